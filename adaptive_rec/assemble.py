@@ -1,0 +1,76 @@
+"""From a configuration to a runtime that is ready to run."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+
+from adaptive_rec.config import Config
+from adaptive_rec.data.source import Source, open_source
+from adaptive_rec.embedding.direct import DirectStore
+from adaptive_rec.embedding.optimizer import RowRule
+from adaptive_rec.embedding.staged import StagedStore
+from adaptive_rec.embedding.store import EmbeddingStore
+from adaptive_rec.embedding.streams import CudaStreams, Streams
+from adaptive_rec.errors import ConfigError, did_you_mean
+from adaptive_rec.models.dlrm import DLRM
+from adaptive_rec.placement import RowSpace
+from adaptive_rec.policy import Policy, load_policy
+from adaptive_rec.runtime import Runtime
+
+
+def assemble(
+    config: Config, source: Source | None = None, streams: Streams | None = None, policy: Policy | None = None
+) -> Runtime:
+    """Build a run's parts and join them. Source, device and policy may be given instead of made from the configuration."""
+    torch.set_num_threads(config.run.threads or len(os.sched_getaffinity(0)))
+    policy = policy or load_policy(config.policy.name)
+    source = source or open_source(config)
+    if streams is None and choose_device(config).type == "cuda":
+        streams = CudaStreams(choose_device(config))
+    space = RowSpace.of(source.tables, source.features)
+    store = build_store(config, space, policy, streams)
+    model = DLRM(
+        space,
+        source.dense_features,
+        config.model.embedding_dim,
+        config.model.bottom_mlp,
+        config.model.top_mlp,
+        config.run.seed,
+    ).to(store.device_name, store.dtype)
+    return Runtime(config, source, policy, store, model, build_dense_optimizer(config, model))
+
+
+def choose_device(config: Config) -> torch.device:
+    wanted = config.run.device
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("run.device cuda needs a CUDA device that torch can use, found none; use cpu or auto")
+    return torch.device("cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def build_store(config: Config, space: RowSpace, policy: Policy, streams: Streams | None) -> EmbeddingStore:
+    """The two tiers, with the device tier as large as the policy's budget."""
+    dtype = torch.float64 if config.run.precision == "float64" else torch.float32
+    rule = RowRule.of(config.optimizer)
+    all_rows_bytes = sum(pool.rows * (pool.dim + rule.state_width(pool.dim)) for pool in space.pools) * dtype.itemsize
+    if policy.tracks_movement:
+        all_rows_bytes += sum(pool.rows * (pool.dim * dtype.itemsize + 4) for pool in space.pools)
+    budget = policy.budget_bytes(config.knobs, all_rows_bytes)
+    if streams is None:
+        return DirectStore(space, rule, config.run.seed, dtype, torch.device("cpu"), budget, policy.tracks_movement)
+    return StagedStore(space, rule, config.run.seed, dtype, streams, budget, policy.tracks_movement)
+
+
+def build_dense_optimizer(config: Config, model: torch.nn.Module) -> torch.optim.Optimizer:
+    name = config.optimizer.dense
+    known = [key for key, value in vars(torch.optim).items() if isinstance(value, type) and issubclass(value, torch.optim.Optimizer)]
+    if name not in known:
+        raise ConfigError(f"optimizer.dense must be an optimizer of torch.optim, got {name!r}{did_you_mean(name, known)}")
+    try:
+        optimizer: torch.optim.Optimizer = getattr(torch.optim, name)(
+            model.parameters(), lr=config.optimizer.dense_lr, **config.optimizer.dense_options
+        )
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"optimizer.dense_options do not fit {name}: {error}") from None
+    return optimizer

@@ -1,0 +1,112 @@
+"""The data nouns: tables, features, batches. Shapes are declared here, once.
+
+Shape legend, used as suffixes everywhere: B samples of a batch, S samples of a micro-batch, F sparse features,
+X dense features, N lookups of a batch, U distinct rows of a batch, D embedding dim, R rows of a pool.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adaptive_rec.errors import DataError
+
+Pooling = Literal["sum", "mean"]
+
+
+@dataclass(frozen=True)
+class TableSpec:
+    """An embedding table: `rows` vectors of `dim` components."""
+
+    name: str
+    rows: int
+    dim: int
+
+
+@dataclass(frozen=True)
+class FeatureSpec:
+    """A sparse input: a bag of ids of one table for each sample. Several features may share a table."""
+
+    name: str
+    table: int
+    """Index into the list of tables."""
+    pooling: Pooling = "sum"
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where a reader stands: everything it needs to produce the batches that follow."""
+
+    epoch: int = 0
+    seed: int = 0
+    offset: int = 0
+    """Samples of this epoch that were already handed out."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A mini-batch in sample-major order: the lookups of one sample stand together, features in order.
+
+    The bag of sample ``b`` and feature ``f`` is ``ids_N[offsets[b * F + f] : offsets[b * F + f + 1]]``.
+    """
+
+    dense_BX: NDArray[np.float32]
+    ids_N: NDArray[np.int64]
+    """Ids within the feature's table."""
+    offsets: NDArray[np.int64]
+    """Bag boundaries, ``B * F + 1`` of them."""
+    labels_B: NDArray[np.float32]
+    position: Position = field(default_factory=Position)
+    """The reader's position after this batch."""
+    malformed_rows: int = 0
+    """Input rows skipped while this batch was read."""
+
+    @property
+    def size(self) -> int:
+        return len(self.labels_B)
+
+    @property
+    def lookups(self) -> int:
+        return len(self.ids_N)
+
+    @staticmethod
+    def one_hot(
+        dense_BX: NDArray[np.float32],
+        ids_BF: NDArray[np.int64],
+        labels_B: NDArray[np.float32],
+        position: Position | None = None,
+        malformed_rows: int = 0,
+    ) -> Batch:
+        """A batch with exactly one id for each sample and feature."""
+        ids_N = np.ascontiguousarray(ids_BF, dtype=np.int64).reshape(-1)
+        offsets = np.arange(len(ids_N) + 1, dtype=np.int64)
+        return Batch(dense_BX, ids_N, offsets, labels_B, position or Position(), malformed_rows)
+
+
+def check_batch(batch: Batch, tables: tuple[TableSpec, ...], features: tuple[FeatureSpec, ...]) -> None:
+    """Raise DataError when a batch's shapes disagree or an id lies outside its table."""
+    bags = batch.size * len(features)
+    if len(batch.offsets) != bags + 1:
+        raise DataError(
+            f"offsets must have samples * features + 1 = {bags + 1} entries, got {len(batch.offsets)}"
+        )
+    if len(batch.dense_BX) != batch.size:
+        raise DataError(f"dense features must have {batch.size} samples like the labels, got {len(batch.dense_BX)}")
+    if batch.offsets[0] != 0 or batch.offsets[-1] != batch.lookups or np.any(np.diff(batch.offsets) < 0):
+        raise DataError(f"offsets must rise from 0 to the number of lookups, {batch.lookups}")
+    rows_F = np.array([tables[f.table].rows for f in features], dtype=np.int64)
+    lengths = np.diff(batch.offsets)
+    limit_N = np.repeat(np.tile(rows_F, batch.size), lengths)
+    wrong = np.flatnonzero((batch.ids_N < 0) | (batch.ids_N >= limit_N))
+    if len(wrong):
+        lookup = int(wrong[0])
+        bag = int(np.searchsorted(batch.offsets, lookup, side="right")) - 1
+        feature = features[bag % len(features)]
+        table = tables[feature.table]
+        raise DataError(
+            f"ids of table {table.name} must lie in [0, {table.rows}), got {batch.ids_N[lookup]} "
+            f"(sample {bag // len(features)} of the batch, feature {feature.name})"
+        )

@@ -1,0 +1,107 @@
+"""The final checkpoint: plain per-table tensors, independent of policy, budget and device.
+
+``checkpoints/step-N/`` holds a safetensors file for each table (its rows and their optimizer state), one for the dense part,
+and ``checkpoint.json``, written last. A resumed run starts with empty trackers and every row cold.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.numpy import load_file, save_file
+from safetensors.torch import load_file as load_torch
+from safetensors.torch import save_file as save_torch
+
+from adaptive_rec.batch import Position
+from adaptive_rec.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from adaptive_rec.runtime import Runtime
+
+FORMAT = 1
+
+
+def save(runtime: Runtime, folder: Path) -> Path:
+    """Write a checkpoint of the run as it stands; it becomes visible whole or not at all."""
+    target = folder / f"step-{runtime.step_number:09d}"
+    draft = folder / f".{target.name}.draft"
+    try:
+        shutil.rmtree(draft, ignore_errors=True)
+        draft.mkdir(parents=True)
+        for index in range(len(runtime.store.space.tables)):
+            weights, state = runtime.store.export_table(index)
+            save_file({"weight": weights, "optimizer_state": state}, draft / f"table-{index:04d}.safetensors")
+        save_torch(_dense_tensors(runtime), draft / "dense.safetensors")
+        (draft / "checkpoint.json").write_text(json.dumps(_description(runtime), indent=1))
+        shutil.rmtree(target, ignore_errors=True)
+        os.rename(draft, target)
+    except OSError as error:
+        raise CheckpointError(f"checkpoint {target} cannot be written: {error}") from None
+    return target
+
+
+def newest(folder: Path) -> Path | None:
+    """The newest checkpoint of a folder, or None."""
+    return max((path for path in folder.glob("step-*") if (path / "checkpoint.json").exists()), default=None)
+
+
+def load(runtime: Runtime, checkpoint: Path) -> None:
+    """Set a fresh runtime to the state of a checkpoint."""
+    try:
+        description = json.loads((checkpoint / "checkpoint.json").read_text())
+        _check(runtime, description, checkpoint)
+        for index in range(len(runtime.store.space.tables)):
+            table = load_file(checkpoint / f"table-{index:04d}.safetensors")
+            runtime.store.import_table(index, table["weight"], table["optimizer_state"])
+        _set_dense(runtime, load_torch(checkpoint / "dense.safetensors", device=str(runtime.device)))
+    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        raise CheckpointError(f"checkpoint {checkpoint} cannot be read: {error}") from None
+    runtime.step_number = description["step"]
+    runtime.position = Position(**description["position"])
+
+
+def _description(runtime: Runtime) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "step": runtime.step_number,
+        "position": asdict(runtime.position),
+        "tables": [asdict(table) for table in runtime.store.space.tables],
+        "embedding_optimizer": runtime.config.optimizer.embedding,
+        "dense_optimizer": runtime.config.optimizer.dense,
+        "precision": runtime.config.run.precision,
+    }
+
+
+def _check(runtime: Runtime, found: dict[str, Any], checkpoint: Path) -> None:
+    expected = _description(runtime)
+    for key in ("format", "tables", "embedding_optimizer", "dense_optimizer", "precision"):
+        if found.get(key) != expected[key]:
+            raise CheckpointError(f"{key} of checkpoint {checkpoint} must be {expected[key]}, got {found.get(key)}")
+
+
+def _dense_tensors(runtime: Runtime) -> dict[str, torch.Tensor]:
+    tensors = {f"model.{name}": value.detach().cpu().contiguous() for name, value in runtime.model.state_dict().items()}
+    for number, state in runtime.dense_optimizer.state_dict()["state"].items():
+        for key, value in state.items():
+            if value is not None:
+                tensors[f"optimizer.{number}.{key}"] = torch.as_tensor(value).detach().cpu().clone().contiguous()
+    return tensors
+
+
+def _set_dense(runtime: Runtime, tensors: dict[str, torch.Tensor]) -> None:
+    parts = {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
+    runtime.model.load_state_dict(parts)
+    state: dict[int, dict[str, torch.Tensor]] = {}
+    for name, value in tensors.items():
+        if name.startswith("optimizer."):
+            _, number, key = name.split(".", 2)
+            state.setdefault(int(number), {})[key] = value
+    groups = runtime.dense_optimizer.state_dict()["param_groups"]
+    runtime.dense_optimizer.load_state_dict({"state": state, "param_groups": groups})

@@ -1,0 +1,151 @@
+"""Criteo TSV files, Kaggle or Terabyte, as sources: held in memory with numbered ids, or streamed with folded ids.
+
+Ranges of a file are shares of its rows by position; malformed rows that are skipped count nowhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adaptive_rec.batch import Batch, Position
+from adaptive_rec.config import Config
+from adaptive_rec.data.criteo_file import Layout, Mark, RowReader, Rows, mark_rows, open_at
+from adaptive_rec.data.source import Source, cut_rows, epoch_batches, feature_specs, feature_tables, table_specs
+from adaptive_rec.errors import DataError
+from adaptive_rec.kernels import parse
+
+
+def open_criteo(config: Config) -> Source:
+    """Open the file that `data.source` names, in the way that `data.ids` asks for."""
+    layout, data = Layout.of(config), config.data
+    marks = mark_rows(layout, parse_them=False)
+    if data.ids == "contiguous" or (data.ids == "auto" and marks[-1].byte <= data.in_memory_bytes):
+        return MemorySource(config, layout, marks[-1].line)
+    if layout.skip_bad_rows:
+        marks = mark_rows(layout, parse_them=True)
+    return StreamSource(config, layout, marks)
+
+
+class MemorySource:
+    """A file held in memory: float32 dense features, int32 ids.
+
+    A table's ids number the values its features have in the whole file, in order of first occurrence; a missing
+    value is the value 0. A table has as many rows as there are values, or `data.max_table_rows`, into which
+    further ids are folded. With `data.shuffle` every epoch has an order of its own, drawn from (seed, epoch).
+    """
+
+    def __init__(self, config: Config, layout: Layout, lines: int) -> None:
+        reader, rows = RowReader(layout, Mark(0, 0, 0)), Rows.empty(layout, lines)
+        rows = rows[: reader.read(rows)]
+        self.malformed_rows = reader.malformed_rows
+        self._train, self._test = row_ranges(config, len(rows.labels_B))
+        self.features = feature_specs(config)
+        self.dense_features = layout.dense_features
+        self.train_samples = len(self._train)
+        self.epochs = config.data.epochs
+        self._shuffle = config.data.shuffle
+        self._labels_R = rows.labels_B
+        self._dense_RX = rows.dense_BX()
+        self._ids_RF, table_rows = number_ids(rows.values_BF, feature_tables(config), cut_to=config.data.max_table_rows)
+        self.tables = table_specs(config, tuple(table_rows.get(t, 1) for t in range(len(config.data.table_rows))))
+
+    def train_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
+        """Yield the batches from `position` on; the very first one carries the rows skipped while loading."""
+        for epoch in range(position.epoch, self.epochs):
+            order_S = self._order(position.seed, epoch)
+            for start, stop, after in epoch_batches(position, epoch, self.train_samples, batch_size):
+                skipped = self.malformed_rows if epoch == start == 0 else 0
+                yield self._pick(order_S[start:stop], after, skipped)
+
+    def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
+        """Yield the held-out rows in file order."""
+        samples = min(len(self._test), max_samples or len(self._test))
+        for start, stop, _ in epoch_batches(Position(), 0, samples, batch_size):
+            yield self._pick(np.arange(self._test.start + start, self._test.start + stop), Position(), 0)
+
+    def _order(self, seed: int, epoch: int) -> NDArray[np.int64]:
+        """The rows of an epoch in the order they are handed out."""
+        rows_S = np.arange(self._train.start, self._train.stop)
+        if self._shuffle:
+            np.random.Generator(np.random.PCG64([seed, epoch])).shuffle(rows_S)
+        return rows_S
+
+    def _pick(self, rows_B: NDArray[np.int64], position: Position, skipped: int) -> Batch:
+        ids_BF = self._ids_RF[rows_B].astype(np.int64)
+        return Batch.one_hot(self._dense_RX[rows_B], ids_BF, self._labels_R[rows_B], position, skipped)
+
+
+class StreamSource:
+    """A file read block by block, always in file order. An id is its value modulo its table's rows; missing is 0."""
+
+    def __init__(self, config: Config, layout: Layout, marks: list[Mark]) -> None:
+        self._layout, self._marks = layout, marks
+        self._train, self._test = row_ranges(config, marks[-1].row)
+        self.malformed_rows = marks[-1].line - marks[-1].row
+        self.tables = table_specs(config, cut_rows(config))
+        self.features = feature_specs(config)
+        self.dense_features = layout.dense_features
+        self.train_samples = len(self._train)
+        self.epochs = config.data.epochs
+        self._rows_F = np.array([self.tables[feature.table].rows for feature in self.features], dtype=np.int64)
+
+    def train_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
+        """Yield the batches from `position` on; its seed decides nothing."""
+        for epoch in range(position.epoch, self.epochs):
+            yield from self._read(self._train, position, epoch, self.train_samples, batch_size)
+
+    def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
+        """Yield the held-out rows in file order."""
+        samples = min(len(self._test), max_samples or len(self._test))
+        for batch in self._read(self._test, Position(), 0, samples, batch_size):
+            yield Batch(batch.dense_BX, batch.ids_N, batch.offsets, batch.labels_B, Position(), batch.malformed_rows)
+
+    def _read(self, rows: range, position: Position, epoch: int, samples: int, batch_size: int) -> Iterator[Batch]:
+        """Read one epoch of a range, or what a position leaves of it."""
+        reader: RowReader | None = None
+        for start, stop, after in epoch_batches(position, epoch, samples, batch_size):
+            reader = reader or open_at(self._layout, self._marks, rows.start + start)
+            yield self._parse(reader, stop - start, after)
+
+    def _parse(self, reader: RowReader, samples: int, position: Position) -> Batch:
+        rows, skipped = Rows.empty(self._layout, samples), reader.malformed_rows
+        if reader.read(rows) < samples:
+            raise DataError(
+                f"{self._layout.path} must keep its {self._marks[-1].row} rows while it is read, "
+                f"got {reader.lines} lines"
+            )
+        ids_BF = rows.values_BF % self._rows_F
+        skipped = reader.malformed_rows - skipped
+        return Batch.one_hot(rows.dense_BX(), ids_BF, rows.labels_B, position, skipped)
+
+
+def row_ranges(config: Config, rows: int) -> tuple[range, range]:
+    """The training rows and the held-out rows of a file of `rows` rows."""
+    data = config.data
+    train, test = (range(round(low * rows), round(high * rows)) for low, high in (data.train_range, data.test_range))
+    if not len(train):
+        raise DataError(
+            f"data.train_range must hold at least one row of {data.source}, "
+            f"got {list(data.train_range)} of {rows} well-formed rows"
+        )
+    return train, test
+
+
+def number_ids(
+    values_RF: NDArray[np.uint32], tables_F: tuple[int, ...], cut_to: int
+) -> tuple[NDArray[np.int32], dict[int, int]]:
+    """Number each table's values in order of first occurrence, in place; returns the ids and the tables' rows."""
+    ids_RF = values_RF.view(np.int32)
+    table_rows: dict[int, int] = {}
+    for table in sorted(set(tables_F)):
+        columns = [f for f, t in enumerate(tables_F) if t == table]
+        values_N = np.ascontiguousarray(values_RF[:, columns]).reshape(-1)
+        slots = np.full(1 << (2 * len(values_N)).bit_length(), -1, dtype=np.int32)
+        ids_N = np.empty(len(values_N), dtype=np.int32)
+        distinct = parse.number_values(values_N, slots, ids_N)
+        table_rows[table] = max(1, min(distinct, cut_to))
+        ids_RF[:, columns] = (ids_N % np.int32(table_rows[table])).reshape(len(values_RF), len(columns))
+    return ids_RF, table_rows

@@ -1,0 +1,98 @@
+"""What every source of batches offers, and the choice of one by the configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+from adaptive_rec.batch import Batch, FeatureSpec, Position, TableSpec
+from adaptive_rec.config import Config
+from adaptive_rec.errors import ConfigError, DataError
+
+
+class Source(Protocol):
+    """Training and held-out batches of one data set. The same position always gives the same batches."""
+
+    tables: tuple[TableSpec, ...]
+    features: tuple[FeatureSpec, ...]
+    dense_features: int
+    train_samples: int
+    """Samples of one epoch."""
+    epochs: int
+    malformed_rows: int
+    """Malformed rows of the input; they are skipped and count as rows nowhere else."""
+
+    def train_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
+        """Yield the batches from `position` to the end of the last epoch; an epoch's last batch may be smaller."""
+        ...
+
+    def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
+        """Yield the held-out samples, at most `max_samples` of them (0 is all), under the default position."""
+        ...
+
+
+def open_source(config: Config) -> Source:
+    """Open the source that `data.source` names."""
+    if config.data.source == "synthetic":
+        from adaptive_rec.data.synthetic import SyntheticSource
+
+        return SyntheticSource(config)
+    from adaptive_rec.data.criteo import open_criteo
+
+    check_file(Path(config.data.source))
+    return open_criteo(config)
+
+
+def check_file(path: Path) -> None:
+    """Raise where `path` is not a file with at least one byte."""
+    if not str(path) or not path.exists():
+        raise ConfigError(f"data.source must be synthetic or a Criteo TSV file that exists, got {str(path)!r}")
+    if not path.is_file():
+        kind = "a folder" if path.is_dir() else "neither file nor folder"
+        raise ConfigError(f"data.source must be a file, got {str(path)!r}, which is {kind}")
+    try:
+        size_bytes = path.stat().st_size
+        path.open("rb").close()
+    except OSError as error:
+        raise DataError(f"data.source must be a readable file, got {str(path)!r}: {error.strerror}") from None
+    if size_bytes == 0:
+        raise DataError(f"data.source must hold at least one row, got {str(path)!r}, which is empty")
+
+
+def table_specs(config: Config, rows: tuple[int, ...]) -> tuple[TableSpec, ...]:
+    """Tables C1, C2, ... of `rows` rows each, with the model's dims."""
+    dims = config.model.table_dims or (config.model.embedding_dim,) * len(rows)
+    return tuple(TableSpec(f"C{i + 1}", n, dim) for i, (n, dim) in enumerate(zip(rows, dims, strict=True)))
+
+
+def feature_tables(config: Config) -> tuple[int, ...]:
+    """The table that each sparse feature reads; without `data.feature_tables`, feature i reads table i."""
+    return config.data.feature_tables or tuple(range(len(config.data.table_rows)))
+
+
+def feature_specs(config: Config) -> tuple[FeatureSpec, ...]:
+    """Features C1, C2, ... in the order of a sample's columns."""
+    return tuple(FeatureSpec(f"C{i + 1}", table, config.data.pooling) for i, table in enumerate(feature_tables(config)))
+
+
+def cut_rows(config: Config) -> tuple[int, ...]:
+    """Rows of each table after the cut to `data.max_table_rows`."""
+    return tuple(min(rows, config.data.max_table_rows) for rows in config.data.table_rows)
+
+
+def epoch_batches(position: Position, epoch: int, samples: int, batch_size: int) -> Iterator[tuple[int, int, Position]]:
+    """Cut the rest of one epoch into batches: (first sample, sample after the last, position after it).
+
+    After an epoch's last sample the position is the start of the next epoch.
+    """
+    if batch_size < 1:
+        raise DataError(f"batch_size must be at least 1 sample, got {batch_size}")
+    start = position.offset if epoch == position.epoch else 0
+    if not 0 <= start <= samples:
+        raise DataError(f"offset of a reader position must lie in [0, {samples}], the samples of an epoch, got {start}")
+    while start < samples:
+        stop = min(start + batch_size, samples)
+        after = Position(epoch, position.seed, stop) if stop < samples else Position(epoch + 1, position.seed, 0)
+        yield start, stop, after
+        start = stop

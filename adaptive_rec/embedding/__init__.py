@@ -1,0 +1,1 @@
+"""Embedding rows: where they live, how they are gathered, updated and moved."""

@@ -1,0 +1,76 @@
+"""The device tier: hot rows, compact, one tensor of rows and one of optimizer state for each pool."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from adaptive_rec.embedding.optimizer import RowRule
+from adaptive_rec.placement import RowSpace
+from adaptive_rec.tracking.delta import UpdateDeltaMonitor
+
+
+class DeviceTier:
+    """Slots of every pool. On the CPU the tensors share their memory with the NumPy views the kernels use."""
+
+    def __init__(
+        self, space: RowSpace, rule: RowRule, dtype: torch.dtype, device: torch.device, capacities: list[int], monitored: bool
+    ) -> None:
+        self.weights = [
+            torch.zeros((capacity, pool.dim), dtype=dtype, device=device)
+            for pool, capacity in zip(space.pools, capacities, strict=True)
+        ]
+        self.state = [
+            torch.zeros((capacity, rule.state_width(pool.dim)), dtype=dtype, device=device)
+            for pool, capacity in zip(space.pools, capacities, strict=True)
+        ]
+        self.row_of_slot: list[NDArray[np.int64]] = [np.full(capacity, -1, dtype=np.int64) for capacity in capacities]
+        """Joint row of each slot, -1 where the slot is free."""
+        self.stale: list[NDArray[np.bool_]] = [np.zeros(capacity, dtype=np.bool_) for capacity in capacities]
+        """Class of each slot's row: stale rows are a kind of hot rows."""
+        self.monitors = [
+            UpdateDeltaMonitor(capacity, pool.dim, dtype, device)
+            for pool, capacity in zip(space.pools, capacities, strict=True)
+            if monitored
+        ]
+
+    @property
+    def capacities(self) -> list[int]:
+        return [len(rows) for rows in self.row_of_slot]
+
+    def hot_slots(self, pool: int) -> NDArray[np.int64]:
+        return np.flatnonzero(self.row_of_slot[pool] >= 0)
+
+    @property
+    def hot_rows(self) -> int:
+        return sum(int(np.count_nonzero(rows >= 0)) for rows in self.row_of_slot)
+
+    @property
+    def stale_rows(self) -> int:
+        return sum(int(np.count_nonzero(stale)) for stale in self.stale)
+
+
+def row_bytes(space: RowSpace, rule: RowRule, itemsize: int, monitored: bool) -> list[int]:
+    """Device bytes of one hot row of each pool: weights, optimizer state and, where kept, its movement record."""
+    return [
+        (pool.dim + rule.state_width(pool.dim)) * itemsize + (pool.dim * itemsize + 4 if monitored else 0) for pool in space.pools
+    ]
+
+
+def split_budget(space: RowSpace, bytes_per_row: list[int], budget_bytes: int) -> list[int]:
+    """Share a budget among the pools by their part of the lookups; what a small pool cannot use goes to the others.
+
+    Returns the slots of each pool. Their bytes never exceed the budget.
+    """
+    capacities = [0] * len(space.pools)
+    left = budget_bytes
+    # The pool that needs least for its part first: its remainder is then still there for the others.
+    shares = [len(pool.features) * size for pool, size in zip(space.pools, bytes_per_row, strict=True)]
+    order = sorted(range(len(space.pools)), key=lambda p: space.pools[p].rows * bytes_per_row[p] / max(shares[p], 1))
+    for place, p in enumerate(order):
+        total_share = sum(shares[q] for q in order[place:])
+        part = left * shares[p] // total_share if total_share else 0
+        capacities[p] = min(space.pools[p].rows, part // bytes_per_row[p])
+        left -= capacities[p] * bytes_per_row[p]
+    return capacities

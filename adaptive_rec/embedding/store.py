@@ -1,0 +1,229 @@
+"""The embedding store: two tiers, the placement that joins them, and the moves between them.
+
+A row has exactly one authoritative copy: in the device tier when it has a slot, in the host tier otherwise.
+`direct.py` is the store of a CPU run; `staged.py` that of a device, where cold rows travel.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from adaptive_rec.classify import ClassifiedBatch
+from adaptive_rec.embedding.device import DeviceTier, row_bytes, split_budget
+from adaptive_rec.embedding.host import HostTier
+from adaptive_rec.embedding.optimizer import RowRule
+from adaptive_rec.placement import COLD, Migration, Placement, RowSpace
+
+NUMPY_DTYPE = {torch.float32: np.float32, torch.float64: np.float64}
+
+
+@dataclass(frozen=True)
+class RowUpdate:
+    """The one update of a mini-batch: gradients of its pooled vectors and how to apply them."""
+
+    gradients: list[Tensor]
+    """For each pool (S, T, D): the trained samples' gradients, micro-batch after micro-batch."""
+    position_B: NDArray[np.int64]
+    """Line of each sample in the gradients, -1 for a sample that was skipped."""
+    frozen_U: NDArray[np.bool_] | None
+    """Distinct rows whose update is skipped."""
+    lr: float
+    step: int
+    """Counts from 1."""
+    measure: bool
+    """Whether the movement of hot rows is observed (a probe step)."""
+
+
+@dataclass
+class Traffic:
+    """What the store has done so far; counts only grow."""
+
+    row_updates: int = 0
+    row_updates_skipped: int = 0
+    hot_row_updates: int = 0
+    """Hot rows touched, skipped ones included."""
+    host_to_device_bytes: int = 0
+    device_to_host_bytes: int = 0
+    migrated_rows: int = 0
+
+
+class EmbeddingStore(ABC):
+    """Gathers, updates and moves rows. Only the training thread calls it, except `stage`."""
+
+    def __init__(
+        self, space: RowSpace, rule: RowRule, seed: int, dtype: torch.dtype, device: torch.device, budget_bytes: int, monitored: bool
+    ) -> None:
+        self.space = space
+        self.rule = rule
+        self.dtype = dtype
+        self.device_name = device
+        self.monitored = monitored
+        self.host = HostTier(space, rule, seed, NUMPY_DTYPE[dtype])
+        self._slot_of_row = np.full(space.rows, COLD, dtype=np.int32)
+        self.placement = Placement(0, self._slot_of_row)
+        self.traffic = Traffic()
+        self.device = self._device_tier(budget_bytes)
+
+    @property
+    def row_bytes(self) -> list[int]:
+        """Device bytes of one hot row of each pool."""
+        return row_bytes(self.space, self.rule, torch.empty(0, dtype=self.dtype).element_size(), self.monitored)
+
+    @property
+    def device_bytes(self) -> int:
+        """Device memory the tier takes, free slots included."""
+        return sum(size * slots for size, slots in zip(self.row_bytes, self.device.capacities, strict=True))
+
+    def _device_tier(self, budget_bytes: int) -> DeviceTier:
+        capacities = split_budget(self.space, self.row_bytes, budget_bytes)
+        return DeviceTier(self.space, self.rule, self.dtype, self.device_name, capacities, self.monitored)
+
+    # The step --------------------------------------------------------------------------------------------------------
+
+    def stage(self, work: ClassifiedBatch) -> None:  # noqa: B027 - a store without staging has nothing to send ahead
+        """Send a batch's cold rows towards the device. May run ahead of the step, on a worker thread."""
+
+    def classify(self, work: ClassifiedBatch) -> None:
+        """Bring a batch's classification up to the current placement."""
+        if work.placement_version != self.placement.version:
+            work.classify(self.placement)
+
+    @abstractmethod
+    def gather(self, work: ClassifiedBatch, samples_S: NDArray[np.int64], popular: bool) -> list[Tensor]:
+        """Pooled vectors (S, T, D) of some samples, a tensor for each pool, ready for autograd.
+
+        `popular` says that all of them are popular, so that no cold row need be waited for.
+        """
+
+    @abstractmethod
+    def apply(self, work: ClassifiedBatch, update: RowUpdate) -> None:
+        """Update every distinct row of a batch once, in the tier it lives in."""
+
+    def settle(self) -> None:  # noqa: B027 - only a store with writes under way has something to wait for
+        """Return when every update given to `apply` has reached its row."""
+
+    @contextmanager
+    def observed(
+        self, pool: int, source_U: NDArray[np.int64], active_U: NDArray[np.bool_], measure: bool
+    ) -> Iterator[None]:
+        """Show the monitor how far the hot rows updated inside this block moved."""
+        if not (measure and self.monitored):
+            yield
+            return
+        slots = torch.from_numpy(source_U[active_U & (source_U >= 0)]).to(self.device_name)
+        before = self.device.weights[pool].index_select(0, slots)
+        yield
+        self.device.monitors[pool].observe(slots, before, self.device.weights[pool].index_select(0, slots))
+
+    def count_updates(self, updated: int, touched_U: NDArray[np.bool_], source_U: NDArray[np.int64]) -> None:
+        self.traffic.row_updates += updated
+        self.traffic.row_updates_skipped += int(np.count_nonzero(touched_U)) - updated
+        self.traffic.hot_row_updates += int(np.count_nonzero(touched_U & (source_U >= 0)))
+
+    # Between steps ---------------------------------------------------------------------------------------------------
+
+    def migrate(self, migration: Migration) -> None:
+        """Move rows between the tiers with their optimizer state. Changes no value."""
+        if not migration.moved_rows:
+            return
+        self.settle()
+        for pool, spec in enumerate(self.space.pools):
+            self._demote(pool, _within(migration.demote, spec.first_row, spec.end_row))
+            self._promote(pool, _within(migration.promote, spec.first_row, spec.end_row))
+        self.traffic.migrated_rows += migration.moved_rows
+        # Last: a batch classified by a worker meanwhile carries the old version, so it is classified again.
+        self.placement = Placement(self.placement.version + 1, self._slot_of_row)
+
+    def resize(self, budget_bytes: int, ranked_rows: NDArray[np.int64]) -> Migration:
+        """Give the device tier another budget: all rows go home, then as many of `ranked_rows` as fit return, best first.
+
+        Returns what changed tier on the whole.
+        """
+        nothing = np.empty(0, dtype=np.int64)
+        hot_before = np.flatnonzero(self._slot_of_row != COLD)
+        self.migrate(Migration(promote=nothing, demote=hot_before))
+        self.device = self._device_tier(budget_bytes)
+        fitting = [
+            _within(ranked_rows, pool.first_row, pool.end_row)[:capacity]
+            for pool, capacity in zip(self.space.pools, self.device.capacities, strict=True)
+        ]
+        hot_now = np.concatenate(fitting)
+        self.migrate(Migration(promote=hot_now, demote=nothing))
+        return Migration(np.setdiff1d(hot_now, hot_before), np.setdiff1d(hot_before, hot_now))
+
+    def _demote(self, pool: int, rows: NDArray[np.int64]) -> None:
+        if not len(rows):
+            return
+        slots = self._slot_of_row[rows].astype(np.int64)
+        index = torch.from_numpy(slots).to(self.device_name)
+        home = rows - self.space.pools[pool].first_row
+        self.host.weights[pool][home] = self.device.weights[pool].index_select(0, index).cpu().numpy()
+        self.host.state[pool][home] = self.device.state[pool].index_select(0, index).cpu().numpy()
+        self._slot_of_row[rows] = COLD
+        self.device.row_of_slot[pool][slots] = -1
+        self.device.stale[pool][slots] = False
+        if self.monitored:
+            self.device.monitors[pool].forget(index)
+        self._count_moved(pool, len(rows), to_device=False)
+
+    def _promote(self, pool: int, rows: NDArray[np.int64]) -> None:
+        if not len(rows):
+            return
+        slots = np.flatnonzero(self.device.row_of_slot[pool] < 0)[: len(rows)]
+        assert len(slots) == len(rows), "a migration may not promote more rows than there are free slots"
+        index = torch.from_numpy(slots).to(self.device_name)
+        home = rows - self.space.pools[pool].first_row
+        for tier, host in ((self.device.weights, self.host.weights), (self.device.state, self.host.state)):
+            tier[pool].index_copy_(0, index, torch.from_numpy(host[pool][home]).to(self.device_name))
+        self._slot_of_row[rows] = slots
+        self.device.row_of_slot[pool][slots] = rows
+        self.device.stale[pool][slots] = False
+        self._count_moved(pool, len(rows), to_device=True)
+
+    def _count_moved(self, pool: int, rows: int, to_device: bool) -> None:
+        spec = self.space.pools[pool]
+        size = rows * (spec.dim + self.rule.state_width(spec.dim)) * torch.empty(0, dtype=self.dtype).element_size()
+        if to_device:
+            self.traffic.host_to_device_bytes += size
+        else:
+            self.traffic.device_to_host_bytes += size
+
+    # Whole tables ----------------------------------------------------------------------------------------------------
+
+    def export_table(self, table: int) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
+        """A table's rows and their optimizer state, whatever tier each row is in."""
+        self.settle()
+        pool, low, high = self._table_range(table)
+        weights, state = self.host.weights[pool][low:high].copy(), self.host.state[pool][low:high].copy()
+        first = self.space.pools[pool].first_row
+        slot = self._slot_of_row[first + low : first + high]
+        hot = np.flatnonzero(slot != COLD)
+        index = torch.from_numpy(slot[hot].astype(np.int64)).to(self.device_name)
+        weights[hot] = self.device.weights[pool].index_select(0, index).cpu().numpy()
+        state[hot] = self.device.state[pool].index_select(0, index).cpu().numpy()
+        return weights, state
+
+    def import_table(self, table: int, weights: NDArray[np.floating], state: NDArray[np.floating]) -> None:
+        """Set a table's rows and optimizer state. Only before training, when every row is cold."""
+        assert self.placement.version == 0, "tables are imported before the first migration"
+        pool, low, high = self._table_range(table)
+        self.host.weights[pool][low:high] = weights
+        self.host.state[pool][low:high] = state
+
+    def _table_range(self, table: int) -> tuple[int, int, int]:
+        spec = self.space.tables[table]
+        pool = next(i for i, p in enumerate(self.space.pools) if p.dim == spec.dim)
+        low = int(self.space.table_first_row[table]) - self.space.pools[pool].first_row
+        return pool, low, low + spec.rows
+
+
+def _within(rows: NDArray[np.int64], low: int, high: int) -> NDArray[np.int64]:
+    return rows[(rows >= low) & (rows < high)]

@@ -1,0 +1,51 @@
+"""Errors a user can meet. Every message states the rule, the name and the value.
+
+AdaptiveRecError
+├── UsageError        a command line that cannot be carried out          (exit code 2)
+│   └── ConfigError   a key or value of the configuration is wrong       (exit code 2)
+├── TrainingError     the numbers of a run have gone wrong               (exit code 1)
+├── DataError         input data breaks a rule of its format             (exit code 3)
+├── MemoryPlanError   the tables do not fit where they should            (exit code 4)
+└── CheckpointError   a checkpoint cannot be written or read             (exit code 5)
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class AdaptiveRecError(Exception):
+    """Base of all errors raised for a user's input or environment."""
+
+    exit_code = 1
+
+
+class UsageError(AdaptiveRecError):
+    exit_code = 2
+
+
+class ConfigError(UsageError):
+    pass
+
+
+class TrainingError(AdaptiveRecError):
+    pass
+
+
+class DataError(AdaptiveRecError):
+    exit_code = 3
+
+
+class MemoryPlanError(AdaptiveRecError):
+    exit_code = 4
+
+
+class CheckpointError(AdaptiveRecError):
+    exit_code = 5
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return ``"; did you mean X?"`` for the nearest known name, or an empty string."""
+    nearest = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"; did you mean {nearest[0]}?" if nearest else ""

@@ -1,0 +1,118 @@
+"""Plain NumPy twins of the kernels in `cpu.py`: the readable specification, and what the tests compare against."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adaptive_rec.kernels.cpu import ADAGRAD, ROWWISE_ADAGRAD, SGD
+
+Array = NDArray[Any]
+
+
+def find_distinct(
+    ids_N: Array, offsets: Array, feature_order: Array, pool_of_feature: Array, first_row_F: Array
+) -> tuple[Array, Array, list[list[int]], Array]:
+    """Return (distinct rows, inverse, bags of each distinct row, end of each pool's distinct rows)."""
+    features = len(feature_order)
+    samples = (len(offsets) - 1) // features
+    number: dict[int, int] = {}
+    bags: list[list[int]] = []
+    inverse_N = np.zeros(len(ids_N), dtype=np.int32)
+    pool_ends = np.zeros(pool_of_feature.max() + 1, dtype=np.int64)
+    for f in feature_order:
+        for b in range(samples):
+            bag = b * features + f
+            for n in range(offsets[bag], offsets[bag + 1]):
+                u = number.setdefault(int(first_row_F[f] + ids_N[n]), len(number))
+                if u == len(bags):
+                    bags.append([])
+                bags[u].append(bag)
+                inverse_N[n] = u
+        pool_ends[pool_of_feature[f]] = len(number)
+    return np.array(list(number), dtype=np.int64), inverse_N, bags, pool_ends
+
+
+def classify(
+    distinct_U: Array, pool_ends: Array, pool_first_row: Array, slot_of_row: Array, inverse_N: Array, offsets: Array, features: int
+) -> tuple[Array, Array]:
+    """Return (source of each distinct row, whether each sample is popular)."""
+    pool_U = np.searchsorted(pool_ends, np.arange(len(distinct_U)), side="right")
+    slot_U = slot_of_row[distinct_U]
+    source_U = np.where(slot_U >= 0, slot_U, ~(distinct_U - pool_first_row[pool_U]))
+    bounds = offsets[::features]
+    popular_B = [bool(np.all(source_U[inverse_N[low:high]] >= 0)) for low, high in zip(bounds[:-1], bounds[1:], strict=True)]
+    return source_U, np.array(popular_B, dtype=bool)
+
+
+def count_flagged(flag_U: Array, inverse_N: Array, offsets: Array, features: int) -> Array:
+    bounds = offsets[::features]
+    return np.array([int(flag_U[inverse_N[low:high]].sum()) for low, high in zip(bounds[:-1], bounds[1:], strict=True)])
+
+
+def gather_pooled(
+    samples_S: Array, pool_features: Array, features: int, offsets: Array, inverse_N: Array, source_U: Array,
+    mean_F: Array, hot_HD: Array, cold_RD: Array,
+) -> Array:  # fmt: skip
+    out_STD = np.zeros((len(samples_S), len(pool_features), cold_RD.shape[1]), dtype=cold_RD.dtype)
+    for i, b in enumerate(samples_S):
+        for t, f in enumerate(pool_features):
+            bag = b * features + f
+            sources = source_U[inverse_N[offsets[bag] : offsets[bag + 1]]]
+            for source in sources:
+                out_STD[i, t] += hot_HD[source] if source >= 0 else cold_RD[~source]
+            if mean_F[f] and len(sources):
+                out_STD[i, t] /= len(sources)
+    return out_STD
+
+
+def sum_segments(
+    bags_U: list[list[int]], features: int, offsets: Array, column_F: Array, mean_F: Array, position_B: Array, grad_STD: Array
+) -> tuple[Array, Array]:
+    """Return (gradient of each distinct row, whether any trained sample touches it)."""
+    grad_UD = np.zeros((len(bags_U), grad_STD.shape[2]), dtype=grad_STD.dtype)
+    touched_U = np.zeros(len(bags_U), dtype=bool)
+    for u, bags in enumerate(bags_U):
+        for bag in bags:
+            b, f = divmod(bag, features)
+            if position_B[b] < 0:
+                continue
+            length = offsets[bag + 1] - offsets[bag] if mean_F[f] else 1
+            grad_UD[u] += grad_STD[position_B[b], column_F[f]] / length
+            touched_U[u] = True
+    return grad_UD, touched_U
+
+
+def apply_row(
+    rule: int, lr: float, eps: float, beta1: float, beta2: float, step: int, weights_D: Array, state_K: Array, grad_D: Array
+) -> None:
+    """Update one row in place by the textbook formula of its rule."""
+    dim = len(grad_D)
+    if rule == SGD:
+        weights_D -= lr * grad_D
+    elif rule == ROWWISE_ADAGRAD:
+        state_K[0] += np.mean(grad_D**2)
+        weights_D -= lr * grad_D / (np.sqrt(state_K[0]) + eps)
+    elif rule == ADAGRAD:
+        state_K += grad_D**2
+        weights_D -= lr * grad_D / (np.sqrt(state_K) + eps)
+    else:
+        first_D, second_D = state_K[:dim], state_K[dim:]
+        first_D[:] = beta1 * first_D + (1 - beta1) * grad_D
+        second_D[:] = beta2 * second_D + (1 - beta2) * grad_D**2
+        correction = np.sqrt(1 - beta2**step) / (1 - beta1**step)
+        weights_D -= lr * correction * first_D / (np.sqrt(second_D) + eps)
+
+
+def apply_rows(
+    rule: int, lr: float, eps: float, beta1: float, beta2: float, step: int, source_U: Array, grad_UD: Array, active_U: Array,
+    hot_HD: Array, hot_state_HK: Array, cold_RD: Array, cold_state_RK: Array,
+) -> int:  # fmt: skip
+    for source, grad_D, active in zip(source_U, grad_UD, active_U, strict=True):
+        if active and source >= 0:
+            apply_row(rule, lr, eps, beta1, beta2, step, hot_HD[source], hot_state_HK[source], grad_D)
+        elif active:
+            apply_row(rule, lr, eps, beta1, beta2, step, cold_RD[~source], cold_state_RK[~source], grad_D)
+    return int(np.sum(active_U != 0))

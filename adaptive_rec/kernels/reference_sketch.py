@@ -1,0 +1,45 @@
+"""Plain NumPy twins of the kernels in `sketch.py`: the readable specification, and what the tests compare against."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+
+def mix(x: Array) -> Array:
+    """Scramble 64 bits (the finalizer of MurmurHash3)."""
+    x = x ^ (x >> np.uint64(33))
+    x = x * np.uint64(0xFF51AFD7ED558CCD)
+    x = x ^ (x >> np.uint64(33))
+    x = x * np.uint64(0xC4CEB9FE1A85EC53)
+    return x ^ (x >> np.uint64(33))
+
+
+def find_cells(rows_U: Array, seeds: Array, width: int) -> Array:
+    """Return the cell of every row in every line, (depth, U)."""
+    shift = np.uint64(64 - (width.bit_length() - 1))
+    return ((mix(rows_U.astype(np.uint64))[None, :] * seeds[:, None]) >> shift).astype(np.int64)
+
+
+def sketch_add(counters: Array, rows_U: Array, counts_U: Array, seeds: Array) -> None:
+    lines = np.arange(len(counters))
+    for cells, count in zip(find_cells(rows_U, seeds, counters.shape[1]).T, counts_U, strict=True):
+        if count > 0:
+            new = min(int(counters[lines, cells].min()) + int(count), 2**32 - 1)
+            counters[lines, cells] = np.maximum(counters[lines, cells], np.uint32(new))
+
+
+def sketch_estimate(counters: Array, rows_U: Array, seeds: Array, out_U: Array) -> None:
+    lines = np.arange(len(counters))[:, None]
+    out_U[:] = counters[lines, find_cells(rows_U, seeds, counters.shape[1])].min(axis=0, initial=2**32 - 1)
+
+
+def sketch_decay(counters: Array, factor: float, seed: int) -> None:
+    scale = np.uint64(int(factor * 2**32 + 0.5))
+    place = np.arange(counters.size, dtype=np.uint64).reshape(counters.shape)
+    random = mix(mix(np.array([seed], dtype=np.uint64)) + place) >> np.uint64(32)
+    counters[:] = (counters.astype(np.uint64) * scale + random) >> np.uint64(32)

@@ -1,0 +1,93 @@
+"""Knobs: the settings that may change while a run is under way. Everything else is configuration and frozen."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, TypeAdapter, ValidationError
+from pydantic.types import ByteSize
+
+from adaptive_rec.errors import ConfigError, did_you_mean
+
+_BYTE_SIZE = TypeAdapter(ByteSize)
+
+
+def _parse_bytes(value: Any) -> Any:
+    """Read sizes such as ``"256MiB"``; leave everything else to the integer check."""
+    return int(_BYTE_SIZE.validate_python(value)) if isinstance(value, str) else value
+
+
+Bytes = Annotated[int, BeforeValidator(_parse_bytes)]
+
+
+def knob(default: Any, unit: str, why: str, **limits: Any) -> Any:
+    """A field with its unit and one line that says what turning it does."""
+    return Field(default, description=why, json_schema_extra={"unit": unit}, **limits)
+
+
+class Frozen(BaseModel):
+    """Immutable settings: unknown keys, wrong types and infinities are errors."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True)
+
+
+class Knobs(Frozen):
+    """Live settings of placement, tracking and skipping. They take effect at a step boundary."""
+
+    hot_budget_bytes: Bytes = knob(
+        8 << 20, "bytes", "Device memory for hot rows: weights, optimizer state and movement record together.", ge=0
+    )
+    reclassify_every: PositiveInt = knob(50, "steps", "Length of a window: rows change class only at its end.")
+    max_moved_bytes: Bytes = knob(
+        64 << 20, "bytes", "Most bytes that one reclassification may move between the tiers.", ge=0
+    )
+    hysteresis: float = knob(
+        0.1, "ratio", "A cold row replaces a hot one only when it is estimated this much more popular.", ge=0, le=10
+    )
+    sample_ratio: float = knob(0.5, "ratio", "Share of the samples whose lookups the sketch counts.", gt=0, le=1)
+    decay: float = knob(0.8, "ratio", "What a window's counts are multiplied by at its end; less forgets faster.", ge=0, le=1)
+    action: Literal["freeze", "drop", "subsample"] = knob(
+        "freeze",
+        "name",
+        "What stale rows save: freeze skips their updates, drop skips popular samples that mostly touch them, "
+        "subsample keeps such a sample with keep_probability and weights it up.",
+    )
+    stale_metric: Literal["max_abs", "relative_l2"] = knob(
+        "max_abs", "name", "How a hot row's movement is measured: largest component, or length relative to the row's."
+    )
+    stale_threshold: Annotated[float, Field(ge=0)] | Literal["search"] = knob(
+        "search", "movement", "Movement under which a row is stale; search finds the value that meets target_skip_ratio."
+    )
+    target_skip_ratio: float = knob(
+        0.3, "ratio", "Wanted share of popular samples (drop, subsample) or of hot row updates (freeze) to skip.", ge=0, le=0.95
+    )
+    alpha: float = knob(0.9, "ratio", "Share of a popular sample's lookups that must be stale for it to be skipped.", gt=0, le=1)
+    keep_probability: float = knob(0.25, "ratio", "Chance that subsample keeps a stale sample, at weight 1/chance.", gt=0, lt=1)
+    probe_ratio: float = knob(
+        0.0625, "ratio", "Share of steps that skip nothing and measure movement; staleness is judged only on them.", gt=0, le=1
+    )
+    prefetch_depth: int = knob(2, "batches", "Batches read and classified ahead of the step; 0 does it in line.", ge=0, le=64)
+    report_every: PositiveInt = knob(20, "steps", "Steps between two published snapshots and lines of metrics.jsonl.")
+
+    def changed(self, changes: dict[str, Any]) -> Knobs:
+        """These knobs with some new values, checked as a whole. Raises ConfigError and changes nothing where one is bad."""
+        for name in changes:
+            if name not in Knobs.model_fields:
+                raise ConfigError(f"unknown knob {name}{did_you_mean(name, Knobs.model_fields)}")
+        try:
+            return Knobs.model_validate({**self.model_dump(), **changes})
+        except ValidationError as error:
+            raise ConfigError(describe(error, "knobs.")) from None
+
+
+def describe(error: ValidationError, prefix: str = "") -> str:
+    """A validation error as lines of rule, name and value."""
+    lines = []
+    for fault in error.errors(include_url=False):
+        # Branches of a union and names of checks stand in the location too; keys of ours never look like these.
+        path = [str(part) for part in fault["loc"] if not re.match(r"constrained|literal\[|float$|function", str(part))]
+        key, rule = prefix + ".".join(path), fault["msg"].removeprefix("Value error, ").removeprefix("Input ")
+        own = fault["type"] == "value_error"
+        lines.append((f"{key}: {rule}" if path else rule) if own else f"{key} {rule}, got {fault['input']!r}")
+    return "\n".join(dict.fromkeys(lines))

@@ -1,0 +1,56 @@
+"""Quality of predicted probabilities on held-out samples. Exact, in float64, NumPy only.
+
+The usual libraries were set aside: one takes a second to import and sums in float32, the other weighs 160 MB.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+_TINY = 1e-12
+
+
+@dataclass(frozen=True)
+class Quality:
+    samples: int
+    auc: float
+    """Area under the ROC curve; not a number where only one class occurs."""
+    logloss: float
+    """Mean negative log likelihood, nats."""
+    accuracy: float
+    normalized_entropy: float
+    """Logloss over that of always predicting the base rate (He et al., ADKDD 2014)."""
+    calibration: float
+    """Mean prediction over the share of positives."""
+
+
+def quality(labels: NDArray[np.floating], logits: NDArray[np.floating]) -> Quality:
+    """Score logits (samples,) against labels 0 or 1 (samples,)."""
+    labels, logits = labels.astype(np.float64), logits.astype(np.float64)
+    base = float(labels.mean())
+    # log(1 + exp(x)) - y x, without overflow
+    logloss = float(np.mean(np.maximum(logits, 0) - logits * labels + np.log1p(np.exp(-np.abs(logits)))))
+    probabilities = 0.5 * (1 + np.tanh(0.5 * logits))
+    entropy = -sum(p * np.log(p) for p in (base, 1 - base) if p > _TINY)
+    return Quality(
+        samples=len(labels),
+        auc=auc(labels, logits),
+        logloss=logloss,
+        accuracy=float(np.mean((logits > 0) == (labels > 0.5))),
+        normalized_entropy=logloss / entropy if entropy > _TINY else float("nan"),
+        calibration=float(probabilities.mean()) / base if base > _TINY else float("nan"),
+    )
+
+
+def auc(labels: NDArray[np.float64], scores: NDArray[np.float64]) -> float:
+    """Chance that a positive outranks a negative, ties counting half (the Mann-Whitney statistic)."""
+    positives = float(labels.sum())
+    negatives = len(labels) - positives
+    if positives == 0 or negatives == 0:
+        return float("nan")
+    _, place, count = np.unique(scores, return_inverse=True, return_counts=True)
+    middle_rank = np.cumsum(count) - (count - 1) / 2
+    return float((middle_rank[place][labels > 0.5].sum() - positives * (positives + 1) / 2) / (positives * negatives))

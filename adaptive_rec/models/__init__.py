@@ -1,0 +1,1 @@
+"""The dense part of a model. Embedding rows come in as pooled vectors."""

@@ -1,0 +1,125 @@
+"""What the runtime remembers of a window's batches: which rows are popular, which hot rows moved.
+
+Fed once a step, read when a window ends. The numbers leave as plain NumPy views for the policy.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adaptive_rec.classify import ClassifiedBatch
+from adaptive_rec.embedding.store import EmbeddingStore
+from adaptive_rec.knobs import Knobs
+from adaptive_rec.placement import Migration
+from adaptive_rec.policy import AccessView, MovementView
+from adaptive_rec.tracking.count_min import CountMinSketch, width_for
+from adaptive_rec.tracking.popularity import PopularityTracker
+
+SKETCH_LIMIT_BYTES = 64 << 20
+
+SAMPLES_PER_PROBE = 512
+SAMPLES_PER_WINDOW = 8192
+"""Popular samples whose lookups are kept to find the threshold that skips a wanted share of samples."""
+
+
+class Observer:
+    """Popularity of rows (a sketch and its candidates) and the popular samples of probe steps."""
+
+    def __init__(self, store: EmbeddingStore, seed: int) -> None:
+        self.store = store
+        hot_rows = sum(store.device.capacities)
+        width = width_for(hot_rows, store.space.rows, SKETCH_LIMIT_BYTES)
+        self.tracker = PopularityTracker(CountMinSketch(width, seed=seed), capacity_rows=hot_rows)
+        self._sample_slots: list[NDArray[np.int64]] = []
+        self._sample_lengths: list[NDArray[np.int64]] = []
+
+    # Each step -------------------------------------------------------------------------------------------------------
+
+    def count_lookups(self, step: int, work: ClassifiedBatch, knobs: Knobs) -> None:
+        """Feed the sampled share of the steps to the sketch."""
+        self.tracker.observe(step, work.distinct_U, work.counts_U, ~work.hot_U, knobs.sample_ratio)
+
+    def keep_popular_samples(self, work: ClassifiedBatch) -> None:
+        """Remember the lookups of some popular samples of a probe step, as slots."""
+        if sum(map(len, self._sample_lengths)) >= SAMPLES_PER_WINDOW:
+            return
+        chosen = np.flatnonzero(work.popular_B)[:SAMPLES_PER_PROBE]
+        starts = work.batch.offsets[chosen * len(work.space.features)]
+        lengths = work.lookups_B[chosen]
+        lookups = np.repeat(starts - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
+        self._sample_slots.append(self.slots(work)[work.inverse_N[lookups]])
+        self._sample_lengths.append(lengths)
+
+    def slots(self, work: ClassifiedBatch) -> NDArray[np.int64]:
+        """Each distinct row's place in the line of all pools' slots; negative where it is cold."""
+        slot_U = work.source_U.copy()
+        first = 0
+        for pool, capacity in enumerate(self.store.device.capacities):
+            span = work.pool_range(pool)
+            slot_U[span] = np.where(slot_U[span] >= 0, slot_U[span] + first, -1)
+            first += capacity
+        return slot_U
+
+    def stale_rows(self, work: ClassifiedBatch) -> NDArray[np.bool_]:
+        """Distinct rows that are hot and stale."""
+        stale_U = np.zeros(len(work.source_U), dtype=np.bool_)
+        for pool, stale_H in enumerate(self.store.device.stale):
+            span = work.pool_range(pool)
+            if len(stale_H):
+                stale_U[span] = stale_H[np.maximum(work.source_U[span], 0)] & (work.source_U[span] >= 0)
+        return stale_U
+
+    # When a window ends ----------------------------------------------------------------------------------------------
+
+    def access_view(self, pool: int, step: int, knobs: Knobs, candidates: NDArray[np.int64]) -> AccessView:
+        spec = self.store.space.pools[pool]
+        rows = candidates[(candidates >= spec.first_row) & (candidates < spec.end_row)]
+        rows = rows[self.store.placement.slot_of_row[rows] < 0]
+        slots = self.store.device.hot_slots(pool)
+        hot_rows = self.store.device.row_of_slot[pool][slots]
+        return AccessView(
+            step=step,
+            knobs=knobs,
+            all_rows=range(spec.first_row, spec.end_row),
+            capacity_rows=self.store.device.capacities[pool],
+            candidate_rows=rows,
+            candidate_scores=self.tracker.estimate(rows).astype(np.float64),
+            hot_rows=hot_rows,
+            hot_scores=self.tracker.estimate(hot_rows).astype(np.float64),
+        )
+
+    def movement_view(self, knobs: Knobs) -> MovementView:
+        device = self.store.device
+        movement, touches = [], []
+        for monitor, weights in zip(device.monitors, device.weights, strict=True):
+            movement.append(monitor.movement(knobs.stale_metric, weights).double().cpu().numpy())
+            touches.append(monitor.touches_H.cpu().numpy().astype(np.int64))
+        movement_H = np.concatenate(movement)
+        lengths = np.concatenate([np.empty(0, dtype=np.int64), *self._sample_lengths])
+        slots = np.concatenate([np.empty(0, dtype=np.int64), *self._sample_slots])
+        return MovementView(
+            knobs=knobs,
+            stale_H=np.concatenate(device.stale),
+            movement_H=movement_H,
+            touches_H=np.concatenate(touches),
+            sample_movement_L=movement_H[slots],
+            sample_offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+        )
+
+    def set_stale(self, stale_H: NDArray[np.bool_]) -> None:
+        first = 0
+        for stale in self.store.device.stale:
+            stale[:] = stale_H[first : first + len(stale)]
+            first += len(stale)
+
+    def forget_samples(self) -> None:
+        """Drop the kept samples: their slots are about to mean other rows."""
+        self._sample_slots.clear()
+        self._sample_lengths.clear()
+
+    def end_window(self, decay: float, migration: Migration) -> None:
+        self.tracker.end_window(decay, migration)
+        self.forget_samples()
+        for monitor in self.store.device.monitors:
+            monitor.begin_window()

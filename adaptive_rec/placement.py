@@ -1,0 +1,109 @@
+"""Where every row is. A row is hot (has a slot in the device tier) or cold (lives in the host tier)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adaptive_rec.batch import FeatureSpec, TableSpec
+
+COLD = np.int32(-1)
+"""The slot of a row that is not hot."""
+
+
+@dataclass(frozen=True)
+class Pool:
+    """All tables of one dim: one tensor in each tier. Its rows are a contiguous range of the joint row space."""
+
+    dim: int
+    first_row: int
+    rows: int
+    features: NDArray[np.int64]
+    """Indices of the features that read this pool, in order."""
+
+    @property
+    def end_row(self) -> int:
+        return self.first_row + self.rows
+
+
+@dataclass(frozen=True)
+class RowSpace:
+    """The joint row space: ``row = table_first_row[table] + id``. Tables of one dim stand together."""
+
+    tables: tuple[TableSpec, ...]
+    features: tuple[FeatureSpec, ...]
+    pools: tuple[Pool, ...]
+    table_first_row: NDArray[np.int64]
+    feature_first_row: NDArray[np.int64]
+    """First row of each feature's table."""
+    rows_F: NDArray[np.int64]
+    """Rows of each feature's table."""
+    feature_order: NDArray[np.int64]
+    """All features, pool by pool."""
+    pool_of_feature: NDArray[np.int64]
+    column_of_feature: NDArray[np.int64]
+    """A feature's place among those of its pool."""
+    pool_first_row: NDArray[np.int64]
+    mean_F: NDArray[np.bool_]
+    """Whether a feature averages its bag."""
+
+    @property
+    def rows(self) -> int:
+        return self.pools[-1].end_row
+
+    @staticmethod
+    def of(tables: tuple[TableSpec, ...], features: tuple[FeatureSpec, ...]) -> RowSpace:
+        pools: list[Pool] = []
+        table_first_row = np.zeros(len(tables), dtype=np.int64)
+        row = 0
+        for dim in dict.fromkeys(table.dim for table in tables):
+            first_row = row
+            for index, table in enumerate(tables):
+                if table.dim == dim:
+                    table_first_row[index] = row
+                    row += table.rows
+            reading = [i for i, feature in enumerate(features) if tables[feature.table].dim == dim]
+            pools.append(Pool(dim, first_row, row - first_row, np.array(reading, dtype=np.int64)))
+        feature_first_row = table_first_row[[feature.table for feature in features]]
+        order = np.concatenate([pool.features for pool in pools])
+        pool_of_feature = np.zeros(len(features), dtype=np.int64)
+        column_of_feature = np.zeros(len(features), dtype=np.int64)
+        for index, pool in enumerate(pools):
+            pool_of_feature[pool.features] = index
+            column_of_feature[pool.features] = np.arange(len(pool.features))
+        return RowSpace(
+            tables,
+            features,
+            tuple(pools),
+            table_first_row,
+            feature_first_row,
+            np.array([tables[feature.table].rows for feature in features], dtype=np.int64),
+            order,
+            pool_of_feature,
+            column_of_feature,
+            np.array([pool.first_row for pool in pools], dtype=np.int64),
+            np.array([feature.pooling == "mean" for feature in features]),
+        )
+
+
+@dataclass(frozen=True)
+class Placement:
+    """A version number and a read-only view of the one row -> slot array. It changes only between steps."""
+
+    version: int
+    slot_of_row: NDArray[np.int32]
+    """Slot in the row's pool for each row of the joint row space, or COLD."""
+
+
+@dataclass(frozen=True)
+class Migration:
+    """Rows that change tier between two placement versions. Row numbers are of the joint row space."""
+
+    promote: NDArray[np.int64]
+    demote: NDArray[np.int64]
+
+    @property
+    def moved_rows(self) -> int:
+        return len(self.promote) + len(self.demote)

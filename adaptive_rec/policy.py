@@ -1,0 +1,172 @@
+"""The policy protocol: what a policy sees, and the values it answers with.
+
+A policy wishes, the runtime acts: guard rails in `reclassify.py` hold for every policy. Policies are plain NumPy: they do no
+I/O, touch no device and read no clock.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adaptive_rec.errors import ConfigError, did_you_mean
+from adaptive_rec.knobs import Knobs
+
+if TYPE_CHECKING:
+    from adaptive_rec.classify import ClassifiedBatch
+
+BUILT_IN = ("device_only", "hotline", "hybrid", "random_skip", "slipstream")
+
+
+@dataclass(frozen=True)
+class BatchView:
+    """What a policy sees of one mini-batch."""
+
+    step: int
+    split: bool
+    """Whether popular samples are to run as a micro-batch of their own."""
+    knobs: Knobs
+    work: ClassifiedBatch
+    stale_U: NDArray[np.bool_]
+    """Distinct rows that are hot and stale."""
+    random: np.random.Generator
+    """Drawn from the run's seed and the step."""
+
+    @property
+    def samples(self) -> int:
+        return self.work.batch.size
+
+    @property
+    def popular_B(self) -> NDArray[np.bool_]:
+        return self.work.popular_B
+
+    @property
+    def hot_U(self) -> NDArray[np.bool_]:
+        return self.work.hot_U
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """How one mini-batch runs. The loss is a mean over the samples *before* skipping."""
+
+    micro_batches: tuple[NDArray[np.int64], ...]
+    """Sample numbers of each micro-batch; a sample in none of them is skipped."""
+    weight_B: NDArray[np.float64] | None = None
+    """Loss weight of each sample; none is 1 for all."""
+    frozen_U: NDArray[np.bool_] | None = None
+    """Distinct rows whose update is skipped."""
+
+
+@dataclass(frozen=True)
+class AccessView:
+    """What a policy sees at the end of a window, for one pool. Rows are numbered in the joint row space."""
+
+    step: int
+    knobs: Knobs
+    all_rows: range
+    capacity_rows: int
+    """Slots of the device tier."""
+    candidate_rows: NDArray[np.int64]
+    """Cold rows that were looked up lately."""
+    candidate_scores: NDArray[np.float64]
+    """Estimated lookups of each, decayed."""
+    hot_rows: NDArray[np.int64]
+    hot_scores: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class MovementView:
+    """What a policy sees of the hot rows' movement at the end of a window. Slots of all pools stand in one line (H)."""
+
+    knobs: Knobs
+    stale_H: NDArray[np.bool_]
+    """Present class of each slot."""
+    movement_H: NDArray[np.float64]
+    """Net movement over the window's probe steps, infinite where a row was not touched on one."""
+    touches_H: NDArray[np.int64]
+    """Probe steps that touched the row."""
+    sample_movement_L: NDArray[np.float64]
+    """Movement of every lookup of some popular samples of the window's probe steps, sample after sample."""
+    sample_offsets: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Wish:
+    """Rows a policy would like hot, with scores that rank them. Rows now hot stay unless better ones need their slots."""
+
+    rows: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    scores: NDArray[np.float64] = field(default_factory=lambda: np.empty(0, dtype=np.float64))
+
+
+HOLD = Wish()
+"""Leave the placement as it is."""
+
+
+@dataclass(frozen=True)
+class Staleness:
+    """The stale class of every slot for the next window, and the threshold that made it."""
+
+    stale_H: NDArray[np.bool_]
+    threshold: float
+
+
+class Policy:
+    """Base of all policies: every row where it is, plain steps."""
+
+    name: ClassVar[str]
+    exact: ClassVar[bool] = True
+    """Whether results equal plain steps on the same batches."""
+    tracks_popularity: ClassVar[bool] = False
+    """Whether lookups are counted (and `place` asked at the end of each window)."""
+    tracks_movement: ClassVar[bool] = False
+    """Whether the movement of hot rows is measured (and `find_stale` asked)."""
+
+    def budget_bytes(self, knobs: Knobs, all_rows_bytes: int) -> int:
+        """Device memory for hot rows."""
+        return min(knobs.hot_budget_bytes, all_rows_bytes)
+
+    def place(self, view: AccessView) -> Wish:
+        """Which rows should be hot. Asked before the first step and at the end of each window, for each pool."""
+        return HOLD
+
+    def find_stale(self, view: MovementView) -> Staleness:
+        """Which hot rows are stale until the next window ends."""
+        return Staleness(np.zeros_like(view.stale_H), 0.0)
+
+    def plan(self, view: BatchView) -> StepPlan:
+        """How a mini-batch runs. Not asked on probe steps of policies that skip: those train and update everything."""
+        return StepPlan(whole_or_split(view))
+
+
+def whole_or_split(view: BatchView, keep_B: NDArray[np.bool_] | None = None) -> tuple[NDArray[np.int64], ...]:
+    """Micro-batches of the kept samples: one, or popular samples first and then the others."""
+    keep_B = np.ones(view.samples, dtype=bool) if keep_B is None else keep_B
+    parts = (keep_B & view.popular_B, keep_B & ~view.popular_B) if view.split else (keep_B,)
+    chosen = (np.flatnonzero(part) for part in parts)
+    return tuple(samples for samples in chosen if len(samples))
+
+
+def load_policy(name: str) -> Policy:
+    """Find a policy by built-in name, by entry point (group ``adaptive_rec.policies``), or as ``package.module:Class``."""
+    if ":" in name:
+        module, _, attribute = name.partition(":")
+        try:
+            found = getattr(importlib.import_module(module), attribute)
+        except (ImportError, AttributeError) as error:
+            raise ConfigError(f"policy.name {name} cannot be loaded: {error}") from None
+    elif name in BUILT_IN:
+        found = importlib.import_module(f"adaptive_rec.policies.{name}").POLICY
+    else:
+        plugins = {point.name: point for point in entry_points(group="adaptive_rec.policies")}
+        if name not in plugins:
+            known = (*BUILT_IN, *plugins)
+            raise ConfigError(f"policy.name must be one of {', '.join(known)} or package.module:Class, got {name!r}{did_you_mean(name, known)}")
+        found = plugins[name].load()
+    if not (isinstance(found, type) and issubclass(found, Policy)):
+        raise ConfigError(f"policy.name must name a subclass of adaptive_rec.policy.Policy, got {name!r}")
+    return found()

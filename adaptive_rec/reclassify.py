@@ -1,0 +1,89 @@
+"""The guard rails that every policy's wish goes through: budget, hysteresis and a bound on what moves at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adaptive_rec.errors import AdaptiveRecError
+from adaptive_rec.placement import Migration
+from adaptive_rec.tracking.popularity import best_rows
+
+Rows = NDArray[np.int64]
+Scores = NDArray[Any]
+
+
+def plan_migration(
+    wanted_rows: Rows,
+    wanted_scores: Scores,
+    hot_rows: Rows,
+    hot_scores: Scores,
+    capacity_rows: int,
+    hysteresis: float,
+    max_moved_rows: int,
+) -> Migration:
+    """Decide which rows of one pool change tier. Scores are estimated popularity; the answer's rows are sorted.
+
+    1. Hot rows beyond `capacity_rows` go at once, least popular first. The budget is a promise, so this alone may
+       exceed `max_moved_rows`, and then nothing else moves.
+    2. Free slots go to the most popular wanted rows.
+    3. The best cold row replaces the worst hot one while ``cold > (1 + hysteresis) * hot``; each swap is two moves.
+    4. Hot rows that score -inf leave even without a replacement.
+
+    Rows a policy did not list stay where they are unless displaced. A hot row that is listed has the score listed;
+    -inf says that the policy wants it gone. Of equals the lower row is (or stays) hot.
+    """
+    wanted_rows, wanted_scores = _sort_distinct(wanted_rows, wanted_scores)
+    hot_rows, hot_scores = _sort_distinct(hot_rows, hot_scores)
+    cold_rows, cold_scores = _take_out_hot(wanted_rows, wanted_scores, hot_rows, hot_scores)
+    # Counting needs the scores in order, not the rows: bare numbers sort ten times as fast as rows by score.
+    best_first, worst_first = np.sort(cold_scores)[::-1], np.sort(hot_scores)
+    excess = max(0, len(hot_rows) - capacity_rows)
+    moves = max(0, max_moved_rows - excess)
+    fill = min(max(0, capacity_rows - len(hot_rows)), len(cold_rows), moves)
+    moves -= fill
+    swaps = _count_swaps(best_first[fill:], worst_first[excess:], hysteresis, moves // 2)
+    demoted = excess + swaps
+    demoted += int(np.sum(worst_first[demoted : demoted + moves - 2 * swaps] == -np.inf))
+    kept = best_rows(hot_rows, hot_scores, len(hot_rows) - demoted)
+    return Migration(
+        promote=best_rows(cold_rows, cold_scores, fill + swaps),
+        demote=np.setdiff1d(hot_rows, kept, assume_unique=True),
+    )
+
+
+def _sort_distinct(rows: Rows, scores: Scores) -> tuple[Rows, NDArray[np.float64]]:
+    """Return the rows in rising order with their scores; of a row listed twice the higher score counts."""
+    if len(rows) != len(scores):
+        raise AdaptiveRecError(f"rows and scores must be equally many, got {len(rows)} and {len(scores)}")
+    if np.isnan(scores).any():
+        raise AdaptiveRecError(f"scores must be numbers, got NaN for row {rows[np.isnan(scores)][0]}")
+    scores = scores.astype(np.float64)
+    if np.all(rows[1:] > rows[:-1]):
+        return rows, scores
+    order = np.lexsort((-scores, rows))
+    rows, scores = rows[order], scores[order]
+    first = np.concatenate([[True], rows[1:] != rows[:-1]])
+    return rows[first], scores[first]
+
+
+def _take_out_hot(wanted_rows: Rows, wanted_scores: Scores, hot_rows: Rows, hot_scores: Scores) -> tuple[Rows, Scores]:
+    """Write the scores listed for hot rows into `hot_scores`; return the others that may be promoted."""
+    cold = wanted_scores > -np.inf
+    if len(hot_rows):
+        place = np.searchsorted(hot_rows, wanted_rows).clip(max=len(hot_rows) - 1)
+        is_hot = hot_rows[place] == wanted_rows
+        hot_scores[place[is_hot]] = wanted_scores[is_hot]
+        cold &= ~is_hot
+    return wanted_rows[cold], wanted_scores[cold]
+
+
+def _count_swaps(cold_scores: Scores, hot_scores: Scores, hysteresis: float, most: int) -> int:
+    """How many of the best cold rows beat the worst hot ones, pair by pair."""
+    pairs = min(len(cold_scores), len(hot_scores), most)
+    hot = hot_scores[:pairs]
+    # A margin makes sense above zero only: multiplying a negative score would lower the bar.
+    bar = np.where(hot > 0, (1 + hysteresis) * hot, hot)
+    return int(np.sum(cold_scores[:pairs] > bar))

@@ -1,0 +1,227 @@
+"""The runtime: one mini-batch after the other through the verbs of a step, in order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import asdict
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from adaptive_rec.batch import Batch, Position
+from adaptive_rec.classify import ClassifiedBatch
+from adaptive_rec.config import Config
+from adaptive_rec.data.source import Source
+from adaptive_rec.embedding.optimizer import schedule
+from adaptive_rec.embedding.store import EmbeddingStore, RowUpdate
+from adaptive_rec.errors import TrainingError
+from adaptive_rec.evaluate import Evaluation, evaluate
+from adaptive_rec.knobs import Knobs
+from adaptive_rec.observe import Observer
+from adaptive_rec.pipeline import Pipeline
+from adaptive_rec.policy import BatchView, Policy, StepPlan, whole_or_split
+from adaptive_rec.telemetry import Counters, Mailbox, Recorder, Snapshot, StageTimes
+from adaptive_rec.window import end_window, fill_tiers
+
+FIRST_WINDOW_STEPS = 8
+"""The first windows are short and double in length, so that the first hot rows are found soon."""
+
+
+class Runtime:
+    """One training run. Only the thread that iterates over `run` changes anything; others use the mailbox."""
+
+    def __init__(
+        self, config: Config, source: Source, policy: Policy, store: EmbeddingStore, model: nn.Module, dense_optimizer: torch.optim.Optimizer
+    ) -> None:
+        self.config = config
+        self.knobs: Knobs = config.knobs
+        self.source = source
+        self.policy = policy
+        self.store = store
+        self.model = model
+        self.dense_optimizer = dense_optimizer
+        self.base_rates = [group["lr"] for group in dense_optimizer.param_groups]
+        self.device = store.device_name
+        self.observer = Observer(store, config.run.seed)
+        self.mailbox = Mailbox()
+        self.times = StageTimes()
+        self.counters = Counters()
+        self.recorder = Recorder()
+        self.loss_sum = torch.zeros((), dtype=torch.float64, device=self.device)
+        self.position = Position(seed=config.run.seed)
+        self.step_number = 0
+        self.stale_threshold = 0.0
+        self.stop_requested = False
+
+    # The loop --------------------------------------------------------------------------------------------------------
+
+    def run(self) -> Iterator[Snapshot | Evaluation]:
+        """Train to the end of the stream or the configured steps; yield what there is to report."""
+        pipeline = Pipeline(self.batches(), self.store, lambda: self.knobs.prefetch_depth, self.times)
+        self.recorder.start(self.totals())
+        if self.step_number == 0:
+            fill_tiers(self)
+        try:
+            for work in pipeline:
+                self.step(work)
+                yield from self.boundary()
+                if self.stop_requested:
+                    break
+        finally:
+            pipeline.close()
+            self.store.settle()
+        if self.step_number % self.knobs.report_every:
+            yield self.snapshot()
+
+    def step(self, work: ClassifiedBatch) -> None:
+        """One mini-batch: plan, gather and execute, update, observe. Loading and classifying came before."""
+        probe = not self.policy.exact and self.uniform("probe") < self.knobs.probe_ratio
+        with self.times("plan"):
+            plan = self.plan(work, probe)
+        gradients, position_B = self.execute(work, plan)
+        with self.times("update"):
+            self.update(work, plan, gradients, position_B, probe)
+        with self.times("observe"):
+            self.observe(work, probe)
+        self.count(work, position_B)
+
+    def boundary(self) -> Iterator[Snapshot | Evaluation]:
+        """Between two steps: new knob values, a new placement, something to report."""
+        for changes in self.mailbox.drain():
+            self.knobs = self.knobs.changed(changes)
+        if self.window_ends():
+            with self.times("reclassify"):
+                end_window(self)
+        if self.step_number % self.knobs.report_every == 0:
+            snapshot = self.snapshot()
+            self.mailbox.publish(snapshot)
+            if not math.isfinite(snapshot.loss):
+                raise TrainingError(f"the loss must stay finite, got {snapshot.loss} by step {self.step_number}; lower the learning rates")
+            yield snapshot
+        every = self.config.eval.every_steps
+        if every and self.step_number % every == 0:
+            with self.recorder.paused():
+                yield evaluate(self)
+
+    # The verbs -------------------------------------------------------------------------------------------------------
+
+    def plan(self, work: ClassifiedBatch, probe: bool) -> StepPlan:
+        split = self.config.policy.split == "always" or (self.config.policy.split == "auto" and self.device.type != "cpu")
+        stale_U = self.observer.stale_rows(work)
+        random = np.random.Generator(np.random.Philox(key=[self.config.run.seed, self.step_number]))
+        view = BatchView(self.step_number, split and self.policy.tracks_popularity, self.knobs, work, stale_U, random)
+        return StepPlan(whole_or_split(view)) if probe else self.policy.plan(view)
+
+    def execute(self, work: ClassifiedBatch, plan: StepPlan) -> tuple[list[Tensor], NDArray[np.int64]]:
+        """Forward and backward of every micro-batch; all read the same parameters. Returns the pooled vectors' gradients."""
+        self.model.train()
+        self.dense_optimizer.zero_grad(set_to_none=True)
+        position_B = np.full(work.batch.size, -1, dtype=np.int64)
+        gradients: list[list[Tensor]] = [[] for _ in self.store.space.pools]
+        trained = 0
+        for samples in plan.micro_batches:
+            with self.times("gather"):
+                pooled = self.store.gather(work, samples, popular=bool(work.popular_B[samples].all()))
+            with self.times("execute"):
+                loss = self.loss(work.batch, samples, pooled, plan.weight_B)
+                loss.backward()  # type: ignore[no-untyped-call]
+            for parts, vectors in zip(gradients, pooled, strict=True):
+                assert vectors.grad is not None
+                parts.append(vectors.grad)
+            position_B[samples] = np.arange(trained, trained + len(samples))
+            trained += len(samples)
+        return [parts[0] if len(parts) == 1 else torch.cat(parts) for parts in gradients if parts], position_B
+
+    def loss(self, batch: Batch, samples: NDArray[np.int64], pooled: list[Tensor], weight_B: NDArray[np.float64] | None) -> Tensor:
+        """The micro-batch's part of the mean loss over the whole mini-batch."""
+        labels = self.to_device(batch.labels_B, samples)
+        losses = binary_cross_entropy_with_logits(self.logits(batch, samples, pooled), labels, reduction="none")
+        self.loss_sum += losses.detach().sum()
+        if weight_B is not None:
+            losses = losses * self.to_device(weight_B, samples)
+        return losses.sum() / batch.size
+
+    def logits(self, batch: Batch, samples: NDArray[np.int64], pooled: list[Tensor]) -> Tensor:
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.config.run.precision == "bf16"):
+            logits: Tensor = self.model(self.to_device(batch.dense_BX, samples), pooled)
+        return logits.to(self.store.dtype)
+
+    def update(
+        self, work: ClassifiedBatch, plan: StepPlan, gradients: list[Tensor], position_B: NDArray[np.int64], probe: bool
+    ) -> None:
+        """One dense step and one update of each distinct row."""
+        if not gradients:
+            return
+        factor = schedule(self.config.optimizer, self.step_number)
+        for group, rate in zip(self.dense_optimizer.param_groups, self.base_rates, strict=True):
+            group["lr"] = rate * factor
+        self.dense_optimizer.step()
+        lr = self.config.optimizer.embedding_lr * factor
+        self.store.apply(work, RowUpdate(gradients, position_B, plan.frozen_U, lr, self.step_number + 1, measure=probe))
+
+    def observe(self, work: ClassifiedBatch, probe: bool) -> None:
+        if self.policy.tracks_popularity:
+            self.observer.count_lookups(self.step_number, work, self.knobs)
+        if probe and self.policy.tracks_movement:
+            self.observer.keep_popular_samples(work)
+
+    def count(self, work: ClassifiedBatch, position_B: NDArray[np.int64]) -> None:
+        counts_U = work.counts_U
+        self.counters.steps += 1
+        self.counters.samples_seen += work.batch.size
+        self.counters.samples_trained += int(np.count_nonzero(position_B >= 0))
+        self.counters.samples_popular += int(np.count_nonzero(work.popular_B))
+        self.counters.lookups += work.batch.lookups
+        self.counters.lookups_hot += int(counts_U[work.hot_U].sum())
+        self.counters.malformed_rows += work.batch.malformed_rows
+        self.position = work.batch.position
+        self.step_number += 1
+
+    # Small things ----------------------------------------------------------------------------------------------------
+
+    def batches(self) -> Iterator[Batch]:
+        """The stream from where the run stands, cut at the configured number of steps."""
+        stream = self.source.train_batches(self.position, self.config.run.batch_size)
+        for number, batch in enumerate(stream, start=self.step_number):
+            if self.config.run.steps and number >= self.config.run.steps:
+                return
+            yield batch
+
+    def window_ends(self) -> bool:
+        step, every = self.step_number, self.knobs.reclassify_every
+        return step % every == 0 or (FIRST_WINDOW_STEPS <= step < every and step & (step - 1) == 0)
+
+    def totals(self) -> dict[str, float]:
+        """All counters of the run."""
+        return {**asdict(self.counters), **asdict(self.store.traffic), "loss_sum": float(self.loss_sum)}
+
+    def snapshot(self) -> Snapshot:
+        return self.recorder.snapshot(
+            self.totals(),
+            step=self.step_number,
+            steps_total=self.steps_total,
+            hot_rows=self.store.device.hot_rows,
+            stale_rows=self.store.device.stale_rows,
+            placement_version=self.store.placement.version,
+            stale_threshold=self.stale_threshold,
+        )
+
+    @property
+    def steps_total(self) -> int:
+        """Steps this run will have made at its end."""
+        size = self.config.run.batch_size
+        in_stream = self.source.epochs * -(-self.source.train_samples // size)
+        return min(in_stream, self.config.run.steps or in_stream)
+
+    def uniform(self, purpose: str) -> float:
+        """A number in [0, 1) drawn from the seed, the step and a purpose."""
+        key = [self.config.run.seed, int.from_bytes(purpose.encode()[:8], "little")]
+        return float(np.random.Generator(np.random.Philox(counter=self.step_number, key=key)).random())
+
+    def to_device(self, values_B: NDArray[np.floating], samples: NDArray[np.int64]) -> Tensor:
+        part = values_B if len(samples) == len(values_B) else values_B[samples]
+        return torch.from_numpy(part).to(self.device, self.store.dtype)

@@ -1,0 +1,75 @@
+"""How popular each row is, in a small fixed memory: a decayed count-min sketch."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adaptive_rec.errors import ConfigError
+from adaptive_rec.kernels.sketch import sketch_add, sketch_decay, sketch_estimate
+
+UNIT = 16
+"""What one lookup adds to a cell. The fraction bits keep decay fair to rare rows: the lowest of four cells that are
+rounded at random is biased downwards, and by less the finer the cells are."""
+
+DEPTH = 4
+MIN_WIDTH = 1 << 10
+
+
+class CountMinSketch:
+    """Count-min sketch with conservative update and decay. It answers too much at times, never too little.
+
+    Cormode & Muthukrishnan 2005; conservative update: Estan & Varghese 2002. A 32-bit cell holds 2^28 lookups and
+    then stays there. Fixed memory whatever the number of rows: ``4 * depth * width`` bytes.
+    """
+
+    def __init__(self, width: int, depth: int = DEPTH, seed: int = 0) -> None:
+        if width < 2 or width & (width - 1):
+            raise ConfigError(f"width must be a power of two of at least 2, got {width}")
+        if depth < 1:
+            raise ConfigError(f"depth must be at least 1, got {depth}")
+        # Any odd numbers will do for the hash; the seed makes them.
+        draw = np.random.default_rng(seed).integers(0, 2**64, depth, dtype=np.uint64)
+        self.seeds: NDArray[np.uint64] = draw | np.uint64(1)
+        self.counters: NDArray[np.uint32] = np.zeros((depth, width), dtype=np.uint32)
+        self.seed = seed
+        self.decays = 0
+        """Decays so far: the next one draws other random numbers. A checkpoint keeps it beside `counters`."""
+
+    @property
+    def bytes(self) -> int:
+        return int(self.counters.nbytes)
+
+    def add(self, rows_U: NDArray[np.int64], counts_U: NDArray[np.int64]) -> None:
+        """Count each row (best distinct, given once with its number of lookups) `counts_U` more times."""
+        if len(rows_U) != len(counts_U):
+            raise ValueError(f"rows and counts must be equally long, got {len(rows_U)} and {len(counts_U)}")
+        # Clipped first: a cell holds no more anyway, and the product must not overflow.
+        units_U = np.minimum(np.asarray(counts_U, dtype=np.int64), 1 << 32) * UNIT
+        sketch_add(self.counters, rows_U, units_U, self.seeds)
+
+    def estimate(self, rows_U: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return about how many lookups of each row are remembered (1/16 is the smallest step)."""
+        cells_U = np.empty(len(rows_U), dtype=np.uint32)
+        sketch_estimate(self.counters, rows_U, self.seeds, cells_U)
+        return cells_U / UNIT
+
+    def decay(self, factor: float) -> None:
+        """Multiply all that was counted so far by `factor`, 0 to 1."""
+        if not 0 <= factor <= 1:
+            raise ConfigError(f"decay must be between 0 and 1, got {factor}")
+        sketch_decay(self.counters, factor, np.uint64((self.seed * 2**32 + self.decays) % 2**64))
+        self.decays += 1
+
+
+def width_for(hot_rows: int, rows: int, limit_bytes: int, depth: int = DEPTH) -> int:
+    """Return a sketch's width: a power of two, at least 4 times the hot rows, as far as `limit_bytes` allows.
+
+    No less than 2^16 (1 MiB, still in a core's cache) unless the tables are smaller than that: in a narrow sketch the
+    many rare rows add up and pass for popular ones.
+    """
+    if limit_bytes < 4 * depth * MIN_WIDTH:
+        raise ConfigError(f"limit_bytes must be at least {4 * depth * MIN_WIDTH}, got {limit_bytes}")
+    wanted = max(4 * min(hot_rows, rows), min(rows, 1 << 16), MIN_WIDTH)
+    affordable = limit_bytes // (4 * depth)
+    return min(1 << (wanted - 1).bit_length(), 1 << (affordable.bit_length() - 1))

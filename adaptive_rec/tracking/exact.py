@@ -1,0 +1,56 @@
+"""The exact twin of the sketch: what it is measured against, and what small tables may use instead."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adaptive_rec.tracking.popularity import best_rows
+
+
+class ExactCounter:
+    """Exact decayed counts of all rows ever added, with the interface of `CountMinSketch`.
+
+    Additions are kept aside and merged into the sorted rows when something is asked.
+    """
+
+    def __init__(self) -> None:
+        self._rows_K: NDArray[np.int64] = np.empty(0, dtype=np.int64)
+        self._counts_K: NDArray[np.float64] = np.empty(0)
+        self._new_rows: list[NDArray[np.int64]] = []
+        self._new_counts: list[NDArray[np.int64]] = []
+
+    @property
+    def bytes(self) -> int:
+        self._merge()
+        return int(self._rows_K.nbytes + self._counts_K.nbytes)
+
+    def add(self, rows_U: NDArray[np.int64], counts_U: NDArray[np.int64]) -> None:
+        counted = np.flatnonzero(np.asarray(counts_U) > 0)
+        self._new_rows.append(rows_U[counted])
+        self._new_counts.append(counts_U[counted])
+
+    def estimate(self, rows_U: NDArray[np.int64]) -> NDArray[np.float64]:
+        self._merge()
+        if not len(self._rows_K):
+            return np.zeros(len(rows_U))
+        place_U = np.searchsorted(self._rows_K, rows_U).clip(max=len(self._rows_K) - 1)
+        return np.where(self._rows_K[place_U] == rows_U, self._counts_K[place_U], 0.0)
+
+    def decay(self, factor: float) -> None:
+        self._merge()
+        self._counts_K *= factor
+
+    def best(self, count: int) -> NDArray[np.int64]:
+        """Return the `count` most popular rows (of equals the lower ones), sorted."""
+        self._merge()
+        return best_rows(self._rows_K, self._counts_K, count)
+
+    def _merge(self) -> None:
+        if not self._new_rows:
+            return
+        rows = np.concatenate([self._rows_K, *self._new_rows])
+        counts = np.concatenate([self._counts_K, *self._new_counts])
+        self._rows_K, place = np.unique(rows, return_inverse=True)
+        self._counts_K = np.bincount(place, weights=counts, minlength=len(self._rows_K)).astype(np.float64)
+        self._new_rows, self._new_counts = [], []

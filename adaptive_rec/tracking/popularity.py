@@ -1,0 +1,124 @@
+"""Which rows are popular now: a sampled share of the lookups goes into a counter, cold rows met are remembered."""
+
+from __future__ import annotations
+
+import math
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adaptive_rec.placement import Migration
+
+MIN_BUFFER_ROWS = 1 << 16
+
+
+class Counter(Protocol):
+    """What counts lookups: `CountMinSketch`, or `ExactCounter` in tests."""
+
+    @property
+    def bytes(self) -> int: ...
+
+    def add(self, rows_U: NDArray[np.int64], counts_U: NDArray[np.int64], /) -> None: ...
+
+    def estimate(self, rows_U: NDArray[np.int64], /) -> NDArray[np.float64]: ...
+
+    def decay(self, factor: float, /) -> None: ...
+
+
+def samples(step: int, ratio: float) -> bool:
+    """Whether this step's lookups are counted: an even schedule, the same in every run; all steps at ratio 1."""
+    return math.floor((step + 1) * ratio) > math.floor(step * ratio)
+
+
+def best_rows(rows: NDArray[np.int64], scores: NDArray[np.float64], count: int) -> NDArray[np.int64]:
+    """Return the `count` rows with the highest scores, of equals the lower ones. `rows` and the answer are sorted."""
+    if count >= len(rows):
+        return rows
+    if count <= 0:
+        return rows[:0]
+    bar = np.partition(scores, len(scores) - count)[len(scores) - count]
+    chosen = scores > bar
+    chosen[np.flatnonzero(scores == bar)[: count - np.count_nonzero(chosen)]] = True
+    return rows[chosen]
+
+
+class PopularityTracker:
+    """Answers for candidates only, the cold rows met in sampled steps: never a pass over all rows.
+
+    Hot rows need no remembering, their list is at hand. `capacity_rows` is how many rows may be hot; the candidates
+    kept are a small multiple of it.
+    """
+
+    def __init__(self, counter: Counter, capacity_rows: int) -> None:
+        self.counter = counter
+        self._chunks: list[NDArray[np.int64]] = []
+        self._buffered = 0
+        self.resize(capacity_rows)
+
+    @property
+    def limit_rows(self) -> int:
+        """Most candidates that are ever held, plus one step's distinct rows."""
+        return max(4 * self._capacity_rows, MIN_BUFFER_ROWS)
+
+    @property
+    def bytes(self) -> int:
+        """Memory held now by the counter and the candidates."""
+        return self.counter.bytes + 8 * self._buffered
+
+    def resize(self, capacity_rows: int) -> None:
+        """Tell how many rows may be hot from now on."""
+        self._capacity_rows = capacity_rows
+        self._shrink()
+
+    def observe(
+        self,
+        step: int,
+        rows_U: NDArray[np.int64],
+        counts_U: NDArray[np.int64],
+        cold_U: NDArray[np.bool_],
+        sample_ratio: float,
+    ) -> bool:
+        """Count a step's distinct rows and remember the cold ones, if the step is a sampled one; say whether it was."""
+        if not samples(step, sample_ratio):
+            return False
+        self.counter.add(rows_U, counts_U)
+        self._remember(rows_U[cold_U])
+        return True
+
+    def estimate(self, rows_U: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return about how many sampled lookups of each row are remembered."""
+        return self.counter.estimate(rows_U)
+
+    def candidates(self) -> NDArray[np.int64]:
+        """Return the remembered rows, distinct and sorted. Some may have become hot since they were met."""
+        if len(self._chunks) > 1:
+            self._hold(np.unique(np.concatenate(self._chunks)))
+        return self._chunks[0] if self._chunks else np.empty(0, dtype=np.int64)
+
+    def end_window(self, decay: float, migration: Migration | None = None) -> None:
+        """Let the counts fade; rows that became hot stop being candidates, rows that were made cold start."""
+        if migration is not None:
+            left = np.setdiff1d(self.candidates(), migration.promote, assume_unique=True)
+            self._hold(np.union1d(left, migration.demote))
+        self.counter.decay(decay)
+        self._shrink()
+
+    def _remember(self, rows: NDArray[np.int64]) -> None:
+        if not len(rows):
+            return
+        self._chunks.append(rows)
+        self._buffered += len(rows)
+        self._shrink()
+
+    def _shrink(self) -> None:
+        """Once the buffer is full, throw out repetitions; if it is still half full, all but the most popular half."""
+        if self._buffered <= self.limit_rows:
+            return
+        rows = self.candidates()
+        if len(rows) > self.limit_rows // 2:
+            self._hold(best_rows(rows, self.estimate(rows), self.limit_rows // 2))
+
+    def _hold(self, rows: NDArray[np.int64]) -> None:
+        self._chunks = [rows]
+        self._buffered = len(rows)

@@ -1,0 +1,25 @@
+"""Hotline: popular rows on the device, found while training; popular samples run while cold rows are gathered.
+
+Paper: Adnan et al., "Heterogeneous Acceleration Pipeline for Recommendation System Training", ISCA 2024. There an
+accelerator card learns the popular rows with a cache-like tracker; here a count-min sketch does, in software. As in the
+paper, both micro-batches of a mini-batch read the same parameters and every row is updated once, so results equal plain
+steps. What we do better: the hot set follows drift in every window instead of being learned once in a while.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from adaptive_rec.policy import AccessView, Policy, Wish
+
+
+class Hotline(Policy):
+    name = "hotline"
+    tracks_popularity = True
+
+    def place(self, view: AccessView) -> Wish:
+        rows = np.concatenate([view.candidate_rows, view.hot_rows])
+        return Wish(rows, np.concatenate([view.candidate_scores, view.hot_scores]))
+
+
+POLICY = Hotline

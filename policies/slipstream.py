@@ -1,0 +1,71 @@
+"""Slipstream: Hotline that skips the work of stale rows, hot rows that no longer move.
+
+Paper: Ebrahimzadeh Maboud et al., "Efficient Training of Recommender Models through Popularity-Based Skipping of Stale
+Embeddings" (arXiv 2404.04270). As there: movement is the largest component's, a threshold is searched so that a wanted
+share is skipped, a sample is skipped when at least alpha of its lookups are stale. What we do better: hot rows are found
+online; a row that was not touched is unknown, not stale; staleness is judged in every window on probe steps that skip
+nothing, so a row whose target moves comes back. The paper's text freezes rows (`freeze`), its released code drops samples
+(`drop`); `subsample` keeps such a sample now and then at a higher weight, so that the expected gradient stays.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adaptive_rec.knobs import Knobs
+from adaptive_rec.policies.hotline import Hotline
+from adaptive_rec.policy import BatchView, MovementView, Staleness, StepPlan, whole_or_split
+from adaptive_rec.tracking.stale import critical_movement, threshold_for_samples, threshold_for_updates
+
+
+class Slipstream(Hotline):
+    name = "slipstream"
+    exact = False
+    tracks_movement: ClassVar[bool] = True
+
+    def find_stale(self, view: MovementView) -> Staleness:
+        threshold = view.knobs.stale_threshold
+        if threshold == "search":
+            threshold = _search(view)
+        judged_H = view.touches_H > 0
+        return Staleness(np.where(judged_H, view.movement_H < threshold, view.stale_H), float(threshold))
+
+    def plan(self, view: BatchView) -> StepPlan:
+        if view.knobs.action == "freeze":
+            return StepPlan(whole_or_split(view), frozen_U=view.stale_U)
+        return skip_samples(view, self.skippable(view))
+
+    def skippable(self, view: BatchView) -> NDArray[np.bool_]:
+        """Popular samples at least alpha of whose lookups are stale."""
+        stale_B = view.work.count_flagged(view.stale_U)
+        lookups_B = view.work.lookups_B
+        return view.popular_B & (lookups_B > 0) & (stale_B >= np.ceil(view.knobs.alpha * lookups_B))
+
+
+def skip_samples(view: BatchView, skippable_B: NDArray[np.bool_]) -> StepPlan:
+    """Drop the skippable samples, or keep some of them at a weight that leaves the expected gradient as it was."""
+    if view.knobs.action == "drop":
+        return StepPlan(whole_or_split(view, ~skippable_B))
+    chance = view.knobs.keep_probability
+    keep_B = ~skippable_B | (view.random.random(view.samples) < chance)
+    return StepPlan(whole_or_split(view, keep_B), weight_B=np.where(skippable_B, 1 / chance, 1.0))
+
+
+def share_to_mark(knobs: Knobs) -> float:
+    """Share that must be marked so that `target_skip_ratio` is skipped, given that probe steps skip nothing."""
+    kept = knobs.keep_probability if knobs.action == "subsample" else 0.0
+    return min(1.0, knobs.target_skip_ratio / max(1e-9, (1 - knobs.probe_ratio) * (1 - kept)))
+
+
+def _search(view: MovementView) -> float:
+    share = share_to_mark(view.knobs)
+    if view.knobs.action == "freeze":
+        return threshold_for_updates(view.movement_H, view.touches_H, share)
+    critical_S = critical_movement(view.sample_movement_L, view.sample_offsets, view.knobs.alpha)
+    return threshold_for_samples(critical_S, share)
+
+
+POLICY = Slipstream

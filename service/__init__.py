@@ -1,0 +1,1 @@
+"""The HTTP sidecar's room. Training never imports it."""

@@ -1,0 +1,88 @@
+"""What several tests share: the real click rows, and a source of batches held in memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from adaptive_rec.batch import Batch, FeatureSpec, Position, TableSpec
+
+
+def test_data_folder() -> Path:
+    named = os.environ.get("ADAPTIVE_REC_TEST_DATA")
+    return Path(named) if named else Path(__file__).parent.parent.parent / "shared" / "data"
+
+
+test_data_folder.__test__ = False  # type: ignore[attr-defined]
+
+
+@pytest.fixture(scope="session")
+def criteo_sample() -> Path:
+    """The Criteo Kaggle sample of 137,139 rows."""
+    path = test_data_folder() / "criteo_kaggle_sample_137k.tsv.zst"
+    if not path.exists():
+        pytest.skip(f"the Criteo sample is absent: set ADAPTIVE_REC_TEST_DATA to the folder of {path.name}")
+    return path
+
+
+@dataclass
+class MemorySource:
+    """Batches given as a list, for tests; the position's offset counts batches."""
+
+    batches: list[Batch]
+    tables: tuple[TableSpec, ...]
+    features: tuple[FeatureSpec, ...]
+    held_out: list[Batch] = field(default_factory=list)
+    epochs: int = 1
+    malformed_rows: int = 0
+
+    @property
+    def dense_features(self) -> int:
+        return self.batches[0].dense_BX.shape[1]
+
+    @property
+    def train_samples(self) -> int:
+        return sum(batch.size for batch in self.batches)
+
+    def train_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
+        for number, batch in enumerate(self.batches):
+            if number >= position.offset:
+                after = Position(0, position.seed, number + 1)
+                yield Batch(batch.dense_BX, batch.ids_N, batch.offsets, batch.labels_B, after)
+
+    def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
+        yield from self.held_out
+
+
+@pytest.fixture(scope="session")
+def memory_source() -> type[MemorySource]:
+    return MemorySource
+
+
+@dataclass
+class Rows:
+    """Real click rows with contiguous ids: dense features (rows, 13), ids (rows, 26), labels (rows,), table sizes."""
+
+    dense: NDArray[np.float32]
+    ids: NDArray[np.int64]
+    labels: NDArray[np.float32]
+    table_rows: tuple[int, ...]
+
+
+@pytest.fixture(scope="session")
+def criteo_rows(criteo_sample: Path) -> Rows:
+    """The first 26,000 rows of the Criteo sample."""
+    from adaptive_rec.config import load_config
+    from adaptive_rec.data.source import open_source
+
+    settings = [f"data.source={criteo_sample}", "data.ids=contiguous", "data.shuffle=false"]
+    source = open_source(load_config(None, {}, settings))
+    batch = next(iter(source.train_batches(Position(), 26_000)))
+    ids = batch.ids_N.reshape(batch.size, -1)
+    return Rows(batch.dense_BX, ids, batch.labels_B, tuple(table.rows for table in source.tables))

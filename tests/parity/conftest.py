@@ -1,0 +1,115 @@
+"""Runs to be compared: the same batches of real rows under different policies, budgets, devices and schedules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from adaptive_rec.assemble import assemble
+from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
+from adaptive_rec.config import load_config
+from adaptive_rec.embedding.streams import LateStreams
+from adaptive_rec.policies.hotline import Hotline
+from adaptive_rec.policy import AccessView, Policy, Wish
+from adaptive_rec.runtime import Runtime
+from adaptive_rec.telemetry import Snapshot
+
+STEPS = 200
+BATCH = 96
+
+
+class ChurningHotline(Hotline):
+    """Hotline with a placement that changes on purpose: in every window other rows are wanted."""
+
+    def place(self, view: AccessView) -> Wish:
+        rows = np.concatenate([view.candidate_rows, view.hot_rows])
+        random = np.random.Generator(np.random.Philox(key=[7, view.step]))
+        return Wish(rows, random.random(len(rows)))
+
+
+@dataclass
+class Outcome:
+    losses: NDArray[np.float64]
+    tables: list[NDArray[np.float64]]
+    dense: list[NDArray[np.float64]]
+    runtime: Runtime
+
+
+Train = Callable[..., Outcome]
+
+
+def batches_of(rows: Any, steps: int, multi_hot: bool, pooling: str) -> tuple[list[Batch], tuple[TableSpec, ...], tuple[FeatureSpec, ...]]:
+    """Real rows as batches. Multi-hot bags hold the ids of up to three successive rows of the file; some are empty."""
+    tables = tuple(TableSpec(f"C{i + 1}", n, 16 if i % 2 else 8) for i, n in enumerate(rows.table_rows)) if multi_hot else tuple(
+        TableSpec(f"C{i + 1}", n, 8) for i, n in enumerate(rows.table_rows)
+    )
+    features = tuple(FeatureSpec(t.name, i, pooling if i % 3 else "sum") for i, t in enumerate(tables))  # type: ignore[arg-type]
+    random = np.random.default_rng(5)
+    batches = []
+    for start in range(0, steps * BATCH, BATCH):
+        part = slice(start, start + (BATCH if start + BATCH < steps * BATCH else BATCH // 3))  # the last one is ragged
+        dense, labels, ids = rows.dense[part], rows.labels[part], rows.ids[part]
+        if not multi_hot:
+            batches.append(Batch.one_hot(dense, ids, labels))
+            continue
+        lengths = random.choice([0, 1, 2, 3], p=[0.1, 0.6, 0.2, 0.1], size=ids.shape)
+        neighbours = [rows.ids[(start + np.arange(len(ids)) + k) % len(rows.ids)] for k in range(3)]
+        stacked = np.stack(neighbours, axis=2).reshape(-1, 3)
+        flat = lengths.reshape(-1)
+        values = stacked[np.arange(3)[None, :] < flat[:, None]]
+        batches.append(Batch(dense, values, np.concatenate([[0], np.cumsum(flat)]), labels))
+    return batches, tables, features
+
+
+@pytest.fixture(scope="session")
+def train(criteo_rows: Any, memory_source: Any) -> Train:
+    def run(
+        policy: str = "hybrid",
+        optimizer: str = "sgd",
+        bags: str = "one-hot",
+        device: str = "direct",
+        budget_bytes: int = 0,
+        depth: int = 0,
+        churn: bool = False,
+        precision: str = "float64",
+        steps: int = STEPS,
+    ) -> Outcome:
+        batches, tables, features = batches_of(criteo_rows, steps, bags != "one-hot", "mean" if bags == "mean" else "sum")
+        config = load_config(
+            None,
+            {},
+            [
+                f"policy.name={policy}",
+                "policy.split=always",
+                f"optimizer.embedding={optimizer}",
+                "optimizer.embedding_lr=0.05",
+                "optimizer.dense=SGD",
+                "optimizer.dense_lr=0.05",
+                f"run.precision={precision}",
+                f"run.batch_size={BATCH}",
+                "run.steps=0",
+                "run.device=cpu",
+                "model.embedding_dim=8",
+                "model.bottom_mlp=[16]",
+                "model.top_mlp=[32]",
+                f"knobs.hot_budget_bytes={budget_bytes}",
+                f"knobs.prefetch_depth={depth}",
+                "knobs.reclassify_every=3",
+                "knobs.hysteresis=0.0",
+                "knobs.sample_ratio=1.0",
+                "knobs.report_every=1",
+            ],
+        )
+        chosen: Policy | None = ChurningHotline() if churn else None
+        streams = LateStreams(seed=3) if device == "late" else None
+        runtime = assemble(config, memory_source(batches, tables, features), streams, chosen)
+        losses = [event.loss for event in runtime.run() if isinstance(event, Snapshot)]
+        exported = [runtime.store.export_table(index)[0] for index in range(len(tables))]
+        return Outcome(np.array(losses), exported, [p.detach().numpy() for p in runtime.model.parameters()], runtime)
+
+    return run

@@ -1,0 +1,164 @@
+"""The sketch against its plain twin, against exact counts and against Apache DataSketches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from datasketches import count_min_sketch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from adaptive_rec.errors import ConfigError
+from adaptive_rec.kernels import reference_sketch, sketch
+from adaptive_rec.tracking.count_min import CountMinSketch, width_for
+from adaptive_rec.tracking.exact import ExactCounter
+
+SEEDS = np.random.default_rng(7).integers(0, 2**64, 4, dtype=np.uint64) | np.uint64(1)
+
+counters_arrays = hnp.arrays(
+    np.uint32,
+    st.tuples(st.integers(1, 4), st.sampled_from([2, 8, 64])),
+    elements=st.one_of(st.integers(0, 9), st.integers(2**32 - 9, 2**32 - 1), st.integers(0, 2**32 - 1)),
+)
+updates = st.lists(st.tuples(st.integers(0, 2**62), st.one_of(st.integers(-2, 50), st.integers(0, 2**62))), max_size=40)
+
+
+def columns(pairs: list[tuple[int, int]]) -> tuple[Any, Any]:
+    return np.array([p[0] for p in pairs], dtype=np.int64), np.array([p[1] for p in pairs], dtype=np.int64)
+
+
+@settings(max_examples=150, deadline=None)
+@given(counters_arrays, updates)
+def test_add_and_estimate_equal_their_twins(counters: Any, pairs: list[tuple[int, int]]) -> None:
+    rows, counts = columns(pairs)
+    seeds = SEEDS[: len(counters)]
+    fast, plain = counters.copy(), counters.copy()
+    sketch.sketch_add(fast, rows, counts, seeds)
+    reference_sketch.sketch_add(plain, rows, counts, seeds)
+    np.testing.assert_array_equal(fast, plain)
+    read, read_plain = np.zeros(len(rows), dtype=np.uint32), np.zeros(len(rows), dtype=np.uint32)
+    sketch.sketch_estimate(fast, rows, seeds, read)
+    reference_sketch.sketch_estimate(plain, rows, seeds, read_plain)
+    np.testing.assert_array_equal(read, read_plain)
+
+
+@settings(max_examples=150, deadline=None)
+@given(counters_arrays, st.one_of(st.sampled_from([0.0, 0.5, 0.8, 1.0]), st.floats(0, 1)), st.integers(0, 2**64 - 1))
+def test_decay_equals_its_twin(counters: Any, factor: float, seed: int) -> None:
+    fast, plain = counters.copy(), counters.copy()
+    sketch.sketch_decay(fast, factor, np.uint64(seed))
+    reference_sketch.sketch_decay(plain, factor, seed)
+    np.testing.assert_array_equal(fast, plain)
+    if factor == 0:
+        assert not fast.any()
+    if factor == 1:
+        np.testing.assert_array_equal(fast, counters)
+
+
+@pytest.mark.parametrize("factor", [0.1, 0.5, 0.8])
+def test_decay_keeps_the_mean_also_of_small_counts(factor: float) -> None:
+    for count in (1, 2, 5):
+        counters = np.full((4, 1 << 16), count, dtype=np.uint32)
+        sketch.sketch_decay(counters, factor, np.uint64(3))
+        # Four standard errors of 2^18 draws of a variable between two neighbouring whole numbers.
+        assert abs(counters.mean() - factor * count) < 4 * 0.5 / 2**9
+        assert np.all(np.abs(counters - factor * count) < 1)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20)), min_size=1, max_size=150),
+    st.sampled_from([8, 32]),
+    st.integers(0, 5),
+)
+def test_never_counts_too_little_and_apache_agrees(pairs: list[tuple[int, int]], width: int, seed: int) -> None:
+    ours, exact, apache = CountMinSketch(width, depth=3, seed=seed), ExactCounter(), count_min_sketch(3, width, seed + 1)
+    for row, count in pairs:
+        rows, counts = columns([(row, count)])
+        ours.add(rows, counts)
+        exact.add(rows, counts)
+        apache.update(row, count)
+    rows = np.unique([pair[0] for pair in pairs])
+    truth = exact.estimate(rows)
+    assert truth.sum() == sum(pair[1] for pair in pairs)
+    assert np.all(ours.estimate(rows) >= truth)
+    assert np.all(np.array([apache.get_estimate(int(row)) for row in rows]) >= truth)
+
+
+def test_conservative_update_errs_less_than_apaches_sketch_of_the_same_size() -> None:
+    rows = np.random.default_rng(1).zipf(1.2, 40_000) % 20_000
+    distinct, counts = np.unique(rows, return_counts=True)
+    ours, apache = CountMinSketch(2048), count_min_sketch(4, 2048)
+    for start in range(0, len(rows), 1000):
+        part, part_counts = np.unique(rows[start : start + 1000], return_counts=True)
+        ours.add(part, part_counts)
+        for row, count in zip(part.tolist(), part_counts.tolist(), strict=True):
+            apache.update(row, count)
+    our_error = ours.estimate(distinct) - counts
+    apache_error = np.array([apache.get_estimate(row) for row in distinct.tolist()]) - counts
+    assert our_error.min() >= 0
+    assert apache_error.min() >= 0
+    assert our_error.mean() < 0.7 * apache_error.mean()
+
+
+def test_decayed_estimates_follow_the_exact_counter() -> None:
+    random = np.random.default_rng(2)
+    ours, exact = CountMinSketch(1 << 14), ExactCounter()
+    rows = np.arange(2000)
+    for _ in range(10):
+        counts = random.integers(0, 30, len(rows))
+        ours.add(rows, counts)
+        exact.add(rows, counts)
+        ours.decay(0.8)
+        exact.decay(0.8)
+    error = ours.estimate(rows) - exact.estimate(rows)
+    assert abs(error.mean()) < 0.2
+    assert np.abs(error).max() < 1
+
+
+def test_two_sketches_of_one_seed_are_one() -> None:
+    pair = CountMinSketch(64, seed=5), CountMinSketch(64, seed=5)
+    for one in pair:
+        one.add(np.arange(50), np.arange(50))
+        one.decay(0.7)
+        one.decay(0.7)
+    np.testing.assert_array_equal(pair[0].counters, pair[1].counters)
+    assert not np.array_equal(CountMinSketch(64, seed=6).seeds, pair[0].seeds)
+
+
+def test_a_full_cell_stays_full() -> None:
+    counter = CountMinSketch(16)
+    for _ in range(3):
+        counter.add(np.array([3]), np.array([2**62]))
+    assert counter.counters.max() == 2**32 - 1
+    assert counter.estimate(np.array([3]))[0] == (2**32 - 1) / 16
+
+
+@pytest.mark.parametrize(("width", "depth"), [(0, 4), (1, 4), (100, 4), (64, 0)])
+def test_impossible_shapes_are_refused(width: int, depth: int) -> None:
+    with pytest.raises(ConfigError, match=r"must be"):
+        CountMinSketch(width, depth)
+
+
+def test_decay_outside_its_range_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"decay must be between 0 and 1, got 1\.5"):
+        CountMinSketch(64).decay(1.5)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 10**8), st.integers(1, 10**9), st.integers(1 << 14, 1 << 34))
+def test_width_is_wide_enough_and_affordable(hot_rows: int, rows: int, limit_bytes: int) -> None:
+    width = width_for(hot_rows, rows, limit_bytes)
+    assert width & (width - 1) == 0
+    assert 16 * width <= limit_bytes
+    roomy = 32 * width > limit_bytes
+    assert roomy or width >= 4 * min(hot_rows, rows)
+    assert width <= max(2 * max(4 * min(hot_rows, rows), min(rows, 1 << 16)), 1024)
+
+
+def test_width_needs_some_memory() -> None:
+    with pytest.raises(ConfigError, match="limit_bytes must be at least 16384, got 10"):
+        width_for(10, 10, 10)
