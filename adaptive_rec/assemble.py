@@ -64,9 +64,15 @@ def build_store(config: Config, space: RowSpace, policy: Policy, streams: Stream
 
 def build_dense_optimizer(config: Config, model: torch.nn.Module) -> torch.optim.Optimizer:
     name = config.optimizer.dense
-    known = [key for key, value in vars(torch.optim).items() if isinstance(value, type) and issubclass(value, torch.optim.Optimizer)]
+    known = [
+        key
+        for key, value in vars(torch.optim).items()
+        if isinstance(value, type) and issubclass(value, torch.optim.Optimizer)
+    ]
     if name not in known:
-        raise ConfigError(f"optimizer.dense must be an optimizer of torch.optim, got {name!r}{did_you_mean(name, known)}")
+        raise ConfigError(
+            f"optimizer.dense must be an optimizer of torch.optim, got {name!r}{did_you_mean(name, known)}"
+        )
     try:
         optimizer: torch.optim.Optimizer = getattr(torch.optim, name)(
             model.parameters(), lr=config.optimizer.dense_lr, **config.optimizer.dense_options

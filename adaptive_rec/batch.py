@@ -90,9 +90,7 @@ def check_batch(batch: Batch, tables: tuple[TableSpec, ...], features: tuple[Fea
     """Raise DataError when a batch's shapes disagree or an id lies outside its table."""
     bags = batch.size * len(features)
     if len(batch.offsets) != bags + 1:
-        raise DataError(
-            f"offsets must have samples * features + 1 = {bags + 1} entries, got {len(batch.offsets)}"
-        )
+        raise DataError(f"offsets must have samples * features + 1 = {bags + 1} entries, got {len(batch.offsets)}")
     if len(batch.dense_BX) != batch.size:
         raise DataError(f"dense features must have {batch.size} samples like the labels, got {len(batch.dense_BX)}")
     if batch.offsets[0] != 0 or batch.offsets[-1] != batch.lookups or np.any(np.diff(batch.offsets) < 0):

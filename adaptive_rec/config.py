@@ -1,6 +1,7 @@
 """The configuration: one frozen tree, put together once before the run.
 
-Layers, the later wins: defaults < TOML file or preset < environment (``ADAPTIVE_REC_SECTION__KEY``) < ``--set section.key=value``.
+Layers, the later wins: defaults < TOML file or preset < environment (``ADAPTIVE_REC_SECTION__KEY``) <
+``--set section.key=value``.
 """
 
 from __future__ import annotations
@@ -41,14 +42,25 @@ class RunConfig(Frozen):
 class SyntheticConfig(Frozen):
     samples: PositiveInt = knob(2_000_000, "samples", "Length of the training stream (one epoch).")
     test_samples: PositiveInt = knob(50_000, "samples", "Samples of the held-out set; they follow the training stream.")
-    zipf_exponent: float = knob(1.05, "exponent", "Skew of every table: popularity of rank r falls as r to the minus this.", ge=0, le=4)
+    zipf_exponent: float = knob(
+        1.05, "exponent", "Skew of every table: popularity of rank r falls as r to the minus this.", ge=0, le=4
+    )
     popular_ratio: float = knob(
-        0.5, "ratio", "Share of samples whose every id is drawn from the head of its table; correlates the tables.", ge=0, le=1
+        0.5,
+        "ratio",
+        "Share of samples whose every id is drawn from the head of its table; correlates the tables.",
+        ge=0,
+        le=1,
     )
     head_ratio: float = knob(0.01, "ratio", "Share of a table's rows (at least one) that forms its head.", gt=0, le=1)
-    lookups_per_feature: PositiveInt = knob(1, "ids", "Mean ids of a bag; above 1 bags are multi-hot, empty ones included.")
+    lookups_per_feature: PositiveInt = knob(
+        1, "ids", "Mean ids of a bag; above 1 bags are multi-hot, empty ones included."
+    )
     drift_ranks: float = knob(
-        0.0, "ranks/1000 samples", "Gradual drift: ranks by which the popularity order moves on each 1000 samples.", ge=0
+        0.0,
+        "ranks/1000 samples",
+        "Gradual drift: ranks by which the popularity order moves on each 1000 samples.",
+        ge=0,
     )
     sudden_drift_at: int = knob(0, "samples", "Sample at which popularity jumps to other rows; 0 is never.", ge=0)
     teacher_jump_at: int = knob(0, "samples", "Sample at which the teacher's weights are drawn anew; 0 is never.", ge=0)
@@ -80,16 +92,26 @@ class DataConfig(Frozen):
         "hash folds a file's ids into table_rows; contiguous numbers the ids that occur (file held in memory); "
         "auto is contiguous up to in_memory_bytes.",
     )
-    in_memory_bytes: Bytes = knob(1 << 30, "bytes", "Largest file, by decompressed size, that auto holds in memory.", ge=0)
+    in_memory_bytes: Bytes = knob(
+        1 << 30, "bytes", "Largest file, by decompressed size, that auto holds in memory.", ge=0
+    )
     shuffle: bool = knob(True, "switch", "Draw a new order of the training samples each epoch (files held in memory).")
     epochs: PositiveInt = knob(1, "passes", "Passes over the training range at the most.")
     train_range: tuple[float, float] = Field(
-        (0.0, 0.9), description="Part of a file to train on, by position.", json_schema_extra={"unit": "ratio"}, strict=False
+        (0.0, 0.9),
+        description="Part of a file to train on, by position.",
+        json_schema_extra={"unit": "ratio"},
+        strict=False,
     )
     test_range: tuple[float, float] = Field(
-        (0.9, 1.0), description="Part of a file held out for evaluation, by position.", json_schema_extra={"unit": "ratio"}, strict=False
+        (0.9, 1.0),
+        description="Part of a file held out for evaluation, by position.",
+        json_schema_extra={"unit": "ratio"},
+        strict=False,
     )
-    on_bad_row: Literal["error", "skip"] = knob("error", "name", "A malformed row stops the run, or is counted and skipped.")
+    on_bad_row: Literal["error", "skip"] = knob(
+        "error", "name", "A malformed row stops the run, or is counted and skipped."
+    )
     synthetic: SyntheticConfig = SyntheticConfig()
 
     @model_validator(mode="after")
@@ -99,9 +121,13 @@ class DataConfig(Frozen):
             if not 0.0 <= low < high <= 1.0:
                 raise ValueError(f"{name} must satisfy 0 <= start < end <= 1, got [{low}, {high}]")
         if max(self.train_range[0], self.test_range[0]) < min(self.train_range[1], self.test_range[1]):
-            raise ValueError(f"train_range {list(self.train_range)} and test_range {list(self.test_range)} must not overlap")
+            raise ValueError(
+                f"train_range {list(self.train_range)} and test_range {list(self.test_range)} must not overlap"
+            )
         if any(not 0 <= table < len(self.table_rows) for table in self.feature_tables):
-            raise ValueError(f"feature_tables must name tables 0 to {len(self.table_rows) - 1}, got {list(self.feature_tables)}")
+            raise ValueError(
+                f"feature_tables must name tables 0 to {len(self.table_rows) - 1}, got {list(self.feature_tables)}"
+            )
         return self
 
 
@@ -115,7 +141,10 @@ class ModelConfig(Frozen):
         strict=False,
     )
     bottom_mlp: tuple[PositiveInt, ...] = Field(
-        (512, 256, 64), description="Hidden widths of the bottom MLP.", json_schema_extra={"unit": "units"}, strict=False
+        (512, 256, 64),
+        description="Hidden widths of the bottom MLP.",
+        json_schema_extra={"unit": "units"},
+        strict=False,
     )
     top_mlp: tuple[PositiveInt, ...] = Field(
         (512, 256), description="Hidden widths of the top MLP.", json_schema_extra={"unit": "units"}, strict=False
@@ -194,7 +223,9 @@ def load_config(source: str | None, environment: Mapping[str, str], settings: Se
         if not path.suffix and not path.exists():
             path = PRESETS_FOLDER / f"{source}.toml"
             if not path.exists():
-                raise ConfigError(f"no preset or file named {source}{did_you_mean(source, presets())} (presets: {', '.join(presets())})")
+                raise ConfigError(
+                    f"no preset or file named {source}{did_you_mean(source, presets())} (presets: {', '.join(presets())})"
+                )
         _merge(tree, _read_toml(path), f"in {source}")
     for name in sorted(environment):
         if name.startswith(ENVIRONMENT_PREFIX) and "__" in name:
@@ -245,10 +276,12 @@ def _literal(text: str) -> Any:
 def _nested(key: str, value: Any) -> dict[str, Any]:
     for part in reversed(key.split(".")):
         value = {part: value}
-    return value  # type: ignore[no-any-return]
+    return value
 
 
-def _merge(tree: dict[str, Any], layer: Mapping[str, Any], where: str, model: type[BaseModel] = Config, prefix: str = "") -> None:
+def _merge(
+    tree: dict[str, Any], layer: Mapping[str, Any], where: str, model: type[BaseModel] = Config, prefix: str = ""
+) -> None:
     """Lay one layer over the tree; a key the tree does not have is an error that names the nearest one."""
     for name, value in layer.items():
         if name not in model.model_fields:

@@ -29,7 +29,9 @@ def knob(default: Any, unit: str, why: str, **limits: Any) -> Any:
 class Frozen(BaseModel):
     """Immutable settings: unknown keys, wrong types and infinities are errors."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
 
 
 class Knobs(Frozen):
@@ -38,7 +40,7 @@ class Knobs(Frozen):
     hot_budget_bytes: Bytes = knob(
         8 << 20, "bytes", "Device memory for hot rows: weights, optimizer state and movement record together.", ge=0
     )
-    reclassify_every: PositiveInt = knob(50, "steps", "Length of a window: rows change class only at its end.")
+    reclassify_every: PositiveInt = knob(100, "steps", "Length of a window: rows change class only at its end.")
     max_moved_bytes: Bytes = knob(
         64 << 20, "bytes", "Most bytes that one reclassification may move between the tiers.", ge=0
     )
@@ -46,7 +48,9 @@ class Knobs(Frozen):
         0.1, "ratio", "A cold row replaces a hot one only when it is estimated this much more popular.", ge=0, le=10
     )
     sample_ratio: float = knob(0.5, "ratio", "Share of the samples whose lookups the sketch counts.", gt=0, le=1)
-    decay: float = knob(0.8, "ratio", "What a window's counts are multiplied by at its end; less forgets faster.", ge=0, le=1)
+    decay: float = knob(
+        0.6, "ratio", "What a window's counts are multiplied by at its end; less forgets faster.", ge=0, le=1
+    )
     action: Literal["freeze", "drop", "subsample"] = knob(
         "freeze",
         "name",
@@ -57,17 +61,33 @@ class Knobs(Frozen):
         "max_abs", "name", "How a hot row's movement is measured: largest component, or length relative to the row's."
     )
     stale_threshold: Annotated[float, Field(ge=0)] | Literal["search"] = knob(
-        "search", "movement", "Movement under which a row is stale; search finds the value that meets target_skip_ratio."
+        "search",
+        "movement",
+        "Movement under which a row is stale; search finds the value that meets target_skip_ratio.",
     )
     target_skip_ratio: float = knob(
-        0.3, "ratio", "Wanted share of popular samples (drop, subsample) or of hot row updates (freeze) to skip.", ge=0, le=0.95
+        0.3,
+        "ratio",
+        "Wanted share of popular samples (drop, subsample) or of hot row updates (freeze) to skip.",
+        ge=0,
+        le=0.95,
     )
-    alpha: float = knob(0.9, "ratio", "Share of a popular sample's lookups that must be stale for it to be skipped.", gt=0, le=1)
-    keep_probability: float = knob(0.25, "ratio", "Chance that subsample keeps a stale sample, at weight 1/chance.", gt=0, lt=1)
+    alpha: float = knob(
+        0.9, "ratio", "Share of a popular sample's lookups that must be stale for it to be skipped.", gt=0, le=1
+    )
+    keep_probability: float = knob(
+        0.25, "ratio", "Chance that subsample keeps a stale sample, at weight 1/chance.", gt=0, lt=1
+    )
     probe_ratio: float = knob(
-        0.0625, "ratio", "Share of steps that skip nothing and measure movement; staleness is judged only on them.", gt=0, le=1
+        0.0625,
+        "ratio",
+        "Share of steps that skip nothing and measure movement; staleness is judged only on them.",
+        gt=0,
+        le=1,
     )
-    prefetch_depth: int = knob(2, "batches", "Batches read and classified ahead of the step; 0 does it in line.", ge=0, le=64)
+    prefetch_depth: int = knob(
+        2, "batches", "Batches read and classified ahead of the step; 0 does it in line.", ge=0, le=64
+    )
     report_every: PositiveInt = knob(20, "steps", "Steps between two published snapshots and lines of metrics.jsonl.")
 
     def changed(self, changes: dict[str, Any]) -> Knobs:

@@ -5,6 +5,7 @@ The usual libraries were set aside: one takes a second to import and sums in flo
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,7 +35,7 @@ def quality(labels: NDArray[np.floating], logits: NDArray[np.floating]) -> Quali
     # log(1 + exp(x)) - y x, without overflow
     logloss = float(np.mean(np.maximum(logits, 0) - logits * labels + np.log1p(np.exp(-np.abs(logits)))))
     probabilities = 0.5 * (1 + np.tanh(0.5 * logits))
-    entropy = -sum(p * np.log(p) for p in (base, 1 - base) if p > _TINY)
+    entropy = -sum(p * math.log(p) for p in (base, 1 - base) if p > _TINY)
     return Quality(
         samples=len(labels),
         auc=auc(labels, logits),
@@ -45,7 +46,7 @@ def quality(labels: NDArray[np.floating], logits: NDArray[np.floating]) -> Quali
     )
 
 
-def auc(labels: NDArray[np.float64], scores: NDArray[np.float64]) -> float:
+def auc(labels: NDArray[np.floating], scores: NDArray[np.floating]) -> float:
     """Chance that a positive outranks a negative, ties counting half (the Mann-Whitney statistic)."""
     positives = float(labels.sum())
     negatives = len(labels) - positives

@@ -89,7 +89,7 @@ class Observer:
             hot_scores=self.tracker.estimate(hot_rows).astype(np.float64),
         )
 
-    def movement_view(self, knobs: Knobs) -> MovementView:
+    def movement_view(self, knobs: Knobs, skipped_ratio: float) -> MovementView:
         device = self.store.device
         movement, touches = [], []
         for monitor, weights in zip(device.monitors, device.weights, strict=True):
@@ -105,6 +105,7 @@ class Observer:
             touches_H=np.concatenate(touches),
             sample_movement_L=movement_H[slots],
             sample_offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+            skipped_ratio=skipped_ratio,
         )
 
     def set_stale(self, stale_H: NDArray[np.bool_]) -> None:

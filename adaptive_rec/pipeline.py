@@ -19,7 +19,9 @@ from adaptive_rec.telemetry import StageTimes
 class Pipeline:
     """Iterate over a stream's batches, classified; up to `depth()` of them are made ready ahead."""
 
-    def __init__(self, batches: Iterator[Batch], store: EmbeddingStore, depth: Callable[[], int], times: StageTimes) -> None:
+    def __init__(
+        self, batches: Iterator[Batch], store: EmbeddingStore, depth: Callable[[], int], times: StageTimes
+    ) -> None:
         self._batches = batches
         self._store = store
         self._depth = depth

@@ -93,6 +93,8 @@ class MovementView:
     sample_movement_L: NDArray[np.float64]
     """Movement of every lookup of some popular samples of the window's probe steps, sample after sample."""
     sample_offsets: NDArray[np.int64]
+    skipped_ratio: float
+    """What the window really skipped: share of popular samples, or of hot row updates under `freeze`."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +167,9 @@ def load_policy(name: str) -> Policy:
         plugins = {point.name: point for point in entry_points(group="adaptive_rec.policies")}
         if name not in plugins:
             known = (*BUILT_IN, *plugins)
-            raise ConfigError(f"policy.name must be one of {', '.join(known)} or package.module:Class, got {name!r}{did_you_mean(name, known)}")
+            raise ConfigError(
+                f"policy.name must be one of {', '.join(known)} or package.module:Class, got {name!r}{did_you_mean(name, known)}"
+            )
         found = plugins[name].load()
     if not (isinstance(found, type) and issubclass(found, Policy)):
         raise ConfigError(f"policy.name must name a subclass of adaptive_rec.policy.Policy, got {name!r}")

@@ -35,7 +35,13 @@ class Runtime:
     """One training run. Only the thread that iterates over `run` changes anything; others use the mailbox."""
 
     def __init__(
-        self, config: Config, source: Source, policy: Policy, store: EmbeddingStore, model: nn.Module, dense_optimizer: torch.optim.Optimizer
+        self,
+        config: Config,
+        source: Source,
+        policy: Policy,
+        store: EmbeddingStore,
+        model: nn.Module,
+        dense_optimizer: torch.optim.Optimizer,
     ) -> None:
         self.config = config
         self.knobs: Knobs = config.knobs
@@ -55,6 +61,8 @@ class Runtime:
         self.position = Position(seed=config.run.seed)
         self.step_number = 0
         self.stale_threshold = 0.0
+        self.window_start: dict[str, float] = {}
+        """Counters when the present window began."""
         self.stop_requested = False
 
     # The loop --------------------------------------------------------------------------------------------------------
@@ -63,8 +71,7 @@ class Runtime:
         """Train to the end of the stream or the configured steps; yield what there is to report."""
         pipeline = Pipeline(self.batches(), self.store, lambda: self.knobs.prefetch_depth, self.times)
         self.recorder.start(self.totals())
-        if self.step_number == 0:
-            fill_tiers(self)
+        fill_tiers(self)
         try:
             for work in pipeline:
                 self.step(work)
@@ -100,7 +107,9 @@ class Runtime:
             snapshot = self.snapshot()
             self.mailbox.publish(snapshot)
             if not math.isfinite(snapshot.loss):
-                raise TrainingError(f"the loss must stay finite, got {snapshot.loss} by step {self.step_number}; lower the learning rates")
+                raise TrainingError(
+                    f"the loss must stay finite, got {snapshot.loss} by step {self.step_number}; lower the learning rates"
+                )
             yield snapshot
         every = self.config.eval.every_steps
         if every and self.step_number % every == 0:
@@ -110,7 +119,9 @@ class Runtime:
     # The verbs -------------------------------------------------------------------------------------------------------
 
     def plan(self, work: ClassifiedBatch, probe: bool) -> StepPlan:
-        split = self.config.policy.split == "always" or (self.config.policy.split == "auto" and self.device.type != "cpu")
+        split = self.config.policy.split == "always" or (
+            self.config.policy.split == "auto" and self.device.type != "cpu"
+        )
         stale_U = self.observer.stale_rows(work)
         random = np.random.Generator(np.random.Philox(key=[self.config.run.seed, self.step_number]))
         view = BatchView(self.step_number, split and self.policy.tracks_popularity, self.knobs, work, stale_U, random)
@@ -128,7 +139,7 @@ class Runtime:
                 pooled = self.store.gather(work, samples, popular=bool(work.popular_B[samples].all()))
             with self.times("execute"):
                 loss = self.loss(work.batch, samples, pooled, plan.weight_B)
-                loss.backward()  # type: ignore[no-untyped-call]
+                loss.backward()
             for parts, vectors in zip(gradients, pooled, strict=True):
                 assert vectors.grad is not None
                 parts.append(vectors.grad)
@@ -136,7 +147,9 @@ class Runtime:
             trained += len(samples)
         return [parts[0] if len(parts) == 1 else torch.cat(parts) for parts in gradients if parts], position_B
 
-    def loss(self, batch: Batch, samples: NDArray[np.int64], pooled: list[Tensor], weight_B: NDArray[np.float64] | None) -> Tensor:
+    def loss(
+        self, batch: Batch, samples: NDArray[np.int64], pooled: list[Tensor], weight_B: NDArray[np.float64] | None
+    ) -> Tensor:
         """The micro-batch's part of the mean loss over the whole mini-batch."""
         labels = self.to_device(batch.labels_B, samples)
         losses = binary_cross_entropy_with_logits(self.logits(batch, samples, pooled), labels, reduction="none")

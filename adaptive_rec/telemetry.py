@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from adaptive_rec.knobs import Knobs
+
 
 class StageTimes:
     """Seconds by stage. Stages timed on a worker overlap with the others; a stage is timed by one thread at a time."""
@@ -102,8 +104,12 @@ class Recorder:
             loss=ratio(gain["loss_sum"], gain["samples_trained"]),
             hot_lookup_ratio=ratio(gain["lookups_hot"], gain["lookups"]),
             popular_sample_ratio=ratio(gain["samples_popular"], gain["samples_seen"]),
-            skipped_sample_ratio=1 - ratio(gain["samples_trained"], gain["samples_seen"]) if gain["samples_seen"] else 0.0,
-            skipped_row_update_ratio=ratio(gain["row_updates_skipped"], gain["row_updates"] + gain["row_updates_skipped"]),
+            skipped_sample_ratio=1 - ratio(gain["samples_trained"], gain["samples_seen"])
+            if gain["samples_seen"]
+            else 0.0,
+            skipped_row_update_ratio=ratio(
+                gain["row_updates_skipped"], gain["row_updates"] + gain["row_updates_skipped"]
+            ),
             totals=now,
             **state,
         )
@@ -125,7 +131,11 @@ class Mailbox:
         self.newest = snapshot
 
     def change_knobs(self, **changes: Any) -> None:
-        """Ask for new knob values. They take effect together at the next step boundary."""
+        """Ask for new knob values. They take effect together at the next step boundary.
+
+        Raises ConfigError here, in the asking thread, where a name or value is wrong; then nothing changes.
+        """
+        Knobs().changed(changes)
         self._commands.put(changes)
 
     def drain(self) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from adaptive_rec.embedding.device import split_budget
 from adaptive_rec.placement import Migration
 from adaptive_rec.policy import AccessView
 from adaptive_rec.reclassify import plan_migration
+from adaptive_rec.telemetry import ratio
 
 if TYPE_CHECKING:
     from adaptive_rec.runtime import Runtime
@@ -24,12 +25,23 @@ def fill_tiers(runtime: Runtime) -> None:
 def end_window(runtime: Runtime) -> None:
     """Judge staleness on the window's probe steps, then move rows, then begin a new window."""
     if runtime.policy.tracks_movement:
-        staleness = runtime.policy.find_stale(runtime.observer.movement_view(runtime.knobs))
+        view = runtime.observer.movement_view(runtime.knobs, skipped_ratio(runtime))
+        staleness = runtime.policy.find_stale(view)
         runtime.observer.set_stale(staleness.stale_H)
         runtime.stale_threshold = staleness.threshold
     if runtime.policy.tracks_popularity:
         migration = migrate(runtime, runtime.knobs.max_moved_bytes)
         runtime.observer.end_window(runtime.knobs.decay, migration)
+
+
+def skipped_ratio(runtime: Runtime) -> float:
+    """Share of the window's popular samples that were skipped, or under `freeze` of its hot row updates."""
+    totals = runtime.totals()
+    gain = {key: value - runtime.window_start.get(key, 0) for key, value in totals.items()}
+    runtime.window_start = totals
+    if runtime.knobs.action == "freeze":
+        return ratio(gain["row_updates_skipped"], gain["hot_row_updates"])
+    return ratio(gain["samples_seen"] - gain["samples_trained"], gain["samples_popular"])
 
 
 def migrate(runtime: Runtime, max_moved_bytes: int) -> Migration:
@@ -40,7 +52,8 @@ def migrate(runtime: Runtime, max_moved_bytes: int) -> Migration:
     capacities = split_budget(store.space, store.row_bytes, budget)
     candidates = runtime.observer.tracker.candidates()
     views = [
-        runtime.observer.access_view(pool, runtime.step_number, runtime.knobs, candidates) for pool in range(len(capacities))
+        runtime.observer.access_view(pool, runtime.step_number, runtime.knobs, candidates)
+        for pool in range(len(capacities))
     ]
     if capacities != store.device.capacities:
         runtime.observer.tracker.resize(sum(capacities))

@@ -10,7 +10,9 @@ from adaptive_rec.policy import BatchView, StepPlan, whole_or_split
 class RandomSkip(Hotline):
     name = "random_skip"
     exact = False
-    tracks_movement = True  # unused, but takes the same share of the budget: both control and rule have the same hot rows
+    tracks_movement = (
+        True  # unused, but takes the same share of the budget: both control and rule have the same hot rows
+    )
 
     def plan(self, view: BatchView) -> StepPlan:
         share = share_to_mark(view.knobs)

@@ -10,8 +10,6 @@ nothing, so a row whose target moves comes back. The paper's text freezes rows (
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -24,14 +22,34 @@ from adaptive_rec.tracking.stale import critical_movement, threshold_for_samples
 class Slipstream(Hotline):
     name = "slipstream"
     exact = False
-    tracks_movement: ClassVar[bool] = True
+    tracks_movement = True
+
+    def __init__(self) -> None:
+        self._correction = 0.0
 
     def find_stale(self, view: MovementView) -> Staleness:
         threshold = view.knobs.stale_threshold
         if threshold == "search":
-            threshold = _search(view)
+            threshold = self._search(view)
         judged_H = view.touches_H > 0
         return Staleness(np.where(judged_H, view.movement_H < threshold, view.stale_H), float(threshold))
+
+    def _search(self, view: MovementView) -> float:
+        """The threshold that would have marked the wanted share, raised or lowered by what past windows really skipped.
+
+        Rows that a window's probe steps did not touch keep their class, so a threshold marks less of the next window.
+        """
+        if view.stale_H.any():
+            self._correction = float(
+                np.clip(self._correction + view.knobs.target_skip_ratio - view.skipped_ratio, -1, 1)
+            )
+        share = (
+            float(np.clip(share_to_mark(view.knobs) + self._correction, 0, 1)) if view.knobs.target_skip_ratio else 0.0
+        )
+        if view.knobs.action == "freeze":
+            return threshold_for_updates(view.movement_H, view.touches_H, share)
+        critical_S = critical_movement(view.sample_movement_L, view.sample_offsets, view.knobs.alpha)
+        return threshold_for_samples(critical_S, share)
 
     def plan(self, view: BatchView) -> StepPlan:
         if view.knobs.action == "freeze":
@@ -58,14 +76,6 @@ def share_to_mark(knobs: Knobs) -> float:
     """Share that must be marked so that `target_skip_ratio` is skipped, given that probe steps skip nothing."""
     kept = knobs.keep_probability if knobs.action == "subsample" else 0.0
     return min(1.0, knobs.target_skip_ratio / max(1e-9, (1 - knobs.probe_ratio) * (1 - kept)))
-
-
-def _search(view: MovementView) -> float:
-    share = share_to_mark(view.knobs)
-    if view.knobs.action == "freeze":
-        return threshold_for_updates(view.movement_H, view.touches_H, share)
-    critical_S = critical_movement(view.sample_movement_L, view.sample_offsets, view.knobs.alpha)
-    return threshold_for_samples(critical_S, share)
 
 
 POLICY = Slipstream

@@ -15,7 +15,13 @@ class DeviceTier:
     """Slots of every pool. On the CPU the tensors share their memory with the NumPy views the kernels use."""
 
     def __init__(
-        self, space: RowSpace, rule: RowRule, dtype: torch.dtype, device: torch.device, capacities: list[int], monitored: bool
+        self,
+        space: RowSpace,
+        rule: RowRule,
+        dtype: torch.dtype,
+        device: torch.device,
+        capacities: list[int],
+        monitored: bool,
     ) -> None:
         self.weights = [
             torch.zeros((capacity, pool.dim), dtype=dtype, device=device)
@@ -54,7 +60,8 @@ class DeviceTier:
 def row_bytes(space: RowSpace, rule: RowRule, itemsize: int, monitored: bool) -> list[int]:
     """Device bytes of one hot row of each pool: weights, optimizer state and, where kept, its movement record."""
     return [
-        (pool.dim + rule.state_width(pool.dim)) * itemsize + (pool.dim * itemsize + 4 if monitored else 0) for pool in space.pools
+        (pool.dim + rule.state_width(pool.dim)) * itemsize + (pool.dim * itemsize + 4 if monitored else 0)
+        for pool in space.pools
     ]
 
 

@@ -26,7 +26,9 @@ class HostTier:
                 f"the tables and their optimizer state need {needed / 2**30:.1f} GiB of host memory, "
                 f"{available / 2**30:.1f} GiB are available; lower data.max_table_rows or model.embedding_dim"
             )
-        self.weights: list[NDArray[np.floating]] = [np.empty((pool.rows, pool.dim), dtype=dtype) for pool in space.pools]
+        self.weights: list[NDArray[np.floating]] = [
+            np.empty((pool.rows, pool.dim), dtype=dtype) for pool in space.pools
+        ]
         self.state: list[NDArray[np.floating]] = [
             np.zeros((pool.rows, rule.state_width(pool.dim)), dtype=dtype) for pool in space.pools
         ]

@@ -57,7 +57,14 @@ class StagedStore(EmbeddingStore):
     """See the module's text. Workers: `stage` runs on the caller's worker, host updates on this store's own."""
 
     def __init__(
-        self, space: RowSpace, rule: RowRule, seed: int, dtype: torch.dtype, streams: Streams, budget_bytes: int, monitored: bool
+        self,
+        space: RowSpace,
+        rule: RowRule,
+        seed: int,
+        dtype: torch.dtype,
+        streams: Streams,
+        budget_bytes: int,
+        monitored: bool,
     ) -> None:
         super().__init__(space, rule, seed, dtype, streams.device, budget_bytes, monitored)
         self.streams = streams
@@ -244,4 +251,6 @@ def _segment_sum(rows: Tensor, lengths: NDArray[np.int64], device: torch.device)
     """Sum consecutive rows, `lengths` of them at a time; an empty segment is zero."""
     if len(rows) == 0 or np.all(lengths == 1):
         return rows if len(rows) == len(lengths) else rows.new_zeros((len(lengths), rows.shape[1]))
-    return torch.segment_reduce(rows, "sum", lengths=torch.from_numpy(lengths).to(device), axis=0, unsafe=True, initial=0)
+    return torch.segment_reduce(
+        rows, "sum", lengths=torch.from_numpy(lengths).to(device), axis=0, unsafe=True, initial=0
+    )

@@ -59,7 +59,14 @@ class EmbeddingStore(ABC):
     """Gathers, updates and moves rows. Only the training thread calls it, except `stage`."""
 
     def __init__(
-        self, space: RowSpace, rule: RowRule, seed: int, dtype: torch.dtype, device: torch.device, budget_bytes: int, monitored: bool
+        self,
+        space: RowSpace,
+        rule: RowRule,
+        seed: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        budget_bytes: int,
+        monitored: bool,
     ) -> None:
         self.space = space
         self.rule = rule

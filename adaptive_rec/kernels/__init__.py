@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 from pathlib import Path
+from typing import Any
 
 
 def _cache_folder() -> Path:
@@ -27,5 +28,5 @@ if "NUMBA_CACHE_DIR" not in os.environ:
 FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
 """Floating-point freedoms of every kernel. Full fastmath would fold isnan() to False."""
 
-JIT = {"cache": True, "nogil": True, "fastmath": FASTMATH, "error_model": "numpy"}
+JIT: dict[str, Any] = {"cache": True, "nogil": True, "fastmath": FASTMATH, "error_model": "numpy"}
 """Options of every serial kernel; they release the GIL, so any thread may run them."""

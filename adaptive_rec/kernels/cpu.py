@@ -30,7 +30,8 @@ def find_distinct(
 
     `keys` (filled with -1, a power of two long, at least twice N) and `values` are scratch of a hash table.
     Row ``u`` is touched by bags ``segment_bag_N[segments_N1[u] : segments_N1[u + 1]]``, in order of features, then samples.
-    Returns U, or ``-1 - n`` for the first lookup ``n`` whose id lies outside its table; only the first U entries of `distinct_N` (U + 1 of `segments_N1`) are meaningful.
+    Returns U, or ``-1 - n`` for the first lookup ``n`` whose id lies outside its table. Only the first U entries of
+    `distinct_N` (U + 1 of `segments_N1`) are meaningful.
     """
     features = len(feature_order)
     samples = (len(offsets) - 1) // features
@@ -165,11 +166,13 @@ def sum_segments(
 
 
 @njit(**JIT)
-def apply_rows(rule, lr, eps, beta1, beta2, step, source_U, grad_UD, active_U, hot_HD, hot_state_HK, cold_RD, cold_state_RK):
+def apply_rows(
+    rule, lr, eps, beta1, beta2, step, source_U, grad_UD, active_U, hot_HD, hot_state_HK, cold_RD, cold_state_RK
+):
     """Update every active distinct row once, in the tier it lives in. Returns how many were updated.
 
-    `step` counts from 1 and serves the bias correction of lazy Adam (as in torch.optim.SparseAdam) only. State columns: none for SGD, the mean square for
-    row-wise Adagrad, D squares for Adagrad, D first then D second moments for Adam.
+    `step` counts from 1 and serves the bias correction of lazy Adam (as in torch.optim.SparseAdam) only. State columns:
+    none for SGD, the mean square for row-wise Adagrad, D squares for Adagrad, D first then D second moments for Adam.
     """
     dim = grad_UD.shape[1]
     updated = 0

@@ -36,14 +36,22 @@ def find_distinct(
 
 
 def classify(
-    distinct_U: Array, pool_ends: Array, pool_first_row: Array, slot_of_row: Array, inverse_N: Array, offsets: Array, features: int
+    distinct_U: Array,
+    pool_ends: Array,
+    pool_first_row: Array,
+    slot_of_row: Array,
+    inverse_N: Array,
+    offsets: Array,
+    features: int,
 ) -> tuple[Array, Array]:
     """Return (source of each distinct row, whether each sample is popular)."""
     pool_U = np.searchsorted(pool_ends, np.arange(len(distinct_U)), side="right")
     slot_U = slot_of_row[distinct_U]
     source_U = np.where(slot_U >= 0, slot_U, ~(distinct_U - pool_first_row[pool_U]))
     bounds = offsets[::features]
-    popular_B = [bool(np.all(source_U[inverse_N[low:high]] >= 0)) for low, high in zip(bounds[:-1], bounds[1:], strict=True)]
+    popular_B = [
+        bool(np.all(source_U[inverse_N[low:high]] >= 0)) for low, high in zip(bounds[:-1], bounds[1:], strict=True)
+    ]
     return source_U, np.array(popular_B, dtype=bool)
 
 
@@ -69,7 +77,13 @@ def gather_pooled(
 
 
 def sum_segments(
-    bags_U: list[list[int]], features: int, offsets: Array, column_F: Array, mean_F: Array, position_B: Array, grad_STD: Array
+    bags_U: list[list[int]],
+    features: int,
+    offsets: Array,
+    column_F: Array,
+    mean_F: Array,
+    position_B: Array,
+    grad_STD: Array,
 ) -> tuple[Array, Array]:
     """Return (gradient of each distinct row, whether any trained sample touches it)."""
     grad_UD = np.zeros((len(bags_U), grad_STD.shape[2]), dtype=grad_STD.dtype)
@@ -86,7 +100,15 @@ def sum_segments(
 
 
 def apply_row(
-    rule: int, lr: float, eps: float, beta1: float, beta2: float, step: int, weights_D: Array, state_K: Array, grad_D: Array
+    rule: int,
+    lr: float,
+    eps: float,
+    beta1: float,
+    beta2: float,
+    step: int,
+    weights_D: Array,
+    state_K: Array,
+    grad_D: Array,
 ) -> None:
     """Update one row in place by the textbook formula of its rule."""
     dim = len(grad_D)

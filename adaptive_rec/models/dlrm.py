@@ -21,7 +21,13 @@ class DLRM(nn.Module):
     """
 
     def __init__(
-        self, space: RowSpace, dense_features: int, dim: int, bottom_mlp: Sequence[int], top_mlp: Sequence[int], seed: int
+        self,
+        space: RowSpace,
+        dense_features: int,
+        dim: int,
+        bottom_mlp: Sequence[int],
+        top_mlp: Sequence[int],
+        seed: int,
     ) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(seed)

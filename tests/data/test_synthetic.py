@@ -95,7 +95,7 @@ def test_seed_decides_the_stream() -> None:
         next(open_source(Config(run=RunConfig(seed=s), data=settings)).train_batches(Position(seed=s), 50)).ids_N
         for s in (1, 2)
     ]
-    assert not np.array_equal(*ids)
+    assert not np.array_equal(ids[0], ids[1])
     with pytest.raises(DataError, match="seed of a reader position of synthetic data must be run.seed, 3, got 4"):
         next(make().train_batches(Position(seed=4), 8))
 
@@ -218,7 +218,8 @@ def test_bags_of_several_ids() -> None:
 def test_dense_features_are_logs_of_counts() -> None:
     dense_BX = draw(make(), 5000).dense_BX
     counts = np.expm1(dense_BX.astype(np.float64))
-    assert dense_BX.dtype == np.float32 and dense_BX.min() >= 0
+    assert dense_BX.dtype == np.float32
+    assert dense_BX.min() >= 0
     np.testing.assert_allclose(counts, np.rint(counts), rtol=1e-5, atol=1e-5)
     assert (dense_BX.std(axis=0) > 0.2).all()
 
@@ -243,4 +244,6 @@ def test_rows_beyond_the_bijection_are_refused() -> None:
     with pytest.raises(ConfigError, match="data.max_table_rows of synthetic data must be at most 2147483648, got"):
         make((1 << 40,), data={"max_table_rows": 1 << 41})
     wide = draw(make((1 << 31,), data={"max_table_rows": 1 << 31}, popular_ratio=0.0, zipf_exponent=0.0), 2000)
-    assert wide.ids_N.min() >= 0 and wide.ids_N.max() > 1 << 30 and wide.ids_N.max() < 1 << 31
+    assert wide.ids_N.min() >= 0
+    assert wide.ids_N.max() > 1 << 30
+    assert wide.ids_N.max() < 1 << 31

@@ -43,10 +43,14 @@ class Outcome:
 Train = Callable[..., Outcome]
 
 
-def batches_of(rows: Any, steps: int, multi_hot: bool, pooling: str) -> tuple[list[Batch], tuple[TableSpec, ...], tuple[FeatureSpec, ...]]:
+def batches_of(
+    rows: Any, steps: int, multi_hot: bool, pooling: str
+) -> tuple[list[Batch], tuple[TableSpec, ...], tuple[FeatureSpec, ...]]:
     """Real rows as batches. Multi-hot bags hold the ids of up to three successive rows of the file; some are empty."""
-    tables = tuple(TableSpec(f"C{i + 1}", n, 16 if i % 2 else 8) for i, n in enumerate(rows.table_rows)) if multi_hot else tuple(
-        TableSpec(f"C{i + 1}", n, 8) for i, n in enumerate(rows.table_rows)
+    tables = (
+        tuple(TableSpec(f"C{i + 1}", n, 16 if i % 2 else 8) for i, n in enumerate(rows.table_rows))
+        if multi_hot
+        else tuple(TableSpec(f"C{i + 1}", n, 8) for i, n in enumerate(rows.table_rows))
     )
     features = tuple(FeatureSpec(t.name, i, pooling if i % 3 else "sum") for i, t in enumerate(tables))  # type: ignore[arg-type]
     random = np.random.default_rng(5)
@@ -79,7 +83,9 @@ def train(criteo_rows: Any, memory_source: Any) -> Train:
         precision: str = "float64",
         steps: int = STEPS,
     ) -> Outcome:
-        batches, tables, features = batches_of(criteo_rows, steps, bags != "one-hot", "mean" if bags == "mean" else "sum")
+        batches, tables, features = batches_of(
+            criteo_rows, steps, bags != "one-hot", "mean" if bags == "mean" else "sum"
+        )
         config = load_config(
             None,
             {},

@@ -154,8 +154,8 @@ def test_width_is_wide_enough_and_affordable(hot_rows: int, rows: int, limit_byt
     width = width_for(hot_rows, rows, limit_bytes)
     assert width & (width - 1) == 0
     assert 16 * width <= limit_bytes
-    roomy = 32 * width > limit_bytes
-    assert roomy or width >= 4 * min(hot_rows, rows)
+    cramped = 32 * width > limit_bytes
+    assert cramped or width >= 4 * min(hot_rows, rows)
     assert width <= max(2 * max(4 * min(hot_rows, rows), min(rows, 1 << 16)), 1024)
 
 

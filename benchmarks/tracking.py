@@ -1,0 +1,225 @@
+"""How much of the next window's lookups the sketch's hot set catches, against exact counts; and what tracking costs.
+
+Three real streams (Criteo sample, Globo clicks, Scarab trace) are replayed in batches. The sketch sees the sampled share
+of the steps and goes through the guard rails, with the default knobs. The yardstick counts every lookup exactly, with the
+same decay, and takes the best rows there are: no sampling, no collisions, no hysteresis.
+
+    python benchmarks/tracking.py --data FOLDER --out tracking.json
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import lzma
+import os
+import platform
+import time
+from array import array
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+import zstandard
+
+from adaptive_rec.knobs import Knobs
+from adaptive_rec.reclassify import plan_migration
+from adaptive_rec.tracking.count_min import CountMinSketch, width_for
+from adaptive_rec.tracking.exact import ExactCounter
+from adaptive_rec.tracking.popularity import PopularityTracker
+
+ROW_BYTES = 136
+"""A hot row of dim 16 in float32 with row-wise Adagrad and its movement record: what a moved row counts as."""
+
+FIRST_WINDOW_STEPS = 8
+BARS = {0.01: 0.97, 0.1: 0.90}
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A replayed data set: each step's distinct rows and how often each occurs."""
+
+    name: str
+    rows: int
+    lookups_per_step: int
+    steps: list[tuple[Any, Any]]
+
+
+def data_folder() -> Path:
+    return Path(os.environ.get("ADAPTIVE_REC_TEST_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
+
+
+def batched(name: str, keys: Any, lookups_per_step: int) -> Stream:
+    distinct, rows = np.unique(keys, return_inverse=True)
+    starts = range(0, len(rows) - lookups_per_step + 1, lookups_per_step)
+    steps = [np.unique(rows[at : at + lookups_per_step], return_counts=True) for at in starts]
+    return Stream(name, len(distinct), lookups_per_step, steps)
+
+
+def lines_of(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        yield from io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(file), 1 << 20)  # type: ignore[type-var]
+
+
+def criteo(folder: Path) -> Stream:
+    """All 26 columns in one row space, 256 samples a step; a missing value is a row like any other."""
+    lines = lines_of(folder / "criteo_kaggle_sample_137k.tsv.zst")
+    cells = [int(cell or b"-1", 16) for line in lines for cell in line.rstrip(b"\n").split(b"\t")[14:]]
+    keys = np.array(cells, dtype=np.int64).reshape(-1, 26) + (np.arange(26) << 33)
+    return batched("criteo", keys.reshape(-1), 256 * 26)
+
+
+def globo(folder: Path) -> Stream:
+    """Clicked articles in order of time, 2048 clicks a step."""
+    lines = lines_of(folder / "globo_clicks_2988181.csv.zst")
+    next(lines)
+    pairs = array("q", (int(cell) for line in lines for cell in line.split(b",", 6)[4:6]))
+    article, clicked_at = np.frombuffer(pairs, dtype=np.int64).reshape(-1, 2).T
+    return batched("globo", article[np.argsort(clicked_at, kind="stable")], 2048)
+
+
+def scarab(folder: Path) -> Stream:
+    """Keys of a recommendation service in order of arrival, 2048 a step."""
+    with lzma.open(folder / "scarab-recs.trace.xz") as file:
+        return batched("scarab", np.frombuffer(file.read(), dtype=">u8").astype(np.uint64), 2048)
+
+
+STREAMS: dict[str, Callable[[Path], Stream]] = {"criteo": criteo, "globo": globo, "scarab": scarab}
+
+
+def window_ends(steps_done: int, every: int) -> bool:
+    """Windows of `every` steps; before the first ends also after 8, 16, 32, ... steps, so that something is hot early."""
+    warm_up = FIRST_WINDOW_STEPS <= steps_done < every and steps_done & (steps_done - 1) == 0
+    return steps_done % every == 0 or warm_up
+
+
+@contextmanager
+def timed(seconds: dict[str, list[float]], name: str) -> Iterator[None]:
+    start = time.perf_counter()
+    yield
+    seconds[name].append(time.perf_counter() - start)
+
+
+def follow(stream: Stream, hot: Any, every: int, observe: Callable[..., None], decide: Callable[[], None]) -> float:
+    """Replay a stream; return the share of the lookups after the first decision that hit the hot rows."""
+    hits = lookups = 0
+    decided = False
+    for step, (rows_U, counts_U) in enumerate(stream.steps):
+        hot_U = hot[rows_U]
+        hits += decided * int(counts_U[hot_U].sum())
+        lookups += decided * int(counts_U.sum())
+        observe(step, rows_U, counts_U, ~hot_U)
+        if window_ends(step + 1, every):
+            decide()
+            decided = True
+    return hits / lookups
+
+
+def replay_exact(stream: Stream, capacity: int, knobs: Knobs) -> float:
+    """The yardstick: exact counts of every lookup, the best rows hot."""
+    exact, hot = ExactCounter(), np.zeros(stream.rows, dtype=np.bool_)
+
+    def decide() -> None:
+        hot[:] = False
+        hot[exact.best(capacity)] = True
+        exact.decay(knobs.decay)
+
+    return follow(stream, hot, knobs.reclassify_every, lambda _, rows, counts, __: exact.add(rows, counts), decide)
+
+
+def replay_sketch(stream: Stream, capacity: int, knobs: Knobs, seed: int) -> dict[str, float]:
+    """What the runtime does. Returns the share of hits, rows moved and costs."""
+    sketch = CountMinSketch(width_for(capacity, stream.rows, 64 << 20), seed=seed)
+    tracker, hot = PopularityTracker(sketch, capacity), np.zeros(stream.rows, dtype=np.bool_)
+    seconds: dict[str, list[float]] = defaultdict(list)
+    moved: list[int] = []
+
+    def observe(step: int, rows_U: Any, counts_U: Any, cold_U: Any) -> None:
+        with timed(seconds, "observe_us"):
+            tracker.observe(step, rows_U, counts_U, cold_U, knobs.sample_ratio)
+
+    def decide() -> None:
+        hot_rows, most = np.flatnonzero(hot), knobs.max_moved_bytes // ROW_BYTES
+        with timed(seconds, "plan_us"):
+            rows = tracker.candidates()
+            scores, hot_scores = tracker.estimate(rows), tracker.estimate(hot_rows)
+            migration = plan_migration(rows, scores, hot_rows, hot_scores, capacity, knobs.hysteresis, most)
+        hot[migration.promote], hot[migration.demote] = True, False
+        moved.append(migration.moved_rows)
+        with timed(seconds, "end_window_us"):
+            tracker.end_window(knobs.decay, migration)
+
+    hit = follow(stream, hot, knobs.reclassify_every, observe, decide)
+    costs = {name: 1e6 * float(np.mean(values)) for name, values in seconds.items()}
+    moved_share = float(np.mean(moved)) / capacity
+    return {"hit_ratio": hit, **costs, "windows": len(moved), "moved_share": moved_share, "sketch_bytes": sketch.bytes}
+
+
+def capture(stream: Stream, share: float, knobs: Knobs, seed: int) -> dict[str, Any]:
+    """One line of the study: sketch against yardstick, with `share` of the rows hot."""
+    capacity = int(stream.rows * share)
+    found = replay_sketch(stream, capacity, knobs, seed)
+    exact = replay_exact(stream, capacity, knobs)
+    ratio = found["hit_ratio"] / exact
+    met = ratio >= BARS[share]
+    line = {"stream": stream.name, "hot_share": share, "seed": seed, "steps": len(stream.steps), **found}
+    return {**line, "exact_hit_ratio": exact, "of_exact": ratio, "met": met}
+
+
+def print_capture(lines: list[dict[str, Any]]) -> None:
+    print("| stream | hot | sketch hits | exact hits | sketch / exact | bar | moved per window | windows | sketch KiB |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for line in lines:
+        bar = f">= {BARS[line['hot_share']]}" + ("" if line["met"] else " **missed**")
+        print(
+            f"| {line['stream']} | {line['hot_share']:.0%} | {line['hit_ratio']:.4f} | {line['exact_hit_ratio']:.4f} "
+            f"| {line['of_exact']:.4f} | {bar} | {line['moved_share']:.0%} | {line['windows']} "
+            f"| {line['sketch_bytes'] >> 10} |"
+        )
+    print("\n| stream | hot | observe us/step (mean) | candidates + plan us/window | end window us | tracking us/step |")
+    print("|---|---|---|---|---|---|")
+    for line in lines:
+        each = line["observe_us"] + (line["plan_us"] + line["end_window_us"]) * line["windows"] / line["steps"]
+        print(
+            f"| {line['stream']} | {line['hot_share']:.0%} | {line['observe_us']:.0f} | {line['plan_us']:.0f} "
+            f"| {line['end_window_us']:.0f} | {each:.0f} |"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, default=data_folder(), help="folder with the three files")
+    parser.add_argument("--out", type=Path, help="write all figures to this JSON file")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="seeds of the sketch's hash")
+    parser.add_argument("--set", action="append", default=[], metavar="KNOB=VALUE", help="another value than the default")
+    args = parser.parse_args()
+    knobs = Knobs(**{name: json.loads(value) for name, _, value in (pair.partition("=") for pair in args.set)})
+    names = ("sample_ratio", "decay", "hysteresis", "reclassify_every", "max_moved_bytes")
+    chosen = {name: getattr(knobs, name) for name in names}
+    machine = f"{platform.processor() or platform.machine()}, numpy {np.__version__}, numba {numba.__version__}"
+    print(f"# {machine}; seeds {args.seeds}; {chosen}\n")
+    replay_sketch(batched("warm-up", np.arange(1 << 17) % 4099, 2048), 10, knobs, 0)  # Load or compile the kernels.
+    lines = []
+    for read in STREAMS.values():
+        stream = read(args.data)
+        print(f"# {stream.name}: {stream.rows} rows, {len(stream.steps)} steps of {stream.lookups_per_step} lookups")
+        lines += [capture(stream, share, knobs, seed) for share in BARS for seed in args.seeds]
+    print()
+    print_capture(lines)
+    from tracking_speed import measure, print_speed  # beside this script
+
+    speed = measure(args.seeds[0])
+    print_speed(speed)
+    if args.out:
+        report = {"machine": machine, "seeds": args.seeds, "knobs": chosen, "capture": lines, "speed": speed}
+        args.out.write_text(json.dumps(report, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

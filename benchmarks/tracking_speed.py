@@ -1,0 +1,85 @@
+"""What the sketch costs: nanoseconds for each thing it does, beside Apache DataSketches' sketch of the same size.
+
+Run by `tracking.py`; the keys are skewed like clicks (Zipf, exponent 1.2, a million rows).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import datasketches
+import numpy as np
+
+from adaptive_rec.tracking.count_min import CountMinSketch
+
+BATCH = 2048 * 26
+"""Lookups of a step: Criteo's 26 features at the usual batch size."""
+
+RIVAL_LOOKUPS = 300_000
+
+
+def best_seconds(work: Callable[[], Any], repeats: int = 5) -> float:
+    """The least of some repetitions: what the work takes when nothing else disturbs it."""
+    seconds = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        work()
+        seconds.append(time.perf_counter() - start)
+    return min(seconds)
+
+
+def measure_width(width: int, lookups: Any) -> dict[str, float]:
+    """Nanoseconds by what is done, for one width."""
+    one = np.ones(len(lookups), dtype=np.int64)
+    starts = range(0, len(lookups) - BATCH + 1, BATCH)
+    steps = [np.unique(lookups[at : at + BATCH], return_counts=True) for at in starts]
+    distinct = sum(len(rows) for rows, _ in steps)
+    ours, plain = CountMinSketch(width), CountMinSketch(width)
+    rows = np.unique(lookups)
+    np.random.default_rng(0).shuffle(rows)
+    rival, few = datasketches.count_min_sketch(4, width), lookups[:RIVAL_LOOKUPS].tolist()
+
+    def add_distinct() -> None:
+        for rows_U, counts_U in steps:
+            ours.add(rows_U, counts_U)
+
+    def add_to_rival() -> None:
+        for row in few:
+            rival.update(row)
+
+    weighted = best_seconds(add_distinct)
+    return {
+        "width": width,
+        "add_ns_per_distinct_row": 1e9 * weighted / distinct,
+        "add_ns_per_lookup": 1e9 * weighted / (BATCH * len(steps)),
+        "add_us_per_step": 1e6 * weighted / len(steps),
+        "plain_add_ns_per_lookup": 1e9 * best_seconds(lambda: plain.add(lookups, one)) / len(lookups),
+        "rival_ns_per_lookup": 1e9 * best_seconds(add_to_rival, 3) / len(few),
+        "estimate_ns_per_row": 1e9 * best_seconds(lambda: ours.estimate(rows)) / len(rows),
+        "decay_us": 1e6 * best_seconds(lambda: ours.decay(0.9)),
+        "sketch_bytes": ours.bytes,
+    }
+
+
+def measure(seed: int) -> list[dict[str, float]]:
+    lookups = (np.random.default_rng(seed).zipf(1.2, 2_000_000) % 1_000_000).astype(np.int64)
+    measure_width(1 << 10, lookups[: 2 * BATCH])  # Compile first.
+    return [measure_width(width, lookups) for width in (1 << 16, 1 << 20)]
+
+
+def print_speed(lines: list[dict[str, float]]) -> None:
+    print(f"\nAdd, {BATCH} skewed lookups a step, depth 4:\n")
+    print(
+        "| width | MiB | distinct rows, weighted: ns/row (ns/lookup, us/step) | every lookup: ns | DataSketches from Python: ns "
+        "| estimate ns/row | decay us |"
+    )
+    print("|---|---|---|---|---|---|---|")
+    for line in lines:
+        print(
+            f"| 2^{int(line['width']).bit_length() - 1} | {line['sketch_bytes'] / 2**20:.0f} "
+            f"| {line['add_ns_per_distinct_row']:.1f} ({line['add_ns_per_lookup']:.1f}, {line['add_us_per_step']:.0f}) "
+            f"| {line['plain_add_ns_per_lookup']:.1f} | {line['rival_ns_per_lookup']:.0f} "
+            f"| {line['estimate_ns_per_row']:.1f} | {line['decay_us']:.0f} |"
+        )
