@@ -45,6 +45,7 @@ class ClassifiedBatch:
         )
         if distinct < 0:
             check_batch(batch, space.tables, space.features)
+        np.maximum.accumulate(self.pool_ends, out=self.pool_ends)  # a pool that no feature reads ends where it begins
         self.distinct_U: NDArray[np.int64] = distinct_N[:distinct]
         self.segments_U1: NDArray[np.int64] = segments_N1[: distinct + 1]
         self.source_U: NDArray[np.int64] = np.empty(distinct, dtype=np.int64)

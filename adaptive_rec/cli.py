@@ -33,7 +33,6 @@ examples:
 OUT_OF_MEMORY = """error: out of memory: {}
 for tables on the host, lower data.max_table_rows or model.embedding_dim; on a device, knobs.hot_budget_bytes or run.batch_size"""
 
-
 DETACHED = """\
 training in the background
   pid     {pid}
@@ -66,9 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def is_out_of_memory(error: Exception) -> bool:
     """Whether Python, torch on the host, or CUDA failed to get memory."""
-    return (
-        isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError" or "allocate memory" in str(error)
-    )
+    return isinstance(error, MemoryError) or "OutOfMemory" in type(error).__name__ or "allocate memory" in str(error)
 
 
 # Parsing -------------------------------------------------------------------------------------------------------------
@@ -98,7 +95,11 @@ def parse(argv: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--version", action="version", version=f"adaptive-rec {__version__}")
     subparsers = parser.add_subparsers(metavar="COMMAND", title="commands")
-    commands = {"train": _train_parser(subparsers), "eval": _eval_parser(subparsers)}
+    score: Parser = subparsers.add_parser("eval", help="score a run's newest checkpoint on its held-out data")
+    score.set_defaults(command=evaluate)
+    score.add_argument("run", metavar="RUN", type=Path, help="run directory")
+    score.add_argument("--json", action="store_true", help="print the figures as JSON")
+    commands = {"train": _train_parser(subparsers), "eval": score}
     name = next((word for word in argv if not word.startswith("-")), None)
     if name is not None and name not in commands:
         raise UsageError(f"unknown command {name}{did_you_mean(name, commands)} (commands: {', '.join(commands)})")
@@ -106,8 +107,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     if unknown:
         options = commands[name].options if name else parser.options
         option = next((word for word in unknown if word.startswith("-")), unknown[0]).partition("=")[0]
-        kind = "option" if option.startswith("-") else "argument"
-        raise UsageError(f"unknown {kind} {option}{did_you_mean(option, options)}")
+        raise UsageError(f"unknown argument {option}{did_you_mean(option, options)}")
     if name is None:
         parser.print_help(sys.stderr)
         raise UsageError(f"give a command: {' or '.join(commands)}")
@@ -120,36 +120,18 @@ def _train_parser(subparsers: Any) -> Parser:
     parser.set_defaults(command=train)
     add = parser.add_argument
     add("config", nargs="?", metavar="CONFIG", help="preset (tiny, synthetic, criteo_kaggle, ...) or TOML file")
-    add(
-        "--policy",
-        metavar="NAME",
-        help="device_only, hotline, hybrid, random_skip, slipstream, or package.module:Class",
-    )
+    add("--policy", metavar="NAME", help="slipstream, hotline, hybrid, device_only, random_skip or module:Class")
     add("--data", metavar="PATH", help="a Criteo TSV file (plain, .gz, .zst), or synthetic")
     add("--steps", metavar="N", help="mini-batches to train on; 0 is all there are")
     add("--seed", metavar="N", help="seed of everything random")
     add("--device", metavar="NAME", help="auto, cpu or cuda")
-    add(
-        "--set",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="any key, e.g. knobs.alpha=1; --print-config lists them",
-    )
+    add("--set", action="append", default=[], metavar="KEY=VALUE", help="any other key; --print-config lists them all")
     add("--out", metavar="DIR", type=Path, help="run directory (default: runs/TIME-POLICY)")
     add("--resume", action="store_true", help="go on from the newest checkpoint in --out, under its config.toml")
     add("--detach", action="store_true", help="train in the background; returns once training is up")
     add("--no-serve", action="store_true", help="no HTTP service (this version has none yet)")
     add("--print-config", action="store_true", help="print the resolved configuration as TOML and exit")
     add("--json", action="store_true", help="print only the summary, as JSON; progress goes to stderr")
-    return parser
-
-
-def _eval_parser(subparsers: Any) -> Parser:
-    parser: Parser = subparsers.add_parser("eval", help="score a run's newest checkpoint on its held-out data")
-    parser.set_defaults(command=evaluate)
-    parser.add_argument("run", metavar="RUN", type=Path, help="run directory")
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     return parser
 
 
@@ -240,11 +222,8 @@ def detach(words: list[str], out: Path, resume: bool, as_json: bool) -> int:
         if draft != log:
             draft.unlink()
         return code if code > 0 else 128 - code
-    print(
-        json.dumps({"pid": pid, "run": str(out)})
-        if as_json
-        else DETACHED.format(pid=pid, out=out, log=shlex.quote(str(log)))
-    )
+    told = DETACHED.format(pid=pid, out=out, log=shlex.quote(str(log)))
+    print(json.dumps({"pid": pid, "run": str(out)}) if as_json else told)
     return 0
 
 

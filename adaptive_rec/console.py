@@ -30,6 +30,7 @@ REFRESHES_PER_SECOND = 5
 SMOOTHING = 0.3
 """Weight of the newest snapshot in the figures shown."""
 BAR_CELLS = 24
+SHOWN = ("samples_per_second", "loss", "hot_lookup_ratio", "skipped_row_update_ratio", "skipped_sample_ratio")
 COMPILING = "compiling kernels (first run only)"
 
 
@@ -47,21 +48,12 @@ class Screen:
         self._stopping = False
         stream = sys.stderr if to_stderr else sys.stdout
         interactive = stream.isatty()
-        self.console = Console(
-            file=stream,
-            highlight=False,
-            emoji=False,
-            soft_wrap=not interactive,
-            width=None if interactive else MAX_WIDTH,
-        )
+        width = None if interactive else MAX_WIDTH
+        self.console = Console(file=stream, highlight=False, emoji=False, soft_wrap=not interactive, width=width)
         self.live: Live | None = None
         if interactive and not self.console.is_dumb_terminal:
-            self.live = Live(
-                console=self.console,
-                get_renderable=self._render,
-                refresh_per_second=REFRESHES_PER_SECOND,
-                transient=True,
-            )
+            rate = REFRESHES_PER_SECOND
+            self.live = Live(console=self.console, get_renderable=self._render, refresh_per_second=rate, transient=True)
 
     def __enter__(self) -> Screen:
         if self.live is not None:
@@ -97,28 +89,27 @@ class Screen:
         self._say(header(runtime), markup=True)
         if runtime.step_number:
             left = runtime.steps_total - runtime.step_number
-            what = f"{whole(left)} to go" if left > 0 else "nothing left to train, give more steps"
-            self._say(f"going on from step {whole(runtime.step_number)}: {what}")
+            what = f", {whole(left)} to go" if left > 0 else ": nothing left to train, give more steps"
+            self._say(f"going on from step {whole(runtime.step_number)}{what}")
         self.status("first step")
         self._runtime = runtime
 
     def show(self, event: Snapshot | Evaluation) -> None:
         """A snapshot moves the figures; an evaluation stands as a line of its own."""
         if not isinstance(event, Snapshot):
-            quality = event.quality
-            self._say(
-                f"step {whole(event.step)}   {quality_text(vars(quality))}   on {count(quality.samples)} held-out samples"
-            )
-            return
-        self.pace.follow(event)
-        last = event.step >= event.steps_total
-        if self.live is None and (last or time.monotonic() - self._said_at >= PLAIN_EVERY_SECONDS):
-            self._said_at = time.monotonic()
-            done = f"step {whole(event.step)} of {whole(event.steps_total)} ({percent(ratio(event.step, event.steps_total))})"
-            self._say("   ".join([done, *self._figures(), self.pace.time_left(event.step)]).rstrip())
+            scored = f"on {count(event.quality.samples)} held-out samples"
+            self._say(f"step {whole(event.step)}   {quality_text(vars(event.quality))}   {scored}")
+        elif self.pace.follow(event) and self.live is None:
+            last = event.step >= event.steps_total or self._stopping
+            if last or time.monotonic() - self._said_at >= PLAIN_EVERY_SECONDS:
+                self._said_at = time.monotonic()
+                share = percent(ratio(event.step, event.steps_total))
+                done = f"step {whole(event.step)} of {whole(event.steps_total)} ({share})"
+                left = "stopping" if self._stopping else self.pace.time_left(event.step)
+                self._say("   ".join([done, *self._figures(), left]).rstrip())
 
     def stopping(self) -> None:
-        """The user asked to stop."""
+        """The user asked to stop; called by a signal handler, so nothing is printed here."""
         self._stopping = True
 
     def _say(self, text: str, markup: bool = False) -> None:
@@ -128,7 +119,7 @@ class Screen:
 
     def _render(self) -> RenderableType:
         runtime, pace = self._runtime, self.pace
-        if runtime is None or not pace.known:
+        if runtime is None or not pace.figures:
             self._spinner.text = Text(f"{self._status}{', ' + COMPILING if self._compiling else ''} ...", style="dim")
             return self._spinner
         step, total = runtime.step_number, max(runtime.steps_total, 1)
@@ -143,16 +134,13 @@ class Screen:
         return Group(line, Text(" · ".join(self._figures()), style="dim", no_wrap=True, overflow="ellipsis"))
 
     def _figures(self) -> list[str]:
-        pace, runtime = self.pace, self._runtime
-        figures = [
-            f"{count(pace.samples_per_second)} samples/s",
-            f"loss {pace.loss:.4f}",
-            f"hot lookups {percent(pace.hot)}",
-        ]
-        if runtime is None or not runtime.policy.exact:
-            freeze = runtime is None or runtime.knobs.action == "freeze"
-            share, of_what = (pace.skipped_updates, "row updates") if freeze else (pace.skipped_samples, "samples")
-            figures.append(f"skipped {percent(share)} of {of_what}")
+        now, runtime = self.pace.figures, self._runtime
+        speed, loss, hot = now["samples_per_second"], now["loss"], now["hot_lookup_ratio"]
+        figures = [f"{count(speed)} samples/s", f"loss {loss:.4f}", f"hot lookups {percent(hot)}"]
+        if runtime is not None and not runtime.policy.exact:
+            freeze = runtime.knobs.action == "freeze"
+            share, what = ("skipped_row_update_ratio", "row updates") if freeze else ("skipped_sample_ratio", "samples")
+            figures.append(f"skipped {percent(now[share])} of {what}")
         return figures
 
     # At the end ------------------------------------------------------------------------------------------------------
@@ -173,37 +161,29 @@ class Pace:
     """Smoothed figures of the last snapshots; the first one, which includes compiling, is forgotten at the second."""
 
     def __init__(self) -> None:
-        self.samples_per_second = self.loss = self.hot = self.skipped_updates = self.skipped_samples = 0.0
-        self._seconds_per_step = 0.0
+        self.figures: dict[str, float] = {}
+        self._steps_per_second = 0.0
         self._total = 0
         self._seen = 0
         self._last = (0, 0.0)
 
-    @property
-    def known(self) -> bool:
-        return self._seen > 0
-
-    def follow(self, snapshot: Snapshot) -> None:
-        if snapshot.samples_per_second == 0:
-            return  # nothing since the one before
+    def follow(self, snapshot: Snapshot) -> bool:
+        """Take in a snapshot. False where nothing happened since the one before."""
+        if snapshot.step == self._last[0]:
+            return False
         self._seen += 1
-        newest = {
-            "samples_per_second": snapshot.samples_per_second,
-            "loss": snapshot.loss,
-            "hot": snapshot.hot_lookup_ratio,
-            "skipped_updates": snapshot.skipped_row_update_ratio,
-            "skipped_samples": snapshot.skipped_sample_ratio,
-        }
-        if self._seen > 1 and snapshot.step > self._last[0]:
-            newest["_seconds_per_step"] = (snapshot.seconds - self._last[1]) / (snapshot.step - self._last[0])
         weight = 1.0 if self._seen <= 2 else max(SMOOTHING, 1 / (self._seen - 1))
-        for name, value in newest.items():
-            setattr(self, name, (1 - weight) * getattr(self, name) + weight * value)
+        for name in SHOWN:
+            self.figures[name] = (1 - weight) * self.figures.get(name, 0.0) + weight * getattr(snapshot, name)
+        if self._seen > 1:
+            newest = ratio(snapshot.step - self._last[0], snapshot.seconds - self._last[1])
+            self._steps_per_second = (1 - weight) * self._steps_per_second + weight * newest
         self._last, self._total = (snapshot.step, snapshot.seconds), snapshot.steps_total
+        return True
 
     def time_left(self, step: int) -> str:
         """Rough time to the end of the run, blank as long as it cannot be told."""
-        return f"{clock((self._total - step) * self._seconds_per_step)} left" if self._seconds_per_step else ""
+        return f"{clock((self._total - step) / self._steps_per_second)} left" if self._steps_per_second else ""
 
 
 @contextmanager
@@ -229,53 +209,38 @@ def header(runtime: Runtime) -> str:
     """Policy, device, tables and budget in one line."""
     space, config = runtime.store.space, runtime.config
     dims = "/".join(str(dim) for dim in sorted({table.dim for table in space.tables}))
-    table_bytes = sum(table.rows * table.dim for table in space.tables) * (
-        8 if config.run.precision == "float64" else 4
-    )
-    parts = [
-        f"[bold]{escape(config.policy.name)}[/] on {runtime.device}",
-        f"{len(space.tables)} tables, {count(space.rows)} rows x {dims}, {size(table_bytes)}",
-        f"hot tier {size(runtime.store.device_bytes)}",
-        f"batch {whole(config.run.batch_size)}",
-    ]
-    return " · ".join(parts)
+    itemsize = 8 if config.run.precision == "float64" else 4
+    tables_size = size(sum(table.rows * table.dim for table in space.tables) * itemsize)
+    tables = f"{len(space.tables)} tables, {count(space.rows)} rows x {dims}, {tables_size}"
+    hot_tier = f"hot tier {size(runtime.store.device_bytes)}"
+    name = f"[bold]{escape(config.policy.name)}[/] on {runtime.device}"
+    return " · ".join([name, tables, hot_tier, f"batch {whole(config.run.batch_size)}"])
 
 
 def summary_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     """The summary as pairs of label and value."""
-    seen, trained, quality = summary["samples_seen"], summary["samples_trained"], summary["eval"]
-    action = f" ({summary['action']})" if summary["action"] else ""
-    yield (
-        "policy",
-        Text(f"{summary['policy']}{action}, seed {summary['seed']}, {summary['device']}, {summary['precision']}"),
-    )
-    yield (
-        "quality",
-        Text(f"{quality_text(quality)}   on {count(quality['samples'])} held-out samples", style="bold green"),
-    )
-    yield "trained", f"{count(trained)} of {count(seen)} samples seen, {whole(summary['steps'])} steps"
-    yield "speed", f"{count(summary['samples_per_second'])} samples/s, {clock(summary['seconds'])}"
-    popular = percent(summary["popular_sample_ratio"])
-    yield (
-        "hot",
-        f"{percent(summary['hot_lookup_ratio'])} of lookups, {popular} of samples are popular (every lookup hot)",
-    )
-    if summary["action"]:
-        updates = summary["row_updates"] + summary["row_updates_skipped"]
-        of_updates = percent(ratio(summary["row_updates_skipped"], updates))
-        yield "skipped", f"{of_updates} of row updates, {percent(ratio(seen - trained, seen))} of samples"
-    rows = summary["total_rows"]
-    hot, stale = summary["hot_rows"], summary["stale_rows"]
-    yield (
-        "rows",
-        f"{count(hot)} hot ({percent(ratio(hot, rows))} of {count(rows)}), {count(stale)} of them stale at the end",
-    )
-    moved = f"{size(summary['host_to_device_bytes'])} to the device, {size(summary['device_to_host_bytes'])} back"
-    yield "moved", f"{moved}, {count(summary['migrated_rows'])} rows changed tier"
-    yield "memory", f"{size(summary['peak_rss_bytes'])} peak, hot tier {size(summary['device_tier_bytes'])}"
-    if summary["malformed_rows"]:
-        yield "malformed", f"{whole(summary['malformed_rows'])} rows left out"
-    yield "time", breakdown(summary["seconds_by_stage"], summary["seconds"])
+    s, quality = summary, summary["eval"]
+    seen, trained, skips = s["samples_seen"], s["samples_trained"], s["action"] is not None
+    action = f" ({s['action']})" if skips else ""
+    scored = f"{quality_text(quality)}   on {count(quality['samples'])} held-out samples"
+    yield "policy", f"{s['policy']}{action}, seed {s['seed']}, {s['device']}, {s['precision']}"
+    yield "quality", Text(scored, style="bold green")
+    yield "trained", f"{count(trained)} of {count(seen)} samples seen, {whole(s['steps'])} steps"
+    yield "speed", f"{count(s['samples_per_second'])} samples/s, {clock(s['seconds'])}"
+    popular = f"{percent(s['popular_sample_ratio'])} of samples are popular (every lookup hot)"
+    yield "hot", f"{percent(s['hot_lookup_ratio'])} of lookups, {popular}"
+    if skips:
+        share = ratio(s["row_updates_skipped"], s["row_updates"] + s["row_updates_skipped"])
+        yield "skipped", f"{percent(share)} of row updates, {percent(ratio(seen - trained, seen))} of samples"
+    stale = f", {count(s['stale_rows'])} of them stale at the end" if skips else ""
+    of_all = f"{percent(ratio(s['hot_rows'], s['total_rows']))} of {count(s['total_rows'])}"
+    yield "rows", f"{count(s['hot_rows'])} hot ({of_all}){stale}"
+    moved = f"{size(s['host_to_device_bytes'])} to the hot tier, {size(s['device_to_host_bytes'])} back"
+    yield "moved", f"{moved}, {count(s['migrated_rows'])} rows changed tier"
+    yield "memory", f"{size(s['peak_rss_bytes'])} peak, hot tier {size(s['device_tier_bytes'])}"
+    if s["malformed_rows"]:
+        yield "malformed", f"{whole(s['malformed_rows'])} rows left out"
+    yield "time", breakdown(s["seconds_by_stage"], s["seconds"])
 
 
 def breakdown(stages: Mapping[str, float], seconds: float) -> Table:

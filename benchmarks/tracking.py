@@ -1,8 +1,8 @@
 """How much of the next window's lookups the sketch's hot set catches, against exact counts; and what tracking costs.
 
-Three real streams (Criteo sample, Globo clicks, Scarab trace) are replayed in batches. The sketch sees the sampled share
-of the steps and goes through the guard rails, with the default knobs. The yardstick counts every lookup exactly, with the
-same decay, and takes the best rows there are: no sampling, no collisions, no hysteresis.
+Three real streams (Criteo sample, Globo clicks, Scarab trace) are replayed in batches. The sketch sees the sampled
+share of the steps and goes through the guard rails, with the default knobs. The yardstick counts every lookup exactly,
+with the same decay, and takes the best rows there are: no sampling, no collisions, no hysteresis.
 
     python benchmarks/tracking.py --data FOLDER --out tracking.json
 """
@@ -37,7 +37,6 @@ from adaptive_rec.tracking.popularity import PopularityTracker
 ROW_BYTES = 136
 """A hot row of dim 16 in float32 with row-wise Adagrad and its movement record: what a moved row counts as."""
 
-FIRST_WINDOW_STEPS = 8
 BARS = {0.01: 0.97, 0.1: 0.90}
 
 
@@ -57,14 +56,14 @@ def data_folder() -> Path:
 
 def batched(name: str, keys: Any, lookups_per_step: int) -> Stream:
     distinct, rows = np.unique(keys, return_inverse=True)
-    starts = range(0, len(rows) - lookups_per_step + 1, lookups_per_step)
-    steps = [np.unique(rows[at : at + lookups_per_step], return_counts=True) for at in starts]
+    whole = rows[: len(rows) // lookups_per_step * lookups_per_step].reshape(-1, lookups_per_step)
+    steps = [np.unique(step, return_counts=True) for step in whole]
     return Stream(name, len(distinct), lookups_per_step, steps)
 
 
 def lines_of(path: Path) -> Iterator[bytes]:
     with path.open("rb") as file:
-        yield from io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(file), 1 << 20)  # type: ignore[type-var]
+        yield from io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(file), 1 << 20)
 
 
 def criteo(folder: Path) -> Stream:
@@ -86,16 +85,16 @@ def globo(folder: Path) -> Stream:
 
 def scarab(folder: Path) -> Stream:
     """Keys of a recommendation service in order of arrival, 2048 a step."""
-    with lzma.open(folder / "scarab-recs.trace.xz") as file:
-        return batched("scarab", np.frombuffer(file.read(), dtype=">u8").astype(np.uint64), 2048)
+    keys = np.frombuffer(lzma.decompress((folder / "scarab-recs.trace.xz").read_bytes()), dtype=">u8")
+    return batched("scarab", keys, 2048)
 
 
 STREAMS: dict[str, Callable[[Path], Stream]] = {"criteo": criteo, "globo": globo, "scarab": scarab}
 
 
 def window_ends(steps_done: int, every: int) -> bool:
-    """Windows of `every` steps; before the first ends also after 8, 16, 32, ... steps, so that something is hot early."""
-    warm_up = FIRST_WINDOW_STEPS <= steps_done < every and steps_done & (steps_done - 1) == 0
+    """Windows of `every` steps, and shorter ones that end after 8, 16, 32, ... steps before the first of those."""
+    warm_up = 8 <= steps_done < every and steps_done & (steps_done - 1) == 0
     return steps_done % every == 0 or warm_up
 
 
@@ -164,32 +163,10 @@ def replay_sketch(stream: Stream, capacity: int, knobs: Knobs, seed: int) -> dic
 def capture(stream: Stream, share: float, knobs: Knobs, seed: int) -> dict[str, Any]:
     """One line of the study: sketch against yardstick, with `share` of the rows hot."""
     capacity = int(stream.rows * share)
-    found = replay_sketch(stream, capacity, knobs, seed)
-    exact = replay_exact(stream, capacity, knobs)
+    found, exact = replay_sketch(stream, capacity, knobs, seed), replay_exact(stream, capacity, knobs)
     ratio = found["hit_ratio"] / exact
-    met = ratio >= BARS[share]
-    line = {"stream": stream.name, "hot_share": share, "seed": seed, "steps": len(stream.steps), **found}
-    return {**line, "exact_hit_ratio": exact, "of_exact": ratio, "met": met}
-
-
-def print_capture(lines: list[dict[str, Any]]) -> None:
-    print("| stream | hot | sketch hits | exact hits | sketch / exact | bar | moved per window | windows | sketch KiB |")
-    print("|---|---|---|---|---|---|---|---|---|")
-    for line in lines:
-        bar = f">= {BARS[line['hot_share']]}" + ("" if line["met"] else " **missed**")
-        print(
-            f"| {line['stream']} | {line['hot_share']:.0%} | {line['hit_ratio']:.4f} | {line['exact_hit_ratio']:.4f} "
-            f"| {line['of_exact']:.4f} | {bar} | {line['moved_share']:.0%} | {line['windows']} "
-            f"| {line['sketch_bytes'] >> 10} |"
-        )
-    print("\n| stream | hot | observe us/step (mean) | candidates + plan us/window | end window us | tracking us/step |")
-    print("|---|---|---|---|---|---|")
-    for line in lines:
-        each = line["observe_us"] + (line["plan_us"] + line["end_window_us"]) * line["windows"] / line["steps"]
-        print(
-            f"| {line['stream']} | {line['hot_share']:.0%} | {line['observe_us']:.0f} | {line['plan_us']:.0f} "
-            f"| {line['end_window_us']:.0f} | {each:.0f} |"
-        )
+    found |= {"exact_hit_ratio": exact, "of_exact": ratio, "met": ratio >= BARS[share], "steps": len(stream.steps)}
+    return {"stream": stream.name, "hot_share": share, "seed": seed, **found}
 
 
 def main() -> None:
@@ -197,12 +174,11 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=data_folder(), help="folder with the three files")
     parser.add_argument("--out", type=Path, help="write all figures to this JSON file")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="seeds of the sketch's hash")
-    parser.add_argument("--set", action="append", default=[], metavar="KNOB=VALUE", help="another value than the default")
+    parser.add_argument("--set", action="append", default=[], metavar="KNOB=VALUE", help="not the default value")
     args = parser.parse_args()
     knobs = Knobs(**{name: json.loads(value) for name, _, value in (pair.partition("=") for pair in args.set)})
-    names = ("sample_ratio", "decay", "hysteresis", "reclassify_every", "max_moved_bytes")
-    chosen = {name: getattr(knobs, name) for name in names}
-    machine = f"{platform.processor() or platform.machine()}, numpy {np.__version__}, numba {numba.__version__}"
+    chosen = knobs.model_dump(include={"sample_ratio", "decay", "hysteresis", "reclassify_every", "max_moved_bytes"})
+    machine = f"{platform.machine()}, numpy {np.__version__}, numba {numba.__version__}"
     print(f"# {machine}; seeds {args.seeds}; {chosen}\n")
     replay_sketch(batched("warm-up", np.arange(1 << 17) % 4099, 2048), 10, knobs, 0)  # Load or compile the kernels.
     lines = []
@@ -210,10 +186,9 @@ def main() -> None:
         stream = read(args.data)
         print(f"# {stream.name}: {stream.rows} rows, {len(stream.steps)} steps of {stream.lookups_per_step} lookups")
         lines += [capture(stream, share, knobs, seed) for share in BARS for seed in args.seeds]
-    print()
-    print_capture(lines)
-    from tracking_speed import measure, print_speed  # beside this script
+    from tracking_speed import measure, print_capture, print_speed  # Beside this script.
 
+    print_capture(lines, BARS)
     speed = measure(args.seeds[0])
     print_speed(speed)
     if args.out:

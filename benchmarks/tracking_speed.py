@@ -1,6 +1,6 @@
 """What the sketch costs: nanoseconds for each thing it does, beside Apache DataSketches' sketch of the same size.
 
-Run by `tracking.py`; the keys are skewed like clicks (Zipf, exponent 1.2, a million rows).
+Used by `tracking.py`, whose tables it prints; the keys are skewed like clicks (Zipf, exponent 1.2, a million rows).
 """
 
 from __future__ import annotations
@@ -69,11 +69,32 @@ def measure(seed: int) -> list[dict[str, float]]:
     return [measure_width(width, lookups) for width in (1 << 16, 1 << 20)]
 
 
+def print_capture(lines: list[dict[str, Any]], bars: dict[float, float]) -> None:
+    """Print the tables of the capture study: hits, then costs."""
+    print("\n| stream | hot | sketch hits | exact hits | sketch / exact | bar | moved/window | windows | sketch KiB |")
+    print("|---|---|---|---|---|---|---|---|---|")
+    for line in lines:
+        bar = f">= {bars[line['hot_share']]}" + ("" if line["met"] else " **missed**")
+        print(
+            f"| {line['stream']} | {line['hot_share']:.0%} | {line['hit_ratio']:.4f} | {line['exact_hit_ratio']:.4f} "
+            f"| {line['of_exact']:.4f} | {bar} | {line['moved_share']:.0%} | {line['windows']} "
+            f"| {line['sketch_bytes'] >> 10} |"
+        )
+    print("\n| stream | hot | observe us/step | candidates + plan us/window | end window us | all us/step |")
+    print("|---|---|---|---|---|---|")
+    for line in lines:
+        each = line["observe_us"] + (line["plan_us"] + line["end_window_us"]) * line["windows"] / line["steps"]
+        print(
+            f"| {line['stream']} | {line['hot_share']:.0%} | {line['observe_us']:.0f} | {line['plan_us']:.0f} "
+            f"| {line['end_window_us']:.0f} | {each:.0f} |"
+        )
+
+
 def print_speed(lines: list[dict[str, float]]) -> None:
     print(f"\nAdd, {BATCH} skewed lookups a step, depth 4:\n")
     print(
-        "| width | MiB | distinct rows, weighted: ns/row (ns/lookup, us/step) | every lookup: ns | DataSketches from Python: ns "
-        "| estimate ns/row | decay us |"
+        "| width | MiB | distinct rows, weighted: ns/row (ns/lookup, us/step) | every lookup: ns "
+        "| DataSketches from Python: ns | estimate ns/row | decay us |"
     )
     print("|---|---|---|---|---|---|---|")
     for line in lines:

@@ -16,7 +16,12 @@ from numpy.typing import NDArray
 from adaptive_rec.knobs import Knobs
 from adaptive_rec.policies.hotline import Hotline
 from adaptive_rec.policy import BatchView, MovementView, Staleness, StepPlan, whole_or_split
-from adaptive_rec.tracking.stale import critical_movement, threshold_for_samples, threshold_for_updates
+from adaptive_rec.tracking.stale import (
+    critical_movement,
+    stale_lookups_needed,
+    threshold_for_samples,
+    threshold_for_updates,
+)
 
 
 class Slipstream(Hotline):
@@ -60,7 +65,7 @@ class Slipstream(Hotline):
         """Popular samples at least alpha of whose lookups are stale."""
         stale_B = view.work.count_flagged(view.stale_U)
         lookups_B = view.work.lookups_B
-        return view.popular_B & (lookups_B > 0) & (stale_B >= np.ceil(view.knobs.alpha * lookups_B))
+        return view.popular_B & (lookups_B > 0) & (stale_B >= stale_lookups_needed(lookups_B, view.knobs.alpha))
 
 
 def skip_samples(view: BatchView, skippable_B: NDArray[np.bool_]) -> StepPlan:

@@ -16,8 +16,9 @@ from adaptive_rec.reclassify import plan_migration
 Listed = dict[int, float]
 
 scores = st.one_of(st.integers(-2, 6).map(float), st.just(-np.inf), st.floats(-5, 100))
-listed = st.dictionaries(st.integers(0, 40), scores, max_size=25)
-limits = st.tuples(st.integers(0, 30), st.sampled_from([0.0, 0.1, 1.0]), st.integers(0, 40))
+listed = st.dictionaries(st.integers(0, 25), scores, max_size=25)
+limits = st.tuples(st.integers(0, 12), st.sampled_from([0.0, 0.1, 1.0]), st.integers(0, 12))
+"""Often fewer slots than hot rows or moves than wishes: that is where the rules meet."""
 
 
 def plan(wanted: Listed, hot: Listed, capacity: int, hysteresis: float, most: int) -> Migration:
@@ -33,7 +34,8 @@ def plan_plainly(
     """The rules one move at a time."""
     now = {row: wanted.get(row, score) for row, score in hot.items()}
     cold = {row: score for row, score in wanted.items() if row not in hot and score > -np.inf}
-    promoted, demoted = [], []
+    promoted: list[int] = []
+    demoted: list[int] = []
 
     def worst() -> int:
         return min(now, key=lambda row: (now[row], -row))
@@ -96,7 +98,8 @@ def test_asked_again_nothing_moves(wanted: Listed, hot: Listed, limit: tuple[int
     capacity, hysteresis, _ = limit
     migration = plan(wanted, hot, capacity, hysteresis, 1000)
     known = hot | wanted
-    hot_then = {row: known[row] for row in (hot.keys() - set(migration.demote.tolist())) | set(migration.promote.tolist())}
+    rows_then = (hot.keys() - set(migration.demote.tolist())) | set(migration.promote.tolist())
+    hot_then = {row: known[row] for row in rows_then}
     assert plan(wanted, hot_then, capacity, hysteresis, 1000).moved_rows == 0
 
 
@@ -111,6 +114,12 @@ def test_hysteresis_holds_rows_of_nearly_equal_popularity() -> None:
     assert plan({7: 10.9}, hot, 2, 0.1, 10).moved_rows == 0
     swapped = plan({7: 11.1}, hot, 2, 0.1, 10)
     assert (swapped.promote.tolist(), swapped.demote.tolist()) == ([7], [1])
+
+
+def test_hysteresis_never_lowers_the_bar() -> None:
+    for score in (0.0, -2.0):
+        assert plan({7: score}, {8: score}, 1, 1.0, 10).moved_rows == 0
+        assert plan({7: score + 0.5}, {8: score}, 1, 1.0, 10).moved_rows == 2
 
 
 def test_a_smaller_budget_wins_over_the_bound_on_moves() -> None:

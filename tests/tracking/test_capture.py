@@ -1,7 +1,7 @@
 """The tracker's bar on real click data: how much of what exact counts catch the sampled sketch catches too.
 
-The replay is that of `benchmarks/tracking.py`, with the default knobs. Data: ADAPTIVE_REC_TEST_DATA, or `../shared/data`
-beside the repository.
+The replay is that of `benchmarks/tracking.py`, with the default knobs. Data: ADAPTIVE_REC_TEST_DATA, or
+`../shared/data` beside the repository.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def stream(request: pytest.FixtureRequest) -> Any:
     try:
         return study.STREAMS[request.param](study.data_folder())
     except FileNotFoundError as missing:
-        pytest.skip(f"real data is not here: {missing.filename}")
+        pytest.skip(f"{Path(missing.filename).name} is absent: set ADAPTIVE_REC_TEST_DATA to the folder it is in")
 
 
 @pytest.mark.parametrize("share", [0.01, 0.1])

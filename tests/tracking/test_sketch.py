@@ -58,6 +58,13 @@ def test_decay_equals_its_twin(counters: Any, factor: float, seed: int) -> None:
         np.testing.assert_array_equal(fast, counters)
 
 
+def test_counts_that_are_not_positive_change_nothing() -> None:
+    for module in (sketch, reference_sketch):
+        counters = np.zeros((4, 16), dtype=np.uint32)
+        module.sketch_add(counters, np.array([1, 2]), np.array([0, -3]), SEEDS)
+        assert not counters.any()
+
+
 @pytest.mark.parametrize("factor", [0.1, 0.5, 0.8])
 def test_decay_keeps_the_mean_also_of_small_counts(factor: float) -> None:
     for count in (1, 2, 5):
@@ -75,7 +82,8 @@ def test_decay_keeps_the_mean_also_of_small_counts(factor: float) -> None:
     st.integers(0, 5),
 )
 def test_never_counts_too_little_and_apache_agrees(pairs: list[tuple[int, int]], width: int, seed: int) -> None:
-    ours, exact, apache = CountMinSketch(width, depth=3, seed=seed), ExactCounter(), count_min_sketch(3, width, seed + 1)
+    ours, apache = CountMinSketch(width, depth=3, seed=seed), count_min_sketch(3, width, seed + 1)
+    exact = ExactCounter()
     for row, count in pairs:
         rows, counts = columns([(row, count)])
         ours.add(rows, counts)
@@ -127,6 +135,16 @@ def test_two_sketches_of_one_seed_are_one() -> None:
         one.decay(0.7)
     np.testing.assert_array_equal(pair[0].counters, pair[1].counters)
     assert not np.array_equal(CountMinSketch(64, seed=6).seeds, pair[0].seeds)
+
+
+def test_every_decay_draws_other_random_numbers() -> None:
+    counter = CountMinSketch(1 << 10)
+    lost = []
+    for _ in range(2):
+        counter.counters[:] = 1
+        counter.decay(0.5)
+        lost.append(counter.counters == 0)
+    assert 0.2 < np.mean(lost[0] & lost[1]) < 0.3
 
 
 def test_a_full_cell_stays_full() -> None:

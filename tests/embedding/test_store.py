@@ -1,0 +1,394 @@
+"""Both stores against tables held in plain arrays: rows are gathered, updated and moved between tiers in random order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
+from adaptive_rec.classify import ClassifiedBatch
+from adaptive_rec.embedding.device import row_bytes, split_budget
+from adaptive_rec.embedding.direct import DirectStore
+from adaptive_rec.embedding.optimizer import RULES, RowRule
+from adaptive_rec.embedding.staged import StagedStore
+from adaptive_rec.embedding.store import EmbeddingStore, RowUpdate
+from adaptive_rec.embedding.streams import LateStreams
+from adaptive_rec.kernels import reference
+from adaptive_rec.placement import Migration, RowSpace
+
+NONE = np.empty(0, dtype=np.int64)
+LR = 0.05
+
+TABLES = (TableSpec("A", 11, 2), TableSpec("B", 7, 3), TableSpec("C", 5, 2))
+FEATURES = (FeatureSpec("a", 0), FeatureSpec("b", 1, "mean"), FeatureSpec("b again", 1), FeatureSpec("c", 2, "mean"))
+SHAPES = {
+    "mixed": (TABLES, FEATURES),
+    "one table": ((TableSpec("A", 9, 3),), (FeatureSpec("a", 0),)),
+    "one row": ((TableSpec("A", 1, 2),), (FeatureSpec("a", 0, "mean"),)),
+    "unread pool between": (
+        (TableSpec("A", 6, 2), TableSpec("unread", 4, 3), TableSpec("B", 5, 4)),
+        (FeatureSpec("a", 0), FeatureSpec("b", 2)),
+    ),
+}
+
+
+@pytest.fixture(params=["direct", "late"])
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+def make_store(kind: str, shape: str = "mixed", rule: str = "adagrad", budget_bytes: int = 0, monitored: bool = False) -> Any:
+    space = RowSpace.of(*SHAPES[shape])
+    row_rule = RowRule(RULES[rule], 1e-8, 0.9, 0.999)
+    if kind == "direct":
+        return DirectStore(space, row_rule, 1, torch.float64, torch.device("cpu"), budget_bytes, monitored)
+    return StagedStore(space, row_rule, 1, torch.float64, LateStreams(seed=2), budget_bytes, monitored)
+
+
+def random_batch(space: RowSpace, random: np.random.Generator, samples: int = 6) -> Batch:
+    lengths = random.integers(0, 4, size=samples * len(space.features))
+    ids = (random.random(lengths.sum()) * np.repeat(np.tile(space.rows_F, samples), lengths)).astype(np.int64)
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    return Batch(np.zeros((samples, 1), np.float32), ids, offsets, np.zeros(samples, np.float32))
+
+
+def random_migration(store: EmbeddingStore, random: np.random.Generator) -> Migration:
+    """Demote about half of what is hot, then promote random cold rows into some of the free slots."""
+    hot = np.flatnonzero(store.placement.slot_of_row >= 0)
+    demote = hot[random.random(len(hot)) < 0.5]
+    promote = []
+    for pool, spec in enumerate(store.space.pools):
+        staying = np.setdiff1d(store.device.row_of_slot[pool], demote)
+        free = store.device.capacities[pool] - np.count_nonzero(staying >= 0)
+        cold = np.setdiff1d(np.arange(spec.first_row, spec.end_row), hot)
+        promote.append(random.permutation(cold)[: random.integers(0, free + 1)])
+    return Migration(np.concatenate(promote), demote)
+
+
+def export(store: EmbeddingStore) -> list[np.ndarray]:
+    return [part for table in range(len(store.space.tables)) for part in store.export_table(table)]
+
+
+def assert_same(mine: list[Any], other: list[Any], exact: bool = True) -> None:
+    for a, b in zip(mine, other, strict=True):
+        assert not np.isnan(a).any()
+        np.testing.assert_allclose(a, b, rtol=0, atol=0 if exact else 1e-12)
+
+
+@dataclass
+class Step:
+    work: ClassifiedBatch
+    pooled: list[torch.Tensor]
+
+
+def prepare(store: EmbeddingStore, batch: Batch) -> ClassifiedBatch:
+    work = ClassifiedBatch(batch, store.space)
+    store.classify(work)
+    store.stage(work)
+    return work
+
+
+def train(store: EmbeddingStore, work: ClassifiedBatch, step: int, random: np.random.Generator) -> tuple[Any, Any, Any]:
+    """Gather and update as a step does; some samples are skipped, some rows frozen. Returns (samples, vectors, update)."""
+    store.classify(work)
+    samples = np.flatnonzero(random.random(work.batch.size) < 0.8)
+    if not len(samples):
+        samples = np.array([0])
+    pooled = store.gather(work, samples, popular=bool(work.popular_B[samples].all()))
+    gradients = [torch.from_numpy(random.normal(size=tuple(part.shape))) for part in pooled]
+    position_B = np.full(work.batch.size, -1, dtype=np.int64)
+    position_B[samples] = np.arange(len(samples))
+    frozen_U = random.random(len(work.distinct_U)) < 0.2
+    update = RowUpdate(gradients, position_B, frozen_U, LR, step, measure=bool(step % 2))
+    vectors = [part.detach().numpy().copy() for part in pooled]
+    store.apply(work, update)
+    return samples, vectors, update
+
+
+class PlainTables:
+    """Rows in one dict: what a store must equal, whatever tier its rows are in."""
+
+    def __init__(self, store: EmbeddingStore) -> None:
+        self.rule = store.rule
+        self.space = store.space
+        self.rows: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        for index in range(len(self.space.tables)):
+            weights, state = store.export_table(index)
+            first = int(self.space.table_first_row[index])
+            self.rows |= {first + i: (weights[i].copy(), state[i].copy()) for i in range(len(weights))}
+
+    def bag(self, batch: Batch, sample: int, feature: int) -> list[int]:
+        bag = sample * len(self.space.features) + feature
+        return [int(self.space.feature_first_row[feature] + i) for i in batch.ids_N[batch.offsets[bag] : batch.offsets[bag + 1]]]
+
+    def divisor(self, feature: int, bag: list[int]) -> int:
+        return max(1, len(bag)) if self.space.mean_F[feature] else 1
+
+    def pooled(self, batch: Batch, samples: Any, pool: int) -> np.ndarray:
+        spec = self.space.pools[pool]
+        out = np.zeros((len(samples), len(spec.features), spec.dim))
+        for line, sample in enumerate(samples):
+            for column, feature in enumerate(spec.features):
+                bag = self.bag(batch, sample, feature)
+                out[line, column] = sum((self.rows[row][0] for row in bag), np.zeros(spec.dim)) / self.divisor(feature, bag)
+        return out
+
+    def apply(self, work: ClassifiedBatch, samples: Any, update: RowUpdate) -> None:
+        sums: dict[int, np.ndarray] = {}
+        for line, sample in enumerate(samples):
+            for feature in range(len(self.space.features)):
+                pool, column = self.space.pool_of_feature[feature], self.space.column_of_feature[feature]
+                bag = self.bag(work.batch, sample, feature)
+                for row in bag:
+                    part = update.gradients[pool].numpy()[line, column] / self.divisor(feature, bag)
+                    sums[row] = sums.get(row, 0) + part
+        assert update.frozen_U is not None
+        frozen = set(work.distinct_U[update.frozen_U].tolist())
+        for row, gradient in sums.items():
+            if row not in frozen:
+                rule = self.rule
+                reference.apply_row(rule.code, LR, rule.eps, rule.beta1, rule.beta2, update.step, *self.rows[row], gradient)
+
+    def export(self) -> list[np.ndarray]:
+        parts = []
+        for first, table in zip(self.space.table_first_row.tolist(), self.space.tables, strict=True):
+            for part in (0, 1):
+                parts.append(np.array([self.rows[row][part] for row in range(first, first + table.rows)]))
+        return parts
+
+
+def slots_for(store: EmbeddingStore, rows: int) -> int:
+    """A budget for about so many rows."""
+    return rows * max(store.row_bytes)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("rule", RULES)
+def test_any_order_of_steps_moves_and_resizes_equals_plain_tables(kind: str, shape: str, rule: str) -> None:
+    """Batches are staged up to three ahead, so placement and rows change between staging and use."""
+    for seed in range(3):
+        random = np.random.default_rng([seed, 17])
+        store = make_store(kind, shape, rule, monitored=bool(seed % 2))
+        store.resize(slots_for(store, int(random.integers(0, 20))), NONE)
+        plain = PlainTables(store)
+        ahead: list[ClassifiedBatch] = []
+        for step in range(1, 41):
+            while len(ahead) < random.integers(1, 4):
+                ahead.append(prepare(store, random_batch(store.space, random)))
+            work = ahead.pop(0)
+            samples, vectors, update = train(store, work, step, random)
+            for pool, mine in enumerate(vectors):
+                np.testing.assert_allclose(mine, plain.pooled(work.batch, samples, pool), rtol=0, atol=1e-12)
+            plain.apply(work, samples, update)
+            if random.random() < 0.4:
+                store.migrate(random_migration(store, random))
+            if random.random() < 0.1:
+                store.resize(slots_for(store, int(random.integers(0, 20))), random.permutation(store.space.rows))
+        assert store.placement.version > 3
+        assert_same(export(store), plain.export(), exact=False)
+
+
+def test_only_the_copy_in_a_rows_own_tier_is_ever_read(kind: str) -> None:
+    """The home of every hot row and every free slot are poisoned: training on and reading out must not notice."""
+    stores = [make_store(kind, rule="lazy_adam", monitored=True) for _ in range(2)]
+    for store in stores:
+        store.resize(slots_for(store, 12), NONE)
+    for step in range(1, 31):
+        for store, poisoned in zip(stores, (False, True), strict=True):
+            random = np.random.default_rng([step, 5])
+            if step % 3 == 1:
+                store.migrate(random_migration(store, random))
+            if poisoned:
+                poison(store)
+            train(store, prepare(store, random_batch(store.space, random)), step, random)
+    clean, dirty = stores
+    assert dirty.device.hot_rows > 0
+    assert_same(export(dirty), export(clean))
+
+
+def poison(store: EmbeddingStore) -> None:
+    store.settle()
+    for pool, spec in enumerate(store.space.pools):
+        row_of_slot = store.device.row_of_slot[pool]
+        for tier in (store.host.weights, store.host.state):
+            tier[pool][row_of_slot[row_of_slot >= 0] - spec.first_row] = np.nan
+        for hot in (store.device.weights, store.device.state):
+            hot[pool][torch.from_numpy(np.flatnonzero(row_of_slot < 0))] = torch.nan
+
+
+def trained_store(kind: str, rule: str = "lazy_adam", shape: str = "mixed") -> Any:
+    """A store whose rows and optimizer state all differ from their start."""
+    store = make_store(kind, shape, rule)
+    random = np.random.default_rng(8)
+    for step in range(1, 9):
+        train(store, prepare(store, random_batch(store.space, random)), step, random)
+    return store
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_migration_changes_no_value(kind: str, rule: str) -> None:
+    store = trained_store(kind, rule)
+    store.resize(slots_for(store, 14), NONE)
+    before = export(store)
+    random = np.random.default_rng(6)
+    for _ in range(12):
+        store.migrate(random_migration(store, random))
+        assert_same(export(store), before)
+        assert_tiers_agree(store)
+    assert store.traffic.migrated_rows > 20
+
+
+def assert_tiers_agree(store: EmbeddingStore) -> None:
+    """The row -> slot array and the slots' rows say the same."""
+    pairs = []
+    for pool, spec in enumerate(store.space.pools):
+        slot_of_row = store.placement.slot_of_row[spec.first_row : spec.end_row]
+        hot = np.flatnonzero(slot_of_row >= 0)
+        assert store.device.row_of_slot[pool][slot_of_row[hot]].tolist() == (hot + spec.first_row).tolist()
+        pairs.append(len(hot))
+    assert sum(pairs) == store.device.hot_rows
+
+
+@pytest.mark.parametrize("rows", [0, 1, 3, 9, 30, 1000])
+def test_another_budget_keeps_every_value_and_is_never_exceeded(kind: str, rows: int) -> None:
+    store = trained_store(kind)
+    store.resize(slots_for(store, 8), np.arange(store.space.rows))
+    before, hot_before = export(store), set(np.flatnonzero(store.placement.slot_of_row >= 0).tolist())
+    ranked = np.random.default_rng(2).permutation(store.space.rows)
+    moved = store.resize(slots_for(store, rows), ranked)
+
+    assert_same(export(store), before)
+    assert_tiers_agree(store)
+    assert store.device_bytes <= slots_for(store, rows)
+    hot = set(np.flatnonzero(store.placement.slot_of_row >= 0).tolist())
+    assert set(moved.promote.tolist()) == hot - hot_before
+    assert set(moved.demote.tolist()) == hot_before - hot
+    for pool, spec in enumerate(store.space.pools):
+        best = [row for row in ranked if spec.first_row <= row < spec.end_row][: store.device.capacities[pool]]
+        assert set(best) == {row for row in hot if spec.first_row <= row < spec.end_row}, "the best ranked rows are hot"
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_budget_for_everything_that_is_read_holds_every_row_that_is_read(kind: str, shape: str) -> None:
+    store = make_store(kind, shape, monitored=True)
+    budget = sum(pool.rows * size for pool, size in zip(store.space.pools, store.row_bytes, strict=True))
+    for larger in (budget, 10 * budget):
+        store.resize(larger, np.arange(store.space.rows))
+        for pool, capacity in zip(store.space.pools, store.device.capacities, strict=True):
+            assert capacity == (pool.rows if len(pool.features) else 0)
+
+
+def test_without_a_budget_nothing_can_be_hot(kind: str) -> None:
+    store = make_store(kind, budget_bytes=0, monitored=True)
+    assert store.device_bytes == 0
+    assert store.device.capacities == [0, 0]
+    random = np.random.default_rng(1)
+    before = export(store)
+    train(store, prepare(store, random_batch(store.space, random)), 1, random)
+    assert not np.array_equal(export(store)[0], before[0])
+
+
+@st.composite
+def pools_and_budget(draw: Any) -> tuple[RowSpace, list[int], int]:
+    shapes = draw(st.lists(st.tuples(st.integers(1, 2000), st.integers(1, 6)), min_size=1, max_size=6))
+    tables = tuple(TableSpec(f"T{i}", rows, dim) for i, (rows, dim) in enumerate(shapes))
+    reading = draw(st.lists(st.integers(0, len(tables) - 1), min_size=1, max_size=8))
+    space = RowSpace.of(tables, tuple(FeatureSpec(f"F{i}", table) for i, table in enumerate(reading)))
+    rule = RowRule(draw(st.sampled_from(list(RULES.values()))), 1e-8, 0.9, 0.999)
+    return space, row_bytes(space, rule, draw(st.sampled_from([4, 8])), draw(st.booleans())), draw(st.integers(0, 200_000))
+
+
+@settings(max_examples=300, deadline=None)
+@given(pools_and_budget())
+def test_the_pools_share_never_exceeds_the_budget_and_wastes_little(case: tuple[RowSpace, list[int], int]) -> None:
+    space, sizes, budget = case
+    capacities = split_budget(space, sizes, budget)
+    spent = sum(slots * size for slots, size in zip(capacities, sizes, strict=True))
+    assert spent <= budget
+    assert all(0 <= slots <= pool.rows for slots, pool in zip(capacities, space.pools, strict=True))
+    read = [p for p, pool in enumerate(space.pools) if len(pool.features)]
+    wanted = sum(space.pools[p].rows * sizes[p] for p in read)
+    # Each pool may leave less than one row of its own unused.
+    assert spent > min(budget, wanted) - sum(sizes[p] for p in read)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_row_bytes_count_everything_that_is_kept_for_a_row_on_the_device(kind: str, rule: str) -> None:
+    store = make_store(kind, rule=rule, monitored=True)
+    store.resize(slots_for(store, 9), NONE)
+    tensors = [*store.device.weights, *store.device.state]
+    tensors += [tensor for monitor in store.device.monitors for tensor in (monitor.movement_HD, monitor.touches_H)]
+    assert store.device_bytes == sum(tensor.nbytes for tensor in tensors) > 0
+
+
+def test_a_staged_batch_sends_each_distinct_cold_row_once_in_each_direction() -> None:
+    store = make_store("late")
+    store.resize(slots_for(store, 10), np.arange(store.space.rows))
+    random = np.random.default_rng(11)
+    for step in range(1, 10):
+        work = prepare(store, random_batch(store.space, random))
+        before = (store.traffic.host_to_device_bytes, store.traffic.device_to_host_bytes)
+        cold_bytes = sum(
+            8 * pool.dim * int(np.count_nonzero(~work.hot_U[work.pool_range(p)])) for p, pool in enumerate(store.space.pools)
+        )
+        train(store, work, step, random)
+        assert store.traffic.host_to_device_bytes - before[0] == cold_bytes
+        assert store.traffic.device_to_host_bytes - before[1] == cold_bytes
+
+
+def test_a_migration_counts_the_bytes_of_rows_and_state(kind: str) -> None:
+    store = make_store(kind, rule="rowwise_adagrad")
+    store.resize(slots_for(store, 10), NONE)
+    rows = np.array([0, 1, 16])  # dim 2, 2 and 3
+    store.migrate(Migration(rows, NONE))
+    assert store.traffic.host_to_device_bytes == 8 * (2 * (2 + 1) + (3 + 1))
+    store.migrate(Migration(NONE, rows[:1]))
+    assert store.traffic.device_to_host_bytes == 8 * (2 + 1)
+    assert store.traffic.migrated_rows == 4
+
+
+def test_updates_are_counted_as_made_skipped_and_hot(kind: str) -> None:
+    store = make_store(kind)
+    store.resize(slots_for(store, 10), np.arange(store.space.rows))
+    random = np.random.default_rng(3)
+    work = prepare(store, random_batch(store.space, random))
+    samples, _, update = train(store, work, 1, random)
+    trained = np.zeros(work.batch.size, dtype=bool)
+    trained[samples] = True
+    features = len(store.space.features)
+    touched = np.zeros(len(work.distinct_U), dtype=bool)
+    for sample in samples:
+        touched[work.inverse_N[work.batch.offsets[sample * features] : work.batch.offsets[(sample + 1) * features]]] = True
+    assert store.traffic.row_updates == np.count_nonzero(touched & ~update.frozen_U)
+    assert store.traffic.row_updates_skipped == np.count_nonzero(touched & update.frozen_U) > 0
+    assert store.traffic.hot_row_updates == np.count_nonzero(touched & work.hot_U) > 0
+
+
+def test_tables_come_back_as_they_were_imported(kind: str) -> None:
+    donor, store = trained_store(kind), make_store(kind, rule="lazy_adam")
+    for table in range(len(TABLES)):
+        store.import_table(table, *donor.export_table(table))
+    assert_same(export(store), export(donor))
+
+
+@pytest.fixture(autouse=True)
+def no_writer_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Staged stores keep a thread; close it, and see its errors."""
+    made: list[StagedStore] = []
+    original = StagedStore.__init__
+
+    def remember(store: StagedStore, *arguments: Any) -> None:
+        original(store, *arguments)
+        made.append(store)
+
+    monkeypatch.setattr(StagedStore, "__init__", remember)
+    yield
+    for store in made:
+        store.close()
