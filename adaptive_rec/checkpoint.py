@@ -61,10 +61,9 @@ def load(runtime: Runtime, checkpoint: Path) -> None:
             table = load_file(checkpoint / f"table-{index:04d}.safetensors")
             runtime.store.import_table(index, table["weight"], table["optimizer_state"])
         _set_dense(runtime, load_torch(checkpoint / "dense.safetensors", device=str(runtime.device)))
-    except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
+        runtime.step_number, runtime.position = description["step"], Position(**description["position"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
         raise CheckpointError(f"checkpoint {checkpoint} cannot be read: {error}") from None
-    runtime.step_number = description["step"]
-    runtime.position = Position(**description["position"])
 
 
 def _description(runtime: Runtime) -> dict[str, Any]:

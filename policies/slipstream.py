@@ -35,7 +35,7 @@ class Slipstream(Hotline):
     def find_stale(self, view: MovementView) -> Staleness:
         threshold = view.knobs.stale_threshold
         if threshold == "search":
-            threshold = self._search(view)
+            threshold = self._search(view) if view.knobs.target_skip_ratio else 0.0
         judged_H = view.touches_H > 0
         return Staleness(np.where(judged_H, view.movement_H < threshold, view.stale_H), float(threshold))
 
@@ -48,9 +48,7 @@ class Slipstream(Hotline):
             self._correction = float(
                 np.clip(self._correction + view.knobs.target_skip_ratio - view.skipped_ratio, -1, 1)
             )
-        share = (
-            float(np.clip(share_to_mark(view.knobs) + self._correction, 0, 1)) if view.knobs.target_skip_ratio else 0.0
-        )
+        share = float(np.clip(share_to_mark(view.knobs) + self._correction, 0, 1))
         if view.knobs.action == "freeze":
             return threshold_for_updates(view.movement_H, view.touches_H, share)
         critical_S = critical_movement(view.sample_movement_L, view.sample_offsets, view.knobs.alpha)

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from adaptive_rec.batch import Batch, FeatureSpec, Position, TableSpec
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command line does, before torch loads OpenMP
+
+from adaptive_rec.batch import Batch, FeatureSpec, Position, TableSpec  # noqa: E402
 
 
 def test_data_folder() -> Path:

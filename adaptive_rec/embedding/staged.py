@@ -20,7 +20,7 @@ from torch import Tensor
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.store import NUMPY_DTYPE, EmbeddingStore, RowUpdate
-from adaptive_rec.embedding.streams import Streams
+from adaptive_rec.embedding.streams import Streams, Upload
 from adaptive_rec.kernels import cpu
 from adaptive_rec.placement import RowSpace
 
@@ -37,8 +37,7 @@ class _StagedPool:
     host_rows: NDArray[np.int64]
     """Their rows in the host tier."""
     pinned_CD: Tensor
-    cold_CD: Tensor
-    event: object
+    upload: Upload
 
 
 @dataclass
@@ -83,19 +82,17 @@ class StagedStore(EmbeddingStore):
             source_U = work.source_U[work.pool_range(pool)]
             cold_U = np.flatnonzero(source_U < 0)
             host_rows = ~source_U[cold_U]
-            pinned_CD, cold_CD, event = self._send(pool, host_rows)
-            staged.pools.append(_StagedPool(cold_U, host_rows, pinned_CD, cold_CD, event))
+            pinned_CD, upload = self._send(pool, host_rows)
+            staged.pools.append(_StagedPool(cold_U, host_rows, pinned_CD, upload))
             staged.travelled_bytes += pinned_CD.nbytes
         work.staged = staged
 
-    def _send(self, pool: int, host_rows: NDArray[np.int64]) -> tuple[Tensor, Tensor, object]:
-        """Gather rows of the host tier and queue their copy to the device."""
-        dim = self.space.pools[pool].dim
-        pinned_CD = self.streams.pinned(len(host_rows), dim, dtype=self.dtype)
-        np.take(self.host.weights[pool], host_rows, axis=0, out=pinned_CD.numpy())
-        cold_CD = torch.empty((len(host_rows), dim), dtype=self.dtype, device=self.streams.device)
-        event = self.streams.upload(cold_CD, pinned_CD)
-        return pinned_CD, cold_CD, event
+    def _send(self, pool: int, host_rows: NDArray[np.int64]) -> tuple[Tensor, Upload]:
+        """Gather rows of the host tier into pinned memory and queue their copy to the device."""
+        pinned_CD = self.streams.pinned(len(host_rows), self.space.pools[pool].dim, dtype=self.dtype)
+        # mode="clip" writes straight into `out`; the rows are known to be in range.
+        np.take(self.host.weights[pool], host_rows, axis=0, out=pinned_CD.numpy(), mode="clip")
+        return pinned_CD, self.streams.upload(pinned_CD)
 
     # The step --------------------------------------------------------------------------------------------------------
 
@@ -150,18 +147,16 @@ class StagedStore(EmbeddingStore):
             for pool, part in enumerate(staged.pools):
                 _, places, _ = np.intersect1d(part.host_rows, written[pool], assume_unique=True, return_indices=True)
                 if len(places):
-                    _, fresh_CD, event = self._send(pool, part.host_rows[places])
+                    _, upload = self._send(pool, part.host_rows[places])
+                    fresh_CD = self.streams.arrived(upload)
+                    self.streams.arrived(part.upload).index_copy_(0, self._index(places), fresh_CD)
                     self.traffic.host_to_device_bytes += fresh_CD.nbytes
-                    self.streams.compute_waits(part.event)
-                    self.streams.compute_waits(event)
-                    part.cold_CD.index_copy_(0, self._index(places), fresh_CD)
         staged.seen_writes = self._writes
 
     def _fill_cold(self, staged: _Staged) -> None:
         assert staged.rows_UD is not None
         for rows_UD, part in zip(staged.rows_UD, staged.pools, strict=True):
-            self.streams.compute_waits(part.event)
-            rows_UD.index_copy_(0, self._index(part.cold_U), part.cold_CD)
+            rows_UD.index_copy_(0, self._index(part.cold_U), self.streams.arrived(part.upload))
         staged.cold_filled = True
 
     def apply(self, work: ClassifiedBatch, update: RowUpdate) -> None:

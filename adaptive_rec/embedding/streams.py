@@ -11,10 +11,17 @@ import random
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
+
+
+class Upload(NamedTuple):
+    """A tensor on its way to the device. Take it with `Streams.arrived` only."""
+
+    tensor: Tensor
+    event: Any
 
 
 class Streams(Protocol):
@@ -25,14 +32,14 @@ class Streams(Protocol):
     def pinned(self, *shape: int, dtype: torch.dtype) -> Tensor:
         """Host memory that the device can copy from while the host works on."""
 
-    def upload(self, to_device: Tensor, from_host: Tensor) -> Any:
-        """Queue a copy to the device. Both tensors must stay untouched until the returned event."""
+    def upload(self, from_host: Tensor) -> Upload:
+        """Queue a copy of pinned memory to the device. The memory must stay untouched until it has arrived."""
 
     def download(self, to_host: Tensor, from_device: Tensor) -> Any:
-        """Queue a copy to the host, after the computation queued so far. Returns its event."""
+        """Queue a copy to pinned memory, after the computation queued so far. Returns its event."""
 
-    def compute_waits(self, event: Any) -> None:
-        """Computation queued from now on comes after the event."""
+    def arrived(self, upload: Upload) -> Tensor:
+        """The uploaded tensor; computation queued from now on comes after its arrival."""
 
     def host_waits(self, event: Any) -> None:
         """Return when the event has happened."""
@@ -49,13 +56,11 @@ class CudaStreams:
     def pinned(self, *shape: int, dtype: torch.dtype) -> Tensor:
         return torch.empty(shape, dtype=dtype, pin_memory=True)
 
-    def upload(self, to_device: Tensor, from_host: Tensor) -> torch.cuda.Event:
-        # The target was allocated by the computing stream: whatever still uses that memory there comes first.
-        self._up.wait_stream(torch.cuda.current_stream(self.device))
+    def upload(self, from_host: Tensor) -> Upload:
+        # Allocated and filled on the copy stream: the copy need not wait for any computation.
         with torch.cuda.stream(self._up):
-            to_device.copy_(from_host, non_blocking=True)
-        to_device.record_stream(self._up)
-        return self._up.record_event()
+            tensor = from_host.to(self.device, non_blocking=True)
+        return Upload(tensor, self._up.record_event())
 
     def download(self, to_host: Tensor, from_device: Tensor) -> torch.cuda.Event:
         self._down.wait_stream(torch.cuda.current_stream(self.device))
@@ -64,8 +69,11 @@ class CudaStreams:
         from_device.record_stream(self._down)
         return self._down.record_event()
 
-    def compute_waits(self, event: torch.cuda.Event) -> None:
-        torch.cuda.current_stream(self.device).wait_event(event)
+    def arrived(self, upload: Upload) -> Tensor:
+        compute = torch.cuda.current_stream(self.device)
+        compute.wait_event(upload.event)
+        upload.tensor.record_stream(compute)  # so that its memory is not given away while computation reads it
+        return upload.tensor
 
     def host_waits(self, event: torch.cuda.Event) -> None:
         event.synchronize()
@@ -87,14 +95,16 @@ class LateStreams:
     def pinned(self, *shape: int, dtype: torch.dtype) -> Tensor:
         return torch.full(shape, torch.nan, dtype=dtype)
 
-    def upload(self, to_device: Tensor, from_host: Tensor) -> _LateCopy:
-        return self._queue(0, to_device, from_host)
+    def upload(self, from_host: Tensor) -> Upload:
+        tensor = torch.empty_like(from_host)
+        return Upload(tensor, self._queue(0, tensor, from_host))
 
     def download(self, to_host: Tensor, from_device: Tensor) -> _LateCopy:
         return self._queue(1, to_host, from_device)
 
-    def compute_waits(self, event: _LateCopy) -> None:
-        self.host_waits(event)
+    def arrived(self, upload: Upload) -> Tensor:
+        self.host_waits(upload.event)
+        return upload.tensor
 
     def host_waits(self, event: _LateCopy) -> None:
         with self._lock:

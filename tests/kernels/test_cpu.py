@@ -250,7 +250,8 @@ def test_rules_equal_the_optimizers_of_torch(rule: str, make: Any) -> None:
             row_rule.code, 0.05, 1e-8, 0.9, 0.999, step, ~rows, grad, np.ones(5, np.bool_), np.zeros((0, 3)),
             np.zeros((0, state.shape[1])), weights, state,
         )  # fmt: skip
-        parameter.grad = torch.sparse_coo_tensor(torch.from_numpy(rows)[None], torch.from_numpy(grad), (12, 3), check_invariants=True)
+        places, values = torch.from_numpy(rows)[None], torch.from_numpy(grad)
+        parameter.grad = torch.sparse_coo_tensor(places, values, (12, 3), check_invariants=True)
         optimizer.step()
     np.testing.assert_allclose(weights, parameter.detach().numpy(), rtol=1e-12)
 

@@ -100,6 +100,7 @@ def train(criteo_rows: Any, memory_source: Any) -> Train:
                 f"run.batch_size={BATCH}",
                 "run.steps=0",
                 "run.device=cpu",
+                "run.threads=1",
                 "model.embedding_dim=8",
                 "model.bottom_mlp=[16]",
                 "model.top_mlp=[32]",

@@ -1,0 +1,51 @@
+# make train: build the environment if need be, then train.   make test: lint, types, tests.
+#
+# PYTHON       interpreter to build .venv with, 3.11 or newer
+# TORCH_INDEX  further package index for torch; on a machine without a GPU, the index of CPU builds saves gigabytes:
+#              make train TORCH_INDEX=https://download.pytorch.org/whl/cpu
+# ARGS         more arguments of adaptive-rec train, e.g. ARGS="--data train.txt --steps 1000"
+
+PYTHON ?= python3
+TORCH_INDEX ?=
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt
+
+.PHONY: train test check-long lint clean
+
+train: $(VENV)/installed
+	$(BIN)/adaptive-rec train --policy slipstream $(ARGS)
+
+test: lint
+	$(BIN)/pytest -m "not slow and not gpu"
+
+check-long: $(VENV)/installed-dev
+	$(BIN)/pytest -m slow
+
+lint: $(VENV)/installed-dev
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+$(VENV)/installed: $(BIN)/python pyproject.toml constraints.txt
+	$(INSTALL) -e .
+	@touch $@
+
+$(VENV)/installed-dev: $(BIN)/python pyproject.toml constraints.txt
+	$(INSTALL) -e '.[dev]'
+	@touch $@ $(VENV)/installed
+
+# Some systems ship Python without ensurepip: venv then fails half-way.
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "adaptive-rec needs Python 3.11 or newer; name one: make PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -m venv $(VENV) 2>/dev/null \
+		|| { rm -rf $(VENV); $(PYTHON) -m virtualenv $(VENV) 2>/dev/null; } \
+		|| virtualenv -p $(PYTHON) $(VENV) 2>/dev/null \
+		|| { rm -rf $(VENV); \
+		     echo "no virtual environment can be made: install python3-venv (Debian, Ubuntu) or virtualenv, then again"; exit 1; }
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
+	find . -name __pycache__ -type d -not -path './.git/*' -exec rm -rf {} +

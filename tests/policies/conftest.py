@@ -1,0 +1,136 @@
+"""Short runs under any policy, watched step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from adaptive_rec.assemble import assemble
+from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
+from adaptive_rec.classify import ClassifiedBatch
+from adaptive_rec.config import load_config
+from adaptive_rec.embedding.streams import LateStreams
+from adaptive_rec.policy import StepPlan
+from adaptive_rec.runtime import Runtime
+from adaptive_rec.telemetry import Snapshot
+
+TINY = [
+    "run.device=cpu", "run.threads=1", "run.precision=float64", "run.batch_size=32", "run.steps=48",
+    "data.table_rows=[60, 40, 9, 30]", "data.dense_features=2", "data.synthetic.samples=4000", "data.synthetic.test_samples=32",
+    "data.synthetic.head_ratio=0.1", "data.synthetic.popular_ratio=0.8", "model.embedding_dim=4", "model.bottom_mlp=[8]",
+    "model.top_mlp=[8]",
+    "optimizer.embedding=sgd", "optimizer.dense=SGD", "knobs.reclassify_every=6", "knobs.report_every=1",
+    "knobs.sample_ratio=1.0", "knobs.hysteresis=0.0", "knobs.probe_ratio=0.2", "knobs.hot_budget_bytes=6000",
+]  # fmt: skip
+
+
+@dataclass
+class SeenStep:
+    """One step as it went: the plan, whether it was a probe, and the popular samples counted with bare hands."""
+
+    batch: Batch
+    plan: StepPlan
+    probe: bool
+    popular: list[bool]
+    capacities: list[int]
+    hot_rows: list[int]
+    device_bytes: int
+    budget_bytes: int
+
+
+@dataclass
+class Watched:
+    runtime: Runtime
+    steps: list[SeenStep] = field(default_factory=list)
+    losses: list[float] = field(default_factory=list)
+
+    @property
+    def totals(self) -> dict[str, float]:
+        return self.runtime.totals()
+
+    def tables(self) -> list[NDArray[np.floating]]:
+        store = self.runtime.store
+        return [store.export_table(index)[0] for index in range(len(store.space.tables))]
+
+
+def popular_by_hand(work: ClassifiedBatch, runtime: Runtime) -> list[bool]:
+    space, batch, slot = runtime.store.space, work.batch, runtime.store.placement.slot_of_row
+    answer = []
+    for sample in range(batch.size):
+        rows: list[int] = []
+        for feature, first in enumerate(space.feature_first_row.tolist()):
+            bag = sample * len(space.features) + feature
+            rows += [first + int(i) for i in batch.ids_N[batch.offsets[bag] : batch.offsets[bag + 1]]]
+        answer.append(all(slot[row] >= 0 for row in rows))
+    return answer
+
+
+@dataclass
+class Plain:
+    """Plain steps on the same batches."""
+
+    losses: list[float]
+    tables: list[NDArray[np.floating]]
+
+
+Watch = Callable[..., Watched]
+World = tuple[list[Batch], tuple[TableSpec, ...], tuple[FeatureSpec, ...]]
+
+
+@pytest.fixture
+def watch(memory_source: Any, monkeypatch: pytest.MonkeyPatch) -> Watch:
+    """Train under a policy; `world` is (batches, tables, features), without it a synthetic stream is used."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+
+    def run(
+        policy: str,
+        *changes: str,
+        device: str = "direct",
+        world: World | None = None,
+    ) -> Watched:
+        config = load_config(None, {}, [*TINY, *(["run.steps=0"] if world else []), *changes, f"policy.name={policy}"])
+        streams = LateStreams(seed=3) if device == "late" else None
+        runtime = assemble(config, memory_source(*world) if world else None, streams)
+        seen = Watched(runtime)
+        plan = runtime.plan
+
+        def watched_plan(work: ClassifiedBatch, probe: bool) -> StepPlan:
+            made = plan(work, probe)
+            tier = runtime.store.device
+            hot = [len(tier.hot_slots(pool)) for pool in range(len(tier.capacities))]
+            budget = runtime.knobs.hot_budget_bytes
+            popular = popular_by_hand(work, runtime)
+            seen.steps.append(
+                SeenStep(work.batch, made, probe, popular, tier.capacities, hot, runtime.store.device_bytes, budget)
+            )
+            return made
+
+        monkeypatch.setattr(runtime, "plan", watched_plan)
+        seen.losses = [event.loss for event in runtime.run() if isinstance(event, Snapshot)]
+        return seen
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def _plain_runs() -> dict[int, Plain]:
+    return {}
+
+
+@pytest.fixture
+def plain(watch: Watch, _plain_runs: dict[int, Plain]) -> Callable[..., Plain]:
+    """The run under `hybrid` on a world, which must be a constant of its module; made once."""
+
+    def run(world: World | None = None) -> Plain:
+        if id(world) not in _plain_runs:
+            seen = watch("hybrid", world=world)
+            _plain_runs[id(world)] = Plain(seen.losses, seen.tables())
+        return _plain_runs[id(world)]
+
+    return run

@@ -1,0 +1,284 @@
+"""What holds for every policy, ours and users', on every device, with every action. A new policy joins by its name below."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import adaptive_rec
+from adaptive_rec.assemble import assemble
+from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
+from adaptive_rec.classify import ClassifiedBatch
+from adaptive_rec.config import load_config
+from adaptive_rec.policy import BUILT_IN, load_policy
+
+USERS = "example_policy:FirstRows"
+POLICIES = (*BUILT_IN, USERS)
+SKIPPING = ("slipstream", "random_skip")
+ACTIONS = ("freeze", "drop", "subsample")
+KNOWN_OVER_BUDGET = "device_only"
+"""Documented: it ignores the hot budget."""
+
+
+def cases() -> list[Any]:
+    """Actions matter to policies that skip only."""
+    found = []
+    for policy in POLICIES:
+        for action in ACTIONS if policy in SKIPPING else ACTIONS[:1]:
+            for split in ("always", "never"):
+                for device in ("direct", "late"):
+                    found.append(pytest.param(policy, action, split, device, id=f"{policy}-{action}-{split}-{device}"))
+    return found
+
+
+def assert_contract(seen: Any) -> None:
+    runtime, totals = seen.runtime, seen.totals
+    assert len(seen.steps) == runtime.step_number == totals["steps"] > 0
+    assert np.isfinite(seen.losses).all()
+    assert all(np.isfinite(table).all() for table in seen.tables())
+
+    trained = 0
+    for step in seen.steps:
+        samples = np.concatenate([np.empty(0, dtype=np.int64), *step.plan.micro_batches])
+        assert len(np.unique(samples)) == len(samples), "no sample is trained twice"
+        assert all(len(part) for part in step.plan.micro_batches), "no empty micro-batch"
+        trained += len(samples)
+        if step.probe:
+            assert len(samples) == step.batch.size
+            assert step.plan.frozen_U is None
+            assert step.plan.weight_B is None
+        if runtime.config.policy.split == "always" and len(step.plan.micro_batches) == 2:
+            popular = np.array(step.popular)
+            assert popular[step.plan.micro_batches[0]].all()
+            assert not popular[step.plan.micro_batches[1]].any()
+        assert all(hot <= slots for hot, slots in zip(step.hot_rows, step.capacities, strict=True))
+        assert step.device_bytes <= step.budget_bytes or runtime.policy.name == KNOWN_OVER_BUDGET
+
+    assert totals["samples_seen"] == sum(step.batch.size for step in seen.steps)
+    assert totals["samples_trained"] == trained
+    assert totals["lookups"] == sum(step.batch.lookups for step in seen.steps)
+    assert totals["samples_popular"] == sum(map(sum, (step.popular for step in seen.steps)))
+    assert totals["lookups_hot"] <= totals["lookups"]
+    assert totals["row_updates_skipped"] <= totals["hot_row_updates"]
+    skipped = totals["samples_seen"] - totals["samples_trained"]
+    if runtime.policy.exact:
+        assert skipped == totals["row_updates_skipped"] == 0
+    if runtime.knobs.action == "freeze":
+        assert skipped == 0
+    assert skipped <= totals["samples_popular"], "only popular samples are ever skipped"
+
+
+def assert_equal_tables(seen: Any, plain: Any) -> None:
+    np.testing.assert_allclose(seen.losses, plain.losses, rtol=1e-12)
+    for mine, theirs in zip(seen.tables(), plain.tables, strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize(("policy", "action", "split", "device"), cases())
+def test_every_policy_keeps_the_contract(watch: Any, plain: Any, policy: str, action: str, split: str, device: str) -> None:
+    seen = watch(policy, f"knobs.action={action}", f"policy.split={split}", device=device)
+
+    assert_contract(seen)
+    assert (seen.totals["samples_popular"] > 0) == (policy != "hybrid")
+    if seen.runtime.policy.exact:
+        assert_equal_tables(seen, plain())
+    else:
+        skipped = seen.totals["row_updates_skipped"] + seen.totals["samples_seen"] - seen.totals["samples_trained"]
+        assert skipped > 0, "this run would not notice a policy that may skip and never does"
+        assert any(step.probe for step in seen.steps)
+        assert not all(step.probe for step in seen.steps)
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+@pytest.mark.parametrize("policy", SKIPPING)
+def test_without_a_share_to_skip_results_equal_plain_steps(watch: Any, plain: Any, policy: str, action: str) -> None:
+    seen = watch(policy, f"knobs.action={action}", "knobs.target_skip_ratio=0.0")
+    assert_contract(seen)
+    assert_equal_tables(seen, plain())
+
+
+# Odd worlds ----------------------------------------------------------------------------------------------------------
+
+World = tuple[list[Batch], tuple[TableSpec, ...], tuple[FeatureSpec, ...]]
+
+
+def world(shapes: list[tuple[int, int]], readers: list[tuple[int, str]], longest_bag: int = 1, batches: int = 20) -> World:
+    """Skewed ids, a ragged last batch. Bags hold one id, or up to `longest_bag` and sometimes none."""
+    random = np.random.default_rng(9)
+    tables = tuple(TableSpec(f"T{i}", rows, dim) for i, (rows, dim) in enumerate(shapes))
+    features = tuple(FeatureSpec(f"F{i}", table, pooling) for i, (table, pooling) in enumerate(readers))  # type: ignore[arg-type]
+    made = []
+    for number in range(batches):
+        size = 16 if number + 1 < batches else 3
+        bags = size * len(features)
+        lengths = np.ones(bags, np.int64) if longest_bag == 1 else random.integers(0, longest_bag + 1, bags)
+        limits = np.repeat([tables[f.table].rows for _ in range(size) for f in features], lengths)
+        ids = (random.random(len(limits)) ** 3 * limits).astype(np.int64)
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        labels = (random.random(size) < 0.4).astype(np.float32)
+        made.append(Batch(random.normal(size=(size, 2)).astype(np.float32), ids, offsets, labels))
+    return made, tables, features
+
+
+def all_rows_once() -> World:
+    """No row is ever met again: nothing can become popular in time."""
+    dense, labels = np.zeros((16, 2), np.float32), np.ones(16, np.float32)
+    batches = [Batch.one_hot(dense, ids_B[:, None], labels) for ids_B in np.arange(320).reshape(20, 16)]
+    return batches, (TableSpec("T", 320, 4),), (FeatureSpec("F", 0),)
+
+
+def nothing_looked_up() -> World:
+    """Some batches have empty bags only: all their samples are popular, for no lookup of theirs is cold."""
+    batches, tables, features = world([(20, 4)], [(0, "mean")])
+    empty = [Batch(b.dense_BX, b.ids_N[:0], np.zeros(b.size + 1, np.int64), b.labels_B) for b in batches]
+    return [b if k % 3 else e for k, (b, e) in enumerate(zip(batches, empty, strict=True))], tables, features
+
+
+WORLDS = {
+    "bags with empty ones and mixed dims": world(
+        [(50, 4), (30, 2), (20, 4), (5, 3)], [(0, "sum"), (1, "mean"), (2, "mean"), (0, "mean"), (3, "sum")], longest_bag=3
+    ),
+    "one table": world([(30, 4)], [(0, "sum")]),
+    "one row": world([(1, 4)], [(0, "sum")]),
+    "pool no feature reads": world([(9, 4), (30, 3), (9, 2)], [(0, "sum"), (2, "sum")]),
+    "no row comes back": all_rows_once(),
+    "nothing looked up": nothing_looked_up(),
+}
+
+
+@pytest.mark.parametrize("device", ["direct", "late"])
+@pytest.mark.parametrize("name", WORLDS)
+@pytest.mark.parametrize("policy", POLICIES)
+def test_odd_worlds_are_no_exception(watch: Any, plain: Any, policy: str, name: str, device: str) -> None:
+    changes = ("policy.split=always", "knobs.action=drop", "knobs.hot_budget_bytes=1500", "knobs.prefetch_depth=3")
+    seen = watch(policy, *changes, device=device, world=WORLDS[name])
+    assert_contract(seen)
+    if seen.runtime.policy.exact:
+        assert_equal_tables(seen, plain(WORLDS[name]))
+    if name == "no row comes back" and policy in ("hybrid", "hotline", "slipstream", "random_skip"):
+        assert seen.totals["samples_popular"] == 0
+
+
+@pytest.mark.parametrize("budget_bytes", [0, 1, 1 << 50])
+@pytest.mark.parametrize("device", ["direct", "late"])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_no_budget_and_one_beyond_all_rows(watch: Any, policy: str, budget_bytes: int, device: str) -> None:
+    seen = watch(policy, f"knobs.hot_budget_bytes={budget_bytes}", "knobs.action=drop", "policy.split=always", device=device)
+    assert_contract(seen)
+    rows = seen.runtime.store.space.rows
+    if policy == "device_only" or (policy == USERS and budget_bytes > 1):
+        assert seen.runtime.store.device.hot_rows == rows
+    elif policy == "hybrid" or budget_bytes <= 1:
+        assert seen.runtime.store.device_bytes == 0
+    else:
+        assert 0 < seen.runtime.store.device.hot_rows <= sum(seen.runtime.store.device.capacities) == rows
+
+
+# Skipping ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("action", ACTIONS)
+def test_random_skip_skips_about_the_wanted_share(watch: Any, action: str) -> None:
+    target = 0.3
+    long_run = ("run.steps=120", "run.batch_size=64", "data.synthetic.samples=8000")
+    seen = watch("random_skip", f"knobs.action={action}", f"knobs.target_skip_ratio={target}", *long_run)
+    totals = seen.totals
+    if action == "freeze":
+        share, count = totals["row_updates_skipped"] / totals["hot_row_updates"], totals["hot_row_updates"]
+    else:
+        share = (totals["samples_seen"] - totals["samples_trained"]) / totals["samples_popular"]
+        count = totals["samples_popular"]
+    assert count > 2000
+    # Three deviations of the draws, and as much for the number of probe steps, which is a draw itself.
+    probes = np.mean([step.probe for step in seen.steps])
+    expected = target * (1 - probes) / (1 - seen.runtime.knobs.probe_ratio)
+    assert abs(share - expected) < 3 * np.sqrt(target * (1 - target) / count)
+    assert abs(share - target) < 0.05
+
+
+@pytest.mark.parametrize(("action", "unbiased"), [("subsample", True), ("drop", False)])
+def test_subsampling_keeps_the_expected_gradient(watch: Any, action: str, unbiased: bool) -> None:
+    """Everything hot and stale: a sample stays with probability p and weight 1/p. Dropping, in contrast, loses them all."""
+    config = ["knobs.keep_probability=0.4", f"knobs.action={action}", "knobs.hot_budget_bytes=1000000", "policy.split=always"]
+    runtime = watch("slipstream", *config, "run.steps=1", "knobs.probe_ratio=1.0", world=WORLDS["one table"]).runtime
+    batch = WORLDS["one table"][0][0]
+    work = ClassifiedBatch(batch, runtime.store.space)
+    store = runtime.store
+    store.resize(1_000_000, np.arange(store.space.rows))
+    store.classify(work)
+    half = np.zeros(store.device.capacities[0], dtype=bool)
+    half[: len(half) // 2] = True
+    store.device.stale[0][:] = half
+
+    def gradient(probe: bool) -> np.ndarray:
+        """Of the dense part and, added up, of the pooled vectors."""
+        parts, position_B = runtime.execute(work, type(runtime).plan(runtime, work, probe))
+        dense = [(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in runtime.model.parameters()]
+        pooled = np.zeros((batch.size, 4))
+        pooled[position_B >= 0] = parts[0][position_B[position_B >= 0], 0] if parts else 0
+        return np.concatenate([torch.cat(dense).numpy(), pooled.flatten()])
+
+    whole = gradient(probe=True)
+    draws = []
+    for step in range(400):
+        runtime.step_number = step  # the dice of a step depend on its number
+        draws.append(gradient(probe=False))
+    mean, error = np.mean(draws, axis=0), np.std(draws, axis=0) / np.sqrt(len(draws))
+    off = np.abs(mean - whole) / (error + 1e-9)
+    assert np.linalg.norm(whole) > 0
+    assert (np.max(off) < 4.5) == unbiased, np.max(off)
+    assert np.linalg.norm(np.std(draws, axis=0)) > 0 or action == "drop", "samples are really skipped"
+
+
+# Sources -------------------------------------------------------------------------------------------------------------
+
+FOLDER = Path(adaptive_rec.__file__).parent / "policies"
+ALLOWED = {"policy", "placement", "tracking", "kernels", "knobs", "errors", "policies"}
+
+
+@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.py")), ids=lambda path: path.name)
+def test_a_policy_is_one_short_file_of_plain_numpy(path: Path) -> None:
+    source = path.read_text()
+    assert source.count("\n") < 150
+    for node in ast.walk(ast.parse(source)):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        for name in names:
+            root, _, rest = name.partition(".")
+            assert root in {"__future__", "adaptive_rec", "numpy", "collections", "dataclasses", "math", "typing"}, name
+            assert root != "adaptive_rec" or rest.split(".")[0] in ALLOWED, name
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            assert node.func.id not in {"open", "print", "exec", "eval", "__import__"}
+
+
+def test_all_built_in_policies_are_in_the_folder_and_in_the_contract() -> None:
+    files = {path.stem for path in FOLDER.glob("*.py")} - {"__init__"}
+    assert files == set(BUILT_IN)
+    for name in BUILT_IN:
+        policy = load_policy(name)
+        assert policy.name == name
+        assert policy.exact == (name not in SKIPPING)
+
+
+def test_a_users_policy_is_trained_with_by_its_path(watch: Any) -> None:
+    seen = watch(USERS, "knobs.hot_budget_bytes=400")
+    store = seen.runtime.store
+    hot = np.flatnonzero(store.placement.slot_of_row >= 0)
+    assert hot.tolist() == list(range(store.device.capacities[0]))
+
+
+def test_the_synthetic_run_of_this_suite_is_deterministic(watch: Any) -> None:
+    one, other = (watch("slipstream", "knobs.action=drop", "knobs.prefetch_depth=4", device="late") for _ in range(2))
+    assert one.losses == other.losses
+    timing = {"host_to_device_bytes"}  # rows travel again or not, as the writer's thread is slow or quick
+    assert {k: v for k, v in one.totals.items() if k not in timing} == {k: v for k, v in other.totals.items() if k not in timing}
+
+
+def test_a_seed_that_differs_makes_another_run() -> None:
+    runs = [assemble(load_config(None, {}, ["data.table_rows=[5]", f"run.seed={seed}"])) for seed in (1, 2)]
+    assert not np.array_equal(*(run.store.export_table(0)[0] for run in runs))

@@ -1,0 +1,213 @@
+"""A checkpoint holds all that training needs to go on, and nothing half-written passes for one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from adaptive_rec import checkpoint
+from adaptive_rec.assemble import assemble
+from adaptive_rec.config import load_config
+from adaptive_rec.errors import CheckpointError
+from adaptive_rec.runtime import Runtime
+
+TINY = [
+    "policy.name=hybrid", "policy.split=always", "run.device=cpu", "run.threads=1", "run.precision=float64", "run.batch_size=16",
+    "run.steps=24", "data.table_rows=[40, 30, 7]", "data.dense_features=2", "data.synthetic.samples=800",
+    "data.synthetic.test_samples=16", "model.embedding_dim=4", "model.table_dims=[4, 2, 4]", "model.bottom_mlp=[8]",
+    "model.top_mlp=[8]", "optimizer.embedding=sgd", "optimizer.dense=SGD", "optimizer.warmup_steps=4", "optimizer.decay_start=10",
+    "optimizer.decay_steps=20", "knobs.reclassify_every=5", "knobs.hysteresis=0.0", "knobs.hot_budget_bytes=1500",
+]  # fmt: skip
+
+
+def build(*changes: str) -> Runtime:
+    return assemble(load_config(None, {}, [*TINY, *changes]))
+
+
+def run_to_end(runtime: Runtime) -> Runtime:
+    for _ in runtime.run():
+        pass
+    return runtime
+
+
+def state_of(runtime: Runtime) -> list[np.ndarray]:
+    tables = [part for table in range(len(runtime.store.space.tables)) for part in runtime.store.export_table(table)]
+    return tables + [parameter.detach().numpy() for parameter in runtime.model.parameters()]
+
+
+def assert_same(one: Runtime, other: Runtime, **tolerance: float) -> None:
+    for mine, theirs in zip(state_of(one), state_of(other), strict=True):
+        np.testing.assert_allclose(mine, theirs, **{"rtol": 0, "atol": 0, **tolerance})
+
+
+DENSE = {
+    "SGD": [],
+    "SGD with momentum": ["optimizer.dense_options={momentum = 0.9, nesterov = true}"],
+    "Adagrad": [],
+    "Adam": ["optimizer.dense_options={amsgrad = true}"],
+}
+
+
+@pytest.mark.parametrize("embedding", ["sgd", "rowwise_adagrad", "adagrad", "lazy_adam"])
+@pytest.mark.parametrize("dense", DENSE)
+def test_a_resumed_run_ends_where_a_straight_one_does(tmp_path: Path, embedding: str, dense: str) -> None:
+    """Stopped in mid-stream under hotline, gone on with under hotline with another budget: equal to plain steps throughout."""
+    optimizer = [f"optimizer.embedding={embedding}", f"optimizer.dense={dense.split()[0]}", *DENSE[dense]]
+    straight = run_to_end(build(*optimizer))
+
+    first = run_to_end(build(*optimizer, "policy.name=hotline", "run.steps=11"))
+    assert first.store.device.hot_rows > 0
+    folder = checkpoint.save(first, tmp_path)
+    second = build(*optimizer, "policy.name=hotline", "knobs.hot_budget_bytes=700")
+    checkpoint.load(second, folder)
+    assert (second.step_number, second.position) == (11, first.position)
+    assert_same(second, first)
+    run_to_end(second)
+
+    assert second.step_number == straight.step_number == 24
+    assert_same(second, straight, atol=1e-12)
+
+
+@pytest.mark.parametrize("policy", ["hybrid", "hotline", "device_only"])
+def test_a_resumed_run_places_rows_as_a_fresh_one_does(tmp_path: Path, policy: str) -> None:
+    first = run_to_end(build("run.steps=6"))
+    folder = checkpoint.save(first, tmp_path)
+    second = build(f"policy.name={policy}")
+    checkpoint.load(second, folder)
+    run_to_end(second)
+    assert (second.totals()["lookups_hot"] > 0) == (policy != "hybrid")
+    if policy == "device_only":
+        assert second.totals()["lookups_hot"] == second.totals()["lookups"]
+
+
+def test_saving_changes_nothing(tmp_path: Path) -> None:
+    runtime = run_to_end(build("policy.name=hotline", "run.steps=10", "optimizer.embedding=lazy_adam"))
+    before, placement = [part.copy() for part in state_of(runtime)], runtime.store.placement
+    checkpoint.save(runtime, tmp_path)
+    assert runtime.store.placement is placement
+    for mine, old in zip(state_of(runtime), before, strict=True):
+        assert np.array_equal(mine, old)
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    return checkpoint.save(run_to_end(build("run.steps=3", "optimizer.dense=Adam", "optimizer.embedding=adagrad")), tmp_path)
+
+
+def fresh() -> Runtime:
+    return build("optimizer.dense=Adam", "optimizer.embedding=adagrad")
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ("optimizer.embedding=sgd", "embedding_optimizer"),
+        ("optimizer.dense=SGD", "dense_optimizer"),
+        ("run.precision=float32", "precision"),
+        ("data.table_rows=[40, 30, 8]", "tables"),
+        ("model.table_dims=[4, 4, 4]", "tables"),
+    ],
+)
+def test_a_checkpoint_of_another_kind_is_refused_by_name(saved: Path, change: str, named: str) -> None:
+    with pytest.raises(CheckpointError, match=f"{named} of checkpoint .*{saved.name} must be"):
+        checkpoint.load(build("optimizer.dense=Adam", "optimizer.embedding=adagrad", change), saved)
+
+
+def test_another_shape_of_the_dense_part_is_refused(saved: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"top\.0\.weight"):
+        checkpoint.load(build("optimizer.dense=Adam", "optimizer.embedding=adagrad", "model.top_mlp=[9]"), saved)
+
+
+def test_another_format_is_refused_by_its_number(saved: Path) -> None:
+    edit(saved, format=2)
+    with pytest.raises(CheckpointError, match="format of checkpoint .* must be 1, got 2"):
+        checkpoint.load(fresh(), saved)
+
+
+def edit(saved: Path, **changes: Any) -> None:
+    path = saved / "checkpoint.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.mark.parametrize("name", ["checkpoint.json", "dense.safetensors", "table-0000.safetensors", "table-0002.safetensors"])
+@pytest.mark.parametrize("damage", ["missing", "empty", "truncated", "overwritten"])
+def test_damaged_files_are_told_as_a_checkpoint_that_cannot_be_read(saved: Path, name: str, damage: str) -> None:
+    path = saved / name
+    content = path.read_bytes()
+    if damage == "missing":
+        path.unlink()
+    else:
+        path.write_bytes({"empty": b"", "truncated": content[: len(content) // 2], "overwritten": b"\xff" * len(content)}[damage])
+    with pytest.raises(CheckpointError, match=saved.name):
+        checkpoint.load(fresh(), saved)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"step": None}, {"position": None}, {"position": {"epoch": 0, "page": 1}}],
+    ids=["no step", "no position", "unknown position"],
+)
+def test_a_description_that_makes_no_sense_cannot_be_read(saved: Path, changes: dict[str, Any]) -> None:
+    description = json.loads((saved / "checkpoint.json").read_text()) | changes
+    (saved / "checkpoint.json").write_text(json.dumps({key: value for key, value in description.items() if value is not None}))
+    with pytest.raises(CheckpointError, match=saved.name):
+        checkpoint.load(fresh(), saved)
+
+
+def test_a_description_that_is_no_table_cannot_be_read(saved: Path) -> None:
+    (saved / "checkpoint.json").write_text("[1, 2]")
+    with pytest.raises(CheckpointError, match=saved.name):
+        checkpoint.load(fresh(), saved)
+
+
+def test_the_newest_whole_checkpoint_is_found(tmp_path: Path) -> None:
+    assert checkpoint.newest(tmp_path) is None
+    assert checkpoint.newest(tmp_path / "absent") is None
+    runtime = build()
+    folders = []
+    for number in (9, 12, 100):
+        runtime.step_number = number
+        folders.append(checkpoint.save(runtime, tmp_path))
+    assert checkpoint.newest(tmp_path) == folders[-1], "step 100 is newer than step 12"
+    (folders[-1] / "checkpoint.json").unlink()
+    assert checkpoint.newest(tmp_path) == folders[1], "the description is written last: without it a folder is a draft"
+
+
+def test_a_save_that_fails_leaves_the_old_checkpoint_and_no_half_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = run_to_end(build("run.steps=3"))
+    old = checkpoint.save(runtime, tmp_path)
+    runtime.step_number = 4
+
+    def full(*arguments: Any, **options: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "save_torch", full)
+    with pytest.raises(CheckpointError, match=r"step-000000004 cannot be written.*No space left"):
+        checkpoint.save(runtime, tmp_path)
+    assert checkpoint.newest(tmp_path) == old
+    monkeypatch.undo()
+    assert checkpoint.newest(tmp_path) == old
+    assert checkpoint.save(runtime, tmp_path).name == "step-000000004", "the draft that was left is no obstacle"
+
+
+def test_a_step_saved_again_replaces_what_stood_there(tmp_path: Path) -> None:
+    runtime = run_to_end(build("run.steps=3"))
+    folder = checkpoint.save(runtime, tmp_path)
+    with torch.no_grad():
+        next(runtime.model.parameters()).fill_(0.5)
+    assert checkpoint.save(runtime, tmp_path) == folder
+    other = build()
+    checkpoint.load(other, folder)
+    assert bool((next(other.model.parameters()) == 0.5).all())
+    assert [path.name for path in tmp_path.iterdir()] == [folder.name]
+
+
+def test_a_folder_that_cannot_be_made_is_a_checkpoint_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(CheckpointError, match="cannot be written"):
+        checkpoint.save(build(), tmp_path / "file")

@@ -1,0 +1,160 @@
+"""The configuration: layers, suggestions, strictness, presets and the written reference."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adaptive_rec import config_reference
+from adaptive_rec.config import PRESETS_FOLDER, Config, leaves, load_config, presets, to_toml
+from adaptive_rec.errors import ConfigError
+
+VALUES = {
+    "run.steps": st.integers(0, 10_000),
+    "run.seed": st.integers(0, 2**31),
+    "data.shuffle": st.booleans(),
+    "data.source": st.sampled_from(["synthetic", "train.txt", "a b.tsv"]),
+    "data.synthetic.popular_ratio": st.floats(0, 1),
+    "model.top_mlp": st.lists(st.integers(1, 64), max_size=3).map(tuple),
+    "optimizer.embedding_lr": st.floats(1e-6, 1),
+    "knobs.action": st.sampled_from(["freeze", "drop", "subsample"]),
+    "knobs.hot_budget_bytes": st.integers(0, 1 << 40),
+}
+LAYER = st.fixed_dictionaries({}, optional=VALUES)
+
+
+def lookup(config: Config, key: str) -> object:
+    value: object = config
+    for part in key.split("."):
+        value = getattr(value, part)
+    return value
+
+
+@given(file=LAYER, environment=LAYER, settings=LAYER)
+def test_the_later_layer_wins(tmp_path_factory, file, environment, settings):
+    """Defaults < TOML file < environment < --set, key by key."""
+    path = tmp_path_factory.mktemp("config") / "run.toml"
+    path.write_text("\n".join(f"{key} = {config_reference.toml_value(value)}" for key, value in file.items()))
+    named = {
+        f"ADAPTIVE_REC_{key.upper().replace('.', '__')}": config_reference.toml_value(value)
+        for key, value in environment.items()
+    }
+    given_settings = [f"{key}={config_reference.toml_value(value)}" for key, value in settings.items()]
+    found = load_config(str(path), named, given_settings)
+    expected = {key: lookup(Config(), key) for key in VALUES} | file | environment | settings
+    assert {key: lookup(found, key) for key in VALUES} == expected
+
+
+@given(settings=LAYER)
+def test_the_resolved_configuration_gives_itself_again(tmp_path_factory, settings):
+    resolved = load_config(
+        "tiny", {}, [f"{key}={config_reference.toml_value(value)}" for key, value in settings.items()]
+    )
+    path = tmp_path_factory.mktemp("config") / "config.toml"
+    path.write_text(to_toml(resolved))
+    assert load_config(str(path), {}) == resolved
+
+
+def test_an_unknown_key_names_the_nearest_one_in_every_layer(tmp_path):
+    path = tmp_path / "run.toml"
+    path.write_text("[run]\nstpes = 5\n")
+    with pytest.raises(ConfigError, match=r"unknown key run\.stpes in .*run\.toml; did you mean run\.steps\?"):
+        load_config(str(path), {})
+    with pytest.raises(ConfigError, match=r"ADAPTIVE_REC_RUN__STPES; did you mean run\.steps\?"):
+        load_config(None, {"ADAPTIVE_REC_RUN__STPES": "5"})
+    with pytest.raises(ConfigError, match=r"in --set; did you mean run\.steps\?"):
+        load_config(None, {}, ["run.stpes=5"])
+    with pytest.raises(ConfigError, match=r"did you mean knobs\.alpha\?"):
+        load_config(None, {}, ["policy.alpha=0.5"])  # right name, wrong section
+    with pytest.raises(ConfigError, match=r"no preset or file named syntetic; did you mean synthetic\?"):
+        load_config("syntetic", {})
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "run.steps=true",  # a boolean is no number
+        "run.steps=1.5",
+        "run.steps='5'",
+        "run.steps=-1",
+        "data.shuffle=1",
+        "optimizer.embedding_lr=true",
+        "optimizer.embedding_lr=nan",
+        "optimizer.embedding_lr=inf",
+        "knobs.target_skip_ratio=nan",
+        "knobs.stale_threshold=serch",
+        "knobs.hot_budget_bytes=true",
+        "knobs.hot_budget_bytes=8 parsecs",
+        "knobs.hot_budget_bytes=-1",
+        "knobs.action=frees",
+        "data.train_range=[0.0, 0.95]",  # overlaps the held-out range
+        "data.feature_tables=[26]",
+        "model.table_dims=[16]",
+        "run=5",
+    ],
+)
+def test_wrong_values_are_refused_by_name(setting):
+    with pytest.raises(ConfigError, match=setting.partition("=")[0].rpartition(".")[2]):
+        load_config(None, {}, [setting])
+
+
+@pytest.mark.parametrize(
+    ("text", "size_bytes"), [("256MiB", 256 << 20), ("1.5 GiB", 3 << 29), ("10kB", 10_000), ("7", 7)]
+)
+def test_sizes_may_be_written_with_a_unit(text, size_bytes):
+    assert load_config(None, {}, [f"knobs.hot_budget_bytes={text}"]).knobs.hot_budget_bytes == size_bytes
+    assert load_config(None, {"ADAPTIVE_REC_KNOBS__HOT_BUDGET_BYTES": text}).knobs.hot_budget_bytes == size_bytes
+
+
+def test_broken_files_are_configuration_errors(tmp_path):
+    path = tmp_path / "broken.toml"
+    path.write_text("[run\n")
+    with pytest.raises(ConfigError, match="not valid TOML"):
+        load_config(str(path), {})
+    with pytest.raises(ConfigError, match="does not exist"):
+        load_config(str(tmp_path / "absent.toml"), {})
+
+
+@pytest.mark.parametrize("name", presets())
+def test_presets_load(name):
+    assert isinstance(load_config(name, {}), Config)
+
+
+def test_the_written_reference_is_in_step():
+    """base.toml is what the code says: `python -m adaptive_rec.config_reference > configs/base.toml`."""
+    text = (PRESETS_FOLDER / "base.toml").read_text()
+    assert text == config_reference.render_base()
+    assert load_config("base", {}) == Config()
+
+
+def test_the_reference_tells_unit_and_reason_of_every_key():
+    lines, written, told = config_reference.render_base().splitlines(), set[str](), ""
+    section = ""
+    comments: dict[str, str] = {}
+    for line in lines:
+        name, equals, _ = line.partition(" = ")
+        if line.startswith("#"):
+            told += line.removeprefix("#")
+        elif line.startswith("["):
+            section = line.strip("[]")
+        elif equals:
+            comments[f"{section}.{name}"] = told
+            written.add(f"{section}.{name}")
+        if not line.startswith("#"):
+            told = ""
+    fields = dict(leaves(Config))
+    assert written == set(fields)
+    for key, field in fields.items():
+        assert config_reference.unit_of(field), f"{key} has no unit"
+        assert field.description in comments[key], key
+        assert config_reference.unit_of(field) in comments[key], key
+
+
+def test_presets_say_numbers_only():
+    """A preset is data: nothing in it but sections of the tree (unknown keys are refused anyway)."""
+    for path in Path(PRESETS_FOLDER).glob("*.toml"):
+        assert set(tomllib.loads(path.read_text())) <= set(Config.model_fields), path.name
