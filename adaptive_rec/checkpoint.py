@@ -42,7 +42,7 @@ def save(runtime: Runtime, folder: Path) -> Path:
         (draft / "checkpoint.json").write_text(json.dumps(_description(runtime), indent=1))
         shutil.rmtree(target, ignore_errors=True)
         os.rename(draft, target)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         raise CheckpointError(f"checkpoint {target} cannot be written: {error}") from None
     return target
 

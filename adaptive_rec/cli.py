@@ -193,7 +193,9 @@ def run(config: Config, out: Path, resume: bool, as_json: bool) -> int:
 
         with compiling_shown(screen):
             source = config.data.source
-            screen.status("building tables" if source == "synthetic" else f"reading {source}, building tables")
+            screen.status(
+                "building tables" if source == "synthetic" else f"reading {Path(source).name}, building tables"
+            )
             training = TrainingRun(config, out, resume)
             signals.runtime = training.runtime
             screen.begin(training.runtime)

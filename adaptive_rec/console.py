@@ -97,8 +97,7 @@ class Screen:
     def show(self, event: Snapshot | Evaluation) -> None:
         """A snapshot moves the figures; an evaluation stands as a line of its own."""
         if not isinstance(event, Snapshot):
-            scored = f"on {count(event.quality.samples)} held-out samples"
-            self._say(f"step {whole(event.step)}   {quality_text(vars(event.quality))}   {scored}")
+            self._say(f"step {whole(event.step)}   {quality_text(vars(event.quality))}")
         elif self.pace.follow(event) and self.live is None:
             last = event.step >= event.steps_total or self._stopping
             if last or time.monotonic() - self._said_at >= PLAIN_EVERY_SECONDS:
@@ -152,7 +151,9 @@ class Screen:
         table.add_column(overflow="fold")
         for label, value in summary_lines(summary):
             table.add_row(label, value)
-        table.add_row("run directory", Text(str(out), style="bold"))
+        if self._stopping:
+            table.add_row("stopped", "before its end; --resume goes on from here")
+        table.add_row("directory", Text(str(out), style="bold"))
         self.console.print()
         self.console.print(table, soft_wrap=False, width=min(self.console.width, MAX_WIDTH))
 
@@ -214,17 +215,16 @@ def header(runtime: Runtime) -> str:
     tables = f"{len(space.tables)} tables, {count(space.rows)} rows x {dims}, {tables_size}"
     hot_tier = f"hot tier {size(runtime.store.device_bytes)}"
     name = f"[bold]{escape(config.policy.name)}[/] on {runtime.device}"
-    return " · ".join([name, tables, hot_tier, f"batch {whole(config.run.batch_size)}"])
+    return " · ".join([name, tables, hot_tier])
 
 
 def summary_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, RenderableType]]:
     """The summary as pairs of label and value."""
-    s, quality = summary, summary["eval"]
+    s = summary
     seen, trained, skips = s["samples_seen"], s["samples_trained"], s["action"] is not None
     action = f" ({s['action']})" if skips else ""
-    scored = f"{quality_text(quality)}   on {count(quality['samples'])} held-out samples"
     yield "policy", f"{s['policy']}{action}, seed {s['seed']}, {s['device']}, {s['precision']}"
-    yield "quality", Text(scored, style="bold green")
+    yield "quality", Text(quality_text(summary["eval"]), style="bold green")
     yield "trained", f"{count(trained)} of {count(seen)} samples seen, {whole(s['steps'])} steps"
     yield "speed", f"{count(s['samples_per_second'])} samples/s, {clock(s['seconds'])}"
     popular = f"{percent(s['popular_sample_ratio'])} of samples are popular (every lookup hot)"
@@ -257,7 +257,8 @@ def breakdown(stages: Mapping[str, float], seconds: float) -> Table:
 
 
 def quality_text(quality: Mapping[str, Any]) -> str:
-    return f"AUC {quality['auc']:.4f}   logloss {quality['logloss']:.4f}   calibration {quality['calibration']:.3f}"
+    auc, logloss, calibration = (f"{quality[name]:.4f}" for name in ("auc", "logloss", "calibration"))
+    return f"AUC {auc}  logloss {logloss}  calibration {calibration}  ({count(quality['samples'])} held out)"
 
 
 def whole(number: float) -> str:

@@ -114,13 +114,13 @@ class Observer:
             stale[:] = stale_H[first : first + len(stale)]
             first += len(stale)
 
-    def forget_samples(self) -> None:
-        """Drop the kept samples: their slots are about to mean other rows."""
-        self._sample_slots.clear()
-        self._sample_lengths.clear()
-
-    def end_window(self, decay: float, migration: Migration) -> None:
-        self.tracker.end_window(decay, migration)
-        self.forget_samples()
+    def begin_measuring(self) -> None:
+        """Forget all movement."""
         for monitor in self.store.device.monitors:
             monitor.begin_window()
+
+    def end_window(self, decay: float, migration: Migration) -> None:
+        """Let the counts fade, and drop the kept samples: their slots may mean other rows now."""
+        self.tracker.end_window(decay, migration)
+        self._sample_slots.clear()
+        self._sample_lengths.clear()

@@ -23,11 +23,16 @@ def fill_tiers(runtime: Runtime) -> None:
 
 
 def end_window(runtime: Runtime) -> None:
-    """Judge staleness on the window's probe steps, then move rows, then begin a new window."""
-    if runtime.policy.tracks_movement:
+    """Judge staleness on the window's probe steps, then move rows, then begin a new window.
+
+    The short first windows place rows only: they hold too few probe steps to tell which rows have settled.
+    """
+    full = runtime.step_number % runtime.knobs.reclassify_every == 0
+    if runtime.policy.tracks_movement and full:
         view = runtime.observer.movement_view(runtime.knobs, skipped_ratio(runtime))
         staleness = runtime.policy.find_stale(view)
         runtime.observer.set_stale(staleness.stale_H)
+        runtime.observer.begin_measuring()
         runtime.stale_threshold = staleness.threshold
     if runtime.policy.tracks_popularity:
         migration = migrate(runtime, runtime.knobs.max_moved_bytes)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors import SafetensorError
 
 from adaptive_rec import checkpoint
 from adaptive_rec.assemble import assemble
@@ -178,15 +179,19 @@ def test_the_newest_whole_checkpoint_is_found(tmp_path: Path) -> None:
     assert checkpoint.newest(tmp_path) == folders[1], "the description is written last: without it a folder is a draft"
 
 
-def test_a_save_that_fails_leaves_the_old_checkpoint_and_no_half_new_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("writer", "error"), [("save_torch", OSError), ("save_file", SafetensorError)])
+def test_a_save_that_fails_leaves_the_old_checkpoint_and_no_half_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writer: str, error: type[Exception]
+) -> None:
+    """The tensor library has an error of its own for a full disk."""
     runtime = run_to_end(build("run.steps=3"))
     old = checkpoint.save(runtime, tmp_path)
     runtime.step_number = 4
 
     def full(*arguments: Any, **options: Any) -> None:
-        raise OSError(28, "No space left on device")
+        raise error("No space left on device")
 
-    monkeypatch.setattr(checkpoint, "save_torch", full)
+    monkeypatch.setattr(checkpoint, writer, full)
     with pytest.raises(CheckpointError, match=r"step-000000004 cannot be written.*No space left"):
         checkpoint.save(runtime, tmp_path)
     assert checkpoint.newest(tmp_path) == old

@@ -211,7 +211,7 @@ def test_a_signal_ends_the_run_in_good_order(tmp_path, number):
     assert process.returncode == 128 + number
     summary = json.loads((out / "summary.json").read_text())
     assert (out / "checkpoints" / f"step-{summary['steps']:09d}" / "checkpoint.json").exists()
-    assert "run directory" in text
+    assert "stopped" in text
 
 
 def test_a_second_signal_ends_it_at_once(tmp_path):
@@ -237,7 +237,7 @@ def test_detach_returns_while_the_run_goes_on(tmp_path):
         assert not (out / "summary.json").exists()
         os.kill(told["pid"], signal.SIGTERM)
     wait_for((out / "summary.json").exists)
-    wait_for(lambda: "run directory" in (out / "log.txt").read_text())
+    wait_for(lambda: "directory" in (out / "log.txt").read_text())
     assert list(out.parent.iterdir()) == [out]
 
 

@@ -307,8 +307,8 @@ def test_the_hot_set_follows_a_sudden_drift_within_two_windows() -> None:
         "policy.split=never", f"run.steps={window * (jump + 4)}", f"run.batch_size={batch}", f"knobs.reclassify_every={window}",
         "data.table_rows=[3000, 2000, 1000, 500]", f"data.synthetic.samples={window * batch * 12}",
         "data.synthetic.head_ratio=0.02", "data.synthetic.popular_ratio=0.6",
-        f"data.synthetic.sudden_drift_at={window * batch * jump}", "run.precision=float32", "knobs.hot_budget_bytes=16000", f"knobs.report_every={window}",
-        "knobs.hysteresis=0.1", "knobs.sample_ratio=0.5",
+        f"data.synthetic.sudden_drift_at={window * batch * jump}", "run.precision=float32",
+        "knobs.hot_budget_bytes=16000", f"knobs.report_every={window}", "knobs.hysteresis=0.1", "knobs.sample_ratio=0.5",
     )  # fmt: skip
     ratios = [snapshot.hot_lookup_ratio for snapshot in stepping(runtime)]
     level = ratios[jump - 1]

@@ -38,6 +38,7 @@ class SeenStep:
     plan: StepPlan
     probe: bool
     popular: list[bool]
+    hot_U: NDArray[np.bool_]
     capacities: list[int]
     hot_rows: list[int]
     device_bytes: int
@@ -105,10 +106,9 @@ def watch(memory_source: Any, monkeypatch: pytest.MonkeyPatch) -> Watch:
             tier = runtime.store.device
             hot = [len(tier.hot_slots(pool)) for pool in range(len(tier.capacities))]
             budget = runtime.knobs.hot_budget_bytes
-            popular = popular_by_hand(work, runtime)
-            seen.steps.append(
-                SeenStep(work.batch, made, probe, popular, tier.capacities, hot, runtime.store.device_bytes, budget)
-            )
+            popular, taken = popular_by_hand(work, runtime), runtime.store.device_bytes
+            step = SeenStep(work.batch, made, probe, popular, work.hot_U.copy(), tier.capacities, hot, taken, budget)
+            seen.steps.append(step)
             return made
 
         monkeypatch.setattr(runtime, "plan", watched_plan)
