@@ -88,13 +88,23 @@ class Batch:
 
 def check_batch(batch: Batch, tables: tuple[TableSpec, ...], features: tuple[FeatureSpec, ...]) -> None:
     """Raise DataError when a batch's shapes disagree or an id lies outside its table."""
-    bags = batch.size * len(features)
+    check_shapes(batch, len(features))
+    check_ids(batch, tables, features)
+
+
+def check_shapes(batch: Batch, features: int) -> None:
+    """Raise DataError when a batch's shapes disagree."""
+    bags = batch.size * features
     if len(batch.offsets) != bags + 1:
         raise DataError(f"offsets must have samples * features + 1 = {bags + 1} entries, got {len(batch.offsets)}")
     if len(batch.dense_BX) != batch.size:
         raise DataError(f"dense features must have {batch.size} samples like the labels, got {len(batch.dense_BX)}")
     if batch.offsets[0] != 0 or batch.offsets[-1] != batch.lookups or np.any(np.diff(batch.offsets) < 0):
         raise DataError(f"offsets must rise from 0 to the number of lookups, {batch.lookups}")
+
+
+def check_ids(batch: Batch, tables: tuple[TableSpec, ...], features: tuple[FeatureSpec, ...]) -> None:
+    """Raise DataError for the first id that lies outside its table."""
     rows_F = np.array([tables[f.table].rows for f in features], dtype=np.int64)
     lengths = np.diff(batch.offsets)
     limit_N = np.repeat(np.tile(rows_F, batch.size), lengths)

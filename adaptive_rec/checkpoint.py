@@ -31,6 +31,8 @@ FORMAT = 1
 def save(runtime: Runtime, folder: Path) -> Path:
     """Write a checkpoint of the run as it stands; it becomes visible whole or not at all."""
     target = folder / f"step-{runtime.step_number:09d}"
+    if (target / "checkpoint.json").exists():
+        return target  # a run that was resumed with nothing left to do
     draft = folder / f".{target.name}.draft"
     try:
         shutil.rmtree(draft, ignore_errors=True)
@@ -40,7 +42,6 @@ def save(runtime: Runtime, folder: Path) -> Path:
             save_file({"weight": weights, "optimizer_state": state}, draft / f"table-{index:04d}.safetensors")
         save_torch(_dense_tensors(runtime), draft / "dense.safetensors")
         (draft / "checkpoint.json").write_text(json.dumps(_description(runtime), indent=1))
-        shutil.rmtree(target, ignore_errors=True)
         os.rename(draft, target)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"checkpoint {target} cannot be written: {error}") from None

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.batch import Batch, check_batch
+from adaptive_rec.batch import Batch, check_ids, check_shapes
 from adaptive_rec.kernels import cpu
 from adaptive_rec.placement import Placement, RowSpace
 
@@ -21,6 +21,7 @@ class ClassifiedBatch:
     def __init__(self, batch: Batch, space: RowSpace) -> None:
         self.batch = batch
         self.space = space
+        check_shapes(batch, len(space.features))
         lookups = batch.lookups
         size = 1 << max(4, (2 * lookups - 1).bit_length())
         distinct_N = np.empty(lookups, dtype=np.int64)
@@ -44,7 +45,7 @@ class ClassifiedBatch:
             self.pool_ends,
         )
         if distinct < 0:
-            check_batch(batch, space.tables, space.features)
+            check_ids(batch, space.tables, space.features)
         np.maximum.accumulate(self.pool_ends, out=self.pool_ends)  # a pool that no feature reads ends where it begins
         self.distinct_U: NDArray[np.int64] = distinct_N[:distinct]
         self.segments_U1: NDArray[np.int64] = segments_N1[: distinct + 1]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,6 +26,7 @@ class Evaluation:
 def evaluate(runtime: Runtime) -> Evaluation:
     """Score the model as it stands on the held-out range."""
     settings = runtime.config.eval
+    traffic = replace(runtime.store.traffic)
     runtime.model.eval()
     labels, logits = [], []
     for batch in runtime.source.test_batches(settings.batch_size, settings.max_samples):
@@ -35,6 +36,7 @@ def evaluate(runtime: Runtime) -> Evaluation:
         pooled = runtime.store.gather(work, samples, popular=bool(work.popular_B.all()))
         labels.append(batch.labels_B)
         logits.append(runtime.logits(batch, samples, pooled).cpu().numpy())
+    runtime.store.traffic = traffic  # the counters speak of training
     if not labels:
         raise DataError("the held-out range must hold at least one sample, got 0; widen data.test_range")
     return Evaluation(runtime.step_number, quality(np.concatenate(labels), np.concatenate(logits)))

@@ -85,6 +85,9 @@ class Knobs(Frozen):
         gt=0,
         le=1,
     )
+    min_probe_touches: PositiveInt = knob(
+        3, "probe steps", "Probe steps of a window that must have touched a hot row before its movement says anything."
+    )
     prefetch_depth: int = knob(
         2, "batches", "Batches read and classified ahead of the step; 0 does it in line.", ge=0, le=64
     )

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.knobs import Knobs
-from adaptive_rec.placement import Migration
 from adaptive_rec.policy import AccessView, MovementView
 from adaptive_rec.tracking.count_min import CountMinSketch, width_for
 from adaptive_rec.tracking.popularity import PopularityTracker
@@ -95,14 +94,16 @@ class Observer:
         for monitor, weights in zip(device.monitors, device.weights, strict=True):
             movement.append(monitor.movement(knobs.stale_metric, weights).double().cpu().numpy())
             touches.append(monitor.touches_H.cpu().numpy().astype(np.int64))
-        movement_H = np.concatenate(movement)
+        touches_H = np.concatenate(touches)
+        known_H = touches_H >= knobs.min_probe_touches
+        movement_H = np.where(known_H, np.concatenate(movement), np.inf)
         lengths = np.concatenate([np.empty(0, dtype=np.int64), *self._sample_lengths])
         slots = np.concatenate([np.empty(0, dtype=np.int64), *self._sample_slots])
         return MovementView(
             knobs=knobs,
             stale_H=np.concatenate(device.stale),
             movement_H=movement_H,
-            touches_H=np.concatenate(touches),
+            touches_H=np.where(known_H, touches_H, 0),
             sample_movement_L=movement_H[slots],
             sample_offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
             skipped_ratio=skipped_ratio,
@@ -115,12 +116,12 @@ class Observer:
             first += len(stale)
 
     def begin_measuring(self) -> None:
-        """Forget all movement."""
+        """Forget all movement, and the samples kept with it."""
         for monitor in self.store.device.monitors:
             monitor.begin_window()
+        self.forget_samples()
 
-    def end_window(self, decay: float, migration: Migration) -> None:
-        """Let the counts fade, and drop the kept samples: their slots may mean other rows now."""
-        self.tracker.end_window(decay, migration)
+    def forget_samples(self) -> None:
+        """Drop the kept samples: their slots may mean other rows now."""
         self._sample_slots.clear()
         self._sample_lengths.clear()

@@ -87,9 +87,10 @@ class MovementView:
     stale_H: NDArray[np.bool_]
     """Present class of each slot."""
     movement_H: NDArray[np.float64]
-    """Net movement over the window's probe steps, infinite where a row was not touched on one."""
+    """Net movement over the window's probe steps, infinite where it is unknown: fewer than `min_probe_touches` of them
+    touched the row."""
     touches_H: NDArray[np.int64]
-    """Probe steps that touched the row."""
+    """Probe steps that touched the row; 0 where its movement is unknown."""
     sample_movement_L: NDArray[np.float64]
     """Movement of every lookup of some popular samples of the window's probe steps, sample after sample."""
     sample_offsets: NDArray[np.int64]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import resource
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -43,7 +44,7 @@ class TrainingRun:
         """Train; yield snapshots and evaluations after they are written to ``metrics.jsonl``."""
         with open(self.out / "metrics.jsonl", "a", encoding="utf-8") as metrics:
             for event in self.runtime.run():
-                metrics.write(json.dumps(_line(event)) + "\n")
+                metrics.write(_json(_line(event)) + "\n")
                 metrics.flush()
                 yield event
 
@@ -52,7 +53,7 @@ class TrainingRun:
         seconds = self.runtime.recorder.seconds
         checkpoint.save(self.runtime, self.out / "checkpoints")
         summary = self.summary(seconds, evaluate(self.runtime))
-        (self.out / "summary.json").write_text(json.dumps(summary, indent=1) + "\n", encoding="utf-8")
+        (self.out / "summary.json").write_text(_json(summary, indent=1) + "\n", encoding="utf-8")
         return summary
 
     def summary(self, seconds: float, evaluation: Evaluation) -> dict[str, Any]:
@@ -100,6 +101,17 @@ def evaluate_run(run: Path) -> Evaluation:
     runtime = assemble(load_config(str(run / "config.toml"), {}))
     checkpoint.load(runtime, found)
     return evaluate(runtime)
+
+
+def _json(values: dict[str, Any], indent: int | None = None) -> str:
+    """JSON with null for what is no number, such as the AUC where one class occurs."""
+    return json.dumps(_nulls(values), indent=indent, allow_nan=False)
+
+
+def _nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _nulls(part) for key, part in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _line(event: Snapshot | Evaluation) -> dict[str, Any]:

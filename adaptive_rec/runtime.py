@@ -80,13 +80,13 @@ class Runtime:
                     break
         finally:
             pipeline.close()
-            self.store.settle()
+            self.store.close()
         if self.step_number % self.knobs.report_every:
-            yield self.snapshot()
+            yield self.report()
 
     def step(self, work: ClassifiedBatch) -> None:
         """One mini-batch: plan, gather and execute, update, observe. Loading and classifying came before."""
-        probe = not self.policy.exact and self.uniform("probe") < self.knobs.probe_ratio
+        probe = not self.policy.exact and self.random("probe").random() < self.knobs.probe_ratio
         with self.times("plan"):
             plan = self.plan(work, probe)
         gradients, position_B = self.execute(work, plan)
@@ -98,19 +98,14 @@ class Runtime:
 
     def boundary(self) -> Iterator[Snapshot | Evaluation]:
         """Between two steps: new knob values, a new placement, something to report."""
+        budget_bytes = self.knobs.hot_budget_bytes
         for changes in self.mailbox.drain():
             self.knobs = self.knobs.changed(changes)
-        if self.window_ends():
+        if self.window_ends() or self.knobs.hot_budget_bytes != budget_bytes:
             with self.times("reclassify"):
                 end_window(self)
         if self.step_number % self.knobs.report_every == 0:
-            snapshot = self.snapshot()
-            self.mailbox.publish(snapshot)
-            if not math.isfinite(snapshot.loss):
-                raise TrainingError(
-                    f"the loss must stay finite, got {snapshot.loss} by step {self.step_number}; lower the learning rates"
-                )
-            yield snapshot
+            yield self.report()
         every = self.config.eval.every_steps
         if every and self.step_number % every == 0:
             with self.recorder.paused():
@@ -123,8 +118,8 @@ class Runtime:
             self.config.policy.split == "auto" and self.device.type != "cpu"
         )
         stale_U = self.observer.stale_rows(work)
-        random = np.random.Generator(np.random.Philox(key=[self.config.run.seed, self.step_number]))
-        view = BatchView(self.step_number, split and self.policy.tracks_popularity, self.knobs, work, stale_U, random)
+        split = split and self.policy.tracks_popularity
+        view = BatchView(self.step_number, split, self.knobs, work, stale_U, self.random("plan"))
         return StepPlan(whole_or_split(view)) if probe else self.policy.plan(view)
 
     def execute(self, work: ClassifiedBatch, plan: StepPlan) -> tuple[list[Tensor], NDArray[np.int64]]:
@@ -212,8 +207,9 @@ class Runtime:
         """All counters of the run."""
         return {**asdict(self.counters), **asdict(self.store.traffic), "loss_sum": float(self.loss_sum)}
 
-    def snapshot(self) -> Snapshot:
-        return self.recorder.snapshot(
+    def report(self) -> Snapshot:
+        """Publish where the run stands; a loss that is no number ends the run."""
+        snapshot = self.recorder.snapshot(
             self.totals(),
             step=self.step_number,
             steps_total=self.steps_total,
@@ -222,6 +218,12 @@ class Runtime:
             placement_version=self.store.placement.version,
             stale_threshold=self.stale_threshold,
         )
+        self.mailbox.publish(snapshot)
+        if not math.isfinite(snapshot.loss):
+            raise TrainingError(
+                f"the loss must stay finite, got {snapshot.loss} by step {self.step_number}; lower the learning rates"
+            )
+        return snapshot
 
     @property
     def steps_total(self) -> int:
@@ -230,10 +232,10 @@ class Runtime:
         in_stream = self.source.epochs * -(-self.source.train_samples // size)
         return min(in_stream, self.config.run.steps or in_stream)
 
-    def uniform(self, purpose: str) -> float:
-        """A number in [0, 1) drawn from the seed, the step and a purpose."""
+    def random(self, purpose: str) -> np.random.Generator:
+        """Dice of their own for each seed, step and purpose (its first eight letters)."""
         key = [self.config.run.seed, int.from_bytes(purpose.encode()[:8], "little")]
-        return float(np.random.Generator(np.random.Philox(counter=self.step_number, key=key)).random())
+        return np.random.Generator(np.random.Philox(counter=[0, self.step_number, 0, 0], key=key))
 
     def to_device(self, values_B: NDArray[np.floating], samples: NDArray[np.int64]) -> Tensor:
         part = values_B if len(samples) == len(values_B) else values_B[samples]

@@ -110,7 +110,7 @@ class Recorder:
             skipped_row_update_ratio=ratio(
                 gain["row_updates_skipped"], gain["row_updates"] + gain["row_updates_skipped"]
             ),
-            totals=now,
+            totals=dict(now),
             **state,
         )
 

@@ -32,11 +32,12 @@ def end_window(runtime: Runtime) -> None:
         view = runtime.observer.movement_view(runtime.knobs, skipped_ratio(runtime))
         staleness = runtime.policy.find_stale(view)
         runtime.observer.set_stale(staleness.stale_H)
-        runtime.observer.begin_measuring()
         runtime.stale_threshold = staleness.threshold
+        runtime.observer.begin_measuring()
     if runtime.policy.tracks_popularity:
         migration = migrate(runtime, runtime.knobs.max_moved_bytes)
-        runtime.observer.end_window(runtime.knobs.decay, migration)
+        runtime.observer.tracker.end_window(runtime.knobs.decay, migration)
+        runtime.observer.forget_samples()
 
 
 def skipped_ratio(runtime: Runtime) -> float:

@@ -3,7 +3,7 @@
 Paper: Ebrahimzadeh Maboud et al., "Efficient Training of Recommender Models through Popularity-Based Skipping of Stale
 Embeddings" (arXiv 2404.04270). As there: movement is the largest component's, a threshold is searched so that a wanted
 share is skipped, a sample is skipped when at least alpha of its lookups are stale. What we do better: hot rows are found
-online; a row that was not touched is unknown, not stale; staleness is judged in every window on probe steps that skip
+online; a row that was hardly touched is unknown, not stale; staleness is judged in every window on probe steps that skip
 nothing, so a row whose target moves comes back. The paper's text freezes rows (`freeze`), its released code drops samples
 (`drop`); `subsample` keeps such a sample now and then at a higher weight, so that the expected gradient stays.
 """
@@ -36,13 +36,12 @@ class Slipstream(Hotline):
         threshold = view.knobs.stale_threshold
         if threshold == "search":
             threshold = self._search(view) if view.knobs.target_skip_ratio else 0.0
-        judged_H = view.touches_H > 0
-        return Staleness(np.where(judged_H, view.movement_H < threshold, view.stale_H), float(threshold))
+        return Staleness(view.movement_H < threshold, float(threshold))
 
     def _search(self, view: MovementView) -> float:
         """The threshold that would have marked the wanted share, raised or lowered by what past windows really skipped.
 
-        Rows that a window's probe steps did not touch keep their class, so a threshold marks less of the next window.
+        Rows that a window's probe steps hardly touched are not stale, so a threshold marks less of the next window.
         """
         if view.stale_H.any():
             self._correction = float(

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command line does, before torch loads OpenMP
 
-from adaptive_rec.batch import Batch, FeatureSpec, Position, TableSpec  # noqa: E402
+from adaptive_rec.batch import Batch, FeatureSpec, Position, TableSpec
 
 
 def test_data_folder() -> Path:

@@ -120,9 +120,7 @@ def test_policies_and_service_import_no_more_than_they_may(module: str) -> None:
 
 
 def test_only_the_service_imports_web_libraries() -> None:
-    users = {
-        name for name, tree in SOURCES.items() if {i.split(".")[0] for i in imports(tree)} & SERVICE_LIBRARIES
-    }
+    users = {name for name, tree in SOURCES.items() if {i.split(".")[0] for i in imports(tree)} & SERVICE_LIBRARIES}
     assert not {name for name in users if name.split(".")[0] != "service"}
 
 
@@ -146,7 +144,9 @@ def test_nothing_runs_text_as_code_or_through_a_shell(module: str) -> None:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             called = ast.unparse(node.func)
-            assert called not in {"eval", "exec", "compile", "os.system", "os.popen", "torch.load", "torch.save"}, called
+            assert called not in {"eval", "exec", "compile", "os.system", "os.popen", "torch.load", "torch.save"}, (
+                called
+            )
             assert not {k.arg for k in node.keywords} & {"shell", "allow_pickle"}, called
 
 

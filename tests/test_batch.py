@@ -14,7 +14,12 @@ from adaptive_rec.errors import DataError
 from adaptive_rec.placement import Placement, RowSpace
 
 TABLES = (TableSpec("users", 5, 8), TableSpec("items", 7, 4), TableSpec("places", 3, 8))
-FEATURES = (FeatureSpec("viewer", 0), FeatureSpec("viewed", 1, "mean"), FeatureSpec("bought", 1), FeatureSpec("city", 2))
+FEATURES = (
+    FeatureSpec("viewer", 0),
+    FeatureSpec("viewed", 1, "mean"),
+    FeatureSpec("bought", 1),
+    FeatureSpec("city", 2),
+)
 
 
 def jagged() -> Batch:
@@ -44,7 +49,9 @@ def test_a_sound_batch_passes() -> None:
         (8, 1 << 40, ["table places", "[0, 3)", f"got {1 << 40}", "sample 1", "feature city"]),
     ],
 )
-def test_an_id_outside_its_table_is_named_with_table_size_sample_and_feature(lookup: int, value: int, words: list[str]) -> None:
+def test_an_id_outside_its_table_is_named_with_table_size_sample_and_feature(
+    lookup: int, value: int, words: list[str]
+) -> None:
     with pytest.raises(DataError) as raised:
         check_batch(with_id(lookup, value), TABLES, FEATURES)
     assert not [word for word in words if word not in str(raised.value)], str(raised.value)
@@ -72,7 +79,9 @@ def test_disagreeing_shapes_are_refused(changes: dict[str, Any], rule: str) -> N
 
 
 def test_one_hot_batches_have_one_id_for_each_bag() -> None:
-    batch = Batch.one_hot(np.zeros((2, 1), np.float32), np.array([[1, 2], [3, 4]], dtype=np.int32), np.ones(2, np.float32))
+    batch = Batch.one_hot(
+        np.zeros((2, 1), np.float32), np.array([[1, 2], [3, 4]], dtype=np.int32), np.ones(2, np.float32)
+    )
     assert (batch.size, batch.lookups) == (2, 4)
     assert batch.ids_N.dtype == np.int64
     assert batch.offsets.tolist() == [0, 1, 2, 3, 4]

@@ -14,7 +14,9 @@ from adaptive_rec.metrics import auc, quality
 sklearn = pytest.importorskip("sklearn.metrics")
 
 # Few different scores, so that ties are common; a few far ones.
-scored = st.lists(st.tuples(st.booleans(), st.sampled_from([-3.0, -1.0, 0.0, 1e-9, 0.5, 2.0, 40.0])), min_size=2, max_size=60)
+scored = st.lists(
+    st.tuples(st.booleans(), st.sampled_from([-3.0, -1.0, 0.0, 1e-9, 0.5, 2.0, 40.0])), min_size=2, max_size=60
+)
 
 
 @settings(max_examples=200, deadline=None)
@@ -54,7 +56,9 @@ def test_quality_equals_the_formulas(seed: int, samples: int) -> None:
     assert found.samples == samples
     assert found.logloss == pytest.approx(sklearn.log_loss(labels, p), rel=1e-9)
     assert found.logloss == pytest.approx(-np.mean(labels * np.log(p) + (1 - labels) * np.log(1 - p)), rel=1e-9)
-    assert found.normalized_entropy == pytest.approx(found.logloss / -(base * np.log(base) + (1 - base) * np.log(1 - base)))
+    assert found.normalized_entropy == pytest.approx(
+        found.logloss / -(base * np.log(base) + (1 - base) * np.log(1 - base))
+    )
     assert found.calibration == pytest.approx(p.mean() / base)
     assert found.accuracy == sklearn.accuracy_score(labels, p > 0.5)
     assert found.auc == pytest.approx(sklearn.roc_auc_score(labels, logits), abs=1e-12)

@@ -31,7 +31,13 @@ class WatchedStore(DirectStore):
 
     def __init__(self) -> None:
         super().__init__(
-            RowSpace.of(TABLES, FEATURES), RowRule(cpu.SGD, 0, 0, 0), 1, torch.float64, torch.device("cpu"), 8 * 2 * 5, False
+            RowSpace.of(TABLES, FEATURES),
+            RowRule(cpu.SGD, 0, 0, 0),
+            1,
+            torch.float64,
+            torch.device("cpu"),
+            8 * 2 * 5,
+            False,
         )
         self.ready: list[tuple[int, str]] = []
         self.progress = threading.Condition()
@@ -48,7 +54,9 @@ class WatchedStore(DirectStore):
 
 def numbered(count: int) -> list[Batch]:
     return [
-        Batch.one_hot(np.full((2, 1), k, np.float32), np.array([[k % 10], [3]]), np.zeros(2, np.float32), Position(0, 0, k + 1))
+        Batch.one_hot(
+            np.full((2, 1), k, np.float32), np.array([[k % 10], [3]]), np.zeros(2, np.float32), Position(0, 0, k + 1)
+        )
         for k in range(count)
     ]
 
@@ -133,7 +141,9 @@ def test_a_migration_after_prefetching_is_seen_by_the_step(depth: int) -> None:
 def test_a_batch_is_not_classified_again_without_need(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
     original = ClassifiedBatch.classify
-    monkeypatch.setattr(ClassifiedBatch, "classify", lambda work, placement: (calls.append(1), original(work, placement)))
+    monkeypatch.setattr(
+        ClassifiedBatch, "classify", lambda work, placement: (calls.append(1), original(work, placement))
+    )
     pipeline = pipe(iter(numbered(8)), WatchedStore(), 2)
     assert len(list(pipeline)) == 8
     pipeline.close()

@@ -28,7 +28,6 @@ TINY = [
 ]  # fmt: skip
 
 
-LAST_REPORT = pytest.mark.xfail(reason="the last snapshot, of fewer steps than report_every, is neither published nor checked")
 
 
 def build(*changes: str, device: str = "direct", source: Any = None) -> Runtime:
@@ -176,7 +175,7 @@ def test_rows_are_placed_at_the_end_of_the_first_short_window() -> None:
     assert versions[14:16] == [1, 2]
 
 
-@pytest.mark.parametrize("steps", [6, pytest.param(7, marks=LAST_REPORT)])
+@pytest.mark.parametrize("steps", [6, 7])
 def test_the_mailbox_shows_the_newest_snapshot(steps: int) -> None:
     runtime = build(f"run.steps={steps}", "knobs.report_every=3")
     seen = []
@@ -217,7 +216,6 @@ def test_a_loss_that_is_no_number_stops_the_run_and_names_the_step(
         list(runtime.run())
 
 
-@LAST_REPORT
 def test_a_loss_that_goes_wrong_after_the_last_report_stops_the_run_too(memory_source: Any) -> None:
     runtime = build("knobs.report_every=15", "run.steps=0", source=poisoned(memory_source, at=18))
     with pytest.raises(TrainingError, match="got nan by step 20"):
@@ -257,7 +255,9 @@ def is_stale(runtime: Runtime, row: int) -> bool:
 
 @pytest.mark.parametrize("device", ["direct", "late"])
 @pytest.mark.parametrize("action", ["freeze", "drop", "subsample"])
-def test_a_stale_row_whose_effect_jumps_is_live_again_within_two_windows(memory_source: Any, action: str, device: str) -> None:
+def test_a_stale_row_whose_effect_jumps_is_live_again_within_two_windows(
+    memory_source: Any, action: str, device: str
+) -> None:
     """A row that is frozen, or whose samples are dropped, moves on probe steps only; they alone must bring it back."""
     jump_at = 10 * WINDOW
     runtime = build(

@@ -24,8 +24,11 @@ from adaptive_rec.embedding.streams import Streams, Upload
 from adaptive_rec.kernels import cpu
 from adaptive_rec.placement import RowSpace
 
+_PENDING_LIMIT = 32
+"""Host updates that may be under way."""
+
 _LOG_LIMIT = 128
-"""Updates whose rows are remembered: more than the deepest prefetch."""
+"""Updates whose rows are remembered: more than the deepest prefetch and the updates under way."""
 
 
 @dataclass
@@ -177,6 +180,8 @@ class StagedStore(EmbeddingStore):
             travelling.append((part.host_rows, active_C, home_CD, event))
             self.count_updates(int(np.count_nonzero(active_U)), touched_U, source_U)
         self._pending.append(self._writer.submit(self._write_back, travelling, update))
+        if len(self._pending) > _PENDING_LIMIT:
+            self._pending.popleft().result()
         work.staged = None
 
     def _sum_segments(self, work: ClassifiedBatch, update: RowUpdate, pool: int) -> tuple[Tensor, NDArray[np.bool_]]:

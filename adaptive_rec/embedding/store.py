@@ -135,6 +135,10 @@ class EmbeddingStore(ABC):
         self.traffic.row_updates_skipped += int(np.count_nonzero(touched_U)) - updated
         self.traffic.hot_row_updates += int(np.count_nonzero(touched_U & (source_U >= 0)))
 
+    def close(self) -> None:
+        """End what runs beside the training thread. Rows can still be read."""
+        self.settle()
+
     # Between steps ---------------------------------------------------------------------------------------------------
 
     def migrate(self, migration: Migration) -> None:

@@ -44,7 +44,9 @@ def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def make_store(kind: str, shape: str = "mixed", rule: str = "adagrad", budget_bytes: int = 0, monitored: bool = False) -> Any:
+def make_store(
+    kind: str, shape: str = "mixed", rule: str = "adagrad", budget_bytes: int = 0, monitored: bool = False
+) -> Any:
     space = RowSpace.of(*SHAPES[shape])
     row_rule = RowRule(RULES[rule], 1e-8, 0.9, 0.999)
     if kind == "direct":
@@ -128,7 +130,10 @@ class PlainTables:
 
     def bag(self, batch: Batch, sample: int, feature: int) -> list[int]:
         bag = sample * len(self.space.features) + feature
-        return [int(self.space.feature_first_row[feature] + i) for i in batch.ids_N[batch.offsets[bag] : batch.offsets[bag + 1]]]
+        return [
+            int(self.space.feature_first_row[feature] + i)
+            for i in batch.ids_N[batch.offsets[bag] : batch.offsets[bag + 1]]
+        ]
 
     def divisor(self, feature: int, bag: list[int]) -> int:
         return max(1, len(bag)) if self.space.mean_F[feature] else 1
@@ -139,7 +144,9 @@ class PlainTables:
         for line, sample in enumerate(samples):
             for column, feature in enumerate(spec.features):
                 bag = self.bag(batch, sample, feature)
-                out[line, column] = sum((self.rows[row][0] for row in bag), np.zeros(spec.dim)) / self.divisor(feature, bag)
+                out[line, column] = sum((self.rows[row][0] for row in bag), np.zeros(spec.dim)) / self.divisor(
+                    feature, bag
+                )
         return out
 
     def apply(self, work: ClassifiedBatch, samples: Any, update: RowUpdate) -> None:
@@ -156,7 +163,9 @@ class PlainTables:
         for row, gradient in sums.items():
             if row not in frozen:
                 rule = self.rule
-                reference.apply_row(rule.code, LR, rule.eps, rule.beta1, rule.beta2, update.step, *self.rows[row], gradient)
+                reference.apply_row(
+                    rule.code, LR, rule.eps, rule.beta1, rule.beta2, update.step, *self.rows[row], gradient
+                )
 
     def export(self) -> list[np.ndarray]:
         parts = []
@@ -295,7 +304,9 @@ def test_without_a_budget_nothing_can_be_hot(kind: str) -> None:
     before = export(store)
     train(store, prepare(store, random_batch(store.space, random)), 1, random)
     assert store.device.hot_rows == 0
-    assert any(not np.array_equal(mine, old) for mine, old in zip(export(store), before, strict=True)), "cold rows are trained"
+    assert any(not np.array_equal(mine, old) for mine, old in zip(export(store), before, strict=True)), (
+        "cold rows are trained"
+    )
 
 
 @st.composite
@@ -305,7 +316,11 @@ def pools_and_budget(draw: Any) -> tuple[RowSpace, list[int], int]:
     reading = draw(st.lists(st.integers(0, len(tables) - 1), min_size=1, max_size=8))
     space = RowSpace.of(tables, tuple(FeatureSpec(f"F{i}", table) for i, table in enumerate(reading)))
     rule = RowRule(draw(st.sampled_from(list(RULES.values()))), 1e-8, 0.9, 0.999)
-    return space, row_bytes(space, rule, draw(st.sampled_from([4, 8])), draw(st.booleans())), draw(st.integers(0, 200_000))
+    return (
+        space,
+        row_bytes(space, rule, draw(st.sampled_from([4, 8])), draw(st.booleans())),
+        draw(st.integers(0, 200_000)),
+    )
 
 
 @settings(max_examples=300, deadline=None)
@@ -340,7 +355,8 @@ def test_a_staged_batch_sends_each_distinct_cold_row_once_in_each_direction() ->
         work = prepare(store, random_batch(store.space, random))
         before = (store.traffic.host_to_device_bytes, store.traffic.device_to_host_bytes)
         cold_bytes = sum(
-            8 * pool.dim * int(np.count_nonzero(~work.hot_U[work.pool_range(p)])) for p, pool in enumerate(store.space.pools)
+            8 * pool.dim * int(np.count_nonzero(~work.hot_U[work.pool_range(p)]))
+            for p, pool in enumerate(store.space.pools)
         )
         train(store, work, step, random)
         assert 0 < cold_bytes == store.traffic.host_to_device_bytes - before[0]
@@ -354,7 +370,9 @@ def test_rows_written_after_a_batch_was_sent_ahead_travel_again() -> None:
     for step, work in enumerate(ahead, start=1):
         train(store, work, step, np.random.default_rng(2), freeze=0)
     row_bytes = 8 * 2
-    assert store.traffic.host_to_device_bytes == 3 * row_bytes, "one for each batch, and the row again that step 1 wrote"
+    assert store.traffic.host_to_device_bytes == 3 * row_bytes, (
+        "one for each batch, and the row again that step 1 wrote"
+    )
 
 
 def test_a_migration_counts_the_bytes_of_rows_and_state(kind: str) -> None:
@@ -379,7 +397,9 @@ def test_updates_are_counted_as_made_skipped_and_hot(kind: str) -> None:
     features = len(store.space.features)
     touched = np.zeros(len(work.distinct_U), dtype=bool)
     for sample in samples:
-        touched[work.inverse_N[work.batch.offsets[sample * features] : work.batch.offsets[(sample + 1) * features]]] = True
+        touched[work.inverse_N[work.batch.offsets[sample * features] : work.batch.offsets[(sample + 1) * features]]] = (
+            True
+        )
     assert store.traffic.row_updates == np.count_nonzero(touched & ~update.frozen_U)
     assert store.traffic.row_updates_skipped == np.count_nonzero(touched & update.frozen_U) > 0
     assert store.traffic.hot_row_updates == np.count_nonzero(touched & work.hot_U) > 0

@@ -95,7 +95,9 @@ def test_the_source_is_read_when_the_copy_runs() -> None:
 
 
 def test_the_dice_depend_on_the_seed_alone() -> None:
-    patterns = [tuple(copy.event.done for copy in queue_many(LateStreams(seed), "upload")[0]) for seed in (5, 5, 6, 7, 8)]
+    patterns = [
+        tuple(copy.event.done for copy in queue_many(LateStreams(seed), "upload")[0]) for seed in (5, 5, 6, 7, 8)
+    ]
     assert patterns[0] == patterns[1]
     assert len(set(patterns)) > 1
 
@@ -157,7 +159,9 @@ def train_on(device: str, policy: str, optimizer: str, budget_bytes: int) -> tup
 @needs_cuda
 @pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad", "adagrad", "lazy_adam"])
 @pytest.mark.parametrize(("policy", "budget_bytes"), [("hybrid", 0), ("hotline", 20_000), ("device_only", 0)])
-def test_training_on_a_cuda_device_equals_plain_steps_on_the_cpu(policy: str, budget_bytes: int, optimizer: str) -> None:
+def test_training_on_a_cuda_device_equals_plain_steps_on_the_cpu(
+    policy: str, budget_bytes: int, optimizer: str
+) -> None:
     losses, tables = train_on("cuda", policy, optimizer, budget_bytes)
     plain_losses, plain_tables = train_on("cpu", "hybrid", optimizer, 0)
     np.testing.assert_allclose(losses, plain_losses, rtol=1e-10)

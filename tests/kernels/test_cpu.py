@@ -28,7 +28,9 @@ class World:
         self.space, self.batch = space, batch
         self.features = len(space.features)
         self.random = np.random.default_rng(seed)
-        self.distinct_U, self.inverse_N, self.segments_U1, self.segment_bag_N, self.pool_ends = distinct_by_kernel(space, batch)
+        self.distinct_U, self.inverse_N, self.segments_U1, self.segment_bag_N, self.pool_ends = distinct_by_kernel(
+            space, batch
+        )
         self.slot_of_row = np.full(space.rows, -1, dtype=np.int32)
         for pool in space.pools:
             hot = np.flatnonzero(self.random.random(pool.rows) < 0.5)
@@ -139,7 +141,10 @@ def test_count_flagged_equals_its_twin(world: World) -> None:
     flag_U = world.random.random(len(world.distinct_U)) < 0.5
     count_B = np.empty(world.batch.size, dtype=np.int64)
     cpu.count_flagged(flag_U, world.inverse_N, world.batch.offsets, world.features, count_B)
-    assert count_B.tolist() == reference.count_flagged(flag_U, world.inverse_N, world.batch.offsets, world.features).tolist()
+    assert (
+        count_B.tolist()
+        == reference.count_flagged(flag_U, world.inverse_N, world.batch.offsets, world.features).tolist()
+    )
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -180,7 +185,13 @@ def test_sum_segments_equals_its_twin_with_skipped_samples(dtype: Any, world: Wo
         )  # fmt: skip
         bags_U = [world.segment_bag_N[low:high].tolist() for low, high in segments(world)[span]]
         twin, touched = reference.sum_segments(
-            bags_U, world.features, world.batch.offsets, world.space.column_of_feature, world.space.mean_F, position_B, gradients
+            bags_U,
+            world.features,
+            world.batch.offsets,
+            world.space.column_of_feature,
+            world.space.mean_F,
+            position_B,
+            gradients,
         )
         assert touched_U.tolist() == touched.tolist()
         np.testing.assert_allclose(grad_UD, twin, rtol=0, atol=EXACTNESS[dtype] * 10)
@@ -206,7 +217,9 @@ def test_apply_rows_equals_its_twin(dtype: Any, rule: str, world: World, step: i
         moved_hot, moved_cold = np.unique(source_U[active_U & (source_U >= 0)]), ~source_U[active_U & (source_U < 0)]
         for tier, old, moved in zip(tiers, before, [moved_hot, moved_hot, moved_cold, moved_cold], strict=True):
             still = np.setdiff1d(np.arange(len(tier)), moved)
-            assert np.array_equal(tier[still], old[still]), "a row that is not active, or in the other tier, must not move"
+            assert np.array_equal(tier[still], old[still]), (
+                "a row that is not active, or in the other tier, must not move"
+            )
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

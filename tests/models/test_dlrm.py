@@ -27,7 +27,9 @@ def model_of(dims: list[int], seed: int = 1, dim: int = 4, readers: list[int] | 
 def inputs(space: RowSpace, samples: int = 5) -> tuple[torch.Tensor, list[torch.Tensor]]:
     random = torch.Generator().manual_seed(3)
     dense = torch.randn(samples, 3, generator=random, dtype=torch.float64)
-    return dense, [torch.randn(samples, len(p.features), p.dim, generator=random, dtype=torch.float64) for p in space.pools]
+    return dense, [
+        torch.randn(samples, len(p.features), p.dim, generator=random, dtype=torch.float64) for p in space.pools
+    ]
 
 
 def by_hand(model: DLRM, dense: np.ndarray, pooled: list[np.ndarray]) -> np.ndarray:
@@ -66,7 +68,9 @@ def test_output_equals_a_plain_implementation(dims: list[int], readers: list[int
     dense, pooled = inputs(space)
     logits = model(dense, pooled)
     assert logits.shape == (5,)
-    np.testing.assert_allclose(logits.detach().numpy(), by_hand(model, dense.numpy(), [p.numpy() for p in pooled]), rtol=1e-12)
+    np.testing.assert_allclose(
+        logits.detach().numpy(), by_hand(model, dense.numpy(), [p.numpy() for p in pooled]), rtol=1e-12
+    )
     assert np.std(logits.detach().numpy()) > 1e-3
 
 

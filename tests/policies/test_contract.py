@@ -82,7 +82,9 @@ def assert_equal_tables(seen: Any, plain: Any) -> None:
 
 
 @pytest.mark.parametrize(("policy", "action", "split", "device"), cases())
-def test_every_policy_keeps_the_contract(watch: Any, plain: Any, policy: str, action: str, split: str, device: str) -> None:
+def test_every_policy_keeps_the_contract(
+    watch: Any, plain: Any, policy: str, action: str, split: str, device: str
+) -> None:
     seen = watch(policy, f"knobs.action={action}", "knobs.alpha=0.5", f"policy.split={split}", device=device)
 
     assert_contract(seen)
@@ -109,7 +111,9 @@ def test_without_a_share_to_skip_results_equal_plain_steps(watch: Any, plain: An
 World = tuple[list[Batch], tuple[TableSpec, ...], tuple[FeatureSpec, ...]]
 
 
-def world(shapes: list[tuple[int, int]], readers: list[tuple[int, str]], longest_bag: int = 1, batches: int = 20) -> World:
+def world(
+    shapes: list[tuple[int, int]], readers: list[tuple[int, str]], longest_bag: int = 1, batches: int = 20
+) -> World:
     """Skewed ids, a ragged last batch. Bags hold one id, or up to `longest_bag` and sometimes none."""
     random = np.random.default_rng(9)
     tables = tuple(TableSpec(f"T{i}", rows, dim) for i, (rows, dim) in enumerate(shapes))
@@ -143,7 +147,9 @@ def nothing_looked_up() -> World:
 
 WORLDS = {
     "bags with empty ones and mixed dims": world(
-        [(50, 4), (30, 2), (20, 4), (5, 3)], [(0, "sum"), (1, "mean"), (2, "mean"), (0, "mean"), (3, "sum")], longest_bag=3
+        [(50, 4), (30, 2), (20, 4), (5, 3)],
+        [(0, "sum"), (1, "mean"), (2, "mean"), (0, "mean"), (3, "sum")],
+        longest_bag=3,
     ),
     "one table": world([(30, 4)], [(0, "sum")]),
     "one row": world([(1, 4)], [(0, "sum")]),
@@ -170,7 +176,9 @@ def test_odd_worlds_are_no_exception(watch: Any, plain: Any, policy: str, name: 
 @pytest.mark.parametrize("device", ["direct", "late"])
 @pytest.mark.parametrize("policy", POLICIES)
 def test_no_budget_and_one_beyond_all_rows(watch: Any, policy: str, budget_bytes: int, device: str) -> None:
-    seen = watch(policy, f"knobs.hot_budget_bytes={budget_bytes}", "knobs.action=drop", "policy.split=always", device=device)
+    seen = watch(
+        policy, f"knobs.hot_budget_bytes={budget_bytes}", "knobs.action=drop", "policy.split=always", device=device
+    )
     assert_contract(seen)
     rows = seen.runtime.store.space.rows
     if policy == "device_only" or (policy == USERS and budget_bytes > 1):
@@ -206,7 +214,12 @@ def test_random_skip_skips_about_the_wanted_share(watch: Any, action: str) -> No
 @pytest.mark.parametrize(("action", "unbiased"), [("subsample", True), ("drop", False)])
 def test_subsampling_keeps_the_expected_gradient(watch: Any, action: str, unbiased: bool) -> None:
     """Everything hot and stale: a sample stays with probability p and weight 1/p. Dropping, in contrast, loses them all."""
-    config = ["knobs.keep_probability=0.4", f"knobs.action={action}", "knobs.hot_budget_bytes=1000000", "policy.split=always"]
+    config = [
+        "knobs.keep_probability=0.4",
+        f"knobs.action={action}",
+        "knobs.hot_budget_bytes=1000000",
+        "policy.split=always",
+    ]
     runtime = watch("slipstream", *config, "run.steps=1", "knobs.probe_ratio=1.0", world=WORLDS["one table"]).runtime
     batch = WORLDS["one table"][0][0]
     work = ClassifiedBatch(batch, runtime.store.space)
@@ -278,7 +291,9 @@ def test_the_synthetic_run_of_this_suite_is_deterministic(watch: Any) -> None:
     one, other = (watch("slipstream", "knobs.action=drop", "knobs.prefetch_depth=4", device="late") for _ in range(2))
     assert one.losses == other.losses
     timing = {"host_to_device_bytes"}  # rows travel again or not, as the writer's thread is slow or quick
-    assert {k: v for k, v in one.totals.items() if k not in timing} == {k: v for k, v in other.totals.items() if k not in timing}
+    assert {k: v for k, v in one.totals.items() if k not in timing} == {
+        k: v for k, v in other.totals.items() if k not in timing
+    }
 
 
 def test_a_seed_that_differs_makes_another_run() -> None:
