@@ -7,7 +7,8 @@ import os
 import torch
 
 from adaptive_rec.config import Config
-from adaptive_rec.data.source import Source, open_source
+from adaptive_rec.data.open import open_source
+from adaptive_rec.data.source import Source
 from adaptive_rec.embedding.direct import DirectStore
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.staged import StagedStore

@@ -44,6 +44,7 @@ def main(argv: list[str] | None = None) -> int:
     """Carry out one command line and return its exit code."""
     # Idle OpenMP threads sleep. Where others use the cores too, threads that spin made training 6 to 10 times slower.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    sys.path.append(os.getcwd())  # last: a policy may be a module of the user's folder, but shadows nothing
     try:
         args = parse(sys.argv[1:] if argv is None else argv)
         code: int = args.command(args)
@@ -189,7 +190,7 @@ def run(config: Config, out: Path, resume: bool, as_json: bool) -> int:
 
     with Screen(to_stderr=as_json) as screen, StopSignals(screen) as signals:
         screen.status("loading torch")
-        from adaptive_rec.run import TrainingRun
+        from adaptive_rec.run import TrainingRun, to_json
 
         with compiling_shown(screen):
             source = config.data.source
@@ -204,7 +205,7 @@ def run(config: Config, out: Path, resume: bool, as_json: bool) -> int:
             screen.status("writing the checkpoint, scoring the held-out samples")
             summary = training.finish()
     if as_json:
-        print(json.dumps(summary))
+        print(to_json(summary))
     else:
         screen.summary(summary, out)
     return signals.exit_code
@@ -260,12 +261,12 @@ def evaluate(args: argparse.Namespace) -> int:
     """Score a run's newest checkpoint."""
     from dataclasses import asdict
 
-    from adaptive_rec.run import evaluate_run
+    from adaptive_rec.run import evaluate_run, to_json
 
     result = evaluate_run(args.run)
     figures = {"step": result.step, **asdict(result.quality)}
     if args.json:
-        print(json.dumps(figures))
+        print(to_json(figures))
         return 0
     for name, value in figures.items():
         print(f"{name.replace('_', ' '):<20}", f"{value:,}" if isinstance(value, int) else f"{value:.4f}")

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
+from adaptive_rec.batch import Batch
 from adaptive_rec.classify import ClassifiedBatch
+from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import DataError
 from adaptive_rec.metrics import Quality, quality
 
-if TYPE_CHECKING:
-    from adaptive_rec.runtime import Runtime
+Predict = Callable[[Batch, NDArray[np.int64], list[Tensor]], Tensor]
+"""Logits of some samples of a batch from their pooled rows."""
 
 
 @dataclass(frozen=True)
@@ -23,20 +27,18 @@ class Evaluation:
 
 
 @torch.no_grad()
-def evaluate(runtime: Runtime) -> Evaluation:
-    """Score the model as it stands on the held-out range."""
-    settings = runtime.config.eval
-    traffic = replace(runtime.store.traffic)
-    runtime.model.eval()
+def evaluate(batches: Iterable[Batch], store: EmbeddingStore, predict: Predict) -> Quality:
+    """Score held-out batches."""
+    traffic = replace(store.traffic)
     labels, logits = [], []
-    for batch in runtime.source.test_batches(settings.batch_size, settings.max_samples):
-        work = ClassifiedBatch(batch, runtime.store.space)
-        runtime.store.classify(work)
+    for batch in batches:
+        work = ClassifiedBatch(batch, store.space)
+        store.classify(work)
         samples = np.arange(batch.size)
-        pooled = runtime.store.gather(work, samples, popular=bool(work.popular_B.all()))
+        pooled = store.gather(work, samples, popular=bool(work.popular_B.all()))
         labels.append(batch.labels_B)
-        logits.append(runtime.logits(batch, samples, pooled).cpu().numpy())
-    runtime.store.traffic = traffic  # the counters speak of training
+        logits.append(predict(batch, samples, pooled).cpu().numpy())
+    store.traffic = traffic  # the counters speak of training
     if not labels:
         raise DataError("the held-out range must hold at least one sample, got 0; widen data.test_range")
-    return Evaluation(runtime.step_number, quality(np.concatenate(labels), np.concatenate(logits)))
+    return quality(np.concatenate(labels), np.concatenate(logits))

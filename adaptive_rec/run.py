@@ -14,7 +14,7 @@ from adaptive_rec import checkpoint
 from adaptive_rec.assemble import assemble
 from adaptive_rec.config import Config, to_toml
 from adaptive_rec.errors import UsageError
-from adaptive_rec.evaluate import Evaluation, evaluate
+from adaptive_rec.evaluate import Evaluation
 from adaptive_rec.telemetry import Snapshot, ratio
 
 
@@ -44,7 +44,7 @@ class TrainingRun:
         """Train; yield snapshots and evaluations after they are written to ``metrics.jsonl``."""
         with open(self.out / "metrics.jsonl", "a", encoding="utf-8") as metrics:
             for event in self.runtime.run():
-                metrics.write(_json(_line(event)) + "\n")
+                metrics.write(to_json(_line(event)) + "\n")
                 metrics.flush()
                 yield event
 
@@ -52,8 +52,8 @@ class TrainingRun:
         """Write the final checkpoint, evaluate, write and return the summary."""
         seconds = self.runtime.recorder.seconds
         checkpoint.save(self.runtime, self.out / "checkpoints")
-        summary = self.summary(seconds, evaluate(self.runtime))
-        (self.out / "summary.json").write_text(_json(summary, indent=1) + "\n", encoding="utf-8")
+        summary = self.summary(seconds, self.runtime.evaluate())
+        (self.out / "summary.json").write_text(to_json(summary, indent=1) + "\n", encoding="utf-8")
         return summary
 
     def summary(self, seconds: float, evaluation: Evaluation) -> dict[str, Any]:
@@ -100,10 +100,10 @@ def evaluate_run(run: Path) -> Evaluation:
         raise UsageError(f"RUN must be a run directory with a checkpoint, {run} has none")
     runtime = assemble(load_config(str(run / "config.toml"), {}))
     checkpoint.load(runtime, found)
-    return evaluate(runtime)
+    return runtime.evaluate()
 
 
-def _json(values: dict[str, Any], indent: int | None = None) -> str:
+def to_json(values: dict[str, Any], indent: int | None = None) -> str:
     """JSON with null for what is no number, such as the AUC where one class occurs."""
     return json.dumps(_nulls(values), indent=indent, allow_nan=False)
 

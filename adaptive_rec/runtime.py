@@ -25,10 +25,7 @@ from adaptive_rec.observe import Observer
 from adaptive_rec.pipeline import Pipeline
 from adaptive_rec.policy import BatchView, Policy, StepPlan, whole_or_split
 from adaptive_rec.telemetry import Counters, Mailbox, Recorder, Snapshot, StageTimes
-from adaptive_rec.window import end_window, fill_tiers
-
-FIRST_WINDOW_STEPS = 8
-"""The first windows are short and double in length, so that the first hot rows are found soon."""
+from adaptive_rec.window import Reclassifier, window_ends
 
 
 class Runtime:
@@ -53,6 +50,7 @@ class Runtime:
         self.base_rates = [group["lr"] for group in dense_optimizer.param_groups]
         self.device = store.device_name
         self.observer = Observer(store, config.run.seed)
+        self.reclassifier = Reclassifier(policy, store, self.observer)
         self.mailbox = Mailbox()
         self.times = StageTimes()
         self.counters = Counters()
@@ -60,9 +58,6 @@ class Runtime:
         self.loss_sum = torch.zeros((), dtype=torch.float64, device=self.device)
         self.position = Position(seed=config.run.seed)
         self.step_number = 0
-        self.stale_threshold = 0.0
-        self.window_start: dict[str, float] = {}
-        """Counters when the present window began."""
         self.stop_requested = False
 
     # The loop --------------------------------------------------------------------------------------------------------
@@ -71,7 +66,7 @@ class Runtime:
         """Train to the end of the stream or the configured steps; yield what there is to report."""
         pipeline = Pipeline(self.batches(), self.store, lambda: self.knobs.prefetch_depth, self.times)
         self.recorder.start(self.totals())
-        fill_tiers(self)
+        self.reclassifier.fill_tiers(self.step_number, self.knobs)
         try:
             for work in pipeline:
                 self.step(work)
@@ -101,15 +96,16 @@ class Runtime:
         budget_bytes = self.knobs.hot_budget_bytes
         for changes in self.mailbox.drain():
             self.knobs = self.knobs.changed(changes)
-        if self.window_ends() or self.knobs.hot_budget_bytes != budget_bytes:
+        ended = window_ends(self.step_number, self.knobs.reclassify_every)
+        if ended or self.knobs.hot_budget_bytes != budget_bytes:
             with self.times("reclassify"):
-                end_window(self)
+                self.reclassifier.end_window(self.step_number, self.knobs, self.totals())
         if self.step_number % self.knobs.report_every == 0:
             yield self.report()
         every = self.config.eval.every_steps
         if every and self.step_number % every == 0:
             with self.recorder.paused():
-                yield evaluate(self)
+                yield self.evaluate()
 
     # The verbs -------------------------------------------------------------------------------------------------------
 
@@ -199,9 +195,11 @@ class Runtime:
                 return
             yield batch
 
-    def window_ends(self) -> bool:
-        step, every = self.step_number, self.knobs.reclassify_every
-        return step % every == 0 or (FIRST_WINDOW_STEPS <= step < every and step & (step - 1) == 0)
+    def evaluate(self) -> Evaluation:
+        """Score the model as it stands on the held-out range."""
+        self.model.eval()
+        held_out = self.source.test_batches(self.config.eval.batch_size, self.config.eval.max_samples)
+        return Evaluation(self.step_number, evaluate(held_out, self.store, self.logits))
 
     def totals(self) -> dict[str, float]:
         """All counters of the run."""
@@ -216,7 +214,7 @@ class Runtime:
             hot_rows=self.store.device.hot_rows,
             stale_rows=self.store.device.stale_rows,
             placement_version=self.store.placement.version,
-            stale_threshold=self.stale_threshold,
+            stale_threshold=self.reclassifier.stale_threshold,
         )
         self.mailbox.publish(snapshot)
         if not math.isfinite(snapshot.loss):

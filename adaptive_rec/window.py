@@ -2,88 +2,107 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.embedding.device import split_budget
+from adaptive_rec.embedding.store import EmbeddingStore
+from adaptive_rec.knobs import Knobs
+from adaptive_rec.observe import Observer
 from adaptive_rec.placement import Migration
-from adaptive_rec.policy import AccessView
+from adaptive_rec.policy import AccessView, Policy
 from adaptive_rec.reclassify import plan_migration
 from adaptive_rec.telemetry import ratio
 
-if TYPE_CHECKING:
-    from adaptive_rec.runtime import Runtime
+FIRST_WINDOW_STEPS = 8
+"""The first windows are short and double in length, so that the first hot rows are found soon."""
 
 
-def fill_tiers(runtime: Runtime) -> None:
-    """Place rows before the first step, for policies that know what they want by then."""
-    migrate(runtime, max_moved_bytes=1 << 62)
+def window_ends(step: int, reclassify_every: int) -> bool:
+    """Whether a window ends after `step` steps."""
+    return is_full(step, reclassify_every) or (FIRST_WINDOW_STEPS <= step < reclassify_every and step & (step - 1) == 0)
 
 
-def end_window(runtime: Runtime) -> None:
-    """Judge staleness on the window's probe steps, then move rows, then begin a new window.
-
-    The short first windows place rows only: they hold too few probe steps to tell which rows have settled.
-    """
-    full = runtime.step_number % runtime.knobs.reclassify_every == 0
-    if runtime.policy.tracks_movement and full:
-        view = runtime.observer.movement_view(runtime.knobs, skipped_ratio(runtime))
-        staleness = runtime.policy.find_stale(view)
-        runtime.observer.set_stale(staleness.stale_H)
-        runtime.stale_threshold = staleness.threshold
-        runtime.observer.begin_measuring()
-    if runtime.policy.tracks_popularity:
-        migration = migrate(runtime, runtime.knobs.max_moved_bytes)
-        runtime.observer.tracker.end_window(runtime.knobs.decay, migration)
-        runtime.observer.forget_samples()
+def is_full(step: int, reclassify_every: int) -> bool:
+    """Whether the window that ends here is of full length."""
+    return step % reclassify_every == 0
 
 
-def skipped_ratio(runtime: Runtime) -> float:
-    """Share of the window's popular samples that were skipped, or under `freeze` of its hot row updates."""
-    totals = runtime.totals()
-    gain = {key: value - runtime.window_start.get(key, 0) for key, value in totals.items()}
-    runtime.window_start = totals
-    if runtime.knobs.action == "freeze":
-        return ratio(gain["row_updates_skipped"], gain["hot_row_updates"])
-    return ratio(gain["samples_seen"] - gain["samples_trained"], gain["samples_popular"])
+class Reclassifier:
+    """Turns a policy's wishes into stale classes and migrations, between two steps."""
 
+    def __init__(self, policy: Policy, store: EmbeddingStore, observer: Observer) -> None:
+        self.policy = policy
+        self.store = store
+        self.observer = observer
+        self.stale_threshold = 0.0
+        """The threshold that made the present stale classes."""
+        self._judged_at: Mapping[str, float] = {}
 
-def migrate(runtime: Runtime, max_moved_bytes: int) -> Migration:
-    """Ask the policy for each pool and move what the guard rails allow. Returns what moved."""
-    store = runtime.store
-    all_rows_bytes = sum(pool.rows * size for pool, size in zip(store.space.pools, store.row_bytes, strict=True))
-    budget = runtime.policy.budget_bytes(runtime.knobs, all_rows_bytes)
-    capacities = split_budget(store.space, store.row_bytes, budget)
-    candidates = runtime.observer.tracker.candidates()
-    views = [
-        runtime.observer.access_view(pool, runtime.step_number, runtime.knobs, candidates)
-        for pool in range(len(capacities))
-    ]
-    if capacities != store.device.capacities:
-        runtime.observer.tracker.resize(sum(capacities))
-        return store.resize(budget, _ranked(views))
-    moved_bytes = max_moved_bytes
-    parts = []
-    for pool, view in enumerate(views):
-        wish = runtime.policy.place(view)
-        part = plan_migration(
+    def fill_tiers(self, step: int, knobs: Knobs) -> None:
+        """Place rows before the first step, for policies that know what they want by then."""
+        self._migrate(step, knobs, max_moved_bytes=1 << 62)
+
+    def end_window(self, step: int, knobs: Knobs, totals: Mapping[str, float]) -> None:
+        """Judge staleness on the window's probe steps, then move rows, then begin a new window.
+
+        Windows shorter than `reclassify_every` place rows only: they hold too few probe steps to tell which have settled.
+        """
+        if self.policy.tracks_movement and is_full(step, knobs.reclassify_every):
+            self._judge(knobs, totals)
+        if self.policy.tracks_popularity:
+            migration = self._migrate(step, knobs, knobs.max_moved_bytes)
+            self.observer.tracker.end_window(knobs.decay, migration)
+            self.observer.forget_samples()
+
+    def _judge(self, knobs: Knobs, totals: Mapping[str, float]) -> None:
+        """Ask which hot rows are stale, telling what was skipped since the last time."""
+        gain = {key: value - self._judged_at.get(key, 0) for key, value in totals.items()}
+        self._judged_at = dict(totals)
+        if knobs.action == "freeze":
+            skipped_ratio = ratio(gain["row_updates_skipped"], gain["hot_row_updates"])
+        else:
+            skipped_ratio = ratio(gain["samples_seen"] - gain["samples_trained"], gain["samples_popular"])
+        staleness = self.policy.find_stale(self.observer.movement_view(knobs, skipped_ratio))
+        self.observer.set_stale(staleness.stale_H)
+        self.stale_threshold = staleness.threshold
+        self.observer.begin_measuring()
+
+    def _migrate(self, step: int, knobs: Knobs, max_moved_bytes: int) -> Migration:
+        """Ask the policy for each pool and move what the guard rails allow. Returns what moved."""
+        store, row_bytes = self.store, self.store.row_bytes
+        all_rows_bytes = sum(pool.rows * size for pool, size in zip(store.space.pools, row_bytes, strict=True))
+        budget = self.policy.budget_bytes(knobs, all_rows_bytes)
+        capacities = split_budget(store.space, row_bytes, budget)
+        candidates = self.observer.tracker.candidates()
+        views = [self.observer.access_view(pool, step, knobs, candidates) for pool in range(len(capacities))]
+        if capacities != store.device.capacities:
+            self.observer.tracker.resize(sum(capacities))
+            return store.resize(budget, _ranked(views))
+        parts = []
+        for pool, view in enumerate(views):
+            part = self._plan(view, max_moved_bytes // row_bytes[pool])
+            max_moved_bytes -= part.moved_rows * row_bytes[pool]
+            parts.append(part)
+        migration = Migration(
+            np.concatenate([part.promote for part in parts]), np.concatenate([part.demote for part in parts])
+        )
+        store.migrate(migration)
+        return migration
+
+    def _plan(self, view: AccessView, max_moved_rows: int) -> Migration:
+        wish = self.policy.place(view)
+        return plan_migration(
             wish.rows,
             wish.scores,
             view.hot_rows,
             view.hot_scores,
             view.capacity_rows,
-            runtime.knobs.hysteresis,
-            moved_bytes // store.row_bytes[pool],
+            view.knobs.hysteresis,
+            max_moved_rows,
         )
-        moved_bytes -= part.moved_rows * store.row_bytes[pool]
-        parts.append(part)
-    migration = Migration(
-        np.concatenate([part.promote for part in parts]), np.concatenate([part.demote for part in parts])
-    )
-    store.migrate(migration)
-    return migration
 
 
 def _ranked(views: list[AccessView]) -> NDArray[np.int64]:

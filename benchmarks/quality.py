@@ -32,7 +32,7 @@ REFERENCE = [
 SLIPSTREAM = [
     *COMMON, f"data.test_range=[{SIXTH}, 1.0]", "run.batch_size=256", "optimizer.embedding=rowwise_adagrad",
     "optimizer.embedding_lr=0.02", "optimizer.dense=Adagrad", "optimizer.dense_lr=0.01", "knobs.hot_budget_bytes=4300000",
-    "knobs.reclassify_every=60", "knobs.target_skip_ratio=0.3",
+    "knobs.target_skip_ratio=0.3",
 ]  # fmt: skip
 """A budget for about a tenth of the rows: 136 bytes a row with its optimizer state and movement record."""
 

@@ -39,15 +39,15 @@ class Slipstream(Hotline):
         return Staleness(view.movement_H < threshold, float(threshold))
 
     def _search(self, view: MovementView) -> float:
-        """The threshold that would have marked the wanted share, raised or lowered by what past windows really skipped.
+        """The threshold that would have marked the wanted share of what is known to move little.
 
-        Rows that a window's probe steps hardly touched are not stale, so a threshold marks less of the next window.
+        What past windows really skipped raises or lowers that share, up to twice the target and no further: rows that
+        still move are not called stale to make up for those of which too little is known.
         """
+        target = view.knobs.target_skip_ratio
         if view.stale_H.any():
-            self._correction = float(
-                np.clip(self._correction + view.knobs.target_skip_ratio - view.skipped_ratio, -1, 1)
-            )
-        share = float(np.clip(share_to_mark(view.knobs) + self._correction, 0, 1))
+            self._correction = float(np.clip(self._correction + target - view.skipped_ratio, -target, target))
+        share = min(1.0, share_to_mark(view.knobs) + self._correction)
         if view.knobs.action == "freeze":
             return threshold_for_updates(view.movement_H, view.touches_H, share)
         critical_S = critical_movement(view.sample_movement_L, view.sample_offsets, view.knobs.alpha)

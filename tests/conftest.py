@@ -81,7 +81,7 @@ class Rows:
 def criteo_rows(criteo_sample: Path) -> Rows:
     """The first 26,000 rows of the Criteo sample."""
     from adaptive_rec.config import load_config
-    from adaptive_rec.data.source import open_source
+    from adaptive_rec.data.open import open_source
 
     settings = [f"data.source={criteo_sample}", "data.ids=contiguous", "data.shuffle=false"]
     source = open_source(load_config(None, {}, settings))

@@ -28,8 +28,6 @@ TINY = [
 ]  # fmt: skip
 
 
-
-
 def build(*changes: str, device: str = "direct", source: Any = None) -> Runtime:
     streams = LateStreams(seed=3) if device == "late" else None
     return assemble(load_config(None, {}, [*TINY, *changes]), source, streams)

@@ -1,14 +1,13 @@
-"""What every source of batches offers, and the choice of one by the configuration."""
+"""What every source of batches offers, and what sources share."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Protocol
 
 from adaptive_rec.batch import Batch, FeatureSpec, Position, TableSpec
 from adaptive_rec.config import Config
-from adaptive_rec.errors import ConfigError, DataError
+from adaptive_rec.errors import DataError
 
 
 class Source(Protocol):
@@ -30,34 +29,6 @@ class Source(Protocol):
     def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
         """Yield the held-out samples, at most `max_samples` of them (0 is all), under the default position."""
         ...
-
-
-def open_source(config: Config) -> Source:
-    """Open the source that `data.source` names."""
-    if config.data.source == "synthetic":
-        from adaptive_rec.data.synthetic import SyntheticSource
-
-        return SyntheticSource(config)
-    from adaptive_rec.data.criteo import open_criteo
-
-    check_file(Path(config.data.source))
-    return open_criteo(config)
-
-
-def check_file(path: Path) -> None:
-    """Raise where `path` is not a file with at least one byte."""
-    if not str(path) or not path.exists():
-        raise ConfigError(f"data.source must be synthetic or a Criteo TSV file that exists, got {str(path)!r}")
-    if not path.is_file():
-        kind = "a folder" if path.is_dir() else "neither file nor folder"
-        raise ConfigError(f"data.source must be a file, got {str(path)!r}, which is {kind}")
-    try:
-        size_bytes = path.stat().st_size
-        path.open("rb").close()
-    except OSError as error:
-        raise DataError(f"data.source must be a readable file, got {str(path)!r}: {error.strerror}") from None
-    if size_bytes == 0:
-        raise DataError(f"data.source must hold at least one row, got {str(path)!r}, which is empty")
 
 
 def table_specs(config: Config, rows: tuple[int, ...]) -> tuple[TableSpec, ...]:

@@ -14,7 +14,8 @@ import zstandard
 from adaptive_rec.batch import Batch, Position, check_batch
 from adaptive_rec.config import Config, DataConfig, ModelConfig
 from adaptive_rec.data import criteo_file
-from adaptive_rec.data.source import Source, open_source
+from adaptive_rec.data.open import open_source
+from adaptive_rec.data.source import Source
 from adaptive_rec.errors import ConfigError, DataError
 
 GOOD = b"1\t5\t-3\tff\t0a\n"

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from adaptive_rec.batch import Batch, Position, check_batch
 from adaptive_rec.config import Config, DataConfig, RunConfig, SyntheticConfig
-from adaptive_rec.data.source import open_source
+from adaptive_rec.data.open import open_source
 from adaptive_rec.data.synthetic import SyntheticSource, zipf_mass
 from adaptive_rec.errors import ConfigError, DataError
 from adaptive_rec.kernels import reference_data, synthetic

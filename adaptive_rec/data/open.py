@@ -1,0 +1,35 @@
+"""The choice of a source of batches by the configuration."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from adaptive_rec.config import Config
+from adaptive_rec.data.criteo import open_criteo
+from adaptive_rec.data.source import Source
+from adaptive_rec.data.synthetic import SyntheticSource
+from adaptive_rec.errors import ConfigError, DataError
+
+
+def open_source(config: Config) -> Source:
+    """Open the source that `data.source` names."""
+    if config.data.source == "synthetic":
+        return SyntheticSource(config)
+    check_file(Path(config.data.source))
+    return open_criteo(config)
+
+
+def check_file(path: Path) -> None:
+    """Raise where `path` is not a file with at least one byte."""
+    if not str(path) or not path.exists():
+        raise ConfigError(f"data.source must be synthetic or a Criteo TSV file that exists, got {str(path)!r}")
+    if not path.is_file():
+        kind = "a folder" if path.is_dir() else "neither file nor folder"
+        raise ConfigError(f"data.source must be a file, got {str(path)!r}, which is {kind}")
+    try:
+        size_bytes = path.stat().st_size
+        path.open("rb").close()
+    except OSError as error:
+        raise DataError(f"data.source must be a readable file, got {str(path)!r}: {error.strerror}") from None
+    if size_bytes == 0:
+        raise DataError(f"data.source must hold at least one row, got {str(path)!r}, which is empty")
