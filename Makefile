@@ -13,16 +13,25 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt
 
-.PHONY: train test check-long lint clean
+.PHONY: train test check-long study-quality study-tracking lint clean
 
 train: $(VENV)/installed
 	$(BIN)/adaptive-rec train --policy slipstream $(ARGS)
 
 test: lint
-	$(BIN)/pytest -m "not slow and not gpu"
+	$(BIN)/pytest -m "not slow"
 
+# Minutes to an hour. Resumable: what has passed on this commit is not run again.
 check-long: $(VENV)/installed-dev
-	$(BIN)/pytest -m slow
+	$(BIN)/pytest -m slow --passed-file=studies/check-long-$$(git rev-parse --short HEAD).txt
+
+# Resumable too: a run whose summary lies under studies/ is not made again.
+STUDY ?= slipstream
+study-quality: $(VENV)/installed-dev
+	$(BIN)/python benchmarks/quality.py $(STUDY) --data $(DATA)
+
+study-tracking: $(VENV)/installed-dev
+	$(BIN)/python benchmarks/tracking.py --data $(DATA) --out studies/tracking.json
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .

@@ -65,6 +65,8 @@ def build_store(config: Config, space: RowSpace, policy: Policy, streams: Stream
 
 def build_dense_optimizer(config: Config, model: torch.nn.Module) -> torch.optim.Optimizer:
     name = config.optimizer.dense
+    if name in ("LBFGS", "SparseAdam"):
+        raise ConfigError(f"optimizer.dense must step once per batch on dense gradients, got {name!r}, which cannot")
     known = [
         key
         for key, value in vars(torch.optim).items()

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,6 +23,29 @@ def test_data_folder() -> Path:
 
 
 test_data_folder.__test__ = False  # type: ignore[attr-defined]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--passed-file", help="leave out the tests named in this file, and add those that pass to it")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    named = config.getoption("--passed-file")
+    passed = set(Path(named).read_text().splitlines()) if named and Path(named).exists() else set()
+    done = [item for item in items if item.nodeid in passed]
+    if done:
+        config.hook.pytest_deselected(items=done)
+        items[:] = [item for item in items if item.nodeid not in passed]
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    outcome: Any = yield
+    report, named = outcome.get_result(), item.config.getoption("--passed-file")
+    if named and report.when == "call" and report.passed:
+        Path(named).parent.mkdir(parents=True, exist_ok=True)
+        with open(named, "a") as passed:
+            passed.write(item.nodeid + "\n")
 
 
 @pytest.fixture(scope="session")

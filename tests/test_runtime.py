@@ -18,6 +18,7 @@ from adaptive_rec.errors import ConfigError, TrainingError
 from adaptive_rec.evaluate import Evaluation
 from adaptive_rec.runtime import Runtime
 from adaptive_rec.telemetry import Snapshot
+from adaptive_rec.window import window_ends
 
 TINY = [
     "policy.name=hotline", "policy.split=always", "run.device=cpu", "run.threads=1", "run.precision=float64", "run.batch_size=32",
@@ -158,12 +159,9 @@ def test_the_prefetch_depth_changed_live_changes_no_result(device: str, plain: A
 
 
 def test_windows_are_short_at_first_and_double() -> None:
-    runtime = build("knobs.reclassify_every=100")
-    ends = []
-    for runtime.step_number in range(1, 401):
-        if runtime.window_ends():
-            ends.append(runtime.step_number)
+    ends = [step for step in range(1, 401) if window_ends(step, reclassify_every=100)]
     assert ends == [8, 16, 32, 64, 100, 200, 300, 400]
+    assert [step for step in range(1, 13) if window_ends(step, reclassify_every=4)] == [4, 8, 12]
 
 
 def test_rows_are_placed_at_the_end_of_the_first_short_window() -> None:

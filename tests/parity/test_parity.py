@@ -27,10 +27,14 @@ def possible(case: dict[str, Any]) -> bool:
     return not (case["policy"] == "device_only" and case["churn"])
 
 
+def full_product() -> list[dict[str, Any]]:
+    everything = [dict(zip(SETTINGS, values, strict=True)) for values in itertools.product(*SETTINGS.values())]
+    return [case for case in everything if possible(case)]
+
+
 def pairwise_cover() -> list[dict[str, Any]]:
     """Greedily choose cases until every possible pair of values is in one."""
-    everything = [dict(zip(SETTINGS, values, strict=True)) for values in itertools.product(*SETTINGS.values())]
-    everything = [case for case in everything if possible(case)]
+    everything = full_product()
 
     def pairs(case: dict[str, Any]) -> set[Any]:
         return {((a, case[a]), (b, case[b])) for a, b in itertools.combinations(SETTINGS, 2)}
@@ -42,6 +46,10 @@ def pairwise_cover() -> list[dict[str, Any]]:
         chosen.append(best)
         wanted -= pairs(best)
     return chosen
+
+
+COVER = pairwise_cover()
+OTHERS = [case for case in full_product() if case not in COVER]
 
 
 def name(case: dict[str, Any]) -> str:
@@ -65,8 +73,18 @@ def assert_equal(one: Any, other: Any) -> None:
         np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-11)
 
 
-@pytest.mark.parametrize("case", pairwise_cover(), ids=name)
+@pytest.mark.parametrize("case", COVER, ids=name)
 def test_exact_policies_equal_plain_steps(train: Any, case: dict[str, Any]) -> None:
+    check_case(train, case)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", OTHERS, ids=name)
+def test_every_other_combination_too(train: Any, case: dict[str, Any]) -> None:
+    check_case(train, case)
+
+
+def check_case(train: Any, case: dict[str, Any]) -> None:
     outcome = train(**case)
 
     assert_equal(outcome, plain(train, case["optimizer"], case["bags"]))
