@@ -9,6 +9,7 @@ import torch
 from adaptive_rec.config import Config
 from adaptive_rec.data.open import open_source
 from adaptive_rec.data.source import Source
+from adaptive_rec.embedding.device import row_bytes
 from adaptive_rec.embedding.direct import DirectStore
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.staged import StagedStore
@@ -54,9 +55,8 @@ def build_store(config: Config, space: RowSpace, policy: Policy, streams: Stream
     """The two tiers, with the device tier as large as the policy's budget."""
     dtype = torch.float64 if config.run.precision == "float64" else torch.float32
     rule = RowRule.of(config.optimizer)
-    all_rows_bytes = sum(pool.rows * (pool.dim + rule.state_width(pool.dim)) for pool in space.pools) * dtype.itemsize
-    if policy.tracks_movement:
-        all_rows_bytes += sum(pool.rows * (pool.dim * dtype.itemsize + 4) for pool in space.pools)
+    sizes = row_bytes(space, rule, dtype.itemsize, policy.tracks_movement)
+    all_rows_bytes = sum(pool.rows * size for pool, size in zip(space.pools, sizes, strict=True))
     budget = policy.budget_bytes(config.knobs, all_rows_bytes)
     if streams is None:
         return DirectStore(space, rule, config.run.seed, dtype, torch.device("cpu"), budget, policy.tracks_movement)

@@ -28,7 +28,6 @@ class Pipeline:
         self._times = times
         self._worker: ThreadPoolExecutor | None = None
         self._ahead: deque[Future[ClassifiedBatch | None]] = deque()
-        self._ended = False
 
     def __iter__(self) -> Iterator[ClassifiedBatch]:
         while (work := self._next()) is not None:

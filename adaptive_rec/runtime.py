@@ -65,8 +65,8 @@ class Runtime:
     def run(self) -> Iterator[Snapshot | Evaluation]:
         """Train to the end of the stream or the configured steps; yield what there is to report."""
         pipeline = Pipeline(self.batches(), self.store, lambda: self.knobs.prefetch_depth, self.times)
-        self.recorder.start(self.totals())
         self.reclassifier.fill_tiers(self.step_number, self.knobs)
+        self.recorder.start(self.totals())
         try:
             for work in pipeline:
                 self.step(work)
@@ -110,11 +110,11 @@ class Runtime:
     # The verbs -------------------------------------------------------------------------------------------------------
 
     def plan(self, work: ClassifiedBatch, probe: bool) -> StepPlan:
-        split = self.config.policy.split == "always" or (
-            self.config.policy.split == "auto" and self.device.type != "cpu"
+        wanted = self.config.policy.split
+        split = self.policy.tracks_popularity and (
+            wanted == "always" or (wanted == "auto" and self.device.type != "cpu")
         )
         stale_U = self.observer.stale_rows(work)
-        split = split and self.policy.tracks_popularity
         view = BatchView(self.step_number, split, self.knobs, work, stale_U, self.random("plan"))
         return StepPlan(whole_or_split(view)) if probe else self.policy.plan(view)
 

@@ -59,8 +59,9 @@ class DeviceTier:
 
 def row_bytes(space: RowSpace, rule: RowRule, itemsize: int, monitored: bool) -> list[int]:
     """Device bytes of one hot row of each pool: weights, optimizer state and, where kept, its movement record."""
+    record = UpdateDeltaMonitor.bytes_per_slot
     return [
-        (pool.dim + rule.state_width(pool.dim)) * itemsize + (pool.dim * itemsize + 4 if monitored else 0)
+        (pool.dim + rule.state_width(pool.dim)) * itemsize + (record(pool.dim, itemsize) if monitored else 0)
         for pool in space.pools
     ]
 

@@ -82,7 +82,7 @@ class EmbeddingStore(ABC):
     @property
     def row_bytes(self) -> list[int]:
         """Device bytes of one hot row of each pool."""
-        return row_bytes(self.space, self.rule, torch.empty(0, dtype=self.dtype).element_size(), self.monitored)
+        return row_bytes(self.space, self.rule, self.dtype.itemsize, self.monitored)
 
     @property
     def device_bytes(self) -> int:
@@ -201,7 +201,7 @@ class EmbeddingStore(ABC):
 
     def _count_moved(self, pool: int, rows: int, to_device: bool) -> None:
         spec = self.space.pools[pool]
-        size = rows * (spec.dim + self.rule.state_width(spec.dim)) * torch.empty(0, dtype=self.dtype).element_size()
+        size = rows * (spec.dim + self.rule.state_width(spec.dim)) * self.dtype.itemsize
         if to_device:
             self.traffic.host_to_device_bytes += size
         else:

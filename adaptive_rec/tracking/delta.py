@@ -23,10 +23,10 @@ class UpdateDeltaMonitor:
         self.touches_H = torch.zeros(capacity, dtype=torch.int32, device=device)
         """Probe steps of this window in which the slot's row was updated."""
 
-    @property
-    def bytes_per_slot(self) -> int:
+    @staticmethod
+    def bytes_per_slot(dim: int, itemsize: int) -> int:
         """What a slot costs; part of the hot budget."""
-        return self.movement_HD.shape[1] * self.movement_HD.element_size() + self.touches_H.element_size()
+        return dim * itemsize + torch.int32.itemsize
 
     def observe(self, slots: torch.Tensor, before: torch.Tensor, after: torch.Tensor) -> None:
         """Record a probe step: `slots` (int64, distinct) held `before` (n, D) and hold `after` (n, D)."""
@@ -57,12 +57,3 @@ class UpdateDeltaMonitor:
         """Make slots unknown that now hold another row."""
         self.movement_HD[slots] = 0
         self.touches_H[slots] = 0
-
-    def resize(self, capacity: int) -> None:
-        """Change the number of slots. The lower slots keep their record, new ones are unknown."""
-        kept = min(capacity, len(self.touches_H))
-        movement_HD = self.movement_HD.new_zeros((capacity, self.movement_HD.shape[1]))
-        touches_H = self.touches_H.new_zeros(capacity)
-        movement_HD[:kept] = self.movement_HD[:kept]
-        touches_H[:kept] = self.touches_H[:kept]
-        self.movement_HD, self.touches_H = movement_HD, touches_H

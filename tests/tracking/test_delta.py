@@ -93,20 +93,9 @@ def test_a_slot_forgets_its_former_row() -> None:
     assert monitor.movement("max_abs", torch.ones(4, 2)).tolist() == [1.0, torch.inf, torch.inf, 1.0]
 
 
-@pytest.mark.parametrize("capacity", [0, 2, 7])
-def test_a_resized_monitor_keeps_the_lower_slots(capacity: int) -> None:
-    monitor = UpdateDeltaMonitor(4, 2, torch.float32)
-    monitor.observe(torch.arange(4), torch.zeros(4, 2), torch.ones(4, 2))
-    monitor.resize(capacity)
-    kept = min(capacity, 4)
-    expected = [1.0] * kept + [torch.inf] * (capacity - kept)
-    assert monitor.movement("max_abs", torch.ones(capacity, 2)).tolist() == expected
-    assert monitor.touches_H.tolist() == [1] * kept + [0] * (capacity - kept)
-
-
 def test_memory_is_told_exactly() -> None:
     for dtype, itemsize in ((torch.float32, 4), (torch.float64, 8), (torch.bfloat16, 2)):
         monitor = UpdateDeltaMonitor(10, 16, dtype)
-        assert monitor.bytes_per_slot == 16 * itemsize + 4
+        assert monitor.bytes_per_slot(16, itemsize) == 16 * itemsize + 4
         held = monitor.movement_HD.nbytes + monitor.touches_H.nbytes
-        assert held == 10 * monitor.bytes_per_slot
+        assert held == 10 * monitor.bytes_per_slot(16, itemsize)
