@@ -61,7 +61,7 @@ def load(runtime: Runtime, checkpoint: Path) -> None:
         for index in range(len(runtime.store.space.tables)):
             table = load_file(checkpoint / f"table-{index:04d}.safetensors")
             runtime.store.import_table(index, table["weight"], table["optimizer_state"])
-        _set_dense(runtime, load_torch(checkpoint / "dense.safetensors", device=str(runtime.device)))
+        _set_dense(runtime, load_torch(checkpoint / "dense.safetensors"))
         runtime.step_number, runtime.position = description["step"], Position(**description["position"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
         raise CheckpointError(f"checkpoint {checkpoint} cannot be read: {error}") from None
@@ -76,14 +76,22 @@ def _description(runtime: Runtime) -> dict[str, Any]:
         "embedding_optimizer": runtime.config.optimizer.embedding,
         "dense_optimizer": runtime.config.optimizer.dense,
         "precision": runtime.config.run.precision,
+        "seed": runtime.config.run.seed,
+        "data": runtime.config.data.model_dump(mode="json"),
     }
 
 
 def _check(runtime: Runtime, found: dict[str, Any], checkpoint: Path) -> None:
     expected = _description(runtime)
-    for key in ("format", "tables", "embedding_optimizer", "dense_optimizer", "precision"):
+    for key in ("format", "tables", "embedding_optimizer", "dense_optimizer", "precision", "seed"):
         if found.get(key) != expected[key]:
             raise CheckpointError(f"{key} of checkpoint {checkpoint} must be {expected[key]}, got {found.get(key)}")
+    # The position of the reader means something only on the same stream; how often it is read may change.
+    for key, value in expected["data"].items():
+        if key != "epochs" and found["data"].get(key) != value:
+            raise CheckpointError(
+                f"data.{key} must stay as checkpoint {checkpoint} has it, {found['data'].get(key)}, got {value}"
+            )
 
 
 def _dense_tensors(runtime: Runtime) -> dict[str, torch.Tensor]:

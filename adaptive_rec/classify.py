@@ -12,6 +12,11 @@ from adaptive_rec.kernels import cpu
 from adaptive_rec.placement import Placement, RowSpace
 
 
+def expand_ranges(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """All numbers of the ranges ``[start, start + length)``, one range after the other."""
+    return np.repeat(starts - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
+
+
 class ClassifiedBatch:
     """Distinct rows, inverse and segments are found once and serve gather, update and tracking.
 

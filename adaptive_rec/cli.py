@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import shlex
 import signal
 import sys
@@ -67,7 +68,11 @@ def main(argv: list[str] | None = None) -> int:
 
 def is_out_of_memory(error: Exception) -> bool:
     """Whether Python, torch on the host, or CUDA failed to get memory."""
-    return isinstance(error, MemoryError) or "OutOfMemory" in type(error).__name__ or "allocate memory" in str(error)
+    return (
+        isinstance(error, MemoryError)
+        or "OutOfMemory" in type(error).__name__
+        or re.search("allocate memory|out of memory", str(error)) is not None
+    )
 
 
 # Parsing -------------------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, Field, PositiveInt, ValidationError, model_validator
 
@@ -160,7 +160,7 @@ class OptimizerConfig(Frozen):
     dense_lr: float = knob(0.01, "rate", "Learning rate of the dense part.", gt=0)
     dense_options: dict[str, float | bool] = knob({}, "table", "Further arguments of the dense optimizer.")
     eps: float = knob(1e-8, "number", "Added to the denominator by Adagrad and Adam.", gt=0)
-    betas: tuple[float, float] = Field(
+    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = Field(
         (0.9, 0.999), description="Decay of Adam's two moments.", json_schema_extra={"unit": "ratio"}, strict=False
     )
     warmup_steps: int = knob(0, "steps", "Steps over which both learning rates rise linearly from 0.", ge=0)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.classify import ClassifiedBatch
+from adaptive_rec.classify import ClassifiedBatch, expand_ranges
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.knobs import Knobs
 from adaptive_rec.policy import AccessView, MovementView
@@ -46,7 +46,7 @@ class Observer:
         chosen = np.flatnonzero(work.popular_B)[:SAMPLES_PER_PROBE]
         starts = work.batch.offsets[chosen * len(work.space.features)]
         lengths = work.lookups_B[chosen]
-        lookups = np.repeat(starts - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
+        lookups = expand_ranges(starts, lengths)
         self._sample_slots.append(self.slots(work)[work.inverse_N[lookups]])
         self._sample_lengths.append(lengths)
 

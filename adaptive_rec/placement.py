@@ -53,6 +53,13 @@ class RowSpace:
     def rows(self) -> int:
         return self.pools[-1].end_row
 
+    def table_range(self, table: int) -> tuple[int, int, int]:
+        """A table's pool, and its first and end row within that pool."""
+        spec = self.tables[table]
+        pool = next(i for i, p in enumerate(self.pools) if p.dim == spec.dim)
+        first = int(self.table_first_row[table]) - self.pools[pool].first_row
+        return pool, first, first + spec.rows
+
     @staticmethod
     def of(tables: tuple[TableSpec, ...], features: tuple[FeatureSpec, ...]) -> RowSpace:
         pools: list[Pool] = []

@@ -160,8 +160,8 @@ def load_policy(name: str) -> Policy:
         module, _, attribute = name.partition(":")
         try:
             found = getattr(importlib.import_module(module), attribute)
-        except (ImportError, AttributeError) as error:
-            raise ConfigError(f"policy.name {name} cannot be loaded: {error}") from None
+        except Exception as error:  # whatever a user's module raises
+            raise ConfigError(f"policy.name {name} cannot be loaded: {type(error).__name__}: {error}") from error
     elif name in BUILT_IN:
         found = importlib.import_module(f"adaptive_rec.policies.{name}").POLICY
     else:

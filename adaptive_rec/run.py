@@ -12,9 +12,10 @@ from typing import Any
 
 from adaptive_rec import checkpoint
 from adaptive_rec.assemble import assemble
-from adaptive_rec.config import Config, to_toml
+from adaptive_rec.config import Config, load_config, to_toml
 from adaptive_rec.errors import UsageError
 from adaptive_rec.evaluate import Evaluation
+from adaptive_rec.policy import load_policy
 from adaptive_rec.telemetry import Snapshot, ratio
 
 
@@ -31,7 +32,7 @@ class TrainingRun:
         if found:
             checkpoint.load(self.runtime, found)
         self.started_at_step = self.runtime.step_number
-        self._make_directory()
+        self._make_directory()  # last: a run that cannot go on leaves its directory as it was
 
     def _make_directory(self) -> None:
         try:
@@ -50,10 +51,13 @@ class TrainingRun:
 
     def finish(self) -> dict[str, Any]:
         """Write the final checkpoint, evaluate, write and return the summary."""
+        written = self.out / "summary.json"
+        if self.runtime.step_number == self.started_at_step and written.exists():
+            return dict(json.loads(written.read_text(encoding="utf-8")))  # nothing was left to do
         seconds = self.runtime.recorder.seconds
         checkpoint.save(self.runtime, self.out / "checkpoints")
         summary = self.summary(seconds, self.runtime.evaluate())
-        (self.out / "summary.json").write_text(to_json(summary, indent=1) + "\n", encoding="utf-8")
+        written.write_text(to_json(summary, indent=1) + "\n", encoding="utf-8")
         return summary
 
     def summary(self, seconds: float, evaluation: Evaluation) -> dict[str, Any]:
@@ -93,12 +97,11 @@ class TrainingRun:
 
 def evaluate_run(run: Path) -> Evaluation:
     """Evaluate a run's newest checkpoint on its held-out range."""
-    from adaptive_rec.config import load_config
-
     found = checkpoint.newest(run / "checkpoints")
     if found is None:
         raise UsageError(f"RUN must be a run directory with a checkpoint, {run} has none")
-    runtime = assemble(load_config(str(run / "config.toml"), {}))
+    config = load_config(str(run / "config.toml"), {}, ["run.device=auto"])
+    runtime = assemble(config, policy=load_policy("hybrid"))  # every row in host memory, wherever it was trained
     checkpoint.load(runtime, found)
     return runtime.evaluate()
 

@@ -76,7 +76,7 @@ class Runtime:
         finally:
             pipeline.close()
             self.store.close()
-        if self.step_number % self.knobs.report_every:
+        if self.counters.steps and self.step_number % self.knobs.report_every:
             yield self.report()
 
     def step(self, work: ClassifiedBatch) -> None:
@@ -96,10 +96,10 @@ class Runtime:
         budget_bytes = self.knobs.hot_budget_bytes
         for changes in self.mailbox.drain():
             self.knobs = self.knobs.changed(changes)
-        ended = window_ends(self.step_number, self.knobs.reclassify_every)
+        ended = window_ends(self.counters.steps, self.knobs.reclassify_every)
         if ended or self.knobs.hot_budget_bytes != budget_bytes:
             with self.times("reclassify"):
-                self.reclassifier.end_window(self.step_number, self.knobs, self.totals())
+                self.reclassifier.end_window(self.counters.steps, self.knobs, self.totals())
         if self.step_number % self.knobs.report_every == 0:
             yield self.report()
         every = self.config.eval.every_steps

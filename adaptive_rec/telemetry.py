@@ -23,6 +23,7 @@ class StageTimes:
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
+        self._training_thread = threading.current_thread()
 
     @contextmanager
     def __call__(self, stage: str) -> Iterator[None]:
@@ -30,7 +31,7 @@ class StageTimes:
         try:
             yield
         finally:
-            key = stage if threading.current_thread() is threading.main_thread() else f"{stage} (ahead)"
+            key = stage if threading.current_thread() is self._training_thread else f"{stage} (ahead)"
             self.seconds[key] += time.perf_counter() - start
 
 

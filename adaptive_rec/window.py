@@ -21,7 +21,7 @@ FIRST_WINDOW_STEPS = 8
 
 
 def window_ends(step: int, reclassify_every: int) -> bool:
-    """Whether a window ends after `step` steps."""
+    """Whether a window ends after `step` steps of this process: a resumed run has its trackers to fill again."""
     return is_full(step, reclassify_every) or (FIRST_WINDOW_STEPS <= step < reclassify_every and step & (step - 1) == 0)
 
 

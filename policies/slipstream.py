@@ -47,6 +47,8 @@ class Slipstream(Hotline):
         target = view.knobs.target_skip_ratio
         if view.stale_H.any():
             self._correction = float(np.clip(self._correction + target - view.skipped_ratio, -target, target))
+        elif self._correction < 0:
+            self._correction /= 2  # so little was asked for that nothing was skipped
         share = min(1.0, share_to_mark(view.knobs) + self._correction)
         if view.knobs.action == "freeze":
             return threshold_for_updates(view.movement_H, view.touches_H, share)

@@ -32,10 +32,9 @@ class HostTier:
         self.state: list[NDArray[np.floating]] = [
             np.zeros((pool.rows, rule.state_width(pool.dim)), dtype=dtype) for pool in space.pools
         ]
-        for index, table in enumerate(space.tables):
-            pool = next(i for i, p in enumerate(space.pools) if p.dim == table.dim)
-            first = space.table_first_row[index] - space.pools[pool].first_row
-            _initialise(self.weights[pool][first : first + table.rows], seed, index)
+        for table in range(len(space.tables)):
+            pool, first, end = space.table_range(table)
+            _initialise(self.weights[pool][first:end], seed, table)
 
 
 def _initialise(weights_RD: NDArray[np.floating], seed: int, table: int) -> None:

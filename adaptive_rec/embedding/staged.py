@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from adaptive_rec.classify import ClassifiedBatch
+from adaptive_rec.classify import ClassifiedBatch, expand_ranges
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.store import NUMPY_DTYPE, EmbeddingStore, RowUpdate
 from adaptive_rec.embedding.streams import Streams, Upload
@@ -70,7 +70,7 @@ class StagedStore(EmbeddingStore):
     ) -> None:
         super().__init__(space, rule, seed, dtype, streams.device, budget_bytes, monitored)
         self.streams = streams
-        self._writer = ThreadPoolExecutor(1, thread_name_prefix="host-update")
+        self._writer: ThreadPoolExecutor | None = None
         self._pending: deque[Future[None]] = deque()
         self._writes = 0
         self._log: deque[tuple[int, list[NDArray[np.int64]]]] = deque(maxlen=_LOG_LIMIT)
@@ -111,7 +111,7 @@ class StagedStore(EmbeddingStore):
             bags = (samples_S[:, None] * features + spec.features[None, :]).reshape(-1)
             starts = work.batch.offsets[bags]
             lengths = work.batch.offsets[bags + 1] - starts
-            lookups = np.repeat(starts - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
+            lookups = expand_ranges(starts, lengths)
             index = torch.from_numpy(work.inverse_N[lookups] - work.pool_range(pool).start).to(self.streams.device)
             rows = staged.rows_UD[pool].index_select(0, index)
             out = _segment_sum(rows, lengths, self.streams.device)
@@ -179,6 +179,8 @@ class StagedStore(EmbeddingStore):
             self.traffic.device_to_host_bytes += home_CD.nbytes
             travelling.append((part.host_rows, active_C, home_CD, event))
             self.count_updates(int(np.count_nonzero(active_U)), touched_U, source_U)
+        if self._writer is None:
+            self._writer = ThreadPoolExecutor(1, thread_name_prefix="host-update")
         self._pending.append(self._writer.submit(self._write_back, travelling, update))
         if len(self._pending) > _PENDING_LIMIT:
             self._pending.popleft().result()
@@ -236,7 +238,9 @@ class StagedStore(EmbeddingStore):
 
     def close(self) -> None:
         self.settle()
-        self._writer.shutdown()
+        if self._writer is not None:
+            self._writer.shutdown()
+            self._writer = None
 
     def _index(self, places: NDArray[np.int64]) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(places, dtype=np.int64)).to(self.streams.device)

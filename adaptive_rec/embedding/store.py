@@ -161,6 +161,7 @@ class EmbeddingStore(ABC):
         nothing = np.empty(0, dtype=np.int64)
         hot_before = np.flatnonzero(self._slot_of_row != COLD)
         self.migrate(Migration(promote=nothing, demote=hot_before))
+        self.device = self._device_tier(0)  # the old memory goes before the new is taken
         self.device = self._device_tier(budget_bytes)
         fitting = [
             _within(ranked_rows, pool.first_row, pool.end_row)[:capacity]
@@ -212,7 +213,7 @@ class EmbeddingStore(ABC):
     def export_table(self, table: int) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
         """A table's rows and their optimizer state, whatever tier each row is in."""
         self.settle()
-        pool, low, high = self._table_range(table)
+        pool, low, high = self.space.table_range(table)
         weights, state = self.host.weights[pool][low:high].copy(), self.host.state[pool][low:high].copy()
         first = self.space.pools[pool].first_row
         slot = self._slot_of_row[first + low : first + high]
@@ -225,15 +226,9 @@ class EmbeddingStore(ABC):
     def import_table(self, table: int, weights: NDArray[np.floating], state: NDArray[np.floating]) -> None:
         """Set a table's rows and optimizer state. Only before training, when every row is cold."""
         assert self.placement.version == 0, "tables are imported before the first migration"
-        pool, low, high = self._table_range(table)
+        pool, low, high = self.space.table_range(table)
         self.host.weights[pool][low:high] = weights
         self.host.state[pool][low:high] = state
-
-    def _table_range(self, table: int) -> tuple[int, int, int]:
-        spec = self.space.tables[table]
-        pool = next(i for i, p in enumerate(self.space.pools) if p.dim == spec.dim)
-        low = int(self.space.table_first_row[table]) - self.space.pools[pool].first_row
-        return pool, low, low + spec.rows
 
 
 def _within(rows: NDArray[np.int64], low: int, high: int) -> NDArray[np.int64]:

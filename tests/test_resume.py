@@ -1,0 +1,98 @@
+"""Runs that go on from their checkpoint, and what they leave alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from adaptive_rec.config import load_config
+from adaptive_rec.errors import CheckpointError, ConfigError
+from adaptive_rec.policies.slipstream import Slipstream
+from adaptive_rec.policy import MovementView, load_policy
+from adaptive_rec.run import TrainingRun, evaluate_run
+from adaptive_rec.telemetry import Snapshot
+
+
+def train(out: Path, *settings: str, resume: bool = False) -> tuple[dict[str, Any], list[Snapshot]]:
+    run = TrainingRun(load_config("tiny", {}, settings), out, resume)
+    snapshots = [event for event in run.events() if isinstance(event, Snapshot)]
+    return run.finish(), snapshots
+
+
+@pytest.mark.parametrize("changed", ["run.seed=9", "data.train_range=[0.0, 0.5]", "data.synthetic.zipf_exponent=0.5"])
+def test_a_run_cannot_go_on_with_other_data_and_is_left_as_it_was(tmp_path: Path, changed: str) -> None:
+    out = tmp_path / "run"
+    train(out, "run.steps=10")
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+
+    with pytest.raises(CheckpointError, match=changed.split("=")[0].split(".")[1]):
+        TrainingRun(load_config("tiny", {}, ["run.steps=20", changed]), out, resume=True)
+
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+
+
+def test_a_finished_run_resumed_keeps_its_summary(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    first, _ = train(out, "run.steps=13")
+    again, snapshots = train(out, "run.steps=13", resume=True)
+
+    assert snapshots == []
+    assert again == first == json.loads((out / "summary.json").read_text())
+    assert first["samples_seen"] > 0
+
+
+def test_a_resumed_run_finds_hot_rows_as_soon_as_a_new_one(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    train(out, "run.steps=11", "knobs.reclassify_every=100", "policy.name=hotline")
+    _, snapshots = train(
+        out, "run.steps=40", "knobs.reclassify_every=100", "policy.name=hotline", "knobs.report_every=1", resume=True
+    )
+
+    hot = {snapshot.step: snapshot.hot_rows for snapshot in snapshots}
+    assert hot[11 + 7] == 0
+    assert hot[11 + 8] > 0
+
+
+def test_a_run_is_scored_without_its_policys_memory(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    summary, _ = train(out, "run.steps=12", "policy.name=device_only")
+
+    assert evaluate_run(out).quality.auc == pytest.approx(summary["eval"]["auc"], abs=1e-12)
+
+
+def test_skipping_comes_back_after_it_was_overdone() -> None:
+    """A share corrected down until nothing was stale is raised again."""
+    policy, rows = Slipstream(), 12
+    knobs = load_config("tiny", {}, ["knobs.target_skip_ratio=0.3"]).knobs
+
+    def window(stale: np.ndarray, skipped: float) -> np.ndarray:
+        movement = np.arange(1, rows + 1) * 0.01
+        nothing = np.empty(0)
+        touches = np.full(rows, 4)
+        view = MovementView(knobs, stale, movement, touches, nothing, np.zeros(1, dtype=np.int64), skipped)
+        return policy.find_stale(view).stale_H
+
+    stale = window(np.ones(rows, dtype=bool), skipped=0.65)
+    counts = [int(stale.sum())]
+    for _ in range(6):
+        stale = window(stale, skipped=float(stale.mean()))
+        counts.append(int(stale.sum()))
+    assert counts[0] == 0
+    assert counts[-1] > 0
+
+
+@pytest.mark.parametrize("betas", ["[1.0, 0.999]", "[0.9, 1.5]", "[-0.1, 0.9]"])
+def test_moments_that_do_not_decay_are_refused(betas: str) -> None:
+    with pytest.raises(ConfigError, match=r"optimizer\.betas"):
+        load_config(None, {}, [f"optimizer.betas={betas}"])
+
+
+def test_a_policy_module_that_breaks_is_a_named_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "broken_policy.py").write_text("1 / 0\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=r"broken_policy:P cannot be loaded: ZeroDivisionError"):
+        load_policy("broken_policy:P")
