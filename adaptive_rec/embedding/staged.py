@@ -74,7 +74,7 @@ class StagedStore(EmbeddingStore):
         self._pending: deque[Future[None]] = deque()
         self._writes = 0
         self._log: deque[tuple[int, list[NDArray[np.int64]]]] = deque(maxlen=_LOG_LIMIT)
-        """(number of the write, the rows it wrote in each pool, sorted)."""
+        """(number of the write, the rows it wrote in each pool)."""
 
     # Ahead of the step -----------------------------------------------------------------------------------------------
 
@@ -144,16 +144,15 @@ class StagedStore(EmbeddingStore):
     def _refresh(self, staged: _Staged) -> None:
         """Fetch again the staged rows that were written since their gather began (write-back before read)."""
         self.settle()
-        for number, written in self._log:
-            if number <= staged.seen_writes:
-                continue
-            for pool, part in enumerate(staged.pools):
-                _, places, _ = np.intersect1d(part.host_rows, written[pool], assume_unique=True, return_indices=True)
-                if len(places):
-                    _, upload = self._send(pool, part.host_rows[places])
-                    fresh_CD = self.streams.arrived(upload)
-                    self.streams.arrived(part.upload).index_copy_(0, self._index(places), fresh_CD)
-                    self.traffic.host_to_device_bytes += fresh_CD.nbytes
+        assert not self._log or self._log[0][0] <= staged.seen_writes + 1, "the log must reach back to the gather"
+        since = [written for number, written in self._log if number > staged.seen_writes]
+        for pool, part in enumerate(staged.pools if since else []):
+            places = np.flatnonzero(np.isin(part.host_rows, np.concatenate([written[pool] for written in since])))
+            if len(places):
+                _, upload = self._send(pool, part.host_rows[places])
+                fresh_CD = self.streams.arrived(upload)
+                self.streams.arrived(part.upload).index_copy_(0, self._index(places), fresh_CD)
+                self.traffic.host_to_device_bytes += fresh_CD.nbytes
         staged.seen_writes = self._writes
 
     def _fill_cold(self, staged: _Staged) -> None:
@@ -228,7 +227,7 @@ class StagedStore(EmbeddingStore):
                 self.rule.code, update.lr, self.rule.eps, self.rule.beta1, self.rule.beta2, update.step,
                 ~rows, grad_CD.numpy(), active, none, no_state, self.host.weights[pool], self.host.state[pool],
             )  # fmt: skip
-            written.append(np.sort(rows[active]))
+            written.append(rows[active])
         self._log.append((self._writes + 1, written))
         self._writes += 1
 
