@@ -40,7 +40,7 @@ def assemble(
         config.model.bottom_mlp,
         config.model.top_mlp,
         config.run.seed,
-    ).to(store.device_name, store.dtype)
+    ).to(store.torch_device, store.dtype)
     return Runtime(config, source, policy, store, model, build_dense_optimizer(config, model))
 
 

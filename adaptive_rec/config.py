@@ -9,7 +9,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, PositiveInt, ValidationError, model_validator
 
@@ -302,8 +302,3 @@ def _nearest_key(key: str, known: list[str]) -> str:
         if candidate.rpartition(".")[2] == key.rpartition(".")[2]:
             return f"; did you mean {candidate}?"
     return did_you_mean(key, known)
-
-
-def choices(field: Any) -> tuple[Any, ...]:
-    """The allowed values of a Literal field, or an empty tuple."""
-    return tuple(a for a in get_args(field.annotation) if isinstance(a, str))

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
-from adaptive_rec.config import Config, choices, leaves
+from adaptive_rec.config import Config, leaves
 
 WIDTH = 110
 MIB = 1 << 20
@@ -67,6 +67,11 @@ def toml_value(value: Any, unit: str = "") -> str:
             return f"[{text}]"
         return "[\n" + textwrap.fill(text, WIDTH, initial_indent="    ", subsequent_indent="    ") + ",\n]"
     return json.dumps(value)
+
+
+def choices(field: Any) -> tuple[Any, ...]:
+    """The allowed values of a Literal field, or an empty tuple."""
+    return tuple(a for a in get_args(field.annotation) if isinstance(a, str))
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ class Runtime:
         self.model = model
         self.dense_optimizer = dense_optimizer
         self.base_rates = [group["lr"] for group in dense_optimizer.param_groups]
-        self.device = store.device_name
+        self.device = store.torch_device
         self.observer = Observer(store, config.run.seed)
         self.reclassifier = Reclassifier(policy, store, self.observer)
         self.mailbox = Mailbox()

@@ -71,7 +71,7 @@ class EmbeddingStore(ABC):
         self.space = space
         self.rule = rule
         self.dtype = dtype
-        self.device_name = device
+        self.torch_device = device
         self.monitored = monitored
         self.host = HostTier(space, rule, seed, NUMPY_DTYPE[dtype])
         self._slot_of_row = np.full(space.rows, COLD, dtype=np.int32)
@@ -91,7 +91,7 @@ class EmbeddingStore(ABC):
 
     def _device_tier(self, budget_bytes: int) -> DeviceTier:
         capacities = split_budget(self.space, self.row_bytes, budget_bytes)
-        return DeviceTier(self.space, self.rule, self.dtype, self.device_name, capacities, self.monitored)
+        return DeviceTier(self.space, self.rule, self.dtype, self.torch_device, capacities, self.monitored)
 
     # The step --------------------------------------------------------------------------------------------------------
 
@@ -125,7 +125,7 @@ class EmbeddingStore(ABC):
         if not (measure and self.monitored):
             yield
             return
-        slots = torch.from_numpy(source_U[active_U & (source_U >= 0)]).to(self.device_name)
+        slots = torch.from_numpy(source_U[active_U & (source_U >= 0)]).to(self.torch_device)
         before = self.device.weights[pool].index_select(0, slots)
         yield
         self.device.monitors[pool].observe(slots, before, self.device.weights[pool].index_select(0, slots))
@@ -175,7 +175,7 @@ class EmbeddingStore(ABC):
         if not len(rows):
             return
         slots = self._slot_of_row[rows].astype(np.int64)
-        index = torch.from_numpy(slots).to(self.device_name)
+        index = torch.from_numpy(slots).to(self.torch_device)
         home = rows - self.space.pools[pool].first_row
         self.host.weights[pool][home] = self.device.weights[pool].index_select(0, index).cpu().numpy()
         self.host.state[pool][home] = self.device.state[pool].index_select(0, index).cpu().numpy()
@@ -191,10 +191,10 @@ class EmbeddingStore(ABC):
             return
         slots = np.flatnonzero(self.device.row_of_slot[pool] < 0)[: len(rows)]
         assert len(slots) == len(rows), "a migration may not promote more rows than there are free slots"
-        index = torch.from_numpy(slots).to(self.device_name)
+        index = torch.from_numpy(slots).to(self.torch_device)
         home = rows - self.space.pools[pool].first_row
         for tier, host in ((self.device.weights, self.host.weights), (self.device.state, self.host.state)):
-            tier[pool].index_copy_(0, index, torch.from_numpy(host[pool][home]).to(self.device_name))
+            tier[pool].index_copy_(0, index, torch.from_numpy(host[pool][home]).to(self.torch_device))
         self._slot_of_row[rows] = slots
         self.device.row_of_slot[pool][slots] = rows
         self.device.stale[pool][slots] = False
@@ -218,7 +218,7 @@ class EmbeddingStore(ABC):
         first = self.space.pools[pool].first_row
         slot = self._slot_of_row[first + low : first + high]
         hot = np.flatnonzero(slot != COLD)
-        index = torch.from_numpy(slot[hot].astype(np.int64)).to(self.device_name)
+        index = torch.from_numpy(slot[hot].astype(np.int64)).to(self.torch_device)
         weights[hot] = self.device.weights[pool].index_select(0, index).cpu().numpy()
         state[hot] = self.device.state[pool].index_select(0, index).cpu().numpy()
         return weights, state
