@@ -9,7 +9,7 @@ import torch
 from adaptive_rec.config import Config
 from adaptive_rec.data.open import open_source
 from adaptive_rec.data.source import Source
-from adaptive_rec.embedding.device import row_bytes
+from adaptive_rec.embedding.device import all_rows_bytes, row_bytes
 from adaptive_rec.embedding.direct import DirectStore
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.staged import StagedStore
@@ -29,8 +29,8 @@ def assemble(
     torch.set_num_threads(config.run.threads or len(os.sched_getaffinity(0)))
     policy = policy or load_policy(config.policy.name)
     source = source or open_source(config)
-    if streams is None and choose_device(config).type == "cuda":
-        streams = CudaStreams(choose_device(config))
+    if streams is None and (device := choose_device(config)).type == "cuda":
+        streams = CudaStreams(device)
     space = RowSpace.of(source.tables, source.features)
     store = build_store(config, space, policy, streams)
     model = DLRM(
@@ -56,8 +56,7 @@ def build_store(config: Config, space: RowSpace, policy: Policy, streams: Stream
     dtype = torch.float64 if config.run.precision == "float64" else torch.float32
     rule = RowRule.of(config.optimizer)
     sizes = row_bytes(space, rule, dtype.itemsize, policy.tracks_movement)
-    all_rows_bytes = sum(pool.rows * size for pool, size in zip(space.pools, sizes, strict=True))
-    budget = policy.budget_bytes(config.knobs, all_rows_bytes)
+    budget = policy.budget_bytes(config.knobs, all_rows_bytes(space, sizes))
     if streams is None:
         return DirectStore(space, rule, config.run.seed, dtype, torch.device("cpu"), budget, policy.tracks_movement)
     return StagedStore(space, rule, config.run.seed, dtype, streams, budget, policy.tracks_movement)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import asdict
+from itertools import islice
 
 import numpy as np
 import torch
@@ -190,10 +191,8 @@ class Runtime:
     def batches(self) -> Iterator[Batch]:
         """The stream from where the run stands, cut at the configured number of steps."""
         stream = self.source.train_batches(self.position, self.config.run.batch_size)
-        for number, batch in enumerate(stream, start=self.step_number):
-            if self.config.run.steps and number >= self.config.run.steps:
-                return
-            yield batch
+        steps = self.config.run.steps
+        return islice(stream, max(0, steps - self.step_number)) if steps else stream
 
     def evaluate(self) -> Evaluation:
         """Score the model as it stands on the held-out range."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.embedding.device import split_budget
+from adaptive_rec.embedding.device import all_rows_bytes, split_budget
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.knobs import Knobs
 from adaptive_rec.observe import Observer
@@ -73,8 +73,7 @@ class Reclassifier:
     def _migrate(self, step: int, knobs: Knobs, max_moved_bytes: int) -> Migration:
         """Ask the policy for each pool and move what the guard rails allow. Returns what moved."""
         store, row_bytes = self.store, self.store.row_bytes
-        all_rows_bytes = sum(pool.rows * size for pool, size in zip(store.space.pools, row_bytes, strict=True))
-        budget = self.policy.budget_bytes(knobs, all_rows_bytes)
+        budget = self.policy.budget_bytes(knobs, all_rows_bytes(store.space, row_bytes))
         capacities = split_budget(store.space, row_bytes, budget)
         candidates = self.observer.tracker.candidates()
         views = [self.observer.access_view(pool, step, knobs, candidates) for pool in range(len(capacities))]

@@ -66,6 +66,11 @@ def row_bytes(space: RowSpace, rule: RowRule, itemsize: int, monitored: bool) ->
     ]
 
 
+def all_rows_bytes(space: RowSpace, bytes_per_row: list[int]) -> int:
+    """Device bytes of every row there is."""
+    return sum(pool.rows * size for pool, size in zip(space.pools, bytes_per_row, strict=True))
+
+
 def split_budget(space: RowSpace, bytes_per_row: list[int], budget_bytes: int) -> list[int]:
     """Share a budget among the pools by their part of the lookups; what a small pool cannot use goes to the others.
 
