@@ -27,7 +27,7 @@ def assemble(
 ) -> Runtime:
     """Build a run's parts and join them. Source, device and policy may be given instead of made from the configuration."""
     torch.set_num_threads(config.run.threads or len(os.sched_getaffinity(0)))
-    policy = policy or load_policy(config.policy.name)
+    policy = policy or load_policy(config.knobs.policy)
     source = source or open_source(config)
     if streams is None and (device := choose_device(config)).type == "cuda":
         streams = CudaStreams(device)

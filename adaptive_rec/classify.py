@@ -57,6 +57,9 @@ class ClassifiedBatch:
         self.source_U: NDArray[np.int64] = np.empty(distinct, dtype=np.int64)
         """Slot of a hot row, ``~row`` of a cold one (row within its pool)."""
         self.popular_B: NDArray[np.bool_] = np.empty(batch.size, dtype=np.bool_)
+        self.lookups_F: NDArray[np.int64] = np.zeros(len(space.features), dtype=np.int64)
+        """Lookups of each feature."""
+        self.hot_lookups_F: NDArray[np.int64] = np.zeros(len(space.features), dtype=np.int64)
         self.placement_version = -1
         self.staged: Any = None
         """What a store keeps with a batch whose cold rows it has sent ahead."""
@@ -74,6 +77,14 @@ class ClassifiedBatch:
             len(self.space.features),
             self.source_U,
             self.popular_B,
+        )
+        cpu.count_by_feature(
+            self.source_U,
+            self.inverse_N,
+            self.batch.offsets,
+            len(self.space.features),
+            self.lookups_F,
+            self.hot_lookups_F,
         )
         self.placement_version = version
 

@@ -36,6 +36,9 @@ class RunConfig(Frozen):
     precision: Literal["float32", "bf16", "float64"] = knob(
         "float32", "name", "bf16 is autocast of the dense part; float64 exists to prove parity."
     )
+    split: Literal["auto", "always", "never"] = knob(
+        "auto", "name", "Run popular samples as a micro-batch of their own; auto: on a device, not on the CPU."
+    )
     threads: int = knob(0, "threads", "Threads of the dense part; 0 takes the cores this process may use.", ge=0)
 
 
@@ -168,13 +171,6 @@ class OptimizerConfig(Frozen):
     decay_steps: int = knob(0, "steps", "Steps over which they fall quadratically to 0; 0 is never.", ge=0)
 
 
-class PolicyConfig(Frozen):
-    name: str = knob("slipstream", "name", "A policy by name, by entry point, or as package.module:Class.")
-    split: Literal["auto", "always", "never"] = knob(
-        "auto", "name", "Run popular samples as a micro-batch of their own; auto: on a device, not on the CPU."
-    )
-
-
 class EvalConfig(Frozen):
     every_steps: int = knob(0, "steps", "Steps between evaluations on held-out rows; 0: only at the end.", ge=0)
     batch_size: PositiveInt = knob(8192, "samples", "Samples of an evaluation batch.")
@@ -188,7 +184,6 @@ class Config(Frozen):
     data: DataConfig = DataConfig()
     model: ModelConfig = ModelConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
-    policy: PolicyConfig = PolicyConfig()
     eval: EvalConfig = EvalConfig()
     knobs: Knobs = Knobs()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -17,11 +18,11 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from adaptive_rec.telemetry import Snapshot, ratio
+from adaptive_rec.figures import clock, count, percent, printable, size, whole
+from adaptive_rec.telemetry import Event, Snapshot, ratio
 
 if TYPE_CHECKING:
-    from adaptive_rec.evaluate import Evaluation
-    from adaptive_rec.runtime import Runtime
+    from adaptive_rec.runtime import Report, Runtime
 
 MAX_WIDTH = 100
 PLAIN_EVERY_SECONDS = 5.0
@@ -31,6 +32,8 @@ SMOOTHING = 0.3
 """Weight of the newest snapshot in the figures shown."""
 BAR_CELLS = 24
 SHOWN = ("samples_per_second", "loss", "hot_lookup_ratio", "skipped_row_update_ratio", "skipped_sample_ratio")
+TOLD_EVENTS = {"knobs", "checkpoint", "paused", "resumed", "stopping", "warning"}
+"""Kinds of events that are printed; the others are told by the figures, or concern the journal only."""
 COMPILING = "compiling kernels (first run only)"
 
 
@@ -47,7 +50,7 @@ class Screen:
         self._said_at = 0.0
         self._stopping = False
         stream = sys.stderr if to_stderr else sys.stdout
-        interactive = stream.isatty()
+        interactive = self._on_terminal = stream.isatty()
         width = None if interactive else MAX_WIDTH
         self.console = Console(file=stream, highlight=False, emoji=False, soft_wrap=not interactive, width=width)
         self.live: Live | None = None
@@ -85,18 +88,34 @@ class Screen:
             self._say(f"{COMPILING} ...")
 
     def begin(self, runtime: Runtime) -> None:
-        """Print the header, then wait for the first step."""
+        """Print the header."""
         self._say(header(runtime), markup=True)
         if runtime.step_number:
             left = runtime.steps_total - runtime.step_number
             what = f", {whole(left)} to go" if left > 0 else ": nothing left to train, give more steps"
             self._say(f"going on from step {whole(runtime.step_number)}{what}")
+
+    def dashboard(self, url: str, link: str) -> None:
+        """Say where the dashboard is: on a terminal by the link with its token, which belongs in no log."""
+        how = link if self._on_terminal else f"{url}   (adaptive-rec dashboard prints the link with its token)"
+        self.note(f"dashboard   {how}")
+
+    def note(self, text: str) -> None:
+        """Print a line, never broken; may come from any thread."""
+        self.console.print(Text(text), soft_wrap=True)
+        self.console.file.flush()
+
+    def first_step(self, runtime: Runtime) -> None:
+        """Wait for it; progress is shown from then on."""
         self.status("first step")
         self._runtime = runtime
 
-    def show(self, event: Snapshot | Evaluation) -> None:
-        """A snapshot moves the figures; an evaluation stands as a line of its own."""
-        if not isinstance(event, Snapshot):
+    def show(self, event: Report) -> None:
+        """A snapshot moves the figures; an evaluation stands as a line of its own, and so does what somebody asked for."""
+        if isinstance(event, Event):
+            if event.kind in TOLD_EVENTS:
+                self.note(f"step {whole(event.step)}   {printable(event.text)}")
+        elif not isinstance(event, Snapshot):
             self._say(f"step {whole(event.step)}   {quality_text(vars(event.quality))}")
         elif self.pace.follow(event) and self.live is None:
             last = event.step >= event.steps_total or self._stopping
@@ -154,6 +173,7 @@ class Screen:
         if self._stopping:
             table.add_row("stopped", "before its end; --resume goes on from here")
         table.add_row("directory", Text(str(out), style="bold"))
+        table.add_row("reopen", Text(f"adaptive-rec serve {shlex.quote(str(out))}"))
         self.console.print()
         self.console.print(table, soft_wrap=False, width=min(self.console.width, MAX_WIDTH))
 
@@ -214,7 +234,7 @@ def header(runtime: Runtime) -> str:
     tables_size = size(sum(table.rows * table.dim for table in space.tables) * itemsize)
     tables = f"{len(space.tables)} tables, {count(space.rows)} rows x {dims}, {tables_size}"
     hot_tier = f"hot tier {size(runtime.store.device_bytes)}"
-    name = f"[bold]{escape(config.policy.name)}[/] on {runtime.device}"
+    name = f"[bold]{escape(config.knobs.policy)}[/] on {runtime.device}"
     return " · ".join([name, tables, hot_tier])
 
 
@@ -224,7 +244,8 @@ def summary_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, RenderableT
     seen, trained, skips = s["samples_seen"], s["samples_trained"], s["action"] is not None
     action = f" ({s['action']})" if skips else ""
     yield "policy", f"{s['policy']}{action}, seed {s['seed']}, {s['device']}, {s['precision']}"
-    yield "quality", Text(quality_text(summary["eval"]), style="bold green")
+    quality = summary["eval"]
+    yield "quality", Text(quality_text(quality), style="bold green") if quality else "not scored, the run was stopped"
     yield "trained", f"{count(trained)} of {count(seen)} samples seen, {whole(s['steps'])} steps"
     yield "speed", f"{count(s['samples_per_second'])} samples/s, {clock(s['seconds'])}"
     popular = f"{percent(s['popular_sample_ratio'])} of samples are popular (every lookup hot)"
@@ -259,36 +280,3 @@ def breakdown(stages: Mapping[str, float], seconds: float) -> Table:
 def quality_text(quality: Mapping[str, Any]) -> str:
     auc, logloss, calibration = (f"{quality[name]:.4f}" for name in ("auc", "logloss", "calibration"))
     return f"AUC {auc}  logloss {logloss}  calibration {calibration}  ({count(quality['samples'])} held out)"
-
-
-def whole(number: float) -> str:
-    return f"{number:,.0f}"
-
-
-def percent(share: float) -> str:
-    """Whole percents, one decimal where there are few."""
-    return f"{share:.0%}" if share >= 0.0995 or share == 0 else f"{share:.1%}"
-
-
-def count(number: float) -> str:
-    """1234567 -> 1.2 M."""
-    for limit, suffix in ((1e9, " G"), (1e6, " M"), (1e4, " k")):
-        if number >= limit:
-            return f"{number / (1e3 if suffix == ' k' else limit):.1f}{suffix}"
-    return f"{number:,.0f}"
-
-
-def size(size_bytes: float) -> str:
-    """35651584 -> 34 MiB."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size_bytes < 1024 or unit == "GiB":
-            break
-        size_bytes /= 1024
-    return f"{size_bytes:.1f} {unit}" if size_bytes < 10 and unit != "B" else f"{size_bytes:,.0f} {unit}"
-
-
-def clock(seconds: float) -> str:
-    """75 -> 1:15."""
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}" if minutes else f"{rest} s"

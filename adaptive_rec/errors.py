@@ -3,6 +3,7 @@
 AdaptiveRecError
 ├── UsageError        a command line that cannot be carried out          (exit code 2)
 │   └── ConfigError   a key or value of the configuration is wrong       (exit code 2)
+├── ConflictError     a command that the run cannot carry out as it stands (exit code 1)
 ├── TrainingError     the numbers of a run have gone wrong               (exit code 1)
 ├── DataError         input data breaks a rule of its format             (exit code 3)
 ├── MemoryPlanError   the tables do not fit where they should            (exit code 4)
@@ -26,6 +27,10 @@ class UsageError(AdaptiveRecError):
 
 
 class ConfigError(UsageError):
+    pass
+
+
+class ConflictError(AdaptiveRecError):
     pass
 
 

@@ -37,6 +37,12 @@ class Frozen(BaseModel):
 class Knobs(Frozen):
     """Live settings of placement, tracking and skipping. They take effect at a step boundary."""
 
+    policy: str = knob(
+        "slipstream",
+        "name",
+        "What decides which rows are hot and what is skipped: by name, by entry point, or as package.module:Class.",
+        min_length=1,
+    )
     hot_budget_bytes: Bytes = knob(
         8 << 20, "bytes", "Device memory for hot rows: weights, optimizer state and movement record together.", ge=0
     )

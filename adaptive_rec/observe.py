@@ -30,6 +30,8 @@ class Observer:
         hot_rows = sum(store.device.capacities)
         width = width_for(hot_rows, store.space.rows, SKETCH_LIMIT_BYTES)
         self.tracker = PopularityTracker(CountMinSketch(width, seed=seed), capacity_rows=hot_rows)
+        self.stale_rows_T = np.zeros(len(store.space.tables), dtype=np.int64)
+        """Stale rows of each table."""
         self._sample_slots: list[NDArray[np.int64]] = []
         self._sample_lengths: list[NDArray[np.int64]] = []
 
@@ -77,6 +79,8 @@ class Observer:
         rows = rows[self.store.placement.slot_of_row[rows] < 0]
         slots = self.store.device.hot_slots(pool)
         hot_rows = self.store.device.row_of_slot[pool][slots]
+        hot_scores = self.tracker.estimate(hot_rows).astype(np.float64)
+        self.store.device.estimate[pool][slots] = hot_scores
         return AccessView(
             step=step,
             knobs=knobs,
@@ -85,7 +89,7 @@ class Observer:
             candidate_rows=rows,
             candidate_scores=self.tracker.estimate(rows).astype(np.float64),
             hot_rows=hot_rows,
-            hot_scores=self.tracker.estimate(hot_rows).astype(np.float64),
+            hot_scores=hot_scores,
         )
 
     def movement_view(self, knobs: Knobs, skipped_ratio: float) -> MovementView:
@@ -109,11 +113,32 @@ class Observer:
             skipped_ratio=skipped_ratio,
         )
 
+    def keep_estimates(self, rows: NDArray[np.int64]) -> None:
+        """Keep beside the slots of some hot rows (-1: none) how popular they are now, for those who look."""
+        for pool, spec in enumerate(self.store.space.pools):
+            hot = rows[(rows >= spec.first_row) & (rows < spec.end_row)]
+            slots = self.store.placement.slot_of_row[hot]
+            self.store.device.estimate[pool][slots] = self.tracker.estimate(hot)
+
+    def keep_movement(self, movement_H: NDArray[np.float64]) -> None:
+        """Keep beside each slot how far its row moved, for those who look."""
+        first = 0
+        for kept in self.store.device.movement:
+            kept[:] = movement_H[first : first + len(kept)]
+            first += len(kept)
+
     def set_stale(self, stale_H: NDArray[np.bool_]) -> None:
         first = 0
         for stale in self.store.device.stale:
             stale[:] = stale_H[first : first + len(stale)]
             first += len(stale)
+        self.count_stale()
+
+    def count_stale(self) -> None:
+        """Count the stale rows of each table, after they were judged or moved."""
+        device = self.store.device
+        stale = [rows[stale_H] for rows, stale_H in zip(device.row_of_slot, device.stale, strict=True)]
+        self.stale_rows_T = self.store.space.count_by_table(np.concatenate(stale))
 
     def begin_measuring(self) -> None:
         """Forget all movement, and the samples kept with it."""

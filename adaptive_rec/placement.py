@@ -36,6 +36,7 @@ class RowSpace:
     features: tuple[FeatureSpec, ...]
     pools: tuple[Pool, ...]
     table_first_row: NDArray[np.int64]
+    table_of_feature: NDArray[np.int64]
     feature_first_row: NDArray[np.int64]
     """First row of each feature's table."""
     rows_F: NDArray[np.int64]
@@ -52,6 +53,12 @@ class RowSpace:
     @property
     def rows(self) -> int:
         return self.pools[-1].end_row
+
+    def count_by_table(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How many of some rows each table has."""
+        order = np.argsort(self.table_first_row, kind="stable")
+        place = np.searchsorted(self.table_first_row[order], rows, side="right") - 1
+        return np.bincount(order[place], minlength=len(self.tables))
 
     def table_range(self, table: int) -> tuple[int, int, int]:
         """A table's pool, and its first and end row within that pool."""
@@ -73,7 +80,8 @@ class RowSpace:
                     row += table.rows
             reading = [i for i, feature in enumerate(features) if tables[feature.table].dim == dim]
             pools.append(Pool(dim, first_row, row - first_row, np.array(reading, dtype=np.int64)))
-        feature_first_row = table_first_row[[feature.table for feature in features]]
+        table_of_feature = np.array([feature.table for feature in features], dtype=np.int64)
+        feature_first_row = table_first_row[table_of_feature]
         order = np.concatenate([pool.features for pool in pools])
         pool_of_feature = np.zeros(len(features), dtype=np.int64)
         column_of_feature = np.zeros(len(features), dtype=np.int64)
@@ -85,6 +93,7 @@ class RowSpace:
             features,
             tuple(pools),
             table_first_row,
+            table_of_feature,
             feature_first_row,
             np.array([tables[feature.table].rows for feature in features], dtype=np.int64),
             order,

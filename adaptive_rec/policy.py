@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -129,6 +129,9 @@ class Policy:
     tracks_movement: ClassVar[bool] = False
     """Whether the movement of hot rows is measured (and `find_stale` asked)."""
 
+    arranges_stream: ClassVar[bool] = False
+    """Whether it reorders or repacks the stream: such a policy is chosen before a run, not while it trains."""
+
     def budget_bytes(self, knobs: Knobs, all_rows_bytes: int) -> int:
         """Device memory for hot rows."""
         return min(knobs.hot_budget_bytes, all_rows_bytes)
@@ -161,7 +164,7 @@ def load_policy(name: str) -> Policy:
         try:
             found = getattr(importlib.import_module(module), attribute)
         except Exception as error:  # whatever a user's module raises
-            raise ConfigError(f"policy.name {name} cannot be loaded: {type(error).__name__}: {error}") from error
+            raise ConfigError(f"knobs.policy {name} cannot be loaded: {type(error).__name__}: {error}") from error
     elif name in BUILT_IN:
         found = importlib.import_module(f"adaptive_rec.policies.{name}").POLICY
     else:
@@ -169,9 +172,24 @@ def load_policy(name: str) -> Policy:
         if name not in plugins:
             known = (*BUILT_IN, *plugins)
             raise ConfigError(
-                f"policy.name must be one of {', '.join(known)} or package.module:Class, got {name!r}{did_you_mean(name, known)}"
+                f"knobs.policy must be one of {', '.join(known)} or package.module:Class, got {name!r}{did_you_mean(name, known)}"
             )
         found = plugins[name].load()
     if not (isinstance(found, type) and issubclass(found, Policy)):
-        raise ConfigError(f"policy.name must name a subclass of adaptive_rec.policy.Policy, got {name!r}")
+        raise ConfigError(f"knobs.policy must name a subclass of adaptive_rec.policy.Policy, got {name!r}")
     return found()
+
+
+def policy_choices(present: str) -> list[dict[str, Any]]:
+    """Policies by name, with whether a run may go over to them while it trains, and why not; the present one included."""
+    plugins = [point.name for point in entry_points(group="adaptive_rec.policies")]
+    found = []
+    for name in dict.fromkeys((*BUILT_IN, *plugins, present)):
+        try:
+            arranges = load_policy(name).arranges_stream
+        except ConfigError as error:
+            found.append({"name": name, "live": False, "reason": str(error)})
+        else:
+            reason = "it arranges the stream, so it is chosen before a run" if arranges else ""
+            found.append({"name": name, "live": not arranges, "reason": reason})
+    return found

@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import json
-import math
 import resource
+import time
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from adaptive_rec import checkpoint
+from adaptive_rec import __version__, checkpoint, journal
 from adaptive_rec.assemble import assemble
 from adaptive_rec.config import Config, load_config, to_toml
 from adaptive_rec.errors import UsageError
 from adaptive_rec.evaluate import Evaluation
-from adaptive_rec.policy import load_policy
-from adaptive_rec.telemetry import Snapshot, ratio
+from adaptive_rec.policy import load_policy, policy_choices
+from adaptive_rec.runtime import Report
+from adaptive_rec.telemetry import Event, Snapshot, ratio, to_json
 
 
 class TrainingRun:
-    """Train under a configuration and leave everything worth keeping in `out`."""
+    """Train under a configuration and leave everything worth keeping in `out`.
 
-    def __init__(self, config: Config, out: Path, resume: bool = False) -> None:
+    With `replay`, the changes that another run's journal tells of are made again at the same steps.
+    """
+
+    def __init__(self, config: Config, out: Path, resume: bool = False, replay: Path | None = None) -> None:
         if out.exists() and not resume and any(out.iterdir() if out.is_dir() else [out]):
             raise UsageError(f"--out must be a new directory, {out} exists; give another or add --resume")
         self.config = config
@@ -32,40 +36,93 @@ class TrainingRun:
         if found:
             checkpoint.load(self.runtime, found)
         self.started_at_step = self.runtime.step_number
+        self.runtime.control.scheduled = journal.commands(replay) if replay else {}
+        self.runtime.checkpoints = out / "checkpoints"
         self._make_directory()  # last: a run that cannot go on leaves its directory as it was
 
     def _make_directory(self) -> None:
         try:
             self.out.mkdir(parents=True, exist_ok=True)
             (self.out / "config.toml").write_text(to_toml(self.config), encoding="utf-8")
+            (self.out / "run.json").write_text(to_json(self._description(), indent=1) + "\n", encoding="utf-8")
         except OSError as error:
             raise UsageError(f"--out {self.out} cannot be written: {error.strerror}") from None
 
-    def events(self) -> Iterator[Snapshot | Evaluation]:
-        """Train; yield snapshots and evaluations after they are written to ``metrics.jsonl``."""
-        with open(self.out / "metrics.jsonl", "a", encoding="utf-8") as metrics:
-            for event in self.runtime.run():
-                metrics.write(to_json(_line(event)) + "\n")
-                metrics.flush()
-                yield event
+    def _description(self) -> dict[str, Any]:
+        """What does not change while the run trains, for those who look at it."""
+        store, knobs = self.runtime.store, self.config.knobs
+        row_bytes = store.row_bytes
+        pools = [store.space.table_range(index)[0] for index in range(len(store.space.tables))]
+        return {
+            "version": __version__,
+            "run_name": self.out.resolve().name,
+            "started": time.time(),
+            "seed": self.config.run.seed,
+            "device": str(self.runtime.device),
+            "precision": self.config.run.precision,
+            "tables": [
+                {
+                    "name": table.name,
+                    "rows": table.rows,
+                    "dim": table.dim,
+                    "pool": pool,
+                    "first_row": first_row,
+                    "row_bytes": row_bytes[pool],
+                }
+                for table, pool, first_row in zip(
+                    store.space.tables, pools, store.space.table_first_row.tolist(), strict=True
+                )
+            ],
+            "policies": policy_choices(knobs.policy),
+            "desired": self.runtime.knobs.model_dump(),
+            "effective": self.runtime.knobs.model_dump(),
+        }
 
-    def finish(self) -> dict[str, Any]:
-        """Write the final checkpoint, evaluate, write and return the summary."""
+    def events(self) -> Iterator[Report]:
+        """Train; yield reports after they are written: figures to ``metrics.jsonl``, the journal to ``events.jsonl``."""
+        runtime = self.runtime
+        yield self.note(
+            "started",
+            f"{runtime.knobs.policy} on {runtime.device}, {runtime.steps_total - runtime.step_number} steps to go",
+        )
+        with open(self.out / "metrics.jsonl", "a", encoding="utf-8") as metrics:
+            for report in runtime.run():
+                if isinstance(report, Event):
+                    journal.append(self.out, report)
+                else:
+                    metrics.write(to_json(_line(report)) + "\n")
+                    metrics.flush()
+                    if isinstance(report, Evaluation):
+                        auc, logloss = report.quality.auc, report.quality.logloss
+                        yield self.note("evaluation", f"AUC {auc:.4f}, logloss {logloss:.4f}")
+                yield report
+
+    def note(self, kind: str, text: str, **details: Any) -> Event:
+        """Write an event of this moment to the journal."""
+        event = Event(self.runtime.step_number, kind, text, details)
+        journal.append(self.out, event)
+        return event
+
+    def finish(self, evaluate: bool = True) -> dict[str, Any]:
+        """Write the final checkpoint, evaluate if there is time for it, write and return the summary."""
         written = self.out / "summary.json"
         if self.runtime.step_number == self.started_at_step and written.exists():
             return dict(json.loads(written.read_text(encoding="utf-8")))  # nothing was left to do
         seconds = self.runtime.recorder.seconds
-        checkpoint.save(self.runtime, self.out / "checkpoints")
-        summary = self.summary(seconds, self.runtime.evaluate())
+        path = checkpoint.save(self.runtime, self.out / "checkpoints")
+        self.note("checkpoint", f"checkpoint {path.name} written", checkpoint=path.name)
+        summary = self.summary(seconds, self.runtime.evaluate() if evaluate else None)
         written.write_text(to_json(summary, indent=1) + "\n", encoding="utf-8")
+        self.note("finished", "the run has ended")
+        self.runtime.enter("finished")
         return summary
 
-    def summary(self, seconds: float, evaluation: Evaluation) -> dict[str, Any]:
+    def summary(self, seconds: float, evaluation: Evaluation | None) -> dict[str, Any]:
         """What the run came to. Counters and seconds are of this process; `steps` counts from the very first one."""
         runtime, totals = self.runtime, self.runtime.totals()
         return {
-            "policy": self.config.policy.name,
-            "action": self.config.knobs.action if not runtime.policy.exact else None,
+            "policy": runtime.knobs.policy,
+            "action": runtime.knobs.action if not runtime.policy.exact else None,
             "seed": self.config.run.seed,
             "device": str(runtime.device),
             "precision": self.config.run.precision,
@@ -80,7 +137,7 @@ class TrainingRun:
             "seconds": seconds,
             "samples_per_second": ratio(totals["samples_seen"], seconds),
             "train_logloss": ratio(totals["loss_sum"], totals["samples_trained"]),
-            "eval": asdict(evaluation.quality),
+            "eval": asdict(evaluation.quality) if evaluation else None,
             "hot_lookup_ratio": ratio(totals["lookups_hot"], totals["lookups"]),
             "popular_sample_ratio": ratio(totals["samples_popular"], totals["samples_seen"]),
             "hot_rows": runtime.store.device.hot_rows,
@@ -104,17 +161,6 @@ def evaluate_run(run: Path) -> Evaluation:
     runtime = assemble(config, policy=load_policy("hybrid"))  # every row in host memory, wherever it was trained
     checkpoint.load(runtime, found)
     return runtime.evaluate()
-
-
-def to_json(values: dict[str, Any], indent: int | None = None) -> str:
-    """JSON with null for what is no number, such as the AUC where one class occurs."""
-    return json.dumps(_nulls(values), indent=indent, allow_nan=False)
-
-
-def _nulls(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _nulls(part) for key, part in value.items()}
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _line(event: Snapshot | Evaluation) -> dict[str, Any]:

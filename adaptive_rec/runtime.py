@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import islice
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -16,17 +18,22 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from adaptive_rec.batch import Batch, Position
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config import Config
+from adaptive_rec.control import Control, check_policy
 from adaptive_rec.data.source import Source
 from adaptive_rec.embedding.optimizer import schedule
 from adaptive_rec.embedding.store import EmbeddingStore, RowUpdate
 from adaptive_rec.errors import TrainingError
 from adaptive_rec.evaluate import Evaluation, evaluate
 from adaptive_rec.knobs import Knobs
+from adaptive_rec.mailbox import Mailbox
 from adaptive_rec.observe import Observer
 from adaptive_rec.pipeline import Pipeline
 from adaptive_rec.policy import BatchView, Policy, StepPlan, whole_or_split
-from adaptive_rec.telemetry import Counters, Mailbox, Recorder, Snapshot, StageTimes
+from adaptive_rec.publish import Publisher
+from adaptive_rec.telemetry import Counters, Event, Recorder, Snapshot, StageTimes
 from adaptive_rec.window import Reclassifier, window_ends
+
+Report = Snapshot | Evaluation | Event
 
 
 class Runtime:
@@ -52,29 +59,49 @@ class Runtime:
         self.device = store.torch_device
         self.observer = Observer(store, config.run.seed)
         self.reclassifier = Reclassifier(policy, store, self.observer)
-        self.mailbox = Mailbox()
+        self.mailbox = Mailbox(self.knobs, check_policy)
+        self.control = Control(self)
+        self.publisher = Publisher(self)
         self.times = StageTimes()
         self.counters = Counters()
         self.recorder = Recorder()
         self.loss_sum = torch.zeros((), dtype=torch.float64, device=self.device)
         self.position = Position(seed=config.run.seed)
+        self.lookups_T = np.zeros(len(store.space.tables), dtype=np.int64)
+        self.hot_lookups_T = np.zeros(len(store.space.tables), dtype=np.int64)
         self.step_number = 0
+        self.window_began = 0
+        """Steps of this process before the first window of the present policy."""
+        self.knobs_step = 0
+        """The step at which the knobs last changed."""
+        self.phase = "starting"
+        self.last_evaluation: Evaluation | None = None
+        self.checkpoints: Path | None = None
+        """Folder for checkpoints; without one none can be asked for."""
         self.stop_requested = False
 
     # The loop --------------------------------------------------------------------------------------------------------
 
-    def run(self) -> Iterator[Snapshot | Evaluation]:
+    def run(self) -> Iterator[Report]:
         """Train to the end of the stream or the configured steps; yield what there is to report."""
         pipeline = Pipeline(self.batches(), self.store, lambda: self.knobs.prefetch_depth, self.times)
         self.reclassifier.fill_tiers(self.step_number, self.knobs)
+        self.publisher.placement()
         self.recorder.start(self.totals())
         try:
+            self.enter("training")
             for work in pipeline:
                 self.step(work)
                 yield from self.boundary()
                 if self.stop_requested:
                     break
+            self.publisher.stopping()
+            self.enter("finishing")
+        except BaseException:
+            self.enter("failed")
+            raise
         finally:
+            self.mailbox.close("the run has ended")
             pipeline.close()
             self.store.close()
         if self.counters.steps and self.step_number % self.knobs.report_every:
@@ -92,26 +119,28 @@ class Runtime:
             self.observe(work, probe)
         self.count(work, position_B)
 
-    def boundary(self) -> Iterator[Snapshot | Evaluation]:
-        """Between two steps: new knob values, a new placement, something to report."""
-        budget_bytes = self.knobs.hot_budget_bytes
-        for changes in self.mailbox.drain():
-            self.knobs = self.knobs.changed(changes)
-        ended = window_ends(self.counters.steps, self.knobs.reclassify_every)
-        if ended or self.knobs.hot_budget_bytes != budget_bytes:
+    def boundary(self) -> Iterator[Report]:
+        """Between two steps: commands, a new placement, something to report."""
+        self.publisher.pulse()
+        yield from self.control.obey()
+        if window_ends(self.counters.steps - self.window_began, self.knobs.reclassify_every):
             with self.times("reclassify"):
-                self.reclassifier.end_window(self.counters.steps, self.knobs, self.totals())
+                step = self.counters.steps - self.window_began
+                moved = self.reclassifier.end_window(step, self.knobs, self.totals())
+                self.publisher.placement()
+            if self.policy.tracks_popularity:
+                yield self.control.reclassified(moved)
         if self.step_number % self.knobs.report_every == 0:
             yield self.report()
         every = self.config.eval.every_steps
         if every and self.step_number % every == 0:
-            with self.recorder.paused():
+            with self.recorder.paused(), self.during("evaluating"):
                 yield self.evaluate()
 
     # The verbs -------------------------------------------------------------------------------------------------------
 
     def plan(self, work: ClassifiedBatch, probe: bool) -> StepPlan:
-        wanted = self.config.policy.split
+        wanted = self.config.run.split
         split = self.policy.tracks_popularity and (
             wanted == "always" or (wanted == "auto" and self.device.type != "cpu")
         )
@@ -175,16 +204,34 @@ class Runtime:
             self.observer.keep_popular_samples(work)
 
     def count(self, work: ClassifiedBatch, position_B: NDArray[np.int64]) -> None:
-        counts_U = work.counts_U
+        tables_F = self.store.space.table_of_feature
+        np.add.at(self.lookups_T, tables_F, work.lookups_F)
+        np.add.at(self.hot_lookups_T, tables_F, work.hot_lookups_F)
         self.counters.steps += 1
         self.counters.samples_seen += work.batch.size
         self.counters.samples_trained += int(np.count_nonzero(position_B >= 0))
         self.counters.samples_popular += int(np.count_nonzero(work.popular_B))
         self.counters.lookups += work.batch.lookups
-        self.counters.lookups_hot += int(counts_U[work.hot_U].sum())
+        self.counters.lookups_hot += int(work.hot_lookups_F.sum())
         self.counters.malformed_rows += work.batch.malformed_rows
         self.position = work.batch.position
         self.step_number += 1
+
+    # Phases --------------------------------------------------------------------------------------------------------------
+
+    def enter(self, phase: str) -> None:
+        """Tell what the run is at: starting, training, paused, evaluating, checkpointing, finishing, finished or failed."""
+        self.phase = phase
+        self.publisher.board()
+
+    @contextmanager
+    def during(self, phase: str) -> Iterator[None]:
+        before = self.phase
+        self.enter(phase)
+        try:
+            yield
+        finally:
+            self.enter(before)
 
     # Small things ----------------------------------------------------------------------------------------------------
 
@@ -198,7 +245,8 @@ class Runtime:
         """Score the model as it stands on the held-out range."""
         self.model.eval()
         held_out = self.source.test_batches(self.config.eval.batch_size, self.config.eval.max_samples)
-        return Evaluation(self.step_number, evaluate(held_out, self.store, self.logits))
+        self.last_evaluation = Evaluation(self.step_number, evaluate(held_out, self.store, self.logits))
+        return self.last_evaluation
 
     def totals(self) -> dict[str, float]:
         """All counters of the run."""
@@ -214,8 +262,16 @@ class Runtime:
             stale_rows=self.store.device.stale_rows,
             placement_version=self.store.placement.version,
             stale_threshold=self.reclassifier.stale_threshold,
+            stage_seconds={stage: round(seconds, 4) for stage, seconds in dict(self.times.seconds).items()},
+            tables={
+                "lookups": self.lookups_T.tolist(),
+                "lookups_hot": self.hot_lookups_T.tolist(),
+                "hot_rows": self.store.hot_rows_T.tolist(),
+                "stale_rows": self.observer.stale_rows_T.tolist(),
+            },
         )
         self.mailbox.publish(snapshot)
+        self.publisher.board()
         if not math.isfinite(snapshot.loss):
             raise TrainingError(
                 f"the loss must stay finite, got {snapshot.loss} by step {self.step_number}; lower the learning rates"

@@ -1,12 +1,9 @@
-"""What a run tells: counters, stage times, immutable snapshots out, commands in.
-
-The training thread is the only writer. It replaces the newest Snapshot and never waits for a reader; others leave commands
-in the Mailbox, which is emptied at every step boundary.
-"""
+"""What a run tells: counters, stage times, immutable snapshots, events. The training thread is the only writer."""
 
 from __future__ import annotations
 
-import queue
+import json
+import math
 import threading
 import time
 from collections import defaultdict
@@ -14,8 +11,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
-
-from adaptive_rec.knobs import Knobs
 
 
 class StageTimes:
@@ -66,9 +61,30 @@ class Snapshot:
     placement_version: int
     stale_threshold: float
     totals: Mapping[str, int | float] = field(default_factory=dict)
+    """Counters since the run began."""
+    stage_seconds: Mapping[str, float] = field(default_factory=dict)
+    """Where the time since the run began went; stages on a worker end in "(ahead)" and overlap with the others."""
+    tables: Mapping[str, list[int]] = field(default_factory=dict)
+    """For each table: `lookups` and `lookups_hot` since the run began, `hot_rows` and `stale_rows` now."""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+
+@dataclass(frozen=True)
+class Event:
+    """Something that happened at a step boundary and is worth a line in the journal."""
+
+    step: int
+    kind: str
+    text: str
+    """One line for people."""
+    details: Mapping[str, Any] = field(default_factory=dict)
+    time: float = field(default_factory=time.time)
+    """Seconds since the epoch."""
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"time": self.time, "step": self.step, "kind": self.kind, "text": self.text, "details": self.details}
 
 
 class Recorder:
@@ -90,9 +106,12 @@ class Recorder:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        start = time.perf_counter()
-        yield
-        self._paused_seconds += time.perf_counter() - start
+        """Stop the run's clock. May be nested; the outermost one counts."""
+        start, before = time.perf_counter(), self._paused_seconds
+        try:
+            yield
+        finally:
+            self._paused_seconds = before + time.perf_counter() - start
 
     def snapshot(self, totals: Mapping[str, float], **state: Any) -> Snapshot:
         """Ratios over what happened since the last snapshot; `state` is the rest of the snapshot's fields."""
@@ -121,26 +140,13 @@ def ratio(part: float, whole: float) -> float:
     return float(part / whole) if whole else 0.0
 
 
-class Mailbox:
-    """The one place where other threads meet the training thread: the newest snapshot out, knob changes in."""
+def finite(value: Any) -> Any:
+    """Null for what is no number, at any depth: JSON has no infinity."""
+    if isinstance(value, Mapping):
+        return {key: finite(part) for key, part in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
-    def __init__(self) -> None:
-        self.newest: Snapshot | None = None
-        self._commands: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
 
-    def publish(self, snapshot: Snapshot) -> None:
-        self.newest = snapshot
-
-    def change_knobs(self, **changes: Any) -> None:
-        """Ask for new knob values. They take effect together at the next step boundary.
-
-        Raises ConfigError here, in the asking thread, where a name or value is wrong; then nothing changes.
-        """
-        Knobs().changed(changes)
-        self._commands.put(changes)
-
-    def drain(self) -> list[dict[str, Any]]:
-        commands = []
-        while not self._commands.empty():
-            commands.append(self._commands.get())
-        return commands
+def to_json(values: Mapping[str, Any], indent: int | None = None) -> str:
+    """JSON with null for what is no number, such as the AUC where one class occurs."""
+    return json.dumps(finite(values), indent=indent, allow_nan=False)

@@ -16,6 +16,8 @@ from adaptive_rec.policy import AccessView, Policy
 from adaptive_rec.reclassify import plan_migration
 from adaptive_rec.telemetry import ratio
 
+NOTHING = Migration(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
+
 FIRST_WINDOW_STEPS = 8
 """The first windows are short and double in length, so that the first hot rows are found soon."""
 
@@ -45,17 +47,30 @@ class Reclassifier:
         """Place rows before the first step, for policies that know what they want by then."""
         self._migrate(step, knobs, max_moved_bytes=1 << 62)
 
-    def end_window(self, step: int, knobs: Knobs, totals: Mapping[str, float]) -> None:
-        """Judge staleness on the window's probe steps, then move rows, then begin a new window.
+    def end_window(self, step: int, knobs: Knobs, totals: Mapping[str, float]) -> Migration:
+        """Judge staleness on the window's probe steps, then move rows, then begin a new window. Returns what moved.
 
         Windows shorter than `reclassify_every` place rows only: they hold too few probe steps to tell which have settled.
         """
         if self.policy.tracks_movement and is_full(step, knobs.reclassify_every):
             self._judge(knobs, totals)
-        if self.policy.tracks_popularity:
-            migration = self._migrate(step, knobs, knobs.max_moved_bytes)
-            self.observer.tracker.end_window(knobs.decay, migration)
-            self.observer.forget_samples()
+        return self.place_again(step, knobs, knobs.decay) if self.policy.tracks_popularity else NOTHING
+
+    def place_again(self, step: int, knobs: Knobs, decay: float = 1.0) -> Migration:
+        """Move rows; out of turn, so without `decay`, when the budget or the policy is another or somebody asks for it."""
+        migration = self._migrate(step, knobs, knobs.max_moved_bytes)
+        self.observer.tracker.end_window(decay, migration)
+        self.observer.forget_samples()
+        self.observer.count_stale()
+        return migration
+
+    def change_policy(self, policy: Policy, step: int, knobs: Knobs) -> None:
+        """Follow another policy from now on, with the tier it wants. No row is stale for it yet."""
+        self.policy = policy
+        self.stale_threshold = 0.0
+        self.observer.set_stale(np.zeros(sum(self.store.device.capacities), dtype=np.bool_))
+        self.place_again(step, knobs)
+        self.fill_tiers(step, knobs)
 
     def _judge(self, knobs: Knobs, totals: Mapping[str, float]) -> None:
         """Ask which hot rows are stale, telling what was skipped since the last time."""
@@ -65,21 +80,27 @@ class Reclassifier:
             skipped_ratio = ratio(gain["row_updates_skipped"], gain["hot_row_updates"])
         else:
             skipped_ratio = ratio(gain["samples_seen"] - gain["samples_trained"], gain["samples_popular"])
-        staleness = self.policy.find_stale(self.observer.movement_view(knobs, skipped_ratio))
+        view = self.observer.movement_view(knobs, skipped_ratio)
+        staleness = self.policy.find_stale(view)
         self.observer.set_stale(staleness.stale_H)
+        self.observer.keep_movement(view.movement_H)
         self.stale_threshold = staleness.threshold
         self.observer.begin_measuring()
 
     def _migrate(self, step: int, knobs: Knobs, max_moved_bytes: int) -> Migration:
         """Ask the policy for each pool and move what the guard rails allow. Returns what moved."""
-        store, row_bytes = self.store, self.store.row_bytes
+        store, monitored = self.store, self.policy.tracks_movement
+        row_bytes = store.row_bytes_when(monitored)
         budget = self.policy.budget_bytes(knobs, all_rows_bytes(store.space, row_bytes))
         capacities = split_budget(store.space, row_bytes, budget)
         candidates = self.observer.tracker.candidates()
         views = [self.observer.access_view(pool, step, knobs, candidates) for pool in range(len(capacities))]
-        if capacities != store.device.capacities:
+        if capacities != store.device.capacities or monitored != store.monitored:
             self.observer.tracker.resize(sum(capacities))
-            return store.resize(budget, _ranked(views))
+            migration = store.resize(budget, _ranked(views), monitored)
+            if self.policy.tracks_popularity:
+                self.observer.keep_estimates(np.concatenate(store.device.row_of_slot))
+            return migration
         parts = []
         for pool, view in enumerate(views):
             part = self._plan(view, max_moved_bytes // row_bytes[pool])
@@ -89,6 +110,8 @@ class Reclassifier:
             np.concatenate([part.promote for part in parts]), np.concatenate([part.demote for part in parts])
         )
         store.migrate(migration)
+        if self.policy.tracks_popularity:
+            self.observer.keep_estimates(migration.promote)
         return migration
 
     def _plan(self, view: AccessView, max_moved_rows: int) -> Migration:

@@ -27,7 +27,7 @@ COMMON = [
 ]  # fmt: skip
 REFERENCE = [
     *COMMON, f"data.test_range=[{SIXTH}, {6.5 / 7}]", "run.batch_size=128", "optimizer.embedding=sgd",
-    "optimizer.embedding_lr=0.1", "optimizer.dense=SGD", "optimizer.dense_lr=0.1", "policy.name=hybrid",
+    "optimizer.embedding_lr=0.1", "optimizer.dense=SGD", "optimizer.dense_lr=0.1", "knobs.policy=hybrid",
 ]  # fmt: skip
 SLIPSTREAM = [
     *COMMON, f"data.test_range=[{SIXTH}, 1.0]", "run.batch_size=256", "optimizer.embedding=rowwise_adagrad",
@@ -94,7 +94,7 @@ def slipstream(args: argparse.Namespace) -> None:
     )
 
     def variant(policy: str, action: str = "freeze", target: float = TARGET) -> float:
-        settings = [f"policy.name={policy}", f"knobs.action={action}", f"knobs.target_skip_ratio={target}"]
+        settings = [f"knobs.policy={policy}", f"knobs.action={action}", f"knobs.target_skip_ratio={target}"]
         name = f"{policy}-{action}-{target}"
         results = [run(f"{name}-{seed}", [*SLIPSTREAM, *settings, f"run.seed={seed}"], args) for seed in seeds]
         skips = policy in ("slipstream", "random_skip")

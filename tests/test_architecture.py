@@ -15,21 +15,21 @@ import adaptive_rec
 PACKAGE = Path(adaptive_rec.__file__).parent
 
 LAYERS: list[set[str]] = [
-    {"__main__", "cli", "console", "run", "config_reference"},
+    {"__main__", "cli", "commands", "console", "run", "config_reference", "sidecar"},
     {"assemble"},
-    {"runtime", "window", "observe", "evaluate"},
+    {"runtime", "control", "publish", "journal", "window", "observe", "evaluate"},
     {"pipeline", "reclassify", "checkpoint"},
     {"embedding", "tracking", "models", "data", "policy"},
     {"classify"},
-    {"batch", "placement", "telemetry", "metrics"},
-    {"kernels", "knobs", "config"},
-    {"errors"},
+    {"batch", "placement", "mailbox", "telemetry", "metrics"},
+    {"kernels", "knobs", "config", "shared_state", "systemd", "listen", "client"},
+    {"errors", "runtime_file", "figures"},
 ]
 """From the top down: a module imports from lower layers and its own, in circles never."""
 
 BESIDE: dict[str, set[str]] = {
     "policies": {"policies", "policy", "placement", "tracking", "kernels", "knobs", "errors"},
-    "service": {"service", "telemetry", "knobs", "errors", "kernels.reference_sketch"},
+    "service": {"service", "telemetry", "knobs", "shared_state", "errors", "kernels.reference_sketch"},
 }
 """What stands beside the layers, and all it may import; the layers import it by name only, never in their text."""
 
@@ -174,7 +174,7 @@ sys.meta_path.insert(0, Refuse())
 from adaptive_rec.assemble import assemble
 from adaptive_rec.config import load_config
 
-settings = ['policy.name=slipstream', 'run.steps=4', 'run.device=cpu', 'run.threads=1', 'run.batch_size=8',
+settings = ['knobs.policy=slipstream', 'run.steps=4', 'run.device=cpu', 'run.threads=1', 'run.batch_size=8',
             'data.table_rows=[9, 5]', 'model.bottom_mlp=[2]', 'model.top_mlp=[2]', 'model.embedding_dim=2',
             'data.synthetic.samples=100']
 runtime = assemble(load_config(None, {}, settings))

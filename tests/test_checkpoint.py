@@ -18,7 +18,7 @@ from adaptive_rec.errors import CheckpointError
 from adaptive_rec.runtime import Runtime
 
 TINY = [
-    "policy.name=hybrid", "policy.split=always", "run.device=cpu", "run.threads=1", "run.precision=float64", "run.batch_size=16",
+    "knobs.policy=hybrid", "run.split=always", "run.device=cpu", "run.threads=1", "run.precision=float64", "run.batch_size=16",
     "run.steps=24", "data.table_rows=[40, 30, 7]", "data.dense_features=2", "data.synthetic.samples=800",
     "data.synthetic.test_samples=16", "model.embedding_dim=4", "model.table_dims=[4, 2, 4]", "model.bottom_mlp=[8]",
     "model.top_mlp=[8]", "optimizer.embedding=sgd", "optimizer.dense=SGD", "optimizer.warmup_steps=4", "optimizer.decay_start=10",
@@ -61,10 +61,10 @@ def test_a_resumed_run_ends_where_a_straight_one_does(tmp_path: Path, embedding:
     optimizer = [f"optimizer.embedding={embedding}", f"optimizer.dense={dense.split()[0]}", *DENSE[dense]]
     straight = run_to_end(build(*optimizer))
 
-    first = run_to_end(build(*optimizer, "policy.name=hotline", "run.steps=11"))
+    first = run_to_end(build(*optimizer, "knobs.policy=hotline", "run.steps=11"))
     assert first.store.device.hot_rows > 0
     folder = checkpoint.save(first, tmp_path)
-    second = build(*optimizer, "policy.name=hotline", "knobs.hot_budget_bytes=700")
+    second = build(*optimizer, "knobs.policy=hotline", "knobs.hot_budget_bytes=700")
     checkpoint.load(second, folder)
     assert (second.step_number, second.position) == (11, first.position)
     assert_same(second, first)
@@ -78,7 +78,7 @@ def test_a_resumed_run_ends_where_a_straight_one_does(tmp_path: Path, embedding:
 def test_a_resumed_run_places_rows_as_a_fresh_one_does(tmp_path: Path, policy: str) -> None:
     first = run_to_end(build("run.steps=6"))
     folder = checkpoint.save(first, tmp_path)
-    second = build(f"policy.name={policy}")
+    second = build(f"knobs.policy={policy}")
     checkpoint.load(second, folder)
     run_to_end(second)
     assert (second.totals()["lookups_hot"] > 0) == (policy != "hybrid")
@@ -87,7 +87,7 @@ def test_a_resumed_run_places_rows_as_a_fresh_one_does(tmp_path: Path, policy: s
 
 
 def test_saving_changes_nothing(tmp_path: Path) -> None:
-    runtime = run_to_end(build("policy.name=hotline", "run.steps=10", "optimizer.embedding=lazy_adam"))
+    runtime = run_to_end(build("knobs.policy=hotline", "run.steps=10", "optimizer.embedding=lazy_adam"))
     before, placement = [part.copy() for part in state_of(runtime)], runtime.store.placement
     checkpoint.save(runtime, tmp_path)
     assert runtime.store.placement is placement

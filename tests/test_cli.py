@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import re
-import signal
 import statistics
 import subprocess
 import sys
@@ -18,7 +15,7 @@ import pytest
 from adaptive_rec.cli import main
 
 COMMAND = [sys.executable, "-m", "adaptive_rec"]
-ENDLESS = ["train", "tiny", "--steps=0", "--set=data.synthetic.samples=1000000000"]
+REOPEN = ["adaptive-rec", "serve"]
 WAIT_SECONDS = 120
 
 
@@ -48,11 +45,19 @@ def lines_of(path: Path) -> int:
     return len(path.read_text().splitlines()) if path.exists() else 0
 
 
+@pytest.fixture(scope="module", autouse=True)
+def own_runtime_folder(tmp_path_factory):
+    """Runs of these tests are told from those of the user."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("x")))
+        yield
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory) -> tuple[Path, subprocess.CompletedProcess[str]]:
     """A run of the tiny preset, made with --json."""
     out = tmp_path_factory.mktemp("runs") / "tiny"
-    return out, command("train", "tiny", "--json", "--out", out)
+    return out, command("train", "tiny", "--json", "--no-serve", "--out", out)
 
 
 def test_help_is_fast():
@@ -67,9 +72,9 @@ def test_help_is_fast():
     assert statistics.median(seconds) < 1.0
 
 
-@pytest.mark.parametrize("words", [[], ["train", "--help"]])
+@pytest.mark.parametrize("words", [[], ["train", "--help"], ["status"], ["knobs", "set", "alpha=1"], ["serve", "x"]])
 def test_help_imports_nothing_heavy(words):
-    heavy = {"torch", "numba", "numpy", "pydantic", "rich"}
+    heavy = {"torch", "numba", "numpy", "pydantic", "rich", "fastapi", "uvicorn", "httpx2", "subprocess"}
     parsing = f"try: adaptive_rec.cli.parse({words})\nexcept BaseException: pass"
     code = f"import sys, adaptive_rec.cli\n{parsing}\nprint({heavy} & set(sys.modules))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=WAIT_SECONDS)
@@ -104,7 +109,7 @@ def test_memory_errors_say_what_to_change(capsys, monkeypatch):
     def fail(_):
         raise MemoryError("Unable to allocate 97.4 GiB")
 
-    monkeypatch.setattr("adaptive_rec.cli.resolve", fail)
+    monkeypatch.setattr("adaptive_rec.commands.train.resolve", fail)
     assert "data.max_table_rows" in refused(capsys, "train", "tiny", code=4)
 
 
@@ -112,7 +117,7 @@ def test_unexpected_errors_keep_their_traceback(monkeypatch):
     def fail(_):
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("adaptive_rec.cli.resolve", fail)
+    monkeypatch.setattr("adaptive_rec.commands.train.resolve", fail)
     with pytest.raises(RuntimeError, match="a bug"):
         main(["train", "tiny"])
 
@@ -129,7 +134,7 @@ def test_print_config_reruns_the_same_run(capsys, monkeypatch, tmp_path):
     ]
     assert main(["train", "tiny", *words]) == 0
     printed = capsys.readouterr().out
-    assert 'name = "hotline"' in printed
+    assert 'policy = "hotline"' in printed
     assert "steps = 7\n" in printed  # flags win over --set
     assert "alpha = 0.6\n" in printed  # which wins over the environment
     (tmp_path / "my.toml").write_text(printed)
@@ -155,7 +160,8 @@ def test_json_is_the_summary_and_nothing_else(finished):
     assert json.loads(result.stdout) == json.loads((out / "summary.json").read_text())
     assert "samples/s" in result.stderr
     assert "\r" not in result.stderr
-    assert {path.name for path in out.iterdir()} == {"config.toml", "metrics.jsonl", "summary.json", "checkpoints"}
+    files = {"config.toml", "run.json", "metrics.jsonl", "events.jsonl", "summary.json", "checkpoints"}
+    assert {path.name for path in out.iterdir()} == files
 
 
 def test_eval_gives_the_figures_of_the_summary(finished, capsys):
@@ -180,7 +186,7 @@ def test_an_existing_directory_is_refused_and_left_alone(finished, capsys):
 
 
 def test_plain_output_has_header_progress_and_summary(tmp_path, capsys):
-    assert main(["train", "tiny", "--policy=hotline", "--out", str(tmp_path / "run")]) == 0
+    assert main(["train", "tiny", "--policy=hotline", "--no-serve", "--out", str(tmp_path / "run")]) == 0
     text = capsys.readouterr().out
     assert "\r" not in text
     assert "\x1b" not in text
@@ -188,67 +194,19 @@ def test_plain_output_has_header_progress_and_summary(tmp_path, capsys):
     assert "step 60 of 60 (100%)" in text
     assert "skipped" not in text  # an exact policy skips nothing
     assert re.search(r"quality +AUC 0\.[67]", text)
-    assert text.rstrip().endswith(str(tmp_path / "run"))
+    assert "dashboard" not in text
+    lines = [line.split() for line in text.splitlines()]
+    assert lines[-2:] == [["directory", str(tmp_path / "run")], ["reopen", *REOPEN, str(tmp_path / "run")]]
 
 
 def test_resume_goes_on_under_the_run_s_own_configuration(tmp_path, capsys):
     out = tmp_path / "run"
-    train = ["train", "--json", "--resume", "--out", str(out)]
+    train = ["train", "--json", "--no-serve", "--resume", "--out", str(out)]
     assert main([*train, "tiny", "--seed=5", "--steps=20"]) == 0  # nothing to resume: starts afresh
     assert json.loads(capsys.readouterr().out)["resumed_at_step"] == 0
     assert main([*train, "--steps=30"]) == 0
     summary = json.loads(capsys.readouterr().out)
     assert (summary["resumed_at_step"], summary["steps"], summary["seed"]) == (20, 30, 5)
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_the_run_in_good_order(tmp_path, number):
-    out = tmp_path / "run"
-    with subprocess.Popen([*COMMAND, *ENDLESS, "--out", str(out)], stdout=subprocess.PIPE, text=True) as process:
-        wait_for(lambda: lines_of(out / "metrics.jsonl") >= 2)
-        process.send_signal(number)
-        text, _ = process.communicate(timeout=WAIT_SECONDS)
-    assert process.returncode == 128 + number
-    summary = json.loads((out / "summary.json").read_text())
-    assert (out / "checkpoints" / f"step-{summary['steps']:09d}" / "checkpoint.json").exists()
-    assert "stopped" in text
-
-
-def test_a_second_signal_ends_it_at_once(tmp_path):
-    out = tmp_path / "run"
-    words = [*ENDLESS, "--set=data.synthetic.test_samples=500000000", "--out", str(out)]  # hours of evaluation
-    with subprocess.Popen([*COMMAND, *words], stdout=subprocess.DEVNULL) as process:
-        wait_for(lambda: lines_of(out / "metrics.jsonl") >= 2)
-        process.send_signal(signal.SIGINT)
-        wait_for(lambda: any((out / "checkpoints").glob("step-*")))
-        process.send_signal(signal.SIGINT)
-        assert process.wait(WAIT_SECONDS) == 130
-    assert not (out / "summary.json").exists()
-
-
-def test_detach_returns_while_the_run_goes_on(tmp_path):
-    out = tmp_path / "deep" / "run"
-    result = command(*ENDLESS, "--detach", "--json", "--out", out)
-    assert result.returncode == 0, result.stderr
-    told = json.loads(result.stdout)
-    with contextlib.suppress(ProcessLookupError):
-        assert told["run"] == str(out)
-        assert os.getsid(told["pid"]) == told["pid"]
-        assert not (out / "summary.json").exists()
-        os.kill(told["pid"], signal.SIGTERM)
-    wait_for((out / "summary.json").exists)
-    wait_for(lambda: "directory" in (out / "log.txt").read_text())
-    assert list(out.parent.iterdir()) == [out]
-
-
-def test_detach_shows_why_a_run_ended(tmp_path):
-    bad = tmp_path / "bad.tsv"
-    bad.write_text("not a Criteo row\n")
-    result = command("train", "--detach", "--data", bad, "--out", tmp_path / "run")
-    assert result.returncode == 3
-    assert "error: " in result.stderr
-    assert "ended with exit code 3" in result.stderr
-    assert list(tmp_path.iterdir()) == [bad]
 
 
 def test_a_closed_pipe_is_quiet():

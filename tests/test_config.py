@@ -69,7 +69,7 @@ def test_an_unknown_key_names_the_nearest_one_in_every_layer(tmp_path):
     with pytest.raises(ConfigError, match=r"in --set; did you mean run\.steps\?"):
         load_config(None, {}, ["run.stpes=5"])
     with pytest.raises(ConfigError, match=r"did you mean knobs\.alpha\?"):
-        load_config(None, {}, ["policy.alpha=0.5"])  # right name, wrong section
+        load_config(None, {}, ["run.alpha=0.5"])  # right name, wrong section
     with pytest.raises(ConfigError, match=r"no preset or file named syntetic; did you mean synthetic\?"):
         load_config("syntetic", {})
 

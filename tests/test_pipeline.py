@@ -187,7 +187,7 @@ def test_closing_early_stops_the_worker() -> None:
 
 def run_of(memory_source: Any, depth: int, batches: list[Batch]) -> Any:
     settings = [
-        "policy.name=hotline", "run.device=cpu", "run.steps=0", "run.batch_size=2", "run.threads=1", "model.embedding_dim=2",
+        "knobs.policy=hotline", "run.device=cpu", "run.steps=0", "run.batch_size=2", "run.threads=1", "model.embedding_dim=2",
         "model.bottom_mlp=[2]", "model.top_mlp=[2]", "knobs.report_every=1", f"knobs.prefetch_depth={depth}",
     ]  # fmt: skip
     return assemble(load_config(None, {}, settings), memory_source(batches, TABLES, FEATURES))

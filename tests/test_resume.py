@@ -47,9 +47,9 @@ def test_a_finished_run_resumed_keeps_its_summary(tmp_path: Path) -> None:
 
 def test_a_resumed_run_finds_hot_rows_as_soon_as_a_new_one(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    train(out, "run.steps=11", "knobs.reclassify_every=100", "policy.name=hotline")
+    train(out, "run.steps=11", "knobs.reclassify_every=100", "knobs.policy=hotline")
     _, snapshots = train(
-        out, "run.steps=40", "knobs.reclassify_every=100", "policy.name=hotline", "knobs.report_every=1", resume=True
+        out, "run.steps=40", "knobs.reclassify_every=100", "knobs.policy=hotline", "knobs.report_every=1", resume=True
     )
 
     hot = {snapshot.step: snapshot.hot_rows for snapshot in snapshots}
@@ -59,7 +59,7 @@ def test_a_resumed_run_finds_hot_rows_as_soon_as_a_new_one(tmp_path: Path) -> No
 
 def test_a_run_is_scored_without_its_policys_memory(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    summary, _ = train(out, "run.steps=12", "policy.name=device_only")
+    summary, _ = train(out, "run.steps=12", "knobs.policy=device_only")
 
     assert evaluate_run(out).quality.auc == pytest.approx(summary["eval"]["auc"], abs=1e-12)
 

@@ -21,7 +21,7 @@ from adaptive_rec.telemetry import Snapshot
 from adaptive_rec.window import window_ends
 
 TINY = [
-    "policy.name=hotline", "policy.split=always", "run.device=cpu", "run.threads=1", "run.precision=float64", "run.batch_size=32",
+    "knobs.policy=hotline", "run.split=always", "run.device=cpu", "run.threads=1", "run.precision=float64", "run.batch_size=32",
     "run.steps=60", "data.table_rows=[60, 40, 9]", "data.dense_features=2", "data.synthetic.samples=4000",
     "data.synthetic.test_samples=64", "data.synthetic.head_ratio=0.1", "model.embedding_dim=4", "model.bottom_mlp=[8]",
     "model.top_mlp=[8]", "optimizer.embedding=sgd", "optimizer.dense=SGD", "knobs.reclassify_every=5", "knobs.report_every=1",
@@ -48,7 +48,7 @@ def tables_of(runtime: Runtime) -> list[np.ndarray]:
 @pytest.fixture(scope="module")
 def plain() -> tuple[list[float], list[np.ndarray]]:
     """Plain steps on the same stream."""
-    runtime = build("policy.name=hybrid")
+    runtime = build("knobs.policy=hybrid")
     return [snapshot.loss for snapshot in stepping(runtime)], tables_of(runtime)
 
 
@@ -223,7 +223,7 @@ def test_a_loss_that_goes_wrong_after_the_last_report_stops_the_run_too(memory_s
 ROWS, EACH, WINDOW = 8, 8, 16
 JUMPING, STEADY = 2, 5
 SKIPPING = [
-    "policy.name=slipstream", "knobs.probe_ratio=0.25", f"knobs.reclassify_every={WINDOW}", "knobs.hot_budget_bytes=100000",
+    "knobs.policy=slipstream", "knobs.probe_ratio=0.25", f"knobs.reclassify_every={WINDOW}", "knobs.hot_budget_bytes=100000",
     "run.steps=0",
 ]  # fmt: skip
 
@@ -300,7 +300,7 @@ def test_the_hot_set_follows_a_sudden_drift_within_two_windows() -> None:
     """Popularity moves to other rows between two windows; the window after next catches what the last one before did."""
     window, batch, jump = 40, 256, 6
     runtime = build(
-        "policy.split=never", f"run.steps={window * (jump + 4)}", f"run.batch_size={batch}", f"knobs.reclassify_every={window}",
+        "run.split=never", f"run.steps={window * (jump + 4)}", f"run.batch_size={batch}", f"knobs.reclassify_every={window}",
         "data.table_rows=[3000, 2000, 1000, 500]", f"data.synthetic.samples={window * batch * 12}",
         "data.synthetic.head_ratio=0.02", "data.synthetic.popular_ratio=0.6",
         f"data.synthetic.sudden_drift_at={window * batch * jump}", "run.precision=float32",

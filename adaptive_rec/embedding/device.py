@@ -35,6 +35,10 @@ class DeviceTier:
         """Joint row of each slot, -1 where the slot is free."""
         self.stale: list[NDArray[np.bool_]] = [np.zeros(capacity, dtype=np.bool_) for capacity in capacities]
         """Class of each slot's row: stale rows are a kind of hot rows."""
+        self.estimate = [np.zeros(capacity, dtype=np.float32) for capacity in capacities]
+        """Lookups remembered of each slot's row when the last window ended; for those who look, not for decisions."""
+        self.movement = [np.full(capacity, np.inf, dtype=np.float32) for capacity in capacities]
+        """How far each slot's row moved when that was last judged, inf where it is not known; likewise."""
         self.monitors = [
             UpdateDeltaMonitor(capacity, pool.dim, dtype, device)
             for pool, capacity in zip(space.pools, capacities, strict=True)

@@ -77,12 +77,18 @@ class EmbeddingStore(ABC):
         self._slot_of_row = np.full(space.rows, COLD, dtype=np.int32)
         self.placement = Placement(0, self._slot_of_row)
         self.traffic = Traffic()
+        self.hot_rows_T = np.zeros(len(space.tables), dtype=np.int64)
+        """Hot rows of each table."""
         self.device = self._device_tier(budget_bytes)
 
     @property
     def row_bytes(self) -> list[int]:
         """Device bytes of one hot row of each pool."""
-        return row_bytes(self.space, self.rule, self.dtype.itemsize, self.monitored)
+        return self.row_bytes_when(self.monitored)
+
+    def row_bytes_when(self, monitored: bool) -> list[int]:
+        """What they would be with, or without, a record of the rows' movement."""
+        return row_bytes(self.space, self.rule, self.dtype.itemsize, monitored)
 
     @property
     def device_bytes(self) -> int:
@@ -150,17 +156,20 @@ class EmbeddingStore(ABC):
             self._demote(pool, _within(migration.demote, spec.first_row, spec.end_row))
             self._promote(pool, _within(migration.promote, spec.first_row, spec.end_row))
         self.traffic.migrated_rows += migration.moved_rows
+        self.hot_rows_T += self.space.count_by_table(migration.promote) - self.space.count_by_table(migration.demote)
         # Last: a batch classified by a worker meanwhile carries the old version, so it is classified again.
         self.placement = Placement(self.placement.version + 1, self._slot_of_row)
 
-    def resize(self, budget_bytes: int, ranked_rows: NDArray[np.int64]) -> Migration:
+    def resize(self, budget_bytes: int, ranked_rows: NDArray[np.int64], monitored: bool | None = None) -> Migration:
         """Give the device tier another budget: all rows go home, then as many of `ranked_rows` as fit return, best first.
 
-        Returns what changed tier on the whole.
+        `monitored` says whether it keeps the movement of its rows from now on; None: as before. Returns what changed tier
+        on the whole.
         """
         nothing = np.empty(0, dtype=np.int64)
         hot_before = np.flatnonzero(self._slot_of_row != COLD)
         self.migrate(Migration(promote=nothing, demote=hot_before))
+        self.monitored = self.monitored if monitored is None else monitored
         self.device = self._device_tier(0)  # the old memory goes before the new is taken
         self.device = self._device_tier(budget_bytes)
         fitting = [
@@ -198,6 +207,7 @@ class EmbeddingStore(ABC):
         self._slot_of_row[rows] = slots
         self.device.row_of_slot[pool][slots] = rows
         self.device.stale[pool][slots] = False
+        self.device.movement[pool][slots] = np.inf
         self._count_moved(pool, len(rows), to_device=True)
 
     def _count_moved(self, pool: int, rows: int, to_device: bool) -> None:

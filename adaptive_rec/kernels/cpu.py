@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from adaptive_rec.kernels import JIT
+from adaptive_rec.kernels.jit import JIT
 
 SGD, ROWWISE_ADAGRAD, ADAGRAD, LAZY_ADAM = 0, 1, 2, 3
 """Update rules of `apply_rows`."""
@@ -95,6 +95,18 @@ def classify(distinct_U, pool_ends, pool_first_row, slot_of_row, inverse_N, offs
                 popular = False
                 break
         popular_B[b] = popular
+
+
+@njit(**JIT)
+def count_by_feature(source_U, inverse_N, offsets, features, lookups_F, hot_F):
+    """Count the lookups of each feature, and those of hot rows among them."""
+    lookups_F[:] = 0
+    hot_F[:] = 0
+    for bag in range(len(offsets) - 1):
+        f = bag % features
+        for n in range(offsets[bag], offsets[bag + 1]):
+            lookups_F[f] += 1
+            hot_F[f] += source_U[inverse_N[n]] >= 0
 
 
 @njit(**JIT)

@@ -10,7 +10,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from adaptive_rec.kernels import JIT
+from adaptive_rec.kernels.jit import JIT
 
 FINE, COLUMNS, LABEL, INTEGER, INTEGER_RANGE, CATEGORY, CATEGORY_RANGE = range(7)
 """What is wrong with a row; a wrong number of columns is told before anything else."""

@@ -55,6 +55,13 @@ def classify(
     return source_U, np.array(popular_B, dtype=bool)
 
 
+def count_by_feature(source_U: Array, inverse_N: Array, offsets: Array, features: int) -> tuple[Array, Array]:
+    """Return (lookups of each feature, those of hot rows among them)."""
+    feature_N = np.repeat(np.arange(len(offsets) - 1) % features, np.diff(offsets))
+    hot_N = source_U[inverse_N] >= 0
+    return np.bincount(feature_N, minlength=features), np.bincount(feature_N[hot_N], minlength=features)
+
+
 def count_flagged(flag_U: Array, inverse_N: Array, offsets: Array, features: int) -> Array:
     bounds = offsets[::features]
     return np.array([int(flag_U[inverse_N[low:high]].sum()) for low, high in zip(bounds[:-1], bounds[1:], strict=True)])

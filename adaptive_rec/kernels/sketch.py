@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from adaptive_rec.kernels import JIT
+from adaptive_rec.kernels.jit import JIT
 
 SATURATED = np.uint32(0xFFFFFFFF)
 """The highest count a cell can hold; it stays there."""

@@ -11,7 +11,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from adaptive_rec.kernels import JIT
+from adaptive_rec.kernels.jit import JIT
 
 HEAD_RANKS = 256
 """Ranks whose popularity is tabled exactly; beyond them an integral stands for the sum (relative error under 2e-5)."""

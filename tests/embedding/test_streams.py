@@ -125,8 +125,8 @@ def test_cuda_copies_there_and_back_keep_every_byte() -> None:
 
 def train_on(device: str, policy: str, optimizer: str, budget_bytes: int) -> tuple[list[float], list[np.ndarray]]:
     settings = [
-        f"policy.name={policy}",
-        "policy.split=always",
+        f"knobs.policy={policy}",
+        "run.split=always",
         f"run.device={device}",
         "run.precision=float64",
         "run.steps=60",

@@ -137,6 +137,15 @@ def test_classify_equals_its_twin(world: World) -> None:
 
 @quick
 @given(worlds())
+def test_count_by_feature_equals_its_twin(world: World) -> None:
+    lookups_F, hot_F = np.full(world.features, -7), np.full(world.features, -7)
+    cpu.count_by_feature(world.source_U, world.inverse_N, world.batch.offsets, world.features, lookups_F, hot_F)
+    twin = reference.count_by_feature(world.source_U, world.inverse_N, world.batch.offsets, world.features)
+    assert [lookups_F.tolist(), hot_F.tolist()] == [counts.tolist() for counts in twin]
+
+
+@quick
+@given(worlds())
 def test_count_flagged_equals_its_twin(world: World) -> None:
     flag_U = world.random.random(len(world.distinct_U)) < 0.5
     count_B = np.empty(world.batch.size, dtype=np.int64)

@@ -90,8 +90,8 @@ def train(criteo_rows: Any, memory_source: Any) -> Train:
             None,
             {},
             [
-                f"policy.name={policy}",
-                "policy.split=always",
+                f"knobs.policy={policy}",
+                "run.split=always",
                 f"optimizer.embedding={optimizer}",
                 "optimizer.embedding_lr=0.05",
                 "optimizer.dense=SGD",

@@ -95,7 +95,7 @@ def watch(memory_source: Any, monkeypatch: pytest.MonkeyPatch) -> Watch:
         device: str = "direct",
         world: World | None = None,
     ) -> Watched:
-        config = load_config(None, {}, [*TINY, *(["run.steps=0"] if world else []), *changes, f"policy.name={policy}"])
+        config = load_config(None, {}, [*TINY, *(["run.steps=0"] if world else []), *changes, f"knobs.policy={policy}"])
         streams = LateStreams(seed=3) if device == "late" else None
         runtime = assemble(config, memory_source(*world) if world else None, streams)
         seen = Watched(runtime)

@@ -55,7 +55,7 @@ def assert_contract(seen: Any) -> None:
             assert len(samples) == step.batch.size
             assert step.plan.frozen_U is None
             assert step.plan.weight_B is None
-        if runtime.config.policy.split == "always" and len(step.plan.micro_batches) == 2:
+        if runtime.config.run.split == "always" and len(step.plan.micro_batches) == 2:
             popular = np.array(step.popular)
             assert popular[step.plan.micro_batches[0]].all()
             assert not popular[step.plan.micro_batches[1]].any()
@@ -85,7 +85,7 @@ def assert_equal_tables(seen: Any, plain: Any) -> None:
 def test_every_policy_keeps_the_contract(
     watch: Any, plain: Any, policy: str, action: str, split: str, device: str
 ) -> None:
-    seen = watch(policy, f"knobs.action={action}", "knobs.alpha=0.5", f"policy.split={split}", device=device)
+    seen = watch(policy, f"knobs.action={action}", "knobs.alpha=0.5", f"run.split={split}", device=device)
 
     assert_contract(seen)
     assert (seen.totals["samples_popular"] > 0) == (policy != "hybrid")
@@ -163,7 +163,7 @@ WORLDS = {
 @pytest.mark.parametrize("name", WORLDS)
 @pytest.mark.parametrize("policy", POLICIES)
 def test_odd_worlds_are_no_exception(watch: Any, plain: Any, policy: str, name: str, device: str) -> None:
-    changes = ("policy.split=always", "knobs.action=drop", "knobs.hot_budget_bytes=1500", "knobs.prefetch_depth=3")
+    changes = ("run.split=always", "knobs.action=drop", "knobs.hot_budget_bytes=1500", "knobs.prefetch_depth=3")
     seen = watch(policy, *changes, device=device, world=WORLDS[name])
     assert_contract(seen)
     if seen.runtime.policy.exact:
@@ -177,7 +177,7 @@ def test_odd_worlds_are_no_exception(watch: Any, plain: Any, policy: str, name: 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_no_budget_and_one_beyond_all_rows(watch: Any, policy: str, budget_bytes: int, device: str) -> None:
     seen = watch(
-        policy, f"knobs.hot_budget_bytes={budget_bytes}", "knobs.action=drop", "policy.split=always", device=device
+        policy, f"knobs.hot_budget_bytes={budget_bytes}", "knobs.action=drop", "run.split=always", device=device
     )
     assert_contract(seen)
     rows = seen.runtime.store.space.rows
@@ -218,7 +218,7 @@ def test_subsampling_keeps_the_expected_gradient(watch: Any, action: str, unbias
         "knobs.keep_probability=0.4",
         f"knobs.action={action}",
         "knobs.hot_budget_bytes=1000000",
-        "policy.split=always",
+        "run.split=always",
     ]
     runtime = watch("slipstream", *config, "run.steps=1", "knobs.probe_ratio=1.0", world=WORLDS["one table"]).runtime
     batch = WORLDS["one table"][0][0]

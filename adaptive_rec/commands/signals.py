@@ -1,0 +1,44 @@
+"""What SIGINT and SIGTERM do to a run in this process."""
+
+from __future__ import annotations
+
+import os
+import signal
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from adaptive_rec.console import Screen
+    from adaptive_rec.runtime import Runtime
+
+
+class StopSignals:
+    """The first one asks the loop to stop and finish in good order, the second ends the process."""
+
+    def __init__(self, screen: Screen) -> None:
+        self.runtime: Runtime | None = None
+        self.exit_code = 0
+        self.run_is_over = False
+        """A signal then ends the waiting for more, and the exit code stays 0."""
+        self._screen = screen
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> StopSignals:
+        self._before = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _handle(self, number: int, _frame: object) -> None:
+        if self.run_is_over and self.exit_code == 0:
+            self.run_is_over = False
+            raise KeyboardInterrupt
+        second, self.exit_code = self.exit_code != 0, 128 + number
+        if second:
+            self._screen.abandon()
+            os._exit(self.exit_code)
+        if self.runtime is None:
+            raise SystemExit(self.exit_code)  # nothing has been trained yet
+        self.runtime.stop_requested = True
+        self._screen.stopping()

@@ -1,0 +1,178 @@
+"""``train``: a configuration from the command line, training in this process, the sidecar around it."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from adaptive_rec.commands.detach import detach
+from adaptive_rec.commands.parser import Parser, add_serve_options, on_terminal, serve_options
+from adaptive_rec.commands.signals import StopSignals
+from adaptive_rec.errors import AdaptiveRecError, UsageError
+
+if TYPE_CHECKING:
+    from adaptive_rec.config import Config
+    from adaptive_rec.console import Screen
+    from adaptive_rec.listen import ServeOptions
+    from adaptive_rec.run import TrainingRun
+    from adaptive_rec.sidecar import Sidecar
+
+EXAMPLES = """\
+examples:
+  adaptive-rec train                                     synthetic data, under a minute
+  adaptive-rec train --data train.txt --policy hotline   a Criteo TSV file (plain, .gz or .zst)
+  adaptive-rec train tiny --set knobs.action=drop        a preset, one key changed
+  adaptive-rec train --print-config > my.toml            every key and its value, to edit
+  adaptive-rec eval runs/NAME                            score a finished run again
+"""
+
+
+def add_commands(subparsers: Any) -> dict[str, Parser]:
+    parser: Parser = subparsers.add_parser("train", help="train a model, leave a run directory", epilog=EXAMPLES)
+    parser.set_defaults(command=train)
+    add = parser.add_argument
+    add("config", nargs="?", metavar="CONFIG", help="preset (tiny, synthetic, criteo_kaggle, ...) or TOML file")
+    add("--policy", metavar="NAME", help="slipstream, hotline, hybrid, device_only, random_skip or module:Class")
+    add("--data", metavar="PATH", help="a Criteo TSV file (plain, .gz, .zst), or synthetic")
+    add("--steps", metavar="N", help="mini-batches to train on; 0 is all there are")
+    add("--seed", metavar="N", help="seed of everything random")
+    add("--device", metavar="NAME", help="auto, cpu or cuda")
+    add("--set", action="append", default=[], metavar="KEY=VALUE", help="any other key; --print-config lists them all")
+    add("--out", metavar="DIR", type=Path, help="run directory (default: runs/TIME-POLICY)")
+    add("--resume", action="store_true", help="go on from the newest checkpoint in --out, under its config.toml")
+    add("--detach", action="store_true", help="train in the background; returns once training is up")
+    add("--print-config", action="store_true", help="print the resolved configuration as TOML and exit")
+    add("--json", action="store_true", help="print only the summary, as JSON; progress goes to stderr")
+    add("--no-serve", action="store_true", help="no dashboard, API or shell commands for this run")
+    add("--linger", action="store_true", help="keep the dashboard and the API after the last step, until stopped")
+    add_serve_options(parser)
+    return {"train": parser}
+
+
+def train(args: argparse.Namespace) -> int:
+    """Train, or print the configuration that training would have."""
+    from adaptive_rec.config import to_toml
+    from adaptive_rec.policy import load_policy
+
+    if args.resume and args.out is None:
+        raise UsageError("--resume needs --out DIR, the run directory to go on with")
+    if args.linger and args.no_serve:
+        raise UsageError("--linger keeps the dashboard after the run and --no-serve has none; give one of them")
+    options = None if args.no_serve else serve_options(args)
+    config = resolve(args)
+    load_policy(config.knobs.policy)  # a bad name is told before the seconds that torch takes
+    if args.print_config:
+        sys.stdout.write(to_toml(config))
+        return 0
+    out = args.out or default_out(config.knobs.policy)
+    if args.detach:
+        return detach(args.argv, out, args.resume, options is not None, args.json)
+    return run(config, out, options, args)
+
+
+def resolve(args: argparse.Namespace) -> Config:
+    """The configuration of a train command line: flags are shorthands for keys and win over all else."""
+    from adaptive_rec.config import load_config
+
+    kept = args.out / "config.toml" if args.resume else None
+    source = args.config or (str(kept) if kept and kept.is_file() else preset_for(args.data))
+    settings = list(args.set)
+    names = {"knobs.policy": args.policy, "data.source": args.data, "run.device": args.device}
+    numbers = {"run.steps": args.steps, "run.seed": args.seed}
+    settings += [f"{key}={json.dumps(text, ensure_ascii=False)}" for key, text in names.items() if text is not None]
+    settings += [f"{key}={text}" for key, text in numbers.items() if text is not None]
+    return load_config(source, os.environ, settings)
+
+
+def preset_for(data: str | None) -> str:
+    """The preset that suits some data; that of the full data set would take a small file in a few dozen steps."""
+    if data is None or data == "synthetic":
+        return "synthetic"
+    small = os.path.isfile(data) and os.path.getsize(data) <= 256 << 20
+    return "criteo_sample" if small else "criteo_kaggle"
+
+
+def default_out(policy: str) -> Path:
+    """``runs/TIME-POLICY``, with a number behind it where that is taken."""
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{policy.rpartition(':')[2]}"
+    numbered = (Path("runs") / (name if n == 1 else f"{name}-{n}") for n in range(1, 1 << 30))
+    return next(path for path in numbered if not path.exists())
+
+
+def run(config: Config, out: Path, options: ServeOptions | None, args: argparse.Namespace) -> int:
+    """Train in this process and print the summary."""
+    from adaptive_rec.console import Screen, compiling_shown
+
+    screen = Screen(to_stderr=args.json)
+    with StopSignals(screen) as signals, ExitStack() as stack:
+        with screen:
+            screen.status("loading torch")
+            from adaptive_rec.run import TrainingRun
+            from adaptive_rec.telemetry import to_json
+
+            with compiling_shown(screen):
+                source = config.data.source
+                reading = "" if source == "synthetic" else f"reading {Path(source).name}, "
+                screen.status(f"{reading}building tables")
+                training = TrainingRun(config, out, args.resume)
+                signals.runtime = training.runtime
+                screen.begin(training.runtime)
+                sidecar = stack.enter_context(served(options, training, screen))
+                summary = to_the_end(training, screen, signals)
+        if args.json:
+            print(to_json(summary), flush=True)
+        else:
+            screen.summary(summary, out)
+        if args.linger and sidecar is not None and not signals.exit_code:
+            linger(sidecar, screen, signals)
+    if signals.exit_code:
+        gc.freeze()  # the process ends: looking for garbage among torch's objects would take it a second or more
+    return signals.exit_code
+
+
+def to_the_end(training: TrainingRun, screen: Screen, signals: StopSignals) -> dict[str, Any]:
+    """Train, show it, and finish. After a signal there is no time left to score the held-out samples."""
+    screen.first_step(training.runtime)
+    for event in training.events():
+        screen.show(event)
+    if training.runtime.stop_requested:  # maybe by a client
+        screen.stopping()
+    scoring = "" if signals.exit_code else ", scoring the held-out samples"
+    screen.status(f"writing the checkpoint{scoring}")
+    return training.finish(evaluate=not signals.exit_code)
+
+
+@contextmanager
+def served(options: ServeOptions | None, training: TrainingRun, screen: Screen) -> Iterator[Sidecar | None]:
+    """The sidecar around training, its address told. Where it cannot start that is told, and training goes on."""
+    with ExitStack() as stack:
+        sidecar = None
+        if options is not None:
+            try:
+                from adaptive_rec.sidecar import Sidecar
+
+                sidecar = stack.enter_context(Sidecar(options, training.out, training, screen.note))
+            except (ImportError, OSError, AdaptiveRecError) as error:
+                screen.note(f"no dashboard: {error}; training goes on without")
+        if sidecar is not None:
+            screen.dashboard(sidecar.url, sidecar.dashboard_url)
+        yield sidecar
+
+
+def linger(sidecar: Sidecar, screen: Screen, signals: StopSignals) -> None:
+    """Keep the service until it is told to stop, or a signal comes."""
+    how = "Ctrl-C or adaptive-rec stop" if on_terminal() else "adaptive-rec stop"
+    screen.note(f"the dashboard stays until {how}")
+    signals.run_is_over = True
+    try:
+        sidecar.linger()
+    except KeyboardInterrupt:
+        screen.note("the dashboard is closed")

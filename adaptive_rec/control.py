@@ -1,0 +1,138 @@
+"""What the training thread does with the commands left in its mailbox: between two steps, and while it is paused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from adaptive_rec import checkpoint
+from adaptive_rec.errors import AdaptiveRecError, ConflictError
+from adaptive_rec.knobs import Knobs
+from adaptive_rec.mailbox import Command
+from adaptive_rec.placement import Migration
+from adaptive_rec.policy import load_policy
+from adaptive_rec.telemetry import Event
+
+if TYPE_CHECKING:
+    from adaptive_rec.runtime import Runtime
+
+T = TypeVar("T")
+
+PAUSED_POLL_SECONDS = 0.2
+"""How soon a paused run notices a signal; commands wake it at once."""
+
+
+def check_policy(knobs: Knobs) -> None:
+    """Whether a run may go over to the policy these knobs name. Raises ConfigError or ConflictError."""
+    policy = load_policy(knobs.policy)
+    if policy.arranges_stream:
+        raise ConflictError(
+            f"policy {knobs.policy} arranges the stream, so it is chosen before a run, not while it trains"
+        )
+
+
+class Control:
+    """Each command becomes an event of the journal and an answer that names the step."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self.paused = False
+        self.scheduled: Mapping[int, list[Command]] = {}
+        """Commands to carry out at given steps: those of the run that is made again."""
+
+    def obey(self) -> Iterator[Event]:
+        """Carry out what was asked. While paused, stay here; only a stop, by command or signal, or `resume` ends that."""
+        run = self._runtime
+        yield from self._carry_out([*self.scheduled.get(run.step_number, ()), *run.mailbox.drain()])
+        if self.paused:
+            with run.recorder.paused(), run.during("paused"):
+                while self.paused and not run.stop_requested:
+                    yield from self._carry_out(run.mailbox.wait(PAUSED_POLL_SECONDS))
+                    run.publisher.pulse()
+
+    def _carry_out(self, commands: list[Command]) -> Iterator[Event]:
+        for command in commands:
+            try:
+                event: Event = getattr(self, f"_{command.verb}")(**command.values)
+            except AdaptiveRecError as error:
+                command.answer(error)
+                yield self._event("warning", f"{command.verb}: {error}")
+                continue
+            self._runtime.publisher.board()
+            yield event  # in the journal first, then answered
+            command.answer({"step": event.step, **event.details})
+
+    def _event(self, kind: str, text: str, **details: Any) -> Event:
+        return Event(self._runtime.step_number, kind, text, details)
+
+    # One method for each verb ----------------------------------------------------------------------------------------
+
+    def _change_knobs(self, **changes: Any) -> Event:
+        run = self._runtime
+        before, after = run.knobs, run.knobs.changed(changes)
+        policy = load_policy(after.policy) if after.policy != before.policy else None
+        run.knobs, run.knobs_step = after, run.step_number
+        if policy is not None:
+            run.policy, run.window_began = policy, run.counters.steps
+            self._place(lambda: run.reclassifier.change_policy(policy, run.counters.steps, after))
+        elif after.hot_budget_bytes != before.hot_budget_bytes:
+            self._place(lambda: run.reclassifier.place_again(run.counters.steps, after))
+        old, new = before.model_dump(), after.model_dump()
+        changed = {name: {"old": old[name], "new": new[name]} for name in new if new[name] != old[name]}
+        text = ", ".join(f"{name} {values['old']} -> {values['new']}" for name, values in changed.items())
+        return self._event("knobs", text or "knobs set to the values they had", changed=changed)
+
+    def _pause(self) -> Event:
+        self.paused = True
+        return self._event("paused", "paused")
+
+    def _resume(self) -> Event:
+        self.paused = False
+        return self._event("resumed", "training goes on")
+
+    def _stop(self) -> Event:
+        self._runtime.stop_requested = True
+        return self._event("stopping", "asked to stop: a checkpoint and a summary follow")
+
+    def _reclassify(self) -> Event:
+        run = self._runtime
+        if not run.policy.tracks_popularity:
+            raise ConflictError(f"policy {run.knobs.policy} never moves rows, there is nothing to reclassify")
+        moved = self._place(lambda: run.reclassifier.place_again(run.counters.steps, run.knobs))
+        return self.reclassified(moved, asked_for=True)
+
+    def _checkpoint(self) -> Event:
+        run = self._runtime
+        if run.checkpoints is None:
+            raise ConflictError("this run has no folder for checkpoints")
+        with run.recorder.paused(), run.during("checkpointing"):
+            written = checkpoint.save(run, run.checkpoints)
+        return self._event("checkpoint", f"checkpoint {written.name} written", checkpoint=written.name)
+
+    def _note(self, kind: str, text: str) -> Event:
+        return self._event(kind, text)
+
+    # Placement -------------------------------------------------------------------------------------------------------
+
+    def _place(self, place: Callable[[], T]) -> T:
+        with self._runtime.times("reclassify"):
+            moved = place()
+            self._runtime.publisher.placement()
+        return moved
+
+    def reclassified(self, moved: Migration, asked_for: bool = False) -> Event:
+        """The event of rows that changed tier."""
+        store = self._runtime.store
+        promoted, demoted = len(moved.promote), len(moved.demote)
+        stale = store.device.stale_rows
+        return self._event(
+            "reclassified",
+            f"{promoted:,} rows became hot, {demoted:,} cold; {stale:,} of {store.device.hot_rows:,} hot rows are stale",
+            asked_for=asked_for,
+            promoted=promoted,
+            demoted=demoted,
+            stale_rows=stale,
+            hot_rows=store.device.hot_rows,
+            version=store.placement.version,
+            stale_threshold=self._runtime.reclassifier.stale_threshold,
+        )

@@ -1,0 +1,32 @@
+"""Options of the kernels, and where their compiled code is kept.
+
+The cache lies in a folder named by a hash of these sources: Numba's own cache does not notice when a function called from
+another file changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+
+def _cache_folder() -> Path:
+    digest = hashlib.sha256()
+    for source in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(source.read_bytes())
+    base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return base / "adaptive-rec" / f"numba-{digest.hexdigest()[:16]}"
+
+
+if "NUMBA_CACHE_DIR" not in os.environ:
+    import numba
+
+    numba.config.CACHE_DIR = str(_cache_folder())  # type: ignore[attr-defined]
+
+FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
+"""Floating-point freedoms of every kernel. Full fastmath would fold isnan() to False."""
+
+JIT: dict[str, Any] = {"cache": True, "nogil": True, "fastmath": FASTMATH, "error_model": "numpy"}
+"""Options of every serial kernel; they release the GIL, so any thread may run them."""

@@ -1,0 +1,157 @@
+"""Where a run is served: the listening sockets, made by the trainer so that they outlive its sidecars."""
+
+from __future__ import annotations
+
+import errno
+import ipaddress
+import os
+import secrets
+import socket
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from adaptive_rec.errors import UsageError
+
+PORT = 8470
+PORTS_TRIED = 50
+BACKLOG = 128
+MIN_TOKEN_LENGTH = 32
+_TAKEN = (errno.EADDRINUSE, errno.EACCES)
+
+
+@dataclass(frozen=True)
+class ServeOptions:
+    """Where to listen and who may come."""
+
+    host: str = "127.0.0.1"
+    port: int = PORT
+    """Where that is taken, the next one that is free; 0: any."""
+    allow_hosts: tuple[str, ...] = ()
+    """Further names under which browsers may ask; needed to listen elsewhere than on loopback."""
+    token_file: Path | None = None
+    """Holds the token that may read; made where it does not exist. For scrapers, that want one that stays."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535:
+            raise UsageError(f"--port must be between 0 and 65535, got {self.port}")
+        if not self.is_loopback and not self.allow_hosts:
+            raise UsageError(
+                f"--host {self.host} is open to the network: name the hosts that it may be asked for as, with --allow-host NAME"
+            )
+
+    @property
+    def is_loopback(self) -> bool:
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host.strip("[]")).is_loopback
+        except ValueError:
+            return False
+
+    def read_token(self) -> str:
+        """The token that may read but not change anything."""
+        if self.token_file is None:
+            return secrets.token_urlsafe(32)
+        try:
+            with open(os.open(self.token_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as stream:
+                stream.write(secrets.token_urlsafe(32) + "\n")
+        except FileExistsError:
+            pass
+        except OSError as error:
+            raise UsageError(f"--token-file {self.token_file} cannot be written: {error.strerror}") from None
+        return self._kept_token(self.token_file)
+
+    @staticmethod
+    def _kept_token(path: Path) -> str:
+        try:
+            with open(path, encoding="ascii") as stream:
+                mode = os.fstat(stream.fileno()).st_mode
+                token = stream.read(4096).strip()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"--token-file {path} cannot be read: {error}") from None
+        if mode & (stat.S_IRWXO | stat.S_IWGRP):
+            raise UsageError(
+                f"--token-file {path} must not be open to others, its mode is {stat.S_IMODE(mode):o}; chmod 640"
+            )
+        if len(token) < MIN_TOKEN_LENGTH or not token.isprintable() or " " in token:
+            raise UsageError(
+                f"--token-file {path} must hold one token of at least {MIN_TOKEN_LENGTH} characters, got {len(token)}"
+            )
+        return token
+
+
+class Listeners:
+    """A TCP socket for browsers and scrapers, a Unix socket that is kept free for the command line of this user."""
+
+    def __init__(self, options: ServeOptions, unix_path: Path, note: Callable[[str], None]) -> None:
+        self.host = "127.0.0.1" if options.host == "localhost" else options.host.strip("[]")
+        self._tcp = _listen(self.host, options.port)
+        self.port = int(self._tcp.getsockname()[1])
+        if options.port not in (0, self.port):
+            note(f"port {options.port} is taken, the dashboard is at {self.port}")
+        if not options.is_loopback:
+            note(
+                f"the dashboard listens on {self.host}: everyone who can reach it and has a token can see and steer the run"
+            )
+        own = ("127.0.0.1", "localhost", "[::1]") if options.is_loopback else (_bracketed(self.host),)
+        self.allow_hosts = tuple(dict.fromkeys((*own, *options.allow_hosts)))
+        self.unix_path = unix_path
+        self._unix = _listen_unix(unix_path)
+
+    @property
+    def fds(self) -> list[int]:
+        return [self._tcp.fileno(), self._unix.fileno()]
+
+    @property
+    def url(self) -> str:
+        shown = self.allow_hosts[0] if self.host in ("0.0.0.0", "::") else _bracketed(self.host)
+        return f"http://{shown}:{self.port}"
+
+    def described(self) -> dict[str, Any]:
+        """What the sidecar is told of it."""
+        return {
+            "listeners": [{"fd": fd, "kind": kind} for fd, kind in zip(self.fds, ("tcp", "unix"), strict=True)],
+            "host": self.host,
+            "port": self.port,
+            "allow_hosts": list(self.allow_hosts),
+        }
+
+    def close(self) -> None:
+        self._tcp.close()
+        self._unix.close()
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for candidate in range(port, min(port + PORTS_TRIED, 65536)) if port else (0,):
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listener.bind((host, candidate))
+            listener.listen(BACKLOG)
+            return listener
+        except OSError as error:
+            listener.close()
+            if error.errno not in _TAKEN:
+                raise UsageError(f"--host {host} cannot be listened on: {error.strerror}") from None
+    raise UsageError(f"--port must have a free port among it and the next {PORTS_TRIED - 1}, got {port}")
+
+
+def _listen_unix(path: Path) -> socket.socket:
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(str(path))
+        os.chmod(path, 0o600)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise UsageError(f"the socket {path} cannot be made: {error}") from None
+    return listener

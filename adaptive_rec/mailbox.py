@@ -1,0 +1,98 @@
+"""Where other threads meet the training thread: the newest snapshot out, commands in.
+
+The training thread never waits for a reader. It empties the mailbox at every step boundary and while it is paused.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from adaptive_rec.errors import AdaptiveRecError, ConflictError
+from adaptive_rec.knobs import Knobs
+from adaptive_rec.telemetry import Snapshot
+
+Verb = Literal["change_knobs", "pause", "resume", "stop", "reclassify", "checkpoint", "note"]
+Answer = Callable[[Mapping[str, Any] | AdaptiveRecError], None]
+"""Called once by the training thread: with what came of the command, or with why nothing did. It must not wait."""
+
+
+def ignore(_: Mapping[str, Any] | AdaptiveRecError) -> None:
+    """The answer of those who do not want one."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """Something the training thread is asked to do between two steps."""
+
+    verb: Verb
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """New knob values (change_knobs), or kind and text (note)."""
+    answer: Answer = ignore
+
+
+class Mailbox:
+    """Any thread may leave commands; only the training thread takes them out."""
+
+    def __init__(self, knobs: Knobs, check: Callable[[Knobs], None] = lambda _: None) -> None:
+        self.newest: Snapshot | None = None
+        self._desired = knobs
+        self._check = check
+        self._closed = ""
+        self._lock = threading.Lock()
+        self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
+
+    def publish(self, snapshot: Snapshot) -> None:
+        self.newest = snapshot
+
+    # Any thread ------------------------------------------------------------------------------------------------------
+
+    @property
+    def desired(self) -> Knobs:
+        """The knobs as they will be when every command left so far has been carried out."""
+        return self._desired
+
+    def change_knobs(self, **changes: Any) -> None:
+        """Ask for new knob values. They take effect together at the next step boundary.
+
+        Raises ConfigError here, in the asking thread, where a name or value is wrong; then nothing changes.
+        """
+        self.send(Command("change_knobs", changes))
+
+    def send(self, command: Command) -> None:
+        """Leave a command. Raises ConfigError for wrong values, ConflictError when the run takes no more commands."""
+        with self._lock:
+            if self._closed:
+                raise ConflictError(self._closed)
+            if command.verb == "change_knobs":
+                desired = self._desired.changed(dict(command.values))
+                if desired.policy != self._desired.policy:
+                    self._check(desired)
+                self._desired = desired
+            self._commands.put(command)
+
+    # The training thread ---------------------------------------------------------------------------------------------
+
+    def drain(self) -> list[Command]:
+        """All commands left since the last time."""
+        commands = []
+        while not self._commands.empty():
+            commands.append(self._commands.get())
+        return commands
+
+    def wait(self, seconds: float) -> list[Command]:
+        """As `drain`, but wait for a first command up to `seconds`."""
+        try:
+            return [self._commands.get(timeout=seconds), *self.drain()]
+        except queue.Empty:
+            return []
+
+    def close(self, reason: str) -> None:
+        """Take no more commands; those still waiting are answered with the reason."""
+        with self._lock:
+            self._closed = reason
+        for command in self.drain():
+            command.answer(ConflictError(reason))

@@ -1,0 +1,85 @@
+"""Keeps the shared state of a run up to date: a pulse at every step, the board at every report, the placement at every window."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from adaptive_rec.shared_state import StateWriter, Tier
+from adaptive_rec.systemd import Systemd
+from adaptive_rec.telemetry import finite
+from adaptive_rec.tracking.count_min import UNIT, CountMinSketch
+
+if TYPE_CHECKING:
+    from adaptive_rec.runtime import Runtime
+
+
+class Publisher:
+    """Without a writer (nobody is to look) it does nothing."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self.writer: StateWriter | None = None
+        self._systemd = Systemd()
+
+    def open(self) -> StateWriter:
+        """Begin to publish, with what there is to show now."""
+        space, counter = self._runtime.store.space, self._runtime.observer.tracker.counter
+        shape = counter.counters.shape if isinstance(counter, CountMinSketch) else (1, 1)
+        self.writer = StateWriter([pool.rows for pool in space.pools], shape, len(space.tables))
+        self.placement()
+        self.board()
+        return self.writer
+
+    def close(self) -> None:
+        """Publish no more."""
+        if self.writer is not None:
+            self.writer.close()
+            self.writer = None
+
+    def stopping(self) -> None:
+        """The end of the run has begun."""
+        self._systemd.stopping()
+
+    def pulse(self) -> None:
+        """A step is done, or the run is paused and well."""
+        self._systemd.alive()
+        if self.writer is not None:
+            self.writer.pulse(self._runtime.step_number)
+
+    def board(self) -> None:
+        """The small things: phase, knobs, newest snapshot and evaluation."""
+        if self.writer is None:
+            return
+        run = self._runtime
+        snapshot, evaluation = run.mailbox.newest, run.last_evaluation
+        self.writer.write_board(
+            finite(
+                {
+                    "phase": run.phase,
+                    "step": run.step_number,
+                    "steps_total": run.steps_total,
+                    "snapshot": snapshot.as_dict() if snapshot else None,
+                    "evaluation": {"step": evaluation.step, **asdict(evaluation.quality)} if evaluation else None,
+                    "knobs": run.knobs.model_dump(),
+                    "knobs_step": run.knobs_step,
+                    "stopping": run.stop_requested,
+                }
+            )
+        )
+        self.writer.pulse(run.step_number)
+
+    def placement(self) -> None:
+        """Where the rows are, how popular they were, how far they moved."""
+        if self.writer is None:
+            return
+        store, counter = self._runtime.store, self._runtime.observer.tracker.counter
+        tiers = [
+            Tier(rows, stale, estimate, movement)
+            for rows, stale, estimate, movement in zip(
+                store.device.row_of_slot, store.device.stale, store.device.estimate, store.device.movement, strict=True
+            )
+        ]
+        sketch = (counter.counters, counter.seeds, UNIT) if isinstance(counter, CountMinSketch) else None
+        slot_of_row = store.placement.slot_of_row
+        self.writer.write_placement(self._runtime.step_number, store.placement.version, slot_of_row, tiers, sketch)

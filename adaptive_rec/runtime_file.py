@@ -1,0 +1,207 @@
+"""The runtime file: how shell clients find the runs under way on this machine, and the tokens of their HTTP service.
+
+``$XDG_RUNTIME_DIR/adaptive-rec``, or without that variable ``adaptive-rec-UID`` in the folder for temporary files, holds a
+file PID.json for every run that is served, for its owner's eyes only: the folder has mode 0700, a file 0600, links are never
+followed. A run removes its file at its end; that of a run which died is removed by whoever looks next.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from adaptive_rec.errors import AdaptiveRecError, UsageError, did_you_mean
+
+MAX_FILE_BYTES = 1 << 16
+START_TIME_FIELD = 22
+"""Of /proc/PID/stat, counted from 1: clock ticks from the machine's start to that of the process."""
+
+
+@dataclass(frozen=True)
+class RuntimeFile:
+    """What a client has to know of a run that is served. `run` is its directory, absolute; `started` is in unix seconds."""
+
+    pid: int
+    run: str
+    url: str
+    socket: str | None
+    control_token: str = field(repr=False)
+    read_token: str = field(repr=False)
+    started: float
+    process_start: int | None = None
+    """Tells the process from a later one of the same id; see START_TIME_FIELD. Filled in by `write`."""
+
+    @property
+    def name(self) -> str:
+        return Path(self.run).name
+
+    @property
+    def dashboard_url(self) -> str:
+        """The address with the control token in its fragment, which browsers keep to themselves."""
+        return f"{self.url}/#t={self.control_token}"
+
+
+def folder() -> Path:
+    """Where runtime files are, whether it exists or not."""
+    own = os.environ.get("XDG_RUNTIME_DIR")
+    if own and os.path.isdir(own):
+        return Path(own) / "adaptive-rec"
+    return Path(tempfile.gettempdir()) / f"adaptive-rec-{os.getuid()}"
+
+
+def socket_path(pid: int) -> Path:
+    """Where the Unix socket of a run belongs: in the same folder."""
+    return folder() / f"{pid}.sock"
+
+
+def make_folder() -> Path:
+    """Make the folder if need be. Raises AdaptiveRecError where others could write to it or read it."""
+    path = folder()
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise AdaptiveRecError(f"{path}, the folder for runtime files, cannot be made: {error.strerror}") from None
+    with _opened(path):
+        return path
+
+
+def write(file: RuntimeFile) -> Path:
+    """Write, or replace, the file of a run, and return its path."""
+    path = make_folder()
+    values = asdict(replace(file, process_start=_process_start(file.pid)))
+    draft = f".{file.pid}.{secrets.token_hex(8)}"
+    with _opened(path) as directory:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+        with open(os.open(draft, flags, 0o600, dir_fd=directory), "w", encoding="utf-8") as stream:
+            os.fchmod(stream.fileno(), 0o600)
+            json.dump(values, stream)
+        os.rename(draft, f"{file.pid}.json", src_dir_fd=directory, dst_dir_fd=directory)
+    return path / f"{file.pid}.json"
+
+
+def remove(pid: int) -> None:
+    """Remove what a run left in the folder: its file and its socket. Nothing there is no error."""
+    with suppress(FileNotFoundError), _opened(folder()) as directory:
+        _unlink(directory, pid)
+
+
+def under_way() -> list[RuntimeFile]:
+    """The runs that are served now, oldest first. Files of processes that are gone are removed."""
+    found = []
+    with suppress(FileNotFoundError), _opened(folder()) as directory:
+        for name in os.listdir(directory):
+            if name.endswith(".json") and name[:-5].isdecimal():
+                file = _read(directory, name)
+                pid, process_start = int(name[:-5]), file.process_start if file else None
+                if not is_alive(pid, process_start):
+                    _unlink(directory, pid)
+                elif file is not None and file.pid == pid:
+                    found.append(file)
+    return sorted(found, key=lambda file: (file.started, file.pid))
+
+
+def find(run: str | None) -> RuntimeFile:
+    """The run meant by a process id, a run directory or the name of one; the only one there is where None is given."""
+    files = under_way()
+    if not files:
+        raise UsageError("no run is under way (adaptive-rec train starts one)")
+    if run is None:
+        if len(files) > 1:
+            raise UsageError(f"{len(files)} runs are under way; say which one:\n{_choices(files)}")
+        return files[0]
+    # What a user typed may be a path as well as a name, and a directory may be named like a process id.
+    directory = os.path.realpath(run)
+    for means in (
+        [file for file in files if str(file.pid) == run],
+        [file for file in files if os.path.realpath(file.run) == directory],
+        [file for file in files if file.name == run],
+    ):
+        if len(means) == 1:
+            return means[0]
+        if means:
+            raise UsageError(f"{len(means)} runs are named {run}; say which one:\n{_choices(means)}")
+    hint = did_you_mean(run, [file.name for file in files])
+    raise UsageError(f"no run {run} is under way{hint}; these are:\n{_choices(files)}")
+
+
+def is_alive(pid: int, process_start: int | None) -> bool:
+    """Whether a process of ours has this id and, where both are known, began at this time (see START_TIME_FIELD)."""
+    try:
+        os.kill(pid, 0)
+    except OSError:
+        return False
+    fields = _stat_fields(pid)
+    if fields is None:
+        return True
+    ended = fields[0] in "ZX"
+    return not ended and (process_start is None or int(fields[START_TIME_FIELD - 3]) == process_start)
+
+
+def _choices(files: list[RuntimeFile]) -> str:
+    return "\n".join(f"  --run {file.pid}   {file.run}" for file in files)
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[int]:
+    """A descriptor of the folder. Raises AdaptiveRecError unless it is a directory, ours, and closed to others."""
+    try:
+        directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise AdaptiveRecError(f"{path} must be a directory of yours, and no link: {error.strerror}") from None
+    try:
+        about = os.fstat(directory)
+        mode = stat.S_IMODE(about.st_mode)
+        if about.st_uid != os.geteuid():
+            raise AdaptiveRecError(f"{path} must be owned by you (user {os.geteuid()}), its owner is {about.st_uid}")
+        if mode & 0o077:
+            raise AdaptiveRecError(f"{path} must have mode 700, it has {mode:o}; others could meet your tokens there")
+        yield directory
+    finally:
+        os.close(directory)
+
+
+def _read(directory: int, name: str) -> RuntimeFile | None:
+    """A runtime file, or None where there is none that its owner alone can read, or it is damaged."""
+    try:
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        with open(os.open(name, flags, dir_fd=directory), encoding="utf-8") as stream:
+            about = os.fstat(stream.fileno())
+            private = about.st_uid == os.geteuid() and not about.st_mode & 0o077
+            if not (stat.S_ISREG(about.st_mode) and private):
+                return None
+            values: dict[str, Any] = json.loads(stream.read(MAX_FILE_BYTES))
+        return RuntimeFile(**{key: values[key] for key in RuntimeFile.__dataclass_fields__ if key in values})
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _unlink(directory: int, pid: int) -> None:
+    for name in (f"{pid}.json", f"{pid}.sock"):
+        with suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=directory)
+
+
+def _stat_fields(pid: int) -> list[str] | None:
+    """/proc/PID/stat from its third field on; None where the system has no such file."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return None
+    return text.rpartition(")")[2].split()  # the second field is the program's name, in brackets, and may hold anything
+
+
+def _process_start(pid: int) -> int | None:
+    fields = _stat_fields(pid)
+    return int(fields[START_TIME_FIELD - 3]) if fields else None

@@ -1,0 +1,311 @@
+"""What a run shows to other processes: one block of shared memory, written by the training thread, read by anyone.
+
+Nobody waits for anybody: the writer never looks at its readers. Whatever is longer than a word stands behind a sequence number
+that is odd while it changes (a seqlock); a reader that finds it odd, or changed under its hands, reads again.
+Tables and the placement in use stay in private memory; here are copies, brought up to date when a window ends.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adaptive_rec.errors import AdaptiveRecError
+
+T = TypeVar("T")
+Layout = Mapping[str, Any]
+"""Name -> [dtype, shape, offset in bytes] of every array in the block."""
+
+Sketch = tuple[NDArray[np.uint32], NDArray[np.uint64], int]
+"""Counters, seeds, and what one lookup adds to a cell."""
+
+COLD = -1
+CHANGES_KEPT = 1 << 17
+"""Changes of class that the ring remembers."""
+CLASSES = ("cold", "hot", "stale")
+HOT = 1
+WORDS = ("board_number", "board_bytes", "pulse_step", "placement_number", "version", "step", "changes", "sketch_unit")
+
+
+class StateBusy(AdaptiveRecError):
+    """The placement kept changing for as long as the reader was willing to wait."""
+
+
+def plan_layout(pool_rows: Sequence[int], sketch_shape: tuple[int, int], board_limit_bytes: int) -> dict[str, Any]:
+    """Place every array. Each pool may come to have as many slots as rows; memory is taken where something is written only."""
+    arrays: dict[str, tuple[str, tuple[int, ...]]] = {
+        "words": ("int64", (len(WORDS),)),
+        "pulse_seconds": ("float64", (1,)),
+        "board": ("uint8", (board_limit_bytes,)),
+        "capacities": ("int64", (len(pool_rows),)),
+        "slots_plus_one": ("int32", (sum(pool_rows),)),
+        "sketch_counters": ("uint32", sketch_shape),
+        "sketch_seeds": ("uint64", (sketch_shape[0],)),
+        "change_row": ("int64", (CHANGES_KEPT,)),
+        "change_step": ("int64", (CHANGES_KEPT,)),
+        "change_kind": ("uint8", (CHANGES_KEPT,)),
+    }
+    for pool, rows in enumerate(pool_rows):
+        arrays[f"row_of_slot.{pool}"] = ("int64", (rows,))
+        arrays[f"stale.{pool}"] = ("bool", (rows,))
+        arrays[f"estimate.{pool}"] = ("float32", (rows,))
+        arrays[f"movement.{pool}"] = ("float32", (rows,))
+    layout, offset = {}, 0
+    for name, (dtype, shape) in arrays.items():
+        layout[name] = [dtype, list(shape), offset]
+        offset += -(-np.dtype(dtype).itemsize * math.prod(shape) // 64) * 64
+    return layout
+
+
+def block_bytes(layout: Layout) -> int:
+    """Length of the block."""
+    dtype, shape, offset = max(layout.values(), key=lambda entry: int(entry[2]))
+    return max(int(offset) + int(np.dtype(dtype).itemsize) * math.prod(shape), 1)
+
+
+def _open_block(size_bytes: int) -> int:
+    """A file without a name, in memory where the system can; nothing is left behind however the process ends."""
+    if hasattr(os, "memfd_create"):
+        fd = os.memfd_create("adaptive-rec-state")
+    else:
+        with tempfile.TemporaryFile() as file:
+            fd = os.dup(file.fileno())
+    os.ftruncate(fd, size_bytes)
+    return fd
+
+
+def _view(fd: int, layout: Layout, access: int) -> dict[str, NDArray[Any]]:
+    block = mmap.mmap(fd, block_bytes(layout), access=access)
+    return {
+        name: np.frombuffer(block, dtype, math.prod(shape), offset).reshape(shape)
+        for name, (dtype, shape, offset) in layout.items()
+    }
+
+
+@dataclass(frozen=True)
+class Tier:
+    """One pool's slots, as they are published. Suffix H: slots."""
+
+    row_of_slot_H: NDArray[np.int64]
+    stale_H: NDArray[np.bool_]
+    estimate_H: NDArray[np.float32]
+    movement_H: NDArray[np.float32]
+
+
+class StateWriter:
+    """The training thread's end. `fd` and `layout` are what a reader needs."""
+
+    def __init__(self, pool_rows: Sequence[int], sketch_shape: tuple[int, int], tables: int) -> None:
+        self.layout = plan_layout(pool_rows, sketch_shape, board_limit_bytes=(1 << 18) + 1024 * tables)
+        self.fd = _open_block(block_bytes(self.layout))
+        self._arrays = _view(self.fd, self.layout, mmap.ACCESS_WRITE)
+        self._words = self._arrays["words"]
+
+    def close(self) -> None:
+        """Give the block back; readers that still have it open can go on reading."""
+        self._arrays = {}
+        os.close(self.fd)
+
+    def pulse(self, step: int) -> None:
+        """Tell that a step is done. Cheap enough for every step."""
+        self._words[WORDS.index("pulse_step")] = step
+        self._arrays["pulse_seconds"][0] = time.time()
+
+    def write_board(self, board: Mapping[str, Any]) -> None:
+        """Replace the small state: anything JSON can say, no infinities."""
+        text = json.dumps(board, allow_nan=False).encode()
+        limit = len(self._arrays["board"])
+        if len(text) > limit:
+            raise ValueError(f"a board must fit into {limit} bytes, got {len(text)}")
+        with self._changing("board_number"):
+            self._arrays["board"][: len(text)] = np.frombuffer(text, np.uint8)
+            self._words[WORDS.index("board_bytes")] = len(text)
+
+    def write_placement(
+        self, step: int, version: int, slot_of_row: NDArray[np.int32], tiers: Sequence[Tier], sketch: Sketch | None
+    ) -> None:
+        """Bring the copies of placement, classes and sketch (None: there is none) up to date."""
+        with self._changing("placement_number"):
+            for pool, tier in enumerate(tiers):
+                self._write_tier(pool, tier, slot_of_row, step)
+            if sketch is not None:
+                self._arrays["sketch_counters"][:], self._arrays["sketch_seeds"][:], unit = sketch
+                self._words[WORDS.index("sketch_unit")] = unit
+            self._words[WORDS.index("version")] = version
+            self._words[WORDS.index("step")] = step
+
+    def _write_tier(self, pool: int, tier: Tier, slot_of_row: NDArray[np.int32], step: int) -> None:
+        """What differs from the copy is what changed."""
+        arrays, mirror = self._arrays, self._arrays["slots_plus_one"]
+        before, slots = int(arrays["capacities"][pool]), len(tier.row_of_slot_H)
+        old_H, was_stale_H = arrays[f"row_of_slot.{pool}"][:before], arrays[f"stale.{pool}"][:before]
+        if before == slots:
+            changed_H = np.flatnonzero((old_H != tier.row_of_slot_H) | (was_stale_H != tier.stale_H))
+            old_H, was_stale_H, new_H = old_H[changed_H], was_stale_H[changed_H], changed_H
+        else:
+            new_H = np.arange(slots)
+        old, old_class = old_H[old_H >= 0], HOT + was_stale_H[old_H >= 0]
+        slot = slot_of_row[old]
+        old_now = np.zeros(len(old), dtype=np.int64)
+        old_now[slot >= 0] = HOT + tier.stale_H[slot[slot >= 0]]
+        self._remember(old, step, old_class, old_now)
+        new_H = new_H[tier.row_of_slot_H[new_H] >= 0]
+        new = tier.row_of_slot_H[new_H]
+        came = mirror[new] == 0
+        self._remember(new[came], step, np.zeros(int(came.sum()), dtype=np.int64), HOT + tier.stale_H[new_H[came]])
+        mirror[old[slot < 0]] = 0
+        mirror[new] = new_H + 1
+        arrays["capacities"][pool] = slots
+        for name, values in (
+            ("row_of_slot", tier.row_of_slot_H),
+            ("stale", tier.stale_H),
+            ("estimate", tier.estimate_H),
+            ("movement", tier.movement_H),
+        ):
+            arrays[f"{name}.{pool}"][:slots] = values
+
+    def _remember(self, rows: NDArray[np.int64], step: int, old: NDArray[np.int64], new: NDArray[np.int64]) -> None:
+        """Add rows whose class turned to the ring; of very many, the last ones."""
+        kept = np.flatnonzero(old != new)
+        written, count = int(self._words[WORDS.index("changes")]), len(kept)
+        kept = kept[-CHANGES_KEPT:]
+        places = (written + count - len(kept) + np.arange(len(kept))) % CHANGES_KEPT
+        self._arrays["change_row"][places] = rows[kept]
+        self._arrays["change_step"][places] = step
+        self._arrays["change_kind"][places] = old[kept] * len(CLASSES) + new[kept]
+        self._words[WORDS.index("changes")] = written + count
+
+    @contextmanager
+    def _changing(self, number: str) -> Iterator[None]:
+        place = WORDS.index(number)
+        self._words[place] += 1
+        try:
+            yield
+        finally:
+            self._words[place] += 1
+
+
+class PlacementArrays:
+    """The published placement as a reader sees it: views, valid only while they are being read by `StateReader.placement`."""
+
+    def __init__(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        self._arrays = arrays
+        self.slots_plus_one: NDArray[np.int32] = arrays["slots_plus_one"]
+        """For each row of the joint row space: 0 where it is cold, else its slot in the row's pool, plus one."""
+        self.sketch_counters: NDArray[np.uint32] = arrays["sketch_counters"]
+        self.sketch_seeds: NDArray[np.uint64] = arrays["sketch_seeds"]
+
+    @property
+    def version(self) -> int:
+        return self._word("version")
+
+    @property
+    def step(self) -> int:
+        """The step at which this was published."""
+        return self._word("step")
+
+    @property
+    def sketch_unit(self) -> int:
+        """What one lookup adds to a cell; 0 while nothing has been counted."""
+        return self._word("sketch_unit")
+
+    @property
+    def capacities(self) -> list[int]:
+        """Slots of each pool."""
+        return [int(slots) for slots in self._arrays["capacities"]]
+
+    @property
+    def row_of_slot(self) -> list[NDArray[np.int64]]:
+        """For each pool, the joint row of each slot, -1 where it is free."""
+        return self._tiers("row_of_slot")
+
+    @property
+    def stale(self) -> list[NDArray[np.bool_]]:
+        return self._tiers("stale")
+
+    @property
+    def estimate(self) -> list[NDArray[np.float32]]:
+        """Lookups remembered of each slot's row when the last window ended."""
+        return self._tiers("estimate")
+
+    @property
+    def movement(self) -> list[NDArray[np.float32]]:
+        """How far each slot's row moved when that was last judged; inf where it is not known."""
+        return self._tiers("movement")
+
+    def last_change(self, row: int) -> dict[str, Any] | None:
+        """The last change of a row's class, where the ring still has it."""
+        found = np.flatnonzero(self._arrays["change_row"] == row)
+        written = self._word("changes")
+        found = found[found < written]
+        if not len(found):
+            return None
+        newest = found[np.argmax((found - written) % CHANGES_KEPT)]
+        old, new = divmod(int(self._arrays["change_kind"][newest]), len(CLASSES))
+        return {"step": int(self._arrays["change_step"][newest]), "from": CLASSES[old], "to": CLASSES[new]}
+
+    def _word(self, name: str) -> int:
+        return int(self._arrays["words"][WORDS.index(name)])
+
+    def _tiers(self, name: str) -> list[NDArray[Any]]:
+        return [self._arrays[f"{name}.{pool}"][:slots] for pool, slots in enumerate(self.capacities)]
+
+
+class StateReader:
+    """The other end: reads the block behind `fd`, in the same or another process."""
+
+    def __init__(self, fd: int, layout: Layout) -> None:
+        self._arrays = _view(fd, layout, mmap.ACCESS_READ)
+
+    def pulse(self) -> tuple[int, float]:
+        """The last finished step, and when that was (seconds since the epoch)."""
+        return self._word("pulse_step"), float(self._arrays["pulse_seconds"][0])
+
+    def board_version(self) -> int:
+        """A number that grows with each new board."""
+        return self._word("board_number")
+
+    def board(self) -> dict[str, Any]:
+        """The newest small state; empty before the first."""
+
+        def read() -> dict[str, Any]:
+            text = self._arrays["board"][: self._word("board_bytes")].tobytes()
+            return dict(json.loads(text)) if text else {}
+
+        return self._steady("board_number", read, deadline_seconds=1.0)
+
+    def placement(self, read: Callable[[PlacementArrays], T], deadline_seconds: float = 1.0) -> T:
+        """What `read` makes of the placement. It must copy what it keeps, and may be called more than once."""
+        arrays = PlacementArrays(self._arrays)
+        return self._steady("placement_number", lambda: read(arrays), deadline_seconds)
+
+    def _steady(self, number: str, read: Callable[[], T], deadline_seconds: float) -> T:
+        end = time.monotonic() + deadline_seconds
+        while True:
+            before = self._word(number)
+            if before % 2 == 0:
+                try:
+                    result = read()
+                except Exception:  # half-written state may look like anything
+                    if self._word(number) == before:
+                        raise
+                else:
+                    if self._word(number) == before:
+                        return result
+            if time.monotonic() >= end:
+                raise StateBusy(f"{number.split('_')[0]} must hold still to be read, changed for {deadline_seconds} s")
+            time.sleep(0.001)
+
+    def _word(self, name: str) -> int:
+        return int(self._arrays["words"][WORDS.index(name)])

@@ -1,0 +1,48 @@
+"""What systemd is told of a run that it has started (`Type=notify`): that it trains, and from then on that it is well.
+
+The protocol of sd_notify(3): a datagram to the socket that the environment names.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+
+
+class Systemd:
+    """Without NOTIFY_SOCKET in the environment nothing is sent."""
+
+    def __init__(self) -> None:
+        self._address = os.environ.get("NOTIFY_SOCKET", "")
+        watched = os.environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
+        microseconds = os.environ.get("WATCHDOG_USEC", "0")
+        self._every_seconds = int(microseconds) / 2e6 if watched and microseconds.isdigit() else 0.0
+        self._next = 0.0
+        self._ready = False
+
+    def alive(self) -> None:
+        """Training has come this far: ready, the first time; then fed to the watchdog, twice in its period."""
+        if not self._address:
+            return
+        if not self._ready:
+            self._ready = True
+            self._send("READY=1\nSTATUS=training")
+        now = time.monotonic()
+        if self._every_seconds and now >= self._next:
+            self._next = now + self._every_seconds
+            self._send("WATCHDOG=1")
+
+    def stopping(self) -> None:
+        """The end has begun; a checkpoint is still to be written."""
+        if self._address:
+            self._send("STOPPING=1")
+
+    def _send(self, message: str) -> None:
+        address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
+        try:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
+                channel.setblocking(False)
+                channel.sendto(message.encode(), address)
+        except OSError:
+            pass  # who does not listen is not told

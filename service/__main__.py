@@ -1,0 +1,57 @@
+"""`python -m adaptive_rec.service --link FD`: the sidecar process. Only a trainer starts it.
+
+The first line on the link tells everything; the end of the link ends the process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import socket
+
+from adaptive_rec.service.app import create_app
+from adaptive_rec.service.hello import Hello
+from adaptive_rec.service.link import KnobState, Link
+from adaptive_rec.service.run_view import FinishedRun, LiveRun, RunView
+from adaptive_rec.service.security import Security
+from adaptive_rec.service.serve import make_server
+from adaptive_rec.shared_state import StateReader
+
+LINE_LIMIT_BYTES = 64 << 20
+"""Most that one line on the link may hold; the first one grows with the number of tables."""
+
+
+async def main(link_fd: int) -> None:
+    """Serve until the link ends or SIGTERM comes."""
+    reader, writer = await asyncio.open_unix_connection(sock=socket.socket(fileno=link_fd), limit=LINE_LIMIT_BYTES)
+    line = await reader.readline()
+    if not line:
+        return  # the trainer was gone before it could say anything
+    values = json.loads(line)
+    hello = Hello.parse(values)
+    link = Link(reader, writer, KnobState(hello.desired, hello.effective, hello.step))
+    security = Security(
+        **{key: values[key] for key in ("control_token", "read_token", "host", "port")},
+        allow_hosts=tuple(values["allow_hosts"]),
+    )
+    view: RunView
+    if hello.live:
+        view = LiveRun(hello, StateReader(values["state_fd"], values["layout"]), link)
+    else:
+        view = FinishedRun(hello)
+    server = make_server(create_app(view, security), security)
+    listening = asyncio.create_task(link.listen())
+    listening.add_done_callback(lambda _: server.end_now())
+    await server.serve([socket.socket(fileno=listener["fd"]) for listener in values["listeners"]])
+    if listening.done():
+        listening.result()  # an unreadable line is a mistake worth a traceback
+    listening.cancel()
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(prog="adaptive_rec.service", description="The sidecar of a training run.")
+    parser.add_argument("--link", type=int, required=True, metavar="FD", help="socket to the trainer")
+    logging.basicConfig(format="sidecar: %(message)s", level=logging.WARNING)
+    asyncio.run(main(parser.parse_args().link))

@@ -1,0 +1,70 @@
+"""The application: every route on one run, behind one guard."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+
+from adaptive_rec.service import (
+    control_api,
+    dashboard_files,
+    knobs_api,
+    metrics,
+    placement_api,
+    problems,
+    run_api,
+    session,
+    stream,
+)
+from adaptive_rec.service.documented import Problem, answers
+from adaptive_rec.service.guard import Guard
+from adaptive_rec.service.run_view import RunView
+from adaptive_rec.service.security import Security
+
+
+def create_app(view: RunView, security: Security) -> FastAPI:
+    """Build the application on a run."""
+    app = FastAPI(
+        title="adaptive-rec",
+        version="1",
+        summary="See and steer a training run.",
+        openapi_url="/api/v1/openapi.json",
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+    )
+    problems.install(app)
+    routers = (
+        control_api.public_router(view),
+        run_api.router(view),
+        stream.router(view, security.limits),
+        placement_api.router(view),
+        knobs_api.router(view),
+        control_api.control_router(view),
+        metrics.router(view),
+        session.router,
+        dashboard_files.router(),
+    )
+    for router in routers:
+        app.include_router(router, responses=answers(None)["responses"])
+    app.state.routes = [route for router in routers for route in router.routes]
+    app.openapi = lambda: describe(app)  # type: ignore[method-assign]
+    app.add_middleware(Guard, security=security)
+    return app
+
+
+def describe(app: FastAPI) -> dict[str, Any]:
+    """The OpenAPI description: what FastAPI finds out, the shape of problems, and how to sign in."""
+    if app.openapi_schema is None:
+        found = FastAPI.openapi(app)
+        parts = found.setdefault("components", {})
+        parts["schemas"]["Problem"] = Problem.model_json_schema()
+        for gone in ("HTTPValidationError", "ValidationError"):
+            parts["schemas"].pop(gone, None)
+        parts["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        found["security"] = [{"token": []}]
+        for path in ("/livez", "/readyz", "/version"):
+            found["paths"][path]["get"]["security"] = []
+    assert app.openapi_schema is not None
+    return app.openapi_schema

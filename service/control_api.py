@@ -1,0 +1,63 @@
+"""Routes that command the run, and those by which others ask whether it lives."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Path
+
+from adaptive_rec.service import schemas
+from adaptive_rec.service.documented import answers
+from adaptive_rec.service.problems import Json, Problem
+from adaptive_rec.service.run_view import RunView
+
+Command = Literal["pause", "resume", "stop", "reclassify", "checkpoint"]
+STALL_AFTER_SECONDS = 300.0
+"""Training without a step for so long is not alive."""
+
+
+def control_router(view: RunView) -> APIRouter:
+    """Commands to the run."""
+    routes = APIRouter(prefix="/api/v1/control", tags=["control"])
+    documented = answers(schemas.Done, 403, 409, 500, 507)
+    documented["responses"][202] = {"model": schemas.Done, "description": "Accepted; not carried out yet"}
+
+    @routes.post("/{command}", **documented, operation_id="control")
+    async def control(command: Annotated[Command, Path()]) -> Json:
+        """Carried out at the next step boundary; the answer names the step."""
+        link = view.commands()
+        reply = await link.reply(link.send(command))
+        if reply is None:
+            return Json({"command": command, "step": None}, 202)
+        if "error" in reply:
+            raise Problem(reply["status"], reply["error"])
+        return Json({"command": command, **{key: value for key, value in reply.items() if key != "id"}})
+
+    return routes
+
+
+def public_router(view: RunView) -> APIRouter:
+    """What anybody may ask: alive, ready, which version."""
+    routes = APIRouter(tags=["health"])
+
+    @routes.get("/livez", **answers(schemas.Health, 503), operation_id="livez")
+    async def livez() -> Json:
+        """200 while the sidecar answers and, where the run trains, a step was done in the last 300 seconds."""
+        pulse = view.pulse()
+        if view.board().get("phase") == "training" and pulse and time.time() - pulse[1] > STALL_AFTER_SECONDS:
+            raise Problem(503, f"the run trains, but no step was done in the last {STALL_AFTER_SECONDS:.0f} seconds")
+        return Json({"status": "ok"})
+
+    @routes.get("/readyz", **answers(schemas.Health, 503), operation_id="readyz")
+    async def readyz() -> Json:
+        """200 once the run has begun: tables allocated, first step under way."""
+        if view.board().get("phase", "starting") == "starting":
+            raise Problem(503, "the run is starting", {"Retry-After": "1"})
+        return Json({"status": "ok"})
+
+    @routes.get("/version", **answers(schemas.Version), operation_id="version")
+    async def version() -> Json:
+        return Json({"name": "adaptive-rec", "version": view.hello.version})
+
+    return routes

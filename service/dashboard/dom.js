@@ -1,0 +1,53 @@
+// Builds elements. Text only ever goes in as text nodes: table names and event texts come from outside.
+
+/** An element: `h("td", {class: "n", onclick: f}, "text", child)`. Attributes that are null or false are left out. */
+export function h(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else element.setAttribute(name, value === true ? "" : String(value));
+  }
+  element.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  return element;
+}
+
+const SVG = "http://www.w3.org/2000/svg";
+
+/** An icon of the sprite in index.html. */
+export function icon(name) {
+  const svg = document.createElementNS(SVG, "svg");
+  const use = document.createElementNS(SVG, "use");
+  use.setAttribute("href", `#i-${name}`);
+  svg.setAttribute("aria-hidden", "true");
+  svg.append(use);
+  return svg;
+}
+
+export const byId = (id) => document.getElementById(id);
+
+/** Writes text only where it changed, so that nothing is laid out again for it. */
+export function setText(element, text) {
+  if (element.textContent !== text) element.textContent = text;
+}
+
+/** Calls `run` once, `milliseconds` after the last call. */
+export function debounce(run, milliseconds) {
+  let timer;
+  return (...values) => {
+    clearTimeout(timer);
+    timer = setTimeout(() => run(...values), milliseconds);
+  };
+}
+
+/** A message in the corner that goes away; errors stay longer. */
+export function toast(text, kind = "good") {
+  const note = h("div", { class: `toast ${kind}` }, h("span", {}, text),
+    h("button", { class: "icon", type: "button", "aria-label": "Dismiss", onclick: () => note.remove() }, icon("close")));
+  byId("toasts").append(note);
+  while (byId("toasts").childElementCount > 4) byId("toasts").firstElementChild.remove();
+  setTimeout(() => note.remove(), kind === "bad" ? 12000 : 6000);
+}
+
+/** A line in place of content: loading, empty or failed. */
+export const notice = (text, kind = "") => h("p", { class: `notice ${kind}` }, text);

@@ -1,0 +1,130 @@
+// The header: which run, how far it is, whether the figures are live, and the buttons that steer it.
+
+import { request } from "./api.js";
+import { byId, h, icon, setText, toast } from "./dom.js";
+import { duration, integer, percent } from "./format.js";
+import { announce, mayWrite, on, readOnlyReason, refreshStatus, store } from "./store.js";
+
+const COMMANDS = {
+  pause: { label: "Pause", done: "Paused" },
+  resume: { label: "Resume", done: "Training goes on" },
+  reclassify: { label: "Reclassify", done: "Rows were reclassified", title: "End the window now: rows change class at the next step boundary" },
+  checkpoint: { label: "Checkpoint", done: "Checkpoint written", title: "Write a checkpoint at the next step boundary" },
+  stop: { label: "Stop", done: "The run ends" },
+};
+const CONNECTION = {
+  connecting: ["connecting", "Connecting to the sidecar"],
+  live: ["live", "Figures come in as they are made"],
+  polling: ["polling", "No live stream to be had (at most 16 are open); figures are asked for one by one"],
+  lost: ["no connection", "The sidecar does not answer; trying again"],
+  asleep: ["asleep", "This tab was in the background"],
+};
+const buttons = {};
+
+export function start() {
+  for (const [name, { label, title }] of Object.entries(COMMANDS)) {
+    buttons[name] = h("button", { type: "button", class: "action", id: `do-${name}`, title: title ?? label, onclick: () => act(name) },
+      icon(name), h("span", {}, label));
+    byId("actions").append(buttons[name]);
+  }
+  buttons.resume.hidden = true;
+  byId("theme").addEventListener("click", switchTheme);
+  byId("stop-dialog").addEventListener("close", (event) => {
+    if (event.target.returnValue === "stop") send("stop");
+    event.target.returnValue = "";
+  });
+  on("snapshot", showStatus);
+  on("connection", showConnection);
+  showConnection();
+}
+
+function act(name) {
+  if (name === "stop") byId("stop-dialog").showModal();
+  else send(name);
+}
+
+async function send(name) {
+  buttons[name].classList.add("busy");
+  buttons[name].disabled = true;
+  try {
+    const { status, data } = await request("POST", `/control/${name}`, { timeout: 30000 });
+    const { done, label } = COMMANDS[name];
+    const what = data.checkpoint ? ` (${data.checkpoint})` : "";
+    if (status === 202 || data.step === null) toast(`${label}: accepted, it takes effect at the next step boundary.`);
+    else toast(`${done} at step ${integer(data.step)}${what}.`);
+  } catch (error) {
+    toast(`${COMMANDS[name].label}: ${error.message}`, "bad");
+  }
+  buttons[name].classList.remove("busy");
+  refreshStatus();
+}
+
+function showStatus() {
+  const { status } = store;
+  if (!status) return;
+  const { run } = status;
+  setText(byId("run-name"), run.name);
+  byId("run-name").title = run.path;
+  setText(byId("run-facts"), [status.policy, run.device, run.precision, `seed ${run.seed}`].join(" · "));
+  setText(byId("phase"), status.phase);
+  byId("phase").dataset.phase = status.phase;
+  showProgress(status);
+  showActions(status);
+}
+
+function showProgress({ step, steps_total: total, eta_seconds: eta, seconds, phase, live }) {
+  const share = total ? Math.min(1, step / total) : 0;
+  byId("progress-bar").style.transform = `scaleX(${share})`;
+  byId("progress").classList.toggle("endless", !total);
+  byId("progress").setAttribute("aria-valuenow", String(Math.round(share * 100)));
+  setText(byId("step"), `step ${integer(step)}`);
+  setText(byId("steps-total"), total ? `of ${integer(total)} (${percent(share, 0)})` : "no end set");
+  const left = live && total && phase !== "paused" && typeof eta === "number" ? `${duration(eta)} left` : "";
+  setText(byId("eta"), left || `${duration(seconds)} of training`);
+  document.title = `${total ? `${percent(share, 0)} · ` : ""}${store.status.run.name} · adaptive-rec`;
+}
+
+function showActions({ phase, live }) {
+  const reason = readOnlyReason();
+  byId("actions").hidden = !live;
+  const paused = phase === "paused";
+  buttons.pause.hidden = paused;
+  buttons.resume.hidden = !paused;
+  for (const [name, button] of Object.entries(buttons)) {
+    button.disabled = !mayWrite() || store.connection === "lost" || button.classList.contains("busy");
+    button.title = reason || COMMANDS[name].title || COMMANDS[name].label;
+  }
+}
+
+function showConnection() {
+  const { connection } = store;
+  const over = connection === "live" && store.status && !store.status.live;
+  const [text, title] = CONNECTION[connection];
+  const element = byId("connection");
+  const readOnly = store.status?.live && store.status.scope === "read" ? " · read-only" : "";
+  setText(element, over ? "history" : text + (connection === "live" ? readOnly : ""));
+  element.dataset.state = over ? "over" : connection;
+  element.title = over ? readOnlyReason() : title;
+  document.body.classList.toggle("stale", connection === "lost");
+  const banner = byId("banner");
+  banner.hidden = connection !== "lost";
+  setText(banner, banner.hidden ? "" : lostInWords(store.status));
+  showActions(store.status ?? { phase: "", live: true });
+}
+
+/** A run that was at its end took its sidecar with it; any other sidecar is started again. */
+function lostInWords(status) {
+  const over = status && (["finishing", "finished", "stopped", "failed"].includes(status.phase) || (status.steps_total && status.step >= status.steps_total));
+  if (over) return `The run is over and its sidecar has ended. Its history: adaptive-rec serve ${status.run.path}`;
+  return "Connection to the sidecar lost. The figures below are the last ones seen; trying again all the time.";
+}
+
+on("snapshot", showConnection);
+
+function switchTheme() {
+  const root = document.documentElement;
+  const dark = root.dataset.theme ? root.dataset.theme === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  root.dataset.theme = dark ? "light" : "dark";
+  try { localStorage.setItem("adaptive-rec-theme", root.dataset.theme); } catch { /* storage switched off */ }
+  announce("theme");
+}

@@ -1,0 +1,153 @@
+// What the page knows of the run: newest figures, history over steps, events. Screens subscribe to what changes.
+
+import { Live, get } from "./api.js";
+import { changeInWords } from "./format.js";
+
+const POINTS = 4096;
+const EVENTS = 2000;
+const PAGE = 1000;
+const WINDOW_STEPS = 200;
+
+export const store = {
+  status: null, stats: null, connection: "connecting",
+  columns: null, evaluations: [], // history; columns by name, one entry per snapshot
+  events: [], // oldest first
+  recent: [], // last snapshots, for what happened lately
+};
+
+const topics = new EventTarget();
+let knobsEtag = null;
+let run = null;
+let lastEvent = 0;
+let loadingEvents = false;
+let loadingHistory = false;
+
+/** Calls `run` when a topic changes: "snapshot", "history", "events", "knobs", "connection", "theme". */
+export const on = (topic, run) => topics.addEventListener(topic, run);
+export const announce = (topic) => topics.dispatchEvent(new Event(topic));
+
+export const isLive = () => Boolean(store.status?.live);
+export const mayWrite = () => isLive() && store.status.scope === "control";
+
+/** Why nothing can be changed, in words; "" where it can. */
+export function readOnlyReason() {
+  if (!store.status) return "Still connecting.";
+  if (!store.status.live) return "This run is over: its history can be read, nothing can be changed.";
+  return store.status.scope === "control" ? "" : "You signed in with the read-only token.";
+}
+
+/** Knob changes of the run, numbered in order: [{number, step, text}]. */
+export function knobChanges() {
+  const changes = store.events.filter((event) => event.kind === "knobs");
+  return changes.map((event, index) => ({ number: index + 1, step: event.step, text: changeInWords(event) }));
+}
+
+export function start() {
+  new Live({ hz: 2, onSnapshot: takeSnapshot, onState: takeState });
+  loadHistory();
+}
+
+/** Asks for the status now: after a command, rather than with the next snapshot. */
+export async function refreshStatus() {
+  store.status = await get("/status").catch(() => store.status);
+  announce("snapshot");
+}
+
+function takeState(state) {
+  const back = store.connection !== "live" && state === "live";
+  store.connection = state;
+  announce("connection");
+  if (back && store.columns) loadHistory();
+}
+
+function takeSnapshot({ status, stats, last_event_id: eventId, knobs_etag: etag }) {
+  const identity = `${status.run.path} ${status.run.started}`;
+  if (run !== null && identity !== run) return location.reload();
+  run = identity;
+  Object.assign(store, { status, stats });
+  if (stats) append(status, stats);
+  announce("snapshot");
+  if (eventId === undefined || eventId !== lastEvent) loadEvents(eventId);
+  if (etag !== undefined && etag !== knobsEtag) {
+    knobsEtag = etag;
+    announce("knobs");
+  }
+}
+
+/** Adds the newest snapshot to the history. Steps that go back mean a resumed run: read it anew. */
+function append(status, stats) {
+  remember(stats);
+  const { columns } = store;
+  if (!columns) return;
+  const last = columns.step.at(-1) ?? -1;
+  if (stats.step < last) { loadHistory(); return; }
+  if (status.evaluation && status.evaluation.step !== store.evaluations.at(-1)?.step) store.evaluations.push(status.evaluation);
+  if (stats.step === last) return;
+  const { ratios, totals } = stats;
+  const point = {
+    ...totals, ...stats, samples_per_second: status.samples_per_second, loss: status.loss,
+    hot_lookup_ratio: ratios.hot_lookup, popular_sample_ratio: ratios.popular_sample,
+    skipped_sample_ratio: ratios.skipped_sample, skipped_row_update_ratio: ratios.skipped_row_update,
+  };
+  for (const [name, values] of Object.entries(columns)) values.push(point[name] ?? null);
+  if (columns.step.length > POINTS) thin(columns);
+  announce("history");
+}
+
+/** Leaves out every second point of the older half; the newest stay dense. */
+function thin(columns) {
+  const half = columns.step.length / 2;
+  for (const name of Object.keys(columns)) columns[name] = columns[name].filter((_, index) => index > half || index % 2 === 0);
+}
+
+function remember(stats) {
+  const { recent } = store;
+  if (recent.length && stats.step < recent.at(-1).step) recent.length = 0;
+  if (recent.at(-1)?.step === stats.step) return;
+  recent.push({ step: stats.step, seconds: stats.seconds, stages: stats.stage_seconds, totals: stats.totals });
+  while (recent.length > 2 && recent.at(-1).step - recent[1].step >= WINDOW_STEPS) recent.shift();
+}
+
+/** Reads the whole history: at first, and whenever snapshots may have been missed. */
+async function loadHistory() {
+  if (loadingHistory) return;
+  loadingHistory = true;
+  try {
+    const { columns, evaluations } = await get("/stats/history?since=0");
+    Object.assign(store, { columns, evaluations });
+  } catch {
+    if (!store.columns) setTimeout(loadHistory, 2000);
+  } finally {
+    loadingHistory = false;
+  }
+  announce("history");
+}
+
+/** Reads the events that are new; at first the last thousand, and all knob changes, which the charts mark. */
+async function loadEvents(newest) {
+  if (loadingEvents) return;
+  loadingEvents = true;
+  try {
+    if (newest !== undefined && newest < lastEvent) Object.assign(store, { events: [] }), (lastEvent = 0);
+    if (lastEvent === 0) await loadFirstEvents();
+    else {
+      const page = await get(`/events?since=${lastEvent}&limit=${PAGE}`);
+      store.events.push(...page.events);
+      lastEvent = page.events.at(-1)?.id ?? page.last_id;
+    }
+    if (store.events.length > EVENTS) store.events = store.events.filter((event, index) => event.kind === "knobs" || index > EVENTS / 4);
+    announce("events");
+  } catch { /* the stream's next snapshot asks again; the connection's state is shown anyway */ }
+  loadingEvents = false;
+}
+
+async function loadFirstEvents() {
+  const { last_id: last } = await get("/events?limit=1");
+  const since = Math.max(0, last - PAGE);
+  const pages = [get(`/events?since=${since}&limit=${PAGE}`)];
+  if (since > 0) pages.push(get(`/events?kind=knobs&limit=${PAGE}`));
+  const [page, changes] = await Promise.all(pages);
+  const older = (changes?.events ?? []).filter((event) => event.id <= since);
+  store.events = [...older, ...page.events];
+  lastEvent = page.last_id;
+}

@@ -1,0 +1,115 @@
+// A table's rows in a drawer: search a row by id, page through the hot, stale or cold ones.
+
+import { get } from "./api.js";
+import { h, icon, notice, setText } from "./dom.js";
+import { bytes, count, fixed, integer, percent, significant } from "./format.js";
+
+const PAGE = 100;
+const CLASSES = ["hot", "stale", "cold"];
+
+export class TableDialog {
+  constructor(element) {
+    this.element = element;
+    element.addEventListener("close", () => { if (location.hash.startsWith("#tables/")) location.hash = "tables"; });
+    element.addEventListener("click", (event) => { if (event.target === element) element.close(); });
+  }
+
+  open(index) {
+    Object.assign(this, { index, class: "hot", cursor: null, asked: 0 });
+    this.title = h("h2", { id: "table-title" }, `Table ${index}`);
+    this.facts = h("p", { class: "muted" }, "\u00a0");
+    this.found = h("div", { class: "found", "aria-live": "polite" });
+    this.list = h("tbody");
+    this.message = h("div");
+    this.more = h("button", { type: "button", hidden: true, onclick: () => this.#load() }, "Show more");
+    this.tabs = CLASSES.map((name) => h("label", {}, h("input", { type: "radio", name: "class", value: name, checked: name === "hot", onchange: () => this.#pick(name) }), h("span", {}, name)));
+    this.element.replaceChildren(h("div", { class: "drawer-body", tabindex: -1, autofocus: true },
+      h("div", { class: "drawer-head" }, h("div", {}, this.title, this.facts),
+        h("button", { type: "button", class: "icon", "aria-label": "Close", onclick: () => this.element.close() }, icon("close"))),
+      this.#search(), this.found,
+      h("div", { class: "bar" }, h("div", { class: "segmented", role: "group", "aria-label": "Class of the rows" }, this.tabs),
+        h("button", { type: "button", class: "quiet", onclick: () => this.#pick(this.class) }, "Refresh")),
+      h("table", { class: "grid rows" }, h("thead", {}, h("tr", {},
+        h("th", { scope: "col" }, "Row"), h("th", { scope: "col" }, "Class"), h("th", { scope: "col", class: "n" }, "Slot"),
+        h("th", { scope: "col", class: "n", title: "Lookups the sketch counts, decayed" }, "Estimate"),
+        h("th", { scope: "col", class: "n", title: "Last measured movement" }, "Movement"))), this.list),
+      this.message, this.more));
+    if (!this.element.open) this.element.showModal();
+    if (this.placement) this.refresh(this.placement);
+    this.#load();
+  }
+
+  close() { if (this.element.open) this.element.close(); }
+
+  /** The table's figures, from the newest placement. */
+  refresh(placement) {
+    this.placement = placement;
+    const table = placement.tables.find((entry) => entry.index === this.index);
+    if (!this.element.open || !table) return;
+    setText(this.title, table.table);
+    const hot = `${count(table.hot)} hot (${percent(table.rows ? table.hot / table.rows : 0)}), ${count(table.stale)} of them stale`;
+    setText(this.facts, `${count(table.rows)} rows × ${table.dim} · ${hot} · ${bytes(table.device_bytes)} on the device`);
+  }
+
+  #search() {
+    const field = h("input", { type: "text", inputmode: "numeric", placeholder: "Row id", "aria-label": "Row id", autocomplete: "off", size: 12 });
+    const find = (event) => {
+      event.preventDefault();
+      this.#find(field.value.trim());
+    };
+    return h("form", { class: "search", onsubmit: find }, field, h("button", { type: "submit" }, icon("search"), "Find row"));
+  }
+
+  async #find(text) {
+    if (!/^\d+$/.test(text)) {
+      this.found.replaceChildren(notice("A row id is a whole number from 0.", "bad"));
+      return;
+    }
+    try {
+      const row = await get(`/placement/${this.index}/rows/${text}`);
+      const change = row.last_change;
+      const facts = [
+        ["Class", badge(row.class)], ["Slot", row.slot === null ? "none: in host memory" : integer(row.slot)],
+        ["Estimate", significant(row.estimate)], ["Movement", row.movement === null ? "not measured" : significant(row.movement)],
+        ["Last change", change ? `${change.from} → ${change.to} at step ${integer(change.step)}` : "none among the last ones kept"],
+      ];
+      this.found.replaceChildren(h("div", { class: "found-row" }, h("h3", {}, `Row ${integer(row.id)}`), h("dl", {}, facts.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]))));
+    } catch (error) {
+      this.found.replaceChildren(notice(error.message, "bad"));
+    }
+  }
+
+  #pick(name) {
+    Object.assign(this, { class: name, cursor: null });
+    this.list.replaceChildren();
+    this.#load();
+  }
+
+  /** The next page. Hot and stale rows come by estimate, cold ones by id. An answer to an older question is dropped. */
+  async #load() {
+    const asked = (this.asked += 1);
+    const sort = this.class === "cold" ? "id" : "estimate";
+    const cursor = this.cursor ? `&cursor=${encodeURIComponent(this.cursor)}` : "";
+    this.more.hidden = true;
+    this.message.replaceChildren(notice("Loading rows …"));
+    try {
+      const page = await get(`/placement/${this.index}?class=${this.class}&sort=${sort}&limit=${PAGE}${cursor}`);
+      if (asked !== this.asked) return;
+      this.cursor = page.cursor;
+      setText(this.title, page.table);
+      this.list.append(...page.rows.map(line));
+      this.more.hidden = page.cursor === null;
+      this.message.replaceChildren(...(this.list.childElementCount ? [] : [notice(`No ${this.class} rows in this table now.`)]));
+    } catch (error) {
+      if (asked === this.asked) this.message.replaceChildren(notice(`The rows could not be read: ${error.message}`, "bad"));
+    }
+  }
+}
+
+const badge = (name) => h("span", { class: `class-badge ${CLASSES.includes(name) ? name : ""}` }, name);
+
+function line(row) {
+  const n = (text) => h("td", { class: "n" }, text);
+  return h("tr", {}, h("th", { scope: "row", class: "n-left" }, integer(row.id)), h("td", {}, badge(row.class)), n(row.slot === null ? "–" : integer(row.slot)),
+    n(row.estimate >= 1000 ? integer(row.estimate) : fixed(row.estimate, 1)), n(significant(row.movement)));
+}

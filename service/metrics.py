@@ -1,0 +1,174 @@
+"""/metrics for Prometheus: one collector that reads the newest snapshot when it is asked. Nothing is counted here.
+
+Names: prefix adaptive_rec_, base units, _total for what only grows. Labels name tables, tiers, stages, kinds; rows never.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from fastapi import APIRouter
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
+from starlette.responses import Response
+
+from adaptive_rec.service.documented import answers
+from adaptive_rec.service.hello import Values
+from adaptive_rec.service.run_api import status, table_stats
+from adaptive_rec.service.run_view import RunView
+
+PREFIX = "adaptive_rec_"
+PHASES = (
+    "starting",
+    "training",
+    "paused",
+    "evaluating",
+    "checkpointing",
+    "finishing",
+    "finished",
+    "stopped",
+    "failed",
+)
+
+TOTALS = {
+    "samples_seen": "Samples read and planned.",
+    "samples_trained": "Samples that went through the model; the others were skipped.",
+    "samples_popular": "Samples all of whose rows were hot.",
+    "malformed_rows": "Input lines that could not be read.",
+    "row_updates": "Updates of embedding rows.",
+    "row_updates_skipped": "Updates of stale rows that were left out.",
+    "hot_row_updates": "Updates of rows in device memory.",
+    "migrated_rows": "Rows moved from one tier to the other.",
+    "host_to_device_bytes": "Bytes copied to the device.",
+    "device_to_host_bytes": "Bytes copied from the device.",
+}
+"""Counters of a snapshot's totals, by their name there, and what they count."""
+
+GAUGES = {
+    "samples_per_second": "Samples a second since the last snapshot.",
+    "loss": "Mean training loss since the last snapshot.",
+    "hot_lookup_ratio": "Share of lookups that found their row in device memory, since the last snapshot.",
+    "popular_sample_ratio": "Share of samples all of whose rows were hot, since the last snapshot.",
+    "skipped_sample_ratio": "Share of samples skipped, since the last snapshot.",
+    "skipped_row_update_ratio": "Share of row updates skipped, since the last snapshot.",
+    "placement_version": "Number of the placement in use; grows with each reclassification.",
+    "stale_threshold": "Movement under which a row is stale.",
+}
+"""Single numbers of a snapshot."""
+
+
+def router(view: RunView) -> APIRouter:
+    routes = APIRouter(tags=["run"])
+    registry = CollectorRegistry()
+    registry.register(RunCollector(view))
+    documented = answers(None, 503)
+    documented["responses"][200] = {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "Metrics"}
+
+    @routes.get("/metrics", **documented, response_class=Response, operation_id="get_metrics")
+    async def get_metrics() -> Response:
+        """Everything for Prometheus, in its text format."""
+        view.refresh()
+        return Response(generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    return routes
+
+
+class RunCollector(Collector):
+    """Turns the newest snapshot into metrics."""
+
+    def __init__(self, view: RunView) -> None:
+        self.view = view
+
+    def describe(self) -> list[Metric]:
+        return []  # else the registry would collect once to learn the names
+
+    def collect(self) -> Iterator[Metric]:
+        snapshot: Values = self.view.board().get("snapshot") or {}
+        yield from about_run(self.view)
+        yield from from_snapshot(snapshot)
+        yield from about_tables(self.view)
+        yield from about_knobs(self.view)
+
+
+def gauge(name: str, text: str, value: Any) -> Iterator[Metric]:
+    """One number; nothing where it is not known."""
+    if value is not None:
+        yield GaugeMetricFamily(PREFIX + name, text, value)
+
+
+def counter(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(PREFIX + name, text, value)
+
+
+def by_label(kind: type[Any], name: str, text: str, label: str, values: dict[str, Any]) -> Metric:
+    """One metric with a value for each value of a label."""
+    family: Metric = kind(PREFIX + name, text, labels=[label])
+    for labelled, value in values.items():
+        family.add_metric([labelled], value)  # type: ignore[attr-defined]
+    return family
+
+
+def about_run(view: RunView) -> Iterator[Metric]:
+    now = status(view, "read")
+    build = GaugeMetricFamily(PREFIX + "build_info", "Version and policy; always 1.", labels=["version", "policy"])
+    build.add_metric([view.hello.version, now["policy"]], 1)
+    yield build
+    phases = {phase: float(phase == now["phase"]) for phase in PHASES}
+    yield by_label(GaugeMetricFamily, "phase", "1 for what the run is doing.", "phase", phases)
+    yield counter("steps", "Mini-batches done.", now["step"])
+    yield from gauge("planned_steps", "Mini-batches the run will have made at its end.", now["steps_total"])
+    yield from gauge("steps_per_second", "Mini-batches a second, lately.", now["steps_per_second"])
+    yield from gauge("eta_seconds", "Seconds of training left at this pace.", now["eta_seconds"])
+    pulse = view.pulse()
+    yield from gauge("last_step_timestamp_seconds", "When the last step was done.", pulse[1] if pulse else None)
+    evaluation = now["evaluation"] or {}
+    yield from gauge("evaluation_auc", "Area under the ROC curve at the last evaluation.", evaluation.get("auc"))
+    yield from gauge("evaluation_logloss", "Log loss at the last evaluation.", evaluation.get("logloss"))
+    yield from gauge("evaluation_step", "Step of the last evaluation.", evaluation.get("step"))
+    yield by_label(CounterMetricFamily, "events", "Events of the run.", "kind", dict(view.events.counts))
+
+
+def from_snapshot(snapshot: Values) -> Iterator[Metric]:
+    totals = snapshot.get("totals", {})
+    for name, text in TOTALS.items():
+        yield counter(name, text, totals.get(name, 0))
+    yield counter("training_seconds", "Training clock: pauses and evaluations left out.", snapshot.get("seconds", 0.0))
+    for name, text in GAUGES.items():
+        value = snapshot.get(name)
+        if name == "stale_threshold" and snapshot and value is None:
+            value = math.inf
+        yield from gauge(name, text, value)
+    stages = snapshot.get("stage_seconds", {})
+    yield by_label(CounterMetricFamily, "stage_seconds", "Time by stage of a step.", "stage", stages)
+
+
+def about_tables(view: RunView) -> Iterator[Metric]:
+    tables = table_stats(view)
+    lookups = CounterMetricFamily(PREFIX + "lookups", "Lookups, by where the row was.", labels=["table", "tier"])
+    for table in tables:
+        lookups.add_metric([table["table"], "hot"], table["lookups_hot"])
+        lookups.add_metric([table["table"], "cold"], table["lookups"] - table["lookups_hot"])
+    yield lookups
+
+    def per_table(name: str, text: str, value: Callable[[Values], float]) -> Metric:
+        return by_label(GaugeMetricFamily, name, text, "table", {table["table"]: value(table) for table in tables})
+
+    about = view.hello.tables
+    yield per_table("table_rows", "Rows of a table.", lambda table: about[table["index"]].rows)
+    yield per_table("hot_rows", "Rows in device memory, stale ones included.", lambda table: table["hot_rows"])
+    yield per_table("stale_rows", "Hot rows that have stopped moving.", lambda table: table["stale_rows"])
+    yield per_table(
+        "hot_row_bytes",
+        "Device memory of a table's hot rows.",
+        lambda table: table["hot_rows"] * about[table["index"]].row_bytes,
+    )
+
+
+def about_knobs(view: RunView) -> Iterator[Metric]:
+    effective = view.knobs.effective
+    numbers = {name: value for name, value in effective.items() if isinstance(value, (int, float))}
+    yield by_label(GaugeMetricFamily, "knob", "Knobs in effect that are numbers.", "knob", numbers)

@@ -1,0 +1,121 @@
+"""Which rows of a table lie where, read from the published placement: pages in two orders, and single rows.
+
+All work is done on whole arrays: a page of 1000 rows out of tens of millions costs milliseconds. What a function returns
+is a copy. Suffixes: R rows of the answer, C rows of a chunk, H slots.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adaptive_rec.kernels.reference_sketch import sketch_estimate
+from adaptive_rec.service.hello import Table
+from adaptive_rec.shared_state import PlacementArrays
+
+Class = Literal["hot", "stale", "cold"]
+Rows = list[dict[str, Any]]
+Ids = NDArray[np.int64]
+
+CHUNK = 1 << 17
+"""Rows or slots looked at in one go: they fit into a core's cache."""
+
+
+def rows_at(arrays: PlacementArrays, table: Table, ids_R: Ids) -> Rows:
+    """What is known of single rows, given by id within their table."""
+    slot_R = arrays.slots_plus_one[table.first_row + ids_R].astype(np.int64) - 1
+    hot_R = slot_R >= 0
+    slots = slot_R[hot_R]
+    stale_R = np.zeros(len(ids_R), dtype=bool)
+    stale_R[hot_R] = arrays.stale[table.pool][slots]
+    estimate_R = np.empty(len(ids_R))
+    estimate_R[hot_R] = arrays.estimate[table.pool][slots]
+    estimate_R[~hot_R] = _sketched(arrays, table.first_row + ids_R[~hot_R])
+    movement_R = np.full(len(ids_R), np.inf)
+    movement_R[hot_R] = arrays.movement[table.pool][slots]
+    return [
+        {
+            "id": row,
+            "class": "stale" if stale else "hot" if slot >= 0 else "cold",
+            "slot": slot if slot >= 0 else None,
+            "estimate": estimate,
+            "movement": movement if known else None,
+        }
+        for row, slot, stale, estimate, movement, known in zip(
+            ids_R.tolist(),
+            slot_R.tolist(),
+            stale_R.tolist(),
+            np.nan_to_num(estimate_R).tolist(),
+            movement_R.tolist(),
+            np.isfinite(movement_R).tolist(),
+            strict=True,
+        )
+    ]
+
+
+def _sketched(arrays: PlacementArrays, rows_R: Ids) -> NDArray[np.float64]:
+    """Lookups the sketch remembers of rows of the joint space."""
+    cells_R = np.zeros(len(rows_R), dtype=np.uint32)
+    if not len(rows_R) or not arrays.sketch_unit:
+        return cells_R.astype(np.float64)
+    sketch_estimate(arrays.sketch_counters, rows_R, arrays.sketch_seeds, cells_R)
+    return cells_R / arrays.sketch_unit
+
+
+def next_by_id(arrays: PlacementArrays, table: Table, wanted: Class, after: int, limit: int) -> Ids:
+    """The next ids of a class beyond `after`, rising, at most `limit`. Looks no further than it has to."""
+    if wanted == "stale":
+        ids = arrays.row_of_slot[table.pool][arrays.stale[table.pool]] - table.first_row
+        ids = ids[(ids > after) & (ids < table.rows)]
+        return np.sort(ids if len(ids) <= limit else np.partition(ids, limit - 1)[:limit])
+    slots_plus_one = arrays.slots_plus_one[table.first_row : table.first_row + table.rows]
+    found: list[Ids] = []
+    missing = limit
+    for start in range(after + 1, table.rows, CHUNK):
+        chunk_C = slots_plus_one[start : start + CHUNK]
+        found.append(start + np.flatnonzero(chunk_C == 0 if wanted == "cold" else chunk_C)[:missing])
+        missing -= len(found[-1])
+        if not missing:
+            break
+    return np.concatenate([np.empty(0, dtype=np.int64), *found])
+
+
+def next_by_estimate(
+    arrays: PlacementArrays, table: Table, wanted: Class, after: tuple[float, int] | None, limit: int
+) -> tuple[Ids, NDArray[np.float32]]:
+    """The next hot or stale ids by falling estimate, equal ones by rising id, beyond the place `after`; and estimates.
+
+    One pass over the pool's slots: the best so far tell which of the next are worth a closer look.
+    """
+    row_H, estimate_H = arrays.row_of_slot[table.pool], arrays.estimate[table.pool]
+    stale_H = arrays.stale[table.pool]
+    most, beyond = after if after is not None else (np.inf, -1)
+    best, best_estimate, least = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float32), -np.inf
+    for start in range(0, len(row_H), CHUNK):
+        estimate_C = estimate_H[start : start + CHUNK]
+        fit_C = (estimate_C >= least) & (estimate_C <= most)
+        if wanted == "stale":
+            fit_C &= stale_H[start : start + CHUNK]
+        places = np.flatnonzero(fit_C)
+        ids, estimate = row_H[start + places] - table.first_row, estimate_C[places]
+        mine = (ids >= 0) & (ids < table.rows) & ((estimate < most) | (ids > beyond))
+        best = np.concatenate([best, ids[mine]])
+        best_estimate = np.concatenate([best_estimate, estimate[mine]])
+        if len(best) > limit:
+            kept = highest(best, best_estimate, limit)
+            best, best_estimate = best[kept], best_estimate[kept]
+            least = best_estimate.min()
+    order = np.lexsort((best, -best_estimate))
+    return best[order], best_estimate[order]
+
+
+def highest(ids: Ids, estimate: NDArray[np.float32], limit: int) -> NDArray[np.int64]:
+    """Places of the `limit` highest estimates; of equal ones, those of the lowest ids."""
+    least = -np.partition(-estimate, limit - 1)[limit - 1]
+    above, ties = np.flatnonzero(estimate > least), np.flatnonzero(estimate == least)
+    missing = limit - len(above)
+    if len(ties) > missing:
+        ties = ties[np.argpartition(ids[ties], missing - 1)[:missing]]
+    return np.concatenate([above, ties])

@@ -1,0 +1,166 @@
+"""Routes on placement: which rows are hot, stale or cold, and why."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, TypeVar
+
+import numpy as np
+from fastapi import APIRouter, Path, Query, Request
+from starlette.concurrency import run_in_threadpool
+
+from adaptive_rec.service import schemas
+from adaptive_rec.service.documented import answers
+from adaptive_rec.service.hello import Table, Values, read_json
+from adaptive_rec.service.placement import Class, next_by_estimate, next_by_id, rows_at
+from adaptive_rec.service.problems import Json, Problem
+from adaptive_rec.service.run_view import RunView
+from adaptive_rec.shared_state import PlacementArrays
+from adaptive_rec.telemetry import ratio
+
+T = TypeVar("T")
+Sort = Literal["id", "estimate"]
+TableName = Annotated[str, Path(description="Index of the table, or its exact name.", examples=["0"], max_length=1000)]
+MAX_ROW = 2**53
+
+
+def router(view: RunView) -> APIRouter:
+    """The routes of a run's placement."""
+    routes = APIRouter(prefix="/api/v1/placement", tags=["placement"])
+
+    @routes.get("", **answers(schemas.Placement), operation_id="get_placement")
+    async def get_placement(request: Request) -> Json:
+        """Rows and bytes of every table, by class."""
+        return Json(overview(view))
+
+    @routes.get("/{table}", **answers(schemas.PlacementPage, 404, 409, 503), operation_id="list_rows")
+    async def list_rows(
+        table: TableName,
+        wanted: Annotated[Class, Query(alias="class", description="hot lists stale rows too.")] = "hot",
+        sort: Annotated[Sort, Query(description="By rising id or falling estimate; cold rows by id only.")] = "id",
+        limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+        cursor: Annotated[str | None, Query(max_length=200, description="The cursor of the page before.")] = None,
+    ) -> Json:
+        """Rows of one class, page by page."""
+        if sort == "estimate" and wanted == "cold":
+            raise Problem(422, "sort must be id where class is cold, got estimate")
+        found, after = view.table(table), read_cursor(cursor, wanted, sort)
+        return Json(await read(lambda arrays: page(arrays, found, wanted, sort, limit, after)))
+
+    @routes.get("/{table}/rows/{id}", **answers(schemas.RowDetail, 404, 409, 503), operation_id="get_row")
+    async def get_row(table: TableName, id: Annotated[int, Path(ge=0, le=MAX_ROW, examples=[0])]) -> Json:
+        """One row: class, slot, estimate, movement, and its last change of class where that is still known."""
+        found = view.table(table)
+        if id >= found.rows:
+            raise Problem(404, f"id must be below {found.rows}, got {id}")
+
+        def look(arrays: PlacementArrays) -> Values:
+            change = arrays.last_change(found.first_row + id)
+            return {**heading(found), **rows_at(arrays, found, np.array([id]))[0], "last_change": change}
+
+        return Json(await read(look))
+
+    @routes.post("/query", **answers(schemas.RowList, 400, 404, 409, 413, 503), operation_id="query_rows")
+    async def query_rows(query: schemas.RowQuery) -> Json:
+        """Up to 4096 rows of one table at once, in the order asked for."""
+        found = view.table(str(query.table))
+        beyond = [id for id in query.ids if id >= found.rows]
+        if beyond:
+            raise Problem(422, f"ids must be below {found.rows}, got {beyond[0]}")
+        ids_R = np.array(query.ids, dtype=np.int64)
+        return Json(
+            await read(
+                lambda arrays: {
+                    **heading(found),
+                    "version": arrays.version,
+                    "rows": rows_at(arrays, found, ids_R),
+                }
+            )
+        )
+
+    async def read(look: Callable[[PlacementArrays], T]) -> T:
+        """Away from the event loop: it may take milliseconds."""
+        return await run_in_threadpool(view.placement, look)
+
+    return routes
+
+
+def heading(table: Table) -> Values:
+    return {"index": table.index, "table": table.name}
+
+
+def overview(view: RunView) -> Values:
+    snapshot = view.board().get("snapshot") or {}
+    counts = snapshot.get("tables") or {}
+
+    def count(name: str, table: Table) -> int:
+        values = counts.get(name) or []
+        return int(values[table.index]) if table.index < len(values) else 0
+
+    tables = []
+    for table in view.hello.tables:
+        hot = count("hot_rows", table)
+        tables.append(
+            {
+                **heading(table),
+                "rows": table.rows,
+                "dim": table.dim,
+                "hot": hot,
+                "stale": count("stale_rows", table),
+                "cold": table.rows - hot,
+                "device_bytes": hot * table.row_bytes,
+                "hot_lookup_ratio": ratio(count("lookups_hot", table), count("lookups", table)),
+            }
+        )
+    return {
+        "version": snapshot.get("placement_version", 0),
+        "step": snapshot.get("step", 0),
+        "device_bytes": sum(table["device_bytes"] for table in tables),
+        "budget_bytes": view.knobs.effective.get("hot_budget_bytes", 0),
+        "tables": tables,
+    }
+
+
+def page(
+    arrays: PlacementArrays, table: Table, wanted: Class, sort: Sort, limit: int, after: list[Any] | None
+) -> Values:
+    """One page, and the cursor of the next; null where there is none."""
+    if sort == "id":
+        ids = next_by_id(arrays, table, wanted, after[0] if after else -1, limit + 1)
+        places = ids[:, None]
+    else:
+        ids, estimates = next_by_estimate(arrays, table, wanted, (after[0], after[1]) if after else None, limit + 1)
+        places = np.stack([estimates, ids], axis=1)  # ids are exact as float64 below 2^53
+    more = len(ids) > limit
+    return {
+        **heading(table),
+        "class": wanted,
+        "version": arrays.version,
+        "rows": rows_at(arrays, table, ids[:limit]),
+        "cursor": write_cursor(wanted, sort, places[limit - 1].tolist()) if more else None,
+    }
+
+
+def write_cursor(wanted: Class, sort: Sort, place: list[Any]) -> str:
+    """Where a page ended, as text without meaning for clients."""
+    return base64.urlsafe_b64encode(json.dumps([wanted, sort, *place]).encode()).decode().rstrip("=")
+
+
+def read_cursor(cursor: str | None, wanted: Class, sort: Sort) -> list[Any] | None:
+    """The place in a cursor: [id], or [estimate, id]. Raises a problem unless it is one of this very listing."""
+    if cursor is None:
+        return None
+    try:
+        text = base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
+        of_class, of_sort, *place = read_json(text)
+        good = (of_class, of_sort) == (wanted, sort) and len(place) == (1 if sort == "id" else 2)
+        good = good and all(type(number) in (int, float) and math.isfinite(number) for number in place)
+        good = good and 0 <= place[-1] <= MAX_ROW and place[-1] == int(place[-1])
+    except (ValueError, TypeError, OverflowError, RecursionError):
+        good = False
+    if not good:
+        raise Problem(422, f"cursor must be one that this listing gave out, got {cursor!r}")
+    return [*place[:-1], int(place[-1])]

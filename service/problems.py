@@ -1,0 +1,89 @@
+"""Errors as RFC 9457 has them: every error body is `application/problem+json`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+from starlette.routing import Match
+
+from adaptive_rec.shared_state import StateBusy
+
+MEDIA_TYPE = "application/problem+json"
+
+
+class Problem(Exception):
+    """A request that cannot be served: the status, one line why, and members of its own for machines."""
+
+    def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None, **members: Any) -> None:
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+        self.headers = headers
+        self.members = members
+
+    def response(self) -> Response:
+        return problem_response(self.status, self.detail, self.headers, **self.members)
+
+
+class Json(Response):
+    """JSON in plain ASCII, so that any text a client can send can be sent back."""
+
+    media_type = "application/json"
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode("ascii")
+
+
+def problem_response(status: int, detail: str, headers: Mapping[str, str] | None = None, **members: Any) -> Response:
+    """A problem's answer. Its type says no more than the status does, so it is about:blank."""
+    body = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail, **members}
+    return Json(body, status, headers, MEDIA_TYPE)
+
+
+def install(app: FastAPI) -> None:
+    """Have all errors answered as problems; what nobody expected is answered by the guard."""
+    app.exception_handler(Problem)(_problem)
+    app.exception_handler(HTTPException)(_http)
+    app.exception_handler(RequestValidationError)(_invalid)
+    app.exception_handler(StateBusy)(_busy)
+
+
+async def _problem(request: Request, error: Problem) -> Response:
+    return error.response()
+
+
+async def _http(request: Request, error: HTTPException) -> Response:
+    headers = dict(error.headers or {})
+    detail = {404: "no such path", 405: "the path does not take this method"}.get(error.status_code, str(error.detail))
+    if error.status_code == 405:
+        headers["Allow"] = ", ".join(sorted(allowed_methods(request)))
+    return problem_response(error.status_code, detail, headers)
+
+
+def allowed_methods(request: Request) -> set[str]:
+    """All methods of the path; the framework names those of its first route only. A literal path hides patterns."""
+    matching = [route for route in request.app.state.routes if route.matches(request.scope)[0] is not Match.NONE]
+    literal = [route for route in matching if route.path == request.scope["path"]]
+    found: set[str] = set()
+    for route in literal or matching:
+        found |= route.methods
+    return found
+
+
+async def _invalid(request: Request, error: RequestValidationError) -> Response:
+    errors = [
+        {"at": [str(part)[:100] for part in fault["loc"]], "detail": fault["msg"]} for fault in error.errors()[:20]
+    ]
+    detail = "; ".join(f"{'.'.join(fault['at'])}: {fault['detail']}" for fault in errors)
+    return problem_response(422, detail, errors=errors)
+
+
+async def _busy(request: Request, error: StateBusy) -> Response:
+    return problem_response(503, str(error), {"Retry-After": "1"})

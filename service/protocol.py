@@ -1,0 +1,158 @@
+"""HTTP/1.1 on a socket with what uvicorn leaves open: deadlines for requests and for readers, and caps on connections.
+
+`uvicorn.Config(app, http=protocol_for(security))` is all it takes; the timeouts and limits of the Config are not used.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import socket
+import sys
+from typing import Any, ClassVar
+
+import h11
+from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
+
+from adaptive_rec.service.guard import problem
+from adaptive_rec.service.security import Limits, Security
+
+HEADER_BYTES = 16 * 1024
+KEEP_ALIVE_SECONDS = 5
+LINGER_SECONDS = 0.25
+"""How long a refused client may still send into the void, so that it gets to read the answer before the connection ends."""
+UNIX_CONNECTIONS = 32
+"""Cap for the Unix socket, which only the run's own user can open. Clients over TCP cannot use it up."""
+
+QUIET = logging.getLogger(__name__)
+QUIET.setLevel(logging.ERROR)  # uvicorn warns of every malformed request: a client could fill the log
+
+REASONS = {
+    431: "the header of a request may have at most 16 KiB",
+    501: "this transfer encoding is not known",
+}
+
+
+class BoundedProtocol(H11Protocol):
+    """One connection. A request must have arrived within the deadline, an answer must be read within it."""
+
+    limits: ClassVar[Limits]
+    refused: ClassVar[set[BoundedProtocol]]
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.conn = h11.Connection(h11.SERVER, HEADER_BYTES)
+        self.timeout_keep_alive = KEEP_ALIVE_SECONDS
+        self.limit_concurrency = None  # it would count Unix connections, too
+        self.ws_protocol_class = None
+        self.access_log = False  # paths and queries are what a client likes them to be
+        self.logger = QUIET
+        self._arrival: asyncio.TimerHandle | None = None
+        self._delivery: asyncio.TimerHandle | None = None
+        self._ending = False
+
+    # What arrives
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self.unix = transport.get_extra_info("socket").family == socket.AF_UNIX
+        alike = [o for o in self.connections if isinstance(o, BoundedProtocol) and o.unix == self.unix]
+        if len(alike) >= self._most():
+            self.transport = transport
+            return self._turn_away()
+        super().connection_made(transport)
+        transport.max_size = HEADER_BYTES  # type: ignore[attr-defined]  # asyncio reads no more than this at once
+        transport.set_write_buffer_limits(high=0)  # pause_writing tells of anything not sent yet
+        self._arrival = self.loop.call_later(self.limits.request_seconds, self._late)
+
+    def data_received(self, data: bytes) -> None:
+        if not self._ending:
+            super().data_received(data)
+            self._watch()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._watch()
+
+    def _watch(self) -> None:
+        """Have the deadline run from a request's first byte until all of it is here, and only then."""
+        theirs = self.conn.their_state
+        receiving = theirs is h11.SEND_BODY or (theirs is h11.IDLE and bool(self.conn.trailing_data[0]))
+        if receiving and self._arrival is None:
+            self._arrival = self.loop.call_later(self.limits.request_seconds, self._late)
+        elif not receiving and self._arrival is not None:
+            self._arrival.cancel()
+            self._arrival = None
+
+    def _late(self) -> None:
+        self._refuse(408, f"a request must arrive within {self.limits.request_seconds:g} s")
+
+    # What is sent
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._delivery = self.loop.call_later(self.limits.request_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._delivery is not None:
+            self._delivery.cancel()
+            self._delivery = None
+
+    # How it ends
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._ending = True
+        self.refused.discard(self)
+        for timer in (self._arrival, self._delivery):
+            if timer is not None:
+                timer.cancel()
+        super().connection_lost(exc)
+
+    def send_400_response(self, msg: str) -> None:
+        """Called by uvicorn while it handles h11's error, which knows the status; `msg` says nothing of use."""
+        status = getattr(sys.exception(), "error_status_hint", 400)
+        self._refuse(status, REASONS.get(status, "this is not an HTTP request"))
+
+    def _refuse(self, status: int, detail: str) -> None:
+        """Answer outside of the application, unless an answer has begun, and end the connection."""
+        self._ending = True
+        begun = self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete
+        if self.cycle is not None:  # the application, should it wait for the body, learns that the client is gone
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+        if begun or self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            return self.transport.abort()
+        headers, body = problem(status, detail)
+        head = h11.Response(
+            status_code=status, headers=[*headers, (b"connection", b"close")], reason=STATUS_PHRASES[status]
+        )
+        try:
+            for event in (head, h11.Data(data=body), h11.EndOfMessage()):
+                self.transport.write(self.conn.send(event) or b"")
+        except h11.LocalProtocolError:  # HEAD takes no body
+            return self.transport.abort()
+        self.transport.write_eof()
+        self.loop.call_later(LINGER_SECONDS, self.transport.abort)
+
+    def _most(self) -> int:
+        return UNIX_CONNECTIONS if self.unix else self.limits.connections
+
+    def _turn_away(self) -> None:
+        """Refuse a connection too many, which is not counted; of those refused, only so many get to read why."""
+        if len(self.refused) >= self.limits.connections:
+            return self.transport.abort()
+        self.refused.add(self)
+        self._refuse(503, f"{self._most()} connections are open, which is the most; try again later")
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Upgrades are ignored, as HTTP allows, without a line in the log for each."""
+
+
+def protocol_for(security: Security) -> type[BoundedProtocol]:
+    """The class that `uvicorn.Config(http=...)` takes, with these limits. Call it once for each server."""
+
+    class Protocol(BoundedProtocol):
+        limits = security.limits
+        refused: ClassVar[set[BoundedProtocol]] = set()
+
+    return Protocol

@@ -1,0 +1,27 @@
+"""Token buckets: how often something may happen."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+
+
+class Bucket:
+    """Lets `per_second` events through in the long run, and up to `burst` at once after a quiet while."""
+
+    def __init__(self, per_second: float, burst: float, clock: Callable[[], float] = time.monotonic) -> None:
+        if not per_second > 0 or not burst >= 1:
+            raise ValueError(f"a rate must be above 0 and its burst at least 1, not {per_second} and {burst}")
+        self._per_second, self._burst, self._clock = per_second, burst, clock
+        self._left, self._at = burst, clock()
+
+    def take(self) -> int:
+        """0 if the event may happen now (and is counted), else after how many whole seconds to try again."""
+        now = self._clock()
+        self._left = min(self._burst, self._left + (now - self._at) * self._per_second)
+        self._at = now
+        if self._left < 1:
+            return math.ceil((1 - self._left) / self._per_second)
+        self._left -= 1
+        return 0

@@ -1,0 +1,129 @@
+"""Routes on the run itself: status, counters, curves, events."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+
+from adaptive_rec.service import schemas
+from adaptive_rec.service.documented import answers
+from adaptive_rec.service.hello import Values
+from adaptive_rec.service.history import COLUMNS
+from adaptive_rec.service.placement_api import heading
+from adaptive_rec.service.problems import Json
+from adaptive_rec.service.run_view import RunView
+from adaptive_rec.telemetry import ratio
+
+MAX_STEP = 2**53
+
+
+def router(view: RunView) -> APIRouter:
+    """The routes that tell how the run is doing."""
+    routes = APIRouter(prefix="/api/v1", tags=["run"])
+
+    @routes.get("/status", **answers(schemas.Status, 503), operation_id="get_status")
+    async def get_status(request: Request) -> Json:
+        """Where the run stands."""
+        view.refresh()
+        return Json(status(view, request.state.scope))
+
+    @routes.get("/stats", **answers(schemas.Stats, 503), operation_id="get_stats")
+    async def get_stats() -> Json:
+        """Counters and ratios, those of every table too."""
+        return Json({**stats(view), "tables": table_stats(view)})
+
+    @routes.get("/stats/history", **answers(schemas.StatsHistory), operation_id="get_history")
+    async def get_history(
+        since: Annotated[int, Query(ge=-1, le=MAX_STEP, description="Only points after this step.")] = -1,
+        step: Annotated[int, Query(ge=1, le=MAX_STEP, description="Steps between two points, at least.")] = 1,
+    ) -> Json:
+        """Curves of the whole run: at most 4096 points, thinned evenly where there were more."""
+        view.refresh()
+        points = view.history.snapshots.since(since, step)
+        return Json(
+            {
+                "columns": {name: [point[name] for point in points] for name in COLUMNS},
+                "evaluations": view.history.evaluations.since(since, 1),
+                "spacing_steps": max(view.history.snapshots.spacing, step),
+            }
+        )
+
+    @routes.get("/events", **answers(schemas.Events), operation_id="list_events")
+    async def list_events(
+        since: Annotated[
+            int | None, Query(ge=0, le=MAX_STEP, description="Only events after this id; without it, the newest.")
+        ] = None,
+        limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+        kind: Annotated[str | None, Query(max_length=50, description="Only events of this kind.")] = None,
+    ) -> Json:
+        """What happened: knob changes, reclassifications, checkpoints, warnings."""
+        view.refresh()
+        events, last_id = view.events.page(since, limit, kind)
+        return Json({"events": events, "last_id": last_id})
+
+    return routes
+
+
+def status(view: RunView, scope: str) -> Values:
+    """Answer of /status. Numbers of the newest snapshot, except the step, which is the last one done."""
+    board, hello, pulse = view.board(), view.hello, view.pulse()
+    snapshot = board.get("snapshot") or {}
+    step = max(board.get("step", 0), pulse[0] if pulse else 0)
+    phase = board.get("phase", "starting")
+    pace = view.history.steps_per_second()
+    left = board.get("steps_total", 0) - step
+    return {
+        "run": {
+            "name": hello.run_name,
+            "path": hello.run,
+            "started": datetime.fromtimestamp(hello.started, UTC).isoformat(timespec="seconds"),
+            **{key: getattr(hello, key) for key in ("seed", "device", "precision", "version")},
+        },
+        "live": hello.live,
+        "scope": scope,
+        "policy": view.knobs.effective.get("policy", ""),
+        "phase": phase,
+        "step": step,
+        "steps_total": board.get("steps_total", 0),
+        "samples_seen": int(snapshot.get("totals", {}).get("samples_seen", 0)),
+        "samples_per_second": snapshot.get("samples_per_second"),
+        "steps_per_second": pace,
+        "seconds": snapshot.get("seconds", 0.0),
+        "eta_seconds": left / pace if pace and phase in ("training", "evaluating", "checkpointing") else None,
+        "loss": snapshot.get("loss"),
+        "evaluation": board.get("evaluation"),
+        "last_step_age_seconds": round(max(0.0, time.time() - pulse[1]), 3) if pulse else None,
+    }
+
+
+def stats(view: RunView) -> Values:
+    """Answer of /stats but for the tables."""
+    snapshot: Values = view.board().get("snapshot") or {}
+    counts = ("step", "hot_rows", "stale_rows", "placement_version")
+    return {
+        **{key: snapshot.get(key, 0) for key in counts},
+        "seconds": snapshot.get("seconds", 0.0),
+        "stale_threshold": snapshot.get("stale_threshold"),
+        "ratios": {
+            name: snapshot.get(f"{name}_ratio")
+            for name in ("hot_lookup", "popular_sample", "skipped_sample", "skipped_row_update")
+        },
+        "totals": snapshot.get("totals", {}),
+        "stage_seconds": snapshot.get("stage_seconds", {}),
+    }
+
+
+def table_stats(view: RunView) -> list[Values]:
+    """Counters of every table over the whole run."""
+    counts: dict[str, Any] = (view.board().get("snapshot") or {}).get("tables") or {}
+    result = []
+    for table in view.hello.tables:
+        own = {
+            name: counts[name][table.index] if table.index < len(counts.get(name, [])) else 0
+            for name in ("lookups", "lookups_hot", "hot_rows", "stale_rows")
+        }
+        result.append({**heading(table), **own, "hot_lookup_ratio": ratio(own["lookups_hot"], own["lookups"])})
+    return result

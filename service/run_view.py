@@ -1,0 +1,120 @@
+"""The run as the routes see it: one that trains (shared state and a link to the trainer), or one that has ended (files)."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from adaptive_rec.knobs import Knobs
+from adaptive_rec.service.hello import Hello, Table, Values
+from adaptive_rec.service.history import EventLog, History
+from adaptive_rec.service.link import KnobState, Link
+from adaptive_rec.service.problems import Problem
+from adaptive_rec.shared_state import PlacementArrays, StateReader
+
+T = TypeVar("T")
+
+
+class RunView:
+    """What both kinds have in common. Everything but `placement` belongs to the event loop's thread."""
+
+    link: Link | None = None
+    """None where the run is over: it takes no commands."""
+
+    def __init__(self, hello: Hello, knobs: KnobState | None = None) -> None:
+        self.hello = hello
+        self.history = History(Path(hello.run))
+        self.events = EventLog(Path(hello.run))
+        self.refresh()
+        self.knobs = knobs or KnobState(hello.desired, hello.effective, hello.step)
+
+    def refresh(self) -> None:
+        """Take in what the run's files have gained."""
+        self.history.refresh()
+        self.events.refresh()
+
+    def board(self) -> Values:
+        """Phase, step, newest snapshot and evaluation; empty before the trainer has said anything."""
+        raise NotImplementedError
+
+    def board_version(self) -> int:
+        return 0
+
+    def pulse(self) -> tuple[int, float] | None:
+        """The last finished step and when that was, in seconds since the epoch; None where nothing steps."""
+        return None
+
+    def placement(self, read: Callable[[PlacementArrays], T]) -> T:
+        """What `read` makes of the placement; it copies what it keeps. Any thread may call this."""
+        raise Problem(409, "the run has ended; placement is known only while it trains")
+
+    def commands(self) -> Link:
+        """The way to the trainer. Raises a problem where there is none any more."""
+        if self.link is None:
+            raise Problem(409, "the run has ended; it takes no commands")
+        return self.link
+
+    def table(self, named: str) -> Table:
+        """A table by its index, or by its exact name."""
+        for table in self.hello.tables:
+            if named in (str(table.index), table.name):
+                return table
+        raise Problem(404, f"table must be an index below {len(self.hello.tables)} or a name, got {named[:100]!r}")
+
+
+class LiveRun(RunView):
+    """A run that trains."""
+
+    def __init__(self, hello: Hello, reader: StateReader, link: Link) -> None:
+        super().__init__(hello, link.knobs)
+        self.link = link
+        self._reader = reader
+        self._board: tuple[int, Values] = (-1, {})
+
+    def board(self) -> Values:
+        version = self._reader.board_version()
+        if version != self._board[0]:
+            self._board = (version, self._reader.board())
+        return self._board[1]
+
+    def board_version(self) -> int:
+        return self._reader.board_version()
+
+    def pulse(self) -> tuple[int, float] | None:
+        step, seconds = self._reader.pulse()
+        return (step, seconds) if seconds > 0 else None
+
+    def placement(self, read: Callable[[PlacementArrays], T]) -> T:
+        return self._reader.placement(read)
+
+
+class FinishedRun(RunView):
+    """A run that has ended, from what it left in its directory."""
+
+    def __init__(self, hello: Hello) -> None:
+        super().__init__(hello)
+        values = {**(hello.effective or configured_knobs(Path(hello.run))), **self.events.knobs}
+        self.knobs = KnobState(values, values, self.events.knobs_step)
+        ended = (Path(hello.run) / "summary.json").exists()
+        newest = self.history.newest or {}
+        self._board = {
+            "phase": "finished" if ended else "stopped",
+            "step": newest.get("step", 0),
+            "steps_total": newest.get("steps_total", 0),
+            "snapshot": self.history.newest,
+            "evaluation": self.history.evaluation,
+        }
+
+    def board(self) -> Values:
+        return self._board
+
+
+def configured_knobs(run: Path) -> Values:
+    """The knobs a run began with, out of its configuration."""
+    try:
+        configured = tomllib.loads((run / "config.toml").read_text(encoding="utf-8")).get("knobs", {})
+    except (OSError, ValueError):
+        configured = {}
+    return {**Knobs().model_dump(), **configured}

@@ -1,0 +1,265 @@
+"""What the routes answer, for the API's description. Large answers are written without these models; tests hold them to it."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, StrictStr
+
+
+class Answer(BaseModel):
+    """Base of what is answered."""
+
+    model_config = ConfigDict(json_schema_serialization_defaults_required=True)
+
+
+def example(**values: Any) -> ConfigDict:
+    return ConfigDict(json_schema_extra={"examples": [values]})
+
+
+class Health(Answer):
+    model_config = example(status="ok")
+    status: Literal["ok"]
+
+
+class Version(Answer):
+    model_config = example(name="adaptive-rec", version="0.1.0")
+    name: str
+    version: str
+
+
+class RunInfo(Answer):
+    name: str
+    path: str
+    started: Annotated[str, Field(description="ISO 8601, UTC")]
+    seed: int
+    device: str
+    precision: str
+    version: str
+
+
+class Quality(Answer):
+    """How well the model did on the held-out samples at a step."""
+
+    model_config = ConfigDict(extra="allow")
+    step: int
+    auc: float | None = None
+    logloss: float | None = None
+    accuracy: float | None = None
+    normalized_entropy: float | None = None
+    calibration: float | None = None
+    samples: int | None = None
+
+
+class Status(Answer):
+    """Where the run stands."""
+
+    run: RunInfo
+    live: bool
+    scope: Literal["control", "read"]
+    policy: str
+    phase: str
+    step: int
+    steps_total: int
+    samples_seen: int
+    samples_per_second: float | None
+    steps_per_second: float | None
+    seconds: Annotated[float, Field(description="Training clock: pauses and evaluations left out")]
+    eta_seconds: float | None
+    loss: Annotated[float | None, Field(description="Mean over the samples since the last snapshot")]
+    evaluation: Quality | None
+    last_step_age_seconds: float | None
+
+
+class Ratios(Answer):
+    """Over the steps since the last snapshot."""
+
+    hot_lookup: float | None
+    popular_sample: float | None
+    skipped_sample: float | None
+    skipped_row_update: float | None
+
+
+class TableStats(Answer):
+    """Of one table over the whole run."""
+
+    index: int
+    table: str
+    lookups: int
+    lookups_hot: int
+    hot_lookup_ratio: float
+    hot_rows: int
+    stale_rows: int
+
+
+class Stats(Answer):
+    """Counters of the run at its newest snapshot."""
+
+    step: int
+    seconds: float
+    ratios: Ratios
+    hot_rows: int
+    stale_rows: int
+    placement_version: int
+    stale_threshold: float | None
+    totals: dict[str, float]
+    stage_seconds: dict[str, float]
+    tables: list[TableStats]
+
+
+class StatsHistory(Answer):
+    """Curves of the run: lists of equal length, one per column. Bytes are sums since the run began."""
+
+    columns: dict[str, list[float | None]]
+    evaluations: list[Quality]
+    spacing_steps: int
+
+
+class Event(Answer):
+    model_config = example(
+        id=3,
+        time="2026-01-31T12:00:00.000+00:00",
+        step=437,
+        kind="knobs",
+        text="alpha 0.9 -> 0.8",
+        details={"changed": {"alpha": {"old": 0.9, "new": 0.8}}},
+    )
+    id: int
+    time: str
+    step: int
+    kind: str
+    text: str
+    details: dict[str, Any]
+
+
+class Events(Answer):
+    """What happened, oldest first; `last_id` is the `since` of the next request."""
+
+    events: list[Event]
+    last_id: int
+
+
+class TablePlacement(Answer):
+    """Rows of one table by class; stale rows are hot rows too."""
+
+    index: int
+    table: str
+    rows: int
+    dim: int
+    hot: int
+    stale: int
+    cold: int
+    device_bytes: int
+    hot_lookup_ratio: float
+
+
+class Placement(Answer):
+    version: int
+    step: int
+    device_bytes: int
+    budget_bytes: int
+    tables: list[TablePlacement]
+
+
+RowClass = Annotated[Literal["hot", "stale", "cold"], Field(alias="class")]
+
+
+class Row(Answer):
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"id": 7, "class": "hot", "slot": 3, "estimate": 12.5, "movement": 0.0004}]}
+    )
+    id: int
+    class_: RowClass
+    slot: int | None
+    estimate: Annotated[float, Field(description="Lookups the sketch remembered when the last window ended")]
+    movement: Annotated[float | None, Field(description="Last measured movement of a hot row; null: not known")]
+
+
+class RowPage(Answer):
+    index: int
+    table: str
+    version: int
+    rows: list[Row]
+
+
+class RowList(RowPage):
+    pass
+
+
+class PlacementPage(RowPage):
+    class_: RowClass
+    cursor: str | None
+
+
+class Change(BaseModel):
+    step: int
+    from_: Annotated[Literal["hot", "stale", "cold"], Field(alias="from")]
+    to: Literal["hot", "stale", "cold"]
+
+
+class RowDetail(Row):
+    index: int
+    table: str
+    last_change: Change | None
+
+
+def whole(value: Any) -> Any:
+    """JSON knows one kind of number: 3.0 is 3."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Whole = Annotated[StrictInt, BeforeValidator(whole)]
+
+
+class RowQuery(BaseModel):
+    """Rows of one table, by id."""
+
+    model_config = ConfigDict(extra="forbid", **example(table=0, ids=[0, 1]))
+    table: Annotated[Whole | StrictStr, Field(description="Index of the table, or its exact name")]
+    ids: Annotated[list[Annotated[Whole, Field(ge=0, le=2**53)]], Field(max_length=4096)]
+
+
+KnobValue = int | float | str
+
+
+class Knob(Answer):
+    desired: KnobValue
+    effective: KnobValue
+    default: KnobValue
+    minimum: float | None
+    maximum: float | None
+    exclusive_minimum: bool
+    exclusive_maximum: bool
+    choices: list[str] | None
+    type: Literal["integer", "number", "string", "number_or_choice"]
+    unit: str
+    why: str
+
+
+class KnobList(Answer):
+    knobs: dict[str, Knob]
+    pending: Annotated[bool, Field(description="Something desired is not effective yet")]
+    effective_since_step: int
+
+
+class KnobChange(BaseModel):
+    old: KnobValue
+    new: KnobValue
+
+
+class KnobsChanged(Answer):
+    """A change of knobs and the step at which it took effect; null: it will at the next step boundary."""
+
+    dry_run: bool
+    applied_at_step: int | None
+    changed: dict[str, KnobChange]
+    desired: dict[str, KnobValue]
+    effective: dict[str, KnobValue]
+
+
+class Done(BaseModel):
+    """A command and the step at which it was carried out; null: it will be."""
+
+    model_config = ConfigDict(extra="allow", **example(command="pause", step=437))
+    command: str
+    step: int | None

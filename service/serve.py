@@ -1,0 +1,65 @@
+"""The web server: uvicorn on listeners the trainer has opened, ended by SIGTERM or by whoever started it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import uvicorn
+from fastapi import FastAPI
+
+from adaptive_rec.service.protocol import protocol_for
+from adaptive_rec.service.security import Security
+
+NICENESS = 19
+
+
+class Server(uvicorn.Server):
+    """Uvicorn that leaves Ctrl-C to the trainer, and is quiet and polite once it is up."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """SIGTERM ends the server. Ctrl-C goes to the whole group of processes, and the trainer ends the sidecar."""
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGINT, lambda: None)
+        loop.add_signal_handler(signal.SIGTERM, self.end)
+        try:
+            yield
+        finally:
+            loop.remove_signal_handler(signal.SIGTERM)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        os.nice(NICENESS)  # not before: a busy machine should not delay the start
+
+    def end(self) -> None:
+        """Finish the requests under way; streams are cut after a second."""
+        self.should_exit = True
+
+    def end_now(self) -> None:
+        """Cut everything: whoever the sidecar served is gone."""
+        self.should_exit = self.force_exit = True
+
+
+def make_server(app: FastAPI, security: Security) -> Server:
+    """The server, not started yet."""
+    config = uvicorn.Config(
+        app,
+        http=protocol_for(security),
+        ws="none",
+        lifespan="off",
+        access_log=False,
+        log_config=None,
+        log_level="warning",
+        server_header=False,
+        date_header=True,
+        proxy_headers=False,
+        timeout_graceful_shutdown=1,
+        backlog=128,
+        loop="asyncio",
+    )
+    return Server(config)

@@ -1,0 +1,167 @@
+"""The dashboard as a browser shows it: fast, from this host alone, live, steering, back after a lost sidecar, safe."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import statistics
+import time
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+from urllib.parse import urlsplit
+
+import pytest
+
+from .conftest import Served, serving, wait_for
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+SCREENS = ("now", "tables", "knobs", "events")
+
+
+def text(browser: Any, selector: str) -> str:
+    """The text of the first such element, "" where there is none yet."""
+    script = "return document.querySelector(arguments[0])?.textContent ?? ''"
+    return str(browser.execute_script(script, selector))
+
+
+def screen(browser: Any, name: str) -> None:
+    browser.execute_script("location.hash = arguments[0]", name)
+
+
+def requested(browser: Any) -> list[str]:
+    """Addresses asked for since the last call."""
+    messages = (json.loads(entry["message"])["message"] for entry in browser.get_log("performance"))
+    return [each["params"]["request"]["url"] for each in messages if each["method"] == "Network.requestWillBeSent"]
+
+
+@pytest.fixture
+def signed_in(browser: Any, training: Served) -> Any:
+    browser.get("about:blank")
+    browser.get(training.dashboard_url)
+    wait_for(lambda: "live" in text(browser, "#connection"), "the live stream")
+    return browser
+
+
+def test_signing_in_swaps_the_token_for_a_cookie_no_script_can_read(browser: Any, training: Served) -> None:
+    browser.get(training.url)
+    browser.delete_all_cookies()
+    browser.get(training.url + "/#now")
+    assert "Access token" in text(browser, "body")
+    browser.get("about:blank")
+    browser.get(training.dashboard_url)
+    wait_for(lambda: text(browser, "#step").startswith("step "), "the dashboard")
+    assert training.token not in browser.current_url
+    [cookie] = browser.get_cookies()
+    assert cookie["name"] == f"adaptive_rec_{urlsplit(training.url).port}"
+    assert (cookie["httpOnly"], cookie["sameSite"], cookie["path"]) == (True, "Strict", "/")
+    assert browser.execute_script("return document.cookie") == ""
+
+
+def test_first_paint_comes_within_a_second(signed_in: Any) -> None:
+    script = "return performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
+    times = []
+    for _ in range(3):
+        signed_in.refresh()
+        times.append(wait_for(lambda: signed_in.execute_script(script), "the first paint"))
+    assert statistics.median(times) < 1000
+
+
+def test_every_request_goes_to_the_sidecar(signed_in: Any, training: Served) -> None:
+    requested(signed_in)
+    signed_in.refresh()
+    for name in SCREENS:
+        screen(signed_in, name)
+        wait_for(lambda shown=name: text(signed_in, f"#screen-{shown} .card"), f"the screen {name}")
+    screen(signed_in, "tables/0")
+    wait_for(lambda: text(signed_in, "#table-dialog tbody"), "the rows of a table")
+    addresses = requested(signed_in)
+    assert len(addresses) > len(SCREENS)
+    assert [address for address in addresses if not address.startswith(training.url + "/")] == []
+
+
+def test_figures_move_by_themselves(signed_in: Any) -> None:
+    screen(signed_in, "now")
+    for selector in ("#step", "#tile-rate b", "#tile-loss b"):
+        before = wait_for(lambda each=selector: text(signed_in, each).strip("–"), f"a figure in {selector}")
+        wait_for(lambda each=selector, old=before: text(signed_in, each) not in (old, "–", ""), f"{selector} to move")
+
+
+def test_a_knob_changed_in_the_form_takes_effect(signed_in: Any, training: Served) -> None:
+    screen(signed_in, "knobs")
+    wait_for(lambda: text(signed_in, "[data-knob=alpha]"), "the form")
+    field = signed_in.find_element("css selector", "#knob-alpha")
+    field.clear()
+    field.send_keys("7")
+    apply = signed_in.find_element("css selector", ".dock .primary")
+    wait_for(lambda: "above 0 to 1" in text(signed_in, "#knob-alpha-error"), "the refusal")
+    field.clear()
+    field.send_keys("0.375")
+    apply.click()
+    state = "[data-knob=alpha] .field-state"
+    said = wait_for(lambda: re.search(r"took effect at step ([\d,]+)", text(signed_in, state)), "the step")
+    knobs = training.get("/api/v1/knobs")
+    assert knobs["knobs"]["alpha"]["effective"] == knobs["knobs"]["alpha"]["desired"] == 0.375
+    assert knobs["effective_since_step"] == int(said[1].replace(",", ""))
+    screen(signed_in, "now")
+    wait_for(lambda: "→ 0.375" in text(signed_in, ".changes"), "the change among the charts")
+
+
+def test_it_is_live_again_within_five_seconds_of_a_sidecar_s_restart(signed_in: Any, training: Served) -> None:
+    watch = """window.states = [];
+      new MutationObserver(() => window.states.push(document.getElementById('connection').dataset.state))
+        .observe(document.getElementById('connection'), {attributes: true, attributeFilter: ['data-state']});"""
+    signed_in.execute_script(watch)
+    killed = training.sidecar()
+    assert killed is not None
+    os.kill(killed, signal.SIGKILL)
+    wait_for(lambda: training.sidecar() not in (None, killed), "another sidecar")
+    wait_for(lambda: answers(training), "an answer of the new sidecar")
+    restarted = time.monotonic()
+    states = "return window.states.length > 0 && window.states[0] !== 'live' && window.states.at(-1) === 'live'"
+    wait_for(lambda: signed_in.execute_script(states), "the live stream", 5)
+    step = text(signed_in, "#step")
+    wait_for(lambda: text(signed_in, "#step") != step, "the step to move", 5)
+    assert time.monotonic() - restarted < 5
+
+
+def answers(training: Served) -> bool:
+    try:
+        return bool(training.get("/api/v1/status"))
+    except (URLError, OSError):
+        return False
+
+
+@pytest.fixture
+def hostile_run(training: Served, tmp_path: Path) -> Path:
+    """A finished run whose tables and events have names that would be markup."""
+    run = tmp_path / "run"
+    run.mkdir()
+    for name in ("run.json", "config.toml", "metrics.jsonl", "events.jsonl"):
+        shutil.copy(training.run / name, run / name)
+    about = json.loads((run / "run.json").read_text())
+    about["tables"][0]["name"] = HOSTILE
+    (run / "run.json").write_text(json.dumps(about))
+    event = {"time": time.time(), "step": 1, "kind": "warning", "text": HOSTILE, "details": {HOSTILE: HOSTILE}}
+    with (run / "events.jsonl").open("a") as events:
+        events.write(json.dumps(event) + "\n")
+    return run
+
+
+def test_markup_in_names_is_shown_as_text(browser: Any, hostile_run: Path) -> None:
+    errors = pytest.importorskip("selenium.common.exceptions")
+    with serving(hostile_run, ["serve", str(hostile_run)]) as served:
+        browser.get(served.dashboard_url)
+        wait_for(lambda: "history" in text(browser, "#connection"), "the run's history")
+        screen(browser, "tables")
+        wait_for(lambda: HOSTILE in text(browser, "#screen-tables tbody"), "the table's name")
+        screen(browser, "tables/0")
+        wait_for(lambda: text(browser, "#table-title") == HOSTILE, "the table's rows")
+        screen(browser, "events")
+        wait_for(lambda: text(browser, "#screen-events dl").count(HOSTILE) == 2, "the event")
+        assert browser.execute_script("return document.querySelectorAll('img:not(.mark)').length") == 0
+        with pytest.raises(errors.NoAlertPresentException):
+            browser.switch_to.alert.dismiss()

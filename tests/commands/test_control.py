@@ -1,0 +1,92 @@
+"""Commands to a run, the list of runs, and which run is meant."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from adaptive_rec.cli import main
+from adaptive_rec.runtime_file import remove, write
+
+EVERY = [["status"], ["knobs"], ["knobs", "set", "alpha=1"], ["placement"], ["pause"], ["resume"], ["stop"]]
+EVERY += [["reclassify"], ["checkpoint"], ["dashboard"]]
+
+
+@pytest.mark.parametrize("words", EVERY, ids=" ".join)
+def test_without_a_run_a_command_says_how_to_start_one(refused, words):
+    assert "no run is under way (adaptive-rec train starts one)" in refused(*words)
+
+
+@pytest.mark.parametrize("words", EVERY[:-1], ids=" ".join)
+def test_a_refusal_is_told_in_a_line_and_by_the_exit_code(refused, service, words):
+    for method, path in [*service.answers, *(("POST", f"/api/v1/control/{word}") for word in words)]:
+        service.refuse(method, path, 409, "the run is over")
+    assert refused(*words, code=1) == "error: the run is over\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("pause", "paused at step 1,437"),
+        ("resume", "resumed at step 1,437"),
+        ("stop", "stopping at step 1,437"),
+        ("reclassify", "reclassified at step 1,437"),
+        ("checkpoint", "checkpoint step-000001437 written at step 1,437"),
+    ],
+)
+def test_a_command_tells_what_happened_and_when(told, service, name, text):
+    path = f"/api/v1/control/{name}"
+    more = {"checkpoint": "step-000001437"} if name == "checkpoint" else {}
+    service.answer("POST", path, {"command": name, "step": 1437, **more})
+    assert told(name) == f"{text}\n"
+    assert json.loads(told(name, "--json"))["step"] == 1437
+    service.answer("POST", path, {"command": name, "step": None}, 202)
+    assert f"{name} asked for; it happens at the next step boundary" in told(name)
+    assert service.paths() == [f"POST {path}"] * 3
+
+
+def test_runs_under_way_are_listed_without_their_tokens(rows_of, told, capsys, service):
+    text = told("runs")
+    assert rows_of(text)[1][:2] == [str(os.getpid()), "criteo"]
+    listed = json.loads(told("runs", "--json"))
+    assert [(run["name"], run["url"]) for run in listed] == [("criteo", service.url)]
+    assert "token" not in text + json.dumps(listed)
+    remove(os.getpid())
+    assert main(["runs"]) == 0
+    assert "no run is under way" in capsys.readouterr().err
+    assert told("runs", "--json") == "[]\n"
+
+
+def test_the_dashboard_s_link_carries_the_token_and_nothing_else_does(told, service):
+    service.answer("POST", "/api/v1/control/pause", {"command": "pause", "step": 1})
+    assert told("dashboard") == f"{service.url}/#t=control-token-of-the-tests\n"
+    assert json.loads(told("dashboard", "--json"))["dashboard"].endswith("#t=control-token-of-the-tests")
+    for words in (["status"], ["status", "--json"], ["knobs"], ["placement"], ["pause"], ["runs"]):
+        assert "token-of-the-tests" not in told(*words)
+
+
+def test_run_says_which_one(told, refused, service):
+    assert "criteo" in told("status", "--run", "criteo")
+    assert "criteo" in told("status", f"--run={os.getpid()}")
+    assert "no run critoe is under way; did you mean criteo?" in refused("status", "--run", "critoe")
+    assert "not allowed with" in refused("status", "--run", "criteo", "--url", service.url)
+
+
+def test_url_says_where(told, service, monkeypatch):
+    monkeypatch.setenv("ADAPTIVE_REC_TOKEN", "another-token")
+    assert "criteo" in told("status", "--url", service.url)
+    assert {request["headers"]["authorization"] for request in service.requests} == {"Bearer another-token"}
+
+
+def test_an_insecure_folder_is_told(refused, service, runtime_folder):
+    runtime_folder.chmod(0o755)
+    assert "must have mode 700" in refused("status", code=1)
+    runtime_folder.chmod(0o700)
+
+
+def test_a_run_whose_service_is_gone_is_told(refused, service, answers):
+    service.stop()
+    write(answers.runtime_file("http://127.0.0.1:9"))
+    assert "http://127.0.0.1:9 cannot be reached" in refused("status", code=1)

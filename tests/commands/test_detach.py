@@ -1,0 +1,70 @@
+"""``train --detach``, and the whole way from there through the shell clients to the end of the run."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+
+from adaptive_rec.cli import main
+from adaptive_rec.runtime_file import find, under_way
+
+COMMAND = [sys.executable, "-m", "adaptive_rec"]
+ENDLESS = ["train", "tiny", "--steps=0", "--set=data.synthetic.samples=1000000000", "--port=0"]
+WAIT_SECONDS = 120
+
+
+def command(*words: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*COMMAND, *map(str, words)], capture_output=True, text=True, timeout=WAIT_SECONDS)
+
+
+def test_detach_returns_while_the_run_goes_on(wait_for, tmp_path):
+    out = tmp_path / "deep" / "run"
+    result = command(*ENDLESS, "--detach", "--json", "--out", out)
+    assert result.returncode == 0, result.stderr
+    told = json.loads(result.stdout)
+    with contextlib.suppress(ProcessLookupError):
+        assert told["run"] == str(out)
+        assert told["url"] == find("run").url
+        assert os.getsid(told["pid"]) == told["pid"]
+        assert not (out / "summary.json").exists()
+        os.kill(told["pid"], signal.SIGTERM)
+    wait_for((out / "summary.json").exists)
+    wait_for(lambda: "directory" in (out / "log.txt").read_text())
+    assert list(out.parent.iterdir()) == [out]
+
+
+def test_detach_shows_why_a_run_ended(tmp_path):
+    bad = tmp_path / "bad.tsv"
+    bad.write_text("not a Criteo row\n")
+    result = command("train", "--detach", "--data", bad, "--out", tmp_path / "run")
+    assert result.returncode == 3
+    assert "error: " in result.stderr
+    assert "ended with exit code 3" in result.stderr
+    assert list(tmp_path.iterdir()) == [bad]
+
+
+def test_a_detached_run_is_seen_and_stopped_from_the_shell(wait_for, tmp_path, told, monkeypatch):
+    out = tmp_path / "run"
+    about = dict(re.findall(r"^  (\w+) +(.*)", told(*ENDLESS, "--detach", "--out", str(out)), flags=re.M))
+    file = find(about["pid"])
+    assert about["dashboard"].startswith(f"{file.url}   (adaptive-rec dashboard")
+    assert about["stop"].startswith("adaptive-rec stop ")
+    assert told("dashboard") == f"{file.dashboard_url}\n"
+    assert json.loads(told("status", "--json", "--run", "run"))["run"]["path"] == str(out)
+    assert re.fullmatch(r"alpha 0.9 -> 0.8, took effect at step \d+\n", told("knobs", "set", "alpha=0.8"))
+    monkeypatch.setenv("ADAPTIVE_REC_TOKEN", file.read_token)
+    assert re.search(r"^alpha +0.8 ", told("knobs", "get", "alpha", "--url", file.url), flags=re.M)
+    assert main(["pause", "--url", file.url]) == 1  # the read token may not
+    assert told("stop").startswith("stopping at step ")
+    wait_for(lambda: under_way() == [])
+    assert json.loads((out / "summary.json").read_text())["eval"]["auc"] > 0.4
+    for path in out.rglob("*"):
+        if path.is_file():
+            content = path.read_bytes()
+            assert file.control_token.encode() not in content, path
+            assert file.read_token.encode() not in content, path

@@ -1,0 +1,135 @@
+"""``train`` and ``serve`` with the sidecar: what is told, what is refused, what becomes of failures."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from types import ModuleType
+from typing import ClassVar
+
+import pytest
+
+from adaptive_rec.cli import main
+from adaptive_rec.listen import ServeOptions
+from adaptive_rec.runtime_file import under_way
+
+COMMAND = [sys.executable, "-m", "adaptive_rec"]
+ENDLESS = ["train", "tiny", "--steps=0", "--set=data.synthetic.samples=1000000000", "--port=0"]
+WAIT_SECONDS = 120
+
+
+def test_train_keeps_its_flags_few(capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    text = capsys.readouterr().out
+    assert len(set(re.findall(r"^  (--[a-z-]+)", text, flags=re.M))) in range(15, 26)
+    assert f"(default: {ServeOptions.host})" in text
+    assert f"(default: {ServeOptions.port})" in text
+
+
+def test_what_the_service_cannot_do_is_refused_before_training(refused, tmp_path):
+    train = ["train", "tiny", f"--out={tmp_path / 'run'}"]
+    for host in ("0.0.0.0", "::", "192.168.1.7", "example.org"):
+        assert "--allow-host" in refused(*train, f"--host={host}")
+    assert "--port must be" in refused(*train, "--port=65536")
+    assert "--port" in refused(*train, "--port=http")
+    assert "--linger" in refused(*train, "--linger", "--no-serve")
+    assert "has no config.toml" in refused("serve", str(tmp_path))
+    assert "--allow-host" in refused("serve", str(tmp_path), "--host=0.0.0.0")
+    assert not (tmp_path / "run").exists()
+
+
+def broken_sidecar(monkeypatch) -> None:
+    module = ModuleType("adaptive_rec.sidecar")
+    monkeypatch.setitem(sys.modules, "adaptive_rec.sidecar", module)  # without what is to be imported from it
+
+
+def test_a_sidecar_that_cannot_start_is_told_and_training_goes_on(tmp_path, capsys, monkeypatch):
+    broken_sidecar(monkeypatch)
+    assert main(["train", "tiny", "--json", "--linger", "--out", str(tmp_path / "run")]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["steps"] == 60
+    assert re.search("^no dashboard: .*Sidecar.*; training goes on without$", captured.err, flags=re.M)
+
+
+class FakeSidecar:
+    """Takes its notes from the test, lingers until the signal that it sends itself."""
+
+    url, dashboard_url = "http://127.0.0.1:8471", "http://127.0.0.1:8471/#t=SECRET"
+    log: ClassVar[list[str]] = []
+
+    def __init__(self, options, run, training, note) -> None:
+        self.log[:] = [f"{options.host}:{options.port}", str(run)]
+        note("port 8470 is taken, the dashboard is at 8471")
+
+    def __enter__(self) -> FakeSidecar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.log.append("closed")
+
+    def linger(self) -> None:
+        self.log.append("lingers")
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(WAIT_SECONDS)
+
+
+@pytest.fixture
+def fake_sidecar(monkeypatch) -> list[str]:
+    module = ModuleType("adaptive_rec.sidecar")
+    module.Sidecar = FakeSidecar
+    monkeypatch.setitem(sys.modules, "adaptive_rec.sidecar", module)
+    return FakeSidecar.log
+
+
+def test_linger_keeps_the_service_until_ctrl_c_which_is_no_failure(tmp_path, capsys, fake_sidecar):
+    out = tmp_path / "run"
+    assert main(["train", "tiny", "--linger", "--host=localhost", "--port=8470", "--out", str(out)]) == 0
+    text = capsys.readouterr().out
+    assert fake_sidecar == ["localhost:8470", str(out), "lingers", "closed"]
+    assert text.index("reopen") < text.index("the dashboard stays until") < text.index("the dashboard is closed")
+
+
+def test_the_dashboard_is_told_without_its_token_where_logs_are(tmp_path, capsys, fake_sidecar):
+    assert main(["train", "tiny", "--json", "--out", str(tmp_path / "run")]) == 0
+    captured = capsys.readouterr()
+    assert json.loads(captured.out)["steps"] == 60
+    told = "dashboard   http://127.0.0.1:8471   (adaptive-rec dashboard prints the link with its token)"
+    assert told in captured.err.splitlines()
+    assert "port 8470 is taken, the dashboard is at 8471" in captured.err.splitlines()
+    assert "SECRET" not in captured.out + captured.err
+    assert fake_sidecar[-1] == "closed"
+
+
+def test_on_a_terminal_the_dashboard_s_link_is_whole(tmp_path, monkeypatch, fake_sidecar):
+    from adaptive_rec.console import Screen
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(sys, "stdout", Terminal())
+    for name, value in {"TERM": "dumb", "COLUMNS": "40"}.items():
+        monkeypatch.setenv(name, value)
+    screen = Screen()
+    screen.dashboard("http://127.0.0.1:8471", f"http://127.0.0.1:8471/#t={'x' * 43}")
+    assert f"dashboard   http://127.0.0.1:8471/#t={'x' * 43}" in sys.stdout.getvalue().splitlines()
+
+
+def test_a_finished_run_is_served_again(tmp_path, told):
+    out = tmp_path / "run"
+    assert main(["train", "tiny", "--no-serve", "--out", str(out)]) == 0
+    with subprocess.Popen([*COMMAND, "serve", str(out), "--port=0"], stdout=subprocess.PIPE, text=True) as server:
+        line = server.stdout.readline()
+        assert re.match(r"dashboard   http://127.0.0.1:\d+   \(adaptive-rec dashboard", line)
+        assert json.loads(told("status", "--json"))["live"] is False
+        assert main(["pause"]) == 1
+        server.send_signal(signal.SIGTERM)
+        assert server.wait(WAIT_SECONDS) == 0
+    assert under_way() == []

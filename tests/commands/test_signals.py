@@ -1,0 +1,76 @@
+"""SIGINT and SIGTERM: the first ends a run in good order, the second at once."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from adaptive_rec.runtime_file import under_way
+
+COMMAND = [sys.executable, "-m", "adaptive_rec"]
+ENDLESS = ["train", "tiny", "--steps=0", "--set=data.synthetic.samples=1000000000", "--port=0"]
+WAIT_SECONDS = 120
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_run_in_good_order_and_soon(wait_for, lines_of, tmp_path, number):
+    out = tmp_path / "run"
+    words = [
+        *ENDLESS,
+        "--set=data.synthetic.test_samples=500000000",
+        "--out",
+        str(out),
+    ]  # hours of evaluation, left out
+    with subprocess.Popen([*COMMAND, *words], stdout=subprocess.PIPE, text=True) as process:
+        wait_for(lambda: lines_of(out / "metrics.jsonl") >= 2)
+        process.send_signal(number)
+        start = time.monotonic()
+        text, _ = process.communicate(timeout=WAIT_SECONDS)
+        seconds = time.monotonic() - start
+    assert process.returncode == 128 + number
+    assert seconds < 5
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["eval"] is None
+    assert (out / "checkpoints" / f"step-{summary['steps']:09d}" / "checkpoint.json").exists()
+    assert re.search("quality +not scored, the run was stopped", text)
+    assert re.search("stopped +before its end", text)
+    assert under_way() == []
+
+
+SLOW_TO_STOP = """
+import sys, time
+from types import SimpleNamespace
+from adaptive_rec.commands.signals import StopSignals
+
+screen = SimpleNamespace(stopping=lambda: print("stopping", flush=True), abandon=lambda: print("abandoned", flush=True))
+with StopSignals(screen) as signals:
+    signals.runtime = SimpleNamespace(stop_requested=False)
+    print("ready", flush=True)
+    while True:
+        time.sleep(0.01)
+"""
+
+
+@pytest.mark.parametrize(("first", "second"), [(signal.SIGINT, signal.SIGINT), (signal.SIGTERM, signal.SIGINT)])
+def test_a_second_signal_ends_it_at_once(first, second):
+    with subprocess.Popen([sys.executable, "-c", SLOW_TO_STOP], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(first)
+        assert process.stdout.readline() == "stopping\n"
+        process.send_signal(second)
+        assert process.stdout.read() == "abandoned\n"
+        assert process.wait(WAIT_SECONDS) == 128 + second
+
+
+def test_a_signal_before_training_ends_it_without_ado(tmp_path):
+    code = SLOW_TO_STOP.replace("signals.runtime = SimpleNamespace(stop_requested=False)", "")
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(WAIT_SECONDS) == 143

@@ -1,0 +1,119 @@
+"""``status``, once and all the time."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from adaptive_rec.cli import main
+
+
+def test_status_is_a_line_for_each_thing(rows_of, told, service):
+    rows = rows_of(told("status"))
+    assert ["run", "criteo"] in rows
+    assert ["policy", "slipstream, seed 3, cpu, float32"] in rows
+    assert ["phase", "training"] in rows
+    assert ["step", "1,437 of 5,000 (29%), 1:32 left"] in rows
+    assert ["speed", "19.7 k samples/s, 1:15 so far"] in rows
+    assert ["loss", "0.5425"] in rows
+    assert ["quality", "AUC 0.7143", "logloss 0.5373", "at step 1,000"] in rows
+    assert ["hot", "95% of lookups, 50% of samples are popular"] in rows
+    assert ["skipped", "18% of row updates, 0% of samples"] in rows
+    assert ["rows", "61.7 k hot, 1,451 of them stale"] in rows
+    assert ["dashboard", service.url] in rows
+
+
+def test_status_copes_with_what_is_not_known_yet(rows_of, told, service, answers):
+    early = {"loss": None, "evaluation": None, "eta_seconds": None, "samples_per_second": None, "seconds": None}
+    service.answer("GET", "/api/v1/status", answers.status | early | {"step": 0, "steps_total": 0})
+    ratios = dict.fromkeys(answers.stats["ratios"])
+    service.answer("GET", "/api/v1/stats", answers.stats | {"ratios": ratios})
+    rows = rows_of(told("status"))
+    assert ["step", "0"] in rows
+    assert ["skipped", "- of row updates, - of samples"] in rows
+    assert not {"loss", "quality"} & {row[0] for row in rows}
+
+
+def test_status_tells_of_training_that_hangs(rows_of, told, service, answers):
+    service.answer("GET", "/api/v1/status", answers.status | {"last_step_age_seconds": 75.3})
+    assert ["phase", "training, no step for 1:15"] in rows_of(told("status"))
+    service.answer("GET", "/api/v1/status", answers.status | {"last_step_age_seconds": 75.3, "phase": "paused"})
+    assert ["phase", "paused"] in rows_of(told("status"))
+
+
+def test_status_as_json_is_the_answer_of_the_service(told, service, answers):
+    assert json.loads(told("status", "--json")) == answers.status
+    assert service.paths() == ["GET /api/v1/status"]
+
+
+def test_names_of_strangers_do_not_steer_the_terminal(told, service, answers):
+    service.answer("GET", "/api/v1/status", answers.status | {"run": answers.status["run"] | {"name": "\x1b[2Jx\ny"}})
+    text = told("status")
+    assert "\x1b" not in text
+    assert "\\x1b[2Jx\\ny" in text
+
+
+@pytest.fixture
+def quickly(monkeypatch):
+    monkeypatch.setattr("adaptive_rec.commands.status.WATCH_SECONDS", 0.01)
+
+
+def phases(service: Any, status: dict[str, Any], *names: str) -> None:
+    """The service tells one phase after the other."""
+    left = list(names)
+    service.answers["GET", "/api/v1/status"] = lambda _: (200, status | {"phase": left.pop(0)}, {})
+
+
+def test_watching_in_a_pipe_gives_a_line_each_time_until_the_end(rows_of, told, service, answers, quickly):
+    phases(service, answers.status, "training", "paused", "finished")
+    lines = rows_of(told("status", "--watch"))
+    assert [line[1] for line in lines] == ["training", "paused", "finished"]
+    assert lines[0][2:4] == ["step 1,437 of 5,000 (29%), 1:32 left", "19.7 k samples/s"]
+
+
+def test_watching_as_json_gives_an_object_a_line(told, service, answers, quickly):
+    phases(service, answers.status, "training", "stopped")
+    lines = told("status", "--watch", "--json").splitlines()
+    assert [json.loads(line)["phase"] for line in lines] == ["training", "stopped"]
+
+
+def test_watching_on_a_terminal_redraws(rows_of, told, service, answers, quickly, terminal):
+    phases(service, answers.status, "training", "failed")
+    terminal()
+    text = told("status", "--watch")
+    assert ["phase", "failed"] in rows_of(text)
+
+
+def test_watching_ends_in_peace_on_ctrl_c(told, service, monkeypatch):
+    def interrupt(_: float) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("adaptive_rec.commands.status.time.sleep", interrupt)
+    assert len(told("status", "--watch").splitlines()) == 1
+
+
+def test_watching_outlives_a_service_that_comes_back(told, service, answers, quickly):
+    left = [
+        (200, answers.status, {}),
+        (503, {"detail": "starting"}, {}),
+        (200, answers.status | {"phase": "finished"}, {}),
+    ]
+    service.answers["GET", "/api/v1/status"] = lambda _: left.pop(0)
+    assert len(told("status", "--watch").splitlines()) == 2
+
+
+def test_watching_ends_with_a_service_that_does_not(capsys, service, answers, quickly, monkeypatch):
+    monkeypatch.setattr("adaptive_rec.commands.status.PATIENCE_SECONDS", 0.05)
+    left = [(200, answers.status, {})]
+    service.answers["GET", "/api/v1/status"] = lambda _: left.pop(0) if left else (503, {"detail": "gone"}, {})
+    assert main(["status", "--watch"]) == 0
+    captured = capsys.readouterr()
+    assert len(captured.out.splitlines()) == 1
+    assert "the run is over, or its service is gone" in captured.err
+
+
+def test_watching_does_not_begin_where_nobody_answers(refused, service):
+    service.refuse("GET", "/api/v1/status", 503, "starting")
+    assert "starting" in refused("status", "--watch", code=1)

@@ -1,0 +1,300 @@
+"""A run that does not train: its files, its shared state and its end of the link, for tests to turn as they like."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2 as httpx
+import numpy as np
+import pytest
+from starlette.testclient import TestClient
+
+from adaptive_rec.kernels.reference_sketch import sketch_add
+from adaptive_rec.knobs import Knobs
+from adaptive_rec.service.app import create_app
+from adaptive_rec.service.hello import Hello
+from adaptive_rec.service.link import KnobState, Link
+from adaptive_rec.service.run_view import FinishedRun, LiveRun, RunView
+from adaptive_rec.service.security import Limits, Security
+from adaptive_rec.shared_state import StateReader, StateWriter, Tier
+
+CONTROL, READ = "c" * 43, "r" * 43
+POLICIES = [
+    {"name": "slipstream", "live": True, "reason": ""},
+    {"name": "hotline", "live": True, "reason": ""},
+    {"name": "fae", "live": False, "reason": "it arranges the stream before the run"},
+]
+Values = dict[str, Any]
+
+
+class Placement:
+    """A placement drawn by chance, kept beside the published one in the plainest form."""
+
+    def __init__(self, tables: list[Values], hot_share: float = 0.1, seed: int = 0) -> None:
+        dice = np.random.default_rng(seed)
+        self.tables = tables
+        self.pool_rows = [sum(t["rows"] for t in tables if t["pool"] == p) for p in {t["pool"] for t in tables}]
+        self.slot_of_row = np.full(sum(self.pool_rows), -1, dtype=np.int32)
+        self.counters, self.seeds = np.zeros((4, 4096), np.uint32), dice.integers(1, 2**63, 4, dtype=np.uint64) | 1
+        self.unit = 16
+        self.tiers = []
+        first = 0
+        for rows in self.pool_rows:
+            capacity = int(rows * hot_share) + 3
+            hot = first + dice.permutation(rows)[: capacity - 3]
+            row_of_slot = np.full(capacity, -1, dtype=np.int64)
+            slots = dice.permutation(capacity)[: len(hot)]
+            row_of_slot[slots] = hot
+            self.slot_of_row[hot] = slots
+            stale = (dice.random(capacity) < 0.3) & (row_of_slot >= 0)
+            estimate = dice.integers(0, 40, capacity).astype(np.float32) / 4  # many equal ones
+            movement = np.where(dice.random(capacity) < 0.5, dice.random(capacity), np.inf).astype(np.float32)
+            self.tiers.append(Tier(row_of_slot, stale, estimate, movement))
+            first += rows
+        rows_U = np.arange(0, len(self.slot_of_row), 7)[:500]
+        sketch_add(self.counters, rows_U, np.full(len(rows_U), 3 * self.unit), self.seeds)
+
+
+def make_tables(*sizes: tuple[str, int, int]) -> list[Values]:
+    """Tables by name, rows and dimension; those of one dimension share a pool."""
+    dims = list(dict.fromkeys(dim for _, _, dim in sizes))
+    tables, first = [], 0
+    for pool, dim in enumerate(dims):
+        for name, rows, own in sizes:
+            if own == dim:
+                row_bytes = 8 * dim + 8
+                about = {"name": name, "rows": rows, "dim": dim, "pool": pool, "first_row": first}
+                tables.append({**about, "row_bytes": row_bytes})
+                first += rows
+    return tables
+
+
+class FakeRun:
+    """The trainer's part of a run."""
+
+    def __init__(self, folder: Path, tables: list[Values] | None = None, live: bool = True) -> None:
+        self.folder = folder
+        self.tables = tables or make_tables(("C1", 1000, 4), ("C2", 50, 4), ("<img onerror=x>", 3000, 8))
+        self.placement = Placement(self.tables)
+        self.writer = StateWriter(self.placement.pool_rows, self.placement.counters.shape, len(self.tables))
+        self.knobs = Knobs().model_dump()
+        self.live = live
+        self.step = 0
+        (folder / "config.toml").write_text("[knobs]\nalpha = 0.7\n")
+        self.publish()
+        self.report(20)
+        self.report(40)
+
+    def hello(self, port: int = 8470) -> Values:
+        """The first line on the link, but for the listeners."""
+        return {
+            "mode": "live" if self.live else "finished",
+            **{"state_fd": self.writer.fd, "layout": self.writer.layout},
+            **{"host": "127.0.0.1", "port": port},
+            "allow_hosts": ["127.0.0.1", "localhost", "[::1]"],
+            **{"control_token": CONTROL, "read_token": READ},
+            "run": str(self.folder),
+            "run_name": self.folder.name,
+            "started": 1_770_000_000.0,
+            **{"seed": 1, "device": "cpu", "precision": "float32", "version": "0.0.0"},
+            "tables": self.tables,
+            "policies": POLICIES,
+            **({"desired": self.knobs, "effective": self.knobs, "step": 0} if self.live else {}),
+        }
+
+    def publish(self) -> None:
+        p = self.placement
+        self.writer.write_placement(100, 5, p.slot_of_row, p.tiers, (p.counters, p.seeds, p.unit))
+
+    def snapshot(self, step: int, **changes: Any) -> Values:
+        hot = [self.count(i, ("hot", "stale")) for i in range(len(self.tables))]
+        stale = [self.count(i, ("stale",)) for i in range(len(self.tables))]
+        totals = {"steps": step, "samples_seen": step * 512, "samples_trained": step * 500, "lookups": 100 * step}
+        more = ("lookups_hot", "samples_popular", "malformed_rows", "row_updates", "row_updates_skipped")
+        rest = ("hot_row_updates", "host_to_device_bytes", "device_to_host_bytes", "migrated_rows")
+        return {
+            "step": step,
+            "steps_total": 1000,
+            "seconds": step / 50,
+            "samples_per_second": 25_600.0,
+            "loss": 0.5 - step / 10_000,
+            **{"hot_lookup_ratio": 0.8, "popular_sample_ratio": 0.6},
+            **{"skipped_sample_ratio": 0.02, "skipped_row_update_ratio": 0.1},
+            "hot_rows": sum(hot),
+            "stale_rows": sum(stale),
+            "placement_version": 5,
+            "stale_threshold": None,
+            "totals": {**totals, **{name: step * 10 for name in (*more, *rest)}, "loss_sum": 1.5, "seconds": step / 50},
+            "stage_seconds": {"execute": step / 100, "gather (ahead)": 0.1},
+            "tables": {
+                "lookups": [100 * step] * len(self.tables),
+                "lookups_hot": [80 * step] * len(self.tables),
+                "hot_rows": hot,
+                "stale_rows": stale,
+            },
+            **changes,
+        }
+
+    def count(self, table: int, classes: tuple[str, ...]) -> int:
+        about = self.tables[table]
+        tier = self.placement.tiers[about["pool"]]
+        mine = (tier.row_of_slot_H >= about["first_row"]) & (tier.row_of_slot_H < about["first_row"] + about["rows"])
+        return int(mine.sum() if "hot" in classes else (mine & tier.stale_H).sum())
+
+    def report(self, step: int, phase: str = "training", **changes: Any) -> None:
+        """A snapshot into the file and onto the board."""
+        self.step = step
+        snapshot = self.snapshot(step, **changes)
+        self.append("metrics.jsonl", {"event": "snapshot", **snapshot})
+        self.board(phase, snapshot)
+
+    def board(self, phase: str, snapshot: Values | None) -> None:
+        self.writer.pulse(self.step)
+        about = {"phase": phase, "step": self.step, "steps_total": 1000, "snapshot": snapshot, "evaluation": None}
+        self.writer.write_board({**about, "knobs": self.knobs, "knobs_step": 0, "stopping": False})
+
+    def event(self, kind: str = "warning", text: str = "something", **details: Any) -> None:
+        line = {"time": time.time(), "step": self.step, "kind": kind, "text": text, "details": details}
+        self.append("events.jsonl", line)
+
+    def append(self, file: str, line: Values) -> None:
+        with open(self.folder / file, "a") as lines:
+            lines.write(json.dumps(line) + "\n")
+
+    def answer(self, message: Values) -> Values:
+        """What the trainer says to a command, carried out at once."""
+        reply: Values = {"id": message["id"], "step": self.step}
+        if message["command"] == "change_knobs":
+            changes = message["changes"]
+            reply["changed"] = {name: {"old": self.knobs[name], "new": new} for name, new in changes.items()}
+            self.knobs = {**self.knobs, **changes}
+        if message["command"] == "checkpoint":
+            reply["checkpoint"] = f"step-{self.step:09d}"
+        return reply
+
+
+class FakeLink(Link):
+    """A link whose other end answers on the spot as `answers` says; None: not yet."""
+
+    def __init__(self, run: FakeRun) -> None:
+        self.run = run
+        self.answers: Callable[[Values], Values | None] = run.answer
+        self.messages: list[Values] = []
+        super().__init__(None, self, KnobState(run.knobs, run.knobs))  # type: ignore[arg-type]
+
+    def write(self, line: bytes) -> None:
+        message = json.loads(line)
+        self.messages.append(message)
+        reply = self.answers(message)
+        if reply is not None:
+            asyncio.get_running_loop().call_soon(self.take, reply)
+
+
+class Client(TestClient):
+    """Asks with the control token, at the right host."""
+
+    def __init__(self, view: RunView, token: str = CONTROL, limits: Limits | None = None) -> None:
+        many = Limits(reads_per_second=1e6, reads_burst=1e6, writes_per_second=1e6, writes_burst=1e6)
+        allowed = ("127.0.0.1", "localhost", "[::1]")
+        self.view = view
+        self.security = Security(CONTROL, READ, "127.0.0.1", 8470, allowed, limits or many)
+        app = create_app(view, self.security)
+        super().__init__(app, "http://127.0.0.1:8470", headers={"Authorization": f"Bearer {token}"})
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[FakeRun]:
+    fake = FakeRun(tmp_path)
+    yield fake
+    fake.writer.close()
+
+
+def view_of(run: FakeRun) -> LiveRun:
+    reader = StateReader(run.writer.fd, run.writer.layout)
+    return LiveRun(Hello.parse(run.hello()), reader, FakeLink(run))
+
+
+@pytest.fixture
+def view(run: FakeRun) -> LiveRun:
+    return view_of(run)
+
+
+@pytest.fixture
+def client(view: LiveRun) -> Client:
+    return Client(view)
+
+
+@pytest.fixture
+def finished(tmp_path: Path) -> Client:
+    fake = FakeRun(tmp_path, live=False)
+    fake.event("knobs", "alpha", changed={"alpha": {"old": 0.7, "new": 0.8}})
+    (tmp_path / "summary.json").write_text("{}")
+    return Client(FinishedRun(Hello.parse(fake.hello())))
+
+
+class Sidecar:
+    """The real process, with a fake trainer at the other end of its link."""
+
+    def __init__(self, run: FakeRun, port: int = 0) -> None:
+        self.run = run
+        self.listener = socket.create_server(("127.0.0.1", port))
+        self.port = self.listener.getsockname()[1]
+        self.link, theirs = socket.socketpair()
+        fds = [theirs.fileno(), self.listener.fileno(), run.writer.fd]
+        command = [sys.executable, "-m", "adaptive_rec.service", "--link", str(fds[0])]
+        self.process = subprocess.Popen(command, pass_fds=fds, stderr=subprocess.PIPE, text=True)
+        theirs.close()
+        self.say({**run.hello(self.port), "listeners": [{"fd": fds[1], "kind": "tcp"}]})
+        self.delay = 0.0
+        threading.Thread(target=self._answer, daemon=True).start()
+        headers = {"Authorization": f"Bearer {CONTROL}"}
+        self.http = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", headers=headers, timeout=20)
+
+    def say(self, line: Values) -> None:
+        self.link.sendall(json.dumps(line).encode() + b"\n")
+
+    def _answer(self) -> None:
+        with self.link.makefile("r") as lines:
+            for line in lines:
+                time.sleep(self.delay)
+                reply = self.run.answer(json.loads(line))
+                self.say(reply)
+                if "changed" in reply:
+                    self.say({"knobs": {"desired": self.run.knobs, "effective": self.run.knobs, "step": self.run.step}})
+
+    def end(self) -> str:
+        """Close the link as a dying trainer would; what the process had to say on stderr."""
+        self.link.shutdown(socket.SHUT_RDWR)
+        self.link.close()
+        self.listener.close()
+        return self.process.communicate(timeout=10)[1]
+
+
+@pytest.fixture
+def sidecar(run: FakeRun) -> Iterator[Sidecar]:
+    started = Sidecar(run)
+    yield started
+    if started.process.poll() is None:
+        os.kill(started.process.pid, 9)
+        started.process.wait()
+
+
+@pytest.fixture
+def make_run() -> Callable[..., FakeRun]:
+    """A run with tables of one's own: (folder, (name, rows, dim), ...)."""
+    return lambda folder, *sizes: FakeRun(folder, make_tables(*sizes))
+
+
+@pytest.fixture
+def client_on() -> Callable[[FakeRun], Client]:
+    return lambda run: Client(view_of(run))

@@ -1,0 +1,527 @@
+"""The guard, asked over real sockets: who is let in, from where, with what, how often and how much."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from email.message import Message
+from http.client import HTTPResponse
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+from fastapi import FastAPI, Request
+from fastapi.responses import StreamingResponse
+
+from adaptive_rec.service import session
+from adaptive_rec.service.app import create_app
+from adaptive_rec.service.guard import READS, Guard
+from adaptive_rec.service.protocol import protocol_for
+from adaptive_rec.service.rates import Bucket
+from adaptive_rec.service.security import Limits, Security
+
+CONTROL, READ = "control-0123456789abcdef", "read-0123456789abcdef"
+METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "QUERY", "get", "NEVER"]
+PUBLIC = ["/livez", "/readyz", "/version"]
+PATHS = """
+/api/v1/status /api/v1/knobs /api/v1/control/pause /api/v1/stream /metrics /api/v1/openapi.json / /assets/app.js /no/such/path
+//livez /livez/ /livez/../metrics /LIVEZ /api/v1/session
+""".split()
+RATES = [f"{kind}_{what}" for kind in ("reads", "writes", "failures") for what in ("per_second", "burst")]
+FREE = Limits(request_seconds=0.6, **dict.fromkeys(RATES, 1e6))  # type: ignore[arg-type]
+"""Without rates, and with a short deadline."""
+
+
+def small_app() -> FastAPI:
+    app = FastAPI(openapi_url=None, redirect_slashes=False)
+    app.include_router(session.router)
+
+    async def who(request: Request) -> dict[str, Any]:
+        return {"scope": getattr(request.state, "scope", None), "bytes": len(await request.body())}
+
+    for path in ["/", *PUBLIC, "/api/v1/status"]:
+        app.add_api_route(path, who, methods=["GET", "HEAD"])
+    for path in ["/api/v1/knobs", "/api/v1/control/pause", "/api/v1/placement/query"]:
+        app.add_api_route(path, who, methods=["POST", "PATCH", "PUT", "DELETE", "OPTIONS"])
+
+    @app.get("/api/v1/stream")
+    async def stream() -> StreamingResponse:
+        async def ticks() -> AsyncIterator[str]:
+            while True:
+                yield "data: tick\n\n"
+                await asyncio.sleep(0.1)
+
+        return StreamingResponse(ticks(), media_type="text/event-stream")
+
+    @app.get("/slow")
+    async def slow() -> None:
+        await asyncio.sleep(30)
+
+    @app.get("/busy")
+    def busy() -> None:
+        time.sleep(1.2)
+
+    @app.get("/broken")
+    async def broken() -> None:
+        raise RuntimeError(CONTROL)
+
+    @app.get("/own-headers")
+    async def own_headers() -> StreamingResponse:
+        wrong = {"Access-Control-Allow-Origin": "*", "X-Frame-Options": "ALLOWALL", "Cache-Control": "max-age=60"}
+        return StreamingResponse(iter([b"x"]), headers=wrong)
+
+    return app
+
+
+@dataclass
+class Reply:
+    status: int
+    headers: Message
+    body: bytes
+
+    @property
+    def problem(self) -> dict[str, Any]:
+        assert self.headers["content-type"] == "application/problem+json"
+        found: dict[str, Any] = json.loads(self.body)
+        assert found["status"] == self.status
+        assert {"type", "title", "detail"} < set(found)
+        return found
+
+
+@dataclass
+class Served:
+    port: int
+    unix: str
+
+    def connect(self, unix: bool = False) -> socket.socket:
+        sock = socket.socket(socket.AF_UNIX if unix else socket.AF_INET)
+        sock.settimeout(5)
+        sock.connect(self.unix if unix else ("127.0.0.1", self.port))
+        return sock
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        *headers: str,
+        host: str | None = "",
+        token: str = "",
+        body: bytes = b"",
+        unix: bool = False,
+    ) -> Reply:
+        """`host` None sends none, "" the right one; other headers are lines as they are."""
+        lines = [f"{method} {path} HTTP/1.1", *headers]
+        lines += [] if host is None else [f"Host: {host or f'127.0.0.1:{self.port}'}"]
+        lines += [f"Authorization: Bearer {token}"] if token else []
+        lines += [f"Content-Length: {len(body)}"] if body else []
+        with self.connect(unix) as sock:
+            sock.sendall("\r\n".join([*lines, "", ""]).encode("latin1") + body)
+            reply = HTTPResponse(sock, method=method)
+            reply.begin()
+            return Reply(reply.status, reply.headers, reply.read())
+
+    @property
+    def origin(self) -> str:
+        return f"Origin: http://127.0.0.1:{self.port}"
+
+
+@contextmanager
+def serving(limits: Limits) -> Iterator[Served]:
+    """The small application on a free port and a Unix socket."""
+    with tempfile.TemporaryDirectory() as folder, socket.socket() as tcp, socket.socket(socket.AF_UNIX) as unix:
+        tcp.bind(("127.0.0.1", 0))
+        unix.bind(f"{folder}/s")
+        served = Served(tcp.getsockname()[1], f"{folder}/s")
+        security = Security(CONTROL, READ, "127.0.0.1", served.port, ("127.0.0.1", "LocalHost", "[::1]"), limits)
+        app = Guard(small_app(), security=security)
+        config = uvicorn.Config(app, http=protocol_for(security), log_config=None, timeout_graceful_shutdown=1)
+        server = uvicorn.Server(config)
+        thread = threading.Thread(target=lambda: asyncio.run(server.serve([tcp, unix])))
+        thread.start()
+        try:
+            while not server.started:
+                time.sleep(0.01)
+            yield served
+        finally:
+            server.should_exit = True
+            thread.join()
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    with serving(FREE) as found:
+        yield found
+
+
+@pytest.mark.parametrize("unix", [False, True])
+def test_without_a_token_or_with_a_wrong_one_nothing_but_the_three_public_routes_answers(
+    served: Served, unix: bool
+) -> None:
+    for method in METHODS:
+        for path in [*PATHS, *PUBLIC]:
+            public = path in PUBLIC and method in ("GET", "HEAD")
+            for lines in ([], ["Authorization: Bearer wrong"], [f"Cookie: adaptive_rec_{served.port}={CONTROL}"]):
+                reply = served.ask(method, path, *lines, unix=unix)
+                assert reply.status == (200 if public else 401), (method, path, lines)
+                assert public or reply.headers["www-authenticate"] == "Bearer"
+
+
+def test_the_read_token_reads_and_no_more(served: Served) -> None:
+    for method in METHODS:
+        for path in [*PATHS, *PUBLIC]:
+            status = served.ask(method, path, token=READ).status if path != "/api/v1/stream" or method != "GET" else 200
+            if method in ("GET", "HEAD") or (path == "/api/v1/session" and method in ("POST", "DELETE")):
+                assert status in (200, 204, 404, 405), (method, path)
+            else:
+                assert status == 403, (method, path)
+    assert served.ask("POST", "/api/v1/placement/query", token=READ, body=b"{}").status == 200
+    assert served.ask("POST", "/api/v1/placement/query/", token=READ, body=b"{}").status == 403
+    assert served.ask("PATCH", "/api/v1/placement/query", token=READ, body=b"{}").status == 403
+
+
+def routes_of(router: Any) -> Iterator[str]:
+    """Paths of all routes, those of included routers, too."""
+    for route in router.routes:
+        inner = getattr(route, "original_router", None)
+        yield from routes_of(inner) if inner is not None else (route.path,)
+
+
+def test_every_route_of_the_application_stands_behind_the_guard(view: Any) -> None:
+    """Public routes answer 200 or, where the run is not well, 503."""
+    app = create_app(view, Security(CONTROL, READ, "127.0.0.1", 8470, ("127.0.0.1",), FREE))
+    patterns = {*routes_of(app), *app.openapi()["paths"]}
+    assert {
+        *PUBLIC,
+        "/",
+        "/metrics",
+        "/api/v1/knobs",
+        "/api/v1/placement/{table}/rows/{id}",
+        "/api/v1/session",
+    } <= patterns
+    for path in sorted(re.sub(r"{.*?}", "0", pattern) for pattern in patterns):
+        for method in METHODS:
+            asks = {"method": method, "path": path, "server": ("127.0.0.1", 8470), "type": "http"}
+            public = path in PUBLIC and method in ("GET", "HEAD")
+            for token in ("", "Bearer wrong"):
+                headers = [(b"host", b"127.0.0.1:8470"), *([(b"authorization", token.encode())] if token else [])]
+                assert asked(app, {**asks, "headers": headers}) in ((200, 405, 503) if public else (401,)), (
+                    method,
+                    path,
+                )
+            headers = [(b"host", b"127.0.0.1:8470"), (b"authorization", b"Bearer " + READ.encode())]
+            if method not in ("GET", "HEAD") and (method, path) not in READS:
+                assert asked(app, {**asks, "headers": headers}) == 403, (method, path)
+
+
+def test_the_control_token_writes(served: Served) -> None:
+    reply = served.ask("PATCH", "/api/v1/knobs", token=CONTROL, body=b"{}")
+    assert (reply.status, json.loads(reply.body)) == (200, {"scope": "control", "bytes": 2})
+    assert json.loads(served.ask("GET", "/api/v1/status", token=READ).body)["scope"] == "read"
+    assert json.loads(served.ask("GET", "/livez", token=CONTROL).body)["scope"] is None
+    assert served.ask("GET", "/no/such/path", token=CONTROL).status == 404
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "Basic {t}",
+        "{t}",
+        "Bearer",
+        "Bearer ",
+        "Bearer {t}x",
+        "Bearer x{t}",
+        "Bearer {t},{t}",
+        "Bearer {t} {t}",
+        "Bearer {u}",
+    ]
+    + ["Bearer {t}\r\nAuthorization: Bearer {t}", "Bearer {r}\r\nAuthorization: Bearer wrong", "Bearer \xe9"],
+)
+def test_near_misses_of_the_authorization_header(served: Served, line: str) -> None:
+    filled = line.format(t=CONTROL, u=CONTROL.upper(), r=READ)
+    reply = served.ask("GET", "/api/v1/status", f"Authorization: {filled}")
+    assert reply.status == 401
+    assert CONTROL not in reply.body.decode() + str(reply.headers)
+
+
+def test_the_scheme_is_case_insensitive(served: Served) -> None:
+    assert served.ask("GET", "/api/v1/status", f"authorization: bEARER {READ}").status == 200
+
+
+HOSTS_ALLOWED = "127.0.0.1:{p} 127.0.0.1 localhost:{p} LOCALHOST:{p} localhost [::1]:{p} [::1]".split()
+HOSTS_REFUSED = """
+evil.example evil.example:{p} 127.0.0.1.evil.example:{p} evil127.0.0.1:{p} localhost.:{p} localhost:1 127.1:{p} 0.0.0.0:{p}
+[::]:{p} [0:0:0:0:0:0:0:1]:{p} notlocalhost:{p} localhost.evil.example [::ffff:127.0.0.1]:{p} 2130706433:{p}
+""".split()
+HOSTS_MALFORMED = (
+    """
+user@127.0.0.1:{p} 127.0.0.1: 127.0.0.1:{p}:{p} 127.0.0.1:{p}x ::1 [::1 [::1]x {x} 127.0.0.1:{p}/ 127.0.0.1:{p}?a 127.0.0.1,evil
+127.0.0.1:0{p} 127.0.0.1:123456 l\xf6calhost
+""".split()
+    + ["127.0.0.1 evil"]
+)
+
+
+@pytest.mark.parametrize("path", ["/livez", "/", "/api/v1/status"])
+def test_hosts(served: Served, path: str) -> None:
+    def status(host: str) -> int:
+        return served.ask("GET", path, host=host.format(p=served.port, x="%31"), token=CONTROL).status
+
+    assert {host: status(host) for host in HOSTS_ALLOWED} == dict.fromkeys(HOSTS_ALLOWED, 200)
+    assert {host: status(host) for host in HOSTS_REFUSED} == dict.fromkeys(HOSTS_REFUSED, 421)
+    assert {host: status(host) for host in HOSTS_MALFORMED} == dict.fromkeys(HOSTS_MALFORMED, 400)
+
+
+def test_a_host_must_be_given_once_and_nowhere_else(served: Served) -> None:
+    right = f"127.0.0.1:{served.port}"
+    assert served.ask("GET", "/livez", host=None).problem["status"] == 400
+    assert served.ask("GET", "/livez", f"Host: {right}").problem["status"] == 400
+    assert served.ask("GET", "/livez", "Host: evil.example").problem["status"] == 400
+    for target in ("http://evil.example/", f"http://{right}/livez", "evil.example:80", "*", "livez"):
+        assert served.ask("GET", target, token=CONTROL).problem["status"] == 400, target
+    assert served.ask("GET", "//evil.example/", token=CONTROL).status == 404
+    assert served.ask("GET", "/livez", "X-Forwarded-Host: localhost", host="evil.example").problem["status"] == 421
+
+
+def test_over_the_unix_socket_a_token_is_needed_too(served: Served) -> None:
+    assert served.ask("GET", "/api/v1/status", host="localhost", unix=True).status == 401
+    assert served.ask("GET", "/api/v1/status", host="localhost", token=READ, unix=True).status == 200
+    assert served.ask("GET", "/api/v1/status", host="evil", token=READ, unix=True).status == 421
+
+
+def test_localhost_is_a_name_of_the_unix_socket_only() -> None:
+    security = Security(CONTROL, READ, "192.0.2.1", 8470, ("192.0.2.1", "::1"))
+    guard = Guard(small_app(), security=security)
+    scope = {"type": "http", "method": "GET", "path": "/livez", "headers": [(b"host", b"localhost")]}
+    assert asked(guard, {**scope, "server": ("/run/s", None)}) == 200
+    for server in (("192.0.2.1", 8470), None):
+        assert asked(guard, {**scope, "server": server}) == 421
+    assert asked(guard, {**scope, "server": None, "headers": [(b"host", b"[::1]:8470")]}) == 200
+    assert asked(guard, {**scope, "headers": [(b"host", b"[::1]"), (b"host", b"evil.example")]}) == 400
+
+
+def asked(app: Any, scope: dict[str, Any]) -> int:
+    """The status of a request without body, given as a scope."""
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b""}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    asyncio.run(app({"query_string": b"", "http_version": "1.1", "scheme": "http", **scope}, receive, send))
+    status: int = sent[0].get("status", sent[0].get("code"))
+    return status
+
+
+def test_websockets_are_closed() -> None:
+    guard = Guard(small_app(), security=Security(CONTROL, READ, "127.0.0.1", 8470, ("127.0.0.1",)))
+    headers = [(b"host", b"127.0.0.1"), (b"authorization", b"Bearer " + CONTROL.encode())]
+    assert asked(guard, {"type": "websocket", "path": "/api/v1/stream", "headers": headers}) == 1008
+
+
+@pytest.mark.parametrize("tokens", [("", READ), (CONTROL, ""), (READ, READ)])
+def test_there_is_no_guard_without_two_different_tokens(tokens: tuple[str, str]) -> None:
+    with pytest.raises(ValueError, match="must be given and differ"):
+        Guard(small_app(), security=Security(*tokens, "127.0.0.1", 8470, ("127.0.0.1",)))
+
+
+@pytest.mark.parametrize("host", ["http://a", "a:80", "127.0.0.1:80", "[::1]:80", "*", "", "a/b", "a b", "[", "\xe9"])
+def test_an_allowed_host_is_a_plain_name(host: str) -> None:
+    with pytest.raises(ValueError, match="allowed host"):
+        Guard(small_app(), security=Security(CONTROL, READ, "127.0.0.1", 8470, (host,)))
+
+
+ORIGINS_REFUSED = (
+    """
+null http://evil.example http://127.0.0.1 http://127.0.0.1:1 https://127.0.0.1:{p} http://127.0.0.1:{p}.evil.example
+http://127.0.0.1:{p}/ http://LOCALHOST:{p} * 127.0.0.1:{p} http://user@127.0.0.1:{p} http://localhost.:{p} http://127.0.0.1:0{p}
+http://evil127.0.0.1:{p} http://127.0.0.1:{p}0 file://
+""".split()
+    + ["", "http://127.0.0.1:{p}, x", "http://127.0.0.1:{p}\r\nOrigin: null"]
+)
+
+
+@pytest.mark.parametrize("origin", ORIGINS_REFUSED)
+def test_other_origins_are_refused_for_every_method_and_public_routes(served: Served, origin: str) -> None:
+    line = "Origin: " + origin.format(p=served.port)
+    for method in METHODS:
+        assert served.ask(method, "/api/v1/status", line, token=CONTROL).status == 403, method
+    for path in ("/livez", "/", "/api/v1/stream"):
+        reply = served.ask("GET", path, line)
+        assert reply.problem["status"] == 403
+        assert "evil" not in str(reply.headers) + reply.body.decode()
+
+
+@pytest.mark.parametrize("origin", ["http://127.0.0.1:{p}", "http://localhost:{p}", "http://[::1]:{p}"])
+def test_its_own_origins_are_let_in(served: Served, origin: str) -> None:
+    line = "Origin: " + origin.format(p=served.port)
+    assert served.ask("PATCH", "/api/v1/knobs", line, token=CONTROL, body=b"{}").status == 200
+    assert served.ask("PATCH", "/api/v1/knobs", line, body=b"{}").status == 401
+
+
+def cookie_of(served: Served, token: str) -> str:
+    line = served.ask("POST", "/api/v1/session", served.origin, token=token).headers["set-cookie"]
+    return "Cookie: " + line.split(";")[0]
+
+
+def test_the_token_is_swapped_for_a_cookie_that_is_no_token(served: Served) -> None:
+    reply = served.ask("POST", "/api/v1/session", served.origin, token=CONTROL)
+    name, _, rest = reply.headers["set-cookie"].partition("=")
+    value, *attributes = [part.strip() for part in rest.split(";")]
+    assert (reply.status, name) == (204, f"adaptive_rec_{served.port}")
+    assert {part.lower() for part in attributes} == {"httponly", "samesite=strict", "path=/"}
+    assert len(value) == 64
+    assert CONTROL not in value
+    assert served.ask("GET", "/api/v1/status", token=value).status == 401
+    gone = served.ask("DELETE", "/api/v1/session", served.origin, cookie_of(served, READ)).headers["set-cookie"]
+    assert gone.startswith(f"{name}=")
+    assert "Max-Age=0" in gone
+
+
+def test_a_cookie_has_the_scope_of_its_token(served: Served) -> None:
+    for token, scope, status in ((CONTROL, "control", 200), (READ, "read", 403)):
+        cookie = cookie_of(served, token)
+        assert json.loads(served.ask("GET", "/api/v1/status", cookie).body)["scope"] == scope
+        assert served.ask("PATCH", "/api/v1/knobs", cookie, served.origin, body=b"{}").status == status
+
+
+def test_a_cookie_counts_only_for_pages_of_this_origin(served: Served) -> None:
+    cookie, site = cookie_of(served, CONTROL), "Sec-Fetch-Site: "
+    for ours in ("same-origin", "none"):
+        assert served.ask("GET", "/api/v1/status", cookie, site + ours).status == 200
+        assert served.ask("PATCH", "/api/v1/knobs", cookie, site + ours, served.origin, body=b"{}").status == 200
+    for other in ("same-site", "cross-site", "", "Same-Origin", "none\r\nSec-Fetch-Site: cross-site"):
+        assert served.ask("GET", "/api/v1/status", cookie, site + other).status == 403
+        assert served.ask("PATCH", "/api/v1/knobs", cookie, site + other, served.origin, body=b"{}").status == 403
+    for method in METHODS[2:]:
+        assert served.ask(method, "/api/v1/knobs", cookie).status == 403, f"{method} without an Origin"
+    assert served.ask("GET", "/api/v1/status", site + "cross-site", token=READ).status == 200, "a token is no cookie"
+
+
+def test_cookies_of_other_ports_and_planted_ones(served: Served) -> None:
+    cookie = cookie_of(served, READ)
+    value = cookie.partition("=")[2]
+    assert served.ask("GET", "/api/v1/status", f"Cookie: adaptive_rec_1={value}").status == 401
+    planted = f"Cookie: a=b; adaptive_rec_{served.port}=planted; {cookie.partition(' ')[2]}"
+    assert served.ask("GET", "/api/v1/status", planted).status == 200, "a planted cookie cannot sign a browser out"
+    assert served.ask("GET", "/api/v1/status", cookie, "Authorization: Bearer wrong").status == 401
+
+
+def test_every_answer_has_the_headers_of_security(served: Served) -> None:
+    replies = [
+        served.ask("GET", path, token=CONTROL) for path in ("/api/v1/status", "/none", "/broken", "/own-headers")
+    ]
+    replies += [served.ask("GET", "/"), served.ask("GET", "/livez"), served.ask("GET", "/livez", host="evil")]
+    replies += [
+        served.ask("GET", "/livez", "bad header"),
+        served.ask("PUT", "/x", "Content-Length: 99999999", token=CONTROL),
+    ]
+    assert [reply.status for reply in replies] == [200, 404, 500, 200, 401, 200, 421, 400, 413]
+    for reply in replies:
+        names = {name.lower(): value for name, value in reply.headers.items()}
+        assert names["x-content-type-options"] == "nosniff"
+        assert names["x-frame-options"] == "DENY"
+        assert names["referrer-policy"] == "no-referrer"
+        assert names["cross-origin-resource-policy"] == names["cross-origin-opener-policy"] == "same-origin"
+        assert "frame-ancestors 'none'" in names["content-security-policy"]
+        assert names["cache-control"] == ("max-age=60" if reply is replies[3] else "no-store")
+        assert len(reply.headers.get_all("x-frame-options") or []) == 1
+        assert not [name for name in names if name.startswith("access-control-") or name == "set-cookie"]
+        assert CONTROL not in reply.body.decode()
+
+
+def test_bodies_are_bounded_however_they_come(served: Served) -> None:
+    most = FREE.body_bytes
+    assert served.ask("POST", "/api/v1/knobs", token=CONTROL, body=b" " * most).status == 200
+    for path in ("/api/v1/knobs", "/no/such/path", "/api/v1/session"):
+        assert served.ask("POST", path, token=CONTROL, body=b" " * (most + 1)).problem["status"] == 413
+        declared = served.ask("POST", path, f"Content-Length: {1 << 40}", token=CONTROL)
+        assert declared.problem["status"] == 413, "at once: all of it never comes"
+    chunk = b"400\r\n" + b" " * 1024 + b"\r\n"
+    for chunks, status in ((64, 200), (65, 413), (4000, 413)):
+        with served.connect() as sock:
+            head = f"POST /api/v1/knobs HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {CONTROL}\r\n"
+            sock.sendall(head.encode() + b"Transfer-Encoding: chunked\r\n\r\n" + chunk * chunks + b"0\r\n\r\n")
+            reply = HTTPResponse(sock)
+            reply.begin()
+            assert reply.status == status
+
+
+def test_bodies_of_strangers_are_not_waited_for(served: Served) -> None:
+    assert served.ask("POST", "/api/v1/knobs", "Content-Length: 1000").status == 401
+    assert served.ask("POST", "/api/v1/knobs", "Content-Length: 1000", token=READ).status == 403
+    assert served.ask("POST", "/api/v1/knobs", "Content-Length: 1000", token=CONTROL).problem["status"] == 408
+
+
+@pytest.mark.parametrize("path", ["/slow", "/busy"])
+def test_what_takes_too_long_is_ended(served: Served, path: str) -> None:
+    start = time.perf_counter()
+    reply = served.ask("GET", path, token=READ)
+    assert reply.problem["status"] == 503
+    assert reply.headers["retry-after"] == "1"
+    assert FREE.request_seconds <= time.perf_counter() - start < FREE.request_seconds + 0.5
+
+
+def test_the_stream_has_no_deadline(served: Served) -> None:
+    with served.connect() as sock:
+        sock.sendall(f"GET /api/v1/stream HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer {READ}\r\n\r\n".encode())
+        until, last = time.monotonic() + 2 * FREE.request_seconds + 0.2, b""
+        while time.monotonic() < until:
+            last = sock.recv(4096)
+        assert b"tick" in last
+
+
+def test_guessing_is_limited_and_locks_nobody_out() -> None:
+    with serving(Limits(failures_per_second=1, failures_burst=5)) as served:
+        cookie = cookie_of(served, READ)
+        wrong = [served.ask("GET", "/api/v1/status", token=f"guess{n}") for n in range(10)]
+        assert [reply.status for reply in wrong[:5]] == [401] * 5
+        assert [reply.status for reply in wrong[5:]] == [429] * 5
+        assert int(wrong[-1].headers["retry-after"]) == 1
+        assert served.ask("GET", "/api/v1/status", f"Cookie: adaptive_rec_{served.port}=x").status == 429
+        assert (
+            served.ask("GET", "/", f"Cookie: adaptive_rec_{served.port}=old")
+            .headers["content-type"]
+            .startswith("text/html")
+        )
+        for line in (cookie, f"Authorization: Bearer {READ}", f"Authorization: Bearer {CONTROL}"):
+            assert served.ask("GET", "/api/v1/status", line).status == 200
+        assert served.ask("GET", "/api/v1/status").status == 401, "who gives no token has not guessed"
+
+
+def test_rates_are_kept_apart() -> None:
+    with serving(Limits(reads_per_second=0.01, reads_burst=3, writes_per_second=0.01, writes_burst=2)) as served:
+        assert [served.ask("GET", "/livez").status for _ in range(4)] == [200, 200, 200, 429]
+        assert [served.ask("GET", "/api/v1/status", token=READ).status for _ in range(4)] == [200, 200, 200, 429]
+        assert [served.ask("GET", "/api/v1/status", token=CONTROL).status for _ in range(4)] == [200, 200, 200, 429]
+        replies = [served.ask("PATCH", "/api/v1/knobs", token=CONTROL, body=b"{}") for _ in range(3)]
+        assert [reply.status for reply in replies] == [200, 200, 429]
+        assert 90 <= int(replies[-1].headers["retry-after"]) <= 100
+        assert served.ask("PATCH", "/api/v1/knobs", token=READ).status == 403
+
+
+def test_a_bucket_fills_again_up_to_its_burst() -> None:
+    now = [0.0]
+    bucket = Bucket(2.0, 3, clock=lambda: now[0])
+    assert [bucket.take() for _ in range(5)] == [0, 0, 0, 1, 1]
+    now[0] = 0.5
+    assert [bucket.take(), bucket.take()] == [0, 1]
+    now[0] = 100.0
+    assert [bucket.take() for _ in range(4)] == [0, 0, 0, 1]
+    with pytest.raises(ValueError, match="above 0"):
+        Bucket(0, 1)
+
+
+def test_nothing_of_the_web_server_is_told(served: Served) -> None:
+    assert Path(served.unix).exists()
+    assert "uvicorn" not in served.ask("GET", "/broken", token=CONTROL).body.decode().lower()

@@ -1,0 +1,227 @@
+"""Knobs over HTTP: what is shown, what is refused, and that a change happens as a whole and only on what was seen."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from adaptive_rec.knobs import Knobs
+from adaptive_rec.service.link import KnobState, Link
+
+URL = "/api/v1/knobs"
+
+
+def patch(client: Any, body: Any, tag: str | None = None, **query: Any) -> Any:
+    tag = tag or client.get(URL).headers["etag"]
+    content = body if isinstance(body, bytes) else json.dumps(body).encode()
+    headers = {"If-Match": tag, "Content-Type": "application/merge-patch+json"}
+    return client.patch(URL, content=content, headers=headers, params=query)
+
+
+def test_every_knob_is_described(client: Any) -> None:
+    answer = client.get(URL).json()
+    assert set(answer["knobs"]) == set(Knobs.model_fields)
+    assert not answer["pending"]
+    for name, knob in answer["knobs"].items():
+        assert knob["default"] == knob["desired"] == knob["effective"] == getattr(Knobs(), name)
+        assert knob["unit"]
+        assert knob["why"]
+    knobs = answer["knobs"]
+    assert (knobs["alpha"]["minimum"], knobs["alpha"]["exclusive_minimum"], knobs["alpha"]["maximum"]) == (0, True, 1)
+    assert (knobs["hot_budget_bytes"]["type"], knobs["hot_budget_bytes"]["minimum"]) == ("integer", 0)
+    assert knobs["action"]["choices"] == ["freeze", "drop", "subsample"]
+    assert (knobs["stale_threshold"]["type"], knobs["stale_threshold"]["choices"]) == ("number_or_choice", ["search"])
+    assert knobs["policy"]["choices"] == ["hotline", "slipstream"]
+
+
+def test_a_change_names_its_step(client: Any, view: Any) -> None:
+    answer = patch(client, {"alpha": 0.8, "hot_budget_bytes": "1MiB"})
+    assert answer.status_code == 200
+    body = answer.json()
+    assert body["applied_at_step"] == 40
+    assert body["changed"]["alpha"] == {"old": 0.9, "new": 0.8}
+    assert body["desired"]["hot_budget_bytes"] == body["effective"]["hot_budget_bytes"] == 1 << 20
+    assert view.link.messages[-1]["changes"] == {"alpha": 0.8, "hot_budget_bytes": 1 << 20}
+    after = client.get(URL)
+    assert after.headers["etag"] == answer.headers["etag"]
+    assert after.json()["effective_since_step"] == 40
+    back = patch(client, {"alpha": None}).json()
+    assert back["changed"] == {"alpha": {"old": 0.8, "new": 0.9}}
+
+
+def test_what_was_not_seen_is_not_changed(client: Any, view: Any) -> None:
+    tag = client.get(URL).headers["etag"]
+    missing = client.patch(URL, json={"alpha": 0.8})
+    assert missing.status_code == 428
+    assert patch(client, {"alpha": 0.8}, tag).status_code == 200
+    stale = patch(client, {"alpha": 0.7}, tag)
+    assert stale.status_code == 412
+    assert stale.headers["etag"] == client.get(URL).headers["etag"] != tag
+    assert patch(client, {"alpha": 0.7}, f'"x", {stale.headers["etag"]}').status_code == 200
+    assert patch(client, {"alpha": 0.6}, "*").status_code == 200
+    assert patch(client, {"alpha": 0.5}, f"W/{tag}").status_code == 412
+    assert len(view.link.messages) == 3
+
+
+WRONG: list[tuple[Any, list[str]]] = [
+    (b'{"alpha": NaN}', ["alpha"]),
+    (b'{"alpha": Infinity}', ["alpha"]),
+    (b'{"alpha": 1e999}', ["alpha"]),
+    ({"alpha": True}, ["alpha"]),
+    ({"alpha": "0.5"}, ["alpha"]),
+    ({"alpha": 0}, ["alpha"]),
+    ({"reclassify_every": True}, ["reclassify_every"]),
+    ({"reclassify_every": 1.5}, ["reclassify_every"]),
+    ({"hot_budget_bytes": True}, ["hot_budget_bytes"]),
+    ({"hot_budget_bytes": "much"}, ["hot_budget_bytes"]),
+    ({"hot_budget_bytes": -1}, ["hot_budget_bytes"]),
+    ({"hot_budget_bytes": []}, ["hot_budget_bytes"]),
+    ({"stale_threshold": "none"}, ["stale_threshold"]),
+    ({"stale_threshold": False}, ["stale_threshold"]),
+    ({"action": "burn"}, ["action"]),
+    ({"alpha": {"deep": 1}}, ["alpha"]),
+    ({"hot_budget_bytes": 2**63}, ["hot_budget_bytes"]),
+    (b'{"hot_budget_bytes": 1e300}', ["hot_budget_bytes"]),
+    ({"alfa": 0.5}, ["alfa"]),
+    ({"alpha": 2, "decay": 2, "probe_ratio": 0.5}, ["alpha", "decay"]),
+    ({"policy": "nobody"}, ["policy"]),
+    ({"policy": ""}, ["policy"]),
+    ({"\ud800": 1}, ["\ud800"]),
+]
+
+
+@pytest.mark.parametrize(("body", "named"), WRONG)
+def test_a_wrong_value_is_named_and_nothing_changes(client: Any, view: Any, body: Any, named: list[str]) -> None:
+    before = client.get(URL)
+    answer = patch(client, body)
+    assert answer.status_code == 422, answer.text
+    assert sorted(error["knob"] for error in answer.json()["errors"]) == named
+    assert all(error["detail"] for error in answer.json()["errors"])
+    assert client.get(URL).json() == before.json()
+    assert not view.link.messages
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [(b"[]", 422), (b"null", 422), (b"1", 422), (b"{", 422), (b"", 422), (b"[" * 60_000, 400), (b"\xff", 400)],
+)
+def test_a_body_that_is_no_object(client: Any, body: bytes, status: int) -> None:
+    answer = patch(client, body)
+    assert answer.status_code == status
+    assert answer.headers["content-type"] == "application/problem+json"
+
+
+def test_a_body_must_say_that_it_is_json(client: Any) -> None:
+    tag = client.get(URL).headers["etag"]
+    for media_type, status in (("text/plain", 422), ("application/json", 200)):
+        headers = {"If-Match": tag, "Content-Type": media_type}
+        assert client.patch(URL, content=b'{"alpha": 0.8}', headers=headers).status_code == status
+
+
+def test_three_point_nought_is_three(client: Any) -> None:
+    assert patch(client, {"reclassify_every": 50.0}).json()["changed"]["reclassify_every"] == {"old": 100, "new": 50}
+
+
+def test_a_dry_run_changes_nothing(client: Any, view: Any) -> None:
+    answer = patch(client, {"alpha": 0.8}, dry_run=1).json()
+    assert (answer["dry_run"], answer["applied_at_step"]) == (True, None)
+    assert answer["changed"] == {"alpha": {"old": 0.9, "new": 0.8}}
+    assert (answer["desired"]["alpha"], answer["effective"]["alpha"]) == (0.8, 0.9)
+    assert not view.link.messages
+    assert client.get(URL).json()["knobs"]["alpha"]["desired"] == 0.9
+    assert patch(client, {"alpha": 2}, dry_run=1).status_code == 422
+
+
+def test_a_patch_that_changes_nothing_is_no_command(client: Any, view: Any) -> None:
+    answer = patch(client, {"alpha": 0.9})
+    assert (answer.status_code, answer.json()["changed"]) == (200, {})
+    assert not view.link.messages
+
+
+def test_policies_that_cannot_be_switched_to(client: Any) -> None:
+    answer = patch(client, {"policy": "fae"})
+    assert answer.status_code == 409
+    assert "arranges the stream" in answer.json()["detail"]
+    assert patch(client, {"policy": "hotline"}).status_code == 200
+    assert client.get("/api/v1/status").json()["policy"] == "hotline"
+
+
+def test_202_then_applied(client: Any, view: Any, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Link.reply, "__defaults__", (0.05,))
+    view.link.answers = lambda message: None
+    answer = patch(client, {"alpha": 0.8})
+    assert (answer.status_code, answer.json()["applied_at_step"]) == (202, None)
+    shown = client.get(URL).json()
+    assert shown["pending"]
+    assert (shown["knobs"]["alpha"]["desired"], shown["knobs"]["alpha"]["effective"]) == (0.8, 0.9)
+    view.link.take({**run.answer(view.link.messages[-1]), "step": 60})
+    shown = client.get(URL).json()
+    assert not shown["pending"]
+    assert (shown["knobs"]["alpha"]["effective"], shown["effective_since_step"]) == (0.8, 60)
+
+
+def test_what_the_trainer_refuses_is_not_desired(client: Any, view: Any) -> None:
+    before = client.get(URL).headers["etag"]
+    view.link.answers = lambda message: {"id": message["id"], "status": 409, "error": "not now"}
+    answer = patch(client, {"alpha": 0.8})
+    assert (answer.status_code, answer.json()["detail"]) == (409, "not now")
+    assert client.get(URL).headers["etag"] == before
+
+
+def test_a_finished_run_takes_no_changes(finished: Any) -> None:
+    assert patch(finished, {"alpha": 0.8}).status_code == 409
+
+
+def test_schema(client: Any) -> None:
+    schema = client.get(f"{URL}/schema").json()
+    assert schema["properties"]["policy"]["enum"] == ["hotline", "slipstream"]
+    assert schema["additionalProperties"] is False
+
+
+def test_what_is_told_does_not_undo_what_is_under_way() -> None:
+    """The trainer told its values before it had seen a change; the change stays desired, in order, until answered."""
+    knobs = KnobState({"a": 1, "b": 1}, {"a": 1, "b": 1})
+    knobs.ask(1, {"a": 2})
+    knobs.ask(2, {"a": 3})
+    knobs.told({"desired": {"a": 1, "b": 5}, "effective": {"a": 1, "b": 5}, "step": 7})
+    assert knobs.desired == {"a": 3, "b": 5}
+    knobs.answered({"id": 1, "step": 8})
+    assert (knobs.desired, knobs.effective) == ({"a": 3, "b": 5}, {"a": 2, "b": 5})
+    knobs.answered({"id": 2, "status": 422, "error": "no"})
+    assert (knobs.desired, knobs.effective_since_step) == ({"a": 2, "b": 5}, 8)
+
+
+def test_no_update_is_lost(view: Any) -> None:
+    """Many clients add to one knob, reading and writing as they like; the trainer answers late."""
+    from httpx2 import ASGITransport, AsyncClient
+
+    from adaptive_rec.service.app import create_app
+    from adaptive_rec.service.security import Limits, Security
+
+    limits = Limits(reads_per_second=1e6, reads_burst=1e6, writes_per_second=1e6, writes_burst=1e6)
+    app = create_app(view, Security("c", "r", "127.0.0.1", 8470, ("127.0.0.1",), limits))
+    clients, rounds = 8, 10
+
+    async def add_up(http: AsyncClient) -> None:
+        for _ in range(rounds):
+            status = 412
+            while status == 412:
+                seen = await http.get(URL)
+                new = seen.json()["knobs"]["reclassify_every"]["desired"] + 1
+                answer = await http.patch(
+                    URL, json={"reclassify_every": new}, headers={"If-Match": seen.headers["etag"]}
+                )
+                status = answer.status_code
+            assert status == 200
+
+    async def all_at_once() -> None:
+        headers = {"Authorization": "Bearer c"}
+        async with AsyncClient(transport=ASGITransport(app), base_url="http://127.0.0.1:8470", headers=headers) as http:
+            await asyncio.gather(*(add_up(http) for _ in range(clients)))
+
+    asyncio.run(all_at_once())
+    assert view.knobs.desired["reclassify_every"] == 100 + clients * rounds
+    assert view.link.run.knobs["reclassify_every"] == 100 + clients * rounds

@@ -1,0 +1,160 @@
+"""Placement over HTTP against a twin that looks at one row at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from adaptive_rec.kernels.reference_sketch import sketch_estimate
+
+TABLES = [0, 1, 2]
+Rows = list[dict[str, Any]]
+
+
+def truth(run: Any, table: int) -> Rows:
+    """Every row of a table as it should be told, found one by one."""
+    return [true_row(run.placement, run.tables[table], id) for id in range(run.tables[table]["rows"])]
+
+
+def true_row(placement: Any, table: dict[str, Any], id: int) -> dict[str, Any]:
+    row, tier = table["first_row"] + id, placement.tiers[table["pool"]]
+    slot = int(placement.slot_of_row[row])
+    if slot < 0:
+        cell = np.zeros(1, dtype=np.uint32)
+        sketch_estimate(placement.counters, np.array([row]), placement.seeds, cell)
+        return {"id": id, "class": "cold", "slot": None, "estimate": cell[0] / placement.unit, "movement": None}
+    movement = float(tier.movement_H[slot])
+    return {
+        "id": id,
+        "class": "stale" if tier.stale_H[slot] else "hot",
+        "slot": slot,
+        "estimate": float(tier.estimate_H[slot]),
+        "movement": movement if np.isfinite(movement) else None,
+    }
+
+
+def walk(client: Any, table: int, limit: int, **query: Any) -> Rows:
+    """All pages."""
+    rows: Rows = []
+    cursor: dict[str, str] = {}
+    for _ in range(5000):
+        page = client.get(f"/api/v1/placement/{table}", params={"limit": limit, **query, **cursor}).json()
+        rows += page["rows"]
+        assert len(page["rows"]) == limit or page["cursor"] is None
+        if page["cursor"] is None:
+            return rows
+        cursor = {"cursor": page["cursor"]}
+    raise AssertionError("the pages have no end")
+
+
+@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("wanted", ["hot", "stale", "cold"])
+def test_pages_by_id(client: Any, run: Any, table: int, wanted: str) -> None:
+    classes = {"hot": ("hot", "stale")}.get(wanted, (wanted,))
+    expected = [row for row in truth(run, table) if row["class"] in classes]
+    assert expected
+    for limit in (37, 1000):
+        assert walk(client, table, limit, **{"class": wanted}) == expected
+
+
+@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("wanted", ["hot", "stale"])
+@pytest.mark.parametrize("limit", [1, 7, 1000])
+def test_pages_by_estimate(client: Any, run: Any, table: int, wanted: str, limit: int) -> None:
+    classes = {"hot": ("hot", "stale")}.get(wanted, (wanted,))
+    rows = [row for row in truth(run, table) if row["class"] in classes]
+    expected = sorted(rows, key=lambda row: (-row["estimate"], row["id"]))
+    assert walk(client, table, limit, sort="estimate", **{"class": wanted}) == expected
+
+
+def test_single_rows_and_many_at_once(client: Any, run: Any) -> None:
+    expected = truth(run, 0)
+    for id in (0, 1, 500, 999):
+        row = client.get(f"/api/v1/placement/0/rows/{id}").json()
+        assert {key: row[key] for key in expected[id]} == expected[id]
+        assert (row["index"], row["table"]) == (0, "C1")
+    ids = [999, 3, 3, 0]
+    answer = client.post("/api/v1/placement/query", json={"table": "C1", "ids": ids}).json()
+    assert answer["rows"] == [expected[id] for id in ids]
+    assert client.post("/api/v1/placement/query", json={"table": 0, "ids": [3.0]}).json()["rows"] == [expected[3]]
+    assert client.post("/api/v1/placement/query", json={"table": 1, "ids": []}).json()["rows"] == []
+
+
+def test_last_change_of_a_row(client: Any, run: Any) -> None:
+    p = run.placement
+    slot = int(np.flatnonzero((p.tiers[0].row_of_slot_H >= 0) & (p.tiers[0].row_of_slot_H < 1000))[0])
+    row = int(p.tiers[0].row_of_slot_H[slot])
+    before = "stale" if p.tiers[0].stale_H[slot] else "hot"
+    assert client.get(f"/api/v1/placement/0/rows/{row}").json()["last_change"]["to"] in ("hot", "stale")
+    p.tiers[0].row_of_slot_H[slot], p.slot_of_row[row] = -1, -1
+    p.tiers[0].stale_H[slot] = False
+    run.writer.write_placement(437, 6, p.slot_of_row, p.tiers, (p.counters, p.seeds, p.unit))
+    told = client.get(f"/api/v1/placement/0/rows/{row}").json()
+    assert (told["class"], told["slot"]) == ("cold", None)
+    assert told["last_change"] == {"step": 437, "from": before, "to": "cold"}
+    never = next(r["id"] for r in truth(run, 0) if r["class"] == "cold" and r["id"] != row)
+    assert client.get(f"/api/v1/placement/0/rows/{never}").json()["last_change"] is None
+
+
+def test_tables_by_index_and_by_name(client: Any) -> None:
+    for index, name in enumerate(["C1", "C2", "<img onerror=x>"]):
+        by_name = client.get(f"/api/v1/placement/{name}")
+        assert by_name.json() == client.get(f"/api/v1/placement/{index}").json()
+        assert (by_name.json()["index"], by_name.json()["table"]) == (index, name)
+
+
+def test_overview_adds_up(client: Any, run: Any) -> None:
+    answer = client.get("/api/v1/placement").json()
+    for index, table in enumerate(answer["tables"]):
+        rows = truth(run, index)
+        assert table["rows"] == len(rows) == table["hot"] + table["cold"]
+        assert table["stale"] == sum(row["class"] == "stale" for row in rows)
+        assert table["cold"] == sum(row["class"] == "cold" for row in rows)
+        assert table["device_bytes"] == table["hot"] * run.tables[index]["row_bytes"]
+        assert table["hot_lookup_ratio"] == 0.8
+    assert answer["device_bytes"] == sum(table["device_bytes"] for table in answer["tables"])
+    assert answer["budget_bytes"] == run.knobs["hot_budget_bytes"]
+
+
+@pytest.mark.parametrize(
+    "cursor",
+    ["", "x", "####", "bnVsbA", "W10", "WyJob3QiLCAiaWQiLCBbMV1d", "\udcff", "é", "A" * 200, "W1tbW1tbW1tbW1tbW1tb"],
+)
+def test_cursors_are_taken_only_where_they_came_from(client: Any, cursor: str) -> None:
+    answer = client.get("/api/v1/placement/0", params={"cursor": cursor.encode("utf-8", "replace").decode()})
+    assert answer.status_code == 422
+    real = client.get("/api/v1/placement/0", params={"limit": 1}).json()["cursor"]
+    assert client.get("/api/v1/placement/0", params={"cursor": real}).status_code == 200
+    for other in ({"sort": "estimate"}, {"class": "cold"}):
+        assert client.get("/api/v1/placement/0", params={"cursor": real, **other}).status_code == 422
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        ({"table": 0, "ids": [1000]}, 422),
+        ({"table": 0, "ids": [-1]}, 422),
+        ({"table": 0, "ids": [True]}, 422),
+        ({"table": 0, "ids": [1.5]}, 422),
+        ({"table": 0, "ids": ["1"]}, 422),
+        ({"table": True, "ids": [1]}, 422),
+        ({"table": 0, "ids": list(range(1000)) * 5}, 422),
+        ({"table": 9, "ids": [1]}, 404),
+        ({"table": "C9", "ids": [1]}, 404),
+        ({"table": 0}, 422),
+        ([], 422),
+    ],
+)
+def test_wrong_queries(client: Any, body: Any, status: int) -> None:
+    assert client.post("/api/v1/placement/query", json=body).status_code == status
+
+
+def test_a_placement_that_never_holds_still_is_503(client: Any, run: Any, view: Any, monkeypatch: Any) -> None:
+    keep = view._reader.placement
+    monkeypatch.setattr(view._reader, "placement", lambda read: keep(read, deadline_seconds=0.05))
+    with run.writer._changing("placement_number"):
+        answer = client.get("/api/v1/placement/0")
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
+    assert client.get("/api/v1/placement/0").status_code == 200

@@ -1,0 +1,83 @@
+"""The sidecar as a process of its own: what it takes from the link, and when it ends."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from typing import Any
+
+
+def ready(sidecar: Any) -> None:
+    """The listener is open before the process runs, so a request simply waits for it."""
+    assert sidecar.http.get("/readyz").status_code == 200
+
+
+def test_knobs_through_the_link(sidecar: Any) -> None:
+    seen = sidecar.http.get("/api/v1/knobs")
+    answer = sidecar.http.patch("/api/v1/knobs", json={"alpha": 0.8}, headers={"If-Match": seen.headers["etag"]})
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["effective"]["alpha"] == 0.8
+    elsewhere = {**sidecar.run.knobs, "decay": 0.1}
+    sidecar.say({"knobs": {"desired": elsewhere, "effective": sidecar.run.knobs, "step": 50}})
+    end = time.monotonic() + 5
+    while sidecar.http.get("/api/v1/knobs").json()["knobs"]["decay"]["desired"] != 0.1:
+        assert time.monotonic() < end
+    assert sidecar.http.get("/api/v1/knobs").json()["pending"]
+
+
+def test_a_late_answer_is_202_first(sidecar: Any) -> None:
+    ready(sidecar)
+    sidecar.delay = 3.0
+    begun = time.monotonic()
+    answer = sidecar.http.post("/api/v1/control/pause")
+    assert (answer.status_code, answer.json()) == (202, {"command": "pause", "step": None})
+    assert 1.9 < time.monotonic() - begun < 2.9
+    sidecar.delay = 0.0
+    time.sleep(1.2)  # the late answer comes and harms nothing
+    assert sidecar.http.post("/api/v1/control/resume").status_code == 200
+
+
+def test_it_ends_with_the_link_even_while_streams_are_open(sidecar: Any) -> None:
+    with sidecar.http.stream("GET", "/api/v1/stream") as stream:
+        assert next(stream.iter_raw())
+        begun = time.monotonic()
+        errors = sidecar.end()
+        assert time.monotonic() - begun < 2
+    assert sidecar.process.returncode == 0
+    assert "Traceback" not in errors
+    assert "c" * 43 not in errors
+
+
+def test_sigterm_ends_it_and_ctrl_c_does_not(sidecar: Any) -> None:
+    ready(sidecar)
+    sidecar.process.send_signal(signal.SIGINT)
+    time.sleep(0.2)
+    ready(sidecar)
+    sidecar.process.send_signal(signal.SIGTERM)
+    assert sidecar.process.wait(timeout=5) == 0
+
+
+def test_it_is_nice_and_loads_no_trainer(sidecar: Any) -> None:
+    ready(sidecar)
+    stat = open(f"/proc/{sidecar.process.pid}/stat").read().rpartition(")")[2].split()
+    assert int(stat[16]) == 19
+    maps = open(f"/proc/{sidecar.process.pid}/maps").read()
+    assert "numpy" in maps
+    assert "torch" not in maps
+
+
+def test_its_answers_do_not_tell_what_serves_them(sidecar: Any) -> None:
+    assert "server" not in sidecar.http.get("/livez").headers
+
+
+def test_a_trainer_that_dies_before_the_first_line_leaves_nothing(sidecar: Any) -> None:
+
+    ours, theirs = socket.socketpair()
+    command = [sys.executable, "-m", "adaptive_rec.service", "--link", str(theirs.fileno())]
+    process = subprocess.Popen(command, pass_fds=[theirs.fileno()])
+    theirs.close()
+    ours.close()
+    assert process.wait(timeout=10) == 0

@@ -1,0 +1,189 @@
+"""The routes that tell how a run is doing, and what every error looks like."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from adaptive_rec.service import control_api, schemas
+from adaptive_rec.service.app import create_app
+from adaptive_rec.service.documented import Problem
+
+MODELS = {
+    "/livez": schemas.Health,
+    "/readyz": schemas.Health,
+    "/version": schemas.Version,
+    "/api/v1/status": schemas.Status,
+    "/api/v1/stats": schemas.Stats,
+    "/api/v1/stats/history": schemas.StatsHistory,
+    "/api/v1/events": schemas.Events,
+    "/api/v1/placement": schemas.Placement,
+    "/api/v1/placement/0": schemas.PlacementPage,
+    "/api/v1/placement/0?class=cold": schemas.PlacementPage,
+    "/api/v1/placement/C1/rows/7": schemas.RowDetail,
+    "/api/v1/knobs": schemas.KnobList,
+}
+
+
+@pytest.mark.parametrize("path", MODELS)
+def test_answers_are_as_described(client: Any, run: Any, path: str) -> None:
+    run.event("warning", "look")
+    run.append("metrics.jsonl", {"event": "evaluation", "step": 40, "auc": 0.7, "logloss": None})
+    answer = client.get(path)
+    assert answer.status_code == 200, answer.text
+    described = MODELS[path].model_validate(answer.json())
+    assert set(answer.json()) == {field.alias or name for name, field in type(described).model_fields.items()}
+
+
+FINISHED_409 = {"/api/v1/placement/0", "/api/v1/placement/0?class=cold", "/api/v1/placement/C1/rows/7"}
+
+
+@pytest.mark.parametrize("path", MODELS)
+def test_a_finished_run_answers_from_its_files(finished: Any, path: str) -> None:
+    answer = finished.get(path)
+    assert answer.status_code == (409 if path in FINISHED_409 else 200), answer.text
+    if answer.status_code == 200:
+        MODELS[path].model_validate(answer.json())
+
+
+def test_status_tells_pace_and_time_left(client: Any, run: Any) -> None:
+    status = client.get("/api/v1/status").json()
+    assert status["steps_per_second"] == pytest.approx(50)
+    assert status["eta_seconds"] == pytest.approx((1000 - 40) / 50)
+    assert (status["phase"], status["step"], status["samples_seen"]) == ("training", 40, 40 * 512)
+    assert status["run"]["started"] == "2026-02-02T02:40:00+00:00"
+    assert 0 <= status["last_step_age_seconds"] < 30
+    run.writer.pulse(47)
+    assert client.get("/api/v1/status").json()["step"] == 47
+    run.report(60, phase="paused")
+    assert client.get("/api/v1/status").json()["eta_seconds"] is None
+
+
+def test_nothing_is_known_before_the_first_step(client: Any, run: Any) -> None:
+    run.board("starting", None)
+    assert client.get("/readyz").status_code == 503
+    assert client.get("/livez").status_code == 200
+    for path in ("status", "stats", "placement"):
+        answer = client.get(f"/api/v1/{path}")
+        assert answer.status_code == 200
+        MODELS[f"/api/v1/{path}"].model_validate(answer.json())
+    assert client.get("/metrics").status_code == 200
+
+
+def test_livez_turns_red_when_steps_stop_coming(client: Any, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert client.get("/livez").status_code == 200
+    later = time.time() + 301
+    monkeypatch.setattr(control_api.time, "time", lambda: later)
+    assert client.get("/livez").status_code == 503
+    run.board("paused", run.snapshot(40))
+    later = time.time() + 301
+    assert client.get("/livez").status_code == 200
+
+
+def test_finished_status(finished: Any) -> None:
+    status = finished.get("/api/v1/status").json()
+    assert (status["live"], status["phase"], status["step"]) == (False, "finished", 40)
+    assert status["eta_seconds"] is None
+    knobs = finished.get("/api/v1/knobs").json()
+    assert knobs["knobs"]["alpha"]["effective"] == 0.8  # as last changed, not as configured
+    assert knobs["effective_since_step"] == 40
+
+
+@pytest.mark.parametrize("command", ["pause", "resume", "stop", "reclassify", "checkpoint"])
+def test_commands_reach_the_trainer(client: Any, view: Any, finished: Any, command: str) -> None:
+    answer = client.post(f"/api/v1/control/{command}")
+    assert answer.status_code == 200
+    assert answer.json()["command"] == command
+    assert answer.json()["step"] == 40
+    assert [message["command"] for message in view.link.messages] == [command]
+    assert ("checkpoint" in answer.json()) == (command == "checkpoint")
+    over = finished.post(f"/api/v1/control/{command}")
+    assert over.status_code == 409
+
+
+def test_commands_may_take_longer_than_the_client_waits_or_fail(
+    client: Any, view: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    view.link.answers = lambda message: {"id": message["id"], "status": 507, "error": "no space left"}
+    answer = client.post("/api/v1/control/checkpoint")
+    assert (answer.status_code, answer.json()["detail"]) == (507, "no space left")
+    monkeypatch.setattr("adaptive_rec.service.link.Link.reply.__defaults__", (0.05,))
+    view.link.answers = lambda message: None
+    answer = client.post("/api/v1/control/checkpoint")
+    assert (answer.status_code, answer.json()) == (202, {"command": "checkpoint", "step": None})
+
+
+ERRORS = [
+    ("GET", "/nowhere", 404),
+    ("GET", "/api/v1/placement/C9", 404),
+    ("GET", "/api/v1/placement/3", 404),
+    ("GET", "/api/v1/placement/-1", 404),
+    ("GET", "/api/v1/placement/0/rows/1000", 404),
+    ("GET", "/api/v1/placement/0/rows/-1", 422),
+    ("GET", "/api/v1/placement/0/rows/x", 422),
+    ("GET", "/api/v1/placement/0?limit=1001", 422),
+    ("GET", "/api/v1/placement/0?class=warm", 422),
+    ("GET", "/api/v1/placement/0?class=cold&sort=estimate", 422),
+    ("GET", "/api/v1/stats/history?since=x", 422),
+    ("GET", "/api/v1/events?limit=0", 422),
+    ("GET", "/api/v1/stream?hz=11", 422),
+    ("POST", "/api/v1/control/explode", 422),
+    ("PUT", "/api/v1/knobs", 405),
+    ("GET", "/assets/../app.py", 404),
+    ("GET", "/assets/%2e%2e/app.py", 404),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "status"), ERRORS)
+def test_every_error_is_a_problem(client: Any, method: str, path: str, status: int) -> None:
+    answer = client.request(method, path)
+    assert answer.status_code == status
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert answer.json()["status"] == status
+    Problem.model_validate(answer.json())
+
+
+def test_405_names_all_methods_of_the_path(client: Any) -> None:
+    assert client.put("/api/v1/knobs").headers["allow"] == "GET, PATCH"
+    assert client.get("/api/v1/control/pause").headers["allow"] == "POST"
+    assert client.put("/api/v1/placement/query").headers["allow"] == "POST"
+    assert client.put("/api/v1/placement/0").headers["allow"] == "GET"
+
+
+def test_a_mistake_is_a_500_that_tells_nothing(view: Any, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise RuntimeError("secret")
+
+    monkeypatch.setattr(view, "refresh", fail)
+    quiet = TestClient(client.app, client.base_url, headers=client.headers, raise_server_exceptions=False)
+    answer = quiet.get("/api/v1/status")
+    assert answer.status_code == 500
+    assert answer.headers["content-type"] == "application/problem+json"
+    assert "secret" not in answer.text
+
+
+def test_dashboard_files_come_from_memory(
+    tmp_path: Any, view: Any, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from adaptive_rec.service import dashboard_files
+
+    folder = tmp_path / "files"
+    (folder / "vendor").mkdir(parents=True)
+    (folder / "index.html").write_text("<p>hello")
+    (folder / "vendor" / "plot.js").write_text("1")
+    (folder / "notes.py").write_text("no")
+    routes = dashboard_files.router(folder)
+    monkeypatch.setattr(dashboard_files, "router", lambda: routes)
+    app = create_app(view, client.security)
+    client = TestClient(app, client.base_url, headers=client.headers)
+    (folder / "index.html").unlink()  # read once
+    page = client.get("/")
+    assert (page.text, page.headers["content-type"]) == ("<p>hello", "text/html; charset=utf-8")
+    assert page.headers["cache-control"] == "no-cache"
+    assert client.get("/", headers={"If-None-Match": page.headers["etag"]}).status_code == 304
+    assert client.get("/assets/vendor/plot.js").headers["content-type"].startswith("text/javascript")
+    assert client.get("/assets/notes.py").status_code == 404
+    assert client.get("/assets/../index.html").status_code == 404

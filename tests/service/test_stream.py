@@ -1,0 +1,124 @@
+"""The live stream: the newest snapshot, a bounded number of clients, and slots that always come back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import time
+from typing import Any
+
+import pytest
+
+from adaptive_rec.service.stream import Slots, Stream, messages
+
+CONTROL = b"c" * 43
+
+
+def data(message: bytes) -> Any:
+    return json.loads(next(line[6:] for line in message.decode().splitlines() if line.startswith("data: ")))
+
+
+def test_messages_come_when_something_has_changed(view: Any, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    message = messages(view, "read")
+    first = message()
+    assert first.startswith(b"event: snapshot\n")
+    assert b"\nretry: 1000\n" in first
+    assert b"\nid: 40\n" in first
+    assert set(data(first)) == {"status", "stats", "last_event_id", "knobs_etag"}
+    assert message() == b""
+    run.report(60)
+    run.report(80)
+    assert data(message())["stats"]["step"] == 80  # only the newest
+    assert message() == b""
+    run.event("warning", "look")
+    assert data(message())["last_event_id"] == 1
+    before = data(first)["knobs_etag"]
+    view.knobs.told({"desired": {**run.knobs, "alpha": 0.8}, "effective": run.knobs, "step": 80})
+    assert data(message())["knobs_etag"] != before
+    now = time.monotonic()
+    monkeypatch.setattr("adaptive_rec.service.stream.time.monotonic", lambda: now + 11)
+    assert message() == b": nothing new\n\n"
+
+
+def serve(response: Stream, receive: Any, send: Any) -> Any:
+    return response({"type": "http"}, receive, send)
+
+
+async def never() -> Any:
+    await asyncio.Event().wait()
+
+
+def test_a_slot_comes_back_however_a_stream_ends() -> None:
+    async def all_endings() -> None:
+        slots = Slots(4)
+        stream = Stream(slots, lambda: b": x\n\n", 0.001)
+        sent: list[Any] = []
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        async def stuck(message: Any) -> None:
+            if message["type"] == "http.response.body":
+                await asyncio.Event().wait()
+
+        async def broken(message: Any) -> None:
+            raise OSError("gone")
+
+        async def leave() -> Any:
+            await asyncio.sleep(0.02)
+            return {"type": "http.disconnect"}
+
+        await asyncio.wait_for(serve(stream, leave, send), 5)
+        assert slots.taken == 0
+        assert len(sent) > 2
+        for ending in (serve(stream, never, stuck), serve(stream, never, send)):
+            task = asyncio.create_task(ending)
+            await asyncio.sleep(0.01)
+            assert slots.taken == 1
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert slots.taken == 0
+        with pytest.raises(OSError, match="gone"):
+            await serve(stream, never, broken)
+        assert slots.taken == 0
+        failing = Stream(slots, lambda: 1 // 0, 0.001)  # type: ignore[arg-type, return-value]
+        with pytest.raises(ZeroDivisionError):
+            await serve(failing, never, send)
+        assert slots.taken == 0
+
+    asyncio.run(all_endings())
+
+
+def open_stream(port: int) -> socket.socket:
+    """A client with a small buffer that has read no more than the first bytes."""
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+    client.connect(("127.0.0.1", port))
+    request = b"GET /api/v1/stream?hz=10 HTTP/1.1\r\nHost: 127.0.0.1:%d\r\nAuthorization: Bearer %s\r\n\r\n"
+    client.sendall(request % (port, CONTROL))
+    client.settimeout(10)
+    return client
+
+
+def test_sixteen_streams_and_no_more(sidecar: Any) -> None:
+    clients = [open_stream(sidecar.port) for _ in range(16)]
+    assert all(client.recv(15) == b"HTTP/1.1 200 OK" for client in clients)
+    refused = sidecar.http.get("/api/v1/stream")
+    assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
+    assert refused.headers["content-type"] == "application/problem+json"
+    for number in range(50):  # they read nothing while much is said
+        sidecar.run.report(60 + number)
+        time.sleep(0.01)
+    for client in clients:
+        client.close()
+    end = time.monotonic() + 3
+    while True:
+        client = open_stream(sidecar.port)
+        answered = client.recv(15)
+        client.close()
+        if answered == b"HTTP/1.1 200 OK":
+            break
+        assert time.monotonic() < end
+        time.sleep(0.1)

@@ -1,0 +1,266 @@
+"""How trainer and sidecar live and die together: nobody waits, nobody stays behind, nothing asked for is lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from .conftest import Job, alive, children, wait_for
+
+Start = Callable[..., Job]
+
+
+def patch(client: httpx2.Client, **changes: Any) -> httpx2.Response:
+    """A knob changed as a client does it: whatever goes wrong on the way, until it is answered."""
+    while True:
+        try:
+            etag = client.get("/api/v1/knobs").headers["etag"]
+            response = client.patch("/api/v1/knobs", json=changes, headers={"If-Match": etag})
+        except httpx2.TransportError:
+            continue
+        if response.status_code not in (412, 429):
+            return response
+
+
+def is_back(job: Job, before: int) -> bool:
+    return job.sidecar() not in (None, before) and job.answers()
+
+
+def test_killing_the_sidecar_loses_no_step_and_no_knob(start: Start) -> None:
+    job = start()
+    asked, steps = 0, []
+    with job.client() as client:
+        for kill in range(20 if os.environ.get("ADAPTIVE_REC_LONG") else 6):
+            asked = 100 + kill
+            response = patch(client, min_probe_touches=asked)
+            assert response.status_code in (200, 202)
+            before = job.sidecar()
+            assert before is not None
+            os.kill(before, signal.SIGKILL)
+            back = wait_for(partial(is_back, job, before), 15)
+            assert back < 5
+            knob = client.get("/api/v1/knobs").json()["knobs"]["min_probe_touches"]
+            assert (knob["desired"], knob["effective"]) == (asked, asked)
+            steps.append(client.get("/api/v1/status").json()["step"])
+    assert steps == sorted(steps)
+    job.process.terminate()
+    assert job.process.wait(20) == 143
+    metrics = [json.loads(line) for line in (job.out / "metrics.jsonl").read_text().splitlines()]
+    snapshots = [line["step"] for line in metrics if line["event"] == "snapshot"]
+    assert snapshots[:-1] == list(range(20, 20 * len(snapshots), 20)), "every step was reported"
+    assert [event["details"]["changed"]["min_probe_touches"]["new"] for event in job.events("knobs")] == [
+        100 + kill for kill in range(asked - 99)
+    ]
+    assert len(job.events("sidecar")) == asked - 99
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_ends_the_run_in_good_order_with_streams_open(start: Start, number: int, code: int) -> None:
+    job = start()
+    sidecar = job.sidecar()
+    assert sidecar is not None
+    with ExitStack() as stack:
+        for _ in range(16):
+            client = stack.enter_context(job.client())
+            response = stack.enter_context(client.stream("GET", "/api/v1/stream?hz=10"))
+            assert response.status_code == 200
+            assert "snapshot" in next(response.iter_text())
+        began = time.monotonic()
+        os.kill(job.process.pid, number)
+        assert job.process.wait(20) == code
+        seconds = time.monotonic() - began
+    assert seconds < 5
+    assert list((job.out / "checkpoints").glob("step-*/checkpoint.json")), "the final checkpoint was written"
+    summary = json.loads((job.out / "summary.json").read_text())
+    assert summary["eval"] is None, "scoring is left out when there is no time"
+    assert not alive(sidecar)
+    assert not job.runtime_file.exists()
+    assert not Path(job.about["socket"]).exists()
+    with pytest.raises(httpx2.TransportError), job.client() as client:
+        client.get("/livez")
+
+
+def test_a_second_signal_ends_everything_at_once(start: Start) -> None:
+    job = start("--set=data.table_rows=[3000000, 40, 9]", "--set=data.max_table_rows=3000000")  # slow to write
+    sidecar = job.sidecar()
+    os.kill(job.process.pid, signal.SIGTERM)
+    time.sleep(0.05)
+    began = time.monotonic()
+    os.kill(job.process.pid, signal.SIGTERM)
+    assert job.process.wait(10) == 143
+    assert time.monotonic() - began < 1
+    assert sidecar is not None
+    wait_for(lambda: not alive(sidecar), 3)
+
+
+def test_a_killed_trainer_leaves_no_process_behind(start: Start) -> None:
+    job = start()
+    sidecar = job.sidecar()
+    job.process.kill()
+    assert sidecar is not None
+    assert wait_for(lambda: not alive(sidecar), 5) < 3
+    job.process.wait()
+    assert children(os.getpid()) == [] or sidecar not in children(os.getpid())
+
+
+def test_a_sidecar_that_hangs_does_not_hold_up_training(start: Start) -> None:
+    job = start()
+    sidecar = job.sidecar()
+    assert sidecar is not None
+    os.kill(sidecar, signal.SIGSTOP)
+    try:
+        before = len((job.out / "metrics.jsonl").read_text().splitlines())
+        wait_for(lambda: len((job.out / "metrics.jsonl").read_text().splitlines()) > before + 3, 20)
+        began = time.monotonic()
+        job.process.terminate()
+        assert job.process.wait(20) == 143
+        assert time.monotonic() - began < 5
+    finally:
+        if alive(sidecar):
+            os.kill(sidecar, signal.SIGCONT)
+    wait_for(lambda: not alive(sidecar), 5)
+
+
+def test_where_the_port_is_taken_the_next_free_one_is_said(start: Start) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        job = start(f"--port={port}")
+        served = int(job.about["url"].rpartition(":")[2])
+        assert port < served < port + 50
+        assert re.search(rf"port {port} is taken.*{served}", job.log.read_text())
+
+
+def test_only_loopback_is_listened_on(start: Start) -> None:
+    job = start()
+    inodes = set()
+    for pid in (job.process.pid, job.sidecar()):
+        for link in Path(f"/proc/{pid}/fd").iterdir():
+            try:
+                found = re.fullmatch(r"socket:\[(\d+)\]", os.readlink(link))
+            except OSError:
+                continue
+            inodes |= {found[1]} if found else set()
+    listening = []
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A" and fields[9] in inodes:
+                listening.append(fields[1].split(":")[0])
+    assert listening == ["0100007F"]
+
+
+def test_the_token_is_nowhere_but_in_the_runtime_file(start: Start, tmp_path: Path) -> None:
+    job = start()
+    token, read_token = job.about["control_token"], job.about["read_token"]
+    with job.client() as client:
+        for path in (
+            "/metrics",
+            "/api/v1/status",
+            "/api/v1/nothing",
+            "/api/v1/openapi.json",
+            "/api/v1/events",
+            f"/{token}",
+        ):
+            assert token not in client.get(path).text
+        assert client.post("/api/v1/control/pause").status_code == 200
+        assert client.post("/api/v1/control/resume").status_code == 200
+        client.get("/api/v1/status", headers={"Authorization": "Bearer wrong"})
+        sidecar = job.sidecar()
+        for pid in (job.process.pid, sidecar):
+            for name in ("cmdline", "environ"):
+                content = Path(f"/proc/{pid}/{name}").read_bytes()
+                assert token.encode() not in content
+                assert read_token.encode() not in content
+    job.process.terminate()
+    job.process.wait(20)
+    for path in tmp_path.rglob("*"):
+        if path.is_file():
+            content = path.read_bytes()
+            assert token.encode() not in content, path
+            assert read_token.encode() not in content, path
+
+
+def test_the_sidecar_is_nice_and_the_trainer_is_not(start: Start) -> None:
+    job = start()
+    sidecar = job.sidecar()
+    assert sidecar is not None
+    assert os.getpriority(os.PRIO_PROCESS, sidecar) == 19
+    assert os.getpriority(os.PRIO_PROCESS, job.process.pid) == os.getpriority(os.PRIO_PROCESS, 0)
+
+
+def test_systemd_is_told_of_readiness_life_and_the_end(start: Start, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+        systemd.bind(str(tmp_path / "notify"))
+        heard: list[str] = []
+
+        def listen() -> None:
+            systemd.settimeout(0.2)
+            while not done.is_set():
+                try:
+                    heard.append(systemd.recv(4096).decode())
+                except TimeoutError:
+                    continue
+
+        done = threading.Event()
+        thread = threading.Thread(target=listen)
+        thread.start()
+        job = start(environment={"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "400000"})
+        with job.client() as client:
+            client.post("/api/v1/control/pause").raise_for_status()
+            paused_at = heard.count("WATCHDOG=1")
+            time.sleep(1)
+            assert heard.count("WATCHDOG=1") >= paused_at + 3, "a paused run is well"
+        job.process.terminate()
+        job.process.wait(20)
+        time.sleep(0.3)
+        done.set()
+        thread.join()
+    assert heard[0].startswith("READY=1")
+    assert heard[-1] == "STOPPING=1"
+    assert heard.count("WATCHDOG=1") > 3
+    assert sum("READY=1" in message for message in heard) == 1, "the sidecar says nothing to systemd"
+
+
+def test_a_run_lingers_until_it_is_told_to_go(start: Start) -> None:
+    job = start("--linger", "--steps=200")
+    with job.client() as client:
+        wait_for(lambda: client.get("/api/v1/status").json()["phase"] == "finished", 30)
+        assert client.get("/api/v1/status").json()["step"] == 200
+        assert client.get("/api/v1/placement").json()["tables"][0]["hot"] > 0
+        assert client.post("/api/v1/control/pause").status_code == 409
+        assert patch(client, alpha=0.5).status_code == 409
+        assert client.post("/api/v1/control/stop").status_code == 200
+    assert job.process.wait(10) == 0
+
+
+def test_training_goes_on_without_the_web_framework(tmp_path: Path) -> None:
+    """As if fastapi were not installed: said, and that is all."""
+    hidden = tmp_path / "sitecustomize.py"
+    hidden.write_text("import sys\nsys.modules['fastapi'] = None\n")
+    command = [sys.executable, "-m", "adaptive_rec", "train", "tiny", "--steps=20", f"--out={tmp_path / 'run'}"]
+    done = subprocess.run(
+        command,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "fastapi" in done.stdout + done.stderr
+    assert (tmp_path / "run" / "summary.json").exists()

@@ -1,0 +1,327 @@
+"""A run that is steered: paused, sent on, stopped, given another policy, and made again from its journal."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from adaptive_rec.assemble import assemble
+from adaptive_rec.config import load_config
+from adaptive_rec.embedding.streams import LateStreams
+from adaptive_rec.errors import AdaptiveRecError, ConfigError, ConflictError, DataError
+from adaptive_rec.mailbox import Command
+from adaptive_rec.policy import Policy
+from adaptive_rec.run import TrainingRun
+from adaptive_rec.runtime import Runtime
+from adaptive_rec.telemetry import Event, Snapshot
+
+TINY = [
+    "knobs.policy=hotline", "run.split=always", "run.device=cpu", "run.threads=1", "run.precision=float64", "run.batch_size=32",
+    "run.steps=60", "data.table_rows=[60, 40, 9]", "data.dense_features=2", "data.synthetic.samples=4000",
+    "data.synthetic.test_samples=64", "data.synthetic.head_ratio=0.1", "model.embedding_dim=4", "model.bottom_mlp=[8]",
+    "model.top_mlp=[8]", "optimizer.embedding=sgd", "optimizer.dense=SGD", "knobs.reclassify_every=5", "knobs.report_every=1",
+    "knobs.sample_ratio=1.0", "knobs.hysteresis=0.0", "knobs.hot_budget_bytes=2000",
+]  # fmt: skip
+
+
+class Arranger(Policy):
+    name = "arranger"
+    arranges_stream = True
+
+
+def build(*changes: str, device: str = "direct") -> Runtime:
+    streams = LateStreams(seed=3) if device == "late" else None
+    return assemble(load_config(None, {}, [*TINY, *changes]), None, streams)
+
+
+def tables_of(runtime: Runtime) -> list[np.ndarray]:
+    return [runtime.store.export_table(table)[0] for table in range(len(runtime.store.space.tables))]
+
+
+class Answers:
+    """Collects what comes of commands."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.runtime = runtime
+        self.all: list[Any] = []
+
+    def send(self, verb: Any, **values: Any) -> None:
+        self.runtime.mailbox.send(Command(verb, values, self.all.append))
+
+
+def events(reports: Iterator[Any], kind: str) -> list[Event]:
+    return [report for report in reports if isinstance(report, Event) and report.kind == kind]
+
+
+# Pausing and stopping ------------------------------------------------------------------------------------------------
+
+
+def test_a_paused_run_stands_still_takes_knobs_and_goes_on() -> None:
+    runtime = build()
+    answers = Answers(runtime)
+    seen: list[tuple[int, str]] = []
+
+    def steer() -> None:
+        while runtime.phase != "paused":
+            time.sleep(0.001)
+        seen.append((runtime.step_number, runtime.phase))
+        answers.send("change_knobs", alpha=0.5)
+        time.sleep(0.3)
+        seen.append((runtime.step_number, runtime.phase))
+        assert runtime.knobs.alpha == 0.5, "commands are carried out while paused"
+        answers.send("resume")
+
+    thread = threading.Thread(target=steer)
+    last = None
+    for report in runtime.run():
+        last = report if isinstance(report, Snapshot) else last
+        if isinstance(report, Snapshot) and report.step == 7:
+            answers.send("pause")
+            thread.start()
+    thread.join()
+    assert seen == [(8, "paused"), (8, "paused")]
+    assert [answer["step"] for answer in answers.all] == [8, 8, 8]
+    assert answers.all[1]["changed"] == {"alpha": {"old": 0.9, "new": 0.5}}
+    assert runtime.step_number == 60
+    assert last is not None
+    assert last.seconds < runtime.recorder.seconds + 0.01
+    assert runtime.recorder._paused_seconds >= 0.3, "the run's clock stood still"
+
+
+def test_a_checkpoint_asked_for_in_a_pause_does_not_stop_the_clock_twice(tmp_path: Path) -> None:
+    runtime = build("run.steps=10")
+    runtime.checkpoints = tmp_path
+    answers = Answers(runtime)
+    answers.send("pause")
+    answers.send("checkpoint")
+    threading.Timer(0.4, lambda: answers.send("resume")).start()
+    began = time.perf_counter()
+    for _ in runtime.run():
+        pass
+    passed = time.perf_counter() - began
+    assert answers.all[1]["checkpoint"] == "step-000000001"
+    assert (tmp_path / "step-000000001" / "checkpoint.json").exists()
+    assert 0 < runtime.recorder.seconds <= passed - 0.35
+
+
+@pytest.mark.parametrize("paused", [False, True])
+def test_stop_ends_the_run_after_the_step(paused: bool) -> None:
+    runtime = build()
+    answers = Answers(runtime)
+    if paused:
+        answers.send("pause")
+        threading.Timer(0.2, lambda: answers.send("stop")).start()
+    else:
+        answers.send("stop")
+    reports = list(runtime.run())
+    assert runtime.step_number == 1
+    assert runtime.phase == "finishing"
+    assert [event.step for event in events(iter(reports), "stopping")] == [1]
+    with pytest.raises(ConflictError, match="the run has ended"):
+        answers.send("pause")
+
+
+def test_a_signal_ends_a_paused_run() -> None:
+    runtime = build()
+    Answers(runtime).send("pause")
+    threading.Timer(0.3, lambda: setattr(runtime, "stop_requested", True)).start()
+    list(runtime.run())
+    assert runtime.step_number == 1
+
+
+def test_commands_left_when_the_run_ends_are_answered() -> None:
+    runtime = build("run.steps=3")
+    answers = Answers(runtime)
+    for report in runtime.run():
+        if isinstance(report, Snapshot) and report.step == 3:
+            answers.send("pause")
+            answers.send("change_knobs", alpha=0.5)
+    assert [type(answer) for answer in answers.all] == [ConflictError, ConflictError]
+    assert runtime.knobs.alpha == 0.9
+
+
+def test_what_cannot_be_done_is_answered_and_does_not_stop_the_run() -> None:
+    runtime = build("knobs.policy=hybrid", "run.steps=5")
+    answers = Answers(runtime)
+    answers.send("checkpoint")
+    answers.send("reclassify")
+    reports = list(runtime.run())
+    assert [type(answer) for answer in answers.all] == [ConflictError, ConflictError]
+    assert "no folder for checkpoints" in str(answers.all[0])
+    assert "never moves rows" in str(answers.all[1])
+    assert [event.step for event in events(iter(reports), "warning")] == [1, 1]
+    assert runtime.step_number == 5
+
+
+def test_reclassify_moves_rows_at_once_and_lets_no_count_fade() -> None:
+    runtime = build("knobs.reclassify_every=1000", "run.steps=6")
+    answers = Answers(runtime)
+    for report in runtime.run():
+        if isinstance(report, Snapshot) and report.step == 4:
+            assert report.hot_rows == 0
+            answers.send("reclassify")
+        if isinstance(report, Event) and report.kind == "reclassified":
+            decays = runtime.observer.tracker.counter.decays  # type: ignore[attr-defined]
+            estimates = runtime.observer.tracker.estimate(np.arange(109))
+            assert decays == 1
+            assert estimates.sum() == pytest.approx(5 * 32 * 3, rel=0.2), "a factor of one"
+    assert answers.all[0]["step"] == 5
+    assert answers.all[0]["promoted"] == runtime.store.device.hot_rows > 0
+
+
+# Policies ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("device", ["direct", "late"])
+def test_exact_policies_taking_over_from_each_other_change_no_result(device: str) -> None:
+    plain = build("knobs.policy=hybrid")
+    losses = [report.loss for report in plain.run() if isinstance(report, Snapshot)]
+    turns = {10: "hybrid", 20: "device_only", 30: "hotline", 40: "hybrid", 50: "hotline"}
+    runtime = build("knobs.prefetch_depth=3", device=device)
+    seen, hot = [], {}
+    for report in runtime.run():
+        if isinstance(report, Snapshot):
+            seen.append(report.loss)
+            if report.step in turns:
+                runtime.mailbox.change_knobs(policy=turns[report.step])
+            if report.step % 10 == 9:
+                hot[report.step] = report.hot_rows
+    np.testing.assert_allclose(seen, losses, rtol=1e-12)
+    for mine, theirs in zip(tables_of(runtime), tables_of(plain), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-11)
+    assert hot[19] == 0, "hybrid has no hot rows"
+    assert hot[29] == 109, "device_only has no others"
+    assert 0 < hot[39] < 109
+    assert hot[49] == 0
+    assert 0 < hot[59] < 109
+
+
+def test_a_policy_that_skips_takes_over_and_hands_back() -> None:
+    runtime = build("knobs.probe_ratio=0.5", "knobs.min_probe_touches=1", "knobs.target_skip_ratio=0.5", "run.steps=90")
+    stale, skipped, monitors = {}, {}, {}
+    for report in runtime.run():
+        if isinstance(report, Snapshot):
+            stale[report.step], skipped[report.step] = report.stale_rows, report.totals["row_updates_skipped"]
+            monitors[report.step] = len(runtime.store.device.monitors)
+            if report.step == 20:
+                runtime.mailbox.change_knobs(policy="slipstream")
+            if report.step == 60:
+                runtime.mailbox.change_knobs(policy="hotline")
+    assert (monitors[20], monitors[22], monitors[62]) == (0, 1, 0), "movement is measured for who asks for it only"
+    assert max(stale[step] for step in range(1, 21)) == 0
+    assert max(stale[step] for step in range(30, 60)) > 0
+    assert skipped[60] > 0
+    assert stale[62] == 0
+    assert skipped[90] == skipped[62], "nothing is skipped by the policy that took over"
+
+
+@pytest.mark.parametrize(
+    ("name", "error", "said"),
+    [
+        ("slipstrem", ConfigError, "did you mean slipstream"),
+        (f"{__name__}:Arranger", ConflictError, "arranges the stream"),
+        ("", ConfigError, "policy"),
+    ],
+)
+def test_a_policy_that_cannot_take_over_is_refused_where_it_is_asked_for(
+    name: str, error: type[AdaptiveRecError], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, __name__, sys.modules.get(__name__) or _this_module())
+    runtime = build("run.steps=3")
+    with pytest.raises(error, match=said):
+        runtime.mailbox.change_knobs(policy=name, alpha=0.5)
+    list(runtime.run())
+    assert (runtime.knobs.policy, runtime.knobs.alpha) == ("hotline", 0.9)
+
+
+def _this_module() -> Any:
+    import types
+
+    module = types.ModuleType(__name__)
+    module.__dict__["Arranger"] = Arranger
+    return module
+
+
+# The journal ---------------------------------------------------------------------------------------------------------
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+STEERING = {
+    4: [Command("change_knobs", {"target_skip_ratio": 0.8})],
+    13: [Command("change_knobs", {"hot_budget_bytes": 900, "decay": 0.2})],
+    17: [Command("reclassify")],
+    25: [Command("change_knobs", {"policy": "hotline"})],
+    33: [Command("change_knobs", {"policy": "slipstream", "action": "drop"}), Command("change_knobs", {"alpha": 0.4})],
+}
+
+
+def test_a_run_made_again_from_its_journal_is_the_same_run(tmp_path: Path) -> None:
+    """Knobs, budget, policy and windows changed on the way; every loss and every row is bit-equal."""
+    config = load_config(
+        None, {}, [*TINY, "knobs.policy=slipstream", "knobs.probe_ratio=0.5", "knobs.min_probe_touches=1"]
+    )
+    steered = TrainingRun(config, tmp_path / "steered")
+    for report in steered.events():
+        if isinstance(report, Snapshot):
+            for command in STEERING.get(report.step, ()):
+                steered.runtime.mailbox.send(command)
+    steered.finish()
+    again = TrainingRun(config, tmp_path / "again", replay=tmp_path / "steered")
+    list(again.events())
+    again.finish()
+    plain = TrainingRun(config, tmp_path / "plain")
+    list(plain.events())
+
+    def losses(run: str) -> list[float]:
+        return [line["loss"] for line in lines_of(tmp_path / run / "metrics.jsonl") if line["event"] == "snapshot"]
+
+    assert losses("again") == losses("steered")
+    assert losses("plain") != losses("steered"), "the changes did change something"
+    for mine, theirs in zip(tables_of(again.runtime), tables_of(steered.runtime), strict=True):
+        assert mine.tobytes() == theirs.tobytes()
+
+    def changes(run: str) -> list[Any]:
+        lines = lines_of(tmp_path / run / "events.jsonl")
+        return [(line["step"], line["details"]) for line in lines if line["kind"] in ("knobs", "reclassified")]
+
+    assert changes("again") == changes("steered")
+
+
+def test_the_journal_tells_steps_old_and_new_values(tmp_path: Path) -> None:
+    run = TrainingRun(load_config(None, {}, TINY), tmp_path / "run")
+    run.runtime.mailbox.change_knobs(alpha=0.5, decay=0.1)
+    list(run.events())
+    run.finish()
+    lines = lines_of(tmp_path / "run" / "events.jsonl")
+    knobs = next(line for line in lines if line["kind"] == "knobs")
+    assert knobs["step"] == 1
+    assert knobs["details"]["changed"] == {"decay": {"old": 0.6, "new": 0.1}, "alpha": {"old": 0.9, "new": 0.5}}
+    assert [line["kind"] for line in lines if line["kind"] != "reclassified"] == [
+        "started",
+        "knobs",
+        "checkpoint",
+        "finished",
+    ]
+    assert abs(lines[0]["time"] - time.time()) < 600
+
+
+def test_a_journal_that_cannot_be_read_says_which_line(tmp_path: Path) -> None:
+    config = load_config(None, {}, TINY)
+    with pytest.raises(DataError, match=r"events\.jsonl cannot be read"):
+        TrainingRun(config, tmp_path / "run", replay=tmp_path)
+    (tmp_path / "events.jsonl").write_text('{"kind": "paused", "step": 1, "details": {}}\n{"kind": "knobs"\n')
+    with pytest.raises(DataError, match="line 2"):
+        TrainingRun(config, tmp_path / "run", replay=tmp_path)
+    assert not (tmp_path / "run").exists()

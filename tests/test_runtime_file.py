@@ -1,0 +1,211 @@
+"""Runtime files: private, never through links, gone with their process."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from adaptive_rec import runtime_file
+from adaptive_rec.errors import AdaptiveRecError, UsageError
+from adaptive_rec.runtime_file import RuntimeFile, find, folder, is_alive, make_folder, remove, under_way, write
+
+
+@pytest.fixture(autouse=True)
+def own_folder(tmp_path, monkeypatch) -> Path:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    return tmp_path / "adaptive-rec"
+
+
+def file_of(pid: int, run: str = "/data/runs/one", started: float = 1.0) -> RuntimeFile:
+    return RuntimeFile(pid, run, f"http://127.0.0.1:{pid}", None, "control", "read", started)
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.fixture
+def others():
+    """Two processes that live as long as the test."""
+    started = [subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) for _ in range(2)]
+    yield [process.pid for process in started]
+    for process in started:
+        process.communicate(b"\n")
+
+
+def ended_pid() -> int:
+    process = subprocess.Popen(["true"])
+    process.wait()
+    return process.pid
+
+
+def test_what_is_written_is_found_again_and_removed():
+    path = write(file_of(os.getpid()))
+    assert under_way() == [find(None)]
+    found = find(None)
+    assert (found.run, found.name, found.control_token) == ("/data/runs/one", "one", "control")
+    assert found.dashboard_url == f"http://127.0.0.1:{os.getpid()}/#t=control"
+    remove(os.getpid())
+    assert not path.exists()
+    remove(os.getpid())  # nothing there is no error
+    assert under_way() == []
+
+
+@pytest.mark.parametrize("mask", [0o000, 0o022, 0o777])
+def test_only_the_owner_may_read_whatever_the_umask(own_folder, mask):
+    make_folder()
+    before = os.umask(mask)
+    try:
+        path = write(file_of(os.getpid()))
+    finally:
+        os.umask(before)
+    assert (mode(own_folder), mode(path)) == (0o700, 0o600)
+    assert [entry.name for entry in own_folder.iterdir()] == [path.name]  # no draft left
+
+
+def test_writing_again_replaces_the_file_and_not_what_a_link_there_points_to(own_folder, tmp_path):
+    victim = tmp_path / "victim"
+    victim.write_text("precious")
+    make_folder()
+    (own_folder / f"{os.getpid()}.json").symlink_to(victim)
+    write(file_of(os.getpid()))
+    assert victim.read_text() == "precious"
+    assert not (own_folder / f"{os.getpid()}.json").is_symlink()
+    assert len(under_way()) == 1
+
+
+def test_a_file_behind_a_link_is_not_read(own_folder, tmp_path):
+    path = write(file_of(os.getpid()))
+    path.rename(tmp_path / "elsewhere.json")
+    path.symlink_to(tmp_path / "elsewhere.json")
+    assert under_way() == []
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"pid": 1}', "\xff"])
+def test_a_damaged_file_is_passed_over(own_folder, text):
+    make_folder()
+    path = own_folder / f"{os.getpid()}.json"
+    path.write_bytes(text.encode("latin-1"))
+    path.chmod(0o600)
+    assert under_way() == []
+
+
+def test_a_file_that_others_may_read_is_passed_over():
+    path = write(file_of(os.getpid()))
+    path.chmod(0o644)
+    assert under_way() == []
+    path.chmod(0o600)
+    assert len(under_way()) == 1
+
+
+def test_a_pipe_in_place_of_a_file_blocks_nobody(own_folder):
+    make_folder()
+    os.mkfifo(own_folder / f"{os.getpid()}.json", 0o600)
+    assert under_way() == []
+
+
+def test_a_folder_open_to_others_is_refused(own_folder):
+    make_folder()
+    own_folder.chmod(0o750)
+    for use in (make_folder, under_way, lambda: write(file_of(os.getpid()))):
+        with pytest.raises(AdaptiveRecError, match="must have mode 700, it has 750"):
+            use()
+
+
+def test_a_link_in_place_of_the_folder_is_refused(own_folder, tmp_path):
+    (tmp_path / "real").mkdir(mode=0o700)
+    own_folder.symlink_to(tmp_path / "real")
+    with pytest.raises(AdaptiveRecError, match="no link"):
+        write(file_of(os.getpid()))
+    assert list((tmp_path / "real").iterdir()) == []
+
+
+def test_a_folder_of_somebody_else_is_refused(own_folder, monkeypatch):
+    make_folder()
+    uid = os.geteuid()
+    monkeypatch.setattr(os, "geteuid", lambda: uid + 1)
+    with pytest.raises(AdaptiveRecError, match="must be owned by you"):
+        under_way()
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(runtime_file, "folder", lambda: tmp_path / "absent" / "adaptive-rec")
+    with pytest.raises(AdaptiveRecError, match="cannot be made"):
+        make_folder()
+    assert under_way() == []
+
+
+def test_without_a_runtime_directory_the_folder_is_the_user_s_own(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    for value in (None, "", str(tmp_path / "absent")):
+        monkeypatch.delenv("XDG_RUNTIME_DIR") if value is None else monkeypatch.setenv("XDG_RUNTIME_DIR", value)
+        assert folder() == tmp_path / f"adaptive-rec-{os.getuid()}"
+
+
+def test_the_file_and_socket_of_a_dead_run_are_removed(own_folder):
+    pid = ended_pid()
+    path = write(file_of(pid))
+    path.with_suffix(".sock").touch()
+    write(file_of(os.getpid()))
+    assert [file.pid for file in under_way()] == [os.getpid()]
+    assert [entry.name for entry in own_folder.iterdir()] == [f"{os.getpid()}.json"]
+
+
+def test_a_process_id_used_again_is_not_taken_for_the_run():
+    path = write(file_of(os.getpid()))
+    values = json.loads(path.read_text())
+    assert isinstance(values["process_start"], int)
+    path.write_text(json.dumps({**values, "process_start": values["process_start"] - 1}))
+    assert under_way() == []
+    assert not path.exists()
+
+
+def test_a_process_that_ended_but_was_not_waited_for_is_dead():
+    process = subprocess.Popen(["true"])
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    assert not is_alive(process.pid, None)
+    process.wait()
+
+
+def test_a_run_is_found_by_id_directory_and_name(others, tmp_path, monkeypatch):
+    first, second = others
+    one, two = tmp_path / "runs" / "one", tmp_path / "runs" / "two"
+    two.mkdir(parents=True)
+    write(file_of(second, str(two), started=2.0))
+    write(file_of(first, str(one), started=1.0))
+    assert [file.pid for file in under_way()] == [first, second]
+    assert find(str(second)).pid == second
+    assert find("two").pid == second
+    assert find(str(one)).pid == first
+    monkeypatch.chdir(tmp_path / "runs")
+    assert find("./two").pid == second
+    monkeypatch.chdir(two)
+    assert find(".").pid == second
+
+
+def test_which_run_is_meant_must_be_clear(others):
+    with pytest.raises(UsageError, match=r"no run is under way \(adaptive-rec train starts one\)"):
+        find(None)
+    first, second = others
+    write(file_of(first, "/a/same"))
+    assert find(None).pid == first
+    write(file_of(second, "/b/same"))
+    for run in (None, "same"):
+        with pytest.raises(UsageError) as caught:
+            find(run)
+        assert f"--run {first}   /a/same\n  --run {second}   /b/same" in str(caught.value)
+    with pytest.raises(UsageError, match="no run smae is under way; did you mean same?"):
+        find("smae")
+
+
+def test_tokens_stay_out_of_what_is_printed_of_a_file():
+    shown = repr(file_of(1))
+    assert "127.0.0.1" in shown
+    assert "control" not in shown
+    assert "read" not in shown
