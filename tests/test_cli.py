@@ -34,17 +34,6 @@ def refused(capsys, *words: str, code: int = 2) -> str:
     return captured.err.rstrip().splitlines()[-1]
 
 
-def wait_for(condition) -> None:
-    end = time.monotonic() + WAIT_SECONDS
-    while not condition():
-        assert time.monotonic() < end, "waited in vain"
-        time.sleep(0.02)
-
-
-def lines_of(path: Path) -> int:
-    return len(path.read_text().splitlines()) if path.exists() else 0
-
-
 @pytest.fixture(scope="module", autouse=True)
 def own_runtime_folder(tmp_path_factory):
     """Runs of these tests are told from those of the user."""

@@ -109,13 +109,15 @@ export class Chart {
     const { left, top, width, height } = plot.bbox;
     const scale = devicePixelRatio;
     ctx.save();
-    for (const { x, y } of this.points()) {
+    const points = this.points();
+    const half = (points.length > 24 ? 2 : 4) * scale;
+    for (const { x, y } of points) {
       const [px, py] = [plot.valToPos(x, "x", true), plot.valToPos(y, "y", true)];
       if (px < left || px > left + width) continue;
       ctx.translate(px, py);
       ctx.rotate(Math.PI / 4);
       ctx.fillStyle = color("evaluation");
-      ctx.fillRect(-4 * scale, -4 * scale, 8 * scale, 8 * scale);
+      ctx.fillRect(-half, -half, 2 * half, 2 * half);
       ctx.setTransform(1, 0, 0, 1, 0, 0);
     }
     let [last, lower] = [-Infinity, false];

@@ -93,7 +93,7 @@ function showFigures() {
   const { evaluation } = status;
   set("rate", count(status.samples_per_second), `${significant(round3(status.steps_per_second))} steps/s`);
   set("loss", fixed(status.loss), evaluation ? `evaluated ${fixed(evaluation.logloss)}` : "last snapshot");
-  set("auc", fixed(evaluation?.auc), evaluation ? `at step ${integer(evaluation.step)}` : "no evaluation yet");
+  set("auc", fixed(evaluation?.auc), evaluation ? `at step ${integer(evaluation.step)}` : status.live ? "no evaluation yet" : "no evaluation");
   set("hot", percent(ratios.hot_lookup), `popular ${percent(ratios.popular_sample, 0)}`);
   const bySample = ratios.skipped_sample > ratios.skipped_row_update;
   set("skipped", percent(bySample ? ratios.skipped_sample : ratios.skipped_row_update),
@@ -106,10 +106,11 @@ function showFigures() {
 
 /** Rows move in bursts, when classes change: the figure is over the last snapshots together. */
 function showMoved() {
-  const [first, last] = [store.recent[0], store.recent.at(-1)];
+  const last = store.recent.at(-1);
+  const first = store.recent.length > 1 ? store.recent[0] : { seconds: 0, totals: {} };
   const seconds = last.seconds - first.seconds;
-  const [up, down] = ["host_to_device_bytes", "device_to_host_bytes"].map((name) => (seconds > 0 ? (last.totals[name] - first.totals[name]) / seconds : null));
-  set("moved", bytes(up === null ? null : up + down), up + down > 0 ? `${percent(up / (up + down), 0)} to the device` : "nothing moves");
+  const [up, down] = ["host_to_device_bytes", "device_to_host_bytes"].map((name) => (last.totals[name] - (first.totals[name] ?? 0)) / seconds);
+  set("moved", bytes(up + down), up + down > 0 ? `${percent(up / (up + down), 0)} to the device` : "nothing moves");
 }
 
 const round3 = (value) => (typeof value === "number" ? Number(value.toPrecision(3)) : value);

@@ -3,6 +3,7 @@
 import { get } from "./api.js";
 import { h, icon, notice, setText } from "./dom.js";
 import { bytes, count, fixed, integer, percent, significant } from "./format.js";
+import { store } from "./store.js";
 
 const PAGE = 100;
 const CLASSES = ["hot", "stale", "cold"];
@@ -87,6 +88,11 @@ export class TableDialog {
 
   /** The next page. Hot and stale rows come by estimate, cold ones by id. An answer to an older question is dropped. */
   async #load() {
+    if (store.status && !store.status.live) {
+      this.element.classList.add("over");
+      this.message.replaceChildren(notice("Which rows are hot is known only while a run trains; this run is over."));
+      return;
+    }
     const asked = (this.asked += 1);
     const sort = this.class === "cold" ? "id" : "estimate";
     const cursor = this.cursor ? `&cursor=${encodeURIComponent(this.cursor)}` : "";
