@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from pydantic import ByteSize
+
 from adaptive_rec import checkpoint
 from adaptive_rec.errors import AdaptiveRecError, ConflictError
 from adaptive_rec.knobs import Knobs
@@ -29,6 +31,11 @@ def check_policy(knobs: Knobs) -> None:
         raise ConflictError(
             f"policy {knobs.policy} arranges the stream, so it is chosen before a run, not while it trains"
         )
+
+
+def shown(name: str, value: Any) -> str:
+    """A knob's value as people read it."""
+    return ByteSize(value).human_readable() if name.endswith("_bytes") else str(value)
 
 
 class Control:
@@ -79,7 +86,7 @@ class Control:
             self._place(lambda: run.reclassifier.place_again(run.counters.steps, after))
         old, new = before.model_dump(), after.model_dump()
         changed = {name: {"old": old[name], "new": new[name]} for name in new if new[name] != old[name]}
-        text = ", ".join(f"{name} {values['old']} -> {values['new']}" for name, values in changed.items())
+        text = ", ".join(f"{name} {shown(name, old[name])} -> {shown(name, new[name])}" for name in changed)
         return self._event("knobs", text or "knobs set to the values they had", changed=changed)
 
     def _pause(self) -> Event:

@@ -81,21 +81,20 @@ class TrainingRun:
     def events(self) -> Iterator[Report]:
         """Train; yield reports after they are written: figures to ``metrics.jsonl``, the journal to ``events.jsonl``."""
         runtime = self.runtime
-        yield self.note(
-            "started",
-            f"{runtime.knobs.policy} on {runtime.device}, {runtime.steps_total - runtime.step_number} steps to go",
-        )
+        left = runtime.steps_total - runtime.step_number
+        yield self.note("started", f"{runtime.knobs.policy} on {runtime.device}, {left:,} steps to go")
+        for report in runtime.run():
+            if isinstance(report, Event):
+                journal.append(self.out, report)
+            else:
+                self._record(report)
+            yield report
+
+    def _record(self, report: Snapshot | Evaluation) -> None:
         with open(self.out / "metrics.jsonl", "a", encoding="utf-8") as metrics:
-            for report in runtime.run():
-                if isinstance(report, Event):
-                    journal.append(self.out, report)
-                else:
-                    metrics.write(to_json(_line(report)) + "\n")
-                    metrics.flush()
-                    if isinstance(report, Evaluation):
-                        auc, logloss = report.quality.auc, report.quality.logloss
-                        yield self.note("evaluation", f"AUC {auc:.4f}, logloss {logloss:.4f}")
-                yield report
+            metrics.write(to_json(_line(report)) + "\n")
+        if isinstance(report, Evaluation):
+            self.note("evaluation", f"AUC {report.quality.auc:.4f}, logloss {report.quality.logloss:.4f}")
 
     def note(self, kind: str, text: str, **details: Any) -> Event:
         """Write an event of this moment to the journal."""
@@ -111,7 +110,10 @@ class TrainingRun:
         seconds = self.runtime.recorder.seconds
         path = checkpoint.save(self.runtime, self.out / "checkpoints")
         self.note("checkpoint", f"checkpoint {path.name} written", checkpoint=path.name)
-        summary = self.summary(seconds, self.runtime.evaluate() if evaluate else None)
+        evaluation = self.runtime.evaluate() if evaluate else None
+        if evaluation:
+            self._record(evaluation)
+        summary = self.summary(seconds, evaluation)
         written.write_text(to_json(summary, indent=1) + "\n", encoding="utf-8")
         self.note("finished", "the run has ended")
         self.runtime.enter("finished")

@@ -122,14 +122,17 @@ def test_on_a_terminal_the_dashboard_s_link_is_whole(tmp_path, monkeypatch, fake
     assert f"dashboard   http://127.0.0.1:8471/#t={'x' * 43}" in sys.stdout.getvalue().splitlines()
 
 
-def test_a_finished_run_is_served_again(tmp_path, told):
+def test_a_finished_run_is_served_again(tmp_path, told, refused):
     out = tmp_path / "run"
-    assert main(["train", "tiny", "--no-serve", "--out", str(out)]) == 0
-    with subprocess.Popen([*COMMAND, "serve", str(out), "--port=0"], stdout=subprocess.PIPE, text=True) as server:
+    told("train", "tiny", "--no-serve", "--out", str(out))
+    server = subprocess.Popen([*COMMAND, "serve", str(out), "--port=0"], stdout=subprocess.PIPE, text=True)
+    try:
         line = server.stdout.readline()
         assert re.match(r"dashboard   http://127.0.0.1:\d+   \(adaptive-rec dashboard", line)
         assert json.loads(told("status", "--json"))["live"] is False
-        assert main(["pause"]) == 1
+        assert "error" in refused("pause", code=1)
         server.send_signal(signal.SIGTERM)
         assert server.wait(WAIT_SECONDS) == 0
+    finally:
+        server.kill()
     assert under_way() == []
