@@ -27,11 +27,15 @@ class Evaluation:
 
 
 @torch.no_grad()
-def evaluate(batches: Iterable[Batch], store: EmbeddingStore, predict: Predict) -> Quality:
-    """Score held-out batches."""
+def evaluate(
+    batches: Iterable[Batch], store: EmbeddingStore, predict: Predict, given_up: Callable[[], bool] = lambda: False
+) -> Quality | None:
+    """Score held-out batches. None where it was given up on the way."""
     traffic = replace(store.traffic)
     labels, logits = [], []
     for batch in batches:
+        if given_up():
+            break
         work = ClassifiedBatch(batch, store.space)
         store.classify(work)
         samples = np.arange(batch.size)
@@ -39,6 +43,8 @@ def evaluate(batches: Iterable[Batch], store: EmbeddingStore, predict: Predict) 
         labels.append(batch.labels_B)
         logits.append(predict(batch, samples, pooled).cpu().numpy())
     store.traffic = traffic  # the counters speak of training
+    if given_up():
+        return None
     if not labels:
         raise DataError("the held-out range must hold at least one sample, got 0; widen data.test_range")
     return quality(np.concatenate(labels), np.concatenate(logits))

@@ -10,11 +10,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from adaptive_rec import __version__, checkpoint, journal
+from adaptive_rec import __version__, checkpoint
 from adaptive_rec.assemble import assemble
 from adaptive_rec.config import Config, load_config, to_toml
 from adaptive_rec.errors import UsageError
 from adaptive_rec.evaluate import Evaluation
+from adaptive_rec.live import journal
 from adaptive_rec.policy import load_policy, policy_choices
 from adaptive_rec.runtime import Report
 from adaptive_rec.telemetry import Event, Snapshot, ratio, to_json
@@ -74,6 +75,7 @@ class TrainingRun:
                 )
             ],
             "policies": policy_choices(knobs.policy),
+            "defaults": knobs.model_dump(),
             "desired": self.runtime.knobs.model_dump(),
             "effective": self.runtime.knobs.model_dump(),
         }
@@ -102,15 +104,15 @@ class TrainingRun:
         journal.append(self.out, event)
         return event
 
-    def finish(self, evaluate: bool = True) -> dict[str, Any]:
-        """Write the final checkpoint, evaluate if there is time for it, write and return the summary."""
+    def finish(self) -> dict[str, Any]:
+        """Write the final checkpoint, evaluate unless the run was hurried, write and return the summary."""
         written = self.out / "summary.json"
         if self.runtime.step_number == self.started_at_step and written.exists():
             return dict(json.loads(written.read_text(encoding="utf-8")))  # nothing was left to do
         seconds = self.runtime.recorder.seconds
         path = checkpoint.save(self.runtime, self.out / "checkpoints")
         self.note("checkpoint", f"checkpoint {path.name} written", checkpoint=path.name)
-        evaluation = self.runtime.evaluate() if evaluate else None
+        evaluation = self.runtime.evaluate()
         if evaluation:
             self._record(evaluation)
         summary = self.summary(seconds, evaluation)
@@ -162,7 +164,9 @@ def evaluate_run(run: Path) -> Evaluation:
     config = load_config(str(run / "config.toml"), {}, ["run.device=auto"])
     runtime = assemble(config, policy=load_policy("hybrid"))  # every row in host memory, wherever it was trained
     checkpoint.load(runtime, found)
-    return runtime.evaluate()
+    evaluation = runtime.evaluate()
+    assert evaluation is not None
+    return evaluation
 
 
 def _line(event: Snapshot | Evaluation) -> dict[str, Any]:

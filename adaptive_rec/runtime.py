@@ -18,18 +18,18 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from adaptive_rec.batch import Batch, Position
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config import Config
-from adaptive_rec.control import Control, check_policy
 from adaptive_rec.data.source import Source
 from adaptive_rec.embedding.optimizer import schedule
 from adaptive_rec.embedding.store import EmbeddingStore, RowUpdate
 from adaptive_rec.errors import TrainingError
 from adaptive_rec.evaluate import Evaluation, evaluate
 from adaptive_rec.knobs import Knobs
-from adaptive_rec.mailbox import Mailbox
+from adaptive_rec.live.control import Control, check_policy
+from adaptive_rec.live.mailbox import Mailbox
+from adaptive_rec.live.publish import Publisher
 from adaptive_rec.observe import Observer
 from adaptive_rec.pipeline import Pipeline
 from adaptive_rec.policy import BatchView, Policy, StepPlan, whole_or_split
-from adaptive_rec.publish import Publisher
 from adaptive_rec.telemetry import Counters, Event, Recorder, Snapshot, StageTimes
 from adaptive_rec.window import Reclassifier, window_ends
 
@@ -79,6 +79,8 @@ class Runtime:
         self.checkpoints: Path | None = None
         """Folder for checkpoints; without one none can be asked for."""
         self.stop_requested = False
+        self.hurried = False
+        """A signal came: what takes long and can be left out is left out."""
 
     # The loop --------------------------------------------------------------------------------------------------------
 
@@ -135,7 +137,9 @@ class Runtime:
         every = self.config.eval.every_steps
         if every and self.step_number % every == 0:
             with self.recorder.paused(), self.during("evaluating"):
-                yield self.evaluate()
+                evaluation = self.evaluate()
+            if evaluation:
+                yield evaluation
 
     # The verbs -------------------------------------------------------------------------------------------------------
 
@@ -241,11 +245,14 @@ class Runtime:
         steps = self.config.run.steps
         return islice(stream, max(0, steps - self.step_number)) if steps else stream
 
-    def evaluate(self) -> Evaluation:
-        """Score the model as it stands on the held-out range."""
+    def evaluate(self) -> Evaluation | None:
+        """Score the model as it stands on the held-out range. None where a signal left no time for it."""
         self.model.eval()
         held_out = self.source.test_batches(self.config.eval.batch_size, self.config.eval.max_samples)
-        self.last_evaluation = Evaluation(self.step_number, evaluate(held_out, self.store, self.logits))
+        quality = evaluate(held_out, self.store, self.logits, lambda: self.hurried)
+        if quality is None:
+            return None
+        self.last_evaluation = Evaluation(self.step_number, quality)
         return self.last_evaluation
 
     def totals(self) -> dict[str, float]:
@@ -277,6 +284,10 @@ class Runtime:
                 f"the loss must stay finite, got {snapshot.loss} by step {self.step_number}; lower the learning rates"
             )
         return snapshot
+
+    def hurry(self) -> None:
+        """Stop after the step and leave out what takes long: a signal came. May be called from a signal handler."""
+        self.stop_requested = self.hurried = True
 
     @property
     def steps_total(self) -> int:

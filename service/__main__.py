@@ -11,13 +11,13 @@ import json
 import logging
 import socket
 
+from adaptive_rec.live.shared_state import StateReader
 from adaptive_rec.service.app import create_app
 from adaptive_rec.service.hello import Hello
 from adaptive_rec.service.link import KnobState, Link
 from adaptive_rec.service.run_view import FinishedRun, LiveRun, RunView
 from adaptive_rec.service.security import Security
 from adaptive_rec.service.serve import make_server
-from adaptive_rec.shared_state import StateReader
 
 LINE_LIMIT_BYTES = 64 << 20
 """Most that one line on the link may hold; the first one grows with the number of tables."""

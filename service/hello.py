@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 Values = dict[str, Any]
@@ -47,8 +47,10 @@ class Hello:
     version: str
     tables: tuple[Table, ...]
     policies: tuple[PolicyChoice, ...]
-    desired: Values = field(default_factory=dict)
-    effective: Values = field(default_factory=dict)
+    defaults: Values
+    """Knob values the run was configured with."""
+    desired: Values
+    effective: Values
     """Where the run has ended, both are as it was last started with."""
     step: int = 0
     """The step at which the effective values took effect."""
@@ -60,13 +62,24 @@ class Hello:
             Table(index, *(each[key] for key in ("name", "rows", "dim", "pool", "first_row", "row_bytes")))
             for index, each in enumerate(line["tables"])
         ]
-        about = ("run", "run_name", "started", "seed", "device", "precision", "version")
+        about = (
+            "run",
+            "run_name",
+            "started",
+            "seed",
+            "device",
+            "precision",
+            "version",
+            "defaults",
+            "desired",
+            "effective",
+        )
         return cls(
             live=line["mode"] == "live",
             tables=tuple(tables),
             policies=tuple(PolicyChoice(each["name"], each["live"], each["reason"]) for each in line["policies"]),
             **{key: line[key] for key in about},
-            **{key: line[key] for key in ("desired", "effective", "step") if key in line},
+            step=line.get("step", 0),
         )
 
 

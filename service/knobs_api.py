@@ -51,7 +51,7 @@ def router(view: RunView) -> APIRouter:
         if_match: Annotated[str | None, Header(description="ETag of the knobs that were read.")] = None,
         dry_run: Annotated[bool, Query(description="Check only; change nothing.")] = False,
     ) -> Response:
-        """Merge patch (RFC 7396): values replace desired ones, null goes back to the default; all of it or nothing."""
+        """Merge patch (RFC 7396): values replace desired ones, null goes back to what the run was configured with."""
         link = view.commands()
         before = view.knobs.desired
         check_match(if_match, etag(before))
@@ -102,7 +102,7 @@ def check_match(if_match: str | None, tag: str) -> None:
 
 def merge(desired: Values, patch: Values, view: RunView) -> Values:
     """The knobs a patch changes, with their new values. Raises a problem that names every knob that is wrong."""
-    defaults = Knobs().model_dump()
+    defaults = view.hello.defaults
     unknown = [name for name in patch if name not in defaults]
     if unknown:
         rules = [(name[:100], f"unknown knob{did_you_mean(name, defaults)}") for name in unknown]
@@ -156,7 +156,7 @@ def knobs_schema(view: RunView) -> Values:
 
 
 def patch_schema(view: RunView) -> Values:
-    """JSON schema of a merge patch: any of the knobs; null goes back to the default."""
+    """JSON schema of a merge patch: any of the knobs; null goes back to what the run was configured with."""
     schema = knobs_schema(view)
     knobs = {
         name: {"anyOf": [{key: value for key, value in rules.items() if key != "default"}, {"type": "null"}]}
@@ -168,7 +168,7 @@ def patch_schema(view: RunView) -> Values:
 def knob_list(view: RunView) -> Values:
     """Answer of GET /knobs."""
     desired, effective = view.knobs.desired, view.knobs.effective
-    defaults = Knobs().model_dump()
+    defaults = view.hello.defaults
     knobs = {}
     for name, rules in knobs_schema(view)["properties"].items():
         default = defaults[name]

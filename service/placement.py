@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.kernels.reference_sketch import sketch_estimate
+from adaptive_rec.live.shared_state import PlacementArrays
 from adaptive_rec.service.hello import Table
-from adaptive_rec.shared_state import PlacementArrays
 
 Class = Literal["hot", "stale", "cold"]
 Rows = list[dict[str, Any]]

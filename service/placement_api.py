@@ -12,13 +12,13 @@ import numpy as np
 from fastapi import APIRouter, Path, Query, Request
 from starlette.concurrency import run_in_threadpool
 
+from adaptive_rec.live.shared_state import PlacementArrays
 from adaptive_rec.service import schemas
 from adaptive_rec.service.documented import answers
 from adaptive_rec.service.hello import Table, Values, read_json
 from adaptive_rec.service.placement import Class, next_by_estimate, next_by_id, rows_at
 from adaptive_rec.service.problems import Json, Problem
 from adaptive_rec.service.run_view import RunView
-from adaptive_rec.shared_state import PlacementArrays
 from adaptive_rec.telemetry import ratio
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match
 
-from adaptive_rec.shared_state import StateBusy
+from adaptive_rec.live.shared_state import StateBusy
 
 MEDIA_TYPE = "application/problem+json"
 

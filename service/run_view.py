@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from adaptive_rec.knobs import Knobs
+from adaptive_rec.live.shared_state import PlacementArrays, StateReader
 from adaptive_rec.service.hello import Hello, Table, Values
 from adaptive_rec.service.history import EventLog, History
 from adaptive_rec.service.link import KnobState, Link
 from adaptive_rec.service.problems import Problem
-from adaptive_rec.shared_state import PlacementArrays, StateReader
 
 T = TypeVar("T")
 
@@ -95,7 +93,7 @@ class FinishedRun(RunView):
 
     def __init__(self, hello: Hello) -> None:
         super().__init__(hello)
-        values = {**(hello.effective or configured_knobs(Path(hello.run))), **self.events.knobs}
+        values = {**hello.effective, **self.events.knobs}
         self.knobs = KnobState(values, values, self.events.knobs_step)
         ended = (Path(hello.run) / "summary.json").exists()
         newest = self.history.newest or {}
@@ -109,12 +107,3 @@ class FinishedRun(RunView):
 
     def board(self) -> Values:
         return self._board
-
-
-def configured_knobs(run: Path) -> Values:
-    """The knobs a run began with, out of its configuration."""
-    try:
-        configured = tomllib.loads((run / "config.toml").read_text(encoding="utf-8")).get("knobs", {})
-    except (OSError, ValueError):
-        configured = {}
-    return {**Knobs().model_dump(), **configured}

@@ -184,8 +184,8 @@ def test_plain_output_has_header_progress_and_summary(tmp_path, capsys):
     assert "skipped" not in text  # an exact policy skips nothing
     assert re.search(r"quality +AUC 0\.[67]", text)
     assert "dashboard" not in text
-    lines = [line.split() for line in text.splitlines()]
-    assert lines[-2:] == [["directory", str(tmp_path / "run")], ["reopen", *REOPEN, str(tmp_path / "run")]]
+    words = text.split()  # long paths are folded
+    assert words[words.index("directory") + 1 :] == [str(tmp_path / "run"), "reopen", *REOPEN, str(tmp_path / "run")]
 
 
 def test_resume_goes_on_under_the_run_s_own_configuration(tmp_path, capsys):

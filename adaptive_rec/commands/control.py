@@ -6,9 +6,9 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
+from adaptive_rec.commands.figures import printable, whole
 from adaptive_rec.commands.output import print_json
 from adaptive_rec.commands.parser import Parser, add_client_options
-from adaptive_rec.figures import printable, whole
 
 COMMANDS = {
     "pause": ("pause training; its service keeps answering", "paused at step {step}"),
@@ -31,7 +31,7 @@ def add_commands(subparsers: Any) -> dict[str, Parser]:
 
 
 def control(args: argparse.Namespace) -> int:
-    from adaptive_rec.client import connect
+    from adaptive_rec.commands.client import connect
 
     with connect(args.run, args.url) as client:
         answer = client.post(f"/control/{args.name}").body

@@ -15,7 +15,7 @@ from adaptive_rec.errors import AdaptiveRecError, UsageError
 if TYPE_CHECKING:
     import subprocess
 
-    from adaptive_rec.runtime_file import RuntimeFile
+    from adaptive_rec.live.runtime_file import RuntimeFile
 
 SIDECAR_SECONDS = 5.0
 """The sidecar starts before the first step; training that is up without it for so long goes on without."""
@@ -89,7 +89,7 @@ def _start(words: list[str], out: Path, log: Path) -> subprocess.Popen[bytes]:
 
 def _runtime_file(child: subprocess.Popen[bytes]) -> RuntimeFile | None:
     """The runtime file of a run that trains, or None where it has none because its sidecar could not start."""
-    from adaptive_rec.runtime_file import under_way
+    from adaptive_rec.live.runtime_file import under_way
 
     end = time.monotonic() + SIDECAR_SECONDS
     while True:
@@ -103,6 +103,6 @@ def _runtime_file(child: subprocess.Popen[bytes]) -> RuntimeFile | None:
 
 
 def _is_only(file: RuntimeFile) -> bool:
-    from adaptive_rec.runtime_file import under_way
+    from adaptive_rec.live.runtime_file import under_way
 
     return all(other.pid == file.pid for other in under_way())

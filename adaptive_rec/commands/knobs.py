@@ -9,13 +9,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
+from adaptive_rec.commands.figures import exact_size, printable
 from adaptive_rec.commands.output import columns, print_json, show
 from adaptive_rec.commands.parser import Parser, add_client_options, on_terminal
 from adaptive_rec.errors import UsageError, did_you_mean
-from adaptive_rec.figures import exact_size, printable
 
 if TYPE_CHECKING:
-    from adaptive_rec.client import Answer, Client
+    from adaptive_rec.commands.client import Answer, Client
 
 EXAMPLES = """\
 examples:
@@ -43,7 +43,7 @@ def add_commands(subparsers: Any) -> dict[str, Parser]:
 
 
 def knobs(args: argparse.Namespace) -> int:
-    from adaptive_rec.client import connect
+    from adaptive_rec.commands.client import connect
 
     if args.action not in ("get", "set"):
         meant = f"knobs {'set' if '=' in args.action else 'get'} {args.action}"
@@ -108,7 +108,7 @@ def change(client: Client, changes: Mapping[str, str], dry_run: bool) -> tuple[A
 
     Returns the answer, and what was known of the knobs before.
     """
-    from adaptive_rec.client import ApiError
+    from adaptive_rec.commands.client import ApiError
 
     query = {"dry_run": 1} if dry_run else {}
     for attempt in range(1, ATTEMPTS + 1):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from adaptive_rec.errors import UsageError
 
 if TYPE_CHECKING:
-    from adaptive_rec.listen import ServeOptions
+    from adaptive_rec.live.listen import ServeOptions
 
 LINK_HINT = "(adaptive-rec dashboard prints the link with its token)"
 """Said where the link itself, for the sake of its token, is not: elsewhere than on a terminal."""
@@ -73,7 +73,7 @@ def add_serve_options(parser: Parser) -> None:
 
 def serve_options(args: argparse.Namespace) -> ServeOptions:
     """Where to listen. Raises UsageError where the service would be open to others unasked."""
-    from adaptive_rec.listen import ServeOptions  # not on loading, which it would make longer by a third
+    from adaptive_rec.live.listen import ServeOptions  # not on loading, which it would make longer by a third
 
     given = {"host": args.host, "port": args.port, "allow_hosts": tuple(args.allow_host), "token_file": args.token_file}
     return ServeOptions(**{name: value for name, value in given.items() if value is not None})

@@ -6,10 +6,10 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from adaptive_rec.commands.figures import count, percent, size, whole
 from adaptive_rec.commands.output import columns, pairs, print_json, show, text
 from adaptive_rec.commands.parser import Parser, add_client_options, on_terminal
 from adaptive_rec.errors import UsageError, did_you_mean
-from adaptive_rec.figures import count, percent, size, whole
 
 MOST_ROWS = 1000
 CLASSES = ("hot", "stale", "cold")
@@ -29,7 +29,7 @@ def add_commands(subparsers: Any) -> dict[str, Parser]:
 
 
 def placement(args: argparse.Namespace) -> int:
-    from adaptive_rec.client import connect
+    from adaptive_rec.commands.client import connect
 
     limit = number("--limit", args.limit, 1, MOST_ROWS)
     row_id = None if args.id is None else number("ID", args.id, 0, (1 << 63) - 1)

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from adaptive_rec.commands.figures import clock
 from adaptive_rec.commands.output import columns, print_json, show
 from adaptive_rec.commands.parser import (
     LINK_HINT,
@@ -19,7 +20,6 @@ from adaptive_rec.commands.parser import (
     serve_options,
 )
 from adaptive_rec.errors import UsageError
-from adaptive_rec.figures import clock
 
 
 def add_commands(subparsers: Any) -> dict[str, Parser]:
@@ -42,7 +42,7 @@ def add_commands(subparsers: Any) -> dict[str, Parser]:
 
 def runs(args: argparse.Namespace) -> int:
     """List the runs under way; their tokens are not shown."""
-    from adaptive_rec.runtime_file import under_way
+    from adaptive_rec.live.runtime_file import under_way
 
     files = under_way()
     if args.json:
@@ -59,7 +59,7 @@ def runs(args: argparse.Namespace) -> int:
 
 def dashboard(args: argparse.Namespace) -> int:
     """Print the link to a run's dashboard, token included: who asks for it gets it, into a pipe too."""
-    from adaptive_rec.runtime_file import find
+    from adaptive_rec.live.runtime_file import find
 
     file = find(args.run)
     if args.json:
@@ -74,7 +74,7 @@ def serve(args: argparse.Namespace) -> int:
     options = serve_options(args)
     if not (args.directory / "config.toml").is_file():
         raise UsageError(f"RUN must be a run directory, {args.directory} has no config.toml")
-    from adaptive_rec.sidecar import Sidecar, serve_finished
+    from adaptive_rec.live.sidecar import Sidecar, serve_finished
 
     def announce(sidecar: Sidecar) -> None:
         link = sidecar.dashboard_url if on_terminal() else f"{sidecar.url}   {LINK_HINT}"

@@ -7,7 +7,7 @@ import signal
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from adaptive_rec.console import Screen
+    from adaptive_rec.commands.console import Screen
     from adaptive_rec.runtime import Runtime
 
 
@@ -40,5 +40,5 @@ class StopSignals:
             os._exit(self.exit_code)
         if self.runtime is None:
             raise SystemExit(self.exit_code)  # nothing has been trained yet
-        self.runtime.stop_requested = True
+        self.runtime.hurry()
         self._screen.stopping()

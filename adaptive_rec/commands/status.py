@@ -9,12 +9,12 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from adaptive_rec.commands.figures import clock, count, percent, printable, whole
 from adaptive_rec.commands.output import console, pairs, print_json, show
 from adaptive_rec.commands.parser import Parser, add_client_options, on_terminal
-from adaptive_rec.figures import clock, count, percent, printable, whole
 
 if TYPE_CHECKING:
-    from adaptive_rec.client import Client
+    from adaptive_rec.commands.client import Client
 
 WATCH_SECONDS = 1.0
 PATIENCE_SECONDS = 15.0
@@ -33,7 +33,7 @@ def add_commands(subparsers: Any) -> dict[str, Parser]:
 
 
 def status(args: argparse.Namespace) -> int:
-    from adaptive_rec.client import connect
+    from adaptive_rec.commands.client import connect
 
     with connect(args.run, args.url) as client:
         if args.watch:
@@ -69,7 +69,7 @@ def _redraw(client: Client) -> None:
 
 def _answers(client: Client) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
     """Status and statistics, once a second, until the run is over or its service is gone."""
-    from adaptive_rec.client import ApiError, UnreachableError
+    from adaptive_rec.commands.client import ApiError, UnreachableError
 
     answered: float | None = None
     while True:

@@ -19,11 +19,11 @@ from adaptive_rec.commands.signals import StopSignals
 from adaptive_rec.errors import AdaptiveRecError, UsageError
 
 if TYPE_CHECKING:
+    from adaptive_rec.commands.console import Screen
     from adaptive_rec.config import Config
-    from adaptive_rec.console import Screen
-    from adaptive_rec.listen import ServeOptions
+    from adaptive_rec.live.listen import ServeOptions
+    from adaptive_rec.live.sidecar import Sidecar
     from adaptive_rec.run import TrainingRun
-    from adaptive_rec.sidecar import Sidecar
 
 EXAMPLES = """\
 examples:
@@ -109,7 +109,7 @@ def default_out(policy: str) -> Path:
 
 def run(config: Config, out: Path, options: ServeOptions | None, args: argparse.Namespace) -> int:
     """Train in this process and print the summary."""
-    from adaptive_rec.console import Screen, compiling_shown
+    from adaptive_rec.commands.console import Screen, compiling_shown
 
     screen = Screen(to_stderr=args.json)
     with StopSignals(screen) as signals, ExitStack() as stack:
@@ -147,7 +147,7 @@ def to_the_end(training: TrainingRun, screen: Screen, signals: StopSignals) -> d
         screen.stopping()
     scoring = "" if signals.exit_code else ", scoring the held-out samples"
     screen.status(f"writing the checkpoint{scoring}")
-    return training.finish(evaluate=not signals.exit_code)
+    return training.finish()
 
 
 @contextmanager
@@ -157,7 +157,7 @@ def served(options: ServeOptions | None, training: TrainingRun, screen: Screen) 
         sidecar = None
         if options is not None:
             try:
-                from adaptive_rec.sidecar import Sidecar
+                from adaptive_rec.live.sidecar import Sidecar
 
                 sidecar = stack.enter_context(Sidecar(options, training.out, training, screen.note))
             except (ImportError, OSError, AdaptiveRecError) as error:

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from adaptive_rec.cli import main
-from adaptive_rec.runtime_file import RuntimeFile, remove, socket_path, write
+from adaptive_rec.live.runtime_file import RuntimeFile, remove, socket_path, write
 
 CONTROL_TOKEN, READ_TOKEN = "control-token-of-the-tests", "read-token-of-the-tests"
 ESCAPE = "\x1b[31mred"

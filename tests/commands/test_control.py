@@ -8,7 +8,7 @@ import os
 import pytest
 
 from adaptive_rec.cli import main
-from adaptive_rec.runtime_file import remove, write
+from adaptive_rec.live.runtime_file import remove, write
 
 EVERY = [["status"], ["knobs"], ["knobs", "set", "alpha=1"], ["placement"], ["pause"], ["resume"], ["stop"]]
 EVERY += [["reclassify"], ["checkpoint"], ["dashboard"]]

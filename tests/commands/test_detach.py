@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from adaptive_rec.runtime_file import find, under_way
+from adaptive_rec.live.runtime_file import find, under_way
 
 COMMAND = [sys.executable, "-m", "adaptive_rec"]
 ENDLESS = ["train", "tiny", "--steps=0", "--set=data.synthetic.samples=1000000000", "--port=0"]

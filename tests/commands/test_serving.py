@@ -16,8 +16,8 @@ from typing import ClassVar
 import pytest
 
 from adaptive_rec.cli import main
-from adaptive_rec.listen import ServeOptions
-from adaptive_rec.runtime_file import under_way
+from adaptive_rec.live.listen import ServeOptions
+from adaptive_rec.live.runtime_file import under_way
 
 COMMAND = [sys.executable, "-m", "adaptive_rec"]
 ENDLESS = ["train", "tiny", "--steps=0", "--set=data.synthetic.samples=1000000000", "--port=0"]
@@ -46,8 +46,8 @@ def test_what_the_service_cannot_do_is_refused_before_training(refused, tmp_path
 
 
 def broken_sidecar(monkeypatch) -> None:
-    module = ModuleType("adaptive_rec.sidecar")
-    monkeypatch.setitem(sys.modules, "adaptive_rec.sidecar", module)  # without what is to be imported from it
+    module = ModuleType("adaptive_rec.live.sidecar")
+    monkeypatch.setitem(sys.modules, "adaptive_rec.live.sidecar", module)  # without what is to be imported from it
 
 
 def test_a_sidecar_that_cannot_start_is_told_and_training_goes_on(tmp_path, capsys, monkeypatch):
@@ -82,9 +82,9 @@ class FakeSidecar:
 
 @pytest.fixture
 def fake_sidecar(monkeypatch) -> list[str]:
-    module = ModuleType("adaptive_rec.sidecar")
+    module = ModuleType("adaptive_rec.live.sidecar")
     module.Sidecar = FakeSidecar
-    monkeypatch.setitem(sys.modules, "adaptive_rec.sidecar", module)
+    monkeypatch.setitem(sys.modules, "adaptive_rec.live.sidecar", module)
     return FakeSidecar.log
 
 
@@ -108,7 +108,7 @@ def test_the_dashboard_is_told_without_its_token_where_logs_are(tmp_path, capsys
 
 
 def test_on_a_terminal_the_dashboard_s_link_is_whole(tmp_path, monkeypatch, fake_sidecar):
-    from adaptive_rec.console import Screen
+    from adaptive_rec.commands.console import Screen
 
     class Terminal(io.StringIO):
         def isatty(self) -> bool:

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from adaptive_rec.runtime_file import under_way
+from adaptive_rec.live.runtime_file import under_way
 
 COMMAND = [sys.executable, "-m", "adaptive_rec"]
 ENDLESS = ["train", "tiny", "--steps=0", "--set=data.synthetic.samples=1000000000", "--port=0"]
@@ -50,7 +50,7 @@ from adaptive_rec.commands.signals import StopSignals
 
 screen = SimpleNamespace(stopping=lambda: print("stopping", flush=True), abandon=lambda: print("abandoned", flush=True))
 with StopSignals(screen) as signals:
-    signals.runtime = SimpleNamespace(stop_requested=False)
+    signals.runtime = SimpleNamespace(hurry=lambda: None)
     print("ready", flush=True)
     while True:
         time.sleep(0.01)
@@ -69,7 +69,7 @@ def test_a_second_signal_ends_it_at_once(first, second):
 
 
 def test_a_signal_before_training_ends_it_without_ado(tmp_path):
-    code = SLOW_TO_STOP.replace("signals.runtime = SimpleNamespace(stop_requested=False)", "")
+    code = SLOW_TO_STOP.replace("signals.runtime = SimpleNamespace(hurry=lambda: None)", "")
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGTERM)

@@ -21,12 +21,13 @@ from starlette.testclient import TestClient
 
 from adaptive_rec.kernels.reference_sketch import sketch_add
 from adaptive_rec.knobs import Knobs
+from adaptive_rec.live.shared_state import StateReader
+from adaptive_rec.live.state_writer import StateWriter, Tier
 from adaptive_rec.service.app import create_app
 from adaptive_rec.service.hello import Hello
 from adaptive_rec.service.link import KnobState, Link
 from adaptive_rec.service.run_view import FinishedRun, LiveRun, RunView
 from adaptive_rec.service.security import Limits, Security
-from adaptive_rec.shared_state import StateReader, StateWriter, Tier
 
 CONTROL, READ = "c" * 43, "r" * 43
 POLICIES = [
@@ -109,7 +110,7 @@ class FakeRun:
             **{"seed": 1, "device": "cpu", "precision": "float32", "version": "0.0.0"},
             "tables": self.tables,
             "policies": POLICIES,
-            **({"desired": self.knobs, "effective": self.knobs, "step": 0} if self.live else {}),
+            **{"defaults": Knobs().model_dump(), "desired": self.knobs, "effective": self.knobs, "step": 0},
         }
 
     def publish(self) -> None:

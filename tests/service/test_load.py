@@ -8,10 +8,11 @@ import time
 import numpy as np
 import pytest
 
+from adaptive_rec.live.shared_state import StateReader
+from adaptive_rec.live.state_writer import StateWriter, Tier
 from adaptive_rec.service.hello import Table
 from adaptive_rec.service.placement import Class
 from adaptive_rec.service.placement_api import Sort, page, read_cursor
-from adaptive_rec.shared_state import StateReader, StateWriter, Tier
 
 ROWS, HOT = 8_000_000, 800_000
 

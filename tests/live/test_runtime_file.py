@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from adaptive_rec import runtime_file
 from adaptive_rec.errors import AdaptiveRecError, UsageError
-from adaptive_rec.runtime_file import RuntimeFile, find, folder, is_alive, make_folder, remove, under_way, write
+from adaptive_rec.live import runtime_file
+from adaptive_rec.live.runtime_file import RuntimeFile, find, folder, is_alive, make_folder, remove, under_way, write
 
 
 @pytest.fixture(autouse=True)

@@ -16,7 +16,7 @@ from adaptive_rec.assemble import assemble
 from adaptive_rec.config import load_config
 from adaptive_rec.embedding.streams import LateStreams
 from adaptive_rec.errors import AdaptiveRecError, ConfigError, ConflictError, DataError
-from adaptive_rec.mailbox import Command
+from adaptive_rec.live.mailbox import Command
 from adaptive_rec.policy import Policy
 from adaptive_rec.run import TrainingRun
 from adaptive_rec.runtime import Runtime
@@ -131,9 +131,21 @@ def test_stop_ends_the_run_after_the_step(paused: bool) -> None:
 def test_a_signal_ends_a_paused_run() -> None:
     runtime = build()
     Answers(runtime).send("pause")
-    threading.Timer(0.3, lambda: setattr(runtime, "stop_requested", True)).start()
+    threading.Timer(0.3, runtime.hurry).start()
     list(runtime.run())
     assert runtime.step_number == 1
+
+
+def test_a_signal_leaves_out_the_evaluations(tmp_path: Path) -> None:
+    run = TrainingRun(load_config(None, {}, [*TINY, "eval.every_steps=5", "eval.batch_size=8"]), tmp_path / "run")
+    seen = []
+    for report in run.events():
+        seen.append(type(report).__name__)
+        if isinstance(report, Snapshot) and report.step == 10:
+            run.runtime.hurry()
+    assert seen.count("Evaluation") == 1, "that of step 5"
+    assert run.finish()["eval"] is None
+    assert run.runtime.step_number == 10
 
 
 def test_commands_left_when_the_run_ends_are_answered() -> None:
@@ -312,6 +324,7 @@ def test_the_journal_tells_steps_old_and_new_values(tmp_path: Path) -> None:
         "started",
         "knobs",
         "checkpoint",
+        "evaluation",
         "finished",
     ]
     assert abs(lines[0]["time"] - time.time()) < 600

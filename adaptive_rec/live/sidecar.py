@@ -20,14 +20,16 @@ from contextlib import suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
-from adaptive_rec import runtime_file
 from adaptive_rec.errors import AdaptiveRecError, CheckpointError, ConfigError, ConflictError, UsageError
-from adaptive_rec.listen import Listeners, ServeOptions
-from adaptive_rec.mailbox import Command, Mailbox, Verb
-from adaptive_rec.run import TrainingRun
-from adaptive_rec.runtime_file import RuntimeFile
+from adaptive_rec.live import runtime_file
+from adaptive_rec.live.listen import Listeners, ServeOptions
+from adaptive_rec.live.mailbox import Command, Mailbox, Verb
+from adaptive_rec.live.runtime_file import RuntimeFile
+
+if TYPE_CHECKING:
+    from adaptive_rec.run import TrainingRun
 
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.1, 2.0
 """Before a dead sidecar is begun again; doubled each time, from the start again after a life of CALM_SECONDS."""

@@ -13,7 +13,7 @@ import httpx2
 
 from adaptive_rec import __version__
 from adaptive_rec.errors import AdaptiveRecError, UsageError
-from adaptive_rec.runtime_file import RuntimeFile, find
+from adaptive_rec.live.runtime_file import RuntimeFile, find
 
 TOKEN_VARIABLE = "ADAPTIVE_REC_TOKEN"
 TIMEOUT_SECONDS = 10.0

@@ -18,7 +18,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from adaptive_rec.figures import clock, count, percent, printable, size, whole
+from adaptive_rec.commands.figures import clock, count, percent, printable, size, whole
 from adaptive_rec.telemetry import Event, Snapshot, ratio
 
 if TYPE_CHECKING:

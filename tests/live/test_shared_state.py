@@ -14,7 +14,8 @@ import pytest
 from adaptive_rec.assemble import assemble
 from adaptive_rec.config import load_config
 from adaptive_rec.kernels.reference_sketch import sketch_estimate
-from adaptive_rec.shared_state import CHANGES_KEPT, PlacementArrays, StateBusy, StateReader, StateWriter, Tier
+from adaptive_rec.live.shared_state import CHANGES_KEPT, PlacementArrays, StateBusy, StateReader
+from adaptive_rec.live.state_writer import StateWriter, Tier
 from adaptive_rec.telemetry import Snapshot
 
 POOLS = (40, 25)
@@ -146,7 +147,7 @@ def test_a_reader_gives_up_on_a_placement_that_never_holds_still() -> None:
 
 READER = """
     import json, sys, time
-    from adaptive_rec.shared_state import StateReader
+    from adaptive_rec.live.shared_state import StateReader
 
     reader = StateReader(int(sys.argv[1]), json.loads(sys.argv[2]))
     steps, boards, last = set(), set(), (0, 0)

@@ -10,12 +10,8 @@ from __future__ import annotations
 import json
 import math
 import mmap
-import os
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -27,10 +23,6 @@ T = TypeVar("T")
 Layout = Mapping[str, Any]
 """Name -> [dtype, shape, offset in bytes] of every array in the block."""
 
-Sketch = tuple[NDArray[np.uint32], NDArray[np.uint64], int]
-"""Counters, seeds, and what one lookup adds to a cell."""
-
-COLD = -1
 CHANGES_KEPT = 1 << 17
 """Changes of class that the ring remembers."""
 CLASSES = ("cold", "hot", "stale")
@@ -74,126 +66,12 @@ def block_bytes(layout: Layout) -> int:
     return max(int(offset) + int(np.dtype(dtype).itemsize) * math.prod(shape), 1)
 
 
-def _open_block(size_bytes: int) -> int:
-    """A file without a name, in memory where the system can; nothing is left behind however the process ends."""
-    if hasattr(os, "memfd_create"):
-        fd = os.memfd_create("adaptive-rec-state")
-    else:
-        with tempfile.TemporaryFile() as file:
-            fd = os.dup(file.fileno())
-    os.ftruncate(fd, size_bytes)
-    return fd
-
-
-def _view(fd: int, layout: Layout, access: int) -> dict[str, NDArray[Any]]:
+def view(fd: int, layout: Layout, access: int) -> dict[str, NDArray[Any]]:
     block = mmap.mmap(fd, block_bytes(layout), access=access)
     return {
         name: np.frombuffer(block, dtype, math.prod(shape), offset).reshape(shape)
         for name, (dtype, shape, offset) in layout.items()
     }
-
-
-@dataclass(frozen=True)
-class Tier:
-    """One pool's slots, as they are published. Suffix H: slots."""
-
-    row_of_slot_H: NDArray[np.int64]
-    stale_H: NDArray[np.bool_]
-    estimate_H: NDArray[np.float32]
-    movement_H: NDArray[np.float32]
-
-
-class StateWriter:
-    """The training thread's end. `fd` and `layout` are what a reader needs."""
-
-    def __init__(self, pool_rows: Sequence[int], sketch_shape: tuple[int, int], tables: int) -> None:
-        self.layout = plan_layout(pool_rows, sketch_shape, board_limit_bytes=(1 << 18) + 1024 * tables)
-        self.fd = _open_block(block_bytes(self.layout))
-        self._arrays = _view(self.fd, self.layout, mmap.ACCESS_WRITE)
-        self._words = self._arrays["words"]
-
-    def close(self) -> None:
-        """Give the block back; readers that still have it open can go on reading."""
-        self._arrays = {}
-        os.close(self.fd)
-
-    def pulse(self, step: int) -> None:
-        """Tell that a step is done. Cheap enough for every step."""
-        self._words[WORDS.index("pulse_step")] = step
-        self._arrays["pulse_seconds"][0] = time.time()
-
-    def write_board(self, board: Mapping[str, Any]) -> None:
-        """Replace the small state: anything JSON can say, no infinities."""
-        text = json.dumps(board, allow_nan=False).encode()
-        limit = len(self._arrays["board"])
-        if len(text) > limit:
-            raise ValueError(f"a board must fit into {limit} bytes, got {len(text)}")
-        with self._changing("board_number"):
-            self._arrays["board"][: len(text)] = np.frombuffer(text, np.uint8)
-            self._words[WORDS.index("board_bytes")] = len(text)
-
-    def write_placement(
-        self, step: int, version: int, slot_of_row: NDArray[np.int32], tiers: Sequence[Tier], sketch: Sketch | None
-    ) -> None:
-        """Bring the copies of placement, classes and sketch (None: there is none) up to date."""
-        with self._changing("placement_number"):
-            for pool, tier in enumerate(tiers):
-                self._write_tier(pool, tier, slot_of_row, step)
-            if sketch is not None:
-                self._arrays["sketch_counters"][:], self._arrays["sketch_seeds"][:], unit = sketch
-                self._words[WORDS.index("sketch_unit")] = unit
-            self._words[WORDS.index("version")] = version
-            self._words[WORDS.index("step")] = step
-
-    def _write_tier(self, pool: int, tier: Tier, slot_of_row: NDArray[np.int32], step: int) -> None:
-        """What differs from the copy is what changed."""
-        arrays, mirror = self._arrays, self._arrays["slots_plus_one"]
-        before, slots = int(arrays["capacities"][pool]), len(tier.row_of_slot_H)
-        old_H, was_stale_H = arrays[f"row_of_slot.{pool}"][:before], arrays[f"stale.{pool}"][:before]
-        if before == slots:
-            changed_H = np.flatnonzero((old_H != tier.row_of_slot_H) | (was_stale_H != tier.stale_H))
-            old_H, was_stale_H, new_H = old_H[changed_H], was_stale_H[changed_H], changed_H
-        else:
-            new_H = np.arange(slots)
-        old, old_class = old_H[old_H >= 0], HOT + was_stale_H[old_H >= 0]
-        slot = slot_of_row[old]
-        old_now = np.zeros(len(old), dtype=np.int64)
-        old_now[slot >= 0] = HOT + tier.stale_H[slot[slot >= 0]]
-        self._remember(old, step, old_class, old_now)
-        new_H = new_H[tier.row_of_slot_H[new_H] >= 0]
-        new = tier.row_of_slot_H[new_H]
-        came = mirror[new] == 0
-        self._remember(new[came], step, np.zeros(int(came.sum()), dtype=np.int64), HOT + tier.stale_H[new_H[came]])
-        mirror[old[slot < 0]] = 0
-        mirror[new] = new_H + 1
-        arrays["capacities"][pool] = slots
-        for name, values in (
-            ("row_of_slot", tier.row_of_slot_H),
-            ("stale", tier.stale_H),
-            ("estimate", tier.estimate_H),
-            ("movement", tier.movement_H),
-        ):
-            arrays[f"{name}.{pool}"][:slots] = values
-
-    def _remember(self, rows: NDArray[np.int64], step: int, old: NDArray[np.int64], new: NDArray[np.int64]) -> None:
-        """Add rows whose class turned to the ring; of very many, the last ones."""
-        kept = np.flatnonzero(old != new)
-        written, count = int(self._words[WORDS.index("changes")]), len(kept)
-        kept = kept[-CHANGES_KEPT:]
-        places = (written + count - len(kept) + np.arange(len(kept))) % CHANGES_KEPT
-        self._arrays["change_row"][places] = rows[kept]
-        self._arrays["change_step"][places] = step
-        self._arrays["change_kind"][places] = old[kept] * len(CLASSES) + new[kept]
-        self._words[WORDS.index("changes")] = written + count
-
-    @contextmanager
-    def _changing(self, number: str) -> Iterator[None]:
-        place = WORDS.index(number)
-        self._words[place] += 1
-        try:
-            yield
-        finally:
-            self._words[place] += 1
 
 
 class PlacementArrays:
@@ -266,7 +144,7 @@ class StateReader:
     """The other end: reads the block behind `fd`, in the same or another process."""
 
     def __init__(self, fd: int, layout: Layout) -> None:
-        self._arrays = _view(fd, layout, mmap.ACCESS_READ)
+        self._arrays = view(fd, layout, mmap.ACCESS_READ)
 
     def pulse(self) -> tuple[int, float]:
         """The last finished step, and when that was (seconds since the epoch)."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from adaptive_rec.shared_state import StateWriter, Tier
-from adaptive_rec.systemd import Systemd
+from adaptive_rec.live.state_writer import StateWriter, Tier
+from adaptive_rec.live.systemd import Systemd
 from adaptive_rec.telemetry import finite
 from adaptive_rec.tracking.count_min import UNIT, CountMinSketch
 

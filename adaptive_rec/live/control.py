@@ -10,7 +10,7 @@ from pydantic import ByteSize
 from adaptive_rec import checkpoint
 from adaptive_rec.errors import AdaptiveRecError, ConflictError
 from adaptive_rec.knobs import Knobs
-from adaptive_rec.mailbox import Command
+from adaptive_rec.live.mailbox import Command
 from adaptive_rec.placement import Migration
 from adaptive_rec.policy import load_policy
 from adaptive_rec.telemetry import Event

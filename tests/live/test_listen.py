@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from adaptive_rec.errors import UsageError
-from adaptive_rec.listen import Listeners, ServeOptions
+from adaptive_rec.live.listen import Listeners, ServeOptions
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.com"])

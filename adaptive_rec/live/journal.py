@@ -10,7 +10,7 @@ from collections import defaultdict
 from pathlib import Path
 
 from adaptive_rec.errors import DataError
-from adaptive_rec.mailbox import Command
+from adaptive_rec.live.mailbox import Command
 from adaptive_rec.telemetry import Event, to_json
 
 NAME = "events.jsonl"
