@@ -1,8 +1,9 @@
 """What it costs training to be watched, and how soon a watcher is answered.
 
 Two runs of the same configuration take turns, a few seconds each: one alone (`--no-serve`), one with its sidecar and clients:
-4 streams at 10 Hz, 20 requests a second, one of them a scrape of /metrics, the clients at the sidecar's niceness. While one runs
-the other's processes are stopped, so both see the same machine. Steps that a turn interrupts are left out.
+4 streams at 10 Hz and 20 requests a second, the routes in turn and a scrape of /metrics each second, the clients at the sidecar's
+niceness. While one runs the other's processes are stopped, so both see the same machine. Steps that a turn interrupts are left
+out. `--second alone` compares a run with its like: what of a difference is the machine's.
 
     python benchmarks/sidecar.py --preset synthetic --turns 20
     python benchmarks/sidecar.py --preset criteo_kaggle --set knobs.hot_budget_bytes=256MiB --turns 10    # 33.8 M rows
@@ -68,7 +69,9 @@ def load(arguments: argparse.Namespace) -> None:
     """Streams, requests and scrapes until told to stop; latencies in seconds by kind of request go to a file."""
     import httpx2
 
-    os.nice(19)
+    from adaptive_rec.service.serve import give_way
+
+    give_way()
     about = json.loads(Path(arguments.runtime_file).read_text())
     headers = {"Authorization": f"Bearer {about['read_token']}"}
 
@@ -91,11 +94,15 @@ def load(arguments: argparse.Namespace) -> None:
         while not done.wait(0.05):
             table = dice.choice(tables)
             requests = [
-                ("page of 1000, hot by estimate", f"/api/v1/placement/{table}?class=hot&sort=estimate&limit=1000"),
-                ("page of 1000, cold", f"/api/v1/placement/{table}?class=cold&limit=1000"),
                 ("status", "/api/v1/status"),
                 ("stats", "/api/v1/stats"),
                 ("history", "/api/v1/stats/history"),
+                ("events", "/api/v1/events"),
+                ("knobs", "/api/v1/knobs"),
+                ("placement", "/api/v1/placement"),
+                ("row", f"/api/v1/placement/{table}/rows/0"),
+                ("page of 1000, hot by estimate", f"/api/v1/placement/{table}?class=hot&sort=estimate&limit=1000"),
+                ("page of 1000, cold", f"/api/v1/placement/{table}?class=cold&limit=1000"),
             ]
             name, path = requests[number % len(requests)]
             if number % 20 == 0:
@@ -138,14 +145,15 @@ def compare(arguments: argparse.Namespace) -> dict[str, Any]:
         alone = start("train", "--out", str(folder / "alone"), *words, environment=quiet)
         time.sleep(WARM_SECONDS)
         tell([alone], signal.SIGSTOP)
-        watched = start("train", "--serve", "--out", str(folder / "watched"), *words, environment=quiet)
-        runtime_file = folder / "adaptive-rec" / f"{watched.pid}.json"
-        while not runtime_file.exists():
-            time.sleep(0.1)
+        serve = [] if arguments.second == "alone" else ["--serve"]
+        watched = start("train", *serve, "--out", str(folder / "watched"), *words, environment=quiet)
         time.sleep(WARM_SECONDS)
-        clients = start("load", "--runtime-file", str(runtime_file), "--out", str(folder / "latencies.json"))
-        time.sleep(2)
-        sides = {"alone": [alone], "watched": [clients, watched]}
+        sides = {"alone": [alone], "watched": [watched]}
+        if arguments.second == "watched":
+            runtime_file = str(folder / "adaptive-rec" / f"{watched.pid}.json")
+            clients = start("load", "--runtime-file", runtime_file, "--out", str(folder / "latencies.json"))
+            sides["watched"].insert(0, clients)
+            time.sleep(2)
         tell(sides["watched"], signal.SIGSTOP)
         turns: dict[str, list[tuple[float, float]]] = {"alone": [], "watched": []}
         for turn in range(arguments.turns):
@@ -160,7 +168,8 @@ def compare(arguments: argparse.Namespace) -> dict[str, Any]:
             for process in sides[side]:
                 process.terminate()
                 process.wait(60)
-        latencies = json.loads((folder / "latencies.json").read_text())
+        found = folder / "latencies.json"
+        latencies = json.loads(found.read_text()) if found.exists() else {}
         steps = {side: np.load(folder / side / "ended_at.npy") for side in turns}
     return {"steps": summarize(steps, turns), "latencies": {name: spread(values) for name, values in latencies.items()}}
 
@@ -207,6 +216,9 @@ def main() -> None:
     parser.add_argument("--preset", default="synthetic")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--turns", type=int, default=20)
+    parser.add_argument(
+        "--second", choices=["alone", "served", "watched"], default="watched", help="what the second run is"
+    )
     parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--runtime-file", help=argparse.SUPPRESS)

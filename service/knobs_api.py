@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from functools import lru_cache
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Header, Query
@@ -107,9 +108,7 @@ def merge(desired: Values, patch: Values, view: RunView) -> Values:
     if unknown:
         rules = [(name[:100], f"unknown knob{did_you_mean(name, defaults)}") for name in unknown]
         raise invalid(rules)
-    integers = {
-        name for name, rules in Knobs.model_json_schema()["properties"].items() if rules.get("type") == "integer"
-    }
+    integers = [name for name, about in forms(tuple(policies(view))).items() if about["type"] == "integer"]
     values = {name: schemas.whole(value) if name in integers else value for name, value in patch.items()}
     values = {name: defaults[name] if value is None else value for name, value in values.items()}
     try:
@@ -147,12 +146,26 @@ def check_policy(name: str, view: RunView) -> None:
 
 def knobs_schema(view: RunView) -> Values:
     """JSON schema of the knobs. Of the policies, those the run may switch to stand in it, and the present one."""
+    return schema_of(tuple(policies(view)))
+
+
+def policies(view: RunView) -> list[str]:
+    """Those the run may switch to, and the present one."""
+    live = {choice.name for choice in view.hello.policies if choice.live}
+    return sorted(live | {view.knobs.desired["policy"]}) if live else []
+
+
+def schema_of(policies: tuple[str, ...]) -> Values:
     schema = Knobs.model_json_schema()
-    present = view.knobs.desired.get("policy")
-    live = [choice.name for choice in view.hello.policies if choice.live]
-    if live:
-        schema["properties"]["policy"]["enum"] = sorted({*live, *([present] if present else [])})
+    if policies:
+        schema["properties"]["policy"]["enum"] = list(policies)
     return schema
+
+
+@lru_cache(maxsize=8)
+def forms(policies: tuple[str, ...]) -> dict[str, Values]:
+    """What `form` makes of each knob; it does not change, and takes longer than everything else here."""
+    return {name: form(rules) for name, rules in schema_of(policies)["properties"].items()}
 
 
 def patch_schema(view: RunView) -> Values:
@@ -170,10 +183,10 @@ def knob_list(view: RunView) -> Values:
     desired, effective = view.knobs.desired, view.knobs.effective
     defaults = view.hello.defaults
     knobs = {}
-    for name, rules in knobs_schema(view)["properties"].items():
+    for name, about in forms(tuple(policies(view))).items():
         default = defaults[name]
         values = {"desired": desired.get(name, default), "effective": effective.get(name, default), "default": default}
-        knobs[name] = {**values, **form(rules)}
+        knobs[name] = {**values, **about}
     step = view.knobs.effective_since_step
     return {"knobs": knobs, "pending": desired != effective, "effective_since_step": step}
 

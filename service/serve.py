@@ -7,7 +7,7 @@ import os
 import signal
 import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import uvicorn
 from fastapi import FastAPI
@@ -34,7 +34,7 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        os.nice(NICENESS)  # not before: a busy machine should not delay the start
+        give_way()  # not before: a busy machine should not delay the start
 
     def end(self) -> None:
         """Finish the requests under way; streams are cut after a second."""
@@ -43,6 +43,17 @@ class Server(uvicorn.Server):
     def end_now(self) -> None:
         """Cut everything: whoever the sidecar served is gone."""
         self.should_exit = self.force_exit = True
+
+
+def give_way() -> None:
+    """Run only where training leaves the processor idle, or nearly so.
+
+    Linux shares it among sessions first and looks at niceness within them only, unless told (`sched(7)`, autogroups): the
+    sidecar leads a session of its own.
+    """
+    os.nice(NICENESS)
+    with suppress(OSError), open("/proc/self/autogroup", "w", encoding="ascii") as group:
+        group.write(str(NICENESS))
 
 
 def make_server(app: FastAPI, security: Security) -> Server:

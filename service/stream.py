@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,6 +23,10 @@ from adaptive_rec.service.run_view import RunView
 from adaptive_rec.service.security import Limits
 
 PING_SECONDS = 10.0
+FRESH_SECONDS = 0.05
+"""A message may be this old."""
+RETRY_MILLISECONDS = 1000
+"""How long a browser waits before it connects again."""
 
 
 class Slots:
@@ -77,6 +82,7 @@ async def until_gone(receive: Receive) -> None:
 def router(view: RunView, limits: Limits) -> APIRouter:
     routes = APIRouter(prefix="/api/v1", tags=["run"])
     routes.slots = slots = Slots(limits.streams)  # type: ignore[attr-defined]
+    feed = Feed(view)
     content = {"content": {"text/event-stream": {"schema": {"type": "string"}}}, "description": "Server-sent events"}
     documented = answers(None, 503)
     documented["responses"][200] = content
@@ -86,31 +92,61 @@ def router(view: RunView, limits: Limits) -> APIRouter:
         request: Request, hz: Annotated[float, Query(ge=1, le=10, description="Messages a second, at most.")] = 2
     ) -> Stream:
         """Newest status and counters whenever they have changed; never older ones."""
-        return Stream(slots, messages(view, request.state.scope), 1 / hz)
+        return Stream(slots, messages(feed, request.state.scope), 1 / hz)
 
     return routes
 
 
-def messages(view: RunView, scope: str) -> Callable[[], bytes]:
+class Feed:
+    """The newest message for each scope. It is made once for all streams, however many there are."""
+
+    def __init__(self, view: RunView) -> None:
+        self._view = view
+        self._state: Any = None
+        self._made_at = -math.inf
+        self._texts: dict[str, tuple[int, str]] = {}
+        self.number = 0
+        """Grows with each new message."""
+
+    def look(self) -> int:
+        """See whether there is news; return the newest message's number."""
+        view = self._view
+        if time.monotonic() - self._made_at >= FRESH_SECONDS:
+            self._made_at = time.monotonic()
+            view.refresh()
+            state = (view.board_version(), view.pulse(), view.events.last_id, view.knobs.desired)
+            if state != self._state:
+                self._state, self._texts = state, {}
+                self.number += 1
+        return self.number
+
+    def message(self, scope: str) -> tuple[int, str]:
+        """Step and data of the newest message."""
+        if scope not in self._texts:
+            view = self._view
+            now = status(view, scope)
+            tag = etag(view.knobs.desired)
+            data = {"status": now, "stats": stats(view), "last_event_id": view.events.last_id, "knobs_etag": tag}
+            self._texts[scope] = (now["step"], json.dumps(data, allow_nan=False, separators=(",", ":")))
+        return self._texts[scope]
+
+
+def messages(feed: Feed, scope: str) -> Callable[[], bytes]:
     """For one client: its next message, nothing where there is nothing new, a comment after a long silence."""
-    sent: Any = None
+    sent = -1
     sent_at = time.monotonic()
 
     def message() -> bytes:
         nonlocal sent, sent_at
-        view.refresh()
-        tag = etag(view.knobs.desired)
-        state = (view.board_version(), view.pulse(), view.events.last_id, tag)
-        if state == sent:
+        number = feed.look()
+        if number == sent:
             if time.monotonic() - sent_at < PING_SECONDS:
                 return b""
             sent_at = time.monotonic()
             return format_sse_event(comment="nothing new")
-        retry = 1000 if sent is None else None
-        sent, sent_at = state, time.monotonic()
-        now = status(view, scope)
-        data = {"status": now, "stats": stats(view), "last_event_id": view.events.last_id, "knobs_etag": tag}
-        text = json.dumps(data, allow_nan=False, separators=(",", ":"))
-        return format_sse_event(event="snapshot", id=str(now["step"]), data_str=text, retry=retry)
+        retry = RETRY_MILLISECONDS if sent < 0 else None
+        sent, sent_at = number, time.monotonic()
+        step, text = feed.message(scope)
+        return format_sse_event(event="snapshot", id=str(step), data_str=text, retry=retry)
 
     return message

@@ -202,3 +202,23 @@ def test_a_closed_pipe_is_quiet():
     text = f"{' '.join(COMMAND)} train base --print-config | true"
     result = subprocess.run(["bash", "-c", text], capture_output=True, text=True, timeout=WAIT_SECONDS)
     assert result.stderr == ""
+
+
+def test_a_run_is_made_again_with_its_knob_changes(tmp_path, capsys):
+    steered, again = tmp_path / "steered", tmp_path / "again"
+    small = ["--no-serve", "--steps=30"]
+    assert main(["train", "tiny", "--policy=slipstream", *small, "--out", str(steered)]) == 0
+    change = {
+        "time": 0.0,
+        "step": 10,
+        "kind": "knobs",
+        "text": "",
+        "details": {"changed": {"alpha": {"old": 0.9, "new": 0.25}}},
+    }
+    with open(steered / "events.jsonl", "a") as journal:
+        journal.write(json.dumps(change) + "\n")
+    assert main(["train", "--replay", str(steered), "--no-serve", "--out", str(again)]) == 0
+    assert "alpha 0.9 -> 0.25" in capsys.readouterr().out
+    assert json.loads((again / "summary.json").read_text())["steps"] == 30, "under the configuration of the other"
+    assert "has no config.toml" in refused(capsys, "train", "--replay", str(tmp_path), "--no-serve")
+    assert "give one of them" in refused(capsys, "train", "--replay", str(steered), "--resume", "--out", str(again))

@@ -48,6 +48,12 @@ def add_commands(subparsers: Any) -> dict[str, Parser]:
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="any other key; --print-config lists them all")
     add("--out", metavar="DIR", type=Path, help="run directory (default: runs/TIME-POLICY)")
     add("--resume", action="store_true", help="go on from the newest checkpoint in --out, under its config.toml")
+    add(
+        "--replay",
+        metavar="RUN",
+        type=Path,
+        help="make a run again: its configuration, its knob changes at their steps",
+    )
     add("--detach", action="store_true", help="train in the background; returns once training is up")
     add("--print-config", action="store_true", help="print the resolved configuration as TOML and exit")
     add("--json", action="store_true", help="print only the summary, as JSON; progress goes to stderr")
@@ -64,6 +70,8 @@ def train(args: argparse.Namespace) -> int:
 
     if args.resume and args.out is None:
         raise UsageError("--resume needs --out DIR, the run directory to go on with")
+    if args.replay and args.resume:
+        raise UsageError("--replay makes a run again from its start and --resume goes on with one; give one of them")
     if args.linger and args.no_serve:
         raise UsageError("--linger keeps the dashboard after the run and --no-serve has none; give one of them")
     options = None if args.no_serve else serve_options(args)
@@ -82,8 +90,11 @@ def resolve(args: argparse.Namespace) -> Config:
     """The configuration of a train command line: flags are shorthands for keys and win over all else."""
     from adaptive_rec.config import load_config
 
-    kept = args.out / "config.toml" if args.resume else None
-    source = args.config or (str(kept) if kept and kept.is_file() else preset_for(args.data))
+    kept = args.out if args.resume else args.replay
+    if args.replay and not (args.replay / "config.toml").is_file():
+        raise UsageError(f"--replay RUN must be a run directory, {args.replay} has no config.toml")
+    known = kept is not None and (kept / "config.toml").is_file()
+    source = args.config or (str(kept / "config.toml") if known else preset_for(args.data))
     settings = list(args.set)
     names = {"knobs.policy": args.policy, "data.source": args.data, "run.device": args.device}
     numbers = {"run.steps": args.steps, "run.seed": args.seed}
@@ -122,7 +133,7 @@ def run(config: Config, out: Path, options: ServeOptions | None, args: argparse.
                 source = config.data.source
                 reading = "" if source == "synthetic" else f"reading {Path(source).name}, "
                 screen.status(f"{reading}building tables")
-                training = TrainingRun(config, out, args.resume)
+                training = TrainingRun(config, out, args.resume, args.replay)
                 signals.runtime = training.runtime
                 screen.begin(training.runtime)
                 sidecar = stack.enter_context(served(options, training, screen))

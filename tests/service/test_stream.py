@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from adaptive_rec.service.stream import Slots, Stream, messages
+from adaptive_rec.service.stream import FRESH_SECONDS, Feed, Slots, Stream, messages
 
 CONTROL = b"c" * 43
 
@@ -20,7 +20,15 @@ def data(message: bytes) -> Any:
 
 
 def test_messages_come_when_something_has_changed(view: Any, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    message = messages(view, "read")
+    feed = Feed(view)
+    one, other = messages(feed, "read"), messages(feed, "read")
+
+    def message() -> bytes:
+        time.sleep(1.1 * FRESH_SECONDS)
+        text = one()
+        assert other() == text, "all streams get the same"
+        return text
+
     first = message()
     assert first.startswith(b"event: snapshot\n")
     assert b"\nretry: 1000\n" in first
