@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-WARM_SECONDS = 20.0
+WARM_SECONDS = 15.0
 TURN_SECONDS = 4.0
 MOST_STEPS = 1 << 20
 
@@ -137,17 +137,24 @@ def tell(processes: list[subprocess.Popen[bytes]], number: int) -> None:
             os.kill(pid, number)
 
 
+def warm_up(run: Path) -> None:
+    """Until the run has trained for a while."""
+    while not (run / "metrics.jsonl").exists():
+        time.sleep(0.1)
+    time.sleep(WARM_SECONDS)
+
+
 def compare(arguments: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as named:
         folder = Path(named)
         words = ["--preset", arguments.preset, *(word for key in arguments.set for word in ("--set", key))]
         quiet = {"XDG_RUNTIME_DIR": named, "OMP_WAIT_POLICY": "PASSIVE"}
         alone = start("train", "--out", str(folder / "alone"), *words, environment=quiet)
-        time.sleep(WARM_SECONDS)
+        warm_up(folder / "alone")
         tell([alone], signal.SIGSTOP)
         serve = [] if arguments.second == "alone" else ["--serve"]
         watched = start("train", *serve, "--out", str(folder / "watched"), *words, environment=quiet)
-        time.sleep(WARM_SECONDS)
+        warm_up(folder / "watched")
         sides = {"alone": [alone], "watched": [watched]}
         if arguments.second == "watched":
             runtime_file = str(folder / "adaptive-rec" / f"{watched.pid}.json")

@@ -6,6 +6,7 @@ is a copy. Suffixes: R rows of the answer, C rows of a chunk, H slots.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import numpy as np
@@ -87,19 +88,20 @@ def next_by_estimate(
 ) -> tuple[Ids, NDArray[np.float32]]:
     """The next hot or stale ids by falling estimate, equal ones by rising id, beyond the place `after`; and estimates.
 
-    One pass over the pool's slots: the best so far tell which of the next are worth a closer look.
+    One pass over the pool's slots, or over the table's rows where they are fewer: the best so far tell which of the next
+    are worth a closer look.
     """
     row_H, estimate_H = arrays.row_of_slot[table.pool], arrays.estimate[table.pool]
     stale_H = arrays.stale[table.pool]
     most, beyond = after if after is not None else (np.inf, -1)
     best, best_estimate, least = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.float32), -np.inf
-    for start in range(0, len(row_H), CHUNK):
-        estimate_C = estimate_H[start : start + CHUNK]
+    for slots_C in _slots_by_chunks(arrays, table):
+        estimate_C = estimate_H[slots_C]
         fit_C = (estimate_C >= least) & (estimate_C <= most)
         if wanted == "stale":
-            fit_C &= stale_H[start : start + CHUNK]
+            fit_C &= stale_H[slots_C]
         places = np.flatnonzero(fit_C)
-        ids, estimate = row_H[start + places] - table.first_row, estimate_C[places]
+        ids, estimate = row_H[slots_C][places] - table.first_row, estimate_C[places]
         mine = (ids >= 0) & (ids < table.rows) & ((estimate < most) | (ids > beyond))
         best = np.concatenate([best, ids[mine]])
         best_estimate = np.concatenate([best_estimate, estimate[mine]])
@@ -109,6 +111,18 @@ def next_by_estimate(
             least = best_estimate.min()
     order = np.lexsort((best, -best_estimate))
     return best[order], best_estimate[order]
+
+
+def _slots_by_chunks(arrays: PlacementArrays, table: Table) -> Iterator[slice | Ids]:
+    """All slots that may hold rows of a table, a chunk at a time."""
+    slots = len(arrays.row_of_slot[table.pool])
+    if table.rows < slots:
+        slots_plus_one = arrays.slots_plus_one[table.first_row : table.first_row + table.rows]
+        for start in range(0, table.rows, CHUNK):
+            chunk_C = slots_plus_one[start : start + CHUNK]
+            yield chunk_C[chunk_C > 0].astype(np.int64) - 1
+    else:
+        yield from (slice(start, start + CHUNK) for start in range(0, slots, CHUNK))
 
 
 def highest(ids: Ids, estimate: NDArray[np.float32], limit: int) -> NDArray[np.int64]:

@@ -28,6 +28,7 @@ def add_commands(subparsers: Any) -> dict[str, Parser]:
     listing.add_argument("--json", action="store_true", help="print them as JSON")
     link: Parser = subparsers.add_parser("dashboard", help="print the link to a run's dashboard, with its token")
     link.set_defaults(command=dashboard)
+    link.add_argument("--header", action="store_true", help="print the Authorization header instead, for curl -H @-")
     add_client_options(link, url=False)
     server: Parser = subparsers.add_parser("serve", help="dashboard and API of a finished run, read-only")
     server.set_defaults(command=serve)
@@ -64,6 +65,8 @@ def dashboard(args: argparse.Namespace) -> int:
     file = find(args.run)
     if args.json:
         print_json({"pid": file.pid, "run": file.run, "url": file.url, "dashboard": file.dashboard_url})
+    elif args.header:
+        print(f"Authorization: Bearer {file.control_token}")
     else:
         print(file.dashboard_url)
     return 0

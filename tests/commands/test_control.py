@@ -62,6 +62,7 @@ def test_runs_under_way_are_listed_without_their_tokens(rows_of, told, capsys, s
 def test_the_dashboard_s_link_carries_the_token_and_nothing_else_does(told, service):
     service.answer("POST", "/api/v1/control/pause", {"command": "pause", "step": 1})
     assert told("dashboard") == f"{service.url}/#t=control-token-of-the-tests\n"
+    assert told("dashboard", "--header") == "Authorization: Bearer control-token-of-the-tests\n"
     assert json.loads(told("dashboard", "--json"))["dashboard"].endswith("#t=control-token-of-the-tests")
     for words in (["status"], ["status", "--json"], ["knobs"], ["placement"], ["pause"], ["runs"]):
         assert "token-of-the-tests" not in told(*words)
