@@ -12,7 +12,7 @@ import numpy as np
 from fastapi import APIRouter, Path, Query, Request
 from starlette.concurrency import run_in_threadpool
 
-from adaptive_rec.live.shared_state import PlacementArrays
+from adaptive_rec.live.shared_state import PlacementArrays, StateBusy
 from adaptive_rec.service import schemas
 from adaptive_rec.service.documented import answers
 from adaptive_rec.service.hello import Table, Values, read_json
@@ -24,6 +24,7 @@ from adaptive_rec.telemetry import ratio
 T = TypeVar("T")
 Sort = Literal["id", "estimate"]
 TableName = Annotated[str, Path(description="Index of the table, or its exact name.", examples=["0"], max_length=1000)]
+PATIENCE_SECONDS = 1.0
 MAX_ROW = 2**53
 
 
@@ -82,8 +83,14 @@ def router(view: RunView) -> APIRouter:
         )
 
     async def read(look: Callable[[PlacementArrays], T]) -> T:
-        """Away from the event loop: it may take milliseconds."""
-        return await run_in_threadpool(view.placement, look)
+        """At once, for it takes few milliseconds; while the placement is being written, off the event loop until it is done.
+
+        Another thread has to be scheduled first, which at the sidecar's niceness takes longer than the work.
+        """
+        try:
+            return view.placement(look, 0.0)
+        except StateBusy:
+            return await run_in_threadpool(view.placement, look, PATIENCE_SECONDS)
 
     return routes
 

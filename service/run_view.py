@@ -44,7 +44,7 @@ class RunView:
         """The last finished step and when that was, in seconds since the epoch; None where nothing steps."""
         return None
 
-    def placement(self, read: Callable[[PlacementArrays], T]) -> T:
+    def placement(self, read: Callable[[PlacementArrays], T], deadline_seconds: float) -> T:
         """What `read` makes of the placement; it copies what it keeps. Any thread may call this."""
         raise Problem(409, "the run has ended; placement is known only while it trains")
 
@@ -84,8 +84,8 @@ class LiveRun(RunView):
         step, seconds = self._reader.pulse()
         return (step, seconds) if seconds > 0 else None
 
-    def placement(self, read: Callable[[PlacementArrays], T]) -> T:
-        return self._reader.placement(read)
+    def placement(self, read: Callable[[PlacementArrays], T], deadline_seconds: float) -> T:
+        return self._reader.placement(read, deadline_seconds)
 
 
 class FinishedRun(RunView):

@@ -113,3 +113,13 @@ def test_panels_do_not_overlap() -> None:
         assert not own & cells, panel["title"]
         assert place["x"] + place["w"] <= 24
         cells |= own
+
+
+def test_every_metric_and_route_is_in_the_documents(client: Any) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "live.md").read_text()
+    names = [line.split()[2] for line in client.get("/metrics").text.splitlines() if line.startswith("# TYPE")]
+    assert len(names) > 30
+    assert [name for name in names if f"`{name}`" not in text] == []
+    paths = client.get("/api/v1/openapi.json").json()["paths"]
+    routes = [f"{method.upper()} {path}" for path, methods in paths.items() for method in methods]
+    assert [route for route in routes if f"`{route}`" not in text] == []

@@ -152,8 +152,7 @@ def test_wrong_queries(client: Any, body: Any, status: int) -> None:
 
 
 def test_a_placement_that_never_holds_still_is_503(client: Any, run: Any, view: Any, monkeypatch: Any) -> None:
-    keep = view._reader.placement
-    monkeypatch.setattr(view._reader, "placement", lambda read: keep(read, deadline_seconds=0.05))
+    monkeypatch.setattr("adaptive_rec.service.placement_api.PATIENCE_SECONDS", 0.05)
     with run.writer._changing("placement_number"):
         answer = client.get("/api/v1/placement/0")
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "1")
