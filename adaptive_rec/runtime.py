@@ -27,6 +27,7 @@ from adaptive_rec.knobs import Knobs
 from adaptive_rec.live.control import Control, check_policy
 from adaptive_rec.live.mailbox import Mailbox
 from adaptive_rec.live.publish import Publisher
+from adaptive_rec.live.snapshot import take_snapshot
 from adaptive_rec.observe import Observer
 from adaptive_rec.pipeline import Pipeline
 from adaptive_rec.policy import BatchView, Policy, StepPlan, whole_or_split
@@ -261,22 +262,7 @@ class Runtime:
 
     def report(self) -> Snapshot:
         """Publish where the run stands; a loss that is no number ends the run."""
-        snapshot = self.recorder.snapshot(
-            self.totals(),
-            step=self.step_number,
-            steps_total=self.steps_total,
-            hot_rows=self.store.device.hot_rows,
-            stale_rows=self.store.device.stale_rows,
-            placement_version=self.store.placement.version,
-            stale_threshold=self.reclassifier.stale_threshold,
-            stage_seconds={stage: round(seconds, 4) for stage, seconds in dict(self.times.seconds).items()},
-            tables={
-                "lookups": self.lookups_T.tolist(),
-                "lookups_hot": self.hot_lookups_T.tolist(),
-                "hot_rows": self.store.hot_rows_T.tolist(),
-                "stale_rows": self.observer.stale_rows_T.tolist(),
-            },
-        )
+        snapshot = take_snapshot(self)
         self.mailbox.publish(snapshot)
         self.publisher.board()
         if not math.isfinite(snapshot.loss):

@@ -28,6 +28,8 @@ import numpy as np
 
 WARM_SECONDS = 15.0
 TURN_SECONDS = 4.0
+EVERY_SECONDS = 0.05
+"""Between two requests."""
 MOST_STEPS = 1 << 20
 
 
@@ -90,8 +92,9 @@ def load(arguments: argparse.Namespace) -> None:
         tables = [entry["table"] for entry in own.get("/api/v1/placement").json()["tables"]]
         for _ in range(4):
             threading.Thread(target=stream, daemon=True).start()
-        dice, number = random.Random(1), 0
-        while not done.wait(0.05):
+        dice, number, due = random.Random(1), 0, time.perf_counter()
+        while not done.wait(max(0.0, due - time.perf_counter())):
+            due = max(due + EVERY_SECONDS, time.perf_counter() - 1)  # a turn's pause is not made up for
             table = dice.choice(tables)
             requests = [
                 ("status", "/api/v1/status"),

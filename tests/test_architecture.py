@@ -17,7 +17,7 @@ PACKAGE = Path(adaptive_rec.__file__).parent
 LAYERS: list[set[str]] = [
     {"__main__", "cli", "commands", "run", "config_reference", "live.sidecar"},
     {"assemble"},
-    {"runtime", "live.control", "live.publish", "live.journal", "window", "observe", "evaluate"},
+    {"runtime", "live.control", "live.publish", "live.snapshot", "live.journal", "window", "observe", "evaluate"},
     {"pipeline", "reclassify", "checkpoint"},
     {"embedding", "tracking", "models", "data", "policy"},
     {"classify"},

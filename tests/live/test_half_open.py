@@ -1,0 +1,125 @@
+"""Clients that open connections and never finish their request: they cost little, and the run's own user goes first."""
+
+from __future__ import annotations
+
+import selectors
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx2
+import pytest
+
+from .conftest import Job, wait_for
+
+SOCKETS, REQUESTS = 200, 100
+HALF = b"GET /api/v1/status HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorizat"
+AT_ONCE = 64
+"""Most connections that the sidecar keeps open over TCP, as documented."""
+
+
+class HalfOpen:
+    """Connections with half a header sent on each; a thread notes after how many seconds each was ended."""
+
+    def __init__(self, port: int) -> None:
+        self.selector = selectors.DefaultSelector()
+        self.sockets: list[socket.socket] = []
+        self.open_seconds: list[float] = []
+        for _ in range(SOCKETS):
+            connection = socket.create_connection(("127.0.0.1", port), timeout=10)
+            self.sockets.append(connection)
+            self.selector.register(connection, selectors.EVENT_READ, (connection, time.monotonic()))
+            with suppress(ConnectionError):
+                connection.sendall(HALF)
+        self.thread = threading.Thread(target=self._watch, daemon=True)
+        self.thread.start()
+
+    def _watch(self) -> None:
+        end = time.monotonic() + 20
+        while len(self.open_seconds) < SOCKETS and time.monotonic() < end:
+            for key, _ in self.selector.select(1):
+                connection, opened = key.data
+                if self._ended(connection):
+                    self.selector.unregister(connection)
+                    self.open_seconds.append(time.monotonic() - opened)
+
+    @staticmethod
+    def _ended(connection: socket.socket) -> bool:
+        try:
+            return not connection.recv(65536)
+        except ConnectionError:
+            return True
+
+    def close(self) -> None:
+        self.thread.join()
+        for connection in self.sockets:
+            connection.close()
+        self.selector.close()
+
+
+def memory_MiB(pid: int) -> float:
+    """Resident memory of a process."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS"))
+
+
+def sockets_of(pid: int) -> int:
+    found = 0
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with suppress(OSError):
+            found += link.readlink().name.startswith("socket:")
+    return found
+
+
+def request_seconds(client: httpx2.Client) -> float:
+    began = time.monotonic()
+    assert client.get("/api/v1/status").status_code == 200
+    return time.monotonic() - began
+
+
+def hold_half_open(job: Job, most_seconds: float, most_open_seconds: float) -> None:
+    """Ask through the Unix socket meanwhile, within `most_seconds` at the 99th percentile."""
+    sidecar = job.sidecar()
+    assert sidecar is not None
+    with job.client(unix=True) as unix, job.client() as tcp:
+        for client in (unix, tcp):
+            request_seconds(client)
+    sockets, memory = sockets_of(sidecar), memory_MiB(sidecar)
+    with job.client(unix=True) as client:
+        step = client.get("/api/v1/status").json()["step"]
+        held = HalfOpen(urlsplit(job.about["url"]).port or 80)
+        seconds = []
+        for _ in range(REQUESTS):
+            seconds.append(request_seconds(client))
+            time.sleep(0.04)  # all of them while the connections are open
+        still_open = SOCKETS - len(held.open_seconds)
+        stepped = client.get("/api/v1/status").json()["step"] - step
+    grown = memory_MiB(sidecar) - memory
+    held.close()
+    seconds.sort()
+    p50, p99, longest = seconds[REQUESTS // 2], seconds[REQUESTS - 2], max(held.open_seconds)
+    print(f"p50 {p50 * 1e3:.1f} ms, p99 {p99 * 1e3:.1f} ms, worst {seconds[-1] * 1e3:.1f} ms;")
+    print(f"{still_open} open to the end, longest {longest:.2f} s; {grown:+.1f} MiB; {stepped} steps meanwhile")
+    assert still_open == AT_ONCE, "the others were turned away at once"
+    assert stepped > 0
+    assert p99 <= most_seconds
+    assert len(held.open_seconds) == SOCKETS, "all were ended"
+    assert longest <= most_open_seconds
+    assert grown <= 16
+    wait_for(lambda: sockets_of(sidecar) <= sockets, 2)
+    with job.client() as client:
+        assert request_seconds(client) < 1
+
+
+def test_half_open_connections_do_not_keep_others_out(start: Callable[..., Job]) -> None:
+    hold_half_open(start(), most_seconds=1.0, most_open_seconds=12.0)
+
+
+@pytest.mark.slow
+def test_half_open_connections_hold_nobody_up(start: Callable[..., Job]) -> None:
+    """As strictly as documented; wants a machine that does nothing else."""
+    hold_half_open(start(), most_seconds=0.2, most_open_seconds=10.5)
