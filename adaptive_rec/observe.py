@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from adaptive_rec.classify import ClassifiedBatch, expand_ranges
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.knobs import Knobs
+from adaptive_rec.placement import Migration
 from adaptive_rec.policy import AccessView, MovementView
 from adaptive_rec.tracking.count_min import CountMinSketch, width_for
 from adaptive_rec.tracking.popularity import PopularityTracker
@@ -28,12 +29,27 @@ class Observer:
     def __init__(self, store: EmbeddingStore, seed: int) -> None:
         self.store = store
         hot_rows = sum(store.device.capacities)
-        width = width_for(hot_rows, store.space.rows, SKETCH_LIMIT_BYTES)
-        self.tracker = PopularityTracker(CountMinSketch(width, seed=seed), capacity_rows=hot_rows)
+        self.tracker = PopularityTracker(self._sketch(hot_rows, seed), capacity_rows=hot_rows)
         self.stale_rows_T = np.zeros(len(store.space.tables), dtype=np.int64)
         """Stale rows of each table."""
         self._sample_slots: list[NDArray[np.int64]] = []
         self._sample_lengths: list[NDArray[np.int64]] = []
+
+    def _sketch(self, hot_rows: int, seed: int) -> CountMinSketch:
+        return CountMinSketch(width_for(hot_rows, self.store.space.rows, SKETCH_LIMIT_BYTES), seed=seed)
+
+    def resize(self, hot_rows: int) -> None:
+        """Tell how many rows may be hot from now on. A sketch too narrow for them is replaced; it keeps what is known of
+        the hot rows and the candidates."""
+        counter = self.tracker.counter
+        if isinstance(counter, CountMinSketch):
+            wider = self._sketch(hot_rows, counter.seed)
+            if wider.counters.size > counter.counters.size:
+                hot = np.concatenate(self.store.device.row_of_slot)
+                rows = np.union1d(hot[hot >= 0], self.tracker.candidates())
+                wider.add(rows, np.ceil(counter.estimate(rows)).astype(np.int64))
+                self.tracker.counter = wider
+        self.tracker.resize(hot_rows)
 
     # Each step -------------------------------------------------------------------------------------------------------
 
@@ -144,6 +160,13 @@ class Observer:
         """Forget all movement, and the samples kept with it."""
         for monitor in self.store.device.monitors:
             monitor.begin_window()
+        self.forget_samples()
+
+    def end_window(self, decay: float, migration: Migration) -> None:
+        """Let what was counted fade; forget what was kept of the window."""
+        self.tracker.end_window(decay, migration)
+        for estimate in self.store.device.estimate:
+            estimate *= decay
         self.forget_samples()
 
     def forget_samples(self) -> None:

@@ -174,10 +174,16 @@ def load_policy(name: str) -> Policy:
             raise ConfigError(
                 f"knobs.policy must be one of {', '.join(known)} or package.module:Class, got {name!r}{did_you_mean(name, known)}"
             )
-        found = plugins[name].load()
+        try:
+            found = plugins[name].load()
+        except Exception as error:  # whatever somebody's package raises
+            raise ConfigError(f"knobs.policy {name} cannot be loaded: {type(error).__name__}: {error}") from error
     if not (isinstance(found, type) and issubclass(found, Policy)):
         raise ConfigError(f"knobs.policy must name a subclass of adaptive_rec.policy.Policy, got {name!r}")
-    return found()
+    try:
+        return found()
+    except Exception as error:  # likewise
+        raise ConfigError(f"knobs.policy {name} cannot be made: {type(error).__name__}: {error}") from error
 
 
 def policy_choices(present: str) -> list[dict[str, Any]]:

@@ -85,12 +85,18 @@ class TrainingRun:
         runtime = self.runtime
         left = runtime.steps_total - runtime.step_number
         yield self.note("started", f"{runtime.knobs.policy} on {runtime.device}, {left:,} steps to go")
-        for report in runtime.run():
-            if isinstance(report, Event):
-                journal.append(self.out, report)
-            else:
-                self._record(report)
-            yield report
+        try:
+            for report in runtime.run():
+                if isinstance(report, Event):
+                    journal.append(self.out, report)
+                else:
+                    self._record(report)
+                yield report
+        except Exception as error:
+            self.note("failed", f"{type(error).__name__}: {error}")
+            raise
+        if runtime.hurried:
+            self.note("stopping", "a signal came: a checkpoint follows")
 
     def _record(self, report: Snapshot | Evaluation) -> None:
         with open(self.out / "metrics.jsonl", "a", encoding="utf-8") as metrics:
@@ -108,6 +114,7 @@ class TrainingRun:
         """Write the final checkpoint, evaluate unless the run was hurried, write and return the summary."""
         written = self.out / "summary.json"
         if self.runtime.step_number == self.started_at_step and written.exists():
+            self.runtime.enter("finished")
             return dict(json.loads(written.read_text(encoding="utf-8")))  # nothing was left to do
         seconds = self.runtime.recorder.seconds
         path = checkpoint.save(self.runtime, self.out / "checkpoints")

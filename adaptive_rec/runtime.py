@@ -32,7 +32,7 @@ from adaptive_rec.observe import Observer
 from adaptive_rec.pipeline import Pipeline
 from adaptive_rec.policy import BatchView, Policy, StepPlan, whole_or_split
 from adaptive_rec.telemetry import Counters, Event, Recorder, Snapshot, StageTimes
-from adaptive_rec.window import Reclassifier, window_ends
+from adaptive_rec.window import Reclassifier
 
 Report = Snapshot | Evaluation | Event
 
@@ -71,8 +71,6 @@ class Runtime:
         self.lookups_T = np.zeros(len(store.space.tables), dtype=np.int64)
         self.hot_lookups_T = np.zeros(len(store.space.tables), dtype=np.int64)
         self.step_number = 0
-        self.window_began = 0
-        """Steps of this process before the first window of the present policy."""
         self.knobs_step = 0
         """The step at which the knobs last changed."""
         self.phase = "starting"
@@ -88,7 +86,7 @@ class Runtime:
     def run(self) -> Iterator[Report]:
         """Train to the end of the stream or the configured steps; yield what there is to report."""
         pipeline = Pipeline(self.batches(), self.store, lambda: self.knobs.prefetch_depth, self.times)
-        self.reclassifier.fill_tiers(self.step_number, self.knobs)
+        self.reclassifier.begin(self.step_number, self.knobs)
         self.publisher.placement()
         self.recorder.start(self.totals())
         try:
@@ -98,8 +96,9 @@ class Runtime:
                 yield from self.boundary()
                 if self.stop_requested:
                     break
-            self.publisher.stopping()
             self.enter("finishing")
+            if self.counters.steps and self.step_number % self.knobs.report_every:
+                yield self.report()
         except BaseException:
             self.enter("failed")
             raise
@@ -107,8 +106,6 @@ class Runtime:
             self.mailbox.close("the run has ended")
             pipeline.close()
             self.store.close()
-        if self.counters.steps and self.step_number % self.knobs.report_every:
-            yield self.report()
 
     def step(self, work: ClassifiedBatch) -> None:
         """One mini-batch: plan, gather and execute, update, observe. Loading and classifying came before."""
@@ -126,10 +123,9 @@ class Runtime:
         """Between two steps: commands, a new placement, something to report."""
         self.publisher.pulse()
         yield from self.control.obey()
-        if window_ends(self.counters.steps - self.window_began, self.knobs.reclassify_every):
+        if self.reclassifier.window.ends(self.step_number, self.knobs.reclassify_every):
             with self.times("reclassify"):
-                step = self.counters.steps - self.window_began
-                moved = self.reclassifier.end_window(step, self.knobs, self.totals())
+                moved = self.reclassifier.end_window(self.step_number, self.knobs, self.totals())
                 self.publisher.placement()
             if self.policy.tracks_popularity:
                 yield self.control.reclassified(moved)
@@ -227,6 +223,7 @@ class Runtime:
     def enter(self, phase: str) -> None:
         """Tell what the run is at: starting, training, paused, evaluating, checkpointing, finishing, finished or failed."""
         self.phase = phase
+        self.publisher.pulse()
         self.publisher.board()
 
     @contextmanager

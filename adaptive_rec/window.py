@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,14 +23,22 @@ FIRST_WINDOW_STEPS = 8
 """The first windows are short and double in length, so that the first hot rows are found soon."""
 
 
-def window_ends(step: int, reclassify_every: int) -> bool:
-    """Whether a window ends after `step` steps of this process: a resumed run has its trackers to fill again."""
-    return is_full(step, reclassify_every) or (FIRST_WINDOW_STEPS <= step < reclassify_every and step & (step - 1) == 0)
+@dataclass
+class Window:
+    """The steps since the last full window ended, or since the policy began."""
 
+    began: int = 0
+    first: bool = True
+    """Whether no full window has ended yet."""
 
-def is_full(step: int, reclassify_every: int) -> bool:
-    """Whether the window that ends here is of full length."""
-    return step % reclassify_every == 0
+    def ends(self, step: int, reclassify_every: int) -> bool:
+        """Whether a window ends after `step` steps: a full one, or in the first one a short one."""
+        steps = step - self.began
+        doubled = FIRST_WINDOW_STEPS <= steps and steps & (steps - 1) == 0
+        return self.is_full(step, reclassify_every) or (self.first and doubled)
+
+    def is_full(self, step: int, reclassify_every: int) -> bool:
+        return step - self.began >= reclassify_every
 
 
 class Reclassifier:
@@ -41,10 +50,12 @@ class Reclassifier:
         self.observer = observer
         self.stale_threshold = 0.0
         """The threshold that made the present stale classes."""
+        self.window = Window()
         self._judged_at: Mapping[str, float] = {}
 
-    def fill_tiers(self, step: int, knobs: Knobs) -> None:
-        """Place rows before the first step, for policies that know what they want by then."""
+    def begin(self, step: int, knobs: Knobs) -> None:
+        """Place rows before the policy's first step, where it knows by then what it wants."""
+        self.window = Window(step)
         self._migrate(step, knobs, max_moved_bytes=1 << 62)
 
     def end_window(self, step: int, knobs: Knobs, totals: Mapping[str, float]) -> Migration:
@@ -52,15 +63,16 @@ class Reclassifier:
 
         Windows shorter than `reclassify_every` place rows only: they hold too few probe steps to tell which have settled.
         """
-        if self.policy.tracks_movement and is_full(step, knobs.reclassify_every):
-            self._judge(knobs, totals)
+        if self.window.is_full(step, knobs.reclassify_every):
+            self.window = Window(step, first=False)
+            if self.policy.tracks_movement:
+                self._judge(knobs, totals)
         return self.place_again(step, knobs, knobs.decay) if self.policy.tracks_popularity else NOTHING
 
     def place_again(self, step: int, knobs: Knobs, decay: float = 1.0) -> Migration:
         """Move rows; out of turn, so without `decay`, when the budget or the policy is another or somebody asks for it."""
         migration = self._migrate(step, knobs, knobs.max_moved_bytes)
-        self.observer.tracker.end_window(decay, migration)
-        self.observer.forget_samples()
+        self.observer.end_window(decay, migration)
         self.observer.count_stale()
         return migration
 
@@ -70,7 +82,7 @@ class Reclassifier:
         self.stale_threshold = 0.0
         self.observer.set_stale(np.zeros(sum(self.store.device.capacities), dtype=np.bool_))
         self.place_again(step, knobs)
-        self.fill_tiers(step, knobs)
+        self.begin(step, knobs)
 
     def _judge(self, knobs: Knobs, totals: Mapping[str, float]) -> None:
         """Ask which hot rows are stale, telling what was skipped since the last time."""
@@ -96,8 +108,8 @@ class Reclassifier:
         candidates = self.observer.tracker.candidates()
         views = [self.observer.access_view(pool, step, knobs, candidates) for pool in range(len(capacities))]
         if capacities != store.device.capacities or monitored != store.monitored:
-            self.observer.tracker.resize(sum(capacities))
             migration = store.resize(budget, _ranked(views), monitored)
+            self.observer.resize(sum(capacities))
             if self.policy.tracks_popularity:
                 self.observer.keep_estimates(np.concatenate(store.device.row_of_slot))
             return migration

@@ -10,6 +10,8 @@ import asyncio
 import json
 import logging
 import socket
+import sys
+from typing import NoReturn
 
 from adaptive_rec.live.shared_state import StateReader
 from adaptive_rec.service.app import create_app
@@ -19,6 +21,8 @@ from adaptive_rec.service.run_view import FinishedRun, LiveRun, RunView
 from adaptive_rec.service.security import Security
 from adaptive_rec.service.serve import make_server
 
+UNUSABLE = 2
+"""Exit code where what the trainer told, or the run's description, is unfit: to begin again would not help."""
 LINE_LIMIT_BYTES = 64 << 20
 """Most that one line on the link may hold; the first one grows with the number of tables."""
 
@@ -30,7 +34,10 @@ async def main(link_fd: int) -> None:
     if not line:
         return  # the trainer was gone before it could say anything
     values = json.loads(line)
-    hello = Hello.parse(values)
+    try:
+        hello = Hello.parse(values)
+    except ValueError as error:
+        give_up(f"the description of the run (run.json) cannot be used: {error}")
     link = Link(reader, writer, KnobState(hello.desired, hello.effective, hello.step))
     security = Security(
         **{key: values[key] for key in ("control_token", "read_token", "host", "port")},
@@ -41,13 +48,24 @@ async def main(link_fd: int) -> None:
         view = LiveRun(hello, StateReader(values["state_fd"], values["layout"]), link)
     else:
         view = FinishedRun(hello)
-    server = make_server(create_app(view, security), security)
+    try:
+        app = create_app(view, security)
+    except ValueError as error:
+        give_up(str(error))
+    server = make_server(app, security)
     listening = asyncio.create_task(link.listen())
     listening.add_done_callback(lambda _: server.end_now())
+    link.ready()
     await server.serve([socket.socket(fileno=listener["fd"]) for listener in values["listeners"]])
     if listening.done():
         listening.result()  # an unreadable line is a mistake worth a traceback
     listening.cancel()
+
+
+def give_up(reason: str) -> NoReturn:
+    """End with one line on stderr."""
+    print(f"sidecar: {' '.join(reason.split())}", file=sys.stderr)
+    sys.exit(UNUSABLE)
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from adaptive_rec.service.security import Security
 
 
 def create_app(view: RunView, security: Security) -> FastAPI:
-    """Build the application on a run."""
+    """Build the application on a run. Raises ValueError where tokens or allowed hosts are unfit."""
     app = FastAPI(
         title="adaptive-rec",
         version="1",
@@ -51,6 +51,7 @@ def create_app(view: RunView, security: Security) -> FastAPI:
     app.state.routes = [route for router in routers for route in router.routes]
     app.openapi = lambda: describe(app)  # type: ignore[method-assign]
     app.add_middleware(Guard, security=security)
+    app.middleware_stack = app.build_middleware_stack()  # now: what the guard cannot work with is told at the start
     return app
 
 

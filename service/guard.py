@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Iterable
 from http import HTTPStatus
-from ipaddress import IPv6Address
+from ipaddress import IPv6Address, ip_address
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -67,6 +67,8 @@ class Guard:
         self._origins = {f"http://{name}:{security.port}".encode() for name in hosts}
         if security.port == 80:  # which browsers leave out
             self._origins |= {f"http://{name}".encode() for name in hosts}
+        proxied = [name for name in hosts if not is_loopback(name)]  # by one that adds TLS, on its own port or on ours
+        self._origins |= {f"https://{form}".encode() for name in proxied for form in (name, f"{name}:{security.port}")}
         self._tokens = {"control": security.control_token.encode(), "read": security.read_token.encode()}
         self._cookies = {scope: cookie_value(token.decode()).encode() for scope, token in self._tokens.items()}
         self._failures = Bucket(limits.failures_per_second, limits.failures_burst)
@@ -202,6 +204,8 @@ def sign_in(refused: Refused) -> tuple[Headers, bytes]:
 
 def common(status: int, wait: int, length: int) -> Headers:
     headers = [(b"content-length", str(length).encode())]
+    if status == 500:
+        headers.append((b"connection", b"close"))  # the server closes it after a mistake
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
     return [*headers, (b"retry-after", str(wait).encode())] if wait else headers
@@ -217,6 +221,14 @@ def host_name(given: str) -> str:
     if not HOST.fullmatch(name.encode()):
         raise ValueError(f"an allowed host must be a name or an address, without scheme and port, not {given!r}")
     return name
+
+
+def is_loopback(name: str) -> bool:
+    """Whether an allowed host is this machine whoever asks; no certificate is for such a name."""
+    try:
+        return ip_address(name.strip("[]")).is_loopback
+    except ValueError:
+        return name == "localhost" or name.endswith(".localhost")
 
 
 def values(scope: Scope, name: bytes) -> list[bytes]:

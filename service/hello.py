@@ -5,9 +5,17 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from adaptive_rec.errors import ConfigError
+from adaptive_rec.knobs import Knobs
 
 Values = dict[str, Any]
+LAST_SECOND = 253_402_300_799.0
+"""The end of the year 9999, seconds since the epoch: no later time can be written as ISO 8601."""
+Count = Annotated[int, Field(ge=0, lt=2**63)]
 
 
 @dataclass(frozen=True)
@@ -16,11 +24,11 @@ class Table:
 
     index: int
     name: str
-    rows: int
-    dim: int
-    pool: int
-    first_row: int
-    row_bytes: int
+    rows: Count
+    dim: Count
+    pool: Count
+    first_row: Count
+    row_bytes: Count
     """Device memory of a hot row."""
 
 
@@ -40,7 +48,7 @@ class Hello:
     live: bool
     run: str
     run_name: str
-    started: float
+    started: Annotated[float, Field(ge=0, le=LAST_SECOND)]
     seed: int
     device: str
     precision: str
@@ -57,30 +65,34 @@ class Hello:
 
     @classmethod
     def parse(cls, line: Mapping[str, Any]) -> Hello:
-        """Read the part of the line that is about the run. Raises KeyError where something is missing."""
-        tables = [
-            Table(index, *(each[key] for key in ("name", "rows", "dim", "pool", "first_row", "row_bytes")))
-            for index, each in enumerate(line["tables"])
-        ]
-        about = (
-            "run",
-            "run_name",
-            "started",
-            "seed",
-            "device",
-            "precision",
-            "version",
-            "defaults",
-            "desired",
-            "effective",
+        """Read the part of the line that is about the run. Raises ValueError where something is missing or of a wrong type."""
+        try:
+            tables = [{"index": index, **table} for index, table in enumerate(line["tables"])]
+            values = {key: line[key] for key in ABOUT}
+            knobs = {key: knob_values(line[key]) for key in ("defaults", "desired", "effective")}
+            rest = {"tables": tables, "policies": line["policies"], "step": line.get("step", 0)}
+            return HELLO.validate_python({"live": line["mode"] == "live", **values, **knobs, **rest})
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        except KeyError as error:
+            raise ValueError(f"{error.args[0]} is missing") from None
+        except (TypeError, AttributeError) as error:
+            raise ValueError(str(error)) from None
+
+
+HELLO = TypeAdapter(Hello)
+ABOUT = ("run", "run_name", "started", "seed", "device", "precision", "version")
+
+
+def knob_values(given: Mapping[str, Any]) -> Values:
+    """A value for every knob there is: runs of other versions may lack some, and have others."""
+    try:
+        return (
+            Knobs().changed({name: value for name, value in given.items() if name in Knobs.model_fields}).model_dump()
         )
-        return cls(
-            live=line["mode"] == "live",
-            tables=tuple(tables),
-            policies=tuple(PolicyChoice(each["name"], each["live"], each["reason"]) for each in line["policies"]),
-            **{key: line[key] for key in about},
-            step=line.get("step", 0),
-        )
+    except ConfigError as error:
+        raise ValueError(str(error)) from None
 
 
 def read_json(text: bytes | str) -> Any:

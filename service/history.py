@@ -7,9 +7,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from adaptive_rec.service.lines import EvaluationLine, EventLine, KnobsLine, SnapshotLine, fits
 from adaptive_rec.service.tail import Tail
 
 POINTS_KEPT = 4096
+WHOLE_BYTES = 16 << 20
+"""Of metrics that are longer when the sidecar starts, it reads a sample: the start must not take seconds."""
 EVENTS_KEPT = 4096
 
 TRAFFIC = ("host_to_device_bytes", "device_to_host_bytes")
@@ -71,7 +74,7 @@ class History:
     """A run's `metrics.jsonl`."""
 
     def __init__(self, run: Path) -> None:
-        self._tail = Tail(run / "metrics.jsonl")
+        self._tail = Tail(run / "metrics.jsonl", WHOLE_BYTES)
         self.snapshots = Series()
         self.evaluations = Series()
         self.newest: dict[str, Any] | None = None
@@ -81,13 +84,11 @@ class History:
         """Take in what was written since. Costs a look at the file's size where that is nothing."""
         for line in self._tail.new_lines():
             kind = line.pop("event", None)
-            if not isinstance(line.get("step"), int):
-                continue
-            if kind == "snapshot":
+            if kind == "snapshot" and fits(SnapshotLine, line):
                 self.newest = line
                 totals = line.get("totals", {})
                 self.snapshots.add({name: (totals if name in TRAFFIC else line).get(name) for name in COLUMNS})
-            elif kind == "evaluation":
+            elif kind == "evaluation" and fits(EvaluationLine, line):
                 self.evaluations.add(line)
 
     @property
@@ -105,7 +106,7 @@ class History:
 
 
 class EventLog:
-    """A run's `events.jsonl`. An event's id is its place in the file, from 1 on, so it outlives the sidecar."""
+    """A run's `events.jsonl`. An event's id is its place among the file's events, from 1 on, so it outlives the sidecar."""
 
     def __init__(self, run: Path, limit: int = EVENTS_KEPT) -> None:
         self._tail = Tail(run / "events.jsonl")
@@ -118,21 +119,24 @@ class EventLog:
 
     def refresh(self) -> None:
         for line in self._tail.new_lines():
-            self.last_id += 1
-            event: dict[str, Any] = {
-                "id": self.last_id,
-                "time": datetime.fromtimestamp(line.get("time", 0), UTC).isoformat(timespec="milliseconds"),
-                **{key: line.get(key) for key in ("step", "kind", "text")},
-                "details": line.get("details") or {},
-            }
-            self.events.append(event)
-            self.counts[event["kind"]] = self.counts.get(event["kind"], 0) + 1
-            if event["kind"] in ("started", "resumed_run"):
-                self.knobs, self.knobs_step = {}, event["step"]
-            if event["kind"] == "knobs":
-                changed = event["details"].get("changed", {})
-                self.knobs.update({name: change["new"] for name, change in changed.items()})
-                self.knobs_step = event["step"]
+            if fits(KnobsLine if line.get("kind") == "knobs" else EventLine, line):
+                self._add(line)
+
+    def _add(self, line: dict[str, Any]) -> None:
+        self.last_id += 1
+        event: dict[str, Any] = {
+            "id": self.last_id,
+            "time": datetime.fromtimestamp(line["time"], UTC).isoformat(timespec="milliseconds"),
+            **{key: line[key] for key in ("step", "kind", "text")},
+            "details": line.get("details", {}),
+        }
+        self.events.append(event)
+        self.counts[event["kind"]] = self.counts.get(event["kind"], 0) + 1
+        if event["kind"] == "started":
+            self.knobs, self.knobs_step = {}, event["step"]
+        if event["kind"] == "knobs":
+            self.knobs.update({name: change["new"] for name, change in event["details"]["changed"].items()})
+            self.knobs_step = event["step"]
 
     def page(self, since: int | None, limit: int, kind: str | None) -> tuple[list[dict[str, Any]], int]:
         """Events, oldest first, and the id after which the next page begins. Without `since`, the newest ones."""

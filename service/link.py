@@ -48,8 +48,23 @@ class KnobState:
                 self.effective_since_step = reply["step"]
 
     def told(self, knobs: Mapping[str, Any]) -> None:
-        self._told, self.effective = dict(knobs["desired"]), dict(knobs["effective"])
-        self.effective_since_step = knobs["step"]
+        """Values that came over the link. Where the board was ahead of it, only what was still pending counts."""
+        desired, effective = dict(knobs["desired"]), dict(knobs["effective"])
+        if knobs["step"] < self.effective_since_step:
+            pending = {name: value for name, value in desired.items() if value != effective.get(name)}
+            self._told = {**self.effective, **pending}
+        else:
+            self._told, self.effective = desired, effective
+            self.effective_since_step = knobs["step"]
+
+    def seen(self, board: Mapping[str, Any]) -> None:
+        """A board just written. It has changes, too, of which nothing came over the link: replayed ones, or a library's."""
+        effective, step = board.get("knobs") or {}, board.get("knobs_step", 0)
+        if not effective or step < self.effective_since_step or effective == self.effective:
+            return
+        settled = {name: value for name, value in effective.items() if self._told.get(name) == self.effective.get(name)}
+        self._told = {**self._told, **settled}
+        self.effective, self.effective_since_step = dict(effective), step
 
 
 class Link:
@@ -76,6 +91,10 @@ class Link:
         waiting = self._waiting.pop(message["id"], None)
         if waiting and not waiting.done():
             waiting.set_result(dict(message))
+
+    def ready(self) -> None:
+        """Tell the trainer that its run is about to be served."""
+        self._writer.write(b'{"id": 0, "command": "ready"}\n')
 
     def send(self, command: str, **details: Any) -> asyncio.Future[dict[str, Any]]:
         """Hand a command over, in the order of the calls; nothing is awaited before it is on its way."""

@@ -20,6 +20,7 @@ from adaptive_rec.service.documented import answers
 from adaptive_rec.service.hello import Values
 from adaptive_rec.service.run_api import status, table_stats
 from adaptive_rec.service.run_view import RunView
+from adaptive_rec.service.tiers import tiers
 
 PREFIX = "adaptive_rec_"
 PHASES = (
@@ -89,26 +90,31 @@ class RunCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         snapshot: Values = self.view.board().get("snapshot") or {}
         yield from about_run(self.view)
-        yield from from_snapshot(snapshot)
+        yield from from_snapshot({**snapshot, "placement_version": tiers(self.view).version} if snapshot else {})
         yield from about_tables(self.view)
         yield from about_knobs(self.view)
 
 
 def gauge(name: str, text: str, value: Any) -> Iterator[Metric]:
     """One number; nothing where it is not known."""
-    if value is not None:
+    if is_number(value):
         yield GaugeMetricFamily(PREFIX + name, text, value)
 
 
-def counter(name: str, text: str, value: float) -> Metric:
-    return CounterMetricFamily(PREFIX + name, text, value)
+def counter(name: str, text: str, value: Any) -> Metric:
+    return CounterMetricFamily(PREFIX + name, text, value if is_number(value) else 0)
+
+
+def is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def by_label(kind: type[Any], name: str, text: str, label: str, values: dict[str, Any]) -> Metric:
     """One metric with a value for each value of a label."""
     family: Metric = kind(PREFIX + name, text, labels=[label])
     for labelled, value in values.items():
-        family.add_metric([labelled], value)  # type: ignore[attr-defined]
+        if is_number(value):
+            family.add_metric([labelled], value)  # type: ignore[attr-defined]
     return family
 
 
@@ -124,7 +130,7 @@ def about_run(view: RunView) -> Iterator[Metric]:
     yield from gauge("steps_per_second", "Mini-batches a second, lately.", now["steps_per_second"])
     yield from gauge("eta_seconds", "Seconds of training left at this pace.", now["eta_seconds"])
     pulse = view.pulse()
-    yield from gauge("last_step_timestamp_seconds", "When the last step was done.", pulse[1] if pulse else None)
+    yield from gauge("last_step_timestamp_seconds", "Last sign of life of training.", pulse[1] if pulse else None)
     evaluation = now["evaluation"] or {}
     yield from gauge("evaluation_auc", "Area under the ROC curve at the last evaluation.", evaluation.get("auc"))
     yield from gauge("evaluation_logloss", "Log loss at the last evaluation.", evaluation.get("logloss"))
@@ -157,18 +163,17 @@ def about_tables(view: RunView) -> Iterator[Metric]:
     def per_table(name: str, text: str, value: Callable[[Values], float]) -> Metric:
         return by_label(GaugeMetricFamily, name, text, "table", {table["table"]: value(table) for table in tables})
 
-    about = view.hello.tables
+    about, now = view.hello.tables, tiers(view)
     yield per_table("table_rows", "Rows of a table.", lambda table: about[table["index"]].rows)
     yield per_table("hot_rows", "Rows in device memory, stale ones included.", lambda table: table["hot_rows"])
     yield per_table("stale_rows", "Hot rows that have stopped moving.", lambda table: table["stale_rows"])
     yield per_table(
         "hot_row_bytes",
         "Device memory of a table's hot rows.",
-        lambda table: table["hot_rows"] * about[table["index"]].row_bytes,
+        lambda table: table["hot_rows"] * now.row_bytes[table["index"]],
     )
 
 
 def about_knobs(view: RunView) -> Iterator[Metric]:
     effective = view.knobs.effective
-    numbers = {name: value for name, value in effective.items() if isinstance(value, (int, float))}
-    yield by_label(GaugeMetricFamily, "knob", "Knobs in effect that are numbers.", "knob", numbers)
+    yield by_label(GaugeMetricFamily, "knob", "Knobs in effect that are numbers.", "knob", effective)

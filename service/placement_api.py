@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Path, Query
 from starlette.concurrency import run_in_threadpool
 
 from adaptive_rec.live.shared_state import PlacementArrays, StateBusy
@@ -19,6 +19,7 @@ from adaptive_rec.service.hello import Table, Values, read_json
 from adaptive_rec.service.placement import Class, next_by_estimate, next_by_id, rows_at
 from adaptive_rec.service.problems import Json, Problem
 from adaptive_rec.service.run_view import RunView
+from adaptive_rec.service.tiers import per_table, tiers
 from adaptive_rec.telemetry import ratio
 
 T = TypeVar("T")
@@ -33,8 +34,8 @@ def router(view: RunView) -> APIRouter:
     routes = APIRouter(prefix="/api/v1/placement", tags=["placement"])
 
     @routes.get("", **answers(schemas.Placement), operation_id="get_placement")
-    async def get_placement(request: Request) -> Json:
-        """Rows and bytes of every table, by class."""
+    async def get_placement() -> Json:
+        """Rows and bytes of every table, by class, as of the last time rows moved."""
         return Json(overview(view))
 
     @routes.get("/{table}", **answers(schemas.PlacementPage, 404, 409, 503), operation_id="list_rows")
@@ -48,13 +49,13 @@ def router(view: RunView) -> APIRouter:
         """Rows of one class, page by page."""
         if sort == "estimate" and wanted == "cold":
             raise Problem(422, "sort must be id where class is cold, got estimate")
-        found, after = view.table(table), read_cursor(cursor, wanted, sort)
+        found, after = view.table_in_path(table), read_cursor(cursor, wanted, sort)
         return Json(await read(lambda arrays: page(arrays, found, wanted, sort, limit, after)))
 
     @routes.get("/{table}/rows/{id}", **answers(schemas.RowDetail, 404, 409, 503), operation_id="get_row")
     async def get_row(table: TableName, id: Annotated[int, Path(ge=0, le=MAX_ROW, examples=[0])]) -> Json:
         """One row: class, slot, estimate, movement, and its last change of class where that is still known."""
-        found = view.table(table)
+        found = view.table_in_path(table)
         if id >= found.rows:
             raise Problem(404, f"id must be below {found.rows}, got {id}")
 
@@ -67,7 +68,7 @@ def router(view: RunView) -> APIRouter:
     @routes.post("/query", **answers(schemas.RowList, 400, 404, 409, 413, 503), operation_id="query_rows")
     async def query_rows(query: schemas.RowQuery) -> Json:
         """Up to 4096 rows of one table at once, in the order asked for."""
-        found = view.table(str(query.table))
+        found = view.table(query.table)
         beyond = [id for id in query.ids if id >= found.rows]
         if beyond:
             raise Problem(422, f"ids must be below {found.rows}, got {beyond[0]}")
@@ -100,33 +101,30 @@ def heading(table: Table) -> Values:
 
 
 def overview(view: RunView) -> Values:
-    snapshot = view.board().get("snapshot") or {}
-    counts = snapshot.get("tables") or {}
-
-    def count(name: str, table: Table) -> int:
-        values = counts.get(name) or []
-        return int(values[table.index]) if table.index < len(values) else 0
-
-    tables = []
-    for table in view.hello.tables:
-        hot = count("hot_rows", table)
-        tables.append(
-            {
-                **heading(table),
-                "rows": table.rows,
-                "dim": table.dim,
-                "hot": hot,
-                "stale": count("stale_rows", table),
-                "cold": table.rows - hot,
-                "device_bytes": hot * table.row_bytes,
-                "hot_lookup_ratio": ratio(count("lookups_hot", table), count("lookups", table)),
-            }
+    """Answer of /placement. Lookups are those up to the newest snapshot."""
+    now = tiers(view)
+    counts = (view.board().get("snapshot") or {}).get("tables") or {}
+    found, lookups = per_table(view, counts.get("lookups_hot")), per_table(view, counts.get("lookups"))
+    tables = [
+        {
+            **heading(table),
+            "rows": table.rows,
+            "dim": table.dim,
+            "hot": hot,
+            "stale": stale,
+            "cold": table.rows - hot,
+            "device_bytes": hot * row_bytes,
+            "hot_lookup_ratio": ratio(found[table.index], lookups[table.index]),
+        }
+        for table, hot, stale, row_bytes in zip(
+            view.hello.tables, now.hot_rows, now.stale_rows, now.row_bytes, strict=True
         )
+    ]
     return {
-        "version": snapshot.get("placement_version", 0),
-        "step": snapshot.get("step", 0),
-        "device_bytes": sum(table["device_bytes"] for table in tables),
-        "budget_bytes": view.knobs.effective.get("hot_budget_bytes", 0),
+        "version": now.version,
+        "step": now.step,
+        "device_bytes": now.device_bytes,
+        "budget_bytes": now.budget_bytes,
         "tables": tables,
     }
 

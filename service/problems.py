@@ -34,15 +34,20 @@ class Problem(Exception):
 
 
 class Json(Response):
-    """JSON. What no UTF-8 can hold, half a surrogate pair in what a client sent, is escaped."""
+    """JSON as `json_bytes` writes it."""
 
     media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
-        try:
-            return to_json(content, inf_nan_mode="null")  # six times as fast on a page of 1000 rows
-        except (PydanticSerializationError, UnicodeEncodeError):
-            return json.dumps(content, allow_nan=False, separators=(",", ":")).encode("ascii")
+        return json_bytes(content)
+
+
+def json_bytes(content: Any) -> bytes:
+    """JSON with null for what is no number. What no UTF-8 can hold, half a surrogate pair a client sent, is escaped."""
+    try:
+        return to_json(content, inf_nan_mode="null")  # six times as fast on a page of 1000 rows
+    except (PydanticSerializationError, UnicodeEncodeError):
+        return json.dumps(content, allow_nan=False, separators=(",", ":")).encode("ascii")
 
 
 def problem_response(status: int, detail: str, headers: Mapping[str, str] | None = None, **members: Any) -> Response:

@@ -15,6 +15,7 @@ from adaptive_rec.service.history import COLUMNS
 from adaptive_rec.service.placement_api import heading
 from adaptive_rec.service.problems import Json
 from adaptive_rec.service.run_view import RunView
+from adaptive_rec.service.tiers import per_table, tiers
 from adaptive_rec.telemetry import ratio
 
 MAX_STEP = 2**53
@@ -102,10 +103,13 @@ def status(view: RunView, scope: str) -> Values:
 def stats(view: RunView) -> Values:
     """Answer of /stats but for the tables."""
     snapshot: Values = view.board().get("snapshot") or {}
-    counts = ("step", "hot_rows", "stale_rows", "placement_version")
+    now = tiers(view)
     return {
-        **{key: snapshot.get(key, 0) for key in counts},
+        "step": snapshot.get("step", 0),
         "seconds": snapshot.get("seconds", 0.0),
+        "hot_rows": sum(now.hot_rows),
+        "stale_rows": sum(now.stale_rows),
+        "placement_version": now.version,
         "stale_threshold": snapshot.get("stale_threshold"),
         "ratios": {
             name: snapshot.get(f"{name}_ratio")
@@ -117,13 +121,17 @@ def stats(view: RunView) -> Values:
 
 
 def table_stats(view: RunView) -> list[Values]:
-    """Counters of every table over the whole run."""
+    """Lookups of every table up to the newest snapshot, and its rows now."""
     counts: dict[str, Any] = (view.board().get("snapshot") or {}).get("tables") or {}
+    now = tiers(view)
+    columns = {
+        "lookups": per_table(view, counts.get("lookups")),
+        "lookups_hot": per_table(view, counts.get("lookups_hot")),
+        "hot_rows": now.hot_rows,
+        "stale_rows": now.stale_rows,
+    }
     result = []
     for table in view.hello.tables:
-        own = {
-            name: counts[name][table.index] if table.index < len(counts.get(name, [])) else 0
-            for name in ("lookups", "lookups_hot", "hot_rows", "stale_rows")
-        }
+        own = {name: column[table.index] for name, column in columns.items()}
         result.append({**heading(table), **own, "hot_lookup_ratio": ratio(own["lookups_hot"], own["lookups"])})
     return result

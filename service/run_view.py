@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
+from adaptive_rec.errors import ConfigError
+from adaptive_rec.knobs import Knobs
 from adaptive_rec.live.shared_state import PlacementArrays, StateReader
 from adaptive_rec.service.hello import Hello, Table, Values
 from adaptive_rec.service.history import EventLog, History
@@ -26,7 +29,11 @@ class RunView:
         self.history = History(Path(hello.run))
         self.events = EventLog(Path(hello.run))
         self.refresh()
-        self.knobs = knobs or KnobState(hello.desired, hello.effective, hello.step)
+        self._knobs = knobs or KnobState(hello.desired, hello.effective, hello.step)
+
+    @property
+    def knobs(self) -> KnobState:
+        return self._knobs
 
     def refresh(self) -> None:
         """Take in what the run's files have gained."""
@@ -34,14 +41,14 @@ class RunView:
         self.events.refresh()
 
     def board(self) -> Values:
-        """Phase, step, newest snapshot and evaluation; empty before the trainer has said anything."""
+        """Phase, step, newest snapshot and evaluation, knobs, counts of rows; empty before the trainer has said anything."""
         raise NotImplementedError
 
     def board_version(self) -> int:
         return 0
 
     def pulse(self) -> tuple[int, float] | None:
-        """The last finished step and when that was, in seconds since the epoch; None where nothing steps."""
+        """The last finished step, and the last sign of life in seconds since the epoch; None where nothing lives."""
         return None
 
     def placement(self, read: Callable[[PlacementArrays], T], deadline_seconds: float) -> T:
@@ -54,12 +61,18 @@ class RunView:
             raise Problem(409, "the run has ended; it takes no commands")
         return self.link
 
-    def table(self, named: str) -> Table:
+    def table(self, named: int | str) -> Table:
         """A table by its index, or by its exact name."""
         for table in self.hello.tables:
-            if named in (str(table.index), table.name):
+            if named == (table.index if isinstance(named, int) else table.name):
                 return table
-        raise Problem(404, f"table must be an index below {len(self.hello.tables)} or a name, got {named[:100]!r}")
+        shown = repr(named[:100]) if isinstance(named, str) else named
+        raise Problem(404, f"table must be an index below {len(self.hello.tables)} or a name, got {shown}")
+
+    def table_in_path(self, text: str) -> Table:
+        """A table by what stands in a path: digits are an index where there is such a one, else a name."""
+        indices = {str(table.index): table.index for table in self.hello.tables}
+        return self.table(indices.get(text, text))
 
 
 class LiveRun(RunView):
@@ -75,7 +88,14 @@ class LiveRun(RunView):
         version = self._reader.board_version()
         if version != self._board[0]:
             self._board = (version, self._reader.board())
+            self._knobs.seen(self._board[1])
         return self._board[1]
+
+    @property
+    def knobs(self) -> KnobState:
+        """As the board has them, where that is newer than what came over the link."""
+        self.board()
+        return self._knobs
 
     def board_version(self) -> int:
         return self._reader.board_version()
@@ -93,8 +113,8 @@ class FinishedRun(RunView):
 
     def __init__(self, hello: Hello) -> None:
         super().__init__(hello)
-        values = {**hello.effective, **self.events.knobs}
-        self.knobs = KnobState(values, values, self.events.knobs_step)
+        values = last_values(hello.effective, self.events.knobs)
+        self._knobs = KnobState(values, values, self.events.knobs_step)
         ended = (Path(hello.run) / "summary.json").exists()
         newest = self.history.newest or {}
         self._board = {
@@ -107,3 +127,12 @@ class FinishedRun(RunView):
 
     def board(self) -> Values:
         return self._board
+
+
+def last_values(first: Values, changed: Values) -> Values:
+    """Knobs after all changes of the journal. A value that no knob can have is none of them."""
+    values = first
+    for name, value in changed.items():
+        with suppress(ConfigError):
+            values = Knobs.model_validate(values).changed({name: value}).model_dump()
+    return values

@@ -68,7 +68,9 @@ class Status(Answer):
     eta_seconds: float | None
     loss: Annotated[float | None, Field(description="Mean over the samples since the last snapshot")]
     evaluation: Quality | None
-    last_step_age_seconds: float | None
+    last_step_age_seconds: Annotated[
+        float | None, Field(description="Seconds since the last sign of life of training, or of waiting while paused")
+    ]
 
 
 class Ratios(Answer):
@@ -93,7 +95,7 @@ class TableStats(Answer):
 
 
 class Stats(Answer):
-    """Counters of the run at its newest snapshot."""
+    """Counters of the run at its newest snapshot; rows as of the last time they moved."""
 
     step: int
     seconds: float
@@ -156,8 +158,8 @@ class TablePlacement(Answer):
 class Placement(Answer):
     version: int
     step: int
-    device_bytes: int
-    budget_bytes: int
+    device_bytes: Annotated[int, Field(description="Device memory taken, also by slots that hold no row just now")]
+    budget_bytes: Annotated[int, Field(description="What the policy in force asks for")]
     tables: list[TablePlacement]
 
 

@@ -25,8 +25,8 @@ class Limits:
 class Security:
     """The two secrets, and the names under which the sidecar may be asked for."""
 
-    control_token: str
-    read_token: str
+    control_token: str = field(repr=False)
+    read_token: str = field(repr=False)
     host: str
     port: int
     allow_hosts: tuple[str, ...]

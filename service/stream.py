@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -17,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 
 from adaptive_rec.service.documented import answers
 from adaptive_rec.service.knobs_api import etag
-from adaptive_rec.service.problems import problem_response
+from adaptive_rec.service.problems import json_bytes, problem_response
 from adaptive_rec.service.run_api import stats, status
 from adaptive_rec.service.run_view import RunView
 from adaptive_rec.service.security import Limits
@@ -127,7 +126,7 @@ class Feed:
             now = status(view, scope)
             tag = etag(view.knobs.desired)
             data = {"status": now, "stats": stats(view), "last_event_id": view.events.last_id, "knobs_etag": tag}
-            self._texts[scope] = (now["step"], json.dumps(data, allow_nan=False, separators=(",", ":")))
+            self._texts[scope] = (now["step"], json_bytes(data).decode())
         return self._texts[scope]
 
 

@@ -2,41 +2,64 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import BinaryIO
+
+from adaptive_rec.service.hello import Values
+from adaptive_rec.service.lines import parsed
+
+HEAD_BYTES, BLOCK_BYTES, END_BYTES = 1 << 20, 1 << 15, 8 << 20
+"""What is read of a file that is too long to be read whole: its first bytes, blocks in between, its last bytes."""
+BLOCKS = 64
+LONGEST_BYTES = 1 << 20
+"""Of a line in the sample."""
 
 
 class Tail:
-    """Remembers how far a growing file has been read. The file may not exist yet."""
+    """Remembers how far a growing file has been read. The file may not exist yet.
 
-    def __init__(self, path: Path) -> None:
+    Where it is longer than `whole_bytes` when it is first looked at, a sample of its lines stands for all of them.
+    """
+
+    def __init__(self, path: Path, whole_bytes: int | None = None) -> None:
         self.path = path
+        self._whole_bytes = whole_bytes
         self._position = 0
 
-    def new_lines(self) -> Iterator[dict[str, Any]]:
-        """Every line that was finished since the last call. Lines a crash has torn are left out."""
+    def new_lines(self) -> Iterator[Values]:
+        """Every line that was finished since the last call. Those that hold no JSON object are left out."""
         try:
-            if self.path.stat().st_size == self._position:
+            size = self.path.stat().st_size
+            if size == self._position:
                 return
             file = open(self.path, "rb")
         except OSError:
             return
         with file:
+            if self._position == 0 and self._whole_bytes is not None and size > self._whole_bytes:
+                yield from self._sample(file, size)
             file.seek(self._position)
             for line in file:
                 if not line.endswith(b"\n"):
                     return  # still being written
                 self._position += len(line)
-                value = _object(line)
+                value = parsed(line)
                 if value is not None:
                     yield value
 
-
-def _object(line: bytes) -> dict[str, Any] | None:
-    try:
-        value = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
+    def _sample(self, file: BinaryIO, size: int) -> Iterator[Values]:
+        """Some of the lines before the file's last bytes, at which reading then goes on."""
+        end = max(0, size - END_BYTES)
+        apart = max(BLOCK_BYTES, (end - HEAD_BYTES) // BLOCKS)
+        for start, length in [(0, HEAD_BYTES), *((at, BLOCK_BYTES) for at in range(HEAD_BYTES, end, apart))]:
+            file.seek(start)
+            if start:
+                file.readline(LONGEST_BYTES)  # the rest of a line that begins before
+            while file.tell() < min(start + length, end):
+                value = parsed(file.readline(LONGEST_BYTES))
+                if value is not None:
+                    yield value
+        file.seek(end)
+        file.readline(LONGEST_BYTES)
+        self._position = file.tell()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from adaptive_rec.errors import ConfigError, TrainingError
 from adaptive_rec.evaluate import Evaluation
 from adaptive_rec.runtime import Runtime
 from adaptive_rec.telemetry import Snapshot
-from adaptive_rec.window import window_ends
+from adaptive_rec.window import Window
 
 TINY = [
     "knobs.policy=hotline", "run.split=always", "run.device=cpu", "run.threads=1", "run.precision=float64", "run.batch_size=32",
@@ -158,10 +158,38 @@ def test_the_prefetch_depth_changed_live_changes_no_result(device: str, plain: A
     assert_plain(losses, runtime, plain)
 
 
+def ends_of(steps: int, every: Callable[[int], int], began: int = 0) -> list[tuple[int, bool]]:
+    """Steps at which windows end, and whether they are full."""
+    window, ends = Window(began), []
+    for step in range(began + 1, steps + 1):
+        if window.ends(step, every(step)):
+            ends.append((step, window.is_full(step, every(step))))
+            if ends[-1][1]:
+                window = Window(step, first=False)
+    return ends
+
+
 def test_windows_are_short_at_first_and_double() -> None:
-    ends = [step for step in range(1, 401) if window_ends(step, reclassify_every=100)]
-    assert ends == [8, 16, 32, 64, 100, 200, 300, 400]
-    assert [step for step in range(1, 13) if window_ends(step, reclassify_every=4)] == [4, 8, 12]
+    short = [(step, False) for step in (8, 16, 32, 64)]
+    assert ends_of(400, lambda _: 100) == [*short, (100, True), (200, True), (300, True), (400, True)]
+    assert ends_of(12, lambda _: 4) == [(4, True), (8, True), (12, True)]
+    assert ends_of(130, lambda _: 100, began=21) == [(29, False), (37, False), (53, False), (85, False), (121, True)]
+
+
+def test_a_window_made_longer_goes_on_and_one_made_shorter_ends_at_once() -> None:
+    assert [end for end in ends_of(300, lambda step: 20 if step < 55 else 61) if end[0] > 20] == [
+        (40, True),
+        (101, True),
+        (162, True),
+        (223, True),
+        (284, True),
+    ]
+    assert [end for end in ends_of(220, lambda step: 100 if step < 150 else 20) if end[0] > 100] == [
+        (150, True),
+        (170, True),
+        (190, True),
+        (210, True),
+    ]
 
 
 def test_rows_are_placed_at_the_end_of_the_first_short_window() -> None:

@@ -79,7 +79,7 @@ class EmbeddingStore(ABC):
         self.traffic = Traffic()
         self.hot_rows_T = np.zeros(len(space.tables), dtype=np.int64)
         """Hot rows of each table."""
-        self.device = self._device_tier(budget_bytes)
+        self.device = self._device_tier(split_budget(space, self.row_bytes, budget_bytes))
 
     @property
     def row_bytes(self) -> list[int]:
@@ -95,8 +95,7 @@ class EmbeddingStore(ABC):
         """Device memory the tier takes, free slots included."""
         return sum(size * slots for size, slots in zip(self.row_bytes, self.device.capacities, strict=True))
 
-    def _device_tier(self, budget_bytes: int) -> DeviceTier:
-        capacities = split_budget(self.space, self.row_bytes, budget_bytes)
+    def _device_tier(self, capacities: list[int]) -> DeviceTier:
         return DeviceTier(self.space, self.rule, self.dtype, self.torch_device, capacities, self.monitored)
 
     # The step --------------------------------------------------------------------------------------------------------
@@ -169,9 +168,16 @@ class EmbeddingStore(ABC):
         nothing = np.empty(0, dtype=np.int64)
         hot_before = np.flatnonzero(self._slot_of_row != COLD)
         self.migrate(Migration(promote=nothing, demote=hot_before))
+        before = self.monitored, self.device.capacities
         self.monitored = self.monitored if monitored is None else monitored
-        self.device = self._device_tier(0)  # the old memory goes before the new is taken
-        self.device = self._device_tier(budget_bytes)
+        self.device = self._device_tier([0] * len(self.space.pools))  # the old memory goes before the new is taken
+        try:
+            self.device = self._device_tier(split_budget(self.space, self.row_bytes, budget_bytes))
+        except Exception:  # there is not so much: all as it was, then tell
+            self.monitored, capacities = before
+            self.device = self._device_tier(capacities)
+            self.migrate(Migration(promote=hot_before, demote=nothing))
+            raise
         fitting = [
             _within(ranked_rows, pool.first_row, pool.end_row)[:capacity]
             for pool, capacity in zip(self.space.pools, self.device.capacities, strict=True)

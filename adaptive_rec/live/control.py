@@ -12,7 +12,7 @@ from adaptive_rec.errors import AdaptiveRecError, ConflictError
 from adaptive_rec.knobs import Knobs
 from adaptive_rec.live.mailbox import Command
 from adaptive_rec.placement import Migration
-from adaptive_rec.policy import load_policy
+from adaptive_rec.policy import Policy, load_policy
 from adaptive_rec.telemetry import Event
 
 if TYPE_CHECKING:
@@ -50,7 +50,9 @@ class Control:
     def obey(self) -> Iterator[Event]:
         """Carry out what was asked. While paused, stay here; only a stop, by command or signal, or `resume` ends that."""
         run = self._runtime
-        yield from self._carry_out([*self.scheduled.get(run.step_number, ()), *run.mailbox.drain()])
+        for command in self.scheduled.get(run.step_number, ()):
+            run.mailbox.send(command)
+        yield from self._carry_out(run.mailbox.drain())
         if self.paused:
             with run.recorder.paused(), run.during("paused"):
                 while self.paused and not run.stop_requested:
@@ -61,13 +63,14 @@ class Control:
         for command in commands:
             try:
                 event: Event = getattr(self, f"_{command.verb}")(**command.values)
+                outcome: Mapping[str, Any] | AdaptiveRecError = {"step": event.step, **event.details}
             except AdaptiveRecError as error:
-                command.answer(error)
-                yield self._event("warning", f"{command.verb}: {error}")
-                continue
+                event, outcome = self._event("warning", f"{command.verb}: {error}"), error
+            if command.verb == "change_knobs":
+                self._runtime.mailbox.settle(self._runtime.knobs)
             self._runtime.publisher.board()
             yield event  # in the journal first, then answered
-            command.answer({"step": event.step, **event.details})
+            command.answer(outcome)
 
     def _event(self, kind: str, text: str, **details: Any) -> Event:
         return Event(self._runtime.step_number, kind, text, details)
@@ -77,17 +80,37 @@ class Control:
     def _change_knobs(self, **changes: Any) -> Event:
         run = self._runtime
         before, after = run.knobs, run.knobs.changed(changes)
-        policy = load_policy(after.policy) if after.policy != before.policy else None
-        run.knobs, run.knobs_step = after, run.step_number
-        if policy is not None:
-            run.policy, run.window_began = policy, run.counters.steps
-            self._place(lambda: run.reclassifier.change_policy(policy, run.counters.steps, after))
+        if after.policy != before.policy:
+            self._go_over_to(load_policy(after.policy), after)
         elif after.hot_budget_bytes != before.hot_budget_bytes:
-            self._place(lambda: run.reclassifier.place_again(run.counters.steps, after))
+            self._place_or_go_back(lambda: run.reclassifier.place_again(run.step_number, after))
+        run.knobs, run.knobs_step = after, run.step_number
         old, new = before.model_dump(), after.model_dump()
         changed = {name: {"old": old[name], "new": new[name]} for name in new if new[name] != old[name]}
         text = ", ".join(f"{name} {shown(name, old[name])} -> {shown(name, new[name])}" for name in changed)
         return self._event("knobs", text or "knobs set to the values they had", changed=changed)
+
+    def _go_over_to(self, policy: Policy, knobs: Knobs) -> None:
+        run = self._runtime
+        before = run.policy
+        run.policy = policy
+        try:
+            self._place_or_go_back(lambda: run.reclassifier.change_policy(policy, run.step_number, knobs))
+        except ConflictError:
+            run.policy = before
+            raise
+
+    def _place_or_go_back(self, place: Callable[[], object]) -> None:
+        """Place rows for new knobs. Where that fails, for want of memory or by a fault of the policy, all is as before."""
+        run = self._runtime
+        policy = run.reclassifier.policy
+        try:
+            self._place(place)
+        except Exception as error:
+            run.reclassifier.policy = policy
+            self._place(lambda: run.reclassifier.place_again(run.step_number, run.knobs))
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            raise ConflictError(f"rows could not be placed for these knobs, the old ones stay: {reason}") from error
 
     def _pause(self) -> Event:
         self.paused = True
@@ -105,7 +128,7 @@ class Control:
         run = self._runtime
         if not run.policy.tracks_popularity:
             raise ConflictError(f"policy {run.knobs.policy} never moves rows, there is nothing to reclassify")
-        moved = self._place(lambda: run.reclassifier.place_again(run.counters.steps, run.knobs))
+        moved = self._place(lambda: run.reclassifier.place_again(run.step_number, run.knobs))
         return self.reclassified(moved, asked_for=True)
 
     def _checkpoint(self) -> Event:

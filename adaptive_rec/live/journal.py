@@ -18,21 +18,31 @@ NAME = "events.jsonl"
 
 def append(run: Path, event: Event) -> None:
     """Add an event to a run's journal."""
-    with open(run / NAME, "a", encoding="utf-8") as journal:
-        journal.write(to_json(event.as_dict()) + "\n")
+    with open(run / NAME, "ab+") as journal:
+        size = journal.seek(0, 2)
+        if size:
+            journal.seek(size - 1)
+            if journal.read(1) != b"\n":
+                journal.write(b"\n")  # a run was killed in the middle of a line
+        journal.write(to_json(event.as_dict()).encode() + b"\n")
 
 
 def commands(run: Path) -> dict[int, list[Command]]:
-    """Step -> the commands that changed the course of a run there. Raises DataError where the journal cannot be read."""
+    """Step -> the commands that changed the course of a run there.
+
+    Raises DataError where the journal cannot be read, or is of a run that was resumed: what that forgot cannot be made again.
+    """
     path = run / NAME
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
         raise DataError(f"journal {path} cannot be read: {error.strerror}") from None
     found: dict[int, list[Command]] = defaultdict(list)
+    starts = 0
     for number, line in enumerate(lines, start=1):
         try:
             event = json.loads(line)
+            starts += event["kind"] == "started"
             if event["kind"] == "knobs":
                 new = {name: values["new"] for name, values in event["details"]["changed"].items()}
                 found[event["step"]].append(Command("change_knobs", new))
@@ -40,4 +50,8 @@ def commands(run: Path) -> dict[int, list[Command]]:
                 found[event["step"]].append(Command("reclassify"))
         except (ValueError, KeyError, TypeError) as error:
             raise DataError(f"journal {path}, line {number}, must be an event, got {error!r}") from None
+    if starts > 1:
+        raise DataError(
+            f"journal {path} must be of a run that went through in one piece, it was started {starts} times"
+        )
     return dict(found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import ipaddress
 import os
+import re
 import secrets
 import socket
 import stat
@@ -19,6 +20,8 @@ PORT = 8470
 PORTS_TRIED = 50
 BACKLOG = 128
 MIN_TOKEN_LENGTH = 32
+LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
+HOST_NAME = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]|[0-9A-Fa-f]*:[0-9A-Fa-f:.]*")
 _TAKEN = (errno.EADDRINUSE, errno.EACCES)
 
 
@@ -37,6 +40,9 @@ class ServeOptions:
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
             raise UsageError(f"--port must be between 0 and 65535, got {self.port}")
+        for name in self.allow_hosts:
+            if not HOST_NAME.fullmatch(name):
+                raise UsageError(f"--allow-host must be a host name or address without port or path, got {name!r}")
         if not self.is_loopback and not self.allow_hosts:
             raise UsageError(
                 f"--host {self.host} is open to the network: name the hosts that it may be asked for as, with --allow-host NAME"
@@ -96,8 +102,12 @@ class Listeners:
             note(
                 f"the dashboard listens on {self.host}: everyone who can reach it and has a token can see and steer the run"
             )
-        own = ("127.0.0.1", "localhost", "[::1]") if options.is_loopback else (_bracketed(self.host),)
-        self.allow_hosts = tuple(dict.fromkeys((*own, *options.allow_hosts)))
+        any_address = self.host in ("0.0.0.0", "::")
+        self._shown = options.allow_hosts[0] if any_address else self.host
+        local = LOOPBACK_NAMES if options.is_loopback or any_address else ()
+        own = () if any_address else (self.host,)
+        names = (_bracketed(name) for name in (*own, *local, *options.allow_hosts))
+        self.allow_hosts = tuple(dict.fromkeys(names))
         self.unix_path = unix_path
         self._unix = _listen_unix(unix_path)
 
@@ -107,8 +117,7 @@ class Listeners:
 
     @property
     def url(self) -> str:
-        shown = self.allow_hosts[0] if self.host in ("0.0.0.0", "::") else _bracketed(self.host)
-        return f"http://{shown}:{self.port}"
+        return f"http://{_bracketed(self._shown)}:{self.port}"
 
     def described(self) -> dict[str, Any]:
         """What the sidecar is told of it."""
@@ -125,7 +134,7 @@ class Listeners:
 
 
 def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
 def _listen(host: str, port: int) -> socket.socket:

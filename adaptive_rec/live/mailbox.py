@@ -39,7 +39,11 @@ class Mailbox:
 
     def __init__(self, knobs: Knobs, check: Callable[[Knobs], None] = lambda _: None) -> None:
         self.newest: Snapshot | None = None
-        self._desired = knobs
+        self.knobs_changed: Callable[[], None] = lambda: None
+        """Called, by any thread, when wanted or effective knobs have changed. It must not wait."""
+        self._effective = knobs
+        self._waiting: list[Mapping[str, Any]] = []
+        """Changes that were accepted and not made yet, in order."""
         self._check = check
         self._closed = ""
         self._lock = threading.Lock()
@@ -53,7 +57,11 @@ class Mailbox:
     @property
     def desired(self) -> Knobs:
         """The knobs as they will be when every command left so far has been carried out."""
-        return self._desired
+        with self._lock:
+            return self._desired()
+
+    def _desired(self) -> Knobs:
+        return self._effective.changed({name: value for changes in self._waiting for name, value in changes.items()})
 
     def change_knobs(self, **changes: Any) -> None:
         """Ask for new knob values. They take effect together at the next step boundary.
@@ -68,13 +76,23 @@ class Mailbox:
             if self._closed:
                 raise ConflictError(self._closed)
             if command.verb == "change_knobs":
-                desired = self._desired.changed(dict(command.values))
-                if desired.policy != self._desired.policy:
-                    self._check(desired)
-                self._desired = desired
+                before = self._desired()
+                after = before.changed(dict(command.values))
+                if after.policy != before.policy:
+                    self._check(after)
+                self._waiting.append(command.values)
             self._commands.put(command)
+        if command.verb == "change_knobs":
+            self.knobs_changed()
 
     # The training thread ---------------------------------------------------------------------------------------------
+
+    def settle(self, effective: Knobs) -> None:
+        """The oldest change was made, or could not be: these are the knobs now."""
+        with self._lock:
+            self._waiting.pop(0)
+            self._effective = effective
+        self.knobs_changed()
 
     def drain(self) -> list[Command]:
         """All commands left since the last time."""
@@ -94,5 +112,7 @@ class Mailbox:
         """Take no more commands; those still waiting are answered with the reason."""
         with self._lock:
             self._closed = reason
+            self._waiting.clear()
         for command in self.drain():
             command.answer(ConflictError(reason))
+        self.knobs_changed()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from adaptive_rec.embedding.device import all_rows_bytes
 from adaptive_rec.live.state_writer import StateWriter, Tier
 from adaptive_rec.live.systemd import Systemd
+from adaptive_rec.observe import SKETCH_LIMIT_BYTES
 from adaptive_rec.telemetry import finite
 from adaptive_rec.tracking.count_min import UNIT, CountMinSketch
 
@@ -20,15 +22,14 @@ class Publisher:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self.writer: StateWriter | None = None
+        self._placement: dict[str, Any] = {}
         self._systemd = Systemd()
 
     def open(self) -> StateWriter:
         """Begin to publish, with what there is to show now."""
-        space, counter = self._runtime.store.space, self._runtime.observer.tracker.counter
-        shape = counter.counters.shape if isinstance(counter, CountMinSketch) else (1, 1)
-        self.writer = StateWriter([pool.rows for pool in space.pools], shape, len(space.tables))
+        space = self._runtime.store.space
+        self.writer = StateWriter([pool.rows for pool in space.pools], SKETCH_LIMIT_BYTES // 4, len(space.tables))
         self.placement()
-        self.board()
         return self.writer
 
     def close(self) -> None:
@@ -36,10 +37,6 @@ class Publisher:
         if self.writer is not None:
             self.writer.close()
             self.writer = None
-
-    def stopping(self) -> None:
-        """The end of the run has begun."""
-        self._systemd.stopping()
 
     def pulse(self) -> None:
         """A step is done, or the run is paused and well."""
@@ -63,14 +60,14 @@ class Publisher:
                     "evaluation": {"step": evaluation.step, **asdict(evaluation.quality)} if evaluation else None,
                     "knobs": run.knobs.model_dump(),
                     "knobs_step": run.knobs_step,
-                    "stopping": run.stop_requested,
+                    "placement": {**self._placement, "budget_bytes": self._budget_bytes()},
                 }
             )
         )
         self.writer.pulse(run.step_number)
 
     def placement(self) -> None:
-        """Where the rows are, how popular they were, how far they moved."""
+        """Where the rows are, how popular they were, how far they moved; counts of them go to the board."""
         if self.writer is None:
             return
         store, counter = self._runtime.store, self._runtime.observer.tracker.counter
@@ -83,3 +80,22 @@ class Publisher:
         sketch = (counter.counters, counter.seeds, UNIT) if isinstance(counter, CountMinSketch) else None
         slot_of_row = store.placement.slot_of_row
         self.writer.write_placement(self._runtime.step_number, store.placement.version, slot_of_row, tiers, sketch)
+        self._placement = self._counts()
+        self.board()
+
+    def _counts(self) -> dict[str, Any]:
+        run, store = self._runtime, self._runtime.store
+        pools = [store.space.table_range(table)[0] for table in range(len(store.space.tables))]
+        return {
+            "version": store.placement.version,
+            "step": run.step_number,
+            "hot_rows": store.hot_rows_T.tolist(),
+            "stale_rows": run.observer.stale_rows_T.tolist(),
+            "row_bytes": [store.row_bytes[pool] for pool in pools],
+            "device_bytes": store.device_bytes,
+        }
+
+    def _budget_bytes(self) -> int:
+        """What the policy in force asks for."""
+        run, store = self._runtime, self._runtime.store
+        return run.policy.budget_bytes(run.knobs, all_rows_bytes(store.space, store.row_bytes))

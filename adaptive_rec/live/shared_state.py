@@ -1,7 +1,8 @@
 """What a run shows to other processes: one block of shared memory, written by the training thread, read by anyone.
 
 Nobody waits for anybody: the writer never looks at its readers. Whatever is longer than a word stands behind a sequence number
-that is odd while it changes (a seqlock); a reader that finds it odd, or changed under its hands, reads again.
+that is odd while it changes (a seqlock); a reader that finds it odd, or changed under its hands, reads again. Stores
+have to be seen in order for that, as they are on x86.
 Tables and the placement in use stay in private memory; here are copies, brought up to date when a window ends.
 """
 
@@ -23,27 +24,32 @@ T = TypeVar("T")
 Layout = Mapping[str, Any]
 """Name -> [dtype, shape, offset in bytes] of every array in the block."""
 
+SKETCH_DEPTH_LIMIT = 16
 CHANGES_KEPT = 1 << 17
 """Changes of class that the ring remembers."""
 CLASSES = ("cold", "hot", "stale")
 HOT = 1
-WORDS = ("board_number", "board_bytes", "pulse_step", "placement_number", "version", "step", "changes", "sketch_unit")
+WORDS = (
+    "board_number", "board_bytes", "pulse_step", "placement_number", "version", "step", "changes", "sketch_unit", "sketch_depth",
+    "sketch_width",
+)  # fmt: skip
 
 
 class StateBusy(AdaptiveRecError):
     """The placement kept changing for as long as the reader was willing to wait."""
 
 
-def plan_layout(pool_rows: Sequence[int], sketch_shape: tuple[int, int], board_limit_bytes: int) -> dict[str, Any]:
-    """Place every array. Each pool may come to have as many slots as rows; memory is taken where something is written only."""
+def plan_layout(pool_rows: Sequence[int], sketch_cells: int, board_limit_bytes: int) -> dict[str, Any]:
+    """Place every array. Each pool may come to have as many slots as rows, the sketch so many cells; memory is taken where
+    something is written, or read, only."""
     arrays: dict[str, tuple[str, tuple[int, ...]]] = {
         "words": ("int64", (len(WORDS),)),
         "pulse_seconds": ("float64", (1,)),
         "board": ("uint8", (board_limit_bytes,)),
         "capacities": ("int64", (len(pool_rows),)),
         "slots_plus_one": ("int32", (sum(pool_rows),)),
-        "sketch_counters": ("uint32", sketch_shape),
-        "sketch_seeds": ("uint64", (sketch_shape[0],)),
+        "sketch_cells": ("uint32", (sketch_cells,)),
+        "sketch_seeds": ("uint64", (SKETCH_DEPTH_LIMIT,)),
         "change_row": ("int64", (CHANGES_KEPT,)),
         "change_step": ("int64", (CHANGES_KEPT,)),
         "change_kind": ("uint8", (CHANGES_KEPT,)),
@@ -81,8 +87,6 @@ class PlacementArrays:
         self._arrays = arrays
         self.slots_plus_one: NDArray[np.int32] = arrays["slots_plus_one"]
         """For each row of the joint row space: 0 where it is cold, else its slot in the row's pool, plus one."""
-        self.sketch_counters: NDArray[np.uint32] = arrays["sketch_counters"]
-        self.sketch_seeds: NDArray[np.uint64] = arrays["sketch_seeds"]
 
     @property
     def version(self) -> int:
@@ -97,6 +101,15 @@ class PlacementArrays:
     def sketch_unit(self) -> int:
         """What one lookup adds to a cell; 0 while nothing has been counted."""
         return self._word("sketch_unit")
+
+    @property
+    def sketch_counters(self) -> NDArray[np.uint32]:
+        depth, width = self._word("sketch_depth"), self._word("sketch_width")
+        return self._arrays["sketch_cells"][: depth * width].reshape(depth, width)
+
+    @property
+    def sketch_seeds(self) -> NDArray[np.uint64]:
+        return self._arrays["sketch_seeds"][: self._word("sketch_depth")]
 
     @property
     def capacities(self) -> list[int]:

@@ -16,16 +16,18 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
+import adaptive_rec
 from adaptive_rec.errors import AdaptiveRecError, CheckpointError, ConfigError, ConflictError, UsageError
 from adaptive_rec.live import runtime_file
+from adaptive_rec.live.link import Link
 from adaptive_rec.live.listen import Listeners, ServeOptions
-from adaptive_rec.live.mailbox import Command, Mailbox, Verb
+from adaptive_rec.live.mailbox import Command, Verb
 from adaptive_rec.live.runtime_file import RuntimeFile
 
 if TYPE_CHECKING:
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.1, 2.0
 """Before a dead sidecar is begun again; doubled each time, from the start again after a life of CALM_SECONDS."""
 CALM_SECONDS = 10.0
+HOPELESS_AFTER, HOPELESS_WAIT_SECONDS = 5, 60.0
+"""So many that never came to serve, and only one a minute is tried."""
 END_SECONDS = 0.5
 """How long the sidecar may take to end before it is killed; it holds nothing that could be lost."""
 Note = Callable[[str], None]
@@ -45,15 +49,13 @@ class Sidecar:
 
     def __init__(self, options: ServeOptions, run: Path, training: TrainingRun | None, note: Note) -> None:
         if find_spec("fastapi") is None or find_spec("uvicorn") is None:
-            raise UsageError("the dashboard needs fastapi and uvicorn; pip install them, or add --no-serve")
-        self.mailbox: Mailbox | None = training.runtime.mailbox if training else None
+            raise AdaptiveRecError("the dashboard needs fastapi and uvicorn; pip install them, or add --no-serve")
         self._training = training
         self._run = run.resolve()
         self._note = note
-        self._control_token, self._read_token = secrets.token_urlsafe(32), options.read_token()
-        self._listeners = Listeners(options, runtime_file.make_folder() / f"{os.getpid()}.sock", note)
-        self._link: socket.socket | None = None
-        self._sending = threading.Lock()
+        self._options = options
+        self._control_token = secrets.token_urlsafe(32)
+        self._link: Link | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._closing = threading.Event()
         self._released = threading.Event()
@@ -71,7 +73,23 @@ class Sidecar:
     # From beginning to end -------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Sidecar:
-        state = self._training.runtime.publisher.open() if self._training else None
+        with ExitStack() as stack:
+            self._open(stack)
+            self._thread.start()
+            self._stack = stack.pop_all()
+        return self
+
+    def _open(self, stack: ExitStack) -> None:
+        """Everything that a sidecar is given; what was opened is closed again where something fails."""
+        stack.callback(runtime_file.remove, os.getpid())
+        read_token = self._options.read_token()
+        self._listeners = Listeners(self._options, runtime_file.make_folder() / f"{os.getpid()}.sock", self._note)
+        stack.callback(self._listeners.close)
+        state = None
+        if self._training:
+            state = self._training.runtime.publisher.open()
+            stack.callback(self._training.runtime.publisher.close)
+            self._training.runtime.mailbox.knobs_changed = self._tell_knobs
         self._hello = json.loads((self._run / "run.json").read_text(encoding="utf-8"))
         self._hello |= {
             "mode": "live" if self._training else "finished",
@@ -79,7 +97,7 @@ class Sidecar:
             "state_fd": state.fd if state else None,
             "layout": state.layout if state else None,
             "control_token": self._control_token,
-            "read_token": self._read_token,
+            "read_token": read_token,
             **self._listeners.described(),
         }
         runtime_file.write(
@@ -89,21 +107,17 @@ class Sidecar:
                 url=self.url,
                 socket=str(self._listeners.unix_path),
                 control_token=self._control_token,
-                read_token=self._read_token,
+                read_token=read_token,
                 started=time.time(),
             )
         )
-        self._thread.start()
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._closing.set()
-        self._hang_up()
+        if link := self._link:
+            link.hang_up()
         self._thread.join(END_SECONDS + 1)
-        self._listeners.close()
-        runtime_file.remove(os.getpid())
-        if self._training:
-            self._training.runtime.publisher.close()
+        self._stack.close()
 
     def linger(self, ended: Callable[[], bool] = lambda: False) -> None:
         """Wait until somebody asks the run, which is over, to stop, or `ended` says so."""
@@ -114,27 +128,31 @@ class Sidecar:
 
     def _keep(self) -> None:
         """One sidecar after the other, for as long as the run wants one."""
-        wait_seconds = FIRST_WAIT_SECONDS
+        wait_seconds, hopeless = FIRST_WAIT_SECONDS, 0
         while not self._closing.is_set():
             began = time.monotonic()
             try:
-                self._live()
-            except OSError as error:
-                self._tell(f"the sidecar could not be started: {error}")
-            lived = time.monotonic() - began
+                served = self._live()
+            except (OSError, ValueError) as error:
+                served = False
+                self._note(f"the sidecar could not be started: {error}")
             if self._closing.is_set():
                 break
-            wait_seconds = FIRST_WAIT_SECONDS if lived >= CALM_SECONDS else min(2 * wait_seconds, LONGEST_WAIT_SECONDS)
-            code = self._process.returncode if self._process else None
-            self._tell(f"the sidecar ended (exit code {code}) and is started again; training is not concerned")
-            self._closing.wait(wait_seconds)
+            calm = time.monotonic() - began >= CALM_SECONDS
+            wait_seconds = FIRST_WAIT_SECONDS if calm else min(2 * wait_seconds, LONGEST_WAIT_SECONDS)
+            hopeless = 0 if served else hopeless + 1
+            if hopeless <= HOPELESS_AFTER:
+                code = self._process.returncode if self._process else None
+                self._tell(f"the sidecar ended (exit code {code}) and is started again; training is not concerned")
+            if hopeless == HOPELESS_AFTER:
+                self._tell(f"the sidecar does not start, see {self._run / 'sidecar.log'}; it is tried once a minute")
+            self._closing.wait(wait_seconds if hopeless < HOPELESS_AFTER else HOPELESS_WAIT_SECONDS)
 
-    def _live(self) -> None:
-        """Begin a sidecar and do what it passes on until it is gone."""
+    def _live(self) -> bool:
+        """Begin a sidecar and do what it passes on until it is gone. Returns whether it came as far as serving."""
         ours, theirs = socket.socketpair()
-        fds = [theirs.fileno(), *self._listeners.fds]
-        if self._hello["state_fd"] is not None:
-            fds.append(self._hello["state_fd"])
+        link, served = Link(ours), False
+        fds = [theirs.fileno(), *self._listeners.fds, *filter(None, [self._hello["state_fd"]])]
         with ours, open(self._run / "sidecar.log", "ab") as log:
             with theirs:
                 self._process = subprocess.Popen(
@@ -147,59 +165,58 @@ class Sidecar:
                     start_new_session=True,  # Ctrl-C in a terminal is for the trainer
                 )
             try:
-                ours.sendall(json.dumps(self._hello | self._knobs()).encode() + b"\n")
-                self._link = ours
-                for line in ours.makefile("rb"):
-                    self._take(json.loads(line))
-            except (ConnectionError, ValueError):
-                pass  # it died, or it is not itself any more
+                with suppress(ConnectionError):
+                    ours.sendall(json.dumps(self._hello | self._knobs()).encode() + b"\n")
+                    self._link = link
+                    self._tell_knobs()  # they may have changed since the first line was made
+                    if self._closing.is_set():
+                        link.hang_up()
+                    for message in link.listen():
+                        served = True
+                        self._take(link, message)
             finally:
                 self._link = None
                 self._end(self._process)
+        return served
 
-    def _take(self, message: Mapping[str, Any]) -> None:
+    def _take(self, link: Link, message: Mapping[str, Any]) -> None:
         """Pass one command on to the training thread."""
-        answer = partial(self._answer, int(message["id"]))
-        verb = message["command"]
+        answer = partial(self._answer, link, message["id"])
+        verb, changes = message.get("command"), message.get("changes", {})
         try:
-            if verb not in VERBS:
+            if verb == "ready":
+                return
+            if not (isinstance(verb, str) and verb in VERBS):
                 raise ConfigError(f"command must be one of {', '.join(sorted(VERBS))}, got {verb!r}")
-            if self.mailbox is None:
+            if not isinstance(changes, dict) or (changes and verb != "change_knobs"):
+                raise ConfigError(f"changes must be an object, and of knobs, got {changes!r} with {verb}")
+            if self._training is None:
                 raise ConflictError("the run has ended")
+            runtime = self._training.runtime
             try:
-                self.mailbox.send(Command(verb, message.get("changes", {}), answer))
+                runtime.mailbox.send(Command(cast(Verb, verb), changes, answer))
             except ConflictError:
-                if verb != "stop" or not self._training or self._training.runtime.phase != "finished":
+                if verb != "stop" or runtime.phase != "finished":
                     raise
+                answer({"step": runtime.step_number})
                 self._released.set()
-                answer({"step": self._training.runtime.step_number})
         except AdaptiveRecError as error:
             answer(error)
-        else:
-            if verb == "change_knobs":
-                self._send({"knobs": self._knobs()})
 
     # Out, from any thread --------------------------------------------------------------------------------------------
 
-    def _answer(self, number: int, outcome: Mapping[str, Any] | AdaptiveRecError) -> None:
+    @staticmethod
+    def _answer(link: Link, number: int, outcome: Mapping[str, Any] | AdaptiveRecError) -> None:
+        """Answer the sidecar that asked; another one that took its place numbers its commands anew."""
         if isinstance(outcome, AdaptiveRecError):
-            self._send({"id": number, "status": _status(outcome), "error": str(outcome)})
-            return
-        self._send({"id": number, **outcome})
-        if "changed" in outcome:
-            self._send({"knobs": self._knobs()})
+            answer: dict[str, Any] = {"id": number, "status": _status(outcome), "error": str(outcome)}
+        else:
+            answer = {"id": number, **outcome}
+        link.send(lambda: answer)
 
-    def _send(self, message: Mapping[str, Any]) -> None:
-        """Send without waiting. A sidecar that does not read is hung up on, and so begun again."""
-        text = json.dumps(message).encode() + b"\n"
-        with self._sending:
-            link = self._link
-            try:
-                sent = len(text) if link is None else link.send(text, socket.MSG_DONTWAIT)
-            except OSError:
-                sent = 0
-        if sent < len(text):
-            self._hang_up()
+    def _tell_knobs(self) -> None:
+        if (link := self._link) and self._training:
+            link.send(lambda: {"knobs": self._knobs()})
 
     def _knobs(self) -> dict[str, Any]:
         if self._training is None:
@@ -211,18 +228,12 @@ class Sidecar:
             "step": runtime.knobs_step,
         }
 
-    def _hang_up(self) -> None:
-        link = self._link
-        if link is not None:
-            with suppress(OSError):
-                link.shutdown(socket.SHUT_RDWR)
-
     def _tell(self, text: str) -> None:
         """Say it to the user and in the journal."""
         self._note(text)
-        if self.mailbox is not None:
+        if self._training:
             with suppress(AdaptiveRecError):
-                self.mailbox.send(Command("note", {"kind": "sidecar", "text": text}))
+                self._training.runtime.mailbox.send(Command("note", {"kind": "sidecar", "text": text}))
 
     @staticmethod
     def _end(process: subprocess.Popen[bytes]) -> None:
@@ -250,10 +261,9 @@ def _status(error: AdaptiveRecError) -> int:
 
 
 def _environment() -> dict[str, str]:
-    """What the sidecar inherits: no secrets, nothing of systemd's, one thread for NumPy."""
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if name not in ("NOTIFY_SOCKET", "WATCHDOG_USEC", "ADAPTIVE_REC_TOKEN")
-    }
-    return kept | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    """What the sidecar inherits: no secrets, nothing of systemd's, no modules out of the working directory, one thread."""
+    left_out = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "ADAPTIVE_REC_TOKEN")
+    kept = {name: value for name, value in os.environ.items() if name not in left_out}
+    package = str(Path(adaptive_rec.__file__).parents[1])
+    path = os.pathsep.join([package, *filter(None, [kept.get("PYTHONPATH")])])
+    return kept | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONSAFEPATH": "1", "PYTHONPATH": path}

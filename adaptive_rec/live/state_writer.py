@@ -45,8 +45,8 @@ class Tier:
 class StateWriter:
     """The training thread's end. `fd` and `layout` are what a reader needs."""
 
-    def __init__(self, pool_rows: Sequence[int], sketch_shape: tuple[int, int], tables: int) -> None:
-        self.layout = plan_layout(pool_rows, sketch_shape, board_limit_bytes=(1 << 18) + 1024 * tables)
+    def __init__(self, pool_rows: Sequence[int], sketch_cells: int, tables: int) -> None:
+        self.layout = plan_layout(pool_rows, sketch_cells, board_limit_bytes=(1 << 18) + 1024 * tables)
         self.fd = _open_block(block_bytes(self.layout))
         self._arrays = view(self.fd, self.layout, mmap.ACCESS_WRITE)
         self._words = self._arrays["words"]
@@ -79,7 +79,11 @@ class StateWriter:
             for pool, tier in enumerate(tiers):
                 self._write_tier(pool, tier, slot_of_row, step)
             if sketch is not None:
-                self._arrays["sketch_counters"][:], self._arrays["sketch_seeds"][:], unit = sketch
+                counters, seeds, unit = sketch
+                self._arrays["sketch_cells"][: counters.size] = counters.ravel()
+                self._arrays["sketch_seeds"][: len(seeds)] = seeds
+                for word, value in zip(("sketch_depth", "sketch_width"), counters.shape, strict=True):
+                    self._words[WORDS.index(word)] = value
                 self._words[WORDS.index("sketch_unit")] = unit
             self._words[WORDS.index("version")] = version
             self._words[WORDS.index("step")] = step

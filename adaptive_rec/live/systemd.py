@@ -33,11 +33,6 @@ class Systemd:
             self._next = now + self._every_seconds
             self._send("WATCHDOG=1")
 
-    def stopping(self) -> None:
-        """The end has begun; a checkpoint is still to be written."""
-        if self._address:
-            self._send("STOPPING=1")
-
     def _send(self, message: str) -> None:
         address = "\0" + self._address[1:] if self._address.startswith("@") else self._address
         try:

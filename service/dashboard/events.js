@@ -6,7 +6,7 @@ import { on, store } from "./store.js";
 
 const SHOWN = 300;
 const LABELS = {
-  started: "started", resumed_run: "run resumed", knobs: "knobs", reclassified: "reclassified", checkpoint: "checkpoint", evaluation: "evaluation",
+  started: "started", knobs: "knobs", reclassified: "reclassified", checkpoint: "checkpoint", evaluation: "evaluation",
   paused: "paused", resumed: "resumed", stopping: "stopping", warning: "warning", sidecar: "sidecar", finished: "finished",
 };
 const list = h("ol", { class: "events card" });

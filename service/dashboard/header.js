@@ -8,7 +8,7 @@ import { announce, mayWrite, on, readOnlyReason, refreshStatus, store } from "./
 const COMMANDS = {
   pause: { label: "Pause", done: "Paused" },
   resume: { label: "Resume", done: "Training goes on" },
-  reclassify: { label: "Reclassify", done: "Rows were reclassified", title: "End the window now: rows change class at the next step boundary" },
+  reclassify: { label: "Reclassify", done: "Rows were reclassified", title: "Place rows anew at the next step boundary. Which hot rows are stale is judged at the window's end, as ever" },
   checkpoint: { label: "Checkpoint", done: "Checkpoint written", title: "Write a checkpoint at the next step boundary" },
   stop: { label: "Stop", done: "The run ends" },
 };

@@ -25,7 +25,7 @@ const dock = h("div", { class: "dock", hidden: true }, staged, h("div", { class:
 let etag = null;
 let sending = false;
 let checks = 0;
-let waitingFor = []; // names of knobs sent and still pending
+const waitingFor = new Map(); // knobs sent and still pending: name -> the value that was accepted
 
 export function start() {
   form.addEventListener("submit", (event) => {
@@ -48,7 +48,7 @@ async function load() {
     const others = editedFields().filter((field) => data.knobs[field.name].desired !== field.knob.desired);
     for (const [name, knob] of Object.entries(data.knobs)) fields.get(name)?.update(knob);
     if (others.length && !sending) sayChanged(others);
-    if (!data.pending && waitingFor.length) settled(data.effective_since_step);
+    if (!data.pending && waitingFor.size) settled(data);
     showStaged();
     return data;
   } catch (error) {
@@ -153,7 +153,7 @@ async function accepted(status, data, names) {
   for (const name of names) fields.get(name)?.discard();
   conflict.hidden = true;
   if (status === 202 || data.applied_at_step === null) {
-    waitingFor = names;
+    for (const name of names) waitingFor.set(name, data.desired[name]);
     toast("Accepted and pending: it takes effect at the next step boundary.", "");
   } else {
     for (const name of names) fields.get(name)?.took(data.applied_at_step);
@@ -162,10 +162,16 @@ async function accepted(status, data, names) {
   await load();
 }
 
-function settled(step) {
-  for (const name of waitingFor) fields.get(name)?.took(step);
-  toast(`${waitingFor.join(", ")}: took effect at step ${integer(step)}.`);
-  waitingFor = [];
+/** Nothing is pending any more: what was accepted is in effect, or the run refused it, or something else came after it. */
+function settled({ knobs, effective_since_step: step }) {
+  const names = [...waitingFor.keys()];
+  const took = names.filter((name) => knobs[name].effective === waitingFor.get(name));
+  const not = names.filter((name) => !took.includes(name));
+  waitingFor.clear();
+  for (const name of took) fields.get(name)?.took(step);
+  if (took.length) toast(`${took.join(", ")}: took effect at step ${integer(step)}.`);
+  const now = (name) => `${name} is ${knobValue(knobs[name].effective, knobs[name].unit)}`;
+  if (not.length) toast(`The change did not take effect: ${not.map(now).join(", ")}. Events say more.`, "bad");
 }
 
 /** A refused If-Match: the new values are shown, the edits kept. */
@@ -187,4 +193,4 @@ function discard() {
   showStaged();
 }
 
-setInterval(() => { if (waitingFor.length && store.connection !== "lost") load(); }, 1000);
+setInterval(() => { if (waitingFor.size && store.connection !== "lost") load(); }, 1000);

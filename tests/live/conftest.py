@@ -107,11 +107,15 @@ def wait_for(condition: Callable[[], Any], seconds: float = 10.0) -> float:
     return time.monotonic() - began
 
 
-@pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[..., Job]]:
-    """Start a job that goes on until it is told to stop; all are ended with the test."""
+@pytest.fixture(scope="session")
+def proc() -> None:
     if not hasattr(signal, "pidfd_send_signal") or not Path("/proc").exists():
         pytest.skip("these tests look into /proc, which this system has not")
+
+
+@pytest.fixture
+def start(proc: None, tmp_path: Path) -> Iterator[Callable[..., Job]]:
+    """Start a job that goes on until it is told to stop; all are ended with the test."""
     jobs: list[Job] = []
 
     def begin(*arguments: str, served: bool = True, environment: dict[str, str] | None = None) -> Job:
@@ -123,3 +127,21 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Job]]:
     yield begin
     for job in jobs:
         job.end()
+
+
+@pytest.fixture(scope="session")
+def lasting(proc: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
+    job = Job(tmp_path_factory.mktemp("lasting"))
+    try:
+        yield job.wait_until_served()
+    finally:
+        job.end()
+
+
+@pytest.fixture
+def job(lasting: Job) -> Iterator[Job]:
+    """A job for tests that leave it going, one for all of them. It trains only while a test looks at it."""
+    with lasting.client(unix=True) as client:
+        wait_for(lambda: client.post("/api/v1/control/resume").status_code == 200)
+        yield lasting
+        wait_for(lambda: client.post("/api/v1/control/pause").status_code == 200)

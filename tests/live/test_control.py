@@ -15,9 +15,9 @@ import pytest
 from adaptive_rec.assemble import assemble
 from adaptive_rec.config import load_config
 from adaptive_rec.embedding.streams import LateStreams
-from adaptive_rec.errors import AdaptiveRecError, ConfigError, ConflictError, DataError
+from adaptive_rec.errors import AdaptiveRecError, ConfigError, ConflictError, DataError, TrainingError
 from adaptive_rec.live.mailbox import Command
-from adaptive_rec.policy import Policy
+from adaptive_rec.policy import AccessView, Policy, Wish
 from adaptive_rec.run import TrainingRun
 from adaptive_rec.runtime import Runtime
 from adaptive_rec.telemetry import Event, Snapshot
@@ -263,6 +263,70 @@ def _this_module() -> Any:
     return module
 
 
+class Faulty(Policy):
+    """Places nothing, and fails at its first window."""
+
+    name = "faulty"
+    tracks_popularity = True
+
+    def place(self, view: AccessView) -> Wish:
+        raise ZeroDivisionError("a fault of the policy")
+
+
+@pytest.mark.parametrize("fault", ["policy", "memory"])
+def test_knobs_whose_placement_fails_are_refused_and_all_is_as_before(
+    fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run goes on, with its old tier filled again and no result changed."""
+    plain = build("knobs.policy=hybrid")
+    losses = [report.loss for report in plain.run() if isinstance(report, Snapshot)]
+    runtime = build()
+    answers, seen, hot = Answers(runtime), [], {}
+    real = type(runtime.store)._device_tier
+
+    def short_of_memory(store: Any, capacities: list[int]) -> Any:
+        if sum(capacities) > 70:
+            raise MemoryError("out of memory")
+        return real(store, capacities)
+
+    monkeypatch.setattr(type(runtime.store), "_device_tier", short_of_memory)
+    monkeypatch.setattr("adaptive_rec.live.control.load_policy", lambda name: Faulty())
+    for report in runtime.run():
+        if isinstance(report, Snapshot):
+            seen.append(report.loss)
+            hot[report.step] = report.hot_rows
+            if report.step == 20:
+                answers.send(
+                    "change_knobs",
+                    **({"hot_budget_bytes": 3000} if fault == "memory" else {"policy": "hybrid"}),
+                    alpha=0.5,
+                )
+    assert [type(answer) for answer in answers.all] == [ConflictError]
+    assert ("out of memory" if fault == "memory" else "a fault of the policy") in str(answers.all[0])
+    assert (runtime.knobs.policy, runtime.knobs.alpha, runtime.policy.name) == ("hotline", 0.9, "hotline")
+    assert runtime.mailbox.desired == runtime.knobs, "what was refused is not wanted any more"
+    assert hot[21] == hot[20] > 0
+    np.testing.assert_allclose(seen, losses, rtol=1e-12)
+
+
+def test_the_sketch_grows_with_the_tier_and_keeps_what_it_knows() -> None:
+    table = "data.table_rows=[400000]"
+    runtime = build(
+        "knobs.policy=hotline", table, "data.max_table_rows=400000", "knobs.hot_budget_bytes=4000", "run.steps=30"
+    )
+    narrow = runtime.observer.tracker.counter.bytes
+    for report in runtime.run():
+        if isinstance(report, Snapshot) and report.step == 20:
+            rows = runtime.observer.tracker.candidates()
+            before = runtime.observer.tracker.estimate(rows)
+            runtime.mailbox.change_knobs(hot_budget_bytes=40_000_000)
+        if isinstance(report, Event) and report.kind == "knobs":
+            assert runtime.observer.tracker.counter.bytes > 4 * narrow
+            after = runtime.observer.tracker.estimate(rows)
+            assert (after >= before).all()
+            assert np.median(after - before) < 1
+
+
 # The journal ---------------------------------------------------------------------------------------------------------
 
 
@@ -338,3 +402,44 @@ def test_a_journal_that_cannot_be_read_says_which_line(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="line 2"):
         TrainingRun(config, tmp_path / "run", replay=tmp_path)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_made_again_tells_the_mailbox_of_its_changes(tmp_path: Path) -> None:
+    steered = TrainingRun(load_config(None, {}, TINY), tmp_path / "steered")
+    steered.runtime.mailbox.change_knobs(alpha=0.25)
+    list(steered.events())
+    again = TrainingRun(load_config(None, {}, TINY), tmp_path / "again", replay=tmp_path / "steered")
+    told = []
+    again.runtime.mailbox.knobs_changed = lambda: told.append(again.runtime.mailbox.desired.alpha)
+    list(again.events())
+    assert told[:2] == [0.25, 0.25], "when it is asked for, and when it is done"
+    assert again.runtime.mailbox.desired.alpha == 0.25
+
+
+def test_a_journal_of_a_resumed_run_is_not_made_again(tmp_path: Path) -> None:
+    config = load_config(None, {}, TINY)
+    for _ in range(2):
+        run = TrainingRun(config, tmp_path / "run", resume=True)
+        list(run.events())
+    with open(tmp_path / "run" / "events.jsonl", "a") as journal:
+        journal.write('{"kind": "kno')  # killed in the middle of a line
+    run.note("checkpoint", "written after a torn line")
+    assert json.loads((tmp_path / "run" / "events.jsonl").read_text().splitlines()[-1])["kind"] == "checkpoint"
+    with pytest.raises(DataError, match="line"):
+        TrainingRun(config, tmp_path / "again", replay=tmp_path / "run")
+    lines = [line for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines() if line.endswith("}")]
+    (tmp_path / "run" / "events.jsonl").write_text("\n".join(lines) + "\n")
+    with pytest.raises(DataError, match="started 2 times"):
+        TrainingRun(config, tmp_path / "again", replay=tmp_path / "run")
+
+
+def test_a_run_that_fails_says_so_in_its_journal(tmp_path: Path) -> None:
+    run = TrainingRun(
+        load_config(None, {}, [*TINY, "optimizer.dense_lr=1e30", "run.precision=float32"]), tmp_path / "run"
+    )
+    with pytest.raises(TrainingError):
+        list(run.events())
+    last = lines_of(tmp_path / "run" / "events.jsonl")[-1]
+    assert last["kind"] == "failed"
+    assert "finite" in last["text"]
+    assert run.runtime.phase == "failed"

@@ -6,7 +6,6 @@ import selectors
 import socket
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -115,11 +114,11 @@ def hold_half_open(job: Job, most_seconds: float, most_open_seconds: float) -> N
         assert request_seconds(client) < 1
 
 
-def test_half_open_connections_do_not_keep_others_out(start: Callable[..., Job]) -> None:
-    hold_half_open(start(), most_seconds=1.0, most_open_seconds=12.0)
+def test_half_open_connections_do_not_keep_others_out(job: Job) -> None:
+    hold_half_open(job, most_seconds=1.0, most_open_seconds=12.0)
 
 
 @pytest.mark.slow
-def test_half_open_connections_hold_nobody_up(start: Callable[..., Job]) -> None:
+def test_half_open_connections_hold_nobody_up(job: Job) -> None:
     """As strictly as documented; wants a machine that does nothing else."""
-    hold_half_open(start(), most_seconds=0.2, most_open_seconds=10.5)
+    hold_half_open(job, most_seconds=0.2, most_open_seconds=10.5)

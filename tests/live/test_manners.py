@@ -20,7 +20,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from .conftest import Job, alive, children, wait_for
+from .conftest import Job, alive, wait_for
 
 Start = Callable[..., Job]
 
@@ -45,7 +45,7 @@ def test_killing_the_sidecar_loses_no_step_and_no_knob(start: Start) -> None:
     job = start()
     asked, steps = 0, []
     with job.client() as client:
-        for kill in range(20 if os.environ.get("ADAPTIVE_REC_LONG") else 6):
+        for kill in range(20 if os.environ.get("ADAPTIVE_REC_LONG") else 4):
             asked = 100 + kill
             response = patch(client, min_probe_touches=asked)
             assert response.status_code in (200, 202)
@@ -115,7 +115,6 @@ def test_a_killed_trainer_leaves_no_process_behind(start: Start) -> None:
     assert sidecar is not None
     assert wait_for(lambda: not alive(sidecar), 5) < 3
     job.process.wait()
-    assert children(os.getpid()) == [] or sidecar not in children(os.getpid())
 
 
 def test_a_sidecar_that_hangs_does_not_hold_up_training(start: Start) -> None:
@@ -145,8 +144,7 @@ def test_where_the_port_is_taken_the_next_free_one_is_said(start: Start) -> None
         assert re.search(rf"port {port} is taken.*{served}", job.log.read_text())
 
 
-def test_only_loopback_is_listened_on(start: Start) -> None:
-    job = start()
+def test_only_loopback_is_listened_on(job: Job) -> None:
     inodes = set()
     for pid in (job.process.pid, job.sidecar()):
         for link in Path(f"/proc/{pid}/fd").iterdir():
@@ -195,8 +193,7 @@ def test_the_token_is_nowhere_but_in_the_runtime_file(start: Start, tmp_path: Pa
             assert read_token.encode() not in content, path
 
 
-def test_the_sidecar_is_nice_and_the_trainer_is_not(start: Start) -> None:
-    job = start()
+def test_the_sidecar_is_nice_and_the_trainer_is_not(job: Job) -> None:
     sidecar = job.sidecar()
     assert sidecar is not None
     assert os.getpriority(os.PRIO_PROCESS, sidecar) == 19

@@ -26,7 +26,7 @@ class World:
 
     def __init__(self, seed: int) -> None:
         self.random = np.random.default_rng(seed)
-        self.writer = StateWriter(POOLS, (4, 64), tables=3)
+        self.writer = StateWriter(POOLS, 4 * 64, tables=3)
         self.reader = StateReader(self.writer.fd, self.writer.layout)
         self.slot_of_row = np.full(sum(POOLS), -1, dtype=np.int32)
         self.tiers: list[Tier] = []
@@ -102,7 +102,7 @@ def test_the_ring_knows_the_last_change_of_each_row() -> None:
 
 
 def test_the_ring_forgets_the_oldest_changes() -> None:
-    writer = StateWriter([2 * CHANGES_KEPT], (1, 1), tables=1)
+    writer = StateWriter([2 * CHANGES_KEPT], 1, tables=1)
     reader = StateReader(writer.fd, writer.layout)
     slot_of_row = np.arange(2 * CHANGES_KEPT, dtype=np.int32)
     for step, slots in enumerate((10, 2 * CHANGES_KEPT), start=1):
@@ -120,7 +120,7 @@ def test_the_ring_forgets_the_oldest_changes() -> None:
 
 
 def test_a_board_is_replaced_whole() -> None:
-    writer = StateWriter([4], (1, 1), tables=1)
+    writer = StateWriter([4], 1, tables=1)
     reader = StateReader(writer.fd, writer.layout)
     assert reader.board() == {}
     versions = {reader.board_version()}
@@ -137,7 +137,7 @@ def test_a_board_is_replaced_whole() -> None:
 
 
 def test_a_reader_gives_up_on_a_placement_that_never_holds_still() -> None:
-    writer = StateWriter([4], (1, 1), tables=1)
+    writer = StateWriter([4], 1, tables=1)
     reader = StateReader(writer.fd, writer.layout)
     with writer._changing("placement_number"), pytest.raises(StateBusy, match=r"0\.05 s"):
         reader.placement(lambda arrays: arrays.version, deadline_seconds=0.05)
@@ -176,7 +176,7 @@ READER = """
 def test_another_process_never_reads_half_of_anything() -> None:
     """A writer that does nothing but write against a reader that checks everything it reads, for a second and a half."""
     slots = 3000
-    writer = StateWriter([slots], (1, 1), tables=1)
+    writer = StateWriter([slots], 1, tables=1)
     command = [sys.executable, "-c", textwrap.dedent(READER), str(writer.fd), _json(writer.layout), "1.5"]
     process = subprocess.Popen(command, pass_fds=[writer.fd], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     step, stop = 0, threading.Event()
@@ -235,8 +235,8 @@ def test_a_run_publishes_what_it_is() -> None:
                 rows = arrays.row_of_slot[0][hot]
                 cells = np.empty(len(rows), dtype=np.uint32)
                 sketch_estimate(arrays.sketch_counters, rows, arrays.sketch_seeds, cells)
-                # The sketch as published has faded once since the estimates were taken.
-                np.testing.assert_allclose(cells / arrays.sketch_unit, arrays.estimate[0][hot] * 0.6, atol=0.2)
+                # Fading rounds each cell of the sketch up or down.
+                np.testing.assert_allclose(cells / arrays.sketch_unit, arrays.estimate[0][hot], atol=0.2)
 
             reader.placement(check)
     assert reader.board()["phase"] == "finishing"

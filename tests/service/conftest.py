@@ -87,7 +87,7 @@ class FakeRun:
         self.folder = folder
         self.tables = tables or make_tables(("C1", 1000, 4), ("C2", 50, 4), ("<img onerror=x>", 3000, 8))
         self.placement = Placement(self.tables)
-        self.writer = StateWriter(self.placement.pool_rows, self.placement.counters.shape, len(self.tables))
+        self.writer = StateWriter(self.placement.pool_rows, self.placement.counters.size, len(self.tables))
         self.knobs = Knobs().model_dump()
         self.live = live
         self.step = 0

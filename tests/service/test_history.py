@@ -115,7 +115,7 @@ def test_knobs_of_a_start_before_are_forgotten(tmp_path: Path, run: Any) -> None
     run.event("knobs", changed={"alpha": {"old": 0.9, "new": 0.8}})
     log.refresh()
     assert log.knobs == {"alpha": 0.8}
-    run.event("resumed_run")
+    run.event("started")
     run.event("knobs", changed={"decay": {"old": 0.6, "new": 0.5}})
     log.refresh()
     assert log.knobs == {"decay": 0.5}

@@ -20,7 +20,7 @@ ROWS, HOT = 8_000_000, 800_000
 @pytest.fixture(scope="module")
 def reader() -> StateReader:
     dice = np.random.default_rng(0)
-    writer = StateWriter([ROWS], (4, 1 << 20), 2)
+    writer = StateWriter([ROWS], 4 << 20, 2)
     hot = dice.choice(ROWS, HOT, replace=False)
     slot_of_row = np.full(ROWS, -1, dtype=np.int32)
     slot_of_row[hot] = np.arange(HOT)

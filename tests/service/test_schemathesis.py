@@ -38,6 +38,7 @@ def make_up_requests(sidecar: Sidecar, folder: Path, examples: int, *options: st
         "--checks=all",
         "--exclude-path=/api/v1/stream",  # goes on for ever
         f"--max-examples={examples}",
+        "--request-timeout=30",  # a busy machine lets the sidecar wait
         "--no-color",
         "--report=json",
         f"--report-json-path={folder / 'report.json'}",

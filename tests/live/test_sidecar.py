@@ -1,0 +1,196 @@
+"""The trainer's side of its sidecar, with sidecars that misbehave: a few lines of Python in place of the real one."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adaptive_rec.config import load_config
+from adaptive_rec.errors import ConfigError
+from adaptive_rec.live import runtime_file, sidecar
+from adaptive_rec.live.link import Link
+from adaptive_rec.live.listen import ServeOptions
+from adaptive_rec.live.sidecar import Sidecar
+from adaptive_rec.policy import load_policy, policy_choices
+from adaptive_rec.run import TrainingRun
+
+from .conftest import wait_for
+
+TINY = ["run.threads=1", "run.device=cpu", "run.steps=0", "knobs.report_every=1"]
+
+
+@pytest.fixture
+def training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainingRun:
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "home"))
+    return TrainingRun(load_config("tiny", {}, TINY), tmp_path / "run")
+
+
+@pytest.fixture
+def standing_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], None]:
+    """Puts a program in the sidecar's place; `link` is its socket, `hello` what it was told."""
+
+    def stand_in(program: str) -> None:
+        package = tmp_path / "stand_in" / "adaptive_rec_stand_in"
+        package.mkdir(parents=True)
+        start = (
+            "import json, socket, sys, time\n"
+            "link = socket.socket(fileno=int(sys.argv[sys.argv.index('--link') + 1]))\n"
+            "lines = link.makefile('rb')\nhello = json.loads(lines.readline())\n"
+            "def say(**message): link.sendall(json.dumps(message).encode() + b'\\n')\n"
+        )
+        (package / "__main__.py").write_text(start + program)
+        (package / "__init__.py").touch()
+        real = sidecar.subprocess.Popen
+
+        def start_other(command: list[str], **settings: Any) -> Any:
+            settings["env"]["PYTHONPATH"] += f":{tmp_path / 'stand_in'}"
+            return real([word.replace("adaptive_rec.service", "adaptive_rec_stand_in") for word in command], **settings)
+
+        monkeypatch.setattr(sidecar.subprocess, "Popen", start_other)
+
+    return stand_in
+
+
+def serve(training: TrainingRun, notes: list[str]) -> Sidecar:
+    return Sidecar(ServeOptions(port=0), training.out, training, notes.append)
+
+
+def test_an_answer_goes_to_the_sidecar_that_asked(training: TrainingRun, standing_in: Any, tmp_path: Path) -> None:
+    """The first one asks for a pause and dies; the second asks for a checkpoint under the same number."""
+    told = tmp_path / "told"
+    standing_in(
+        "import pathlib\n"
+        f"mark, told = pathlib.Path({str(tmp_path / 'mark')!r}), pathlib.Path({str(told)!r})\n"
+        "if not mark.exists():\n    mark.touch(); say(id=1, command='reclassify'); sys.exit(3)\n"
+        "say(id=1, command='pause')\n"
+        "for line in lines:\n"
+        "    with told.open('ab') as file: file.write(line)\n"
+    )
+    notes: list[str] = []
+    with serve(training, notes):
+        wait_for(lambda: training.runtime.mailbox._commands.qsize() >= 2)  # both wait for a step boundary
+        wait_for(lambda: (tmp_path / "mark").exists() and len(notes) == 1)
+        time.sleep(0.5)
+        threading.Timer(1.0, training.runtime.hurry).start()
+        list(training.events())
+    answers = [message for message in map(json.loads, told.read_text().splitlines()) if "id" in message]
+    assert answers == [{"id": 1, "step": 1}], "that of the pause, and no other"
+    assert "ended (exit code 3)" in notes[0]
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"id": 1, "command": "shout"},
+        {"id": 1, "command": ["pause"]},
+        {"id": 1, "command": "pause", "changes": {"x": 1}},
+        {"id": 1, "command": "change_knobs", "changes": [1]},
+        {"id": 1, "command": "note", "changes": {"kind": "x", "text": "y"}},
+        {"id": 1, "command": "change_knobs", "changes": {"alpha": "high"}},
+    ],
+)
+def test_nonsense_is_refused(training: TrainingRun, message: Any) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        serve(training, [])._take(Link(ours), message)
+        answer = json.loads(theirs.recv(4096))
+    assert (answer["id"], answer["status"]) == (1, 422)
+    assert training.runtime.mailbox.drain() == []
+
+
+@pytest.mark.parametrize("text", [b"[]\n", b"{}\n", b'{"id": "x"}\n', b"no json\n", b'{"id": 1.5}\n'])
+def test_a_sidecar_that_makes_no_sense_is_heard_no_more(text: bytes) -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(b'{"id": 7}\n' + text + b'{"id": 8}\n')
+        assert list(Link(ours).listen()) == [{"id": 7}]
+
+
+def test_who_does_not_read_is_hung_up_on() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        link = Link(ours)
+        began = time.monotonic()
+        for number in range(100_000):
+            link.send(lambda number=number: {"id": number, "text": "x" * 100})  # type: ignore[misc]
+            if number > 50 and ours.fileno() and not _open(ours):
+                break
+        assert time.monotonic() - began < 5
+        assert number < 99_999
+
+
+def _open(channel: socket.socket) -> bool:
+    try:
+        channel.send(b"", socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def test_a_sidecar_that_never_starts_is_tried_less_and_less(
+    training: TrainingRun, standing_in: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sidecar, "HOPELESS_AFTER", 2)
+    standing_in("sys.exit(1)")
+    notes: list[str] = []
+    with serve(training, notes):
+        wait_for(lambda: any("once a minute" in note for note in notes), 20)
+        time.sleep(1)
+    assert len(notes) == 3
+
+
+def test_leaving_at_any_moment_leaves_nothing_behind(training: TrainingRun, standing_in: Any) -> None:
+    standing_in("for line in lines: pass")
+    for wait in (0.0, 0.001, 0.005, 0.01, 0.05):
+        one = serve(training, [])
+        with one:
+            time.sleep(wait)
+        assert not one._thread.is_alive()
+        assert one._process is None or one._process.poll() is not None
+        assert runtime_file.under_way() == []
+        assert training.runtime.publisher.writer is None
+        with (
+            pytest.raises(ConnectionRefusedError),
+            socket.create_connection(("127.0.0.1", one._listeners.port), timeout=1),
+        ):
+            pass
+
+
+def test_a_start_that_fails_leaves_nothing_behind(training: TrainingRun, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(runtime_file, "write", fail)
+    one = serve(training, [])
+    with pytest.raises(OSError, match="no space"), one:
+        pass
+    assert training.runtime.publisher.writer is None
+    assert not one._listeners.unix_path.exists()
+    with pytest.raises(ConnectionRefusedError), socket.create_connection(("127.0.0.1", one._listeners.port), timeout=1):
+        pass
+
+
+def test_a_broken_plugin_harms_only_those_who_ask_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Point:
+        name = "broken"
+
+        def load(self) -> None:
+            raise ImportError("libfoo.so: cannot open shared object file")
+
+    monkeypatch.setattr("adaptive_rec.policy.entry_points", lambda group: [Point()])
+    with pytest.raises(ConfigError, match=r"broken cannot be loaded: ImportError: libfoo\.so"):
+        load_policy("broken")
+    choices = {choice["name"]: choice for choice in policy_choices("hybrid")}
+    assert not choices["broken"]["live"]
+    assert "libfoo.so" in choices["broken"]["reason"]
+    assert choices["slipstream"]["live"]
