@@ -222,3 +222,18 @@ def test_a_run_is_made_again_with_its_knob_changes(tmp_path, capsys):
     assert json.loads((again / "summary.json").read_text())["steps"] == 30, "under the configuration of the other"
     assert "has no config.toml" in refused(capsys, "train", "--replay", str(tmp_path), "--no-serve")
     assert "give one of them" in refused(capsys, "train", "--replay", str(steered), "--resume", "--out", str(again))
+
+
+def test_what_is_printed_to_be_typed_can_be_typed(tmp_path, monkeypatch):
+    from adaptive_rec.commands.console import program
+
+    script = tmp_path / "adaptive-rec"
+    script.write_text("#!/bin/sh\n")
+    script.chmod(0o755)
+    monkeypatch.setattr("sys.argv", [str(script)])
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert program() == str(script), "as from make train: not on the path"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert program() == "adaptive-rec"
+    monkeypatch.setattr("sys.argv", ["/some/where/__main__.py"])
+    assert program() == "adaptive-rec"

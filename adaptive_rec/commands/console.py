@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shlex
+import shutil
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -97,7 +99,7 @@ class Screen:
 
     def dashboard(self, url: str, link: str) -> None:
         """Say where the dashboard is: on a terminal by the link with its token, which belongs in no log."""
-        how = link if self._on_terminal else f"{url}   (adaptive-rec dashboard prints the link with its token)"
+        how = link if self._on_terminal else f"{url}   ({program()} dashboard prints the link with its token)"
         self.note(f"dashboard   {how}")
 
     def note(self, text: str) -> None:
@@ -173,7 +175,7 @@ class Screen:
         if self._stopping:
             table.add_row("stopped", "before its end; --resume goes on from here")
         table.add_row("directory", Text(str(out), style="bold"))
-        table.add_row("reopen", Text(f"adaptive-rec serve {shlex.quote(str(out))}"))
+        table.add_row("reopen", Text(f"{program()} serve {shlex.quote(str(out))}"))
         self.console.print()
         self.console.print(table, soft_wrap=False, width=min(self.console.width, MAX_WIDTH))
 
@@ -221,6 +223,14 @@ def compiling_shown(screen: Screen) -> Iterator[None]:
 
     with event.install_listener("numba:compile", Listener()):
         yield
+
+
+def program() -> str:
+    """This program as the user can call it: by its name where the path has it, else as it was called."""
+    called, found = sys.argv[0], shutil.which("adaptive-rec")
+    if os.path.basename(called) != "adaptive-rec" or (found and os.path.realpath(found) == os.path.realpath(called)):
+        return "adaptive-rec"
+    return shlex.quote(called)
 
 
 # Text ----------------------------------------------------------------------------------------------------------------

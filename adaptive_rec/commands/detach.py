@@ -67,6 +67,8 @@ def _start(words: list[str], out: Path, log: Path) -> subprocess.Popen[bytes]:
     """Start training; wait for its first line of metrics or its end."""
     import subprocess
 
+    from adaptive_rec.live.sidecar import own_modules_only
+
     metrics = out / "metrics.jsonl"
     size_before = metrics.stat().st_size if metrics.exists() else 0
     command = [sys.executable, "-m", "adaptive_rec", *words, f"--out={out}"]
@@ -74,7 +76,12 @@ def _start(words: list[str], out: Path, log: Path) -> subprocess.Popen[bytes]:
         out.parent.mkdir(parents=True, exist_ok=True)
         with open(log, "ab") as stream:
             child = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=stream,
+                env=own_modules_only(),
+                start_new_session=True,
             )
     except OSError as error:
         raise UsageError(f"--out {out} cannot be written: {error.strerror}") from None

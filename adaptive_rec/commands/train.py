@@ -80,6 +80,8 @@ def train(args: argparse.Namespace) -> int:
     if args.print_config:
         sys.stdout.write(to_toml(config))
         return 0
+    if options is not None:
+        options.read_token()  # likewise
     out = args.out or default_out(config.knobs.policy)
     if args.detach:
         return detach(args.argv, out, args.resume, options is not None, args.json)
@@ -171,6 +173,8 @@ def served(options: ServeOptions | None, training: TrainingRun, screen: Screen) 
                 from adaptive_rec.live.sidecar import Sidecar
 
                 sidecar = stack.enter_context(Sidecar(options, training.out, training, screen.note))
+            except UsageError:
+                raise  # what the user asked for cannot be had
             except (ImportError, OSError, AdaptiveRecError) as error:
                 screen.note(f"no dashboard: {error}; training goes on without")
         if sidecar is not None:

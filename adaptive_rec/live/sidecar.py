@@ -261,9 +261,14 @@ def _status(error: AdaptiveRecError) -> int:
 
 
 def _environment() -> dict[str, str]:
-    """What the sidecar inherits: no secrets, nothing of systemd's, no modules out of the working directory, one thread."""
+    """What the sidecar inherits: no secrets, nothing of systemd's, one thread for NumPy."""
     left_out = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "ADAPTIVE_REC_TOKEN")
-    kept = {name: value for name, value in os.environ.items() if name not in left_out}
+    kept = {name: value for name, value in own_modules_only().items() if name not in left_out}
+    return kept | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+
+
+def own_modules_only() -> dict[str, str]:
+    """The environment for a Python that is to run this package: no module of the working directory stands in for another."""
     package = str(Path(adaptive_rec.__file__).parents[1])
-    path = os.pathsep.join([package, *filter(None, [kept.get("PYTHONPATH")])])
-    return kept | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "PYTHONSAFEPATH": "1", "PYTHONPATH": path}
+    path = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
+    return {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": path}

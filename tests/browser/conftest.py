@@ -41,6 +41,7 @@ class Served:
     run: Path
     url: str
     token: str
+    read_token: str
 
     @property
     def dashboard_url(self) -> str:
@@ -84,7 +85,7 @@ def serving(run: Path, words: list[str]) -> Iterator[Served]:
             wait_for(lambda: file.exists() or process.poll() is not None, "the runtime file", START_SECONDS)
             assert process.poll() is None, process.communicate()[1]
             values = json.loads(file.read_text())
-            yield Served(process.pid, run, values["url"], values["control_token"])
+            yield Served(process.pid, run, values["url"], values["control_token"], values["read_token"])
         finally:
             for name in (signal.SIGTERM, signal.SIGKILL):
                 process.send_signal(name)

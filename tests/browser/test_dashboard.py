@@ -61,6 +61,22 @@ def test_signing_in_swaps_the_token_for_a_cookie_no_script_can_read(browser: Any
     assert browser.execute_script("return document.cookie") == ""
 
 
+def test_a_link_with_a_token_opened_by_who_is_signed_in_widens_the_session(browser: Any, training: Served) -> None:
+    """Both as a page of its own and in a tab that shows the dashboard already, where only the fragment changes."""
+    for tab in ("about:blank", training.url):
+        browser.get("about:blank")
+        browser.get(f"{training.url}/#t={training.read_token}")
+        wait_for(lambda: "read-only" in text(browser, "#connection"), "the read-only session")
+        assert browser.execute_script("return location.hash") == ""
+        browser.get(tab)
+        entries = browser.execute_script("return history.length")
+        browser.get(training.dashboard_url)
+        wait_for(lambda: text(browser, "#connection") == "live", "the session that may steer")
+        assert browser.current_url == training.url + "/"
+        assert browser.execute_script("return history.length") <= entries + 1
+    assert "End the window" not in browser.execute_script("return document.getElementById('do-reclassify').title")
+
+
 def test_first_paint_comes_within_a_second(signed_in: Any) -> None:
     script = "return performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
     times = []
@@ -108,6 +124,32 @@ def test_a_knob_changed_in_the_form_takes_effect(signed_in: Any, training: Serve
     assert knobs["effective_since_step"] == int(said[1].replace(",", ""))
     screen(signed_in, "now")
     wait_for(lambda: "→ 0.375" in text(signed_in, ".changes"), "the change among the charts")
+
+
+REFUSED_LATER = """
+  const real = window.fetch;
+  window.fetch = async (url, options) => {
+    if (options?.method !== "PATCH" || url.includes("dry_run")) return real(url, options);
+    const { knobs } = await (await real(url.split("?")[0])).json();
+    const now = Object.fromEntries(Object.entries(knobs).map(([name, knob]) => [name, knob.effective]));
+    const desired = { ...now, ...JSON.parse(options.body) };
+    const answer = { dry_run: false, applied_at_step: null, changed: {}, desired, effective: now };
+    return new Response(JSON.stringify(answer), { status: 202, headers: { "Content-Type": "application/json" } });
+  };"""
+
+
+def test_a_pending_change_that_is_refused_is_not_said_to_be_in_effect(signed_in: Any) -> None:
+    screen(signed_in, "knobs")
+    wait_for(lambda: text(signed_in, "[data-knob=decay]"), "the form")
+    signed_in.execute_script(REFUSED_LATER)
+    field = signed_in.find_element("css selector", "#knob-decay")
+    field.clear()
+    field.send_keys("0.125")
+    signed_in.find_element("css selector", ".dock .primary").click()
+    said = wait_for(lambda: text(signed_in, "#toasts .bad"), "the bad news")
+    assert "did not take effect: decay is 0.6" in said
+    assert "took effect" not in text(signed_in, "[data-knob=decay] .field-state")
+    assert "decay: took effect" not in text(signed_in, "#toasts")
 
 
 def test_it_is_live_again_within_five_seconds_of_a_sidecar_s_restart(signed_in: Any, training: Served) -> None:

@@ -159,10 +159,10 @@ class FakeRun:
         self.append("metrics.jsonl", {"event": "snapshot", **snapshot})
         self.board(phase, snapshot)
 
-    def board(self, phase: str, snapshot: Values | None) -> None:
+    def board(self, phase: str, snapshot: Values | None, **more: Any) -> None:
         self.writer.pulse(self.step)
         about = {"phase": phase, "step": self.step, "steps_total": 1000, "snapshot": snapshot, "evaluation": None}
-        self.writer.write_board({**about, "knobs": self.knobs, "knobs_step": 0, "stopping": False})
+        self.writer.write_board({**about, "knobs": self.knobs, "knobs_step": 0, "stopping": False, **more})
 
     def event(self, kind: str = "warning", text: str = "something", **details: Any) -> None:
         line = {"time": time.time(), "step": self.step, "kind": kind, "text": text, "details": details}

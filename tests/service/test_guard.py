@@ -341,6 +341,18 @@ def test_an_allowed_host_is_a_plain_name(host: str) -> None:
         Guard(small_app(), security=Security(CONTROL, READ, "127.0.0.1", 8470, (host,)))
 
 
+def test_an_unfit_host_is_no_application(view: Any) -> None:
+    with pytest.raises(ValueError, match="allowed host"):
+        create_app(view, Security(CONTROL, READ, "127.0.0.1", 8470, ("http://a",)))
+
+
+def test_tokens_are_not_shown() -> None:
+    shown = repr(Security(CONTROL, READ, "127.0.0.1", 8470, ("127.0.0.1",)))
+    assert "127.0.0.1" in shown
+    assert CONTROL not in shown
+    assert READ not in shown
+
+
 ORIGINS_REFUSED = (
     """
 null http://evil.example http://127.0.0.1 http://127.0.0.1:1 https://127.0.0.1:{p} http://127.0.0.1:{p}.evil.example
@@ -360,6 +372,29 @@ def test_other_origins_are_refused_for_every_method_and_public_routes(served: Se
         reply = served.ask("GET", path, line)
         assert reply.problem["status"] == 403
         assert "evil" not in str(reply.headers) + reply.body.decode()
+
+
+@pytest.mark.parametrize(
+    ("origin", "status"),
+    [
+        ("https://rec.example", 200),
+        ("https://rec.example:8470", 200),
+        ("http://rec.example:8470", 200),
+        ("https://[2001:db8::1]", 200),
+        ("http://rec.example", 403),
+        ("https://rec.example:8471", 403),
+        ("https://other.example", 403),
+        ("https://localhost", 403),
+        ("https://a.localhost", 403),
+        ("https://127.0.0.1:8470", 403),
+        ("https://[::1]", 403),
+    ],
+)
+def test_pages_behind_a_proxy_with_tls_are_of_this_origin_by_an_allowed_name(origin: str, status: int) -> None:
+    names = ("127.0.0.1", "localhost", "a.localhost", "[::1]", "Rec.example", "2001:db8::1")
+    guard = Guard(small_app(), security=Security(CONTROL, READ, "127.0.0.1", 8470, names))
+    headers = [(b"host", b"rec.example"), (b"origin", origin.encode()), (b"authorization", b"Bearer " + READ.encode())]
+    assert asked(guard, {"type": "http", "method": "GET", "path": "/api/v1/status", "headers": headers}) == status
 
 
 @pytest.mark.parametrize("origin", ["http://127.0.0.1:{p}", "http://localhost:{p}", "http://[::1]:{p}"])
@@ -427,6 +462,7 @@ def test_every_answer_has_the_headers_of_security(served: Served) -> None:
         served.ask("PUT", "/x", "Content-Length: 99999999", token=CONTROL),
     ]
     assert [reply.status for reply in replies] == [200, 404, 500, 200, 401, 200, 421, 400, 413]
+    assert replies[2].headers["connection"] == "close", "as the server does after a mistake"
     for reply in replies:
         names = {name.lower(): value for name, value in reply.headers.items()}
         assert names["x-content-type-options"] == "nosniff"

@@ -194,6 +194,32 @@ def test_what_is_told_does_not_undo_what_is_under_way() -> None:
     assert (knobs.desired, knobs.effective_since_step) == ({"a": 2, "b": 5}, 8)
 
 
+def test_changes_that_only_the_board_tells_of_are_seen(client: Any, view: Any, run: Any) -> None:
+    """Replayed ones, ones made by a program that trains, ones whose message was lost."""
+    view.link.answers = lambda message: None
+    view.link.knobs.told({"desired": {**run.knobs, "decay": 0.5}, "effective": run.knobs, "step": 0})
+    run.board("training", run.snapshot(40), knobs={**run.knobs, "alpha": 0.8}, knobs_step=437)
+    shown = client.get(URL).json()
+    assert {key: shown["knobs"]["alpha"][key] for key in ("effective", "desired")} == {"effective": 0.8, "desired": 0.8}
+    assert (shown["knobs"]["decay"]["desired"], shown["pending"], shown["effective_since_step"]) == (0.5, True, 437)
+    run.board("training", run.snapshot(40), knobs={**run.knobs, "policy": "hotline", "decay": 0.5}, knobs_step=440)
+    assert client.get("/api/v1/status").json()["policy"] == "hotline"
+    shown = client.get(URL).json()
+    assert (shown["knobs"]["alpha"]["desired"], shown["pending"], shown["effective_since_step"]) == (0.9, False, 440)
+
+
+def test_the_newest_of_board_and_link_counts(view: Any, run: Any) -> None:
+    newer, older = {**run.knobs, "alpha": 0.8}, {**run.knobs, "alpha": 0.7}
+    run.board("training", None, knobs=newer, knobs_step=60)
+    assert view.knobs.effective == newer
+    view.link.knobs.told({"desired": {**older, "decay": 0.5}, "effective": older, "step": 40})  # late
+    assert (view.knobs.effective, view.knobs.effective_since_step) == (newer, 60)
+    assert view.knobs.desired == {**newer, "decay": 0.5}
+    view.link.knobs.told({"desired": older, "effective": older, "step": 80})
+    run.board("training", None, knobs=newer, knobs_step=60)
+    assert (view.knobs.effective, view.knobs.effective_since_step) == (older, 80)
+
+
 def test_no_update_is_lost(view: Any) -> None:
     """Many clients add to one knob, reading and writing as they like; the trainer answers late."""
     from httpx2 import ASGITransport, AsyncClient

@@ -118,6 +118,43 @@ def test_overview_adds_up(client: Any, run: Any) -> None:
     assert answer["budget_bytes"] == run.knobs["hot_budget_bytes"]
 
 
+def test_rows_moved_since_the_newest_snapshot_are_counted(client: Any, run: Any) -> None:
+    """As after a change of policy while the run is paused."""
+    counts = {"hot_rows": [10, 20, 30], "stale_rows": [1, 2, 3], "row_bytes": [40, 40, 72]}
+    placement = {"version": 9, "step": 47, **counts, "device_bytes": 5000, "budget_bytes": 6000}
+    run.board("paused", run.snapshot(40), placement=placement)
+    answer = client.get("/api/v1/placement").json()
+    assert {key: answer[key] for key in ("version", "step", "device_bytes", "budget_bytes")} == {
+        key: placement[key] for key in ("version", "step", "device_bytes", "budget_bytes")
+    }
+    shown = [(t["hot"], t["stale"], t["cold"], t["device_bytes"], t["hot_lookup_ratio"]) for t in answer["tables"]]
+    assert shown == [(10, 1, 990, 400, 0.8), (20, 2, 30, 800, 0.8), (30, 3, 2970, 2160, 0.8)]
+    stats = client.get("/api/v1/stats").json()
+    assert (stats["hot_rows"], stats["stale_rows"], stats["placement_version"], stats["step"]) == (60, 6, 9, 40)
+    assert [(t["hot_rows"], t["stale_rows"], t["lookups"]) for t in stats["tables"]] == [
+        (10, 1, 4000),
+        (20, 2, 4000),
+        (30, 3, 4000),
+    ]
+    metrics = client.get("/metrics").text.splitlines()
+    for line in ('hot_rows{table="C1"} 10.0', 'stale_rows{table="C2"} 2.0', "placement_version 9.0"):
+        assert f"adaptive_rec_{line}" in metrics
+    assert 'adaptive_rec_hot_row_bytes{table="<img onerror=x>"} 2160.0' in metrics
+
+
+def test_an_index_goes_before_a_name_that_looks_like_one(tmp_path: Any, make_run: Any, client_on: Any) -> None:
+    client = client_on(make_run(tmp_path, ("1", 10, 4), ("C2", 20, 4), ("7", 30, 4)))
+    paths = {path: client.get(f"/api/v1/placement/{path}") for path in ("0", "1", "2", "7", "01", "8")}
+    assert {path: answer.json().get("index") for path, answer in paths.items()} == {
+        **{"0": 0, "1": 1, "2": 2, "7": 2},
+        **{"01": None, "8": None},
+    }
+    assert client.get("/api/v1/placement/1/rows/3").json()["index"] == 1
+    for table, index in ((1, 1), ("1", 0), ("7", 2), ("0", None), (7, None), (-1, None)):
+        answer = client.post("/api/v1/placement/query", json={"table": table, "ids": [3]})
+        assert answer.json().get("index") == index, table
+
+
 @pytest.mark.parametrize(
     "cursor",
     ["", "x", "####", "bnVsbA", "W10", "WyJob3QiLCAiaWQiLCBbMV1d", "\udcff", "é", "A" * 200, "W1tbW1tbW1tbW1tbW1tb"],

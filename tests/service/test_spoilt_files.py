@@ -1,0 +1,193 @@
+"""Files of a run that a crash or a disk has spoilt: what can be read is shown, nothing fails."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adaptive_rec.service.hello import Hello
+from adaptive_rec.service.history import EventLog, History
+from adaptive_rec.service.run_view import FinishedRun
+from adaptive_rec.service.stream import Feed
+
+GOOD: dict[str, Any] = {"time": 1.0, "step": 60, "kind": "warning", "text": "look", "details": {}}
+KNOBS: dict[str, Any] = {**GOOD, "kind": "knobs"}
+NESTED = '{"time": 1, "step": 60, "kind": "warning", "text": "", "details": ' + '{"a":' * 300 + "1" + "}" * 301
+EVENTS = [
+    *({**GOOD, "time": time} for time in (None, "now", -1, 1e300, True)),
+    *({**GOOD, "step": step} for step in (None, 1.5, True, "60", -1, 2**60)),
+    *({**GOOD, "kind": kind} for kind in (None, 7, "", 'a"b', "\ud800", "x" * 60)),
+    *({**GOOD, "details": details} for details in (None, [], "text")),
+    *({**KNOBS, "details": details} for details in ({}, {"changed": None}, {"changed": {"alpha": 0.5}})),
+    *({**KNOBS, "details": {"changed": {"alpha": change}}} for change in ({}, {"new": None}, {"new": [1]})),
+    {**GOOD, "text": None},
+    {**GOOD, "details": {"x": float("nan")}},
+    {},
+]
+SNAPSHOTS: list[dict[str, Any]] = [
+    {"step": None},
+    {"step": "80"},
+    {"step": 80.5},
+    {"step": True},
+    {"seconds": None},
+    {"loss": "low"},
+    {"loss": float("nan")},
+    {"hot_rows": [1]},
+    {"totals": None},
+    {"totals": [1]},
+    {"totals": {"samples_seen": "many"}},
+    {"stage_seconds": {"execute": None}},
+    {"stage_seconds": [1]},
+    {"tables": {"lookups": 5}},
+    {"tables": {"hot_rows": [None, 1, 2]}},
+    {"tables": []},
+]
+
+
+def append(path: Path, line: dict[str, Any] | str) -> None:
+    with open(path, "a") as file:
+        file.write((line if isinstance(line, str) else json.dumps(line)) + "\n")
+
+
+def answers(run: Any, client: Any) -> None:
+    """Everything that shows the run's files answers; the stream too."""
+    for path in ("status", "stats", "stats/history", "events", "placement", "knobs"):
+        assert client.get(f"/api/v1/{path}").status_code == 200, path
+    assert client.get("/metrics").status_code == 200
+    feed = Feed(client.view)
+    feed.look()
+    assert json.loads(feed.message("read")[1])["status"]["step"] == run.step
+
+
+def finished_view(run: Any, client_on: Any) -> Any:
+    run.live = False
+    view = FinishedRun(Hello.parse(run.hello()))
+    return type(client_on(run))(view)
+
+
+@pytest.mark.parametrize("line", [*EVENTS, NESTED], ids=lambda line: str(line)[:60])
+def test_a_spoilt_event_is_left_out(tmp_path: Path, run: Any, client: Any, client_on: Any, line: Any) -> None:
+    append(tmp_path / "events.jsonl", line)
+    append(tmp_path / "events.jsonl", GOOD)
+    shown = client.get("/api/v1/events").json()
+    assert [(event["id"], event["text"]) for event in shown["events"]] == [(1, "look")]
+    answers(run, client)
+    answers(run, finished_view(run, client_on))
+
+
+@pytest.mark.parametrize("wrong", SNAPSHOTS, ids=str)
+def test_a_spoilt_snapshot_is_left_out(tmp_path: Path, run: Any, client: Any, client_on: Any, wrong: Any) -> None:
+    append(tmp_path / "metrics.jsonl", {"event": "snapshot", **run.snapshot(60), **wrong})
+    append(tmp_path / "metrics.jsonl", {"event": "evaluation", "step": 40, "auc": "good"})
+    answers(run, client)
+    over = finished_view(run, client_on)
+    answers(run, over)
+    columns = over.get("/api/v1/stats/history").json()
+    assert (columns["columns"]["step"], columns["evaluations"]) == ([20, 40], [])
+
+
+def test_odd_numbers_are_null_in_the_stream(tmp_path: Path, run: Any, client_on: Any) -> None:
+    append(tmp_path / "metrics.jsonl", '{"event": "evaluation", "step": 40, "own": 1e999}')
+    over = finished_view(run, client_on)
+    answers(run, over)
+    assert over.get("/api/v1/status").json()["evaluation"] == {"step": 40, "own": None}
+
+
+def test_a_knob_that_no_run_can_have_is_not_in_effect(tmp_path: Path, run: Any, client_on: Any) -> None:
+    changed = {"alpha": {"new": 0.8}, "decay": {"new": "much"}, "policy": {"new": 7}, "gone": {"new": 1}}
+    append(tmp_path / "events.jsonl", {**KNOBS, "details": {"changed": changed}})
+    over = finished_view(run, client_on)
+    answers(run, over)
+    effective = {name: knob["effective"] for name, knob in over.get("/api/v1/knobs").json()["knobs"].items()}
+    assert effective == {**run.knobs, "alpha": 0.8}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"tables": None}, "NoneType"),
+        ({"tables": [{"name": "C1"}]}, "rows"),
+        ({"started": "yesterday"}, "started"),
+        ({"started": 1e300}, "started"),
+        ({"defaults": {"alpha": "x"}}, "knobs.alpha"),
+        ({"policies": [{"name": 1}]}, "policies"),
+        ({"run_name": None}, "run_name"),
+    ],
+    ids=str,
+)
+def test_a_spoilt_description_is_told_in_one_line(run: Any, wrong: dict[str, Any], named: str) -> None:
+    run.live = False
+    errors = ended(run, **wrong)
+    assert "run.json" in errors
+    assert named in errors
+
+
+def test_an_unfit_allowed_host_is_told_at_the_start(run: Any) -> None:
+    assert "allowed host" in ended(run, allow_hosts=["http://a"])
+
+
+def ended(run: Any, **wrong: Any) -> str:
+    """What the process says, in one line, before it ends with exit code 2."""
+    ours, theirs = socket.socketpair()
+    fds = [theirs.fileno(), run.writer.fd]
+    command = [sys.executable, "-m", "adaptive_rec.service", "--link", str(fds[0])]
+    with subprocess.Popen(command, pass_fds=fds, stderr=subprocess.PIPE, text=True) as process, ours:
+        theirs.close()
+        ours.sendall(json.dumps({**run.hello(), "listeners": [], **wrong}).encode() + b"\n")
+        errors = process.communicate(timeout=20)[1]
+    assert process.returncode == 2, errors
+    assert errors.count("\n") == 1, errors
+    assert errors.startswith("sidecar: ")
+    return errors
+
+
+def test_a_run_of_another_version_is_shown(run: Any) -> None:
+    values = {**run.hello(), "defaults": {"alpha": 0.5, "knob_of_old": 1}}
+    assert Hello.parse(values).defaults == {**run.knobs, "alpha": 0.5}
+
+
+def test_of_a_long_file_a_sample_is_read(tmp_path: Path, run: Any) -> None:
+    path, step = tmp_path / "metrics.jsonl", 40
+    text = json.dumps({"event": "snapshot", **run.snapshot(0, text="x" * 1000)})
+    with open(path, "a") as file:
+        while file.tell() < 120 << 20:
+            file.writelines(text.replace('"step": 0', f'"step": {step + 20 * n}') + "\n" for n in range(1, 1001))
+            step += 20_000
+    began = time.process_time()
+    history = History(tmp_path)
+    history.refresh()
+    assert time.process_time() - began < 1
+    assert history.newest is not None
+    assert history.newest["step"] == step
+    steps = [point["step"] for point in history.snapshots.points]
+    assert steps[0] == 20
+    assert max(b - a for a, b in zip(steps, steps[1:], strict=False)) < step / 20, "all of the run is covered"
+    append(path, {"event": "snapshot", **run.snapshot(step + 20)})
+    history.refresh()
+    assert history.snapshots.points[-1]["step"] == step + 20
+
+
+def test_a_file_without_a_line_in_it_is_soon_done_with(tmp_path: Path) -> None:
+    with open(tmp_path / "metrics.jsonl", "wb") as file:
+        file.truncate(60 << 20)
+    began = time.process_time()
+    history = History(tmp_path)
+    history.refresh()
+    assert time.process_time() - began < 1
+    assert history.newest is None
+
+
+def test_events_that_can_be_read_keep_their_order(tmp_path: Path) -> None:
+    for number in range(3):
+        append(tmp_path / "events.jsonl", {**GOOD, "text": str(number)})
+        append(tmp_path / "events.jsonl", {"time": None})
+    log = EventLog(tmp_path)
+    log.refresh()
+    assert [(event["id"], event["text"]) for event in log.events] == [(1, "0"), (2, "1"), (3, "2")]
