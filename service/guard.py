@@ -168,7 +168,8 @@ class Answer:
     async def __call__(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.started = True
-            message = {**message, "headers": secured(message.get("headers", ()))}
+            closing = [(b"connection", b"close")] if message["status"] == 500 else []
+            message = {**message, "headers": [*secured(message.get("headers", ())), *closing]}
         await self._send(message)
 
     async def whole(self, status: int, headers: Headers, body: bytes) -> None:
@@ -205,7 +206,7 @@ def sign_in(refused: Refused) -> tuple[Headers, bytes]:
 def common(status: int, wait: int, length: int) -> Headers:
     headers = [(b"content-length", str(length).encode())]
     if status == 500:
-        headers.append((b"connection", b"close"))  # the server closes it after a mistake
+        headers.append((b"connection", b"close"))  # which the server does after a mistake, announced or not
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
     return [*headers, (b"retry-after", str(wait).encode())] if wait else headers

@@ -47,7 +47,7 @@ class Mailbox:
         self._check = check
         self._closed = ""
         self._lock = threading.Lock()
-        self._commands: queue.SimpleQueue[Command] = queue.SimpleQueue()
+        self._commands: queue.Queue[Command] = queue.Queue()  # SimpleQueue may wait for ever when a signal comes
 
     def publish(self, snapshot: Snapshot) -> None:
         self.newest = snapshot

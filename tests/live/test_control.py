@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -16,7 +17,8 @@ from adaptive_rec.assemble import assemble
 from adaptive_rec.config import load_config
 from adaptive_rec.embedding.streams import LateStreams
 from adaptive_rec.errors import AdaptiveRecError, ConfigError, ConflictError, DataError, TrainingError
-from adaptive_rec.live.mailbox import Command
+from adaptive_rec.knobs import Knobs
+from adaptive_rec.live.mailbox import Command, Mailbox
 from adaptive_rec.policy import AccessView, Policy, Wish
 from adaptive_rec.run import TrainingRun
 from adaptive_rec.runtime import Runtime
@@ -134,6 +136,21 @@ def test_a_signal_ends_a_paused_run() -> None:
     threading.Timer(0.3, runtime.hurry).start()
     list(runtime.run())
     assert runtime.step_number == 1
+
+
+def test_a_signal_late_in_the_wait_does_not_make_it_endless() -> None:
+    """As on a busy machine: the time is up before the signal's handler is done."""
+    mailbox = Mailbox(Knobs())
+    guard = threading.Timer(5, lambda: mailbox.send(Command("pause")))
+    before = signal.signal(signal.SIGALRM, lambda *_: time.sleep(0.2))
+    try:
+        guard.start()
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        assert mailbox.wait(0.2) == []
+    finally:
+        guard.cancel()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_a_signal_leaves_out_the_evaluations(tmp_path: Path) -> None:
