@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.1, 2.0
 """Before a dead sidecar is begun again; doubled each time, from the start again after a life of CALM_SECONDS."""
 CALM_SECONDS = 10.0
+UNUSABLE = 2
+"""Exit code of a sidecar that cannot make sense of the run it is to serve: another one could not either."""
 HOPELESS_AFTER, HOPELESS_WAIT_SECONDS = 5, 60.0
 """So many that never came to serve, and only one a minute is tried."""
 END_SECONDS = 0.5
@@ -59,6 +61,8 @@ class Sidecar:
         self._process: subprocess.Popen[bytes] | None = None
         self._closing = threading.Event()
         self._released = threading.Event()
+        self.useless = False
+        """Whether the run cannot be served at all."""
         self._thread = threading.Thread(target=self._keep, name="sidecar", daemon=True)
 
     @property
@@ -90,7 +94,7 @@ class Sidecar:
             state = self._training.runtime.publisher.open()
             stack.callback(self._training.runtime.publisher.close)
             self._training.runtime.mailbox.knobs_changed = self._tell_knobs
-        self._hello = json.loads((self._run / "run.json").read_text(encoding="utf-8"))
+        self._hello = _description(self._run / "run.json")
         self._hello |= {
             "mode": "live" if self._training else "finished",
             "run": str(self._run),
@@ -138,11 +142,16 @@ class Sidecar:
                 self._note(f"the sidecar could not be started: {error}")
             if self._closing.is_set():
                 break
+            code = self._process.returncode if self._process else None
+            if code == UNUSABLE and not served:
+                self._tell(f"this run cannot be served, see {self._run / 'sidecar.log'}")
+                self.useless = True
+                self._released.set()
+                break
             calm = time.monotonic() - began >= CALM_SECONDS
             wait_seconds = FIRST_WAIT_SECONDS if calm else min(2 * wait_seconds, LONGEST_WAIT_SECONDS)
             hopeless = 0 if served else hopeless + 1
             if hopeless <= HOPELESS_AFTER:
-                code = self._process.returncode if self._process else None
                 self._tell(f"the sidecar ended (exit code {code}) and is started again; training is not concerned")
             if hopeless == HOPELESS_AFTER:
                 self._tell(f"the sidecar does not start, see {self._run / 'sidecar.log'}; it is tried once a minute")
@@ -251,7 +260,14 @@ def serve_finished(run: Path, options: ServeOptions, announce: Callable[[Sidecar
     with Sidecar(options, run, None, note) as sidecar:
         announce(sidecar)
         sidecar.linger()
-    return 0
+    return int(sidecar.useless)
+
+
+def _description(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise AdaptiveRecError(f"{path} must be the description of a run: {error}") from None
 
 
 def _status(error: AdaptiveRecError) -> int:

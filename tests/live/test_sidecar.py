@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from adaptive_rec.config import load_config
-from adaptive_rec.errors import ConfigError
+from adaptive_rec.errors import AdaptiveRecError, ConfigError
 from adaptive_rec.live import runtime_file, sidecar
 from adaptive_rec.live.link import Link
 from adaptive_rec.live.listen import ServeOptions
@@ -194,3 +194,19 @@ def test_a_broken_plugin_harms_only_those_who_ask_for_it(monkeypatch: pytest.Mon
     assert not choices["broken"]["live"]
     assert "libfoo.so" in choices["broken"]["reason"]
     assert choices["slipstream"]["live"]
+
+
+def test_a_run_that_cannot_be_served_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its description is JSON and nothing more: the real sidecar says so and is not tried again."""
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "home"))
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "run.json").write_text('{"tables": 7}')
+    notes: list[str] = []
+    assert sidecar.serve_finished(run, ServeOptions(port=0), lambda _: None, notes.append) == 1
+    assert [note for note in notes if "cannot be served" in note]
+    assert "run.json" in (run / "sidecar.log").read_text()
+    (run / "run.json").write_text("no json")
+    with pytest.raises(AdaptiveRecError, match="must be the description of a run"):
+        sidecar.serve_finished(run, ServeOptions(port=0), lambda _: None, notes.append)
