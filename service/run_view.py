@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +19,7 @@ from adaptive_rec.service.problems import Problem
 T = TypeVar("T")
 
 
-class RunView:
+class RunView(ABC):
     """What both kinds have in common. Everything but `placement` belongs to the event loop's thread."""
 
     link: Link | None = None
@@ -40,9 +41,9 @@ class RunView:
         self.history.refresh()
         self.events.refresh()
 
+    @abstractmethod
     def board(self) -> Values:
         """Phase, step, newest snapshot and evaluation, knobs, counts of rows; empty before the trainer has said anything."""
-        raise NotImplementedError
 
     def board_version(self) -> int:
         return 0

@@ -71,8 +71,7 @@ class Sidecar:
 
     @property
     def dashboard_url(self) -> str:
-        """With the token in its fragment, which browsers send to nobody."""
-        return f"{self.url}/#t={self._control_token}"
+        return self._file.dashboard_url
 
     # From beginning to end -------------------------------------------------------------------------------------------
 
@@ -87,7 +86,8 @@ class Sidecar:
         """Everything that a sidecar is given; what was opened is closed again where something fails."""
         stack.callback(runtime_file.remove, os.getpid())
         read_token = self._options.read_token()
-        self._listeners = Listeners(self._options, runtime_file.make_folder() / f"{os.getpid()}.sock", self._note)
+        runtime_file.make_folder()
+        self._listeners = Listeners(self._options, runtime_file.socket_path(os.getpid()), self._note)
         stack.callback(self._listeners.close)
         state = None
         if self._training:
@@ -104,17 +104,16 @@ class Sidecar:
             "read_token": read_token,
             **self._listeners.described(),
         }
-        runtime_file.write(
-            RuntimeFile(
-                pid=os.getpid(),
-                run=str(self._run),
-                url=self.url,
-                socket=str(self._listeners.unix_path),
-                control_token=self._control_token,
-                read_token=read_token,
-                started=time.time(),
-            )
+        self._file = RuntimeFile(
+            pid=os.getpid(),
+            run=str(self._run),
+            url=self.url,
+            socket=str(self._listeners.unix_path),
+            control_token=self._control_token,
+            read_token=read_token,
+            started=time.time(),
         )
+        runtime_file.write(self._file)
 
     def __exit__(self, *_: object) -> None:
         self._closing.set()
@@ -123,9 +122,9 @@ class Sidecar:
         self._thread.join(END_SECONDS + 1)
         self._stack.close()
 
-    def linger(self, ended: Callable[[], bool] = lambda: False) -> None:
-        """Wait until somebody asks the run, which is over, to stop, or `ended` says so."""
-        while not self._released.wait(0.2) and not ended():
+    def linger(self) -> None:
+        """Wait until somebody asks the run, which is over, to stop; a signal's handler may end this by raising."""
+        while not self._released.wait(0.2):
             pass
 
     # The thread ------------------------------------------------------------------------------------------------------
