@@ -3,7 +3,10 @@
 # PYTHON       interpreter to build .venv with, 3.11 or newer
 # TORCH_INDEX  further package index for torch; on a machine without a GPU, the index of CPU builds saves gigabytes:
 #              make train TORCH_INDEX=https://download.pytorch.org/whl/cpu
-# ARGS         more arguments of adaptive-rec train, e.g. ARGS="--data train.txt --steps 1000"
+# ARGS         more arguments of adaptive-rec train, e.g. ARGS="--data train.txt --steps 1000"; of bench-gpu likewise
+#
+# make bench-gpu: what training costs on a GPU, in under 8 minutes; bench-gpu-all: everything, resumable. Both need no .venv: where
+# there is none they take PYTHON, in which torch with CUDA, Triton, Numba, NumPy and pydantic have to be installed.
 
 PYTHON ?= python3
 TORCH_INDEX ?=
@@ -13,7 +16,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt
 
-.PHONY: train test check-long study-quality study-tracking study-sidecar lint clean
+.PHONY: train test check-long study-quality study-tracking study-sidecar bench-gpu bench-gpu-all lint clean
 
 train: $(VENV)/installed
 	$(BIN)/adaptive-rec train --policy slipstream $(ARGS)
@@ -37,6 +40,13 @@ study-tracking: $(VENV)/installed-dev
 PRESET ?= synthetic
 study-sidecar: $(VENV)/installed-dev
 	$(BIN)/python benchmarks/sidecar.py --preset $(PRESET) --turns 30
+
+BENCH_PYTHON = $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
+bench-gpu:
+	@$(BENCH_PYTHON) -m benchmarks.gpu $(ARGS)
+
+bench-gpu-all:
+	@$(BENCH_PYTHON) -m benchmarks.gpu --all $(ARGS)
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .

@@ -9,13 +9,14 @@ import torch
 from adaptive_rec.config import Config
 from adaptive_rec.data.open import open_source
 from adaptive_rec.data.source import Source
+from adaptive_rec.dense import DensePart, ReplayedDense
 from adaptive_rec.embedding.device import all_rows_bytes, row_bytes
 from adaptive_rec.embedding.direct import DirectStore
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.staged import StagedStore
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.embedding.streams import CudaStreams, Streams
-from adaptive_rec.errors import ConfigError, did_you_mean
+from adaptive_rec.errors import ConfigError, MemoryPlanError, did_you_mean
 from adaptive_rec.models.dlrm import DLRM
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy import Policy, load_policy
@@ -30,9 +31,9 @@ def assemble(
     policy = policy or load_policy(config.knobs.policy)
     source = source or open_source(config)
     if streams is None and (device := choose_device(config)).type == "cuda":
-        streams = CudaStreams(device)
+        streams = CudaStreams(device, config.run.cuda_graphs)
     space = RowSpace.of(source.tables, source.features)
-    store = build_store(config, space, policy, streams)
+    config, store, notices = build_store_within_memory(config, space, policy, streams)
     model = DLRM(
         space,
         source.dense_features,
@@ -41,7 +42,12 @@ def assemble(
         config.model.top_mlp,
         config.run.seed,
     ).to(store.torch_device, store.dtype)
-    return Runtime(config, source, policy, store, model, build_dense_optimizer(config, model))
+    optimizer = build_dense_optimizer(config, model)
+    parts = (model, optimizer, config.run.precision, store.dtype, store.torch_device, space, source.dense_features)
+    dense = DensePart(*parts) if streams is None else ReplayedDense(*parts, streams, config.run.batch_size)
+    runtime = Runtime(config, source, policy, store, dense)
+    runtime.notices = notices
+    return runtime
 
 
 def choose_device(config: Config) -> torch.device:
@@ -49,6 +55,29 @@ def choose_device(config: Config) -> torch.device:
     if wanted == "cuda" and not torch.cuda.is_available():
         raise ConfigError("run.device cuda needs a CUDA device that torch can use, found none; use cpu or auto")
     return torch.device("cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def build_store_within_memory(
+    config: Config, space: RowSpace, policy: Policy, streams: Streams | None
+) -> tuple[Config, EmbeddingStore, list[str]]:
+    """The store; where the device's memory is too small for the hot budget, with half of it, and so on.
+
+    Returns the configuration with the budget that holds, and what is to be said about it. Raises MemoryPlanError where the
+    policy wants no less.
+    """
+    notices: list[str] = []
+    while True:
+        try:
+            return config, build_store(config, space, policy, streams), notices
+        except torch.OutOfMemoryError as error:
+            wanted, everything = config.knobs.hot_budget_bytes, space.rows << 20
+            smaller = config.knobs.changed({"hot_budget_bytes": wanted // 2})
+            if policy.budget_bytes(smaller, everything) >= policy.budget_bytes(config.knobs, everything):
+                raise MemoryPlanError(
+                    f"policy {smaller.policy} must find device memory for its hot rows, and does not: {error}"
+                ) from error
+            notices.append(f"the device's memory is too small for hot_budget_bytes {wanted}, it is halved: {error}")
+            config = config.model_copy(update={"knobs": smaller})
 
 
 def build_store(config: Config, space: RowSpace, policy: Policy, streams: Streams | None) -> EmbeddingStore:

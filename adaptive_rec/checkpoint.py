@@ -95,8 +95,10 @@ def _check(runtime: Runtime, found: dict[str, Any], checkpoint: Path) -> None:
 
 
 def _dense_tensors(runtime: Runtime) -> dict[str, torch.Tensor]:
-    tensors = {f"model.{name}": value.detach().cpu().contiguous() for name, value in runtime.model.state_dict().items()}
-    for number, state in runtime.dense_optimizer.state_dict()["state"].items():
+    tensors = {
+        f"model.{name}": value.detach().cpu().contiguous() for name, value in runtime.dense.model.state_dict().items()
+    }
+    for number, state in runtime.dense.optimizer.state_dict()["state"].items():
         for key, value in state.items():
             if value is not None:
                 tensors[f"optimizer.{number}.{key}"] = torch.as_tensor(value).detach().cpu().clone().contiguous()
@@ -105,11 +107,11 @@ def _dense_tensors(runtime: Runtime) -> dict[str, torch.Tensor]:
 
 def _set_dense(runtime: Runtime, tensors: dict[str, torch.Tensor]) -> None:
     parts = {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
-    runtime.model.load_state_dict(parts)
+    runtime.dense.model.load_state_dict(parts)
     state: dict[int, dict[str, torch.Tensor]] = {}
     for name, value in tensors.items():
         if name.startswith("optimizer."):
             _, number, key = name.split(".", 2)
             state.setdefault(int(number), {})[key] = value
-    groups = runtime.dense_optimizer.state_dict()["param_groups"]
-    runtime.dense_optimizer.load_state_dict({"state": state, "param_groups": groups})
+    groups = runtime.dense.optimizer.state_dict()["param_groups"]
+    runtime.dense.optimizer.load_state_dict({"state": state, "param_groups": groups})

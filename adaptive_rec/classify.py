@@ -34,6 +34,9 @@ class ClassifiedBatch:
         self.inverse_N = np.empty(lookups, dtype=np.int32)
         self.segment_bag_N = np.empty(lookups, dtype=np.int32)
         self.pool_ends = np.zeros(len(space.pools), dtype=np.int64)
+        self.hash_keys: NDArray[np.int64] = np.full(size, -1, dtype=np.int64)
+        self.hash_values: NDArray[np.int32] = np.empty(size, dtype=np.int32)
+        """Table from row to number of the distinct row, as `cpu.find_distinct` leaves it."""
         distinct = cpu.find_distinct(
             batch.ids_N,
             batch.offsets,
@@ -41,8 +44,8 @@ class ClassifiedBatch:
             space.pool_of_feature,
             space.feature_first_row,
             space.rows_F,
-            np.full(size, -1, dtype=np.int64),
-            np.empty(size, dtype=np.int32),
+            self.hash_keys,
+            self.hash_values,
             distinct_N,
             self.inverse_N,
             segments_N1,

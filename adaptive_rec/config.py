@@ -37,7 +37,12 @@ class RunConfig(Frozen):
         "float32", "name", "bf16 is autocast of the dense part; float64 exists to prove parity."
     )
     split: Literal["auto", "always", "never"] = knob(
-        "auto", "name", "Run popular samples as a micro-batch of their own; auto: on a device, not on the CPU."
+        "auto",
+        "name",
+        "Run popular samples as a micro-batch of their own; auto tries and times it on a device, and leaves it on the CPU.",
+    )
+    cuda_graphs: bool = knob(
+        True, "switch", "On CUDA, record the dense part once for each size of micro-batch and replay it from then on."
     )
     threads: int = knob(0, "threads", "Threads of the dense part; 0 takes the cores this process may use.", ge=0)
 

@@ -6,18 +6,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
-from torch import Tensor
 
 from adaptive_rec.batch import Batch
 from adaptive_rec.classify import ClassifiedBatch
+from adaptive_rec.dense import DensePart
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import DataError
 from adaptive_rec.metrics import Quality, quality
-
-Predict = Callable[[Batch, NDArray[np.int64], list[Tensor]], Tensor]
-"""Logits of some samples of a batch from their pooled rows."""
 
 
 @dataclass(frozen=True)
@@ -26,9 +21,8 @@ class Evaluation:
     quality: Quality
 
 
-@torch.no_grad()
 def evaluate(
-    batches: Iterable[Batch], store: EmbeddingStore, predict: Predict, given_up: Callable[[], bool] = lambda: False
+    batches: Iterable[Batch], store: EmbeddingStore, dense: DensePart, given_up: Callable[[], bool] = lambda: False
 ) -> Quality | None:
     """Score held-out batches. None where it was given up on the way."""
     traffic = replace(store.traffic)
@@ -38,10 +32,11 @@ def evaluate(
             break
         work = ClassifiedBatch(batch, store.space)
         store.classify(work)
-        samples = np.arange(batch.size)
-        pooled = store.gather(work, samples, popular=bool(work.popular_B.all()))
+        micro = dense.evaluation_inputs(batch.size)
+        store.gather(work, np.arange(batch.size), np.ones(batch.size), micro)
         labels.append(batch.labels_B)
-        logits.append(predict(batch, samples, pooled).cpu().numpy())
+        logits.append(store.fetch(dense.logits(micro.dense_SX, micro.pooled))[: batch.size])
+        store.release(work)
     store.traffic = traffic  # the counters speak of training
     if given_up():
         return None

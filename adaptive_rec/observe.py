@@ -111,9 +111,9 @@ class Observer:
     def movement_view(self, knobs: Knobs, skipped_ratio: float) -> MovementView:
         device = self.store.device
         movement, touches = [], []
-        for monitor, weights in zip(device.monitors, device.weights, strict=True):
-            movement.append(monitor.movement(knobs.stale_metric, weights).double().cpu().numpy())
-            touches.append(monitor.touches_H.cpu().numpy().astype(np.int64))
+        for pool, monitor in enumerate(device.monitors):
+            movement.append(self.store.movement(pool, knobs.stale_metric).astype(np.float64))
+            touches.append(self.store.fetch(monitor.touches_H).astype(np.int64))
         touches_H = np.concatenate(touches)
         known_H = touches_H >= knobs.min_probe_touches
         movement_H = np.where(known_H, np.concatenate(movement), np.inf)
@@ -159,7 +159,7 @@ class Observer:
     def begin_measuring(self) -> None:
         """Forget all movement, and the samples kept with it."""
         for monitor in self.store.device.monitors:
-            monitor.begin_window()
+            self.store.launch(monitor.begin_window)
         self.forget_samples()
 
     def end_window(self, decay: float, migration: Migration) -> None:

@@ -1,11 +1,13 @@
-"""What runs at the same time as what: batches are read, classified and their cold rows sent ahead, by one worker.
+"""What runs at the same time as what: batches are read, classified and staged ahead of the step that trains them.
 
-The worker only reads shared state: the placement (whose version it notes first) and the host tier (whose writes the store
-logs). Batches that a migration or an update overtook are put right when the step takes them.
+Reading and staging have a thread each, as both go batch by batch; classifying has as many as the machine affords. They only read
+shared state: the placement (whose version they note first) and the host tier (the store sees to rows on their way).
+Batches that a migration overtook are put right when the step takes them.
 """
 
 from __future__ import annotations
 
+import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -14,6 +16,9 @@ from adaptive_rec.batch import Batch
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.telemetry import StageTimes
+
+CORES_PER_CLASSIFIER = 4
+"""One core in so many classifies: 4 threads of 16, 1 of 2."""
 
 
 class Pipeline:
@@ -26,45 +31,79 @@ class Pipeline:
         self._store = store
         self._depth = depth
         self._times = times
-        self._worker: ThreadPoolExecutor | None = None
+        self._workers: _Workers | None = None
         self._ahead: deque[Future[ClassifiedBatch | None]] = deque()
 
     def __iter__(self) -> Iterator[ClassifiedBatch]:
         while (work := self._next()) is not None:
             with self._times("classify"):
-                self._store.classify(work)
+                self._store.take(work)
             yield work
 
     def _next(self) -> ClassifiedBatch | None:
         depth = self._depth()
-        if depth and self._worker is None:
-            self._worker = ThreadPoolExecutor(1, thread_name_prefix="prefetch")
-        while self._worker is not None and len(self._ahead) < depth:
-            self._ahead.append(self._worker.submit(self._prepare))
+        self._fill(depth)
         if not self._ahead:
-            return self._prepare()
+            batch = self._load()
+            return None if batch is None else self._stage(self._classify(batch))
         with self._times("wait"):
             work = self._ahead.popleft().result()
-        if self._worker is not None and len(self._ahead) < depth:
-            self._ahead.append(self._worker.submit(self._prepare))
+        self._fill(depth)
         return work
 
-    def _prepare(self) -> ClassifiedBatch | None:
-        """Read one batch and make it ready. None at the end of the stream."""
+    def _fill(self, depth: int) -> None:
+        """Have so many batches on their way."""
+        if depth and self._workers is None:
+            self._workers = _Workers()
+        while self._workers is not None and len(self._ahead) < depth:
+            loaded = self._workers.reader.submit(self._load_ahead, self._workers)
+            self._ahead.append(self._workers.stager.submit(self._stage_ahead, loaded))
+
+    def _load_ahead(self, workers: _Workers) -> Future[ClassifiedBatch] | None:
+        batch = self._load()
+        return None if batch is None else workers.classifiers.submit(self._classify, batch)
+
+    def _stage_ahead(self, loaded: Future[Future[ClassifiedBatch] | None]) -> ClassifiedBatch | None:
+        classified = loaded.result()
+        return None if classified is None else self._stage(classified.result())
+
+    # For each batch, in this order -----------------------------------------------------------------------------------
+
+    def _load(self) -> Batch | None:
+        """Read one batch. None at the end of the stream."""
         with self._times("load"):
-            batch = next(self._batches, None)
-        if batch is None:
-            return None
+            return next(self._batches, None)
+
+    def _classify(self, batch: Batch) -> ClassifiedBatch:
         with self._times("classify"):
             work = ClassifiedBatch(batch, self._store.space)
             self._store.classify(work)
+        return work
+
+    def _stage(self, work: ClassifiedBatch) -> ClassifiedBatch:
         with self._times("stage"):
             self._store.stage(work)
         return work
 
     def close(self) -> None:
-        """Stop the worker; batches made ready but not taken are dropped, the reader's position does not count them."""
+        """Stop the workers; batches made ready but not taken are dropped, the reader's position does not count them."""
         for future in self._ahead:
             future.cancel()
-        if self._worker is not None:
-            self._worker.shutdown(wait=True)
+        if self._workers is not None:
+            self._workers.stop()
+        self._store.drop_ahead()
+
+
+class _Workers:
+    """A job of the stager waits for the reader and a classifier, never the other way round."""
+
+    def __init__(self) -> None:
+        classifiers = max(1, len(os.sched_getaffinity(0)) // CORES_PER_CLASSIFIER)
+        self.reader = ThreadPoolExecutor(1, thread_name_prefix="prefetch-read")
+        self.classifiers = ThreadPoolExecutor(classifiers, thread_name_prefix="prefetch-classify")
+        self.stager = ThreadPoolExecutor(1, thread_name_prefix="prefetch-stage")
+
+    def stop(self) -> None:
+        """Let what is under way end. A reader that is waited for by a cancelled job ends all the same."""
+        for pool in (self.reader, self.classifiers, self.stager):
+            pool.shutdown(wait=True)

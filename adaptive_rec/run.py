@@ -38,6 +38,7 @@ class TrainingRun:
             checkpoint.load(self.runtime, found)
         self.started_at_step = self.runtime.step_number
         self.runtime.control.scheduled = journal.commands(replay) if replay else {}
+        self.runtime.splitting.told = replay is not None
         self.runtime.checkpoints = out / "checkpoints"
         self._make_directory()  # last: a run that cannot go on leaves its directory as it was
 

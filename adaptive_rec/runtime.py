@@ -12,16 +12,15 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
-from torch.nn.functional import binary_cross_entropy_with_logits
 
 from adaptive_rec.batch import Batch, Position
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config import Config
 from adaptive_rec.data.source import Source
+from adaptive_rec.dense import DensePart
 from adaptive_rec.embedding.optimizer import schedule
 from adaptive_rec.embedding.store import EmbeddingStore, RowUpdate
-from adaptive_rec.errors import TrainingError
+from adaptive_rec.errors import MemoryPlanError, TrainingError
 from adaptive_rec.evaluate import Evaluation, evaluate
 from adaptive_rec.knobs import Knobs
 from adaptive_rec.live.control import Control, check_policy
@@ -31,6 +30,7 @@ from adaptive_rec.live.snapshot import take_snapshot
 from adaptive_rec.observe import Observer
 from adaptive_rec.pipeline import Pipeline
 from adaptive_rec.policy import BatchView, Policy, StepPlan, whole_or_split
+from adaptive_rec.splitting import Splitting
 from adaptive_rec.telemetry import Counters, Event, Recorder, Snapshot, StageTimes
 from adaptive_rec.window import Reclassifier
 
@@ -46,18 +46,16 @@ class Runtime:
         source: Source,
         policy: Policy,
         store: EmbeddingStore,
-        model: nn.Module,
-        dense_optimizer: torch.optim.Optimizer,
+        dense: DensePart,
     ) -> None:
         self.config = config
         self.knobs: Knobs = config.knobs
         self.source = source
         self.policy = policy
         self.store = store
-        self.model = model
-        self.dense_optimizer = dense_optimizer
-        self.base_rates = [group["lr"] for group in dense_optimizer.param_groups]
+        self.dense = dense
         self.device = store.torch_device
+        self.splitting = Splitting(config.run.split, on_device=self.device.type != "cpu")
         self.observer = Observer(store, config.run.seed)
         self.reclassifier = Reclassifier(policy, store, self.observer)
         self.mailbox = Mailbox(self.knobs, check_policy)
@@ -66,7 +64,6 @@ class Runtime:
         self.times = StageTimes()
         self.counters = Counters()
         self.recorder = Recorder()
-        self.loss_sum = torch.zeros((), dtype=torch.float64, device=self.device)
         self.position = Position(seed=config.run.seed)
         self.lookups_T = np.zeros(len(store.space.tables), dtype=np.int64)
         self.hot_lookups_T = np.zeros(len(store.space.tables), dtype=np.int64)
@@ -77,6 +74,8 @@ class Runtime:
         self.last_evaluation: Evaluation | None = None
         self.checkpoints: Path | None = None
         """Folder for checkpoints; without one none can be asked for."""
+        self.notices: list[str] = []
+        """What the user is to be told when the run begins."""
         self.stop_requested = False
         self.hurried = False
         """A signal came: what takes long and can be left out is left out."""
@@ -86,13 +85,15 @@ class Runtime:
     def run(self) -> Iterator[Report]:
         """Train to the end of the stream or the configured steps; yield what there is to report."""
         pipeline = Pipeline(self.batches(), self.store, lambda: self.knobs.prefetch_depth, self.times)
+        for text in self.notices:
+            yield Event(self.step_number, "warning", text)
         self.reclassifier.begin(self.step_number, self.knobs)
         self.publisher.placement()
         self.recorder.start(self.totals())
         try:
             self.enter("training")
             for work in pipeline:
-                self.step(work)
+                yield from self.step_within_memory(work)
                 yield from self.boundary()
                 if self.stop_requested:
                     break
@@ -112,16 +113,28 @@ class Runtime:
         probe = not self.policy.exact and self.random("probe").random() < self.knobs.probe_ratio
         with self.times("plan"):
             plan = self.plan(work, probe)
-        gradients, position_B = self.execute(work, plan)
+        position_B = self.execute(work, plan)
         with self.times("update"):
-            self.update(work, plan, gradients, position_B, probe)
+            self.update(work, plan, position_B, probe)
         with self.times("observe"):
             self.observe(work, probe)
         self.count(work, position_B)
 
+    def step_within_memory(self, work: ClassifiedBatch) -> Iterator[Report]:
+        """A step. Where the device's memory is too small for it, the hot budget is made smaller first."""
+        while True:
+            try:
+                return self.step(work)
+            except torch.OutOfMemoryError as error:  # before anything was updated
+                reason = str(error).splitlines()[0]
+            yield from self.control.give_up_memory(reason)
+            self.store.take(work)
+
     def boundary(self) -> Iterator[Report]:
         """Between two steps: commands, a new placement, something to report."""
         self.publisher.pulse()
+        if outcome := self.splitting.after_step(self.step_number, self.recorder.seconds):
+            yield self.control.split_chosen(outcome)
         yield from self.control.obey()
         if self.reclassifier.window.ends(self.step_number, self.knobs.reclassify_every):
             with self.times("reclassify"):
@@ -129,6 +142,8 @@ class Runtime:
                 self.publisher.placement()
             if self.policy.tracks_popularity:
                 yield self.control.reclassified(moved)
+                if not self.reclassifier.window.first:
+                    self.splitting.begin_trial(self.step_number)
         if self.step_number % self.knobs.report_every == 0:
             yield self.report()
         every = self.config.eval.every_steps
@@ -141,62 +156,41 @@ class Runtime:
     # The verbs -------------------------------------------------------------------------------------------------------
 
     def plan(self, work: ClassifiedBatch, probe: bool) -> StepPlan:
-        wanted = self.config.run.split
-        split = self.policy.tracks_popularity and (
-            wanted == "always" or (wanted == "auto" and self.device.type != "cpu")
-        )
+        split = self.policy.tracks_popularity and self.splitting.at(self.step_number)
         stale_U = self.observer.stale_rows(work)
         view = BatchView(self.step_number, split, self.knobs, work, stale_U, self.random("plan"))
         return StepPlan(whole_or_split(view)) if probe else self.policy.plan(view)
 
-    def execute(self, work: ClassifiedBatch, plan: StepPlan) -> tuple[list[Tensor], NDArray[np.int64]]:
-        """Forward and backward of every micro-batch; all read the same parameters. Returns the pooled vectors' gradients."""
-        self.model.train()
-        self.dense_optimizer.zero_grad(set_to_none=True)
+    def execute(self, work: ClassifiedBatch, plan: StepPlan) -> NDArray[np.int64]:
+        """Forward and backward of every micro-batch; all read the same parameters. Returns each sample's line in the
+        gradients, -1 for a sample that was skipped."""
+        self.dense.begin_step()
         position_B = np.full(work.batch.size, -1, dtype=np.int64)
-        gradients: list[list[Tensor]] = [[] for _ in self.store.space.pools]
         trained = 0
         for samples in plan.micro_batches:
+            weight_S = np.ones(len(samples)) if plan.weight_B is None else plan.weight_B[samples]
             with self.times("gather"):
-                pooled = self.store.gather(work, samples, popular=bool(work.popular_B[samples].all()))
+                micro = self.dense.inputs(len(samples))
+                self.store.gather(work, samples, weight_S / work.batch.size, micro)
             with self.times("execute"):
-                loss = self.loss(work.batch, samples, pooled, plan.weight_B)
-                loss.backward()
-            for parts, vectors in zip(gradients, pooled, strict=True):
-                assert vectors.grad is not None
-                parts.append(vectors.grad)
+                self.dense.run(micro)
             position_B[samples] = np.arange(trained, trained + len(samples))
             trained += len(samples)
-        return [parts[0] if len(parts) == 1 else torch.cat(parts) for parts in gradients if parts], position_B
+        return position_B
 
-    def loss(
-        self, batch: Batch, samples: NDArray[np.int64], pooled: list[Tensor], weight_B: NDArray[np.float64] | None
-    ) -> Tensor:
-        """The micro-batch's part of the mean loss over the whole mini-batch."""
-        labels = self.to_device(batch.labels_B, samples)
-        losses = binary_cross_entropy_with_logits(self.logits(batch, samples, pooled), labels, reduction="none")
-        self.loss_sum += losses.detach().sum()
-        if weight_B is not None:
-            losses = losses * self.to_device(weight_B, samples)
-        return losses.sum() / batch.size
-
-    def logits(self, batch: Batch, samples: NDArray[np.int64], pooled: list[Tensor]) -> Tensor:
-        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.config.run.precision == "bf16"):
-            logits: Tensor = self.model(self.to_device(batch.dense_BX, samples), pooled)
-        return logits.to(self.store.dtype)
-
-    def update(
-        self, work: ClassifiedBatch, plan: StepPlan, gradients: list[Tensor], position_B: NDArray[np.int64], probe: bool
-    ) -> None:
-        """One dense step and one update of each distinct row."""
-        if not gradients:
+    def update(self, work: ClassifiedBatch, plan: StepPlan, position_B: NDArray[np.int64], probe: bool) -> None:
+        """One update of each distinct row, and one dense step."""
+        if not plan.micro_batches:
+            self.store.release(work)
             return
         factor = schedule(self.config.optimizer, self.step_number)
-        for group, rate in zip(self.dense_optimizer.param_groups, self.base_rates, strict=True):
-            group["lr"] = rate * factor
-        self.dense_optimizer.step()
         lr = self.config.optimizer.embedding_lr * factor
-        self.store.apply(work, RowUpdate(gradients, position_B, plan.frozen_U, lr, self.step_number + 1, measure=probe))
+        gradients, number = self.dense.gradients(), self.step_number + 1
+        try:
+            self.store.apply(work, RowUpdate(gradients, position_B, plan.frozen_U, lr, number, measure=probe))
+            self.dense.step(factor)
+        except torch.OutOfMemoryError as error:
+            raise MemoryPlanError(f"the device's memory must hold an update; lower run.batch_size: {error}") from error
 
     def observe(self, work: ClassifiedBatch, probe: bool) -> None:
         if self.policy.tracks_popularity:
@@ -245,9 +239,8 @@ class Runtime:
 
     def evaluate(self) -> Evaluation | None:
         """Score the model as it stands on the held-out range. None where a signal left no time for it."""
-        self.model.eval()
         held_out = self.source.test_batches(self.config.eval.batch_size, self.config.eval.max_samples)
-        quality = evaluate(held_out, self.store, self.logits, lambda: self.hurried)
+        quality = evaluate(held_out, self.store, self.dense, lambda: self.hurried)
         if quality is None:
             return None
         self.last_evaluation = Evaluation(self.step_number, quality)
@@ -255,7 +248,11 @@ class Runtime:
 
     def totals(self) -> dict[str, float]:
         """All counters of the run."""
-        return {**asdict(self.counters), **asdict(self.store.traffic), "loss_sum": float(self.loss_sum)}
+        return {
+            **asdict(self.counters),
+            **asdict(self.store.traffic),
+            "loss_sum": float(self.store.fetch(self.dense.loss_sum)),
+        }
 
     def report(self) -> Snapshot:
         """Publish where the run stands; a loss that is no number ends the run."""
@@ -283,7 +280,3 @@ class Runtime:
         """Dice of their own for each seed, step and purpose (its first eight letters)."""
         key = [self.config.run.seed, int.from_bytes(purpose.encode()[:8], "little")]
         return np.random.Generator(np.random.Philox(counter=[0, self.step_number, 0, 0], key=key))
-
-    def to_device(self, values_B: NDArray[np.floating], samples: NDArray[np.int64]) -> Tensor:
-        part = values_B if len(samples) == len(values_B) else values_B[samples]
-        return torch.from_numpy(part).to(self.device, self.store.dtype)

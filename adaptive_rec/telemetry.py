@@ -14,10 +14,11 @@ from typing import Any
 
 
 class StageTimes:
-    """Seconds by stage. Stages timed on a worker overlap with the others; a stage is timed by one thread at a time."""
+    """Seconds by stage. Stages timed on a worker overlap with the others; those of several workers are added up."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = defaultdict(float)
+        self._lock = threading.Lock()
         self._training_thread = threading.current_thread()
 
     @contextmanager
@@ -27,7 +28,8 @@ class StageTimes:
             yield
         finally:
             key = stage if threading.current_thread() is self._training_thread else f"{stage} (ahead)"
-            self.seconds[key] += time.perf_counter() - start
+            with self._lock:
+                self.seconds[key] += time.perf_counter() - start
 
 
 @dataclass

@@ -38,7 +38,7 @@ def run_to_end(runtime: Runtime) -> Runtime:
 
 def state_of(runtime: Runtime) -> list[np.ndarray]:
     tables = [part for table in range(len(runtime.store.space.tables)) for part in runtime.store.export_table(table)]
-    return tables + [parameter.detach().numpy() for parameter in runtime.model.parameters()]
+    return tables + [parameter.detach().numpy() for parameter in runtime.dense.model.parameters()]
 
 
 def assert_same(one: Runtime, other: Runtime, **tolerance: float) -> None:
@@ -212,11 +212,11 @@ def test_a_checkpoint_once_written_stays_as_it_is(tmp_path: Path) -> None:
     runtime = run_to_end(build("run.steps=3"))
     folder = checkpoint.save(runtime, tmp_path)
     with torch.no_grad():
-        next(runtime.model.parameters()).fill_(0.5)
+        next(runtime.dense.model.parameters()).fill_(0.5)
     assert checkpoint.save(runtime, tmp_path) == folder
     other = build()
     checkpoint.load(other, folder)
-    assert not bool((next(other.model.parameters()) == 0.5).any())
+    assert not bool((next(other.dense.model.parameters()) == 0.5).any())
     assert [path.name for path in tmp_path.iterdir()] == [folder.name]
 
 

@@ -9,11 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from adaptive_rec.assemble import assemble
 from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
 from adaptive_rec.config import load_config
-from adaptive_rec.embedding.streams import LateStreams
+from adaptive_rec.embedding.streams import CudaStreams, LateStreams
 from adaptive_rec.errors import ConfigError, TrainingError
 from adaptive_rec.evaluate import Evaluation
 from adaptive_rec.runtime import Runtime
@@ -28,9 +29,16 @@ TINY = [
     "knobs.sample_ratio=1.0", "knobs.hysteresis=0.0", "knobs.hot_budget_bytes=2000",
 ]  # fmt: skip
 
+DEVICES = ["direct", "late", pytest.param("cuda", marks=pytest.mark.gpu)]
+STREAMS = {
+    "direct": lambda: None,
+    "late": lambda: LateStreams(seed=3),
+    "cuda": lambda: CudaStreams(torch.device("cuda")),
+}
+
 
 def build(*changes: str, device: str = "direct", source: Any = None) -> Runtime:
-    streams = LateStreams(seed=3) if device == "late" else None
+    streams = STREAMS[device]()
     return assemble(load_config(None, {}, [*TINY, *changes]), source, streams)
 
 
@@ -113,7 +121,7 @@ def test_a_bad_change_is_refused_as_a_whole_where_it_is_asked_for(changes: dict[
     assert runtime.knobs == before
 
 
-@pytest.mark.parametrize("device", ["direct", "late"])
+@pytest.mark.parametrize("device", DEVICES)
 def test_the_budget_turned_down_and_up_is_kept_and_changes_no_result(device: str, plain: Any) -> None:
     budgets = {10: 700, 20: 0, 30: 3000, 40: 1 << 40}
     runtime = build("knobs.prefetch_depth=3", device=device)
@@ -147,7 +155,7 @@ def test_the_best_rows_stay_hot_when_the_budget_shrinks() -> None:
     assert snapshot.hot_lookup_ratio > 0.3
 
 
-@pytest.mark.parametrize("device", ["direct", "late"])
+@pytest.mark.parametrize("device", DEVICES)
 def test_the_prefetch_depth_changed_live_changes_no_result(device: str, plain: Any) -> None:
     runtime = build("knobs.prefetch_depth=0", device=device)
     losses = []
@@ -210,8 +218,9 @@ def test_the_mailbox_shows_the_newest_snapshot(steps: int) -> None:
     assert seen[-1] == steps
 
 
-def test_evaluations_come_between_steps_and_change_no_result(plain: Any) -> None:
-    runtime = build("eval.every_steps=7", "knobs.prefetch_depth=2", device="late")
+@pytest.mark.parametrize("device", DEVICES[1:])
+def test_evaluations_come_between_steps_and_change_no_result(plain: Any, device: str) -> None:
+    runtime = build("eval.every_steps=7", "knobs.prefetch_depth=2", device=device)
     events = list(runtime.run())
     assert [event.step for event in events if isinstance(event, Evaluation)] == [7, 14, 21, 28, 35, 42, 49, 56]
     assert_plain([event.loss for event in events if isinstance(event, Snapshot)], runtime, plain)
@@ -277,7 +286,7 @@ def is_stale(runtime: Runtime, row: int) -> bool:
     return slot >= 0 and bool(runtime.store.device.stale[0][slot])
 
 
-@pytest.mark.parametrize("device", ["direct", "late"])
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("action", ["freeze", "drop", "subsample"])
 def test_a_stale_row_whose_effect_jumps_is_live_again_within_two_windows(
     memory_source: Any, action: str, device: str

@@ -18,7 +18,8 @@ class HostTier:
     """Rows start as U(-1/sqrt(rows of the table), +1/sqrt(rows of the table)), as in the DLRM reference."""
 
     def __init__(self, space: RowSpace, rule: RowRule, seed: int, dtype: DTypeLike) -> None:
-        itemsize = np.dtype(dtype).itemsize
+        self.dtype = np.dtype(dtype)
+        itemsize = self.dtype.itemsize
         needed = sum(pool.rows * (pool.dim + rule.state_width(pool.dim)) * itemsize for pool in space.pools)
         available = _available_bytes()
         if needed > available:

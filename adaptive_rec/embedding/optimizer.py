@@ -1,11 +1,8 @@
-"""Update rules of embedding rows: their state's width, their constants, and the torch form used on a device."""
+"""Update rules of embedding rows: their state's width, their constants, and the learning rates' schedule."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-
-from torch import Tensor
 
 from adaptive_rec.config import OptimizerConfig
 from adaptive_rec.kernels import cpu
@@ -29,24 +26,6 @@ class RowRule:
     def state_width(self, dim: int) -> int:
         """Components of optimizer state kept for a row of `dim` components."""
         return {cpu.SGD: 0, cpu.ROWWISE_ADAGRAD: 1, cpu.ADAGRAD: dim, cpu.LAZY_ADAM: 2 * dim}[self.code]
-
-    def apply(self, lr: float, step: int, weights_UD: Tensor, state_UK: Tensor, grad_UD: Tensor) -> None:
-        """Update whole rows in place with torch operations; the same formulas as the kernel `apply_rows`."""
-        dim = grad_UD.shape[1]
-        if self.code == cpu.SGD:
-            weights_UD.sub_(grad_UD, alpha=lr)
-        elif self.code == cpu.ROWWISE_ADAGRAD:
-            state_UK.add_(grad_UD.square().mean(dim=1, keepdim=True))
-            weights_UD.addcdiv_(grad_UD, state_UK.sqrt().add_(self.eps), value=-lr)
-        elif self.code == cpu.ADAGRAD:
-            state_UK.addcmul_(grad_UD, grad_UD)
-            weights_UD.addcdiv_(grad_UD, state_UK.sqrt().add_(self.eps), value=-lr)
-        else:
-            first_UD, second_UD = state_UK[:, :dim], state_UK[:, dim:]
-            first_UD.mul_(self.beta1).add_(grad_UD, alpha=1 - self.beta1)
-            second_UD.mul_(self.beta2).addcmul_(grad_UD, grad_UD, value=1 - self.beta2)
-            correction = math.sqrt(1 - self.beta2**step) / (1 - self.beta1**step)
-            weights_UD.addcdiv_(first_UD, second_UD.sqrt().add_(self.eps), value=-lr * correction)
 
 
 def schedule(config: OptimizerConfig, step: int) -> float:

@@ -1,62 +1,41 @@
 """The store of a device run: hot rows stay on the device, a batch's distinct cold rows travel there and back once.
 
-Cold rows are gathered ahead of the step, by a worker, into pinned memory and copied up on their own stream; their
-gradients come down on another and a second worker applies them to the host tier. A row gathered ahead may be updated by
-an earlier batch before its own batch runs, so every update leaves its rows in a log, and `_refresh` fetches the rows of a
-staged batch that were written after its gather began. So prefetching to any depth reads what plain steps would read.
+A worker stages batches ahead: it packs each into a slot of pinned memory and sends it up, first the integers that say what
+is where, then the cold rows with their optimizer state. The step updates hot and cold rows alike on the device; then the
+cold ones go down again and a second worker puts them in their places. Rows that an earlier batch on its way still holds
+are forwarded on the device (see `in_flight.py`), so the training thread waits for nobody.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+import math
+import os
+from contextlib import suppress
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from adaptive_rec.classify import ClassifiedBatch, expand_ranges
+from adaptive_rec.classify import ClassifiedBatch
+from adaptive_rec.embedding.homing import Homing
+from adaptive_rec.embedding.in_flight import Flight, InFlight, Staged
+from adaptive_rec.embedding.moves import SlotMoves
 from adaptive_rec.embedding.optimizer import RowRule
-from adaptive_rec.embedding.store import NUMPY_DTYPE, EmbeddingStore, RowUpdate
-from adaptive_rec.embedding.streams import Streams, Upload
-from adaptive_rec.kernels import cpu
+from adaptive_rec.embedding.packing import Parcel, send
+from adaptive_rec.embedding.ring import StagingRing
+from adaptive_rec.embedding.stager import RowCopier, Stager
+from adaptive_rec.embedding.store import EmbeddingStore, RowUpdate
+from adaptive_rec.embedding.streams import Streams
+from adaptive_rec.kernels import staging
+from adaptive_rec.micro_batch import MicroBatch
 from adaptive_rec.placement import RowSpace
-
-_PENDING_LIMIT = 32
-"""Host updates that may be under way."""
-
-_LOG_LIMIT = 128
-"""Updates whose rows are remembered: more than the deepest prefetch and the updates under way."""
-
-
-@dataclass
-class _StagedPool:
-    """One pool's part of a batch on the device. `rows_UD` holds all its distinct rows, hot and cold, once filled."""
-
-    cold_U: NDArray[np.int64]
-    """Places of the cold rows among the pool's distinct rows."""
-    host_rows: NDArray[np.int64]
-    """Their rows in the host tier."""
-    pinned_CD: Tensor
-    upload: Upload
-
-
-@dataclass
-class _Staged:
-    placement_version: int
-    seen_writes: int
-    """Host updates that were complete when the gather began."""
-    pools: list[_StagedPool]
-    travelled_bytes: int = 0
-    rows_UD: list[Tensor] | None = None
-    """Filled with hot rows first, with cold ones once they have arrived."""
-    cold_filled: bool = False
+from adaptive_rec.tracking.delta import Metric
 
 
 class StagedStore(EmbeddingStore):
-    """See the module's text. Workers: `stage` runs on the caller's worker, host updates on this store's own."""
+    """See the module's text. `stage` runs on the caller's worker, rows are put in their places by this store's own."""
 
     def __init__(
         self,
@@ -68,192 +47,263 @@ class StagedStore(EmbeddingStore):
         budget_bytes: int,
         monitored: bool,
     ) -> None:
-        super().__init__(space, rule, seed, dtype, streams.device, budget_bytes, monitored)
         self.streams = streams
-        self._writer: ThreadPoolExecutor | None = None
-        self._pending: deque[Future[None]] = deque()
-        self._writes = 0
-        self._log: deque[tuple[int, list[NDArray[np.int64]]]] = deque(maxlen=_LOG_LIMIT)
-        """(number of the write, the rows it wrote in each pool)."""
+        super().__init__(space, rule, seed, dtype, streams.device, budget_bytes, monitored)
+        self.ring = StagingRing(streams)
+        self.notes = StagingRing(streams)
+        """Slots for the small things that a step tells the device."""
+        self._copier = RowCopier(max(1, min(8, len(os.sched_getaffinity(0)) // 4)))
+        self._stager = Stager(space, self.host, dtype, self.ring, self._copier)
+        self._moves = SlotMoves(self, streams, self._copier)
+        self._in_flight = InFlight()
+        self._homing = Homing(streams, self.host, self._copier, self._in_flight)
+        self._column_F = torch.tensor(space.column_of_feature, dtype=torch.int32, device=self.torch_device)
+        self._mean_F = torch.tensor(space.mean_F, device=self.torch_device)
+        self._features = [
+            torch.tensor(pool.features, dtype=torch.int32, device=self.torch_device) for pool in space.pools
+        ]
+
+    @property
+    def working_bytes(self) -> int:
+        """Device memory of the staging slots, beside the tier."""
+        return sum(ring.device_bytes for ring in (self.ring, self.notes, self._moves.ring))
 
     # Ahead of the step -----------------------------------------------------------------------------------------------
 
     def stage(self, work: ClassifiedBatch) -> None:
-        seen = self._writes
-        staged = _Staged(work.placement_version, seen, [])
-        for pool in range(len(self.space.pools)):
-            source_U = work.source_U[work.pool_range(pool)]
-            cold_U = np.flatnonzero(source_U < 0)
-            host_rows = ~source_U[cold_U]
-            pinned_CD, upload = self._send(pool, host_rows)
-            staged.pools.append(_StagedPool(cold_U, host_rows, pinned_CD, upload))
-            staged.travelled_bytes += pinned_CD.nbytes
-        work.staged = staged
+        work.staged = flight = Flight(work)
+        self._in_flight.add(flight)
+        with suppress(torch.OutOfMemoryError):  # the step tries again, where something can be done about it
+            for other in self._in_flight.before(flight):
+                with other.lock:
+                    if not other.taken and not self._is_staged(other):
+                        self._stage(other)  # rows have moved since
+            with flight.lock:
+                self._stage(flight)
 
-    def _send(self, pool: int, host_rows: NDArray[np.int64]) -> tuple[Tensor, Upload]:
-        """Gather rows of the host tier into pinned memory and queue their copy to the device."""
-        pinned_CD = self.streams.pinned(len(host_rows), self.space.pools[pool].dim, dtype=self.dtype)
-        # mode="clip" writes straight into `out`; the rows are known to be in range.
-        np.take(self.host.weights[pool], host_rows, axis=0, out=pinned_CD.numpy(), mode="clip")
-        return pinned_CD, self.streams.upload(pinned_CD)
+    def _is_staged(self, flight: Flight) -> bool:
+        return flight.staged is not None and flight.staged.placement_version == self.placement.version
+
+    def _stage(self, flight: Flight) -> None:
+        """Stage a flight whose lock is held. It stays unstaged where the placement changes meanwhile."""
+        self._in_flight.drop(flight, self.streams.compute_event() if flight.taken else None)
+        self.classify(flight.work)
+        earlier = self._in_flight.hold_before(flight)
+        if earlier is None:
+            return
+        try:
+            flight.staged = self._stager.stage(flight.work, earlier)
+        finally:
+            for _, staged in earlier:
+                staged.slot.release(None)
+
+    def drop_ahead(self) -> None:
+        self._in_flight.drop_ahead()
+
+    def free_memory(self) -> None:
+        for flight in self._in_flight.ahead():
+            with flight.lock:
+                self._in_flight.drop(flight, None)
+        self.settle()
+        self.ring.close()
 
     # The step --------------------------------------------------------------------------------------------------------
 
-    def gather(self, work: ClassifiedBatch, samples_S: NDArray[np.int64], popular: bool) -> list[Tensor]:
-        staged = self._current(work)
-        if not popular and not staged.cold_filled:
-            self._refresh(staged)
-            self._fill_cold(staged)
-        assert staged.rows_UD is not None
-        features = len(self.space.features)
-        pooled = []
-        for pool, spec in enumerate(self.space.pools):
-            bags = (samples_S[:, None] * features + spec.features[None, :]).reshape(-1)
-            starts = work.batch.offsets[bags]
-            lengths = work.batch.offsets[bags + 1] - starts
-            lookups = expand_ranges(starts, lengths)
-            index = torch.from_numpy(work.inverse_N[lookups] - work.pool_range(pool).start).to(self.streams.device)
-            rows = staged.rows_UD[pool].index_select(0, index)
-            out = _segment_sum(rows, lengths, self.streams.device)
-            out_STD = out.view(len(samples_S), len(spec.features), spec.dim)
-            if self.space.mean_F[spec.features].any():
-                out_STD = out_STD / self._divisors(pool, lengths).view(len(samples_S), len(spec.features), 1)
-            pooled.append(out_STD.detach().requires_grad_(torch.is_grad_enabled()))
-        return pooled
+    def take(self, work: ClassifiedBatch) -> None:
+        if work.staged is None:
+            work.staged = Flight(work)
+            self._in_flight.add(work.staged)
+        flight: Flight = work.staged
+        with flight.lock:
+            flight.taken = True
+            with suppress(torch.OutOfMemoryError):  # comes again when the step wants it
+                if not self._is_staged(flight):
+                    self._stage(flight)
 
-    def _current(self, work: ClassifiedBatch) -> _Staged:
-        """The batch's rows on the device: staged again if the placement changed since, hot part filled."""
-        staged: _Staged | None = work.staged
-        if staged is None or staged.placement_version != self.placement.version:
-            self.traffic.host_to_device_bytes += staged.travelled_bytes if staged else 0
+    def _staged(self, work: ClassifiedBatch) -> Staged:
+        """What the device has of a batch; one that is no step's, an evaluation's, is staged here and now."""
+        if work.staged is None:
             self.settle()
-            self.stage(work)
-            staged = work.staged
-            assert staged is not None
-        if staged.rows_UD is None:
-            self.traffic.host_to_device_bytes += staged.travelled_bytes
-            staged.rows_UD = []
-            for pool, spec in enumerate(self.space.pools):
-                source_U = work.source_U[work.pool_range(pool)]
-                rows_UD = torch.empty((len(source_U), spec.dim), dtype=self.dtype, device=self.streams.device)
-                hot_U = np.flatnonzero(source_U >= 0)
-                hot = self.device.weights[pool].index_select(0, self._index(source_U[hot_U]))
-                staged.rows_UD.append(rows_UD.index_copy_(0, self._index(hot_U), hot))
+            self.classify(work)
+            work.staged = Flight(work, taken=True)
+            work.staged.staged = self._stager.stage(work, [])
+        flight: Flight = work.staged
+        if flight.staged is None:
+            self._stage(flight)
+        staged = flight.staged
+        assert staged is not None, "the placement does not change while a step begins"
+        if not staged.counted:
+            staged.counted = True
+            self.traffic.host_to_device_bytes += staged.stop
         return staged
 
-    def _refresh(self, staged: _Staged) -> None:
-        """Fetch again the staged rows that were written since their gather began (write-back before read)."""
-        self.settle()
-        assert not self._log or self._log[0][0] <= staged.seen_writes + 1, "the log must reach back to the gather"
-        since = [written for number, written in self._log if number > staged.seen_writes]
-        for pool, part in enumerate(staged.pools if since else []):
-            places = np.flatnonzero(np.isin(part.host_rows, np.concatenate([written[pool] for written in since])))
-            if len(places):
-                _, upload = self._send(pool, part.host_rows[places])
-                fresh_CD = self.streams.arrived(upload)
-                self.streams.arrived(part.upload).index_copy_(0, self._index(places), fresh_CD)
-                self.traffic.host_to_device_bytes += fresh_CD.nbytes
-        staged.seen_writes = self._writes
+    def gather(
+        self, work: ClassifiedBatch, samples_S: NDArray[np.int64], scale_S: NDArray[np.float64], micro: MicroBatch
+    ) -> None:
+        staged = self._staged(work)
+        self.streams.compute_waits(staged.indices_here)
+        if not work.popular_B[samples_S].all():
+            self._rows_ready(staged)
+        padding = len(micro.labels_S) - len(samples_S)
+        told = send(
+            self.notes,
+            [
+                np.pad(samples_S, (0, padding), constant_values=-1).astype(np.int32),
+                np.pad(samples_S, (0, padding)).astype(np.int32),
+                np.pad(scale_S, (0, padding)).astype(self.host.dtype),
+            ],
+        )
+        samples, lines, scale = self._receive(told)
+        kernels, features = self.streams.kernels, len(self.space.features)
+        dense_BX, labels_B = staged.on_device(staged.dense_BX), staged.on_device(staged.labels_B)
+        where = [staged.on_device(part) for part in (staged.offsets, staged.inverse_N, staged.source_U)]
+        pools = [
+            (of_pool, hot_HD, staged.on_device(parts.weights_CD), pooled_STD)
+            for of_pool, hot_HD, parts, pooled_STD in zip(
+                self._features, self.device.weights, staged.pools, micro.pooled, strict=True
+            )
+        ]
 
-    def _fill_cold(self, staged: _Staged) -> None:
-        assert staged.rows_UD is not None
-        for rows_UD, part in zip(staged.rows_UD, staged.pools, strict=True):
-            rows_UD.index_copy_(0, self._index(part.cold_U), self.streams.arrived(part.upload))
-        staged.cold_filled = True
+        def fill() -> None:
+            torch.index_select(dense_BX, 0, lines, out=micro.dense_SX)
+            torch.index_select(labels_B, 0, lines, out=micro.labels_S)
+            micro.scale_S.copy_(scale)
+            for of_pool, *tiers, pooled_STD in pools:
+                kernels.gather_pooled(samples, of_pool, features, *where, self._mean_F, *tiers, pooled_STD)
+
+        self.streams.launch(fill)
+        told.slot.release(self.streams.compute_event())
+
+    def _receive(self, told: Parcel) -> list[Tensor]:
+        """What the step tells the device, for computation from now on."""
+        self.traffic.host_to_device_bytes += told.nbytes
+        self.streams.compute_waits(told.here)
+        return told.arrays
+
+    def _rows_ready(self, staged: Staged) -> None:
+        """Have the computation wait for a batch's cold rows, and take over those that earlier batches hold."""
+        if staged.rows_here is None or staged.rows_ready:
+            return
+        staged.rows_ready = True
+        self.streams.compute_waits(staged.rows_here)
+
+        copies = []
+        for one in staged.forwards:
+            mine, theirs = staged.pools[one.pool], one.origin.pools[one.pool]
+            from_C, to_C = staged.on_device(one.from_C), staged.on_device(one.to_C)
+            for source, target in ((theirs.weights_CD, mine.weights_CD), (theirs.state_CK, mine.state_CK)):
+                copies.append((one.origin.on_device(source), from_C, staged.on_device(target), to_C))
+
+        def forward() -> None:
+            for copy in copies:
+                self.streams.kernels.copy_rows(*copy)
+
+        if copies:
+            self.streams.launch(forward)
+            staged.release_forwards(self.streams.compute_event())
 
     def apply(self, work: ClassifiedBatch, update: RowUpdate) -> None:
-        staged: _Staged = work.staged
-        travelling = []
+        staged = self._staged(work)
+        self._rows_ready(staged)
+        touched_U = self._touched(work, update)
+        active_U = touched_U if update.frozen_U is None else touched_U & ~update.frozen_U
+        rule = self.rule
+        correction = math.sqrt(1 - rule.beta2**update.step) / (1 - rule.beta1**update.step)
+        hyper = np.array([update.lr, rule.eps, rule.beta1, rule.beta2, correction], dtype=np.float64)
+        told = send(self.notes, [update.position_B.astype(np.int32), active_U, hyper])
+        position_B, active, hyper_5 = self._receive(told)
         for pool in range(len(self.space.pools)):
+            self._launch_update(work, staged, update, pool, position_B, active, hyper_5)
             span = work.pool_range(pool)
-            source_U = work.source_U[span]
-            grad_UD, touched_U = self._sum_segments(work, update, pool)
-            active_U = touched_U if update.frozen_U is None else touched_U & ~update.frozen_U[span]
-            with self.observed(pool, source_U, active_U, update.measure):
-                self._apply_hot(pool, source_U, grad_UD, active_U, update)
-            part = staged.pools[pool]
-            active_C = active_U[part.cold_U]
-            home_CD = self.streams.pinned(len(part.cold_U), grad_UD.shape[1], dtype=self.dtype)
-            event = self.streams.download(home_CD, grad_UD.index_select(0, self._index(part.cold_U)))
-            self.traffic.device_to_host_bytes += home_CD.nbytes
-            travelling.append((part.host_rows, active_C, home_CD, event))
-            self.count_updates(int(np.count_nonzero(active_U)), touched_U, source_U)
-        if self._writer is None:
-            self._writer = ThreadPoolExecutor(1, thread_name_prefix="host-update")
-        self._pending.append(self._writer.submit(self._write_back, travelling, update))
-        if len(self._pending) > _PENDING_LIMIT:
-            self._pending.popleft().result()
-        work.staged = None
+            self.count_updates(int(np.count_nonzero(active_U[span])), touched_U[span], work.source_U[span])
+        told.slot.release(self.streams.compute_event())
+        self._fly_home(work, staged, changed=True)
 
-    def _sum_segments(self, work: ClassifiedBatch, update: RowUpdate, pool: int) -> tuple[Tensor, NDArray[np.bool_]]:
-        """Gradient of every distinct row of a pool; segments keep their order, so the sum is deterministic."""
-        span = work.pool_range(pool)
-        bounds = work.segments_U1[span.start : span.stop + 1]
-        bags = work.segment_bag_N[bounds[0] : bounds[-1]].astype(np.int64)
-        sample, feature = np.divmod(bags, len(self.space.features))
-        line = update.position_B[sample]
-        trained = line >= 0
-        lengths = np.add.reduceat(trained, bounds[:-1] - bounds[0], dtype=np.int64) if len(bags) else bounds[:0]
-        gradients = update.gradients[pool]
-        place = line * gradients.shape[1] + self.space.column_of_feature[feature]
-        grads = gradients.reshape(-1, gradients.shape[2]).index_select(0, self._index(place[trained]))
-        if self.space.mean_F[self.space.pools[pool].features].any():
-            bag_lengths = work.batch.offsets[bags + 1] - work.batch.offsets[bags]
-            divisor = np.where(self.space.mean_F[feature], bag_lengths, 1)[trained]
-            grads = grads / torch.from_numpy(divisor).to(self.streams.device, self.dtype)[:, None]
-        return _segment_sum(grads, lengths, self.streams.device), lengths > 0
+    def _touched(self, work: ClassifiedBatch, update: RowUpdate) -> NDArray[np.bool_]:
+        touched_U = np.ones(len(work.source_U), dtype=np.bool_)
+        if (update.position_B < 0).any():
+            features = len(self.space.features)
+            staging.touched_rows(work.segments_U1, work.segment_bag_N, features, update.position_B, touched_U)
+        return touched_U
 
-    def _apply_hot(
-        self, pool: int, source_U: NDArray[np.int64], grad_UD: Tensor, active_U: NDArray[np.bool_], update: RowUpdate
+    def _launch_update(
+        self,
+        work: ClassifiedBatch,
+        staged: Staged,
+        update: RowUpdate,
+        pool: int,
+        position_B: Tensor,
+        active_U: Tensor,
+        hyper_5: Tensor,
     ) -> None:
-        chosen = np.flatnonzero(active_U & (source_U >= 0))
-        slots = self._index(source_U[chosen])
-        weights = self.device.weights[pool].index_select(0, slots)
-        state = self.device.state[pool].index_select(0, slots)
-        self.rule.apply(update.lr, update.step, weights, state, grad_UD.index_select(0, self._index(chosen)))
-        self.device.weights[pool].index_copy_(0, slots, weights)
-        self.device.state[pool].index_copy_(0, slots, state)
+        span, parts, on_device = work.pool_range(pool), staged.pools[pool], staged.on_device
+        gradients, kernels = update.gradients[pool], self.streams.kernels
+        bags = [on_device(parts.piece_P1), on_device(staged.bag_N)]
+        of_bags = [len(self.space.features), on_device(staged.offsets), self._column_F, self._mean_F, position_B]
+        rows = [on_device(parts.piece_U1), on_device(staged.source_U)[span], active_U[span]]
+        tiers = [self.device.weights[pool], self.device.state[pool]]
+        tiers += [on_device(parts.weights_CD), on_device(parts.state_CK)]
+        monitor = self.device.monitors[pool] if update.measure and self.monitored else None
+        record = (None, None) if monitor is None else (monitor.movement_HD, monitor.touches_H)
 
-    def _write_back(
-        self, travelling: list[tuple[NDArray[np.int64], NDArray[np.bool_], Tensor, object]], update: RowUpdate
-    ) -> None:
-        """Apply the gradients of cold rows to the host tier, once they have come down (on the writer's thread)."""
-        written = []
-        for pool, (rows, active, grad_CD, event) in enumerate(travelling):
-            self.streams.host_waits(event)
-            none = np.empty((0, grad_CD.shape[1]), dtype=NUMPY_DTYPE[self.dtype])
-            no_state = np.empty((0, self.host.state[pool].shape[1]), dtype=none.dtype)
-            cpu.apply_rows(
-                self.rule.code, update.lr, self.rule.eps, self.rule.beta1, self.rule.beta2, update.step,
-                ~rows, grad_CD.numpy(), active, none, no_state, self.host.weights[pool], self.host.state[pool],
-            )  # fmt: skip
-            written.append(rows[active])
-        self._log.append((self._writes + 1, written))
-        self._writes += 1
+        def step() -> None:
+            partial_PD = gradients.new_empty((len(bags[0]) - 1, gradients.shape[2]))
+            kernels.sum_pieces(*bags, *of_bags, gradients, partial_PD)
+            kernels.apply_rows(self.rule.code, hyper_5, rows[0], partial_PD, rows[1], rows[2], *tiers, *record)
+
+        self.streams.launch(step)
+
+    def release(self, work: ClassifiedBatch) -> None:
+        staged = self._staged(work)
+        self._rows_ready(staged)  # later batches may take rows over
+        self._fly_home(work, staged, changed=False)
+
+    def _fly_home(self, work: ClassifiedBatch, staged: Staged, changed: bool) -> None:
+        """The batch's cold rows go back to the host tier, if there are any and they changed."""
+        flight, work.staged = work.staged, None
+        if changed and staged.rows_here is not None:
+            self.traffic.device_to_host_bytes += staged.stop - staged.rows_start
+            self._homing.bring(flight, staged)
+        else:
+            self._in_flight.end(flight)
+            staged.slot.release(self.streams.compute_event())
 
     def settle(self) -> None:
-        while self._pending:
-            self._pending.popleft().result()
+        self._homing.settle()
+        self.streams.host_waits(self.streams.compute_event())
 
     def close(self) -> None:
+        self.drop_ahead()
         self.settle()
-        if self._writer is not None:
-            self._writer.shutdown()
-            self._writer = None
+        self._homing.close()
+        self._copier.close()
 
-    def _index(self, places: NDArray[np.int64]) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(places, dtype=np.int64)).to(self.streams.device)
+    # What lies on the device -----------------------------------------------------------------------------------------
 
-    def _divisors(self, pool: int, lengths: NDArray[np.int64]) -> Tensor:
-        features = self.space.pools[pool].features
-        mean = np.tile(self.space.mean_F[features], len(lengths) // len(features))
-        return torch.from_numpy(np.where(mean, np.maximum(lengths, 1), 1)).to(self.streams.device, self.dtype)
+    def launch(self, work: Any) -> None:
+        self.streams.launch(work)
 
+    def fetch(self, tensor: Tensor) -> NDArray[Any]:
+        return self._moves.fetch(tensor)
 
-def _segment_sum(rows: Tensor, lengths: NDArray[np.int64], device: torch.device) -> Tensor:
-    """Sum consecutive rows, `lengths` of them at a time; an empty segment is zero."""
-    if len(rows) == 0 or np.all(lengths == 1):
-        return rows if len(rows) == len(lengths) else rows.new_zeros((len(lengths), rows.shape[1]))
-    return torch.segment_reduce(
-        rows, "sum", lengths=torch.from_numpy(lengths).to(device), axis=0, unsafe=True, initial=0
-    )
+    def movement(self, pool: int, metric: Metric) -> NDArray[Any]:
+        monitor, weights = self.device.monitors[pool], self.device.weights[pool]
+        moved_H = torch.empty(len(weights), dtype=self.dtype, device=weights.device)
+        self.streams.launch(
+            lambda: self.streams.kernels.movement(metric, monitor.movement_HD, monitor.touches_H, weights, moved_H)
+        )
+        return self.fetch(moved_H)
+
+    def _bring_home(self, pool: int, slots: NDArray[np.int64], host_rows: NDArray[np.int64]) -> None:
+        self._moves.down(pool, slots, (self.host.weights[pool], self.host.state[pool]), host_rows)
+        if self.monitored:
+            self._moves.forget(pool, slots)
+
+    def _send_up(self, pool: int, host_rows: NDArray[np.int64], slots: NDArray[np.int64]) -> None:
+        self._moves.up(pool, host_rows, slots)
+
+    def _read_slots(self, pool: int, slots: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any]]:
+        weights = np.empty((len(slots), self.space.pools[pool].dim), dtype=self.host.dtype)
+        state = np.empty((len(slots), self.host.state[pool].shape[1]), dtype=self.host.dtype)
+        self._moves.down(pool, slots, (weights, state), np.arange(len(slots)))
+        return weights, state

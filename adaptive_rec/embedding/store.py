@@ -7,9 +7,9 @@ A row has exactly one authoritative copy: in the device tier when it has a slot,
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +20,9 @@ from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding.device import DeviceTier, row_bytes, split_budget
 from adaptive_rec.embedding.host import HostTier
 from adaptive_rec.embedding.optimizer import RowRule
+from adaptive_rec.micro_batch import MicroBatch
 from adaptive_rec.placement import COLD, Migration, Placement, RowSpace
+from adaptive_rec.tracking.delta import Metric
 
 NUMPY_DTYPE = {torch.float32: np.float32, torch.float64: np.float64}
 
@@ -30,7 +32,7 @@ class RowUpdate:
     """The one update of a mini-batch: gradients of its pooled vectors and how to apply them."""
 
     gradients: list[Tensor]
-    """For each pool (S, T, D): the trained samples' gradients, micro-batch after micro-batch."""
+    """For each pool (at least S, T, D): the trained samples' gradients, micro-batch after micro-batch."""
     position_B: NDArray[np.int64]
     """Line of each sample in the gradients, -1 for a sample that was skipped."""
     frozen_U: NDArray[np.bool_] | None
@@ -101,39 +103,54 @@ class EmbeddingStore(ABC):
     # The step --------------------------------------------------------------------------------------------------------
 
     def stage(self, work: ClassifiedBatch) -> None:  # noqa: B027 - a store without staging has nothing to send ahead
-        """Send a batch's cold rows towards the device. May run ahead of the step, on a worker thread."""
+        """Send a classified batch towards the device. May run ahead of the step, on a worker, in the order of the steps."""
 
     def classify(self, work: ClassifiedBatch) -> None:
         """Bring a batch's classification up to the current placement."""
         if work.placement_version != self.placement.version:
             work.classify(self.placement)
 
-    @abstractmethod
-    def gather(self, work: ClassifiedBatch, samples_S: NDArray[np.int64], popular: bool) -> list[Tensor]:
-        """Pooled vectors (S, T, D) of some samples, a tensor for each pool, ready for autograd.
+    def take(self, work: ClassifiedBatch) -> None:
+        """A batch's step begins: whatever was made ready ahead is brought up to the current placement."""
+        self.classify(work)
 
-        `popular` says that all of them are popular, so that no cold row need be waited for.
-        """
+    @abstractmethod
+    def gather(
+        self, work: ClassifiedBatch, samples_S: NDArray[np.int64], scale_S: NDArray[np.float64], micro: MicroBatch
+    ) -> None:
+        """Fill a micro-batch's buffers with some samples of a batch: dense features, labels, scale, pooled vectors."""
 
     @abstractmethod
     def apply(self, work: ClassifiedBatch, update: RowUpdate) -> None:
-        """Update every distinct row of a batch once, in the tier it lives in."""
+        """Update every distinct row of a batch once, in the tier it lives in. The batch is done with then."""
 
-    def settle(self) -> None:  # noqa: B027 - only a store with writes under way has something to wait for
-        """Return when every update given to `apply` has reached its row."""
+    def release(self, work: ClassifiedBatch) -> None:  # noqa: B027 - only staged batches hold anything
+        """A batch is done with, without an update."""
 
-    @contextmanager
-    def observed(
-        self, pool: int, source_U: NDArray[np.int64], active_U: NDArray[np.bool_], measure: bool
-    ) -> Iterator[None]:
-        """Show the monitor how far the hot rows updated inside this block moved."""
-        if not (measure and self.monitored):
-            yield
-            return
-        slots = torch.from_numpy(source_U[active_U & (source_U >= 0)]).to(self.torch_device)
-        before = self.device.weights[pool].index_select(0, slots)
-        yield
-        self.device.monitors[pool].observe(slots, before, self.device.weights[pool].index_select(0, slots))
+    def drop_ahead(self) -> None:  # noqa: B027 - likewise
+        """Forget the batches that were staged and never will be trained."""
+
+    def free_memory(self) -> None:  # noqa: B027 - likewise
+        """Give back what device memory can be given back; batches sent ahead are sent again."""
+
+    def settle(self) -> None:  # noqa: B027 - only a device is still at work when a call has returned
+        """Return when everything asked for has been done, and every update has reached its row."""
+
+    # What lies on the device -----------------------------------------------------------------------------------------
+
+    def launch(self, work: Callable[[], object]) -> None:
+        """Have the device do something, in the order of these calls. It may be done later."""
+        work()
+
+    def fetch(self, tensor: Tensor) -> NDArray[Any]:
+        """A tensor of the device, as it stands after everything launched so far."""
+        found: NDArray[Any] = tensor.numpy()
+        return found
+
+    def movement(self, pool: int, metric: Metric) -> NDArray[Any]:
+        """How far the row of each slot moved, by the monitor of a pool."""
+        moved: NDArray[Any] = self.device.monitors[pool].movement(metric, self.device.weights[pool]).numpy()
+        return moved
 
     def count_updates(self, updated: int, touched_U: NDArray[np.bool_], source_U: NDArray[np.int64]) -> None:
         self.traffic.row_updates += updated
@@ -190,15 +207,10 @@ class EmbeddingStore(ABC):
         if not len(rows):
             return
         slots = self._slot_of_row[rows].astype(np.int64)
-        index = torch.from_numpy(slots).to(self.torch_device)
-        home = rows - self.space.pools[pool].first_row
-        self.host.weights[pool][home] = self.device.weights[pool].index_select(0, index).cpu().numpy()
-        self.host.state[pool][home] = self.device.state[pool].index_select(0, index).cpu().numpy()
+        self._bring_home(pool, slots, rows - self.space.pools[pool].first_row)
         self._slot_of_row[rows] = COLD
         self.device.row_of_slot[pool][slots] = -1
         self.device.stale[pool][slots] = False
-        if self.monitored:
-            self.device.monitors[pool].forget(index)
         self._count_moved(pool, len(rows), to_device=False)
 
     def _promote(self, pool: int, rows: NDArray[np.int64]) -> None:
@@ -206,15 +218,24 @@ class EmbeddingStore(ABC):
             return
         slots = np.flatnonzero(self.device.row_of_slot[pool] < 0)[: len(rows)]
         assert len(slots) == len(rows), "a migration may not promote more rows than there are free slots"
-        index = torch.from_numpy(slots).to(self.torch_device)
-        home = rows - self.space.pools[pool].first_row
-        for tier, host in ((self.device.weights, self.host.weights), (self.device.state, self.host.state)):
-            tier[pool].index_copy_(0, index, torch.from_numpy(host[pool][home]).to(self.torch_device))
+        self._send_up(pool, rows - self.space.pools[pool].first_row, slots)
         self._slot_of_row[rows] = slots
         self.device.row_of_slot[pool][slots] = rows
         self.device.stale[pool][slots] = False
         self.device.movement[pool][slots] = np.inf
         self._count_moved(pool, len(rows), to_device=True)
+
+    @abstractmethod
+    def _bring_home(self, pool: int, slots: NDArray[np.int64], host_rows: NDArray[np.int64]) -> None:
+        """Copy rows and their optimizer state from slots to the host tier; what the monitor knows of the slots is forgotten."""
+
+    @abstractmethod
+    def _send_up(self, pool: int, host_rows: NDArray[np.int64], slots: NDArray[np.int64]) -> None:
+        """Copy rows and their optimizer state from the host tier to slots."""
+
+    @abstractmethod
+    def _read_slots(self, pool: int, slots: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Rows and optimizer state of some slots."""
 
     def _count_moved(self, pool: int, rows: int, to_device: bool) -> None:
         spec = self.space.pools[pool]
@@ -234,9 +255,7 @@ class EmbeddingStore(ABC):
         first = self.space.pools[pool].first_row
         slot = self._slot_of_row[first + low : first + high]
         hot = np.flatnonzero(slot != COLD)
-        index = torch.from_numpy(slot[hot].astype(np.int64)).to(self.torch_device)
-        weights[hot] = self.device.weights[pool].index_select(0, index).cpu().numpy()
-        state[hot] = self.device.state[pool].index_select(0, index).cpu().numpy()
+        weights[hot], state[hot] = self._read_slots(pool, slot[hot].astype(np.int64))
         return weights, state
 
     def import_table(self, table: int, weights: NDArray[np.floating], state: NDArray[np.floating]) -> None:

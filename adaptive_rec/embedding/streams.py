@@ -1,8 +1,8 @@
-"""Copies between host and device that run beside the computation.
+"""Computation and copies of a device run side by side, in three queues: computation, copies up, copies down.
 
-Three queues: computation (the device's current stream), copies up, copies down. Order between them is made by events
-alone. `CudaStreams` is the real thing; `LateStreams` is a device made of host memory on which every copy is as late as
-the events permit, in an order drawn from a seed. It exists so that a missing wait shows up as a wrong result in a test.
+A queue keeps its own order; between queues there is only the order that events make. `CudaStreams` is the real thing.
+`LateStreams` is host memory on which everything, computation too, is as late or as early as the events permit, drawn from
+a seed, so that a missing wait shows up as a wrong result in a test.
 """
 
 from __future__ import annotations
@@ -10,130 +10,296 @@ from __future__ import annotations
 import random
 import threading
 from collections import deque
-from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
 
+from adaptive_rec.errors import ConfigError
 
-class Upload(NamedTuple):
-    """A tensor on its way to the device. Take it with `Streams.arrived` only."""
+Event: TypeAlias = Any
+"""A point in a queue that has been reached or not. Only the streams that made it know more about it."""
 
-    tensor: Tensor
-    event: Any
+_WARM_UP_RUNS = 3  # what PyTorch's documentation advises: lazy initialization and autotuning are over by then
 
 
 class Streams(Protocol):
-    """The device and its copy queues."""
+    """The device and its queues. Any thread may call, but only one thread, the training thread, queues computation.
+
+    Copies want contiguous tensors of equal size and type, the host's side from `pinned`.
+    """
 
     device: torch.device
+    kernels: ModuleType
+    """`kernels.cuda`, or its twin on host memory, `kernels.host`."""
 
-    def pinned(self, *shape: int, dtype: torch.dtype) -> Tensor:
-        """Host memory that the device can copy from while the host works on."""
+    def pinned(self, nbytes: int) -> Tensor:
+        """Host memory (uint8) that the device can copy from while the host works on."""
 
-    def upload(self, from_host: Tensor) -> Upload:
-        """Queue a copy of pinned memory to the device. The memory must stay untouched until it has arrived."""
+    def allocate(self, nbytes: int) -> Tensor:
+        """Device memory (uint8). It may be dropped once its copies have happened, whatever computation still uses it."""
 
-    def download(self, to_host: Tensor, from_device: Tensor) -> Any:
-        """Queue a copy to pinned memory, after the computation queued so far. Returns its event."""
+    def launch(self, work: Callable[[], object]) -> None:
+        """Queue computation. The work itself may call `launch` and `capture` and nothing else of this class."""
 
-    def arrived(self, upload: Upload) -> Tensor:
-        """The uploaded tensor; computation queued from now on comes after its arrival."""
+    def upload(self, to_device: Tensor, from_host: Tensor, after: Event | None) -> Event:
+        """Queue a copy up, after `after` if given. The host's side must stay untouched until the copy's event."""
 
-    def host_waits(self, event: Any) -> None:
+    def download(self, to_host: Tensor, from_device: Tensor) -> Event:
+        """Queue a copy down, after the computation queued so far."""
+
+    def compute_waits(self, event: Event) -> None:
+        """Computation queued from now on comes after the event."""
+
+    def compute_event(self) -> Event:
+        """The event that the computation queued so far is done."""
+
+    def host_waits(self, event: Event) -> None:
         """Return when the event has happened."""
+
+    def capture(self, work: Callable[[], object]) -> Callable[[], object]:
+        """Record computation; returns what runs it again, to be given to `launch`.
+
+        Recording *runs the work* some times, at least once, as computation queued now. Let it overwrite its own buffers
+        only; where it adds to something, save that before and put it back afterwards. What it reads and writes must
+        outlive the replay at its address; tensors made inside are gone when it returns, as recordings share their memory.
+        """
 
 
 class CudaStreams:
-    """One CUDA stream for each direction; PCIe carries both at once."""
+    """One CUDA stream for each direction, as PCIe carries both at once.
 
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self._up = torch.cuda.Stream(device)
-        self._down = torch.cuda.Stream(device)
+    Computation goes to the training thread's current stream, which must be the one that was current when this was made.
+    """
 
-    def pinned(self, *shape: int, dtype: torch.dtype) -> Tensor:
-        return torch.empty(shape, dtype=dtype, pin_memory=True)
+    def __init__(self, device: torch.device, graphs: bool = True) -> None:
+        self.kernels = _cuda_kernels()
+        self._graphs = graphs
+        # With its index: a worker thread's current device need not be that of the thread that makes this.
+        self.device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
+        self._compute = torch.cuda.current_stream(self.device)
+        self._up = torch.cuda.Stream(self.device)
+        self._down = torch.cuda.Stream(self.device)
+        self._recording = torch.cuda.Stream(self.device)
+        self._pool: Any = torch.cuda.graph_pool_handle()
+        self._first_graph: torch.cuda.CUDAGraph | None = None  # never dropped: a pool ends with the last of its graphs
 
-    def upload(self, from_host: Tensor) -> Upload:
-        # Allocated and filled on the copy stream: the copy need not wait for any computation.
+    def pinned(self, nbytes: int) -> Tensor:
+        with torch.cuda.device(self.device):
+            return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
+
+    def allocate(self, nbytes: int) -> Tensor:
+        # The allocator gives dropped memory away to later work of the stream it was made under. A copy up must not wait
+        # for computation, so that is the copies' stream; of computation the allocator has to be told.
         with torch.cuda.stream(self._up):
-            tensor = from_host.to(self.device, non_blocking=True)
-        return Upload(tensor, self._up.record_event())
+            memory = torch.empty(nbytes, dtype=torch.uint8, device=self.device)
+        memory.record_stream(self._compute)
+        return memory
 
-    def download(self, to_host: Tensor, from_device: Tensor) -> torch.cuda.Event:
-        self._down.wait_stream(torch.cuda.current_stream(self.device))
+    def launch(self, work: Callable[[], object]) -> None:
+        work()  # kernels are asynchronous of themselves
+
+    def upload(self, to_device: Tensor, from_host: Tensor, after: Event | None) -> Event:
+        with torch.cuda.stream(self._up):
+            if after is not None:
+                self._up.wait_event(after)
+            to_device.copy_(from_host, non_blocking=True)
+            return self._record(self._up)
+
+    def download(self, to_host: Tensor, from_device: Tensor) -> Event:
+        self._down.wait_event(self.compute_event())
         with torch.cuda.stream(self._down):
             to_host.copy_(from_device, non_blocking=True)
-        from_device.record_stream(self._down)
-        return self._down.record_event()
+            return self._record(self._down)
 
-    def arrived(self, upload: Upload) -> Tensor:
-        compute = torch.cuda.current_stream(self.device)
-        compute.wait_event(upload.event)
-        upload.tensor.record_stream(compute)  # so that its memory is not given away while computation reads it
-        return upload.tensor
+    def compute_waits(self, event: Event) -> None:
+        torch.cuda.current_stream(self.device).wait_event(event)
 
-    def host_waits(self, event: torch.cuda.Event) -> None:
+    def compute_event(self) -> Event:
+        return self._record(torch.cuda.current_stream(self.device))
+
+    def host_waits(self, event: Event) -> None:
         event.synchronize()
+
+    def capture(self, work: Callable[[], object]) -> Callable[[], object]:
+        if not self._graphs:
+            return work
+        compute = torch.cuda.current_stream(self.device)
+        # The recording stream itself is warmed up: cuBLAS keeps a workspace per stream, and the graph will name it.
+        self._recording.wait_event(self._record(compute))
+        with torch.cuda.stream(self._recording):
+            for _ in range(_WARM_UP_RUNS):
+                work()
+        compute.wait_event(self._record(self._recording))
+        graph = torch.cuda.CUDAGraph()
+        # thread_local: other threads copy and allocate meanwhile, which the default mode forbids them.
+        with (
+            torch.cuda.device(self.device),
+            torch.cuda.graph(graph, pool=self._pool, stream=self._recording, capture_error_mode="thread_local"),
+        ):
+            work()
+        self._first_graph = self._first_graph or graph
+        return graph.replay
+
+    @staticmethod
+    def _record(stream: torch.cuda.Stream) -> torch.cuda.Event:
+        # blocking: a host thread that waits for it sleeps, where it would spin else.
+        return stream.record_event(torch.cuda.Event(blocking=True))
+
+
+def _cuda_kernels() -> ModuleType:
+    try:
+        from adaptive_rec.kernels import cuda
+    except ImportError as error:
+        raise ConfigError(
+            f"run.device=cuda needs Triton, and its kernels cannot be imported; install it or take run.device=cpu: {error}"
+        ) from error
+    return cuda
 
 
 class LateStreams:
-    """Host memory that behaves like the slowest device the events allow.
+    """Host memory that behaves like any device the events allow: very slow, very fast, one queue far ahead of others.
 
-    A queued copy poisons its target with NaN and reads its source only when it runs: when somebody waits for it, or when
-    the seeded dice say so.
+    Work and copies run when somebody waits for them or when the seeded dice say so, in the thread that happens to be
+    there; how eager the dice are, and which queue they favour, changes now and then. A copy poisons its target with 0xFF (a
+    NaN in every float type) as soon as its queue permits, not when it is queued, as what stands before it may be there to
+    protect the target; it reads its source when it runs. An exception in queued work comes out of the call that ran it, and
+    of every call after that.
     """
 
-    def __init__(self, seed: int) -> None:
-        self.device = torch.device("cpu")
+    def __init__(self, seed: int, kernels: ModuleType | None = None) -> None:
+        if kernels is None:
+            from adaptive_rec.kernels import host
+
+            kernels = host
+        self.kernels, self.device = kernels, torch.device("cpu")
         self._dice = random.Random(seed)
+        self._queues: dict[str, deque[_Item]] = {name: deque() for name in ("compute", "up", "down")}
+        self._change_mood()
         self._lock = threading.RLock()
-        self._queues: tuple[deque[_LateCopy], deque[_LateCopy]] = (deque(), deque())
+        self._running = False
+        self._failure: Exception | None = None
 
-    def pinned(self, *shape: int, dtype: torch.dtype) -> Tensor:
-        return torch.full(shape, torch.nan, dtype=dtype)
+    def allocate(self, nbytes: int) -> Tensor:
+        return torch.full((nbytes,), 0xFF, dtype=torch.uint8)
 
-    def upload(self, from_host: Tensor) -> Upload:
-        tensor = torch.empty_like(from_host)
-        return Upload(tensor, self._queue(0, tensor, from_host))
+    pinned = allocate
 
-    def download(self, to_host: Tensor, from_device: Tensor) -> _LateCopy:
-        return self._queue(1, to_host, from_device)
-
-    def arrived(self, upload: Upload) -> Tensor:
-        self.host_waits(upload.event)
-        return upload.tensor
-
-    def host_waits(self, event: _LateCopy) -> None:
+    def launch(self, work: Callable[[], object]) -> None:
         with self._lock:
-            self._run_some()
+            if self._running:  # part of the work that calls it
+                work()
+                return
+            with self._call():
+                self._queues["compute"].append(_Item(work, with_grad=torch.is_grad_enabled()))
+
+    def upload(self, to_device: Tensor, from_host: Tensor, after: Event | None) -> Event:
+        with self._call():
+            return self._copy("up", to_device, from_host, after)
+
+    def download(self, to_host: Tensor, from_device: Tensor) -> Event:
+        with self._call():
+            return self._copy("down", to_host, from_device, self._mark())
+
+    def compute_waits(self, event: Event) -> None:
+        with self._call():
+            self._queues["compute"].append(_Item(waits_for=event, at_once=True))
+
+    def compute_event(self) -> Event:
+        with self._call():
+            return self._mark()
+
+    def host_waits(self, event: Event) -> None:
+        with self._call():
             while not event.done:
-                self._queues[event.queue].popleft().run()
+                self._run_one()
 
-    def _queue(self, queue: int, target: Tensor, source: Tensor) -> _LateCopy:
+    def capture(self, work: Callable[[], object]) -> Callable[[], object]:
+        self.launch(work)  # as a real recording does
+        return work
+
+    @contextmanager
+    def _call(self) -> Iterator[None]:
+        """What every call has in common: the lock, an earlier failure, the dice once the call has queued its own."""
         with self._lock:
-            target.fill_(torch.nan)
-            copy = _LateCopy(queue, lambda: target.copy_(source))
-            self._queues[queue].append(copy)
-            self._run_some()
-            return copy
+            if self._running:
+                raise RuntimeError("queued work may call launch and capture only: it runs, it cannot queue")
+            if self._failure is not None:
+                raise self._failure
+            yield
+            self._advance()
+            if self._dice.random() < 0.1:
+                self._change_mood()
+            while self._dice.random() < self._eager and self._ready():
+                self._run_one()
 
-    def _run_some(self) -> None:
-        for queue in self._queues:
-            while queue and self._dice.random() < 0.2:
-                queue.popleft().run()
+    def _change_mood(self) -> None:
+        self._eager = self._dice.choice((0.0, self._dice.uniform(0.0, 0.5), 0.8))
+        self._haste = {name: self._dice.choice((0.01, self._dice.random(), 1.0)) for name in self._queues}
+
+    def _mark(self) -> LateEvent:
+        event = LateEvent()
+        self._queues["compute"].append(_Item(event=event))
+        return event
+
+    def _copy(self, name: str, target: Tensor, source: Tensor, after: LateEvent | None) -> LateEvent:
+        alike = (target.shape, target.dtype) == (source.shape, source.dtype)
+        if not (alike and target.is_contiguous() and source.is_contiguous()):
+            raise ValueError(f"a copy wants contiguous tensors of one size and type, got {target} from {source}")
+        target_bytes, source_bytes = (tensor.detach().reshape(-1).view(torch.uint8) for tensor in (target, source))
+        event = LateEvent()
+        if after is not None:
+            self._queues[name].append(_Item(waits_for=after, at_once=True))
+        poison = _Item(lambda: target_bytes.fill_(0xFF), at_once=True)
+        self._queues[name].extend([poison, _Item(lambda: target_bytes.copy_(source_bytes), event=event)])
+        return event
+
+    def _ready(self) -> list[str]:
+        heads = [(name, queue[0]) for name, queue in self._queues.items() if queue]
+        return [name for name, item in heads if item.waits_for is None or item.waits_for.done]
+
+    def _run_one(self) -> None:
+        """Run the head of a queue drawn by the dice."""
+        ready = self._ready()
+        if not ready:
+            stuck = [name for name, queue in self._queues.items() if queue]
+            raise RuntimeError(f"nothing can happen: queues {stuck} wait for events that nothing queued brings about")
+        self._run_head(self._dice.choices(ready, [self._haste[name] for name in ready])[0])
+        self._advance()
+
+    def _advance(self) -> None:
+        """Run the items that are no work of their own: waits that are over, and the poison behind them."""
+        while at_once := [name for name in self._ready() if self._queues[name][0].at_once]:
+            self._run_head(at_once[0])
+
+    def _run_head(self, name: str) -> None:
+        item = self._queues[name].popleft()
+        self._running = True
+        try:
+            with torch.set_grad_enabled(item.with_grad):
+                item.work()
+        except Exception as error:
+            self._failure = error  # as on a device: after an error nothing it computes is worth having
+            raise
+        finally:
+            self._running = False
+        if item.event is not None:
+            item.event.done = True
 
 
-class _LateCopy:
-    """A copy that is still to run, and the event that it has run."""
+@dataclass(eq=False)
+class LateEvent:
+    done: bool = False
 
-    def __init__(self, queue: int, copy: Callable[[], Any]) -> None:
-        self.queue = queue
-        self.done = False
-        self._copy = copy
 
-    def run(self) -> None:
-        self._copy()
-        self.done = True
+@dataclass
+class _Item:
+    work: Callable[[], object] = lambda: None
+    waits_for: LateEvent | None = None
+    event: LateEvent | None = None  # has happened when the work is done
+    at_once: bool = False  # runs as soon as it may, without dice
+    with_grad: bool = False  # a thread's own, and the thread that runs this need not be the one that queued it

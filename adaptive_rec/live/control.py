@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ByteSize
 
 from adaptive_rec import checkpoint
-from adaptive_rec.errors import AdaptiveRecError, ConflictError
+from adaptive_rec.errors import AdaptiveRecError, ConflictError, MemoryPlanError
 from adaptive_rec.knobs import Knobs
 from adaptive_rec.live.mailbox import Command
 from adaptive_rec.placement import Migration
 from adaptive_rec.policy import Policy, load_policy
+from adaptive_rec.splitting import Outcome
 from adaptive_rec.telemetry import Event
 
 if TYPE_CHECKING:
     from adaptive_rec.runtime import Runtime
 
 T = TypeVar("T")
+
+TOO_SMALL = "the device's memory must hold a step; lower run.batch_size, or run.device=cpu"
 
 PAUSED_POLL_SECONDS = 0.2
 """How soon a paused run notices a signal; commands wake it at once."""
@@ -75,6 +79,22 @@ class Control:
     def _event(self, kind: str, text: str, **details: Any) -> Event:
         return Event(self._runtime.step_number, kind, text, details)
 
+    def give_up_memory(self, reason: str) -> Iterator[Event]:
+        """The device's memory was too small for a step: halve the hot budget. Raises MemoryPlanError where that is no help."""
+        run = self._runtime
+        held, before = run.store.device_bytes, run.knobs
+        smaller = before.changed({"hot_budget_bytes": min(before.hot_budget_bytes, held) // 2})
+        if not held or run.policy.budget_bytes(smaller, held) >= held:
+            raise MemoryPlanError(
+                f"{TOO_SMALL}: policy {before.policy} keeps {shown('_bytes', held)} of rows there: {reason}"
+            )
+        run.store.free_memory()
+        yield self._event("warning", f"out of device memory, the hot budget is halved: {reason}")
+        run.mailbox.send(Command("change_knobs", {"hot_budget_bytes": smaller.hot_budget_bytes}))
+        yield from self.obey()
+        if run.store.device_bytes >= held:
+            raise MemoryPlanError(f"{TOO_SMALL}: the hot budget could not be halved: {reason}")
+
     # One method for each verb ----------------------------------------------------------------------------------------
 
     def _change_knobs(self, **changes: Any) -> Event:
@@ -82,8 +102,10 @@ class Control:
         before, after = run.knobs, run.knobs.changed(changes)
         if after.policy != before.policy:
             self._go_over_to(load_policy(after.policy), after)
+            run.splitting.forget()
         elif after.hot_budget_bytes != before.hot_budget_bytes:
             self._place_or_go_back(lambda: run.reclassifier.place_again(run.step_number, after))
+            run.splitting.forget()
         run.knobs, run.knobs_step = after, run.step_number
         old, new = before.model_dump(), after.model_dump()
         changed = {name: {"old": old[name], "new": new[name]} for name in new if new[name] != old[name]}
@@ -138,6 +160,17 @@ class Control:
         with run.recorder.paused(), run.during("checkpointing"):
             written = checkpoint.save(run, run.checkpoints)
         return self._event("checkpoint", f"checkpoint {written.name} written", checkpoint=written.name)
+
+    def _choose_split(self, split: bool, whole_seconds: float, split_seconds: float) -> Event:
+        self._runtime.splitting.chosen = split
+        return self.split_chosen(Outcome(whole_seconds, split_seconds))
+
+    def split_chosen(self, outcome: Outcome) -> Event:
+        """The event of a choice between whole batches and split ones, with the times it was made by."""
+        whole, split = (f"{seconds * 1e3:.2f} ms" for seconds in (outcome.whole_seconds, outcome.split_seconds))
+        chosen = "popular samples run first" if outcome.split else "batches run whole"
+        text = f"{chosen}: a step took {whole} whole and {split} split"
+        return self._event("split", text, split=outcome.split, **asdict(outcome))
 
     def _note(self, kind: str, text: str) -> Event:
         return self._event(kind, text)

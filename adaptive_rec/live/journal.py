@@ -46,6 +46,8 @@ def commands(run: Path) -> dict[int, list[Command]]:
             if event["kind"] == "knobs":
                 new = {name: values["new"] for name, values in event["details"]["changed"].items()}
                 found[event["step"]].append(Command("change_knobs", new))
+            elif event["kind"] == "split":
+                found[event["step"]].append(Command("choose_split", event["details"]))
             elif event["kind"] == "reclassified" and event["details"]["asked_for"]:
                 found[event["step"]].append(Command("reclassify"))
         except (ValueError, KeyError, TypeError) as error:

@@ -15,7 +15,7 @@ from adaptive_rec.errors import AdaptiveRecError, ConflictError
 from adaptive_rec.knobs import Knobs
 from adaptive_rec.telemetry import Snapshot
 
-Verb = Literal["change_knobs", "pause", "resume", "stop", "reclassify", "checkpoint", "note"]
+Verb = Literal["change_knobs", "pause", "resume", "stop", "reclassify", "checkpoint", "note", "choose_split"]
 Answer = Callable[[Mapping[str, Any] | AdaptiveRecError], None]
 """Called once by the training thread: with what came of the command, or with why nothing did. It must not wait."""
 

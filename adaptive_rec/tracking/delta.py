@@ -54,6 +54,6 @@ class UpdateDeltaMonitor:
         self.touches_H.zero_()
 
     def forget(self, slots: torch.Tensor) -> None:
-        """Make slots unknown that now hold another row."""
-        self.movement_HD[slots] = 0
-        self.touches_H[slots] = 0
+        """Make slots (int64) unknown that now hold another row."""
+        self.movement_HD.index_fill_(0, slots, 0)
+        self.touches_H.index_fill_(0, slots, 0)

@@ -19,12 +19,14 @@ from adaptive_rec.embedding.direct import DirectStore
 from adaptive_rec.embedding.optimizer import RULES, RowRule
 from adaptive_rec.embedding.staged import StagedStore
 from adaptive_rec.embedding.store import EmbeddingStore, RowUpdate
-from adaptive_rec.embedding.streams import LateStreams
+from adaptive_rec.embedding.streams import CudaStreams, LateStreams
 from adaptive_rec.kernels import reference
+from adaptive_rec.micro_batch import MicroBatch
 from adaptive_rec.placement import Migration, RowSpace
 
 NONE = np.empty(0, dtype=np.int64)
 LR = 0.05
+STAGED = ["late", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 TABLES = (TableSpec("A", 11, 2), TableSpec("B", 7, 3), TableSpec("C", 5, 2))
 FEATURES = (FeatureSpec("a", 0), FeatureSpec("b", 1, "mean"), FeatureSpec("b again", 1), FeatureSpec("c", 2, "mean"))
@@ -39,7 +41,7 @@ SHAPES = {
 }
 
 
-@pytest.fixture(params=["direct", "late"])
+@pytest.fixture(params=["direct", *STAGED])
 def kind(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -51,7 +53,8 @@ def make_store(
     row_rule = RowRule(RULES[rule], 1e-8, 0.9, 0.999)
     if kind == "direct":
         return DirectStore(space, row_rule, 1, torch.float64, torch.device("cpu"), budget_bytes, monitored)
-    return StagedStore(space, row_rule, 1, torch.float64, LateStreams(seed=2), budget_bytes, monitored)
+    streams = CudaStreams(torch.device("cuda")) if kind == "cuda" else LateStreams(seed=2)
+    return StagedStore(space, row_rule, 1, torch.float64, streams, budget_bytes, monitored)
 
 
 def random_batch(space: RowSpace, random: np.random.Generator, samples: int = 6) -> Batch:
@@ -97,21 +100,37 @@ def prepare(store: EmbeddingStore, batch: Batch) -> ClassifiedBatch:
     return work
 
 
+def buffers(store: EmbeddingStore, lines: int) -> MicroBatch:
+    """Poisoned buffers, as what was there before."""
+    shapes = [(lines, len(pool.features), pool.dim) for pool in store.space.pools]
+    dense, labels, scale, *pooled = (
+        torch.full(shape, torch.nan, dtype=torch.float64, device=store.torch_device)
+        for shape in ((lines, 1), (lines,), (lines,), *shapes)
+    )
+    return MicroBatch(dense, pooled, labels, scale, lines)
+
+
 def train(
     store: EmbeddingStore, work: ClassifiedBatch, step: int, random: np.random.Generator, freeze: float = 0.2
 ) -> tuple[Any, Any, Any]:
-    """Gather and update as a step does; some samples are skipped, some rows frozen. Returns (samples, vectors, update)."""
-    store.classify(work)
+    """Gather and update as a step does; some samples are skipped, some rows frozen. Returns (samples, vectors, update).
+
+    The vectors are those of the gather once `store.settle` has returned: the device may be late.
+    """
+    store.take(work)
     samples = np.flatnonzero(random.random(work.batch.size) < 0.8)
     if not len(samples):
         samples = np.array([0])
-    pooled = store.gather(work, samples, popular=bool(work.popular_B[samples].all()))
-    gradients = [torch.from_numpy(random.normal(size=tuple(part.shape))) for part in pooled]
+    padding = int(random.integers(0, 3)) if isinstance(store, StagedStore) else 0
+    micro = buffers(store, len(samples) + padding)
+    store.gather(work, samples, np.full(len(samples), 0.5), micro)
+    vectors: list[Any] = []
+    store.launch(lambda: vectors.extend(part.cpu().numpy().copy() for part in micro.pooled))
+    gradients = [torch.from_numpy(random.normal(size=tuple(part.shape))).to(part.device) for part in micro.pooled]
     position_B = np.full(work.batch.size, -1, dtype=np.int64)
     position_B[samples] = np.arange(len(samples))
     frozen_U = random.random(len(work.distinct_U)) < freeze
     update = RowUpdate(gradients, position_B, frozen_U, LR, step, measure=bool(step % 2))
-    vectors = [part.detach().numpy().copy() for part in pooled]
     store.apply(work, update)
     return samples, vectors, update
 
@@ -151,12 +170,13 @@ class PlainTables:
 
     def apply(self, work: ClassifiedBatch, samples: Any, update: RowUpdate) -> None:
         sums: dict[int, np.ndarray] = {}
+        gradients = [part.cpu().numpy() for part in update.gradients]
         for line, sample in enumerate(samples):
             for feature in range(len(self.space.features)):
                 pool, column = self.space.pool_of_feature[feature], self.space.column_of_feature[feature]
                 bag = self.bag(work.batch, sample, feature)
                 for row in bag:
-                    part = update.gradients[pool].numpy()[line, column] / self.divisor(feature, bag)
+                    part = gradients[pool][line, column] / self.divisor(feature, bag)
                     sums[row] = sums.get(row, 0) + part
         assert update.frozen_U is not None
         frozen = set(work.distinct_U[update.frozen_U].tolist())
@@ -190,13 +210,14 @@ def test_any_order_of_steps_moves_and_resizes_equals_plain_tables(kind: str, sha
         store.resize(slots_for(store, int(random.integers(0, 20))), NONE)
         plain = PlainTables(store)
         ahead: list[ClassifiedBatch] = []
+        gathered = []
         for step in range(1, 41):
             while len(ahead) < random.integers(1, 4):
                 ahead.append(prepare(store, random_batch(store.space, random)))
             work = ahead.pop(0)
             samples, vectors, update = train(store, work, step, random)
-            for pool, mine in enumerate(vectors):
-                np.testing.assert_allclose(mine, plain.pooled(work.batch, samples, pool), rtol=0, atol=1e-12)
+            pools = range(len(store.space.pools))
+            gathered.append((vectors, [plain.pooled(work.batch, samples, pool) for pool in pools]))
             plain.apply(work, samples, update)
             if random.random() < 0.4:
                 store.migrate(random_migration(store, random))
@@ -204,6 +225,10 @@ def test_any_order_of_steps_moves_and_resizes_equals_plain_tables(kind: str, sha
                 store.resize(slots_for(store, int(random.integers(0, 20))), random.permutation(store.space.rows))
         assert store.placement.version > 3
         assert_same(export(store), plain.export(), exact=False)
+        for vectors, expected in gathered:
+            for mine, theirs in zip(vectors, expected, strict=True):
+                np.testing.assert_allclose(mine[: len(theirs)], theirs, rtol=0, atol=1e-12)
+                assert not mine[len(theirs) :].any(), "padding is zero"
 
 
 def test_only_the_copy_in_a_rows_own_tier_is_ever_read(kind: str) -> None:
@@ -346,33 +371,39 @@ def test_row_bytes_count_everything_that_is_kept_for_a_row_on_the_device(kind: s
     assert store.device_bytes == sum(tensor.nbytes for tensor in tensors) > 0
 
 
-def test_a_staged_batch_sends_each_distinct_cold_row_once_in_each_direction() -> None:
-    store = make_store("late")
+@pytest.mark.parametrize("kind", STAGED, indirect=True)
+def test_a_staged_batch_sends_each_distinct_cold_row_once_in_each_direction(kind: str) -> None:
+    store = make_store(kind)
     store.resize(slots_for(store, 10), np.arange(store.space.rows))
     random = np.random.default_rng(11)
     for step in range(1, 10):
-        store.settle()  # what is written after a batch was sent ahead travels again
         work = prepare(store, random_batch(store.space, random))
         before = (store.traffic.host_to_device_bytes, store.traffic.device_to_host_bytes)
-        cold_bytes = sum(
-            8 * pool.dim * int(np.count_nonzero(~work.hot_U[work.pool_range(p)]))
+        rows_bytes = sum(
+            8 * (pool.dim + store.rule.state_width(pool.dim)) * int(np.count_nonzero(~work.hot_U[work.pool_range(p)]))
             for p, pool in enumerate(store.space.pools)
         )
         train(store, work, step, random)
-        assert 0 < cold_bytes == store.traffic.host_to_device_bytes - before[0]
-        assert store.traffic.device_to_host_bytes - before[1] == cold_bytes
+        assert rows_bytes > 0
+        assert 0 <= store.traffic.device_to_host_bytes - before[1] - rows_bytes < 4 * 256, "rows, state, alignment"
+        assert store.traffic.host_to_device_bytes - before[0] > rows_bytes, (
+            "what tells the device what to do travels too"
+        )
 
 
-def test_rows_written_after_a_batch_was_sent_ahead_travel_again() -> None:
-    store = make_store("late", shape="one row")
+@pytest.mark.parametrize("kind", STAGED, indirect=True)
+def test_a_row_that_an_earlier_batch_holds_is_taken_over_on_the_device(kind: str) -> None:
+    """However late the host tier learns of it: here it is poisoned when the second batch is staged."""
+    store = make_store(kind, shape="one row")
+    plain = PlainTables(store)
     batch = Batch.one_hot(np.zeros((2, 1), np.float32), np.zeros((2, 1), np.int64), np.zeros(2, np.float32))
-    ahead = [prepare(store, batch), prepare(store, batch)]
-    for step, work in enumerate(ahead, start=1):
-        train(store, work, step, np.random.default_rng(2), freeze=0)
-    row_bytes = 8 * 2
-    assert store.traffic.host_to_device_bytes == 3 * row_bytes, (
-        "one for each batch, and the row again that step 1 wrote"
-    )
+    first = prepare(store, batch)
+    store.host.weights[0][:], store.host.state[0][:] = np.nan, np.nan
+    second = prepare(store, batch)
+    for step, work in enumerate([first, second], start=1):
+        samples, _, update = train(store, work, step, np.random.default_rng(2), freeze=0)
+        plain.apply(work, samples, update)
+    assert_same(export(store), plain.export(), exact=False)
 
 
 def test_a_migration_counts_the_bytes_of_rows_and_state(kind: str) -> None:

@@ -231,24 +231,6 @@ def test_apply_rows_equals_its_twin(dtype: Any, rule: str, world: World, step: i
             )
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("rule", RULES)
-def test_the_torch_form_of_a_rule_equals_the_kernel(rule: str, dtype: Any) -> None:
-    random = np.random.default_rng(4)
-    row_rule = RowRule(RULES[rule], 1e-8, 0.9, 0.999)
-    weights, state = random.normal(size=(9, 4)).astype(dtype), np.zeros((9, row_rule.state_width(4)), dtype=dtype)
-    torch_weights, torch_state = torch.from_numpy(weights.copy()), torch.from_numpy(state.copy())
-    for step in range(1, 8):
-        grad = random.normal(size=(9, 4)).astype(dtype)
-        cpu.apply_rows(
-            row_rule.code, 0.05, 1e-8, 0.9, 0.999, step, np.arange(9), grad, np.ones(9, np.bool_), weights, state,
-            np.zeros((0, 4), dtype), np.zeros((0, state.shape[1]), dtype),
-        )  # fmt: skip
-        row_rule.apply(0.05, step, torch_weights, torch_state, torch.from_numpy(grad))
-    np.testing.assert_allclose(torch_weights.numpy(), weights, rtol=EXACTNESS[dtype], atol=EXACTNESS[dtype])
-    np.testing.assert_allclose(torch_state.numpy(), state, rtol=EXACTNESS[dtype], atol=EXACTNESS[dtype])
-
-
 @pytest.mark.parametrize(
     ("rule", "make"),
     [

@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from adaptive_rec.assemble import assemble
 from adaptive_rec.config import load_config
-from adaptive_rec.embedding.streams import LateStreams
+from adaptive_rec.embedding.streams import CudaStreams, LateStreams
 from adaptive_rec.errors import AdaptiveRecError, ConfigError, ConflictError, DataError, TrainingError
 from adaptive_rec.knobs import Knobs
 from adaptive_rec.live.mailbox import Command, Mailbox
@@ -32,6 +33,13 @@ TINY = [
     "knobs.sample_ratio=1.0", "knobs.hysteresis=0.0", "knobs.hot_budget_bytes=2000",
 ]  # fmt: skip
 
+DEVICES = ["direct", "late", pytest.param("cuda", marks=pytest.mark.gpu)]
+STREAMS = {
+    "direct": lambda: None,
+    "late": lambda: LateStreams(seed=3),
+    "cuda": lambda: CudaStreams(torch.device("cuda")),
+}
+
 
 class Arranger(Policy):
     name = "arranger"
@@ -39,7 +47,7 @@ class Arranger(Policy):
 
 
 def build(*changes: str, device: str = "direct") -> Runtime:
-    streams = LateStreams(seed=3) if device == "late" else None
+    streams = STREAMS[device]()
     return assemble(load_config(None, {}, [*TINY, *changes]), None, streams)
 
 
@@ -208,7 +216,7 @@ def test_reclassify_moves_rows_at_once_and_lets_no_count_fade() -> None:
 # Policies ------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("device", ["direct", "late"])
+@pytest.mark.parametrize("device", DEVICES)
 def test_exact_policies_taking_over_from_each_other_change_no_result(device: str) -> None:
     plain = build("knobs.policy=hybrid")
     losses = [report.loss for report in plain.run() if isinstance(report, Snapshot)]

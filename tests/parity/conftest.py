@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 from adaptive_rec.assemble import assemble
 from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
 from adaptive_rec.config import load_config
-from adaptive_rec.embedding.streams import LateStreams
+from adaptive_rec.embedding.streams import CudaStreams, LateStreams
 from adaptive_rec.policies.hotline import Hotline
 from adaptive_rec.policy import AccessView, Policy, Wish
 from adaptive_rec.runtime import Runtime
@@ -21,6 +22,11 @@ from adaptive_rec.telemetry import Snapshot
 
 STEPS = 200
 BATCH = 96
+STREAMS = {
+    "direct": lambda: None,
+    "late": lambda: LateStreams(seed=3),
+    "cuda": lambda: CudaStreams(torch.device("cuda")),
+}
 
 
 class ChurningHotline(Hotline):
@@ -82,6 +88,7 @@ def train(criteo_rows: Any, memory_source: Any) -> Train:
         churn: bool = False,
         precision: str = "float64",
         steps: int = STEPS,
+        split: str = "always",
     ) -> Outcome:
         batches, tables, features = batches_of(
             criteo_rows, steps, bags != "one-hot", "mean" if bags == "mean" else "sum"
@@ -91,7 +98,7 @@ def train(criteo_rows: Any, memory_source: Any) -> Train:
             {},
             [
                 f"knobs.policy={policy}",
-                "run.split=always",
+                f"run.split={split}",
                 f"optimizer.embedding={optimizer}",
                 "optimizer.embedding_lr=0.05",
                 "optimizer.dense=SGD",
@@ -113,10 +120,12 @@ def train(criteo_rows: Any, memory_source: Any) -> Train:
             ],
         )
         chosen: Policy | None = ChurningHotline() if churn else None
-        streams = LateStreams(seed=3) if device == "late" else None
+        streams = STREAMS[device]()
         runtime = assemble(config, memory_source(batches, tables, features), streams, chosen)
         losses = [event.loss for event in runtime.run() if isinstance(event, Snapshot)]
         exported = [runtime.store.export_table(index)[0] for index in range(len(tables))]
-        return Outcome(np.array(losses), exported, [p.detach().numpy() for p in runtime.model.parameters()], runtime)
+        runtime.store.settle()
+        dense = [parameter.detach().cpu().numpy() for parameter in runtime.dense.model.parameters()]
+        return Outcome(np.array(losses), exported, dense, runtime)
 
     return run

@@ -33,7 +33,7 @@ def test_hybrid_equals_plain_pytorch(train: Any, optimizer: str, bags: str) -> N
         for feature in space.features
     ]  # fmt: skip
     sparse = OPTIMIZERS[optimizer]([bag.weight for bag in embeddings])
-    model, dense = fresh.model, fresh.dense_optimizer
+    model, dense = fresh.dense.model, fresh.dense.optimizer
     losses = []
     for batch in source.batches:
         pooled = [_pool(embeddings, batch, pool.features, len(space.features)) for pool in space.pools]

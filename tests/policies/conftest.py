@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 from adaptive_rec.assemble import assemble
 from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config import load_config
-from adaptive_rec.embedding.streams import LateStreams
+from adaptive_rec.embedding.streams import CudaStreams, LateStreams
 from adaptive_rec.policy import StepPlan
 from adaptive_rec.runtime import Runtime
 from adaptive_rec.telemetry import Snapshot
@@ -28,6 +29,12 @@ TINY = [
     "optimizer.embedding=sgd", "optimizer.dense=SGD", "knobs.reclassify_every=6", "knobs.report_every=1",
     "knobs.sample_ratio=1.0", "knobs.hysteresis=0.0", "knobs.probe_ratio=0.2", "knobs.hot_budget_bytes=6000",
 ]  # fmt: skip
+
+STREAMS = {
+    "direct": lambda: None,
+    "late": lambda: LateStreams(seed=3),
+    "cuda": lambda: CudaStreams(torch.device("cuda")),
+}
 
 
 @dataclass
@@ -96,7 +103,7 @@ def watch(memory_source: Any, monkeypatch: pytest.MonkeyPatch) -> Watch:
         world: World | None = None,
     ) -> Watched:
         config = load_config(None, {}, [*TINY, *(["run.steps=0"] if world else []), *changes, f"knobs.policy={policy}"])
-        streams = LateStreams(seed=3) if device == "late" else None
+        streams = STREAMS[device]()
         runtime = assemble(config, memory_source(*world) if world else None, streams)
         seen = Watched(runtime)
         plan = runtime.plan

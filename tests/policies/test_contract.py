@@ -20,6 +20,7 @@ from adaptive_rec.policy import BUILT_IN, load_policy
 USERS = "example_policy:FirstRows"
 POLICIES = (*BUILT_IN, USERS)
 SKIPPING = ("slipstream", "random_skip")
+DEVICES = ["direct", "late", pytest.param("cuda", marks=pytest.mark.gpu)]
 ACTIONS = ("freeze", "drop", "subsample")
 KNOWN_OVER_BUDGET = "device_only"
 """Documented: it ignores the hot budget."""
@@ -31,8 +32,9 @@ def cases() -> list[Any]:
     for policy in POLICIES:
         for action in ACTIONS if policy in SKIPPING else ACTIONS[:1]:
             for split in ("always", "never"):
-                for device in ("direct", "late"):
-                    found.append(pytest.param(policy, action, split, device, id=f"{policy}-{action}-{split}-{device}"))
+                for device in ("direct", "late", "cuda"):
+                    name, marks = f"{policy}-{action}-{split}-{device}", [pytest.mark.gpu] if device == "cuda" else []
+                    found.append(pytest.param(policy, action, split, device, id=name, marks=marks))
     return found
 
 
@@ -159,7 +161,7 @@ WORLDS = {
 }
 
 
-@pytest.mark.parametrize("device", ["direct", "late"])
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("name", WORLDS)
 @pytest.mark.parametrize("policy", POLICIES)
 def test_odd_worlds_are_no_exception(watch: Any, plain: Any, policy: str, name: str, device: str) -> None:
@@ -173,7 +175,7 @@ def test_odd_worlds_are_no_exception(watch: Any, plain: Any, policy: str, name: 
 
 
 @pytest.mark.parametrize("budget_bytes", [0, 1, 1 << 50])
-@pytest.mark.parametrize("device", ["direct", "late"])
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("policy", POLICIES)
 def test_no_budget_and_one_beyond_all_rows(watch: Any, policy: str, budget_bytes: int, device: str) -> None:
     seen = watch(
@@ -232,8 +234,11 @@ def test_subsampling_keeps_the_expected_gradient(watch: Any, action: str, unbias
 
     def gradient(probe: bool) -> np.ndarray:
         """Of the dense part and, added up, of the pooled vectors."""
-        parts, position_B = runtime.execute(work, type(runtime).plan(runtime, work, probe))
-        dense = [(torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in runtime.model.parameters()]
+        position_B = runtime.execute(work, type(runtime).plan(runtime, work, probe))
+        parts = runtime.dense.gradients()
+        dense = [
+            (torch.zeros_like(p) if p.grad is None else p.grad).flatten() for p in runtime.dense.model.parameters()
+        ]
         pooled = np.zeros((batch.size, 4))
         pooled[position_B >= 0] = parts[0][position_B[position_B >= 0], 0] if parts else 0
         return np.concatenate([torch.cat(dense).numpy(), pooled.flatten()])

@@ -1,0 +1,169 @@
+"""Batches between their staging and the return of their rows to the host tier, and which rows pass from one to another.
+
+A cold row may be wanted by a batch while an earlier one, that will update it or has just done so, still holds it. Host
+memory is then out of date. The row is *forwarded*: copied on the device from the earlier batch's slot when the step begins, after
+that batch's update in the order of the computation. So staging to any depth reads what plain steps would read, and no
+step waits for the host.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from adaptive_rec.classify import ClassifiedBatch
+from adaptive_rec.embedding.packing import Part
+from adaptive_rec.embedding.ring import Slot
+from adaptive_rec.embedding.streams import Event
+from adaptive_rec.kernels import staging
+
+
+@dataclass
+class PoolParts:
+    """Where one pool's arrays of a batch stand in its slot."""
+
+    host_rows_C: NDArray[np.int64]
+    """Rows of the host tier that travel."""
+    piece_U1: Part
+    piece_P1: Part
+    weights_CD: Part
+    state_CK: Part
+
+
+@dataclass
+class Forward:
+    """Rows of one pool that come from an earlier batch's slot."""
+
+    pool: int
+    origin: Staged
+    from_C: Part
+    to_C: Part
+
+
+@dataclass(eq=False)
+class Staged:
+    """A batch's arrays in a slot of the ring."""
+
+    placement_version: int
+    slot: Slot
+    offsets: Part
+    inverse_N: Part
+    bag_N: Part
+    source_U: Part
+    dense_BX: Part
+    labels_B: Part
+    pools: list[PoolParts]
+    source_of_U: NDArray[np.int32]
+    """As `source_U`, kept for later batches: ``~c`` is the c-th travelling row of its pool."""
+    forwards: list[Forward] = field(default_factory=list)
+    indices_here: Event = None
+    """Event: everything but rows has arrived."""
+    rows_here: Event = None
+    """Event: rows have arrived. None where none travel."""
+    rows_ready: bool = False
+    """Whether the computation waits for the rows and has been told to forward."""
+    counted: bool = False
+    """Whether its bytes are among those that travelled for training."""
+    rows_start: int = 0
+    stop: int = 0
+    """Bytes `rows_start` to `stop` of the slot are the rows and their optimizer state."""
+
+    def on_device(self, part: Part) -> Tensor:
+        return part.device(self.slot)
+
+    def release_forwards(self, event: Event) -> None:
+        for forward in self.forwards:
+            forward.origin.slot.release(event)
+        self.forwards = []
+
+
+@dataclass(eq=False)
+class Flight:
+    """One batch on its way: staged, run, and its rows brought home."""
+
+    work: ClassifiedBatch
+    staged: Staged | None = None
+    taken: bool = False
+    """Whether its step has begun."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    """Held while it is staged (again)."""
+
+
+class InFlight:
+    """All flights, in the order of their steps."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._flights: list[Flight] = []
+
+    def add(self, flight: Flight) -> None:
+        with self._lock:
+            self._flights.append(flight)
+
+    def end(self, flight: Flight) -> None:
+        """Its rows are in the host tier."""
+        with self._lock:
+            self._flights = [other for other in self._flights if other is not flight]
+
+    def before(self, flight: Flight) -> list[Flight]:
+        """Flights whose steps come before this one's, first to last."""
+        with self._lock:
+            return self._flights[: self._flights.index(flight)]
+
+    def ahead(self) -> list[Flight]:
+        """Flights whose steps have not begun."""
+        with self._lock:
+            return [flight for flight in self._flights if not flight.taken]
+
+    def drop_ahead(self) -> None:
+        """Forget the flights whose steps have not begun and never will."""
+        for flight in self.ahead():
+            self.end(flight)
+            self.drop(flight, None)
+
+    def drop(self, flight: Flight, event: Event | None) -> None:
+        """Give up what was staged of a flight, if anything. `event`: what was done with it so far is over."""
+        with self._lock:  # nobody takes hold of it from now on
+            staged, flight.staged = flight.staged, None
+        if staged is not None:
+            staged.release_forwards(None)
+            staged.slot.release(event)
+
+    def hold_before(self, flight: Flight) -> list[tuple[Flight, Staged]] | None:
+        """The flights before this one, their slots kept from being used again. None where one is not staged under the same
+        placement: the placement is changing just now."""
+        with self._lock:
+            held = []
+            for other in self._flights[: self._flights.index(flight)]:
+                if other.staged is None or other.staged.placement_version != flight.work.placement_version:
+                    return None
+                held.append((other, other.staged))
+            for _, staged in held:
+                staged.slot.hold()
+        return held
+
+
+def find_origins(
+    earlier: list[tuple[Flight, Staged]], rows_C: NDArray[np.int64]
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Which of the earlier batches holds each row, the last of them, and at which place among its pool's travelling rows.
+
+    Returns two arrays (C,): number of the batch in `earlier`, -1 for none, and the place.
+    """
+    origin_C = np.full(len(rows_C), -1, dtype=np.int32)
+    place_C = np.zeros(len(rows_C), dtype=np.int32)
+    found_C = np.empty(len(rows_C), dtype=np.int32)
+    for number, (flight, staged) in enumerate(earlier):
+        staging.find_in_batch(flight.work.hash_keys, flight.work.hash_values, rows_C, found_C)
+        here = np.flatnonzero(found_C >= 0)
+        source_C = staged.source_of_U[found_C[here]]
+        # A row that is cold now is cold in every batch on its way, unless the placement is just changing: then whoever is
+        # staged now is staged again.
+        here, source_C = here[source_C < 0], source_C[source_C < 0]
+        origin_C[here] = number
+        place_C[here] = ~source_C
+    return origin_C, place_C

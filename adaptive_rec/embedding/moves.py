@@ -1,0 +1,142 @@
+"""Rows that change tier on a device run, and whatever else the host wants to see: packed on the device, carried in pinned
+memory, a few megabytes at a time."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from adaptive_rec.embedding.packing import INT32, Layout, Part, send
+from adaptive_rec.embedding.ring import Slot, StagingRing
+from adaptive_rec.embedding.stager import RowCopier
+from adaptive_rec.embedding.streams import Event, Streams
+
+if TYPE_CHECKING:
+    from adaptive_rec.embedding.store import EmbeddingStore
+
+CHUNK_BYTES = 8 << 20
+
+_UNDER_WAY = 3
+"""Chunks that may be on their way down."""
+
+
+class SlotMoves:
+    """Copies between slots of the device tier and arrays in host memory. Only the training thread calls it."""
+
+    def __init__(self, store: EmbeddingStore, streams: Streams, copier: RowCopier) -> None:
+        self._store = store
+        self._streams = streams
+        self._copier = copier
+        self.ring = StagingRing(streams)
+        """Its own: what carried rows up is there to carry them down again when the device's memory is full."""
+
+    def up(self, pool: int, host_rows: NDArray[np.int64], slots: NDArray[np.int64]) -> None:
+        """Rows of the host tier into slots, with their optimizer state."""
+        host, device, kernels = self._store.host, self._store.device, self._streams.kernels
+        for chunk in self._chunks(pool, len(slots)):
+            slot, index, (weights, state) = self._take(pool, slots[chunk])
+            self._copier.gather(host.weights[pool], host_rows[chunk], weights.pinned(slot))
+            self._copier.gather(host.state[pool], host_rows[chunk], state.pinned(slot))
+            self._streams.compute_waits(slot.upload(0, state.stop))
+
+            here = index.device(slot), weights.device(slot), state.device(slot)
+
+            def unpack(here: tuple[Tensor, ...] = here) -> None:
+                kernels.copy_rows(here[1], None, device.weights[pool], here[0])
+                kernels.copy_rows(here[2], None, device.state[pool], here[0])
+
+            self._streams.launch(unpack)
+            slot.release(self._streams.compute_event())
+
+    def down(
+        self,
+        pool: int,
+        slots: NDArray[np.int64],
+        targets: tuple[NDArray[Any], NDArray[Any]],
+        target_rows: NDArray[np.int64],
+    ) -> None:
+        """Slots into rows of two arrays, weights and optimizer state."""
+        device, kernels = self._store.device, self._streams.kernels
+        coming: deque[tuple[slice, Slot, tuple[Part, Part], Event]] = deque()
+        for chunk in self._chunks(pool, len(slots)):
+            try:
+                slot, index, (weights, state) = self._take(pool, slots[chunk])
+            except torch.OutOfMemoryError:
+                while coming:
+                    self._land(coming.popleft(), targets, target_rows)
+                slot, index, (weights, state) = self._take(pool, slots[chunk])
+            self._streams.compute_waits(slot.upload(0, index.stop))
+
+            here = index.device(slot), weights.device(slot), state.device(slot)
+
+            def pack(here: tuple[Tensor, ...] = here) -> None:
+                kernels.copy_rows(device.weights[pool], here[0], here[1], None)
+                kernels.copy_rows(device.state[pool], here[0], here[2], None)
+
+            self._streams.launch(pack)
+            coming.append((chunk, slot, (weights, state), slot.download(weights.start, state.stop)))
+            if len(coming) == _UNDER_WAY:
+                self._land(coming.popleft(), targets, target_rows)
+        while coming:
+            self._land(coming.popleft(), targets, target_rows)
+
+    def _land(
+        self,
+        coming: tuple[slice, Slot, tuple[Part, Part], Event],
+        targets: tuple[NDArray[Any], NDArray[Any]],
+        target_rows: NDArray[np.int64],
+    ) -> None:
+        chunk, slot, parts, event = coming
+        self._streams.host_waits(event)
+        for part, target in zip(parts, targets, strict=True):
+            self._copier.scatter(target, target_rows[chunk], part.pinned(slot))
+        slot.release(None)
+
+    def forget(self, pool: int, slots: NDArray[np.int64]) -> None:
+        """Have a pool's monitor forget some slots."""
+        monitor = self._store.device.monitors[pool]
+        told = send(self.ring, [slots])
+        self._streams.compute_waits(told.here)
+        self._streams.launch(lambda: monitor.forget(told.arrays[0]))
+        told.slot.release(self._streams.compute_event())
+
+    def fetch(self, tensor: Tensor) -> NDArray[Any]:
+        """A tensor of the device in host memory, as everything launched so far leaves it."""
+        pinned = self._streams.pinned(tensor.nbytes).view(tensor.dtype).view(tensor.shape)
+        self._streams.host_waits(self._streams.download(pinned, tensor))
+        found: NDArray[Any] = pinned.numpy()
+        return found
+
+    def _chunk_rows(self, pool: int) -> int:
+        spec, store = self._store.space.pools[pool], self._store
+        row_bytes = (spec.dim + store.rule.state_width(spec.dim)) * store.dtype.itemsize
+        return min(spec.rows, max(1, CHUNK_BYTES // row_bytes))
+
+    def _chunks(self, pool: int, rows: int) -> Iterator[slice]:
+        step = self._chunk_rows(pool)
+        return (slice(start, min(start + step, rows)) for start in range(0, rows, step))
+
+    def _parts(self, pool: int, rows: int) -> tuple[int, Part, tuple[Part, Part]]:
+        """Bytes and places of so many rows' slot numbers, weights and optimizer state."""
+        layout, dtype = Layout(), self._store.dtype
+        index = layout.add(INT32, rows)
+        weights = layout.add(dtype, rows, self._store.space.pools[pool].dim)
+        state = layout.add(dtype, rows, self._store.host.state[pool].shape[1])
+        return layout.nbytes, index, (weights, state)
+
+    def _take(self, pool: int, slots: NDArray[np.int64]) -> tuple[Slot, Part, tuple[Part, Part]]:
+        """A slot of the ring with room for rows of these slots, their numbers written already.
+
+        All have room for a whole chunk: they need not grow when the device's memory is full.
+        """
+        pools = range(len(self._store.space.pools))
+        slot = self.ring.take(max(self._parts(p, self._chunk_rows(p))[0] for p in pools))
+        _, index, rows = self._parts(pool, len(slots))
+        index.pinned(slot)[:] = slots
+        return slot, index, rows

@@ -1,0 +1,119 @@
+"""Embedding kernels for a CUDA device: torch tensors in, the caller's outputs filled, nothing waited for.
+
+`host.py` has the same calls on host memory. Shapes: see the legend in `adaptive_rec.batch`; S counts the lines of a
+micro-batch, T the features of a pool, H slots, C cold rows beside each other, K state components of a row, P pieces.
+A source is a slot of `hot_HD`, or ``~c`` for row c of `cold_CD`. Index tensors are int32, flags bool or uint8, all are
+contiguous; rows may be float32, float64, float16 or bfloat16, are added up in float32 (float64 for float64), and should
+begin at addresses that 16 divides: others are right too but are loaded in smaller bits, by another kernel.
+
+Callers check shapes and bounds, and make the tensors' device the current one. Kernels go to the current stream.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from adaptive_rec.kernels import triton_rows
+
+CHUNK = 4
+"""Items of a bag, piece or row whose loads are under way together. More would cost registers that most rows never use."""
+
+ELEMENTS = 256
+"""Components that a warp holds of each tile: 8 for a thread, two loads of 16 bytes in float32.
+
+Gathering has 4 warps to a program, as all its bags are alike; pieces and rows have one, so that a long one holds up few."""
+
+_FUSED = True
+"""Multiply and add in one rounding. Said outright, since Triton 3.9 warns whoever leaves it open."""
+
+
+@cache
+def _block(dim: int, warps: int) -> tuple[int, int]:
+    """Rows of a program and components of a tile's row, powers of two."""
+    block_dim = 1 << (dim - 1).bit_length()
+    return max(1, min(32, ELEMENTS // block_dim)) * warps, block_dim
+
+
+def gather_pooled(
+    samples_S: Tensor, pool_features_T: Tensor, features: int, offsets: Tensor, inverse_N: Tensor, source_U: Tensor,
+    mean_F: Tensor, hot_HD: Tensor, cold_CD: Tensor, out_STD: Tensor,
+) -> None:  # fmt: skip
+    """Sum (or average) the rows of every bag of one pool: bags of `samples_S`, where a negative one is a line of zeros."""
+    lines, columns, dim = out_STD.shape
+    if lines == 0 or columns == 0:
+        return
+    rows, block_dim = _block(dim, 4)
+    triton_rows.gather_pooled[(-(-lines // rows), columns)](
+        samples_S, pool_features_T, features, offsets, inverse_N, source_U, mean_F, hot_HD, cold_CD, out_STD, lines, columns,
+        D=dim, ROWS=rows, BLOCK_D=block_dim, CHUNK=CHUNK, num_warps=4, enable_fp_fusion=_FUSED,
+    )  # fmt: skip
+
+
+def sum_pieces(
+    piece_P1: Tensor, segment_bag_N: Tensor, features: int, offsets: Tensor, column_F: Tensor, mean_F: Tensor,
+    position_B: Tensor, grad_STD: Tensor, partial_PD: Tensor,
+) -> None:  # fmt: skip
+    """Add up the gradients of each piece's bags ``segment_bag_N[piece_P1[p] : piece_P1[p + 1]]`` of trained samples.
+
+    ``position_B[b]`` is the line of sample b in `grad_STD`, or -1 where it was skipped; `column_F` a feature's column.
+    `partial_PD` is float32, or float64 for float64.
+    """
+    pieces, dim = partial_PD.shape
+    if pieces == 0:
+        return
+    rows, block_dim = _block(dim, 1)
+    triton_rows.sum_pieces[(-(-pieces // rows),)](
+        piece_P1, segment_bag_N, features, offsets, column_F, mean_F, position_B, grad_STD, partial_PD, grad_STD.shape[1],
+        pieces, D=dim, ROWS=rows, BLOCK_D=block_dim, CHUNK=CHUNK, num_warps=1, enable_fp_fusion=_FUSED,
+    )  # fmt: skip
+
+
+def apply_rows(
+    rule: int, hyper_5: Tensor, piece_U1: Tensor, partial_PD: Tensor, source_U: Tensor, active_U: Tensor, hot_HD: Tensor,
+    hot_state_HK: Tensor, cold_CD: Tensor, cold_state_CK: Tensor, movement_HD: Tensor | None, touches_H: Tensor | None,
+) -> None:  # fmt: skip
+    """Update every active distinct row once, where it is, by the sum of its pieces ``piece_U1[u]`` to ``piece_U1[u + 1]``.
+
+    `hyper_5`: learning rate, eps, beta1, beta2, Adam's correction sqrt(1 - beta2**step) / (1 - beta1**step), in float64
+    and on the device. Given `movement_HD`, the displacement of hot rows is added to it, and 1 to their `touches_H`.
+    """
+    count, dim = len(source_U), hot_HD.shape[1]
+    if count == 0:
+        return
+    rows, block_dim = _block(dim, 1)
+    triton_rows.apply_rows[(-(-count // rows),)](
+        hyper_5, piece_U1, partial_PD, source_U, active_U, hot_HD, hot_state_HK, cold_CD, cold_state_CK, movement_HD,
+        touches_H, count, RULE=rule, D=dim, ROWS=rows, BLOCK_D=block_dim, CHUNK=CHUNK, num_warps=1, enable_fp_fusion=_FUSED,
+    )  # fmt: skip
+
+
+def movement(metric: str, movement_HD: Tensor, touches_H: Tensor, weights_HD: Tensor, out_H: Tensor) -> None:
+    """How far each slot's row has moved, by ``max_abs`` or ``relative_l2``, +inf where it was not touched.
+
+    See `adaptive_rec.tracking.delta`. `out_H` is float32, or float64 for float64.
+    """
+    slots, dim = movement_HD.shape
+    if slots == 0:
+        return
+    rows, block_dim = _block(dim, 4)
+    triton_rows.movement[(-(-slots // rows),)](
+        movement_HD, touches_H, weights_HD, out_H, slots, RELATIVE=metric == "relative_l2",
+        TINY=torch.finfo(out_H.dtype).tiny, D=dim, ROWS=rows, BLOCK_D=block_dim, num_warps=4, enable_fp_fusion=_FUSED,
+    )  # fmt: skip
+
+
+def copy_rows(from_RD: Tensor, from_rows_C: Tensor | None, to_RD: Tensor, to_rows_C: Tensor | None) -> None:
+    """Copy row ``from_rows_C[i]`` to row ``to_rows_C[i]`` of memory that does not overlap; None stands for i itself."""
+    chosen = from_rows_C if from_rows_C is not None else to_rows_C
+    count = len(chosen) if chosen is not None else min(len(from_RD), len(to_RD))
+    dim = to_RD.shape[1]
+    if count == 0 or dim == 0:
+        return
+    rows, block_dim = _block(dim, 4)
+    triton_rows.copy_rows[(-(-count // rows),)](
+        from_RD, from_rows_C, to_RD, to_rows_C, count,
+        D=dim, ROWS=rows, BLOCK_D=block_dim, num_warps=4, enable_fp_fusion=_FUSED,
+    )  # fmt: skip

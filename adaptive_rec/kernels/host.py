@@ -1,0 +1,157 @@
+"""The calls of `cuda.py` on host memory, for a device that is only pretended and for machines without one.
+
+Same names, same arguments, same results but for rounding; see there for what each does. Rows of 16 bits, which Numba does
+not know, are worked on as float32 copies. Plain twins: `reference_device.py`.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from numba import njit
+from torch import Tensor
+
+from adaptive_rec.kernels import cpu
+from adaptive_rec.kernels.jit import JIT
+
+
+def gather_pooled(
+    samples_S: Tensor, pool_features_T: Tensor, features: int, offsets: Tensor, inverse_N: Tensor, source_U: Tensor,
+    mean_F: Tensor, hot_HD: Tensor, cold_CD: Tensor, out_STD: Tensor,
+) -> None:  # fmt: skip
+    if len(samples_S) == 0:
+        return
+    wide = _wide(out_STD)
+    _gather_pooled(
+        samples_S.numpy(), pool_features_T.numpy(), features, offsets.numpy(), inverse_N.numpy(), source_U.numpy(),
+        mean_F.numpy(), _wide(hot_HD).numpy(), _wide(cold_CD).numpy(), wide.numpy(),
+    )  # fmt: skip
+    _give_back(wide, out_STD)
+
+
+def sum_pieces(
+    piece_P1: Tensor, segment_bag_N: Tensor, features: int, offsets: Tensor, column_F: Tensor, mean_F: Tensor,
+    position_B: Tensor, grad_STD: Tensor, partial_PD: Tensor,
+) -> None:  # fmt: skip
+    if len(partial_PD) == 0:
+        return
+    _sum_pieces(
+        piece_P1.numpy(), segment_bag_N.numpy(), features, offsets.numpy(), column_F.numpy(), mean_F.numpy(),
+        position_B.numpy(), _wide(grad_STD).numpy(), partial_PD.numpy(),
+    )  # fmt: skip
+
+
+def apply_rows(
+    rule: int, hyper_5: Tensor, piece_U1: Tensor, partial_PD: Tensor, source_U: Tensor, active_U: Tensor, hot_HD: Tensor,
+    hot_state_HK: Tensor, cold_CD: Tensor, cold_state_CK: Tensor, movement_HD: Tensor | None, touches_H: Tensor | None,
+) -> None:  # fmt: skip
+    if len(source_U) == 0:
+        return
+    lr, eps, beta1, beta2, correction = hyper_5.tolist()
+    grad_UD = partial_PD.new_empty((len(source_U), hot_HD.shape[1]))
+    _sum_rows(piece_U1.numpy(), partial_PD.numpy(), grad_UD.numpy())
+    tiers = [hot_HD, hot_state_HK, cold_CD, cold_state_CK]
+    wide = [_wide(tier) for tier in tiers]
+    slots = source_U[(active_U != 0) & (source_U >= 0)].long()
+    before = wide[0][slots]
+    # After infinitely many steps Adam's correction is 1: the one that is asked for is put into the rate.
+    rate = lr * correction if rule == cpu.LAZY_ADAM else lr
+    cpu.apply_rows(
+        rule, rate, eps, beta1, beta2, math.inf, source_U.numpy(), grad_UD.numpy(), active_U.numpy(),
+        *(tier.numpy() for tier in wide),
+    )  # fmt: skip
+    if movement_HD is not None and touches_H is not None:
+        movement_HD[slots] += (wide[0][slots] - before).to(movement_HD.dtype)
+        touches_H[slots] += 1
+    for mine, tier in zip(wide, tiers, strict=True):
+        _give_back(mine, tier)
+
+
+def movement(metric: str, movement_HD: Tensor, touches_H: Tensor, weights_HD: Tensor, out_H: Tensor) -> None:
+    if len(out_H) == 0:
+        return
+    moved_HD = movement_HD.to(out_H.dtype)
+    if metric == "max_abs":
+        moved_H = moved_HD.abs().amax(dim=1)
+    else:
+        length_H = torch.linalg.vector_norm(weights_HD.to(out_H.dtype), dim=1)
+        moved_H = torch.linalg.vector_norm(moved_HD, dim=1) / (length_H + torch.finfo(out_H.dtype).tiny)
+    out_H.copy_(torch.where(touches_H > 0, moved_H, torch.inf))
+
+
+def copy_rows(from_RD: Tensor, from_rows_C: Tensor | None, to_RD: Tensor, to_rows_C: Tensor | None) -> None:
+    rows = from_rows_C if from_rows_C is not None else to_rows_C
+    count = len(rows) if rows is not None else min(len(from_RD), len(to_RD))
+    if count == 0 or to_RD.shape[1] == 0:
+        return
+    taken_CD = from_RD[:count] if from_rows_C is None else from_RD.index_select(0, from_rows_C)
+    if to_rows_C is None:
+        to_RD[:count] = taken_CD
+    else:
+        to_RD[to_rows_C.long()] = taken_CD
+
+
+def _wide(rows: Tensor) -> Tensor:
+    return rows.float() if rows.itemsize == 2 else rows
+
+
+def _give_back(wide: Tensor, rows: Tensor) -> None:
+    if wide is not rows:
+        rows.copy_(wide)
+
+
+@njit(**JIT)
+def _gather_pooled(
+    samples_S, pool_features, features, offsets, inverse_N, source_U, mean_F, hot_HD, cold_CD, out_STD
+):  # fmt: skip
+    dim = out_STD.shape[2]
+    for i in range(len(samples_S)):
+        for t in range(len(pool_features)):
+            for d in range(dim):
+                out_STD[i, t, d] = 0
+            if samples_S[i] < 0:
+                continue
+            f = pool_features[t]
+            bag = samples_S[i] * features + f
+            start, end = offsets[bag], offsets[bag + 1]
+            for n in range(start, end):
+                source = source_U[inverse_N[n]]
+                if source >= 0:
+                    for d in range(dim):
+                        out_STD[i, t, d] += hot_HD[source, d]
+                else:
+                    for d in range(dim):
+                        out_STD[i, t, d] += cold_CD[~source, d]
+            if mean_F[f] and end - start > 1:
+                for d in range(dim):
+                    out_STD[i, t, d] /= end - start
+
+
+@njit(**JIT)
+def _sum_pieces(piece_P1, segment_bag_N, features, offsets, column_F, mean_F, position_B, grad_STD, partial_PD):
+    dim = partial_PD.shape[1]
+    for p in range(len(partial_PD)):
+        for d in range(dim):
+            partial_PD[p, d] = 0
+        for k in range(piece_P1[p], piece_P1[p + 1]):
+            bag = segment_bag_N[k]
+            sample = bag // features
+            line = position_B[sample]
+            if line < 0:
+                continue
+            f = bag - sample * features
+            column = column_F[f]
+            length = offsets[bag + 1] - offsets[bag] if mean_F[f] else 1
+            for d in range(dim):
+                partial_PD[p, d] += grad_STD[line, column, d] / length
+
+
+@njit(**JIT)
+def _sum_rows(piece_U1, partial_PD, grad_UD):
+    for u in range(len(grad_UD)):
+        for d in range(grad_UD.shape[1]):
+            grad_UD[u, d] = 0
+        for p in range(piece_U1[u], piece_U1[u + 1]):
+            for d in range(grad_UD.shape[1]):
+                grad_UD[u, d] += partial_PD[p, d]

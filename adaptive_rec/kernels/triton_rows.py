@@ -1,0 +1,238 @@
+"""Triton kernels of `cuda.py`. A program owns a block of output rows: nothing is added atomically, sums have one order.
+
+A bag's, a piece's or a row's first item is taken alone, as most have no second, then the others CHUNK at a time so that
+their loads are under way together. Tiles are (rows, dim) and (rows, CHUNK, dim). D is a constant, so that the compiler knows
+how rows are aligned and loads 16 bytes at a time; dims that are no power of two are masked.
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+from adaptive_rec.kernels.cpu import ADAGRAD, ROWWISE_ADAGRAD, SGD
+
+_SGD = tl.constexpr(SGD)
+_ROWWISE_ADAGRAD = tl.constexpr(ROWWISE_ADAGRAD)
+_ADAGRAD = tl.constexpr(ADAGRAD)
+
+_COUNTS = ["features", "S", "T", "P", "U", "H", "C"]
+"""Numbers that the compiler must not look at: a batch that has one sample would be a kernel of its own."""
+
+_INDICES = [
+    "samples_S", "pool_features_T", "offsets", "inverse_N", "source_U", "mean_F", "piece_P1", "segment_bag_N", "column_F",
+    "position_B", "piece_U1", "active_U", "touches_H", "from_rows_C", "to_rows_C",
+]  # fmt: skip
+"""Arrays read item by item: how they are aligned makes no difference but would make another kernel too."""
+
+
+@triton.jit
+def _row_pointers(source, hot, cold, D: tl.constexpr, d):
+    """Where components `d` of rows are, each in the tier it lives in."""
+    return tl.where(source >= 0, hot + (source.to(tl.int64) * D + d), cold + ((~source).to(tl.int64) * D + d))
+
+
+@triton.jit
+def _root(x):
+    """A correctly rounded root: tl.sqrt of float32 is not, and takes tiny numbers for zero."""
+    if x.dtype == tl.float32:
+        root = tl.sqrt_rn(x)
+    else:
+        root = tl.sqrt(x)
+    return root
+
+
+@triton.jit(do_not_specialize=_COUNTS, do_not_specialize_on_alignment=_INDICES)
+def gather_pooled(
+    samples_S, pool_features_T, features, offsets, inverse_N, source_U, mean_F, hot, cold, out, S, T,
+    D: tl.constexpr, ROWS: tl.constexpr, BLOCK_D: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """Program (i, t): ROWS samples of one feature. They follow each other, so programs side by side share a hot table."""
+    SUM: tl.constexpr = tl.float64 if out.dtype.element_ty == tl.float64 else tl.float32
+    line = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    t = tl.program_id(1)
+    feature = tl.load(pool_features_T + t)
+    sample = tl.load(samples_S + line, mask=line < S, other=-1)
+    bag = sample * features + feature
+    start = tl.load(offsets + bag, mask=sample >= 0, other=0)
+    length = tl.load(offsets + bag + 1, mask=sample >= 0, other=0) - start
+    d = tl.arange(0, BLOCK_D)
+
+    u = tl.load(inverse_N + start, mask=length > 0, other=0)
+    source = tl.load(source_U + u, mask=length > 0, other=0)
+    row = _row_pointers(source[:, None], hot, cold, D, d[None, :])
+    total = tl.load(row, mask=(length > 0)[:, None] & (d < D)[None, :], other=0.0).to(SUM)
+    for first in range(1, tl.max(length, axis=0), CHUNK):
+        item = first + tl.arange(0, CHUNK)[None, :]
+        inside = item < length[:, None]
+        items_u = tl.load(inverse_N + start[:, None] + item, mask=inside, other=0)
+        sources = tl.load(source_U + items_u, mask=inside, other=0)
+        rows = _row_pointers(sources[:, :, None], hot, cold, D, d[None, None, :])
+        values = tl.load(rows, mask=inside[:, :, None] & (d < D)[None, None, :], other=0.0)
+        total += tl.sum(values.to(SUM), axis=1)
+
+    if tl.load(mean_F + feature) != 0:
+        total *= (1.0 / tl.maximum(length, 1).to(SUM))[:, None]
+    place = (line.to(tl.int64) * T + t) * D
+    tl.store(out + place[:, None] + d[None, :], total, mask=(line < S)[:, None] & (d < D)[None, :])
+
+
+@triton.jit
+def _gradients(
+    k, inside, segment_bag_N, features, offsets, column_F, mean_F, position_B, T, D: tl.constexpr, SUM: tl.constexpr
+):
+    """For touching bags: where their gradients lie, what to multiply them by, and whether their sample was trained."""
+    bag = tl.load(segment_bag_N + k, mask=inside, other=0)
+    sample = bag // features
+    feature = bag - sample * features
+    line = tl.load(position_B + sample, mask=inside, other=-1)
+    trained = line >= 0
+    column = tl.load(column_F + feature, mask=trained, other=0)
+    averaged = trained & (tl.load(mean_F + feature, mask=trained, other=0) != 0)
+    end = tl.load(offsets + bag + 1, mask=averaged, other=1)
+    length = end - tl.load(offsets + bag, mask=averaged, other=0)
+    return (line.to(tl.int64) * T + column) * D, 1.0 / length.to(SUM), trained
+
+
+@triton.jit(do_not_specialize=_COUNTS, do_not_specialize_on_alignment=_INDICES)
+def sum_pieces(
+    piece_P1, segment_bag_N, features, offsets, column_F, mean_F, position_B, grad, partial, T, P,
+    D: tl.constexpr, ROWS: tl.constexpr, BLOCK_D: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """Program i: ROWS pieces. Pieces of one row follow each other, so long pieces mostly meet long ones."""
+    SUM: tl.constexpr = partial.dtype.element_ty
+    p = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    start = tl.load(piece_P1 + p, mask=p < P, other=0)
+    length = tl.load(piece_P1 + p + 1, mask=p < P, other=0) - start
+    d = tl.arange(0, BLOCK_D)
+
+    place, scale, trained = _gradients(
+        start, length > 0, segment_bag_N, features, offsets, column_F, mean_F, position_B, T, D, SUM
+    )
+    row = grad + place[:, None] + d[None, :]
+    total = tl.load(row, mask=trained[:, None] & (d < D)[None, :], other=0.0).to(SUM) * scale[:, None]
+    for first in range(1, tl.max(length, axis=0), CHUNK):
+        item = first + tl.arange(0, CHUNK)[None, :]
+        places, scales, mask = _gradients(
+            start[:, None] + item, item < length[:, None], segment_bag_N, features, offsets, column_F, mean_F, position_B,
+            T, D, SUM,
+        )  # fmt: skip
+        rows = grad + places[:, :, None] + d[None, None, :]
+        values = tl.load(rows, mask=mask[:, :, None] & (d < D)[None, None, :], other=0.0)
+        total += tl.sum(values.to(SUM) * scales[:, :, None], axis=1)
+    tl.store(partial + p.to(tl.int64)[:, None] * D + d[None, :], total, mask=(p < P)[:, None] & (d < D)[None, :])
+
+
+@triton.jit
+def _row_gradient(u, active, piece_U1, partial, D: tl.constexpr, BLOCK_D: tl.constexpr, CHUNK: tl.constexpr):
+    """Sum of the pieces of each row."""
+    start = tl.load(piece_U1 + u, mask=active, other=0)
+    pieces = tl.load(piece_U1 + u + 1, mask=active, other=0) - start
+    d = tl.arange(0, BLOCK_D)
+    row = partial + start.to(tl.int64)[:, None] * D + d[None, :]
+    total = tl.load(row, mask=(pieces > 0)[:, None] & (d < D)[None, :], other=0.0)
+    for first in range(1, tl.max(pieces, axis=0), CHUNK):
+        item = first + tl.arange(0, CHUNK)[None, :]
+        rows = partial + (start[:, None] + item).to(tl.int64)[:, :, None] * D + d[None, None, :]
+        mask = (item < pieces[:, None])[:, :, None] & (d < D)[None, None, :]
+        total += tl.sum(tl.load(rows, mask=mask, other=0.0), axis=1)
+    return total
+
+
+@triton.jit(do_not_specialize=_COUNTS, do_not_specialize_on_alignment=_INDICES)
+def apply_rows(
+    hyper, piece_U1, partial, source_U, active_U, hot, hot_state, cold, cold_state, movement, touches_H, U,
+    RULE: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, BLOCK_D: tl.constexpr, CHUNK: tl.constexpr,
+):  # fmt: skip
+    """Program i: ROWS distinct rows, read, updated and written once.
+
+    One warp: threads of several would hold copies of the same component, as of row-wise Adagrad's square, and a slow warp
+    would read what a quick one has written.
+    """
+    SUM: tl.constexpr = partial.dtype.element_ty
+    u = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    active = (tl.load(active_U + u, mask=u < U, other=0) != 0) & (u < U)
+    source = tl.load(source_U + u, mask=active, other=0)
+    grad = _row_gradient(u, active, piece_U1, partial, D, BLOCK_D, CHUNK)
+    d = tl.arange(0, BLOCK_D)
+    mask = active[:, None] & (d < D)[None, :]
+    weights = _row_pointers(source[:, None], hot, cold, D, d[None, :])
+    before = tl.load(weights, mask=mask, other=0.0).to(SUM)
+    rate = tl.load(hyper)
+    eps = tl.load(hyper + 1).to(SUM)
+
+    if RULE == _SGD:
+        after = before - rate.to(SUM) * grad
+    elif RULE == _ROWWISE_ADAGRAD:
+        states = _row_pointers(source, hot_state, cold_state, 1, 0)
+        square = tl.load(states, mask=active, other=0.0).to(SUM) + tl.sum(grad * grad, axis=1) / D
+        tl.store(states, square, mask=active)
+        after = before - (rate.to(SUM) / (_root(square) + eps))[:, None] * grad
+    elif RULE == _ADAGRAD:
+        states = _row_pointers(source[:, None], hot_state, cold_state, D, d[None, :])
+        square = tl.load(states, mask=mask, other=0.0).to(SUM) + grad * grad
+        tl.store(states, square, mask=mask)
+        after = before - rate.to(SUM) * grad / (_root(square) + eps)
+    else:
+        beta1 = tl.load(hyper + 2)
+        beta2 = tl.load(hyper + 3)
+        states = _row_pointers(source[:, None], hot_state, cold_state, 2 * D, d[None, :])
+        first = tl.load(states, mask=mask, other=0.0).to(SUM)
+        second = tl.load(states + D, mask=mask, other=0.0).to(SUM)
+        # 1 - beta in float64: of 0.999 in float32, one digit in 30,000 would be wrong.
+        first = beta1.to(SUM) * first + (1 - beta1).to(SUM) * grad
+        second = beta2.to(SUM) * second + (1 - beta2).to(SUM) * grad * grad
+        tl.store(states, first, mask=mask)
+        tl.store(states + D, second, mask=mask)
+        after = before - (rate * tl.load(hyper + 4)).to(SUM) * first / (_root(second) + eps)
+
+    stored = after.to(hot.dtype.element_ty)
+    tl.store(weights, stored, mask=mask)
+    if movement is not None:
+        hot_row = active & (source >= 0)
+        mask = mask & hot_row[:, None]
+        moved = movement + source.to(tl.int64)[:, None] * D + d[None, :]
+        tl.store(moved, tl.load(moved, mask=mask, other=0.0).to(SUM) + (stored.to(SUM) - before), mask=mask)
+        tl.store(touches_H + source, tl.load(touches_H + source, mask=hot_row, other=0) + 1, mask=hot_row)
+
+
+@triton.jit(do_not_specialize=_COUNTS, do_not_specialize_on_alignment=_INDICES)
+def movement(
+    moved, touches_H, weights, out, H,
+    RELATIVE: tl.constexpr, TINY: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, BLOCK_D: tl.constexpr,
+):  # fmt: skip
+    SUM: tl.constexpr = out.dtype.element_ty
+    h = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    d = tl.arange(0, BLOCK_D)
+    place = h.to(tl.int64)[:, None] * D + d[None, :]
+    mask = (h < H)[:, None] & (d < D)[None, :]
+    change = tl.load(moved + place, mask=mask, other=0.0).to(SUM)
+    if RELATIVE:
+        row = tl.load(weights + place, mask=mask, other=0.0).to(SUM)
+        length = _root(tl.sum(row * row, axis=1))
+        result = _root(tl.sum(change * change, axis=1)) / (length + TINY)
+    else:
+        result = tl.max(tl.abs(change), axis=1)
+        # A maximum passes over what is not a number; a row that has such a component has to show it.
+        result = tl.where(tl.max((change != change).to(tl.int32), axis=1) != 0, float("nan"), result)
+    touched = tl.load(touches_H + h, mask=h < H, other=0) > 0
+    tl.store(out + h, tl.where(touched, result, float("inf")), mask=h < H)
+
+
+@triton.jit(do_not_specialize=_COUNTS, do_not_specialize_on_alignment=_INDICES)
+def copy_rows(
+    source, from_rows_C, target, to_rows_C, C, D: tl.constexpr, ROWS: tl.constexpr, BLOCK_D: tl.constexpr
+):  # fmt: skip
+    c = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    d = tl.arange(0, BLOCK_D)
+    mask = (c < C)[:, None] & (d < D)[None, :]
+    if from_rows_C is not None:
+        taken = tl.load(from_rows_C + c, mask=c < C, other=0)
+    else:
+        taken = c
+    if to_rows_C is not None:
+        place = tl.load(to_rows_C + c, mask=c < C, other=0)
+    else:
+        place = c
+    rows = tl.load(source + taken.to(tl.int64)[:, None] * D + d[None, :], mask=mask)
+    tl.store(target + place.to(tl.int64)[:, None] * D + d[None, :], rows, mask=mask)

@@ -1,0 +1,62 @@
+"""A timeline as an SVG picture: a lane for each kind of work, a bar for each interval. Written by hand: no library is needed."""
+
+from __future__ import annotations
+
+from html import escape
+
+from benchmarks.gpu.intervals import Intervals, cut
+
+WIDTH, LEFT, LANE, TOP = 1200, 150, 30, 56
+COLOURS = {
+    "up": "#d95f02",
+    "down": "#e6ab02",
+    "gather": "#e7298a",
+    "scatter": "#a6266a",
+    "kernels": "#1b9e77",
+    "load": "#7570b3",
+    "classify": "#a6a3d1",
+    "training thread": "#666666",
+}
+NAMES = {
+    "load": "load (ahead)",
+    "classify": "classify (ahead)",
+    "gather": "host: cold rows out",
+    "up": "copies up",
+    "kernels": "kernels",
+    "down": "copies down",
+    "scatter": "host: cold rows home",
+}
+
+
+def draw(title: str, lanes: dict[str, Intervals], start: float, end: float) -> str:
+    """The part between `start` and `end`, in seconds, as the text of an SVG file."""
+    height = TOP + LANE * len(lanes) + 40
+    scale = (WIDTH - LEFT - 20) / max(end - start, 1e-9)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" '
+        'font-family="sans-serif" font-size="13">',
+        f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
+        f'<text x="12" y="24" font-size="14">{escape(title)}</text>',
+    ]
+    for number, (lane, intervals) in enumerate(lanes.items()):
+        y = TOP + LANE * number
+        parts.append(f'<text x="{LEFT - 10}" y="{y + 18}" text-anchor="end">{escape(NAMES.get(lane, lane))}</text>')
+        parts.append(f'<rect x="{LEFT}" y="{y}" width="{WIDTH - LEFT - 20}" height="{LANE - 6}" fill="#f2f2f2"/>')
+        for a, b in cut(intervals, start, end):
+            x, width = LEFT + (a - start) * scale, max(0.4, (b - a) * scale)
+            colour = COLOURS.get(lane, "#333333")
+            parts.append(f'<rect x="{x:.2f}" y="{y}" width="{width:.2f}" height="{LANE - 6}" fill="{colour}"/>')
+    parts += axis(start, end, scale, TOP + LANE * len(lanes))
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def axis(start: float, end: float, scale: float, y: float) -> list[str]:
+    """Ten ticks, in milliseconds from the picture's left edge."""
+    parts = []
+    for tick in range(11):
+        at = (end - start) * tick / 10
+        x = LEFT + at * scale
+        parts.append(f'<line x1="{x:.2f}" y1="{TOP - 6}" x2="{x:.2f}" y2="{y}" stroke="#cccccc" stroke-width="0.5"/>')
+        anchor = "end" if tick == 10 else "middle"
+        parts.append(f'<text x="{x:.2f}" y="{y + 16}" text-anchor="{anchor}" font-size="11">{1e3 * at:.2f} ms</text>')
+    return parts

@@ -1,0 +1,198 @@
+"""Results as rows for `docs/benchmarks.md`, the bars they are held against, and how far a step is from the machine's limits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+MIB = 1 << 20
+GROWTH_BOUND_BYTES = MIB
+"""What "no growth" leaves to the allocator's rounding."""
+
+
+class NoFigure(Exception):
+    """These results are no figures of a GPU."""
+
+
+def rows(results: dict[str, Any]) -> str:
+    """Markdown of everything measured. Refused for a rehearsal, without a GPU, and where correctness was not shown."""
+    about, cells = results["about"], results["cells"]
+    if about["rehearsal"]:
+        raise NoFigure(f"a rehearsal ({about['rehearsal']}) gives no rows: its figures are of no GPU")
+    if not about.get("gpu"):
+        raise NoFigure("results without a GPU give no rows")
+    if not cells.get("correctness", {}).get("result", {}).get("passed"):
+        raise NoFigure("no rows: the correctness checks did not pass, or were not run")
+    parts = [heading(about), *bar_rows(bars(cells)), ""]
+    for name, cell in cells.items():
+        kind = cell["cell"]["kind"]
+        if "result" not in cell:
+            parts += [f"### {name}\n", f"Not measured: {cell['error'].splitlines()[0]}\n"]
+        elif kind == "comparison":
+            parts += [*comparison_rows(name, cell, cells), ""]
+        elif kind == "ceilings":
+            parts += [*ceiling_rows(cell["result"]), ""]
+        elif kind == "timeline":
+            parts += [*timeline_rows(name, cell["result"]), ""]
+        elif kind == "memory":
+            parts += [*memory_rows(name, cell["result"]), ""]
+    if results["skipped"]:
+        parts.append(f"Left out for want of time: {', '.join(results['skipped'])}.\n")
+    return "\n".join(parts)
+
+
+def heading(about: dict[str, Any]) -> str:
+    machine = f"{about['gpu']} ({about['gpu_bytes'] / 2**30:.0f} GiB, driver {about['driver']}), {about['cores']} cores"
+    versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
+    return (
+        f"`{about['command']}`, {about['date']}, {about['seconds']:.0f} s. {machine}, {about['processor']}, "
+        f"{about['host_bytes'] / 2**30:.0f} GiB. {versions}.\n"
+    )
+
+
+# Bars ----------------------------------------------------------------------------------------------------------------
+
+
+def bars(cells: dict[str, Any]) -> list[dict[str, Any]]:
+    """Every bar that the results say something about: what, figure, bound, met."""
+    found: list[dict[str, Any]] = []
+    for name, cell in cells.items():
+        if "result" in cell:
+            found += _comparison_bars(name, cell) if cell["cell"]["kind"] == "comparison" else _other_bars(name, cell)
+    return found
+
+
+def _comparison_bars(name: str, cell: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    about, ratios = cell["cell"], cell["result"]["ratios"]
+    if about["rows_ratio"] == 0.1 and about["shape"] in ("kaggle", "tiny") and about["rule"] == "rowwise_adagrad":
+        for run in ("hotline", "slipstream:freeze", "slipstream:subsample"):
+            if "plain" in ratios.get(run, {}):
+                yield _bar(f"{run} / plain, {name}", ratios[run]["plain"], 3.0, True)
+        if "device_only" in ratios.get("hotline/never", {}):
+            yield _bar(f"hotline/never / device_only, {name}", ratios["hotline/never"]["device_only"], 0.9, True)
+    if "hotline+lazy_adam" in ratios.get("hotline+sgd", {}):
+        yield _bar(f"step of Adam / step of SGD, {name}", ratios["hotline+sgd"]["hotline+lazy_adam"], 1.3, False)
+
+
+def _other_bars(name: str, cell: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    for run, result in cell["result"].get("runs", {}).items():
+        if "overlap_ratio" in result:
+            yield _bar(f"overlap of cold work and computation, {run}, {name}", result["overlap_ratio"], 0.8, True)
+        if "grown_used_bytes" in result:
+            what = f"growth of device memory over {result['seconds']:.0f} s, bytes, {run}, {name}"
+            yield _bar(what, max(result["grown_used_bytes"], result["grown_tensor_bytes"]), GROWTH_BOUND_BYTES, False)
+
+
+def _bar(what: str, figure: float, bound: float, at_least: bool) -> dict[str, Any]:
+    met = figure >= bound if at_least else figure <= bound
+    return {"what": what, "figure": figure, "bound": bound, "at_least": at_least, "met": bool(met)}
+
+
+def bar_rows(found: list[dict[str, Any]]) -> Iterator[str]:
+    yield "| bar | figure | bound | met |\n|---|---|---|---|"
+    for bar in found:
+        sign = "≥" if bar["at_least"] else "≤"
+        yield f"| {bar['what']} | {bar['figure']:.4g} | {sign} {bar['bound']:g} | {'yes' if bar['met'] else '**no**'} |"
+
+
+# Tables --------------------------------------------------------------------------------------------------------------
+
+
+def comparison_rows(name: str, cell: dict[str, Any], cells: dict[str, Any]) -> Iterator[str]:
+    about, result = cell["cell"], cell["result"]
+    yield f"### {name}\n"
+    loading = result["shape"]["loading"]
+    if result["preloaded_batches"]:
+        loading = f"{result['preloaded_batches']} of them in memory, round and round"
+    yield (
+        f"{result['shape']['about']}; batch {about['batch_size']}, {about['rule']} unless named, budget "
+        f"{about['rows_ratio']:.0%} of the rows; batches: {loading}; {result['rounds']} rounds.\n"
+    )
+    yield (
+        "| run | samples/s, median (quartiles) | ms a step, median, mean | of device_only | of plain | hot lookups "
+        "| popular samples | tier MiB | up, down MiB a step | floor ms | of the floor |\n" + "|---" * 11 + "|"
+    )
+    for run, line in result["runs"].items():
+        yield comparison_row(run, line, result, cells)
+    for why, which in (("failed", "failed"), ("absent", "left out")):
+        for run, reason in result[why].items():
+            yield f"| {run} | {which}: {reason.splitlines()[0]} |" + " |" * 9
+
+
+def comparison_row(run: str, line: dict[str, Any], result: dict[str, Any], cells: dict[str, Any]) -> str:
+    step, facts, gained = line["per_step"], line["facts"], line["gained"]
+    low, high = line["samples_per_second_quartiles"]
+    ratios = result["ratios"].get(run, {})
+    floor = floor_seconds(line, result["shape"], cells)
+    ours = "lookups" in step
+    return "| " + " | ".join(
+        [
+            run,
+            f"{line['samples_per_second']:,.0f} ({low:,.0f}-{high:,.0f})",
+            f"{1e3 * line['seconds_per_step']:.3f}, {1e3 * line['seconds_per_step_mean']:.3f}",
+            "1" if run == "device_only" else _or_nothing(ratios.get("device_only"), "{:.3f}"),
+            "1" if run == "plain" else _or_nothing(ratios.get("plain"), "{:.2f}"),
+            f"{gained['lookups_hot'] / max(1, gained['lookups']):.3f}" if ours else "",
+            f"{gained['samples_popular'] / max(1, gained['samples_seen']):.3f}" if ours else "",
+            f"{facts['device_tier_bytes'] / MIB:,.0f}" if ours else "",
+            f"{step['host_to_device_bytes'] / MIB:.2f}, {step['device_to_host_bytes'] / MIB:.2f}" if ours else "",
+            _or_nothing(floor and 1e3 * floor, "{:.3f}"),
+            _or_nothing(floor and line["seconds_per_step"] / floor, "{:.1f}x"),
+        ]
+    ) + " |"  # fmt: skip
+
+
+def floor_seconds(line: dict[str, Any], shape: dict[str, Any], cells: dict[str, Any]) -> float | None:
+    """What a step would take were its slowest part as fast as the machine can: copies, rows on the device, products."""
+    ceilings = next((c["result"] for c in cells.values() if c["cell"]["kind"] == "ceilings" and "result" in c), None)
+    step = line["per_step"]
+    if ceilings is None or "row_updates" not in step:
+        return None
+    row_bytes = 4 * shape["dim"]
+    on_device = row_bytes * (step["lookups"] + 2 * step["row_updates"])  # read for each lookup; read and written
+    return max(
+        step["host_to_device_bytes"] / ceilings["up_bytes_per_second"],
+        step["device_to_host_bytes"] / ceilings["down_bytes_per_second"],
+        on_device / ceilings["device_copy_bytes_per_second"],
+        shape["flops_per_sample"] * step["samples_trained"] / ceilings["gemm_float32_flops_per_second"],
+    )
+
+
+def ceiling_rows(result: dict[str, Any]) -> Iterator[str]:
+    yield "### Ceilings of the machine\n\n| what | figure |\n|---|---|"
+    for name, value in result.items():
+        words = name.replace("_", " ")
+        if name.endswith("seconds"):
+            yield f"| {words.removesuffix(' seconds')} | {1e6 * value:.2f} µs |"
+        elif "bytes_per_second" in name:
+            yield f"| {words.replace(' bytes per second', '')} | {value / 1e9:.1f} GB/s |"
+        elif "flops_per_second" in name:
+            yield f"| {words.replace(' flops per second', '')} | {value / 1e12:.1f} TFLOP/s |"
+        else:
+            yield f"| {words} | {value} |"
+
+
+def timeline_rows(name: str, result: dict[str, Any]) -> Iterator[str]:
+    yield f"### {name}\n\n| run | ms a step (under the profiler) | cold work, ms | computation, ms | both at once, ms | overlap |"
+    yield "|---|---|---|---|---|---|"
+    for run, line in result["runs"].items():
+        if "absent" in line:
+            continue
+        each = [1e3 * line[key] / line["steps"] for key in ("cold_seconds", "compute_seconds", "both_seconds")]
+        yield (
+            f"| {run} | {1e3 * line['seconds_per_step']:.3f} ({1e3 * line['seconds_per_step_profiled']:.3f}) | "
+            + " | ".join(f"{value:.3f}" for value in each)
+            + f" | {line['overlap_ratio']:.2f} |"
+        )
+
+
+def memory_rows(name: str, result: dict[str, Any]) -> Iterator[str]:
+    yield f"### {name}\n\n| run | seconds | steps | growth, tensors | growth, device | growth, host |\n|---|---|---|---|---|---|"
+    for run, line in result["runs"].items():
+        grown = [line[f"grown_{key}"] / MIB for key in ("tensor_bytes", "used_bytes", "host_bytes")]
+        steps = line["samples"][-1]["steps"]
+        yield f"| {run} | {line['seconds']:.0f} | {steps} | " + " | ".join(f"{value:.1f} MiB" for value in grown) + " |"
+
+
+def _or_nothing(value: float | None, form: str) -> str:
+    return form.format(value) if value else ""

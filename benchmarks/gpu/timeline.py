@@ -1,0 +1,180 @@
+"""A profile of some steps: which copies, kernels and work of the host happen at the same time, as figures and a picture."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import tempfile
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from adaptive_rec.embedding.stager import RowCopier
+from adaptive_rec.telemetry import StageTimes
+from benchmarks.gpu.contestants import Ours, Where
+from benchmarks.gpu.intervals import Intervals, cut, device_kinds, marks, overlap
+from benchmarks.gpu.picture import draw
+
+PROFILED_STEPS = 30
+PICTURE_STEPS = 4
+MARK = "bench-gpu mark"
+LANES = ("load", "classify", "gather", "up", "kernels", "down", "scatter", "training thread")
+
+
+class HostLog(StageTimes):
+    """Stage times that are also kept one by one, in seconds of `perf_counter`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.intervals: dict[str, Intervals] = defaultdict(list)
+        self._trainer = threading.current_thread()
+
+    @contextmanager
+    def __call__(self, stage: str) -> Iterator[None]:
+        start = time.perf_counter()
+        with super().__call__(stage):
+            yield
+        on_trainer = threading.current_thread() is self._trainer
+        lane = "training thread" if on_trainer and stage != "wait" else stage
+        self.intervals[lane].append((start, time.perf_counter()))
+
+    def watched(self, lane: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        """A function that keeps the intervals of its calls."""
+
+        def timed(*arguments: Any, **named: Any) -> Any:
+            start = time.perf_counter()
+            try:
+                return call(*arguments, **named)
+            finally:
+                self.intervals[lane].append((start, time.perf_counter()))
+
+        return timed
+
+
+def record(make: Callable[[], Any], context: Any, name: str, left: int) -> dict[str, Any]:
+    """Profile one contestant; `left` is how many share the time until the deadline, this one included."""
+    where: Where = context.where
+    until = time.perf_counter() + (context.deadline - time.perf_counter()) / left
+    warm_profiler(where)
+    ours = make()
+    assert isinstance(ours, Ours)
+    log = HostLog()
+    hand_over(ours.runtime.times, log)
+    while time.perf_counter() < until - reserve(where):
+        ours.drive(1)
+    steps = 6 if where.rehearsal else PROFILED_STEPS
+    plain = timed(ours, where, steps)
+    log.intervals.clear()
+    with watching_rows(log):
+        trace, profiled, span = profiled_steps(ours, where, steps)
+    kinds = kinds_of(trace, log, span, where)
+    found: dict[str, Any] = {**overlap(kinds), "seconds_per_step": plain, "seconds_per_step_profiled": profiled}
+    found["steps"] = round((span[1] - span[0]) / profiled)
+    found["files"] = write(trace, kinds, found, name, Path(context.out), where, profiled)
+    ours.close()
+    return found
+
+
+def warm_profiler(where: Where) -> None:
+    """Profilers want to have been started once before graphs are recorded, and the first start takes seconds."""
+    with profile(activities=activities(where)):
+        torch.zeros(1, device=where.device).add_(1)
+        where.sync()
+
+
+def activities(where: Where) -> list[ProfilerActivity]:
+    return [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if where.device.type == "cuda" else [])
+
+
+def reserve(where: Where) -> float:
+    """Seconds to keep for the profile itself."""
+    return 1.0 if where.rehearsal else 6.0
+
+
+@contextmanager
+def watching_rows(log: HostLog) -> Iterator[None]:
+    """Keep when rows are read from the host tier and put back into it, on whatever thread."""
+    gather, scatter = RowCopier.gather, RowCopier.scatter
+    RowCopier.gather = log.watched("gather", gather)  # type: ignore[method-assign]
+    RowCopier.scatter = log.watched("scatter", scatter)  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        RowCopier.gather, RowCopier.scatter = gather, scatter  # type: ignore[method-assign]
+
+
+def hand_over(times: Any, log: HostLog) -> None:
+    """Have the run's stages timed by the log. Loop and pipeline hold the object, so it keeps its place and changes kind."""
+    times.__class__ = type("HandsOver", (type(times),), {"__call__": lambda _, stage: log(stage)})
+
+
+def timed(ours: Ours, where: Where, steps: int) -> float:
+    ours.drive(1)
+    where.sync()
+    began = time.perf_counter()
+    done = ours.drive(steps)
+    where.sync()
+    return (time.perf_counter() - began) / done
+
+
+def profiled_steps(ours: Ours, where: Where, steps: int) -> tuple[dict[str, Any], float, tuple[float, float]]:
+    """The trace with its clock brought to `perf_counter`, seconds of a step under the profiler, and the span."""
+    where.sync()
+    with profile(activities=activities(where)) as profiler:
+        began = time.perf_counter()
+        with record_function(MARK):
+            pass
+        done = ours.drive(steps)
+        where.sync()
+        ended = time.perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(path))
+        trace = json.loads(path.read_text(encoding="utf-8", errors="replace"))
+    seen = marks(trace, MARK)
+    trace["benchClockOffsetSeconds"] = began - seen[0] if seen else 0.0
+    return trace, (ended - began) / done, (began, ended)
+
+
+def kinds_of(trace: dict[str, Any], log: HostLog, span: tuple[float, float], where: Where) -> dict[str, Intervals]:
+    """Everything by kind, in seconds from the profile's beginning."""
+    began, ended = span
+    offset = trace["benchClockOffsetSeconds"]
+    kinds = {kind: [(a + offset, b + offset) for a, b in found] for kind, found in device_kinds(trace).items()}
+    host = dict(log.intervals)
+    if where.device.type != "cuda":  # a rehearsal: what the training thread does stands for the device's computation
+        kinds["kernels"] = host.get("training thread", [])
+    kinds |= {lane: host[lane] for lane in LANES if lane in host}
+    return {kind: [(a - began, b - began) for a, b in cut(found, began, ended)] for kind, found in kinds.items()}
+
+
+def write(
+    trace: dict[str, Any],
+    kinds: dict[str, Intervals],
+    found: dict[str, Any],
+    name: str,
+    out: Path,
+    where: Where,
+    each: float,
+) -> list[str]:
+    """The profiler's trace, gzipped, and the picture."""
+    stem = "timeline-" + "".join(letter if letter.isalnum() else "-" for letter in name)
+    with gzip.open(out / f"{stem}.json.gz", "wt", encoding="utf-8") as file:
+        json.dump(trace, file)
+    title = (
+        f"{name}: {1e3 * found['seconds_per_step']:.2f} ms a step ({1e3 * each:.2f} under the profiler); "
+        f"{found['overlap_ratio']:.0%} of the lesser of cold work and computation overlaps"
+    )
+    if where.rehearsal:
+        title = "REHEARSAL WITHOUT A GPU, NO FIGURE - " + title
+    middle = max(0, min(found["steps"] // 2, found["steps"] - PICTURE_STEPS)) * each
+    picture = draw(title, {lane: kinds.get(lane, []) for lane in LANES}, middle, middle + PICTURE_STEPS * each)
+    (out / f"{stem}.svg").write_text(picture, encoding="utf-8")
+    return [f"{stem}.json.gz", f"{stem}.svg"]

@@ -1,0 +1,121 @@
+"""What a worker does at the worst moment of the training thread: here it is made to happen then."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
+from adaptive_rec.classify import ClassifiedBatch
+from adaptive_rec.embedding.in_flight import Flight
+from adaptive_rec.embedding.optimizer import RULES, RowRule
+from adaptive_rec.embedding.ring import Slot
+from adaptive_rec.embedding.staged import StagedStore
+from adaptive_rec.embedding.store import RowUpdate
+from adaptive_rec.embedding.streams import LateStreams
+from adaptive_rec.micro_batch import MicroBatch
+from adaptive_rec.placement import Migration, RowSpace
+
+NONE = np.empty(0, dtype=np.int64)
+ROWS, DIM, LR = 6, 3, 0.5
+SPACE = RowSpace.of((TableSpec("A", ROWS, DIM),), (FeatureSpec("a", 0),))
+SEEDS = range(5)
+
+
+def make_store(seed: int, hot: list[int]) -> StagedStore:
+    store = StagedStore(SPACE, RowRule(RULES["sgd"], 0, 0, 0), 1, torch.float64, LateStreams(seed), 1 << 20, False)
+    store.migrate(Migration(np.array(hot, dtype=np.int64), NONE))
+    return store
+
+
+def classified(store: StagedStore, rows: list[int]) -> ClassifiedBatch:
+    ids = np.array(rows)[:, None]
+    batch = Batch.one_hot(np.zeros((len(rows), 1), np.float32), ids, np.zeros(len(rows), np.float32))
+    work = ClassifiedBatch(batch, SPACE)
+    store.classify(work)
+    return work
+
+
+def staged(store: StagedStore, rows: list[int]) -> ClassifiedBatch:
+    work = classified(store, rows)
+    store.stage(work)
+    return work
+
+
+def train(store: StagedStore, work: ClassifiedBatch) -> None:
+    """Every row of the batch goes down by the learning rate for each time it occurs."""
+    store.take(work)
+    size = work.batch.size
+    empty = [
+        torch.full(shape, torch.nan, dtype=torch.float64) for shape in ((size, 1), (size,), (size,), (size, 1, DIM))
+    ]
+    store.gather(work, np.arange(size), np.ones(size), MicroBatch(empty[0], empty[3:], empty[1], empty[2], size))
+    ones = [torch.ones((size, 1, DIM), dtype=torch.float64)]
+    store.apply(work, RowUpdate(ones, np.arange(size), None, LR, 1, measure=False))
+
+
+def assert_trained(store: StagedStore, before: np.ndarray, batches: list[list[int]]) -> None:
+    times = np.bincount(np.concatenate(batches), minlength=ROWS)
+    np.testing.assert_allclose(store.export_table(0)[0], before - LR * times[:, None], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(
+    ("hot", "migration"),
+    [([0, 1], Migration(NONE, np.array([0]))), ([1], Migration(np.array([0]), np.array([1])))],
+    ids=["demotion", "exchange"],
+)
+def test_a_batch_staged_in_the_middle_of_a_migration_is_staged_again(
+    seed: int, hot: list[int], migration: Migration, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some rows have moved and some not, and the placement is the old one by its version."""
+    store = make_store(seed, hot)
+    before = store.export_table(0)[0]
+    batches = [[0, 1, 2], [0, 1, 1], [2, 0]]
+    works = [staged(store, batches[0])]
+    count_moved = store._count_moved
+
+    def in_the_middle(*arguments: Any, **more: Any) -> None:
+        count_moved(*arguments, **more)
+        works.append(staged(store, batches[len(works)]))
+
+    monkeypatch.setattr(store, "_count_moved", in_the_middle)
+    store.migrate(migration)
+    monkeypatch.undo()
+    for work in works:
+        train(store, work)
+    assert_trained(store, before, batches[: len(works)])
+    store.close()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_batch_dropped_by_the_step_may_be_looked_at_by_the_worker(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The step stages a batch again that a migration overtook, while a worker under the old placement's version asks which
+    batches are on their way."""
+    store = make_store(seed, [0])
+    before = store.export_table(0)[0]
+    batches = [[0, 1, 2], [0, 1, 1]]
+    first, second = staged(store, batches[0]), classified(store, batches[1])
+    store.migrate(Migration(NONE, np.array([0])))
+    slot, release = first.staged.staged.slot, Slot.release
+    answers: list[Any] = []
+
+    def release_and_ask(released: Slot, event: Any) -> None:
+        release(released, event)
+        if released is slot and not answers:
+            later = Flight(second)  # as far as `stage` goes before it looks for earlier batches
+            store._in_flight.add(later)
+            answers.append(store._in_flight.hold_before(later))
+            store._in_flight.end(later)
+
+    monkeypatch.setattr(Slot, "release", release_and_ask)
+    store.take(first)
+    monkeypatch.undo()
+    assert answers == [None]
+    train(store, first)
+    train(store, second)
+    assert_trained(store, before, batches)
+    store.close()

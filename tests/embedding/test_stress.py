@@ -1,0 +1,290 @@
+"""The staged store as a run uses it, read ahead by threads, under many orders of events; and mistakes that this must find."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
+from adaptive_rec.classify import ClassifiedBatch
+from adaptive_rec.embedding.direct import DirectStore
+from adaptive_rec.embedding.homing import Homing
+from adaptive_rec.embedding.in_flight import Staged
+from adaptive_rec.embedding.optimizer import RULES, RowRule
+from adaptive_rec.embedding.packing import Parcel
+from adaptive_rec.embedding.ring import Slot, StagingRing
+from adaptive_rec.embedding.staged import StagedStore
+from adaptive_rec.embedding.stager import Stager
+from adaptive_rec.embedding.store import EmbeddingStore, RowUpdate
+from adaptive_rec.embedding.streams import CudaStreams, LateEvent, LateStreams, Streams
+from adaptive_rec.micro_batch import MicroBatch
+from adaptive_rec.pipeline import Pipeline
+from adaptive_rec.placement import Migration, RowSpace
+from adaptive_rec.telemetry import StageTimes
+
+SPACE = RowSpace.of(
+    (TableSpec("A", 30, 4), TableSpec("B", 14, 3), TableSpec("C", 9, 4)),
+    (FeatureSpec("a", 0), FeatureSpec("b", 1, "mean"), FeatureSpec("b again", 1), FeatureSpec("c", 2, "mean")),
+)
+SAMPLES, BAG, STEPS = 8, 2, 40
+BUDGET_ROWS = 20
+DONE = LateEvent(done=True)
+
+
+def make_store(streams: Streams | None, rule: str = "adagrad") -> Any:
+    settings = (SPACE, RowRule(RULES[rule], 1e-8, 0.9, 0.999), 1, torch.float64)
+    budget = BUDGET_ROWS * 100
+    if streams is None:
+        return DirectStore(*settings, torch.device("cpu"), budget, True)
+    return StagedStore(*settings, streams, budget, True)
+
+
+def random_batches(random: np.random.Generator, steps: int) -> list[Batch]:
+    """Few rows, so that successive batches share many. All batches are laid out alike in their slots, so that a mistake which
+    has the device read another batch's integers finds wrong ones, but none that lead outside memory."""
+    made = []
+    for _ in range(steps):
+        ids = random.random((SAMPLES, len(SPACE.features), BAG)) ** 2 * SPACE.rows_F[None, :, None]
+        offsets = np.arange(0, ids.size + 1, BAG)
+        labels = np.zeros(SAMPLES, np.float32)
+        made.append(Batch(np.zeros((SAMPLES, 1), np.float32), ids.astype(np.int64).reshape(-1), offsets, labels))
+    return made
+
+
+def random_migration(store: EmbeddingStore, random: np.random.Generator) -> Migration:
+    hot = np.flatnonzero(store.placement.slot_of_row >= 0)
+    demote = hot[random.random(len(hot)) < 0.5]
+    promote = []
+    for pool, spec in enumerate(SPACE.pools):
+        staying = np.setdiff1d(store.device.row_of_slot[pool], demote)
+        free = store.device.capacities[pool] - np.count_nonzero(staying >= 0)
+        cold = np.setdiff1d(np.arange(spec.first_row, spec.end_row), hot)
+        promote.append(random.permutation(cold)[: random.integers(0, free + 1)])
+    return Migration(np.concatenate(promote), demote)
+
+
+def buffers(store: EmbeddingStore, lines: int) -> MicroBatch:
+    """Poisoned, as what was there before."""
+    shapes = [(lines, 1), (lines,), (lines,), *((lines, len(pool.features), pool.dim) for pool in SPACE.pools)]
+    dense, labels, scale, *pooled = (
+        torch.full(shape, torch.nan, dtype=torch.float64, device=store.torch_device) for shape in shapes
+    )
+    return MicroBatch(dense, pooled, labels, scale, lines)
+
+
+def run_step(store: EmbeddingStore, work: ClassifiedBatch, step: int, random: np.random.Generator) -> list[Any]:
+    """As the runtime does it: popular samples first, or all in one; gradients depend on what was gathered. Returns that."""
+    if random.random() < 0.15:  # all samples are skipped
+        store.release(work)
+        return []
+    split = [np.flatnonzero(work.popular_B), np.flatnonzero(~work.popular_B)]
+    parts = split if random.random() < 0.7 else [np.arange(SAMPLES)]
+    position_B, gradients, seen, trained = np.full(SAMPLES, -1), [], list[Any](), 0
+    for samples in (part for part in parts if len(part)):
+        micro = buffers(store, len(samples))
+        store.gather(work, samples, np.full(len(samples), 0.5), micro)
+        store.launch(lambda pooled=micro.pooled: seen.extend(part.cpu().numpy().copy() for part in pooled))
+        gradients.append(micro.pooled)
+        position_B[samples] = np.arange(trained, trained + len(samples))
+        trained += len(samples)
+    noise = [torch.from_numpy(random.normal(size=(trained, len(p.features), p.dim))) for p in SPACE.pools]
+    targets = [torch.empty_like(part, device=store.torch_device) for part in noise]
+
+    def differentiate() -> None:
+        for target, of_pool, extra in zip(targets, zip(*gradients, strict=True), noise, strict=True):
+            target.copy_(torch.cat(of_pool) * 0.1 + extra.to(target.device))
+
+    store.launch(differentiate)
+    frozen_U = random.random(len(work.distinct_U)) < 0.2
+    store.apply(work, RowUpdate(targets, position_B, frozen_U, 0.05, step, measure=bool(step % 2)))
+    return seen
+
+
+def look_at(store: EmbeddingStore, batch: Batch) -> list[Any]:
+    """Gather a batch that is not trained, as an evaluation does."""
+    work = ClassifiedBatch(batch, SPACE)
+    store.classify(work)
+    micro = buffers(store, SAMPLES)
+    store.gather(work, np.arange(SAMPLES), np.ones(SAMPLES), micro)
+    store.release(work)
+    return [store.fetch(part).copy() for part in micro.pooled]
+
+
+def drive(store: Any, seed: int, depth: int = 4, resizes: bool = True) -> list[Any]:
+    """Train; at random boundaries rows move, the budget changes, everything is waited for,
+    memory is given back, rows are looked at, or threads get time.
+
+    Returns all that was gathered on the way, then tables, optimizer state and movement.
+    """
+    batches = random_batches(np.random.default_rng(seed), STEPS)
+    pipeline = Pipeline(iter(batches), store, lambda: depth, StageTimes())
+    seen = []
+    try:
+        for step, work in enumerate(pipeline, start=1):
+            random = np.random.default_rng([seed, step])
+            seen.append(run_step(store, work, step, random))
+            chance = random.random()
+            if chance < 0.25:
+                store.migrate(random_migration(store, random))
+            elif chance < 0.3 and resizes:
+                store.resize(int(random.integers(0, 40)) * 100, random.permutation(SPACE.rows))
+            elif chance < 0.4:
+                store.settle()
+            elif chance < 0.45:
+                store.free_memory()
+            elif chance < 0.65:
+                time.sleep(0.002)
+            elif chance < 0.7:
+                seen.append(look_at(store, random_batches(random, 1)[0]))
+    finally:
+        pipeline.close()
+    found = [part for table in range(len(SPACE.tables)) for part in store.export_table(table)]
+    found += [store.movement(pool, "max_abs") for pool in range(len(SPACE.pools))]
+    store.close()
+    return [part for parts in seen for part in parts] + found
+
+
+def equal(mine: list[Any], other: list[Any]) -> bool:
+    return len(mine) == len(other) and all(
+        a.shape == b.shape and np.allclose(a, b, rtol=0, atol=1e-12) for a, b in zip(mine, other, strict=True)
+    )
+
+
+@pytest.mark.parametrize("rule", ["rowwise_adagrad", "lazy_adam"])
+def test_whatever_happens_first_the_results_are_those_of_tables_in_place(rule: str) -> None:
+    for seed in range(30):
+        assert equal(drive(make_store(LateStreams(seed), rule), seed), drive(make_store(None, rule), seed, 0)), seed
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("rule", ["rowwise_adagrad", "lazy_adam"])
+def test_on_a_cuda_device_too(rule: str) -> None:
+    for seed in range(30):
+        store = make_store(CudaStreams(torch.device("cuda")), rule)
+        assert equal(drive(store, seed), drive(make_store(None, rule), seed, 0)), seed
+
+
+# Mistakes ------------------------------------------------------------------------------------------------------------
+
+
+def forward_nothing(patch: pytest.MonkeyPatch) -> None:
+    stage = Stager.stage
+    patch.setattr(Stager, "stage", lambda stager, work, earlier: stage(stager, work, []))
+
+
+def hand_notes_over(ring: StagingRing, arrays: list[Any]) -> Parcel:
+    """Notes without a copy, which comes after those of rows: who waits for the one has waited for the others."""
+    return Parcel(ring.take(0), DONE, 0, [torch.from_numpy(array.copy()) for array in arrays])
+
+
+def take_rows_before_they_arrive(patch: pytest.MonkeyPatch) -> None:
+    stage = Stager.stage
+    patch.setattr("adaptive_rec.embedding.staged.send", hand_notes_over)
+
+    def staged(stager: Stager, work: ClassifiedBatch, earlier: Any) -> Staged:
+        made = stage(stager, work, earlier)
+        made.rows_here = made.rows_here and DONE
+        return made
+
+    patch.setattr(Stager, "stage", staged)
+
+
+def read_notes_before_they_arrive(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(StagedStore, "_receive", lambda store, told: told.arrays)
+
+
+def fill_slots_while_their_users_compute(patch: pytest.MonkeyPatch) -> None:
+    release = Slot.release
+    patch.setattr(Slot, "release", lambda slot, event: release(slot, None))
+
+
+def fill_slots_before_their_copies_ran(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Slot, "_wait_for_copies", lambda slot: None)
+
+
+def let_go_of_slots_that_rows_come_from(patch: pytest.MonkeyPatch) -> None:
+    stage, release = Stager.stage, Staged.release_forwards
+
+    def staged(stager: Stager, work: ClassifiedBatch, earlier: Any) -> Staged:
+        made = stage(stager, work, earlier)
+        forwards = made.forwards
+        release(made, None)
+        made.forwards = forwards
+        return made
+
+    patch.setattr(Stager, "stage", staged)
+    patch.setattr(Staged, "release_forwards", lambda staged, event: staged.forwards.clear())
+
+
+def keep_what_a_migration_overtook(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(StagedStore, "_is_staged", lambda store, flight: flight.staged is not None)
+
+
+def land_rows_before_they_came_down(patch: pytest.MonkeyPatch) -> None:
+    land = Homing._land
+    patch.setattr(Homing, "_land", lambda homing, flight, staged, event: land(homing, flight, staged, DONE))
+
+
+def move_rows_before_they_are_home(patch: pytest.MonkeyPatch) -> None:
+    migrate = EmbeddingStore.migrate
+
+    def hasty(store: Any, migration: Migration) -> None:
+        store.settle = lambda: None
+        migrate(store, migration)
+        del store.settle
+
+    patch.setattr(EmbeddingStore, "migrate", hasty)
+
+
+def skip_batches_without_passing_rows_on(patch: pytest.MonkeyPatch) -> None:
+    def release(store: Any, work: ClassifiedBatch) -> None:
+        store._fly_home(work, store._staged(work), changed=False)
+
+    patch.setattr(StagedStore, "release", release)
+
+
+def end_flights_before_their_rows_are_home(patch: pytest.MonkeyPatch) -> None:
+    fly_home = StagedStore._fly_home
+
+    def fly(store: Any, work: ClassifiedBatch, staged: Staged, changed: bool) -> None:
+        store._in_flight.end(work.staged)
+        fly_home(store, work, staged, changed)
+
+    patch.setattr(StagedStore, "_fly_home", fly)
+
+
+MISTAKES: list[Callable[[pytest.MonkeyPatch], None]] = [
+    forward_nothing,
+    take_rows_before_they_arrive,
+    read_notes_before_they_arrive,
+    fill_slots_while_their_users_compute,
+    fill_slots_before_their_copies_ran,
+    let_go_of_slots_that_rows_come_from,
+    keep_what_a_migration_overtook,
+    land_rows_before_they_came_down,
+    move_rows_before_they_are_home,
+    skip_batches_without_passing_rows_on,
+    end_flights_before_their_rows_are_home,
+]
+
+
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda mistake: mistake.__name__)
+def test_a_mistake_is_found(mistake: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The suite can fail."""
+    plain = {seed: drive(make_store(None), seed, 0, resizes=False) for seed in range(10)}
+    take = StagingRing.take
+    monkeypatch.setattr(StagingRing, "take", lambda ring, nbytes: take(ring, nbytes + (1 << 16)))  # for wrong integers
+    mistake(monkeypatch)
+
+    def is_found(seed: int) -> bool:
+        try:
+            return not equal(drive(make_store(LateStreams(seed)), seed, resizes=False), plain[seed])
+        except Exception:
+            return True
+
+    assert any(is_found(seed) for seed in plain)

@@ -1,0 +1,282 @@
+"""The calls of kernels/cuda.py, in each of their forms, against their plain twins in float64 over drawn batches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from adaptive_rec.kernels import cpu, reference_device, reference_staging
+
+DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
+DIMS = [1, 3, 16, 64, 128]
+RULES = [cpu.SGD, cpu.ROWWISE_ADAGRAD, cpu.ADAGRAD, cpu.LAZY_ADAM]
+EXACTNESS = {torch.float32: 3e-6, torch.float64: 1e-13, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
+"""A few roundings: what is added up is added up in float32 or better, and rounded to the dtype once."""
+LR, EPS, BETA1, BETA2, STEP = 0.05, 1e-8, 0.9, 0.999, 7
+
+
+class Drawn:
+    """A batch of `samples` with bags of up to `longest` rows, hot and cold ones, drawn from a seed; in NumPy arrays."""
+
+    def __init__(
+        self, seed: int, samples: int = 13, features: int = 4, longest: int = 7, piece_lookups: int = 6
+    ) -> None:
+        self.random = random = np.random.default_rng(seed)
+        self.samples, self.features = samples, features
+        self.lengths = (
+            random.integers(0, longest + 1, samples * features) if longest > 1 else np.ones(samples * features)
+        )
+        self.offsets = np.concatenate([[0], np.cumsum(self.lengths)]).astype(np.int64)
+        self.rows, self.hot_rows, self.cold_rows = 17, 40, 25
+        rows = np.minimum(
+            random.integers(0, self.rows, self.offsets[-1]), random.integers(0, self.rows, self.offsets[-1])
+        )
+        self.inverse_N = rows.astype(np.int32)
+        cold = random.random(self.rows) < 0.5
+        slots, places = random.permutation(self.hot_rows)[: self.rows], random.permutation(self.cold_rows)[: self.rows]
+        self.source_U = np.where(cold, ~places, slots)
+        order = np.argsort(rows, kind="stable")
+        self.segment_bag_N = np.repeat(np.arange(samples * features), np.diff(self.offsets))[order]
+        self.segments_U1 = np.searchsorted(rows[order], np.arange(self.rows + 1))
+        self.piece_U1, self.piece_P1 = reference_staging.cut_pieces(self.segments_U1, piece_lookups)
+        self.mean_F = random.random(features) < 0.5
+        self.pool_features = random.permutation(features)[: max(1, features - 1)]
+        self.column_F = np.zeros(features, dtype=np.int64)
+        self.column_F[self.pool_features] = np.arange(len(self.pool_features))
+
+    def numbers(self, dtype: torch.dtype, *shape: int) -> Tensor:
+        return torch.from_numpy(self.random.normal(size=shape)).to(dtype)
+
+    def states(self, dtype: torch.dtype, *shape: int) -> Tensor:
+        """Not negative, as sums of squares are not."""
+        return self.numbers(dtype, *shape).abs()
+
+
+def exact(tensor: Tensor) -> NDArray[np.float64]:
+    """A copy for a twin to work on."""
+    return tensor.detach().cpu().to(torch.float64, copy=True).numpy()
+
+
+def assert_close(mine: Tensor, twin: NDArray[np.float64], dtype: torch.dtype) -> None:
+    np.testing.assert_allclose(exact(mine), twin, rtol=EXACTNESS[dtype], atol=EXACTNESS[dtype] * 4)
+
+
+def sum_dtype(dtype: torch.dtype) -> torch.dtype:
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def index(form: Any, array: Any) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(array, dtype=np.int32)).to(form.device)
+
+
+def flags(form: Any, array: Any, dtype: torch.dtype = torch.bool) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(array)).to(form.device, dtype)
+
+
+def gather(form: Any, drawn: Drawn, samples_S: Any, hot: Tensor, cold: Tensor, flag_dtype: Any = torch.bool) -> Tensor:
+    shape = (len(samples_S), len(drawn.pool_features), hot.shape[1])
+    out = torch.full(shape, torch.nan, dtype=hot.dtype, device=form.device)
+    form.kernels.gather_pooled(
+        index(form, samples_S), index(form, drawn.pool_features), drawn.features, index(form, drawn.offsets),
+        index(form, drawn.inverse_N), index(form, drawn.source_U), flags(form, drawn.mean_F, flag_dtype),
+        hot.to(form.device), cold.to(form.device), out,
+    )  # fmt: skip
+    return out
+
+
+def sum_up(form: Any, drawn: Drawn, position_B: Any, grad: Tensor, span: slice = slice(None)) -> Tensor:
+    piece_P1 = drawn.piece_P1[span]
+    partial = torch.full((len(piece_P1) - 1, grad.shape[2]), torch.nan, dtype=sum_dtype(grad.dtype), device=form.device)
+    form.kernels.sum_pieces(
+        index(form, piece_P1), index(form, drawn.segment_bag_N), drawn.features, index(form, drawn.offsets),
+        index(form, drawn.column_F), flags(form, drawn.mean_F), index(form, position_B), grad.to(form.device), partial,
+    )  # fmt: skip
+    return partial
+
+
+def width(rule: int, dim: int) -> int:
+    return {cpu.SGD: 0, cpu.ROWWISE_ADAGRAD: 1, cpu.ADAGRAD: dim, cpu.LAZY_ADAM: 2 * dim}[rule]
+
+
+def hyper(form: Any) -> Tensor:
+    correction = np.sqrt(1 - BETA2**STEP) / (1 - BETA1**STEP)
+    return torch.tensor([LR, EPS, BETA1, BETA2, correction], dtype=torch.float64, device=form.device)
+
+
+def draw_tiers(drawn: Drawn, rule: int, dim: int, dtype: torch.dtype) -> list[Tensor]:
+    """Hot rows, their state, cold rows, their state, the movement record of hot rows."""
+    hot, cold = drawn.hot_rows, drawn.cold_rows
+    return [
+        drawn.numbers(dtype, hot, dim), drawn.states(dtype, hot, width(rule, dim)),
+        drawn.numbers(dtype, cold, dim), drawn.states(dtype, cold, width(rule, dim)),
+        drawn.numbers(dtype, hot, dim),
+    ]  # fmt: skip
+
+
+def draw_positions(drawn: Drawn) -> Any:
+    """Lines of the samples in mixed order; a third of them skipped."""
+    kept = drawn.random.random(drawn.samples) < 0.7
+    position_B = np.full(drawn.samples, -1)
+    position_B[kept] = drawn.random.permutation(np.count_nonzero(kept))
+    return position_B
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dim", DIMS)
+@pytest.mark.parametrize("longest", [1, 7])
+def test_gather_pooled_equals_its_twin(form: Any, dim: int, dtype: torch.dtype, longest: int) -> None:
+    """One row to a bag, and jagged bags with empty ones; samples in any order, lines of padding anywhere."""
+    drawn = Drawn(dim + longest, longest=longest)
+    samples_S = drawn.random.permutation(drawn.samples)[: drawn.samples - 2]
+    samples_S[[3, -1]] = -1
+    hot, cold = drawn.numbers(dtype, drawn.hot_rows, dim), drawn.numbers(dtype, drawn.cold_rows, dim)
+    out = gather(form, drawn, samples_S, hot, cold)
+    twin = reference_device.gather_pooled(
+        samples_S, drawn.pool_features, drawn.features, drawn.offsets, drawn.inverse_N, drawn.source_U, drawn.mean_F,
+        exact(hot), exact(cold),
+    )  # fmt: skip
+    assert_close(out, twin, dtype)
+    assert bool((out[[3, -1]] == 0).all())
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dim", DIMS)
+@pytest.mark.parametrize("longest", [1, 7])
+def test_sum_pieces_equals_its_twin(form: Any, dim: int, dtype: torch.dtype, longest: int) -> None:
+    drawn = Drawn(dim + longest, longest=longest)
+    position_B = draw_positions(drawn)
+    grad = drawn.numbers(dtype, int(position_B.max()) + 1, len(drawn.pool_features), dim)
+    twin = reference_device.sum_pieces(
+        drawn.piece_P1, drawn.segment_bag_N, drawn.features, drawn.offsets, drawn.column_F, drawn.mean_F, position_B,
+        exact(grad),
+    )  # fmt: skip
+    # Features outside the pool are read as their column says, here as if they were the pool's first: no matter.
+    assert_close(sum_up(form, drawn, position_B, grad), twin, sum_dtype(dtype))
+
+
+def apply(
+    form: Any, drawn: Drawn, rule: int, partial: Tensor, active_U: Any, tiers: list[Tensor], touches: Any
+) -> None:
+    *four, movement = tiers
+    form.kernels.apply_rows(
+        rule, hyper(form), index(form, drawn.piece_U1), partial.to(form.device), index(form, drawn.source_U),
+        flags(form, active_U), *four, movement if touches is not None else None, touches,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dim", DIMS)
+@pytest.mark.parametrize("rule", RULES)
+def test_apply_rows_equals_its_twin(form: Any, dim: int, dtype: torch.dtype, rule: int) -> None:
+    """Some rows of a dim have many pieces, and some dims a movement record."""
+    drawn, measured = Drawn(dim + rule, piece_lookups=2 if dim in (3, 16) else 6), dim != 64
+    active_U = drawn.random.random(drawn.rows) < 0.7
+    partial = drawn.numbers(sum_dtype(dtype), len(drawn.piece_P1) - 1, dim)
+    before = draw_tiers(drawn, rule, dim, dtype)
+    tiers = [tier.to(form.device, copy=True) for tier in before]
+    touches = torch.arange(drawn.hot_rows, dtype=torch.int32, device=form.device) if measured else None
+    apply(form, drawn, rule, partial, active_U, tiers, touches)
+
+    twins, twin_touches = [exact(tier) for tier in before], np.arange(drawn.hot_rows)
+    record = (twins[4], twin_touches) if measured else (None, None)
+    reference_device.apply_rows(
+        rule, LR, EPS, BETA1, BETA2, STEP, drawn.piece_U1, exact(partial), drawn.source_U, active_U, *twins[:4], *record
+    )
+    for mine, twin in zip(tiers, twins, strict=True):
+        assert_close(mine, twin, dtype)
+    assert touches is None or touches.tolist() == twin_touches.tolist()
+    moved = drawn.source_U[active_U]
+    for mine, old, rows in zip(tiers, before, [moved, moved, ~moved, ~moved, moved], strict=True):
+        still = np.setdiff1d(np.arange(len(old)), rows[rows >= 0])
+        assert torch.equal(mine[still].cpu(), old[still]), (
+            "a row that is not active, or in the other tier, stays as it was"
+        )
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dim", DIMS)
+@pytest.mark.parametrize("metric", ["max_abs", "relative_l2"])
+def test_movement_equals_its_twin(form: Any, dim: int, dtype: torch.dtype, metric: str) -> None:
+    drawn = Drawn(dim)
+    moved, weights = drawn.numbers(dtype, 37, dim), drawn.numbers(dtype, 37, dim)
+    weights[4] = moved[4] = 0
+    touches = torch.from_numpy(drawn.random.integers(0, 3, 37).astype(np.int32))
+    out = torch.full((37,), torch.nan, dtype=sum_dtype(dtype), device=form.device)
+    form.kernels.movement(metric, moved.to(form.device), touches.to(form.device), weights.to(form.device), out)
+    twin = reference_device.movement(metric, exact(moved), touches.numpy(), exact(weights))
+    assert_close(out, twin, sum_dtype(dtype))
+
+
+def test_a_row_with_a_component_that_is_not_a_number_shows_it(form: Any) -> None:
+    moved = torch.tensor([[1.0, torch.nan], [1.0, -3.0]], device=form.device)
+    out, touches = torch.zeros(2, device=form.device), torch.ones(2, dtype=torch.int32, device=form.device)
+    form.kernels.movement("max_abs", moved, touches, moved, out)
+    assert out.isnan().tolist() == [True, False]
+    assert float(out[1]) == 3.0
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("dim", [0, 1, 3, 16, 128, 300])
+@pytest.mark.parametrize("chosen", ["from", "to", "both", "neither"])
+def test_copy_rows_equals_its_twin(form: Any, dim: int, dtype: torch.dtype, chosen: str) -> None:
+    drawn = Drawn(dim)
+    source, target = drawn.numbers(dtype, 23, dim), drawn.numbers(dtype, 31, dim)
+    from_rows = drawn.random.permutation(23)[:9] if chosen in ("from", "both") else None
+    to_rows = drawn.random.permutation(31)[:9] if chosen in ("to", "both") else None
+    mine, twin = target.to(form.device, copy=True), exact(target)
+    places = [None if rows is None else index(form, rows) for rows in (from_rows, to_rows)]
+    form.kernels.copy_rows(source.to(form.device), places[0], mine, places[1])
+    reference_device.copy_rows(exact(source), from_rows, twin, to_rows)
+    assert exact(mine).tolist() == twin.tolist()
+
+
+def test_nothing_to_do_is_no_launch(form: Any) -> None:
+    """A launch of no programs is an error on a device."""
+    kernels, none, flag = form.kernels, index(form, []), flags(form, np.zeros(2, bool))
+    rows = torch.ones((0, 4), device=form.device)
+    kernels.gather_pooled(none, index(form, [0]), 2, index(form, [0]), none, none, flag, rows, rows, rows.view(0, 1, 4))
+    kernels.sum_pieces(index(form, [0]), none, 2, index(form, [0]), none, flag, none, rows.view(0, 1, 4), rows)
+    kernels.apply_rows(
+        0, hyper(form), index(form, [0]), rows, none, flag[:0], rows, rows[:, :0], rows, rows[:, :0], None, None
+    )
+    kernels.movement("max_abs", rows, none, rows, rows[:, 0])
+    kernels.copy_rows(rows, none, rows, None)
+
+
+def test_a_tier_may_be_empty(form: Any) -> None:
+    drawn = Drawn(5)
+    drawn.source_U = np.arange(drawn.rows)
+    hot, none = drawn.numbers(torch.float32, drawn.hot_rows, 16), torch.zeros((0, 16))
+    samples_S = np.arange(drawn.samples)
+    all_hot = gather(form, drawn, samples_S, hot, none, torch.uint8)
+    drawn.source_U = ~drawn.source_U
+    assert torch.equal(gather(form, drawn, samples_S, none, hot), all_hot)
+
+
+@pytest.mark.parametrize("dim", [3, 16])
+def test_what_a_row_gets_depends_on_nothing_beside_it(form: Any, dim: int) -> None:
+    """Neither on its place among the programs of a launch, nor on the launch: the same bits again."""
+    drawn = Drawn(11, samples=70, longest=9)
+    hot, cold = drawn.numbers(torch.float32, drawn.hot_rows, dim), drawn.numbers(torch.float32, drawn.cold_rows, dim)
+    samples_S = drawn.random.permutation(70)
+    out = gather(form, drawn, samples_S, hot, cold)
+    assert torch.equal(gather(form, drawn, samples_S, hot, cold), out)
+    assert torch.equal(gather(form, drawn, samples_S[::-1], hot, cold), out.flip(0))
+    assert torch.equal(gather(form, drawn, samples_S[5:50], hot, cold), out[5:50])
+
+    grad = drawn.numbers(torch.float32, 70, len(drawn.pool_features), dim)
+    partial = sum_up(form, drawn, np.arange(70), grad)
+    assert torch.equal(sum_up(form, drawn, np.arange(70), grad), partial)
+    assert torch.equal(sum_up(form, drawn, np.arange(70), grad, slice(3, 20)), partial[3:19])
+
+    active_U, first = np.ones(drawn.rows, bool), draw_tiers(drawn, cpu.LAZY_ADAM, dim, torch.float32)
+    once, again = ([tier.to(form.device, copy=True) for tier in first] for _ in range(2))
+    apply(form, drawn, cpu.LAZY_ADAM, partial, active_U, once, None)
+    for chosen in (active_U & (drawn.source_U < 0), active_U & (drawn.source_U >= 0)):  # in two launches
+        apply(form, drawn, cpu.LAZY_ADAM, partial, chosen, again, None)
+    assert all(torch.equal(*tiers) for tiers in zip(once, again, strict=True))

@@ -1,0 +1,161 @@
+"""The device kernels compile for the devices they are meant for, without one: no atomics, nothing spilled, wide loads."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from adaptive_rec.kernels import cpu
+
+triton = pytest.importorskip("triton", reason="triton is not installed here (it exists for Linux only)")
+targets, compiler = importlib.import_module("triton.backends.compiler"), importlib.import_module("triton.compiler")
+cuda = importlib.import_module("adaptive_rec.kernels.cuda")
+triton_rows = importlib.import_module("adaptive_rec.kernels.triton_rows")
+
+RULES = [cpu.SGD, cpu.ROWWISE_ADAGRAD, cpu.ADAGRAD, cpu.LAZY_ADAM]
+FLAGS = {"mean_F", "active_U"}
+UNMEASURED = {"movement": None, "touches_H": None}
+WARPS = {"gather_pooled": 4, "sum_pieces": 1, "apply_rows": 1, "movement": 4, "copy_rows": 4}
+RELATIVE = {"RELATIVE": True, "TINY": 1.2e-38}
+
+
+def compile_kernel(name: str, dtype: str, dim: int, capability: int, **given: Any) -> Any:
+    """As the launcher has it compiled, for rows that are aligned."""
+    kernel, sums = getattr(triton_rows, name), "fp64" if dtype == "fp64" else "fp32"
+    rows, block_dim = cuda._block(dim, WARPS[name])
+    known = {"D": dim, "ROWS": rows, "BLOCK_D": block_dim, "CHUNK": cuda.CHUNK} | given
+    constants = {argument: known[argument] for argument in kernel.arg_names if argument in known}
+    signature = {}
+    for argument in kernel.arg_names:
+        if argument in constants:
+            signature[argument] = "constexpr"
+        elif argument in triton_rows._COUNTS:
+            signature[argument] = "i32"
+        elif argument in triton_rows._INDICES:
+            signature[argument] = "*u1" if argument in FLAGS else "*i32"
+        else:
+            sum_type = argument == "partial" or (name == "movement" and argument == "out")
+            signature[argument] = "*fp64" if argument == "hyper" else f"*{sums if sum_type else dtype}"
+    aligned = [
+        argument for argument, of in signature.items() if of.startswith("*") and argument not in triton_rows._INDICES
+    ]
+    attributes = {(kernel.arg_names.index(argument),): [["tt.divisibility", 16]] for argument in aligned}
+    source = compiler.ASTSource(kernel, signature, constants, attributes)
+    options = {"num_warps": WARPS[name], "enable_fp_fusion": cuda._FUSED}
+    return triton.compile(source, target=targets.GPUTarget("cuda", capability, 32), options=options)
+
+
+def stack_bytes(compiled: Any, folder: Path) -> int:
+    """What a thread keeps outside its registers, as Triton's own copy of NVIDIA's tool says."""
+    binary = folder / "kernel.cubin"
+    binary.write_bytes(compiled.asm["cubin"])
+    tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+    if not tool.exists():
+        pytest.skip("Triton here came without cuobjdump")
+    report = subprocess.run([tool, "--dump-resource-usage", binary], capture_output=True, text=True, check=True).stdout
+    usage = re.search(r"STACK:(\d+) .*LOCAL:(\d+)", report)
+    assert usage, report
+    return int(usage[1]) + int(usage[2])
+
+
+CASES = [
+    *[("gather_pooled", dtype, 16, 90, {}) for dtype in ("fp32", "fp64", "bf16")],
+    *[("sum_pieces", dtype, 16, 90, {}) for dtype in ("fp32", "fp64", "bf16")],
+    *[("apply_rows", "fp32", 16, 90, {"RULE": rule}) for rule in RULES],
+    *[("apply_rows", dtype, 16, 90, {"RULE": cpu.LAZY_ADAM, **UNMEASURED}) for dtype in ("fp64", "bf16")],
+    *[(name, "fp32", 128, 80, {"RULE": cpu.ROWWISE_ADAGRAD, **RELATIVE}) for name in WARPS],
+    ("copy_rows", "fp32", 1, 90, {"to_rows_C": None}),
+]
+MORE = [
+    (name, dtype, dim, capability, {"RULE": rule, **RELATIVE})
+    for name in WARPS
+    for dtype in ("fp32", "fp64", "fp16", "bf16")
+    for dim in (1, 3, 64, 256)
+    for capability in (80, 90)
+    for rule in (RULES if name == "apply_rows" else RULES[:1])
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "dim", "capability", "given"),
+    CASES + [pytest.param(*case, marks=pytest.mark.slow) for case in MORE],
+)
+def test_a_kernel_compiles_without_atomics_or_spills(
+    name: str, dtype: str, dim: int, capability: int, given: dict[str, Any], tmp_path: Path,
+    recwarn: pytest.WarningsRecorder,
+) -> None:  # fmt: skip
+    compiled = compile_kernel(name, dtype, dim, capability, **given)
+    assembly = compiled.asm["ptx"]
+    assert not re.findall(r"\b(?:atom|red)\.\S*", assembly)
+    assert stack_bytes(compiled, tmp_path) == 0
+    assert [str(warning.message) for warning in recwarn if "FUSION" in str(warning.message)] == []
+    if dim % 16 == 0:
+        rows = re.findall(r"ld\.global\S*\.v[248]\.b\d+", assembly)
+        assert rows, "rows are loaded 16 bytes at a time"
+
+
+class NoDevice:
+    """What Triton asks its driver before a launch; the launch itself is left out."""
+
+    number = 99  # of a device that no machine has: what is compiled is kept by device
+
+    def get_current_target(self) -> Any:
+        return targets.GPUTarget("cuda", 90, 32)
+
+    def get_current_device(self) -> int:
+        return self.number
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+
+class Compiled:
+    """A kernel whose launches end when it is compiled."""
+
+    def __init__(self, kernel: Any) -> None:
+        self.kernel = kernel
+
+    def __getitem__(self, grid: tuple[int, ...]) -> Any:
+        return functools.partial(self.kernel.run, grid=grid, warmup=True)
+
+
+def call_all(samples: int, offset: int) -> None:
+    """Every call, for `samples` of everything, with index arrays and flags that begin `offset` items into their memory."""
+    none = torch.zeros(samples + 1 + offset, dtype=torch.int32)[offset:]
+    flags, hyper = none[:-1] != 0, torch.zeros(5, dtype=torch.float64)
+    hot, cold, out = torch.zeros((50, 16)), torch.zeros((samples, 16)), torch.zeros((samples, 3, 16))
+    states = torch.zeros((50, 1)), torch.zeros((samples, 1))
+    cuda.gather_pooled(none[:-1], none[:3], samples, none, none, none, flags, hot, cold, out)
+    cuda.sum_pieces(none, none, samples, none, none, flags, none, out, cold)
+    tiers = hot, states[0], cold, states[1]
+    cuda.apply_rows(cpu.ROWWISE_ADAGRAD, hyper, none, cold, none[:-1], flags, *tiers, hot, none)
+    cuda.movement("relative_l2", cold, none, cold, torch.zeros(samples))
+    cuda.copy_rows(hot, none[:-1], cold, None)
+
+
+def test_batches_of_any_size_use_one_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And one that is aligned: one sample, sixteen, and index arrays that begin anywhere are nothing special."""
+    driver = importlib.import_module("triton.runtime").driver
+    monkeypatch.setattr(driver, "_active", NoDevice())
+    kernels = {name: getattr(triton_rows, name) for name in WARPS}
+    for name, kernel in kernels.items():
+        monkeypatch.setattr(triton_rows, name, Compiled(kernel))
+    for samples, offset in [(1, 0), (16, 1), (37, 3), (160, 0)]:
+        call_all(samples, offset)
+    made = {name: len(kernel.device_caches[NoDevice.number][0]) for name, kernel in kernels.items()}
+    assert made == dict.fromkeys(WARPS, 1)
+
+
+def test_launchers_use_the_warps_these_tests_use() -> None:
+    """And a kernel that changes rows in place has one: see `triton_rows.apply_rows`."""
+    source = Path(cuda.__file__).read_text()
+    launches = re.findall(r"triton_rows\.(\w+)\[.*?num_warps=(\d)", source, re.DOTALL)
+    assert {name: int(warps) for name, warps in launches} == WARPS
+    assert WARPS["apply_rows"] == 1

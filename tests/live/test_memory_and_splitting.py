@@ -1,0 +1,234 @@
+"""A device whose memory is too small, and the choice between whole and split batches: told in the journal, made again from it."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from adaptive_rec.assemble import assemble
+from adaptive_rec.config import load_config
+from adaptive_rec.embedding.store import EmbeddingStore
+from adaptive_rec.embedding.streams import LateStreams
+from adaptive_rec.errors import MemoryPlanError
+from adaptive_rec.live import journal
+from adaptive_rec.live.mailbox import Command
+from adaptive_rec.runtime import Runtime
+from adaptive_rec.splitting import BLOCK_STEPS, BLOCKS
+from adaptive_rec.telemetry import Event, Snapshot
+
+TINY = [
+    "knobs.policy=hotline", "run.device=cpu", "run.threads=1", "run.precision=float64", "run.batch_size=32",
+    "run.steps=40", "data.table_rows=[60, 40, 9]", "data.dense_features=2", "data.synthetic.samples=8000",
+    "data.synthetic.test_samples=64", "data.synthetic.head_ratio=0.1", "model.embedding_dim=4", "model.bottom_mlp=[8]",
+    "model.top_mlp=[8]", "optimizer.embedding=adagrad", "optimizer.dense=SGD", "knobs.reclassify_every=5",
+    "knobs.report_every=1", "knobs.sample_ratio=1.0", "knobs.hysteresis=0.0", "knobs.hot_budget_bytes=4000",
+]  # fmt: skip
+
+ROW_BYTES = 8 * (4 + 4)
+
+
+class SmallDevice(LateStreams):
+    """Has so many bytes, the device tier's among them, and says so as torch does."""
+
+    def __init__(self) -> None:
+        super().__init__(seed=5)
+        self.limit = 1 << 40
+        self.tier_bytes = 0
+        self.allocated: list[weakref.ref[Tensor]] = []
+
+    @property
+    def in_use(self) -> int:
+        return self.tier_bytes + sum(tensor.nbytes for weak in self.allocated if (tensor := weak()) is not None)
+
+    def allocate(self, nbytes: int) -> Tensor:
+        if self.in_use + nbytes > self.limit:
+            raise torch.OutOfMemoryError(f"CUDA out of memory. Tried to allocate {nbytes} bytes.\nmore lines")
+        tensor = super().allocate(nbytes)
+        self.allocated.append(weakref.ref(tensor))
+        return tensor
+
+
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> SmallDevice:
+    small, make = SmallDevice(), EmbeddingStore._device_tier
+
+    def limited(store: EmbeddingStore, capacities: list[int]) -> Any:
+        nbytes = sum(size * slots for size, slots in zip(store.row_bytes, capacities, strict=True))
+        if store.torch_device == small.device and nbytes > small.limit:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate the tier.")
+        small.tier_bytes = nbytes
+        return make(store, capacities)
+
+    monkeypatch.setattr(EmbeddingStore, "_device_tier", limited)
+    return small
+
+
+def build(device: LateStreams | None, *changes: str) -> Runtime:
+    return assemble(load_config(None, {}, [*TINY, *changes]), None, device)
+
+
+def run(runtime: Runtime, during: Callable[[Snapshot], None] = lambda _: None) -> tuple[list[float], list[Event]]:
+    losses, events = [], []
+    for report in runtime.run():
+        if isinstance(report, Snapshot):
+            losses.append(report.loss)
+            during(report)
+        elif isinstance(report, Event):
+            events.append(report)
+    return losses, events
+
+
+def tables_of(runtime: Runtime) -> list[np.ndarray]:
+    return [runtime.store.export_table(table)[0] for table in range(len(runtime.store.space.tables))]
+
+
+def made_again(events: list[Event], folder: Path, *changes: str) -> Runtime:
+    """The same run, changes taken from the journal, times from nowhere."""
+    for event in events:
+        journal.append(folder, event)
+    again = build(LateStreams(seed=9), *changes)
+    again.control.scheduled = journal.commands(folder)
+    again.splitting.told = True
+    return again
+
+
+# Memory --------------------------------------------------------------------------------------------------------------
+
+
+def test_a_budget_that_does_not_fit_is_halved_before_the_run_and_the_user_is_told(device: SmallDevice) -> None:
+    device.limit = 1100
+    runtime = build(device)
+    assert runtime.knobs.hot_budget_bytes == 1000
+    assert runtime.store.device_bytes <= 1000
+    device.limit = 1 << 40
+    losses, events = run(runtime)
+    told = [event.text for event in events if event.kind == "warning"]
+    assert len(told) == 2
+    assert "hot_budget_bytes 4000" in told[0]
+    assert "hot_budget_bytes 2000" in told[1]
+    np.testing.assert_allclose(losses, run(build(None))[0], rtol=1e-12)
+
+
+@pytest.mark.parametrize("policy", ["device_only", "hybrid"])
+def test_a_policy_that_wants_no_less_stops_cleanly_before_the_run(device: SmallDevice, policy: str) -> None:
+    device.limit = -1
+    with pytest.raises(MemoryPlanError, match=f"policy {policy} must find device memory"):
+        build(device, f"knobs.policy={policy}")
+
+
+LARGER = ["data.table_rows=[3000, 2000, 9]", "data.synthetic.samples=8000", "knobs.hot_budget_bytes=200000"]
+
+
+@pytest.mark.parametrize("split", ["always", "never"])
+def test_a_step_that_runs_out_of_memory_is_made_with_half_the_budget(
+    device: SmallDevice, tmp_path: Path, split: str
+) -> None:
+    """From step 12 on there is memory for the hot rows alone, and staging slots are gone: hot rows must give theirs up.
+    No value changes, nothing is counted twice, and the run can be made again."""
+    settings = [*LARGER, f"run.split={split}"]
+    runtime = build(device, *settings)
+
+    def shrink(snapshot: Snapshot) -> None:
+        if snapshot.step == 12:
+            device.limit = device.tier_bytes + 1000
+            runtime.store.free_memory()
+
+    losses, events = run(runtime, shrink)
+    changes = [event for event in events if event.kind == "knobs"]
+    assert [event.details["changed"]["hot_budget_bytes"]["new"] for event in changes] == [100_000]
+    assert changes[0].step == 12
+    assert any("the hot budget is halved: CUDA out of memory" in event.text for event in events)
+    assert "more lines" not in str([event.text for event in events])
+    assert runtime.store.device_bytes <= 100_000
+    assert runtime.counters.steps == 40
+    plain = build(None, *LARGER)
+    np.testing.assert_allclose(losses, run(plain)[0], rtol=1e-12)
+    for mine, theirs in zip(tables_of(runtime), tables_of(plain), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-11)
+
+    again = made_again(events, tmp_path, *settings)
+    assert run(again)[0] == losses
+    assert all(np.array_equal(mine, theirs) for mine, theirs in zip(tables_of(again), tables_of(runtime), strict=True))
+
+
+def test_where_nothing_is_left_to_give_up_the_run_stops_with_the_rule(device: SmallDevice) -> None:
+    runtime = build(device)
+
+    def shrink(snapshot: Snapshot) -> None:
+        if snapshot.step == 12:  # slots are larger than all hot rows
+            runtime.store.free_memory()
+            device.limit = device.in_use
+
+    with pytest.raises(MemoryPlanError, match=r"must hold a step; lower run.batch_size"):
+        run(runtime, shrink)
+    assert runtime.phase == "failed"
+    tables_of(runtime)  # rows can still be read
+
+
+def test_memory_that_gives_out_in_an_update_stops_the_run(device: SmallDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = build(device)
+
+    def out(*_: Any) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    monkeypatch.setattr(runtime.store, "apply", out)
+    with pytest.raises(MemoryPlanError, match="must hold an update"):
+        run(runtime)
+
+
+# Splitting -----------------------------------------------------------------------------------------------------------
+
+
+def measuring(runtime: Runtime, split_is_quick: bool, monkeypatch: pytest.MonkeyPatch) -> Runtime:
+    """On a device it would measure; here the clock is told what each way costs."""
+    clock = {"seconds": 0.0}
+    step = runtime.step
+
+    def timed(work: Any) -> None:
+        clock["seconds"] += 1.0 if runtime.splitting.at(runtime.step_number) == split_is_quick else 2.0
+        step(work)
+
+    monkeypatch.setattr(runtime, "step", timed)
+    monkeypatch.setattr(type(runtime.recorder), "seconds", property(lambda _: clock["seconds"]))
+    runtime.splitting.measured = True
+    return runtime
+
+
+@pytest.mark.parametrize("quick", [True, False])
+def test_the_way_that_is_quicker_is_chosen_journaled_and_made_again(
+    quick: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = "run.steps=140"
+    runtime = measuring(build(LateStreams(seed=2), steps), quick, monkeypatch)
+    losses, events = run(runtime)
+    (choice,) = [event for event in events if event.kind == "split"]
+    fast, slow = (choice.details[f"{way}_seconds"] for way in (("split", "whole") if quick else ("whole", "split")))
+    assert (fast, slow) == (1.0, 2.0)
+    assert choice.details["split"] == runtime.splitting.chosen == quick
+    assert choice.step == 5 + BLOCK_STEPS * BLOCKS, "after the first full window and a trial"
+    assert ("run first" if quick else "run whole") in choice.text
+    monkeypatch.undo()
+
+    again = made_again(events, tmp_path, steps)
+    again.splitting.measured = True
+    replayed, told = run(again)
+    assert replayed == losses, "bit for bit: the same steps were split"
+    assert [event.details for event in told if event.kind == "split"] == [choice.details]
+
+
+def test_another_budget_asks_for_another_trial(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = measuring(build(LateStreams(seed=2), "run.steps=250"), True, monkeypatch)
+
+    def turn(snapshot: Snapshot) -> None:
+        if snapshot.step == 120:
+            runtime.mailbox.send(Command("change_knobs", {"hot_budget_bytes": 2000}))
+
+    _, events = run(runtime, turn)
+    assert [event.kind for event in events if event.kind in ("split", "knobs")] == ["split", "knobs", "split"]
