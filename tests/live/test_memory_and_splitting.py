@@ -130,14 +130,14 @@ LARGER = ["data.table_rows=[3000, 2000, 9]", "data.synthetic.samples=8000", "kno
 def test_a_step_that_runs_out_of_memory_is_made_with_half_the_budget(
     device: SmallDevice, tmp_path: Path, split: str
 ) -> None:
-    """From step 12 on there is memory for the hot rows alone, and staging slots are gone: hot rows must give theirs up.
+    """From step 12 on there is no memory for staging slots, and those there were are gone: hot rows must give theirs up.
     No value changes, nothing is counted twice, and the run can be made again."""
     settings = [*LARGER, f"run.split={split}"]
     runtime = build(device, *settings)
 
     def shrink(snapshot: Snapshot) -> None:
         if snapshot.step == 12:
-            device.limit = device.tier_bytes + 1000
+            device.limit = device.tier_bytes + runtime.store.working_bytes - runtime.store.ring.device_bytes + 1000
             runtime.store.free_memory()
 
     losses, events = run(runtime, shrink)
