@@ -159,6 +159,8 @@ class TrainingRun:
             "device_to_host_bytes": totals["device_to_host_bytes"],
             "migrated_rows": totals["migrated_rows"],
             "device_tier_bytes": runtime.store.device_bytes,
+            "device_staging_bytes": runtime.store.staging_bytes,
+            "device_peak_bytes": runtime.store.peak_bytes,
             "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             "seconds_by_stage": {name: round(value, 4) for name, value in runtime.times.seconds.items()},
         }

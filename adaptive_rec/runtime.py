@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -20,13 +19,13 @@ from adaptive_rec.data.source import Source
 from adaptive_rec.dense import DensePart
 from adaptive_rec.embedding.optimizer import schedule
 from adaptive_rec.embedding.store import EmbeddingStore, RowUpdate
-from adaptive_rec.errors import MemoryPlanError, TrainingError
+from adaptive_rec.errors import MemoryPlanError
 from adaptive_rec.evaluate import Evaluation, evaluate
 from adaptive_rec.knobs import Knobs
 from adaptive_rec.live.control import Control, check_policy
 from adaptive_rec.live.mailbox import Mailbox
 from adaptive_rec.live.publish import Publisher
-from adaptive_rec.live.snapshot import take_snapshot
+from adaptive_rec.live.snapshot import Reports
 from adaptive_rec.observe import Observer
 from adaptive_rec.pipeline import Pipeline
 from adaptive_rec.policy import BatchView, Policy, StepPlan, whole_or_split
@@ -64,6 +63,7 @@ class Runtime:
         self.times = StageTimes()
         self.counters = Counters()
         self.recorder = Recorder()
+        self.reports = Reports(self)
         self.position = Position(seed=config.run.seed)
         self.lookups_T = np.zeros(len(store.space.tables), dtype=np.int64)
         self.hot_lookups_T = np.zeros(len(store.space.tables), dtype=np.int64)
@@ -98,8 +98,10 @@ class Runtime:
                 if self.stop_requested:
                     break
             self.enter("finishing")
+            yield from self.reports.finish(wait=True)
             if self.counters.steps and self.step_number % self.knobs.report_every:
-                yield self.report()
+                self.reports.begin()
+                yield from self.reports.finish(wait=True)
         except BaseException:
             self.enter("failed")
             raise
@@ -133,19 +135,22 @@ class Runtime:
     def boundary(self) -> Iterator[Report]:
         """Between two steps: commands, a new placement, something to report."""
         self.publisher.pulse()
+        yield from self.reports.finish(wait=False)
         if outcome := self.splitting.after_step(self.step_number, self.recorder.seconds):
             yield self.control.split_chosen(outcome)
         yield from self.control.obey()
         if self.reclassifier.window.ends(self.step_number, self.knobs.reclassify_every):
             with self.times("reclassify"):
-                moved = self.reclassifier.end_window(self.step_number, self.knobs, self.totals())
+                moved = self.reclassifier.end_window(self.step_number, self.knobs, self.counts())
                 self.publisher.placement()
             if self.policy.tracks_popularity:
                 yield self.control.reclassified(moved)
                 if not self.reclassifier.window.first:
                     self.splitting.begin_trial(self.step_number)
         if self.step_number % self.knobs.report_every == 0:
-            yield self.report()
+            yield from self.reports.finish(wait=True)
+            self.reports.begin()
+            yield from self.reports.finish(wait=False)
         every = self.config.eval.every_steps
         if every and self.step_number % every == 0:
             with self.recorder.paused(), self.during("evaluating"):
@@ -246,24 +251,13 @@ class Runtime:
         self.last_evaluation = Evaluation(self.step_number, quality)
         return self.last_evaluation
 
-    def totals(self) -> dict[str, float]:
-        """All counters of the run."""
-        return {
-            **asdict(self.counters),
-            **asdict(self.store.traffic),
-            "loss_sum": float(self.store.fetch(self.dense.loss_sum)),
-        }
+    def counts(self) -> dict[str, float]:
+        """What the run has done, as far as the host knows."""
+        return {**asdict(self.counters), **asdict(self.store.traffic)}
 
-    def report(self) -> Snapshot:
-        """Publish where the run stands; a loss that is no number ends the run."""
-        snapshot = take_snapshot(self)
-        self.mailbox.publish(snapshot)
-        self.publisher.board()
-        if not math.isfinite(snapshot.loss):
-            raise TrainingError(
-                f"the loss must stay finite, got {snapshot.loss} by step {self.step_number}; lower the learning rates"
-            )
-        return snapshot
+    def totals(self) -> dict[str, float]:
+        """The same with the sum of all losses, which is waited for."""
+        return {**self.counts(), "loss_sum": float(self.store.fetch(self.dense.loss_sum))}
 
     def hurry(self) -> None:
         """Stop after the step and leave out what takes long: a signal came. May be called from a signal handler."""

@@ -116,8 +116,8 @@ class Recorder:
             self._paused_seconds = before + time.perf_counter() - start
 
     def snapshot(self, totals: Mapping[str, float], **state: Any) -> Snapshot:
-        """Ratios over what happened since the last snapshot; `state` is the rest of the snapshot's fields."""
-        now = {**totals, "seconds": self.seconds}
+        """Ratios over what happened since the last snapshot; `totals` hold the seconds too, `state` is the rest of its fields."""
+        now = dict(totals)
         gain = {key: value - self._last.get(key, 0) for key, value in now.items()}
         self._last = now
         return Snapshot(

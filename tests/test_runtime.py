@@ -53,6 +53,34 @@ def tables_of(runtime: Runtime) -> list[np.ndarray]:
     return [runtime.store.export_table(table)[0] for table in range(len(runtime.store.space.tables))]
 
 
+class Unhurried(LateStreams):
+    """Says of an event what is true, instead of bringing it about."""
+
+    def has_happened(self, event: Any) -> bool:
+        return bool(event.done)
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("report_every", [1, 3, 7])
+def test_a_loss_that_comes_late_is_that_of_its_step(seed: int, report_every: int) -> None:
+    """Nobody waits for a report's loss; all reports come, in order, with the numbers of the steps they are of."""
+    changes = (f"knobs.report_every={report_every}", "run.steps=45")
+    late = assemble(load_config(None, {}, [*TINY, *changes]), None, Unhurried(seed))
+    behind, mine = set(), []
+    for snapshot in stepping(late):
+        behind.add(late.step_number - snapshot.step)
+        mine.append(snapshot)
+    theirs = list(stepping(build(*changes)))
+    assert [snapshot.step for snapshot in mine] == [snapshot.step for snapshot in theirs]
+    np.testing.assert_allclose([s.loss for s in mine], [s.loss for s in theirs], rtol=1e-12)
+    for one, other in zip(mine, theirs, strict=True):
+        same = ("samples_trained", "lookups_hot", "row_updates", "steps")
+        assert [one.totals[name] for name in same] == [other.totals[name] for name in same]
+    if report_every > 1:
+        assert behind > {0}, "some came late"
+    assert max(behind) <= report_every
+
+
 @pytest.fixture(scope="module")
 def plain() -> tuple[list[float], list[np.ndarray]]:
     """Plain steps on the same stream."""

@@ -266,9 +266,12 @@ def summary_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, RenderableT
     stale = f", {count(s['stale_rows'])} of them stale at the end" if skips else ""
     of_all = f"{percent(ratio(s['hot_rows'], s['total_rows']))} of {count(s['total_rows'])}"
     yield "rows", f"{count(s['hot_rows'])} hot ({of_all}){stale}"
-    moved = f"{size(s['host_to_device_bytes'])} to the hot tier, {size(s['device_to_host_bytes'])} back"
+    where = "hot tier" if s["device"] == "cpu" else "device"
+    moved = f"{size(s['host_to_device_bytes'])} to the {where}, {size(s['device_to_host_bytes'])} back"
     yield "moved", f"{moved}, {count(s['migrated_rows'])} rows changed tier"
-    yield "memory", f"{size(s['peak_rss_bytes'])} peak, hot tier {size(s['device_tier_bytes'])}"
+    staging = f", staging {size(s['device_staging_bytes'])}" if s["device_staging_bytes"] else ""
+    on_device = f", device {size(s['device_peak_bytes'])} peak" if s["device_peak_bytes"] else ""
+    yield "memory", f"{size(s['peak_rss_bytes'])} peak, hot tier {size(s['device_tier_bytes'])}{staging}{on_device}"
     if s["malformed_rows"]:
         yield "malformed", f"{whole(s['malformed_rows'])} rows left out"
     yield "time", breakdown(s["seconds_by_stage"], s["seconds"])

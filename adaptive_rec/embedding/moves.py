@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,15 +15,30 @@ from torch import Tensor
 from adaptive_rec.embedding.packing import INT32, Layout, Part, send
 from adaptive_rec.embedding.ring import Slot, StagingRing
 from adaptive_rec.embedding.stager import RowCopier
+from adaptive_rec.embedding.store import EmbeddingStore, Fetched
 from adaptive_rec.embedding.streams import Event, Streams
-
-if TYPE_CHECKING:
-    from adaptive_rec.embedding.store import EmbeddingStore
 
 CHUNK_BYTES = 8 << 20
 
 _UNDER_WAY = 3
 """Chunks that may be on their way down."""
+
+
+class FetchedLate(Fetched):
+    """See `Fetched`. The copy on the device is kept as long as it is read."""
+
+    def __init__(self, streams: Streams, copy: Tensor, pinned: Tensor, event: Event) -> None:
+        super().__init__(pinned.numpy())
+        self._streams = streams
+        self._event = event
+        self._kept = copy, pinned
+
+    def is_here(self) -> bool:
+        return self._streams.has_happened(self._event)
+
+    def array(self) -> NDArray[Any]:
+        self._streams.host_waits(self._event)
+        return super().array()
 
 
 class SlotMoves:
@@ -106,12 +121,12 @@ class SlotMoves:
         self._streams.launch(lambda: monitor.forget(told.arrays[0]))
         told.slot.release(self._streams.compute_event())
 
-    def fetch(self, tensor: Tensor) -> NDArray[Any]:
-        """A tensor of the device in host memory, as everything launched so far leaves it."""
+    def fetch_later(self, tensor: Tensor) -> FetchedLate:
+        """A tensor of the device, as everything launched so far leaves it: a copy of it, as what comes next may change it."""
+        copy = torch.empty_like(tensor)
+        self._streams.launch(lambda: copy.copy_(tensor))
         pinned = self._streams.pinned(tensor.nbytes).view(tensor.dtype).view(tensor.shape)
-        self._streams.host_waits(self._streams.download(pinned, tensor))
-        found: NDArray[Any] = pinned.numpy()
-        return found
+        return FetchedLate(self._streams, copy, pinned, self._streams.download(pinned, copy))
 
     def _chunk_rows(self, pool: int) -> int:
         spec, store = self._store.space.pools[pool], self._store

@@ -26,7 +26,7 @@ from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.packing import Parcel, send
 from adaptive_rec.embedding.ring import StagingRing
 from adaptive_rec.embedding.stager import RowCopier, Stager
-from adaptive_rec.embedding.store import EmbeddingStore, RowUpdate
+from adaptive_rec.embedding.store import EmbeddingStore, Fetched, RowUpdate
 from adaptive_rec.embedding.streams import Streams
 from adaptive_rec.kernels import staging
 from adaptive_rec.micro_batch import MicroBatch
@@ -64,8 +64,11 @@ class StagedStore(EmbeddingStore):
         ]
 
     @property
-    def working_bytes(self) -> int:
-        """Device memory of the staging slots, beside the tier."""
+    def peak_bytes(self) -> int:
+        return self.streams.peak_bytes()
+
+    @property
+    def staging_bytes(self) -> int:
         return sum(ring.device_bytes for ring in (self.ring, self.notes, self._moves.ring))
 
     # Ahead of the step -----------------------------------------------------------------------------------------------
@@ -283,8 +286,8 @@ class StagedStore(EmbeddingStore):
     def launch(self, work: Any) -> None:
         self.streams.launch(work)
 
-    def fetch(self, tensor: Tensor) -> NDArray[Any]:
-        return self._moves.fetch(tensor)
+    def fetch_later(self, tensor: Tensor) -> Fetched:
+        return self._moves.fetch_later(tensor)
 
     def movement(self, pool: int, metric: Metric) -> NDArray[Any]:
         monitor, weights = self.device.monitors[pool], self.device.weights[pool]

@@ -57,6 +57,20 @@ class Traffic:
     migrated_rows: int = 0
 
 
+class Fetched:
+    """A tensor that comes from the device."""
+
+    def __init__(self, array: NDArray[Any]) -> None:
+        self._array = array
+
+    def is_here(self) -> bool:
+        return True
+
+    def array(self) -> NDArray[Any]:
+        """It, once it is here."""
+        return self._array
+
+
 class EmbeddingStore(ABC):
     """Gathers, updates and moves rows. Only the training thread calls it, except `stage`."""
 
@@ -96,6 +110,16 @@ class EmbeddingStore(ABC):
     def device_bytes(self) -> int:
         """Device memory the tier takes, free slots included."""
         return sum(size * slots for size, slots in zip(self.row_bytes, self.device.capacities, strict=True))
+
+    @property
+    def staging_bytes(self) -> int:
+        """Device memory for what is on its way, beside the tier."""
+        return 0
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most device memory in use at one time, the dense part's included; 0 on the CPU."""
+        return 0
 
     def _device_tier(self, capacities: list[int]) -> DeviceTier:
         return DeviceTier(self.space, self.rule, self.dtype, self.torch_device, capacities, self.monitored)
@@ -144,8 +168,11 @@ class EmbeddingStore(ABC):
 
     def fetch(self, tensor: Tensor) -> NDArray[Any]:
         """A tensor of the device, as it stands after everything launched so far."""
-        found: NDArray[Any] = tensor.numpy()
-        return found
+        return self.fetch_later(tensor).array()
+
+    def fetch_later(self, tensor: Tensor) -> Fetched:
+        """The same, not waited for: what is launched from now on does not change what comes."""
+        return Fetched(tensor.numpy().copy())
 
     def movement(self, pool: int, metric: Metric) -> NDArray[Any]:
         """How far the row of each slot moved, by the monitor of a pool."""

@@ -43,6 +43,9 @@ class Streams(Protocol):
     def allocate(self, nbytes: int) -> Tensor:
         """Device memory (uint8). It may be dropped once its copies have happened, whatever computation still uses it."""
 
+    def peak_bytes(self) -> int:
+        """The most device memory that this process had in use at one time; 0 where nobody counts."""
+
     def launch(self, work: Callable[[], object]) -> None:
         """Queue computation. The work itself may call `launch` and `capture` and nothing else of this class."""
 
@@ -60,6 +63,9 @@ class Streams(Protocol):
 
     def host_waits(self, event: Event) -> None:
         """Return when the event has happened."""
+
+    def has_happened(self, event: Event) -> bool:
+        """Whether `host_waits` would return at once."""
 
     def capture(self, work: Callable[[], object]) -> Callable[[], object]:
         """Record computation; returns what runs it again, to be given to `launch`.
@@ -100,6 +106,9 @@ class CudaStreams:
         memory.record_stream(self._compute)
         return memory
 
+    def peak_bytes(self) -> int:
+        return torch.cuda.max_memory_allocated(self.device)
+
     def launch(self, work: Callable[[], object]) -> None:
         work()  # kernels are asynchronous of themselves
 
@@ -124,6 +133,9 @@ class CudaStreams:
 
     def host_waits(self, event: Event) -> None:
         event.synchronize()
+
+    def has_happened(self, event: Event) -> bool:
+        return bool(event.query())
 
     def capture(self, work: Callable[[], object]) -> Callable[[], object]:
         if not self._graphs:
@@ -189,6 +201,9 @@ class LateStreams:
 
     pinned = allocate
 
+    def peak_bytes(self) -> int:
+        return 0
+
     def launch(self, work: Callable[[], object]) -> None:
         with self._lock:
             if self._running:  # part of the work that calls it
@@ -217,6 +232,10 @@ class LateStreams:
         with self._call():
             while not event.done:
                 self._run_one()
+
+    def has_happened(self, event: Event) -> bool:
+        self.host_waits(event)  # who asks is told yes, so that a run's reports come at their steps
+        return True
 
     def capture(self, work: Callable[[], object]) -> Callable[[], object]:
         self.launch(work)  # as a real recording does

@@ -10,7 +10,7 @@ import torch
 
 from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
 from adaptive_rec.classify import ClassifiedBatch
-from adaptive_rec.embedding.in_flight import Flight
+from adaptive_rec.embedding.in_flight import Flight, InFlight
 from adaptive_rec.embedding.optimizer import RULES, RowRule
 from adaptive_rec.embedding.ring import Slot
 from adaptive_rec.embedding.staged import StagedStore
@@ -117,5 +117,30 @@ def test_a_batch_dropped_by_the_step_may_be_looked_at_by_the_worker(seed: int, m
     assert answers == [None]
     train(store, first)
     train(store, second)
+    assert_trained(store, before, batches)
+    store.close()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_batch_staged_while_memory_is_given_back_takes_no_rows_from_what_is_dropped(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It comes after the batches to be dropped were looked up, so it is none of them; one it takes rows from is."""
+    store = make_store(seed, [])
+    before = store.export_table(0)[0]
+    batches = [[0, 1, 2], [0, 1, 1]]
+    works = [staged(store, batches[0])]
+    ahead = InFlight.ahead
+
+    def ahead_then_another(flights: InFlight) -> list[Flight]:
+        found = ahead(flights)
+        works.append(staged(store, batches[1]))
+        return found
+
+    monkeypatch.setattr(InFlight, "ahead", ahead_then_another)
+    store.free_memory()
+    monkeypatch.undo()
+    for work in works:
+        train(store, work)
     assert_trained(store, before, batches)
     store.close()

@@ -123,7 +123,7 @@ class Memory:
 
     peak_bytes: int
     device_bytes: int
-    working_bytes: int
+    staging_bytes: int
     tensors: int
     """That tier and slots consist of. For each the allocator may set 1 MiB more aside than was asked for."""
 
@@ -150,7 +150,7 @@ def measure(budget: int) -> Memory:
     store = runtime.store
     assert isinstance(store, StagedStore)
     tensors = 2 * len(store.space.pools) + sum(ring.slots for ring in rings_of(store))
-    return Memory(torch.cuda.max_memory_allocated() - before, store.device_bytes, store.working_bytes, tensors)
+    return Memory(torch.cuda.max_memory_allocated() - before, store.device_bytes, store.staging_bytes, tensors)
 
 
 @pytest.fixture(scope="module")
@@ -162,17 +162,17 @@ def without_budget() -> Memory:
 
 def test_without_a_budget_the_tier_takes_nothing(without_budget: Memory) -> None:
     assert without_budget.device_bytes == 0
-    assert 0 < without_budget.working_bytes < without_budget.peak_bytes
+    assert 0 < without_budget.staging_bytes < without_budget.peak_bytes
 
 
 @pytest.mark.parametrize("percent", [1, 100])
 def test_a_run_takes_the_tier_the_slots_and_what_the_dense_part_takes(percent: int, without_budget: Memory) -> None:
-    rest = without_budget.peak_bytes - without_budget.working_bytes
+    rest = without_budget.peak_bytes - without_budget.staging_bytes
     budget = budget_bytes(percent)
     found = measure(budget)
     assert 0.95 * budget < found.device_bytes <= budget
     assert found.peak_bytes > found.device_bytes
-    assert found.peak_bytes <= found.device_bytes + found.working_bytes + rest + found.tensors * MIB, (found, rest)
+    assert found.peak_bytes <= found.device_bytes + found.staging_bytes + rest + found.tensors * MIB, (found, rest)
 
 
 def test_memory_does_not_grow_with_the_steps() -> None:
@@ -184,7 +184,7 @@ def test_memory_does_not_grow_with_the_steps() -> None:
     for snapshot in snapshots(runtime):
         if snapshot.step in (200, 600):
             peaks[snapshot.step] = torch.cuda.max_memory_allocated()
-            held[snapshot.step] = torch.cuda.memory_allocated() - store.working_bytes
+            held[snapshot.step] = torch.cuda.memory_allocated() - store.staging_bytes
             torch.cuda.reset_peak_memory_stats()
     # Threads that are slow for once may have one slot more taken, of any kind.
     one_slot = max(2 * ring.device_bytes // max(ring.slots, 1) for ring in rings_of(store))

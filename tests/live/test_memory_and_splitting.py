@@ -137,7 +137,7 @@ def test_a_step_that_runs_out_of_memory_is_made_with_half_the_budget(
 
     def shrink(snapshot: Snapshot) -> None:
         if snapshot.step == 12:
-            device.limit = device.tier_bytes + runtime.store.working_bytes - runtime.store.ring.device_bytes + 1000
+            device.limit = device.tier_bytes + runtime.store.staging_bytes - runtime.store.ring.device_bytes + 1000
             runtime.store.free_memory()
 
     losses, events = run(runtime, shrink)
