@@ -39,7 +39,9 @@ class Forward:
     """Rows of one pool that come from an earlier batch's slot."""
 
     pool: int
+    flight: Flight
     origin: Staged
+    """What was staged of that flight when this one was."""
     from_C: Part
     to_C: Part
 
@@ -92,6 +94,15 @@ class Flight:
     lock: threading.Lock = field(default_factory=threading.Lock)
     """Held while it is staged (again)."""
 
+    def is_staged(self, placement_version: int) -> bool:
+        """Whether what was staged can be used: neither rows nor earlier flights were staged otherwise since."""
+        staged = self.staged
+        return (
+            staged is not None
+            and staged.placement_version == placement_version
+            and all(forward.flight.staged is forward.origin for forward in staged.forwards)
+        )
+
 
 class InFlight:
     """All flights, in the order of their steps."""
@@ -139,9 +150,10 @@ class InFlight:
         with self._lock:
             held = []
             for other in self._flights[: self._flights.index(flight)]:
-                if other.staged is None or other.staged.placement_version != flight.work.placement_version:
+                staged = other.staged
+                if staged is None or not other.is_staged(flight.work.placement_version):
                     return None
-                held.append((other, other.staged))
+                held.append((other, staged))
             for _, staged in held:
                 staged.slot.hold()
         return held

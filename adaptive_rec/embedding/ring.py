@@ -23,8 +23,10 @@ class StagingRing:
     No lock is held while the streams are called: they may hold one of their own while they run what calls back.
     """
 
-    def __init__(self, streams: Streams) -> None:
+    def __init__(self, streams: Streams, urgent: bool = False) -> None:
         self.streams = streams
+        self.urgent = urgent
+        """Whether what goes up must not queue behind the rows of later batches."""
         self._lock = threading.Lock()
         self._slots: list[Slot] = []
         self._free: deque[Slot] = deque()
@@ -119,7 +121,9 @@ class Slot:
         """Copy these bytes up, after all that former users have asked to wait for."""
         with self._upload_lock:
             self._wait_for_users()
-            self._last_upload = self._streams.upload(self.device[start:stop], self.pinned[start:stop], None)
+            self._last_upload = self._streams.upload(
+                self.device[start:stop], self.pinned[start:stop], None, self._ring.urgent
+            )
             return self._last_upload
 
     def download(self, start: int, stop: int) -> Event:
@@ -156,7 +160,9 @@ class Slot:
         with self._ring._lock:
             released, self._released = self._released, []
         for event in released:
-            self._streams.upload(self.device[:0], self.pinned[:0], event)  # an empty copy: only its wait counts
+            self._streams.upload(
+                self.device[:0], self.pinned[:0], event, self._ring.urgent
+            )  # empty: only its wait counts
 
 
 _GRAIN = 256

@@ -50,10 +50,12 @@ class StagedStore(EmbeddingStore):
         self.streams = streams
         super().__init__(space, rule, seed, dtype, streams.device, budget_bytes, monitored)
         self.ring = StagingRing(streams)
-        self.notes = StagingRing(streams)
+        self.notes = StagingRing(streams, urgent=True)
         """Slots for the small things that a step tells the device."""
         self._copier = RowCopier(max(1, min(8, len(os.sched_getaffinity(0)) // 4)))
         self._stager = Stager(space, self.host, dtype, self.ring, self._copier)
+        self._aside = Stager(space, self.host, dtype, StagingRing(streams), self._copier)
+        """For batches that are not trained, which may be larger: their slots are their own."""
         self._moves = SlotMoves(self, streams, self._copier)
         self._in_flight = InFlight()
         self._homing = Homing(streams, self.host, self._copier, self._in_flight)
@@ -69,7 +71,7 @@ class StagedStore(EmbeddingStore):
 
     @property
     def staging_bytes(self) -> int:
-        return sum(ring.device_bytes for ring in (self.ring, self.notes, self._moves.ring))
+        return sum(ring.device_bytes for ring in (self.ring, self.notes, self._aside.ring, self._moves.ring))
 
     # Ahead of the step -----------------------------------------------------------------------------------------------
 
@@ -79,13 +81,10 @@ class StagedStore(EmbeddingStore):
         with suppress(torch.OutOfMemoryError):  # the step tries again, where something can be done about it
             for other in self._in_flight.before(flight):
                 with other.lock:
-                    if not other.taken and not self._is_staged(other):
+                    if not other.taken and not other.is_staged(self.placement.version):
                         self._stage(other)  # rows have moved since
             with flight.lock:
                 self._stage(flight)
-
-    def _is_staged(self, flight: Flight) -> bool:
-        return flight.staged is not None and flight.staged.placement_version == self.placement.version
 
     def _stage(self, flight: Flight) -> None:
         """Stage a flight whose lock is held. It stays unstaged where the placement changes meanwhile."""
@@ -120,7 +119,7 @@ class StagedStore(EmbeddingStore):
         with flight.lock:
             flight.taken = True
             with suppress(torch.OutOfMemoryError):  # comes again when the step wants it
-                if not self._is_staged(flight):
+                if not flight.is_staged(self.placement.version):
                     self._stage(flight)
 
     def _staged(self, work: ClassifiedBatch) -> Staged:
@@ -129,7 +128,7 @@ class StagedStore(EmbeddingStore):
             self.settle()
             self.classify(work)
             work.staged = Flight(work, taken=True)
-            work.staged.staged = self._stager.stage(work, [])
+            work.staged.staged = self._aside.stage(work, [])
         flight: Flight = work.staged
         if flight.staged is None:
             self._stage(flight)

@@ -67,7 +67,7 @@ class Stager:
         self._space = space
         self._host = host
         self._dtype = dtype
-        self._ring = ring
+        self.ring = ring
         self._copier = copier
 
     def stage(self, work: ClassifiedBatch, earlier: list[tuple[Flight, Staged]]) -> Staged:
@@ -90,14 +90,14 @@ class Stager:
             state_CK = layout.add(self._dtype, len(rows_C), self._host.state[pool].shape[1])
             pools.append(PoolParts(rows_C, pieces[pool][0], pieces[pool][1], weights_CD, state_CK))
         staged = Staged(
-            work.placement_version, self._ring.take(layout.nbytes), offsets, inverse_N, bag_N, source_U, dense_BX,
+            work.placement_version, self.ring.take(layout.nbytes), offsets, inverse_N, bag_N, source_U, dense_BX,
             labels_B, pools, source_of_U, rows_start=rows_start, stop=layout.nbytes,
         )  # fmt: skip
         self._fill_indices(staged, work, ints)
         staged.indices_here = staged.slot.upload(0, indices_stop)
-        for (pool, origin, from_C, to_C), parts in zip(origins, forward_parts, strict=True):
+        for (pool, (flight, origin), from_C, to_C), parts in zip(origins, forward_parts, strict=True):
             origin.slot.hold()
-            staged.forwards.append(Forward(pool, origin, *parts))
+            staged.forwards.append(Forward(pool, flight, origin, *parts))
             parts[0].pinned(staged.slot)[:] = from_C
             parts[1].pinned(staged.slot)[:] = to_C
         if any(len(rows_C) for rows_C in host_rows):
@@ -119,16 +119,16 @@ class Stager:
 
     def _find_origins(
         self, work: ClassifiedBatch, earlier: list[tuple[Flight, Staged]], host_rows: list[NDArray[np.int64]]
-    ) -> list[tuple[int, Staged, NDArray[np.int32], NDArray[np.int64]]]:
+    ) -> list[tuple[int, tuple[Flight, Staged], NDArray[np.int32], NDArray[np.int64]]]:
         """(pool, earlier batch, places of the rows there, places here) for each pair that shares rows."""
         found = []
         for pool, rows_C in enumerate(host_rows):
             first = self._space.pools[pool].first_row
             origin_C, place_C = find_origins(earlier, rows_C + first)
-            for number, (_, staged) in enumerate(earlier):
+            for number, origin in enumerate(earlier):
                 here = np.flatnonzero(origin_C == number)
                 if len(here):
-                    found.append((pool, staged, place_C[here], here))
+                    found.append((pool, origin, place_C[here], here))
         return found
 
     def _fill_indices(self, staged: Staged, work: ClassifiedBatch, ints: list[NDArray[Any]]) -> None:

@@ -1,4 +1,4 @@
-"""Computation and copies of a device run side by side, in three queues: computation, copies up, copies down.
+"""Computation and copies of a device run side by side, in four queues: computation, copies up, urgent ones, copies down.
 
 A queue keeps its own order; between queues there is only the order that events make. `CudaStreams` is the real thing.
 `LateStreams` is host memory on which everything, computation too, is as late or as early as the events permit, drawn from
@@ -49,8 +49,11 @@ class Streams(Protocol):
     def launch(self, work: Callable[[], object]) -> None:
         """Queue computation. The work itself may call `launch` and `capture` and nothing else of this class."""
 
-    def upload(self, to_device: Tensor, from_host: Tensor, after: Event | None) -> Event:
-        """Queue a copy up, after `after` if given. The host's side must stay untouched until the copy's event."""
+    def upload(self, to_device: Tensor, from_host: Tensor, after: Event | None, urgent: bool = False) -> Event:
+        """Queue a copy up, after `after` if given. The host's side must stay untouched until the copy's event.
+
+        Urgent copies have a queue of their own: what a step tells the device must not wait for rows of later batches.
+        """
 
     def download(self, to_host: Tensor, from_device: Tensor) -> Event:
         """Queue a copy down, after the computation queued so far."""
@@ -89,6 +92,7 @@ class CudaStreams:
         self.device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
         self._compute = torch.cuda.current_stream(self.device)
         self._up = torch.cuda.Stream(self.device)
+        self._urgent = torch.cuda.Stream(self.device)
         self._down = torch.cuda.Stream(self.device)
         self._recording = torch.cuda.Stream(self.device)
         self._pool: Any = torch.cuda.graph_pool_handle()
@@ -112,12 +116,13 @@ class CudaStreams:
     def launch(self, work: Callable[[], object]) -> None:
         work()  # kernels are asynchronous of themselves
 
-    def upload(self, to_device: Tensor, from_host: Tensor, after: Event | None) -> Event:
-        with torch.cuda.stream(self._up):
+    def upload(self, to_device: Tensor, from_host: Tensor, after: Event | None, urgent: bool = False) -> Event:
+        stream = self._urgent if urgent else self._up
+        with torch.cuda.stream(stream):
             if after is not None:
-                self._up.wait_event(after)
+                stream.wait_event(after)
             to_device.copy_(from_host, non_blocking=True)
-            return self._record(self._up)
+            return self._record(stream)
 
     def download(self, to_host: Tensor, from_device: Tensor) -> Event:
         self._down.wait_event(self.compute_event())
@@ -190,7 +195,7 @@ class LateStreams:
             kernels = host
         self.kernels, self.device = kernels, torch.device("cpu")
         self._dice = random.Random(seed)
-        self._queues: dict[str, deque[_Item]] = {name: deque() for name in ("compute", "up", "down")}
+        self._queues: dict[str, deque[_Item]] = {name: deque() for name in ("compute", "up", "urgent", "down")}
         self._change_mood()
         self._lock = threading.RLock()
         self._running = False
@@ -212,9 +217,9 @@ class LateStreams:
             with self._call():
                 self._queues["compute"].append(_Item(work, with_grad=torch.is_grad_enabled()))
 
-    def upload(self, to_device: Tensor, from_host: Tensor, after: Event | None) -> Event:
+    def upload(self, to_device: Tensor, from_host: Tensor, after: Event | None, urgent: bool = False) -> Event:
         with self._call():
-            return self._copy("up", to_device, from_host, after)
+            return self._copy("urgent" if urgent else "up", to_device, from_host, after)
 
     def download(self, to_host: Tensor, from_device: Tensor) -> Event:
         with self._call():

@@ -14,7 +14,8 @@ from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding.direct import DirectStore
 from adaptive_rec.embedding.homing import Homing
-from adaptive_rec.embedding.in_flight import Staged
+from adaptive_rec.embedding.in_flight import Flight, Staged
+from adaptive_rec.embedding.moves import SlotMoves
 from adaptive_rec.embedding.optimizer import RULES, RowRule
 from adaptive_rec.embedding.packing import Parcel
 from adaptive_rec.embedding.ring import Slot, StagingRing
@@ -222,12 +223,17 @@ def let_go_of_slots_that_rows_come_from(patch: pytest.MonkeyPatch) -> None:
 
 
 def keep_what_a_migration_overtook(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(StagedStore, "_is_staged", lambda store, flight: flight.staged is not None)
+    patch.setattr(Flight, "is_staged", lambda flight, version: flight.staged is not None)
 
 
 def land_rows_before_they_came_down(patch: pytest.MonkeyPatch) -> None:
     land = Homing._land
     patch.setattr(Homing, "_land", lambda homing, flight, staged, event: land(homing, flight, staged, DONE))
+
+
+def read_slots_before_they_came_down(patch: pytest.MonkeyPatch) -> None:
+    land = SlotMoves._land
+    patch.setattr(SlotMoves, "_land", lambda moves, coming, *into: land(moves, (*coming[:-1], DONE), *into))
 
 
 def move_rows_before_they_are_home(patch: pytest.MonkeyPatch) -> None:
@@ -267,6 +273,7 @@ MISTAKES: list[Callable[[pytest.MonkeyPatch], None]] = [
     let_go_of_slots_that_rows_come_from,
     keep_what_a_migration_overtook,
     land_rows_before_they_came_down,
+    read_slots_before_they_came_down,
     move_rows_before_they_are_home,
     skip_batches_without_passing_rows_on,
     end_flights_before_their_rows_are_home,
