@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 
 import torch
@@ -16,7 +17,8 @@ from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.staged import StagedStore
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.embedding.streams import CudaStreams, Streams
-from adaptive_rec.errors import ConfigError, MemoryPlanError, did_you_mean
+from adaptive_rec.errors import ConfigError, MemoryPlanError, did_you_mean, first_line
+from adaptive_rec.live.control import shown
 from adaptive_rec.models.dlrm import DLRM
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy import Policy, load_policy
@@ -32,8 +34,24 @@ def assemble(
     source = source or open_source(config)
     if streams is None and (device := choose_device(config)).type == "cuda":
         streams = CudaStreams(device, config.run.cuda_graphs)
+    notices: list[str] = []
+    while True:
+        try:
+            runtime = _join(config, source, streams, policy)
+            runtime.notices = notices
+            return runtime
+        except torch.OutOfMemoryError as error:
+            # What was made so far goes with the error, and with half the budget it may fit.
+            config, notice = _with_half_the_budget(config, policy, source, first_line(error))
+            notices.append(notice)
+        gc.collect()  # stores have parts that know them
+        if streams is not None:
+            streams.trim()
+
+
+def _join(config: Config, source: Source, streams: Streams | None, policy: Policy) -> Runtime:
     space = RowSpace.of(source.tables, source.features)
-    config, store, notices = build_store_within_memory(config, space, policy, streams)
+    store = build_store(config, space, policy, streams)
     model = DLRM(
         space,
         source.dense_features,
@@ -45,9 +63,24 @@ def assemble(
     optimizer = build_dense_optimizer(config, model)
     parts = (model, optimizer, config.run.precision, store.dtype, store.torch_device, space, source.dense_features)
     dense = DensePart(*parts) if streams is None else ReplayedDense(*parts, streams, config.run.batch_size)
-    runtime = Runtime(config, source, policy, store, dense)
-    runtime.notices = notices
-    return runtime
+    return Runtime(config, source, policy, store, dense)
+
+
+def _with_half_the_budget(config: Config, policy: Policy, source: Source, reason: str) -> tuple[Config, str]:
+    """The configuration for a device with too little memory for this one, and what is to be said about it.
+
+    Raises MemoryPlanError where the policy wants no less then.
+    """
+    wanted = config.knobs.hot_budget_bytes
+    knobs = config.knobs.changed({"hot_budget_bytes": wanted // 2})
+    everything = sum(table.rows * table.dim for table in source.tables) << 6
+    if policy.budget_bytes(knobs, everything) >= policy.budget_bytes(config.knobs, everything):
+        raise MemoryPlanError(f"the device's memory must hold what policy {knobs.policy} wants there: {reason}")
+    half, notice = (
+        shown("_bytes", wanted // 2),
+        f"hot_budget_bytes {shown('_bytes', wanted)} does not fit on the device",
+    )
+    return config.model_copy(update={"knobs": knobs}), f"{notice}, it is {half} instead: {reason}"
 
 
 def choose_device(config: Config) -> torch.device:
@@ -55,29 +88,6 @@ def choose_device(config: Config) -> torch.device:
     if wanted == "cuda" and not torch.cuda.is_available():
         raise ConfigError("run.device cuda needs a CUDA device that torch can use, found none; use cpu or auto")
     return torch.device("cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu")
-
-
-def build_store_within_memory(
-    config: Config, space: RowSpace, policy: Policy, streams: Streams | None
-) -> tuple[Config, EmbeddingStore, list[str]]:
-    """The store; where the device's memory is too small for the hot budget, with half of it, and so on.
-
-    Returns the configuration with the budget that holds, and what is to be said about it. Raises MemoryPlanError where the
-    policy wants no less.
-    """
-    notices: list[str] = []
-    while True:
-        try:
-            return config, build_store(config, space, policy, streams), notices
-        except torch.OutOfMemoryError as error:
-            wanted, everything = config.knobs.hot_budget_bytes, space.rows << 20
-            smaller = config.knobs.changed({"hot_budget_bytes": wanted // 2})
-            if policy.budget_bytes(smaller, everything) >= policy.budget_bytes(config.knobs, everything):
-                raise MemoryPlanError(
-                    f"policy {smaller.policy} must find device memory for its hot rows, and does not: {error}"
-                ) from error
-            notices.append(f"the device's memory is too small for hot_budget_bytes {wanted}, it is halved: {error}")
-            config = config.model_copy(update={"knobs": smaller})
 
 
 def build_store(config: Config, space: RowSpace, policy: Policy, streams: Streams | None) -> EmbeddingStore:

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import signal
 import sys
 
 from adaptive_rec import __version__
 from adaptive_rec.commands import control, knobs, placement, runs, status, train
 from adaptive_rec.commands.parser import Parser
-from adaptive_rec.errors import AdaptiveRecError, MemoryPlanError, UsageError, did_you_mean
+from adaptive_rec.errors import (
+    AdaptiveRecError,
+    MemoryPlanError,
+    UsageError,
+    did_you_mean,
+    first_line,
+    is_out_of_memory,
+)
 
 EPILOG = f"""\
 {train.EXAMPLES}
@@ -42,22 +48,13 @@ def main(argv: list[str] | None = None) -> int:
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        print(OUT_OF_MEMORY.format((str(error) or "an allocation failed").splitlines()[0]), file=sys.stderr)
+        print(OUT_OF_MEMORY.format(first_line(error)), file=sys.stderr)
         return MemoryPlanError.exit_code
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-
-
-def is_out_of_memory(error: Exception) -> bool:
-    """Whether Python, torch on the host, or CUDA failed to get memory."""
-    return (
-        isinstance(error, MemoryError)
-        or "OutOfMemory" in type(error).__name__
-        or re.search("allocate memory|out of memory", str(error)) is not None
-    )
 
 
 def parse(argv: list[str]) -> argparse.Namespace:

@@ -13,6 +13,7 @@ AdaptiveRecError
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 
@@ -48,6 +49,20 @@ class MemoryPlanError(AdaptiveRecError):
 
 class CheckpointError(AdaptiveRecError):
     exit_code = 5
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether Python, torch on the host, CUDA or one of its libraries failed to get memory."""
+    return (
+        isinstance(error, MemoryError)
+        or "OutOfMemory" in type(error).__name__
+        or re.search("allocate memory|out of memory|ALLOC_FAILED", str(error)) is not None
+    )
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, in one line."""
+    return (str(error) or type(error).__name__).splitlines()[0]
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

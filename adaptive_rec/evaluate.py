@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from adaptive_rec.batch import Batch
 from adaptive_rec.classify import ClassifiedBatch
@@ -27,19 +28,26 @@ def evaluate(
     """Score held-out batches. None where it was given up on the way."""
     traffic = replace(store.traffic)
     labels, logits = [], []
-    for batch in batches:
-        if given_up():
-            break
-        work = ClassifiedBatch(batch, store.space)
-        store.classify(work)
-        micro = dense.evaluation_inputs(batch.size)
-        store.gather(work, np.arange(batch.size), np.ones(batch.size), micro)
-        labels.append(batch.labels_B)
-        logits.append(store.fetch(dense.logits(micro.dense_SX, micro.pooled))[: batch.size])
-        store.release(work)
-    store.traffic = traffic  # the counters speak of training
-    if given_up():
-        return None
+    try:
+        for batch in batches:
+            if given_up():
+                return None
+            labels.append(batch.labels_B)
+            logits.append(_logits(batch, store, dense))
+    finally:
+        store.traffic = traffic  # the counters speak of training
     if not labels:
         raise DataError("the held-out range must hold at least one sample, got 0; widen data.test_range")
     return quality(np.concatenate(labels), np.concatenate(logits))
+
+
+def _logits(batch: Batch, store: EmbeddingStore, dense: DensePart) -> NDArray[np.floating]:
+    work = ClassifiedBatch(batch, store.space)
+    store.classify(work)
+    try:
+        micro = dense.evaluation_inputs(batch.size)
+        store.gather(work, np.arange(batch.size), np.ones(batch.size), micro)
+        logits: NDArray[np.floating] = store.fetch(dense.logits(micro.dense_SX, micro.pooled))
+    finally:
+        store.release(work)
+    return logits

@@ -111,9 +111,9 @@ class Observer:
     def movement_view(self, knobs: Knobs, skipped_ratio: float) -> MovementView:
         device = self.store.device
         movement, touches = [], []
-        for pool, monitor in enumerate(device.monitors):
+        for pool in range(len(device.monitors)):
             movement.append(self.store.movement(pool, knobs.stale_metric).astype(np.float64))
-            touches.append(self.store.fetch(monitor.touches_H).astype(np.int64))
+            touches.append(self.store.touches(pool).astype(np.int64))
         touches_H = np.concatenate(touches)
         known_H = touches_H >= knobs.min_probe_touches
         movement_H = np.where(known_H, np.concatenate(movement), np.inf)

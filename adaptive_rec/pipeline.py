@@ -36,8 +36,6 @@ class Pipeline:
 
     def __iter__(self) -> Iterator[ClassifiedBatch]:
         while (work := self._next()) is not None:
-            with self._times("classify"):
-                self._store.take(work)
             yield work
 
     def _next(self) -> ClassifiedBatch | None:

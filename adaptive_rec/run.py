@@ -34,6 +34,7 @@ class TrainingRun:
         self.out = out
         found = checkpoint.newest(out / "checkpoints") if resume else None
         self.runtime = assemble(config)
+        self.config = self.runtime.config  # its hot budget is smaller where the device is
         if found:
             checkpoint.load(self.runtime, found)
         self.started_at_step = self.runtime.step_number

@@ -17,9 +17,10 @@ from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config import Config
 from adaptive_rec.data.source import Source
 from adaptive_rec.dense import DensePart
+from adaptive_rec.embedding.device_step import TOO_SMALL
 from adaptive_rec.embedding.optimizer import schedule
 from adaptive_rec.embedding.store import EmbeddingStore, RowUpdate
-from adaptive_rec.errors import MemoryPlanError
+from adaptive_rec.errors import MemoryPlanError, first_line, is_out_of_memory
 from adaptive_rec.evaluate import Evaluation, evaluate
 from adaptive_rec.knobs import Knobs
 from adaptive_rec.live.control import Control, check_policy
@@ -112,6 +113,8 @@ class Runtime:
 
     def step(self, work: ClassifiedBatch) -> None:
         """One mini-batch: plan, gather and execute, update, observe. Loading and classifying came before."""
+        with self.times("classify"):
+            self.store.take(work)
         probe = not self.policy.exact and self.random("probe").random() < self.knobs.probe_ratio
         with self.times("plan"):
             plan = self.plan(work, probe)
@@ -124,18 +127,23 @@ class Runtime:
 
     def step_within_memory(self, work: ClassifiedBatch) -> Iterator[Report]:
         """A step. Where the device's memory is too small for it, the hot budget is made smaller first."""
+        yield from self.control.before_step()
         while True:
             try:
                 return self.step(work)
-            except torch.OutOfMemoryError as error:  # before anything was updated
-                reason = str(error).splitlines()[0]
+            except RuntimeError as error:  # before anything was updated
+                on_device = self.device.type != "cpu" and is_out_of_memory(error)
+                if not (on_device or isinstance(error, torch.OutOfMemoryError)):
+                    raise
+                reason = first_line(error)
             yield from self.control.give_up_memory(reason)
-            self.store.take(work)
 
     def boundary(self) -> Iterator[Report]:
         """Between two steps: commands, a new placement, something to report."""
         self.publisher.pulse()
         yield from self.reports.finish(wait=False)
+        for text in self.store.complaints():
+            yield Event(self.step_number, "warning", text)
         if outcome := self.splitting.after_step(self.step_number, self.recorder.seconds):
             yield self.control.split_chosen(outcome)
         yield from self.control.obey()
@@ -191,11 +199,13 @@ class Runtime:
         factor = schedule(self.config.optimizer, self.step_number)
         lr = self.config.optimizer.embedding_lr * factor
         gradients, number = self.dense.gradients(), self.step_number + 1
+        self.store.apply(work, RowUpdate(gradients, position_B, plan.frozen_U, lr, number, measure=probe))
         try:
-            self.store.apply(work, RowUpdate(gradients, position_B, plan.frozen_U, lr, number, measure=probe))
             self.dense.step(factor)
-        except torch.OutOfMemoryError as error:
-            raise MemoryPlanError(f"the device's memory must hold an update; lower run.batch_size: {error}") from error
+        except RuntimeError as error:  # rows are updated by now: the step cannot be made again
+            if not is_out_of_memory(error):
+                raise
+            raise MemoryPlanError(f"{TOO_SMALL}: {first_line(error)}") from error
 
     def observe(self, work: ClassifiedBatch, probe: bool) -> None:
         if self.policy.tracks_popularity:
@@ -245,7 +255,11 @@ class Runtime:
     def evaluate(self) -> Evaluation | None:
         """Score the model as it stands on the held-out range. None where a signal left no time for it."""
         held_out = self.source.test_batches(self.config.eval.batch_size, self.config.eval.max_samples)
-        quality = evaluate(held_out, self.store, self.dense, lambda: self.hurried)
+        try:
+            quality = evaluate(held_out, self.store, self.dense, lambda: self.hurried)
+        except torch.OutOfMemoryError as error:
+            rule = "the device's memory must hold an evaluation; lower eval.batch_size or knobs.hot_budget_bytes"
+            raise MemoryPlanError(f"{rule}: {first_line(error)}") from error
         if quality is None:
             return None
         self.last_evaluation = Evaluation(self.step_number, quality)

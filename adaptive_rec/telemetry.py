@@ -146,6 +146,8 @@ def finite(value: Any) -> Any:
     """Null for what is no number, at any depth: JSON has no infinity."""
     if isinstance(value, Mapping):
         return {key: finite(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

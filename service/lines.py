@@ -78,6 +78,13 @@ class KnobsLine(EventLine):
     details: KnobDetails  # type: ignore[assignment]
 
 
+class MemorySummary(Line):
+    """Device memory as a run's `summary.json` has it; that of an older version lacks it."""
+
+    device_staging_bytes: Count = 0
+    device_peak_bytes: Count = 0
+
+
 def parsed(line: bytes) -> Values | None:
     """The object on a line; None where it holds none. NaN, half surrogate pairs and very deep nesting are no JSON here."""
     try:

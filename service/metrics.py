@@ -131,6 +131,8 @@ def about_run(view: RunView) -> Iterator[Metric]:
     yield from gauge("eta_seconds", "Seconds of training left at this pace.", now["eta_seconds"])
     pulse = view.pulse()
     yield from gauge("last_step_timestamp_seconds", "Last sign of life of training.", pulse[1] if pulse else None)
+    yield from gauge("device_staging_bytes", "Device memory beside the hot tier; 0 on a CPU.", now["staging_bytes"])
+    yield from gauge("device_peak_bytes", "Most device memory held at one time; 0 on a CPU.", now["peak_bytes"])
     evaluation = now["evaluation"] or {}
     yield from gauge("evaluation_auc", "Area under the ROC curve at the last evaluation.", evaluation.get("auc"))
     yield from gauge("evaluation_logloss", "Log loss at the last evaluation.", evaluation.get("logloss"))

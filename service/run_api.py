@@ -59,7 +59,7 @@ def router(view: RunView) -> APIRouter:
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
         kind: Annotated[str | None, Query(max_length=50, description="Only events of this kind.")] = None,
     ) -> Json:
-        """What happened: knob changes, reclassifications, checkpoints, warnings."""
+        """What happened: knob changes, reclassifications, whole or split batches, checkpoints, warnings."""
         view.refresh()
         events, last_id = view.events.page(since, limit, kind)
         return Json({"events": events, "last_id": last_id})
@@ -75,6 +75,7 @@ def status(view: RunView, scope: str) -> Values:
     phase = board.get("phase", "starting")
     pace = view.history.steps_per_second()
     left = board.get("steps_total", 0) - step
+    memory = tiers(view)
     return {
         "run": {
             "name": hello.run_name,
@@ -95,6 +96,8 @@ def status(view: RunView, scope: str) -> Values:
         "eta_seconds": left / pace if pace and phase in ("training", "evaluating", "checkpointing") else None,
         "loss": snapshot.get("loss"),
         "evaluation": board.get("evaluation"),
+        "staging_bytes": memory.staging_bytes,
+        "peak_bytes": memory.peak_bytes,
         "last_step_age_seconds": round(max(0.0, time.time() - pulse[1]), 3) if pulse else None,
     }
 

@@ -13,6 +13,7 @@ from adaptive_rec.knobs import Knobs
 from adaptive_rec.live.shared_state import PlacementArrays, StateReader
 from adaptive_rec.service.hello import Hello, Table, Values
 from adaptive_rec.service.history import EventLog, History
+from adaptive_rec.service.lines import MemorySummary, fits, parsed
 from adaptive_rec.service.link import KnobState, Link
 from adaptive_rec.service.problems import Problem
 
@@ -124,10 +125,20 @@ class FinishedRun(RunView):
             "steps_total": newest.get("steps_total", 0),
             "snapshot": self.history.newest,
             "evaluation": self.history.evaluation,
+            "placement": memory_at_the_end(Path(hello.run)),
         }
 
     def board(self) -> Values:
         return self._board
+
+
+def memory_at_the_end(run: Path) -> Values:
+    """Device memory by the summary, named as on a board; nothing where there is no summary that can be read."""
+    with suppress(OSError):
+        summary = parsed((run / "summary.json").read_bytes())
+        if summary is not None and fits(MemorySummary, summary):
+            return {name: summary.get(f"device_{name}", 0) for name in ("staging_bytes", "peak_bytes")}
+    return {}
 
 
 def last_values(first: Values, changed: Values) -> Values:

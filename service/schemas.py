@@ -68,6 +68,12 @@ class Status(Answer):
     eta_seconds: float | None
     loss: Annotated[float | None, Field(description="Mean over the samples since the last snapshot")]
     evaluation: Quality | None
+    staging_bytes: Annotated[
+        int, Field(description="Device memory beside the hot tier, for what is on its way; 0 on a CPU")
+    ]
+    peak_bytes: Annotated[
+        int, Field(description="The most device memory the run's process has held at one time; 0 on a CPU")
+    ]
     last_step_age_seconds: Annotated[
         float | None, Field(description="Seconds since the last sign of life of training, or of waiting while paused")
     ]

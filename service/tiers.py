@@ -23,6 +23,10 @@ class Tiers:
     """Device memory taken: also by slots that hold no row just now."""
     budget_bytes: int
     """What the policy in force asks for."""
+    staging_bytes: int
+    """Device memory beside the tier, for what is on its way; 0 on a CPU and where nothing tells."""
+    peak_bytes: int
+    """The most device memory the process has held at one time; 0 likewise."""
 
 
 def tiers(view: RunView) -> Tiers:
@@ -30,7 +34,7 @@ def tiers(view: RunView) -> Tiers:
     board = view.board()
     snapshot: dict[str, Any] = board.get("snapshot") or {}
     placed: dict[str, Any] = board.get("placement") or {}
-    counts = placed or snapshot.get("tables") or {}
+    counts = placed if "hot_rows" in placed else snapshot.get("tables") or {}
     hot_rows, stale_rows = per_table(view, counts.get("hot_rows")), per_table(view, counts.get("stale_rows"))
     row_bytes = per_table(view, placed.get("row_bytes") or [table.row_bytes for table in view.hello.tables])
     taken = sum(rows * size for rows, size in zip(hot_rows, row_bytes, strict=True))
@@ -42,6 +46,8 @@ def tiers(view: RunView) -> Tiers:
         row_bytes=row_bytes,
         device_bytes=placed.get("device_bytes", taken),
         budget_bytes=placed.get("budget_bytes", view.knobs.effective.get("hot_budget_bytes", 0)),
+        staging_bytes=placed.get("staging_bytes", 0),
+        peak_bytes=placed.get("peak_bytes", 0),
     )
 
 

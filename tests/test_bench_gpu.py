@@ -1,4 +1,7 @@
-"""The GPU benchmarks, rehearsed: no figure comes of it, but every part runs, in the order and the forms of a real run."""
+"""The GPU benchmarks, rehearsed: no figure comes of it, but every part runs, in the order and the forms of a real run.
+
+What is made by hand is in `test_bench_gpu_results.py` and `test_bench_gpu_turns.py`.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,9 @@ import json
 import os
 import subprocess
 import sys
+import time
 import xml.etree.ElementTree as ElementTree
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +20,9 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks.gpu import intervals, measure, plan, report, stand_ins
-from benchmarks.gpu.__main__ import arguments, cells_of, run_apart
-from benchmarks.gpu.picture import draw
+from benchmarks.gpu import apart, machine, plan, report, stand_ins
+from benchmarks.gpu.__main__ import arguments
+from benchmarks.gpu.conduct import resumable, run_apart
 
 ROOT = Path(__file__).parent.parent
 
@@ -30,11 +34,16 @@ def bench(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+SOME = ("ceilings", "kaggle-2048-10pc", "timeline", "kaggle-2048-10pc-rules", "mlperf-2048-10pc-preloaded", "memory")
+"""Cells of every kind and shape."""
+
+
 @pytest.fixture(scope="module")
 def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("rehearsal")
-    done = bench("--rehearse", "--out", str(out))
+    done = bench("--rehearse", "--out", str(out), "--only", *SOME)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert "profiler" not in done.stdout + done.stderr  # it tells each time that it was started
     return out
 
 
@@ -42,18 +51,45 @@ def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_cell_runs_and_every_contestant_takes_turns(rehearsal: Path) -> None:
-    results = json.loads((rehearsal / "results.json").read_text())
-    assert list(results["cells"]) == [cell.name for cell in plan.QUICK]
+    every_contestant_took_turns(rehearsal, {"correctness", *SOME})
+
+
+@pytest.mark.slow
+def test_all_of_the_quick_cells_run(tmp_path: Path) -> None:
+    done = bench("--rehearse", "--out", str(tmp_path))
+    assert done.returncode == 0, done.stdout + done.stderr
+    every_contestant_took_turns(tmp_path, {cell.name for cell in plan.QUICK})
+
+
+def every_contestant_took_turns(out: Path, names: set[str]) -> None:
+    results = json.loads((out / "results.json").read_text())
+    assert set(results["cells"]) == names
     for cell in plan.QUICK:
+        if cell.name not in names or cell.kind != "comparison":
+            continue
         result = results["cells"][cell.name]["result"]
-        if cell.kind == "comparison":
-            assert set(result["runs"]) | set(result["absent"]) == set(cell.contestants)
-            assert all(line["turns"] >= 1 and line["samples_per_second"] > 0 for line in result["runs"].values())
+        assert set(result["runs"]) | set(result["left_out"]) == set(cell.contestants)
+        for line in result["runs"].values():
+            assert line["turns"] >= 1
+            assert line["samples_per_second"] > 0
+            assert 0 <= line["wait_ratio"] <= 1
     checks = results["cells"]["correctness"]["result"]
     assert checks["passed"]
-    hot = [line["hot_lookup_ratio"] for line in checks["checks"] if line["check"].endswith("split: losses")]
-    assert hot
-    assert min(hot) > 0.1  # rows did move between the tiers
+    assert {"bf16, one step: device and CPU: loss", "lazy_adam, hotline, split: share of cold lookups"} <= {
+        line["check"] for line in checks["checks"]
+    }
+    assert any("needs CUDA" in what for what in checks["left_out"])
+
+
+def test_budgets_of_a_comparison_of_rules_are_the_same_bytes(rehearsal: Path) -> None:
+    cells = json.loads((rehearsal / "results.json").read_text())["cells"]
+    runs = cells["kaggle-2048-10pc-rules"]["result"]["runs"]
+    budgets = {runs[f"hotline+{rule}"]["facts"]["budget_bytes"] for rule in ("sgd", "rowwise_adagrad", "lazy_adam")}
+    assert len(budgets) == 1
+    assert runs["hotline+sgd"]["facts"]["hot_rows"] > runs["hotline+lazy_adam"]["facts"]["hot_rows"] > 0
+    assert {line["facts"].get("split") for line in cells["kaggle-2048-10pc"]["result"]["runs"].values()} == {
+        "split", "whole", None
+    }  # fmt: skip
 
 
 def test_a_rehearsal_gives_no_rows_and_no_bars(rehearsal: Path) -> None:
@@ -73,24 +109,27 @@ def test_the_rows_of_such_results_can_be_written(rehearsal: Path) -> None:
     results = json.loads((rehearsal / "results.json").read_text())
     results["about"] |= {"rehearsal": "", "gpu": "none", "gpu_bytes": 1, "driver": "none"}
     text = report.rows(results)
-    for cell in plan.QUICK[1:]:
-        assert cell.name in text or cell.kind == "ceilings"
+    assert all(f"### {name}\n" in text for name in SOME if name != "ceilings")
     for table in text.split("\n\n"):
         columns = {line.count("|") for line in table.splitlines() if line.startswith("|")}
         assert len(columns) <= 1, table
-    results["cells"]["correctness"]["result"]["passed"] = False
-    with pytest.raises(report.NoFigure, match="correctness"):
-        report.rows(results)
+    assert "### Correctness" in text
+    assert "(needs CUDA)" in text
 
 
 def test_traces_and_pictures_are_well_formed_and_say_what_they_are(rehearsal: Path) -> None:
     runs = json.loads((rehearsal / "results.json").read_text())["cells"]["timeline"]["result"]["runs"]
+    assert {name: round(run["micro_batches_per_step"]) for name, run in runs.items()} == {
+        "hotline/always": 2, "hotline/never": 1
+    }  # fmt: skip
     for run in runs.values():
+        assert run["windows_before"] >= 2
         trace, picture = (rehearsal / name for name in run["files"])
         assert json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
         root = ElementTree.fromstring(picture.read_text())
         assert root.tag.endswith("svg")
         assert "REHEARSAL" in "".join(root.itertext())
+        assert len([part for part in root.iter() if part.get("class") == "step"]) >= 2
         assert run["compute_seconds"] > 0
         assert run["cold_seconds"] > 0  # rows were seen on their way out of host memory or home
         assert 0 <= run["overlap_ratio"] <= 1
@@ -106,17 +145,36 @@ def test_without_cuda_it_says_so_in_a_line() -> None:
     assert "CUDA" in done.stderr
 
 
+def test_cells_are_listed_in_columns() -> None:
+    lines = bench("--list", "--all").stdout.splitlines()
+    assert len(lines) == len(plan.all_cells())
+    assert len({line.index(" s ") if " s " in line else line.rindex(" s") for line in lines}) == 1
+
+
+def test_a_cell_is_taken_up_if_it_was_measured_here_and_with_these_sources(tmp_path: Path) -> None:
+    args, cell, path = arguments(["--all"]), plan.QUICK[2], tmp_path / "cell.json"
+    about = {"fingerprint": machine.fingerprint(), "here": machine.here(), "rehearsal": ""}
+    old = {"cell": asdict(cell), "data": None, "about": about, "result": {}}
+
+    def taken_up(**changes: Any) -> bool:
+        path.write_text(json.dumps({**old, **changes}))
+        return resumable(path, cell, args) is not None
+
+    assert taken_up()
+    assert not taken_up(about=about | {"here": about["here"] | {"gpus": ["another", "all"]}})
+    assert not taken_up(about=about | {"here": about["here"] | {"torch": "0.1"}})
+    assert not taken_up(about=about | {"fingerprint": "another"})
+    assert not taken_up(partial=True)
+    assert not taken_up(data="train.txt")
+    measuring = {path.name for path in machine.measuring_files()}
+    assert {"measure.py", "rivals.py", "runtime.py", "tiny.toml"} <= measuring
+    assert not {"report.py", "picture.py", "conduct.py"} & measuring
+
+
+@pytest.mark.slow
 def test_the_long_one_is_taken_up_again_cell_by_cell(tmp_path: Path) -> None:
-    words = [
-        "--all",
-        "--rehearse",
-        "cpu",
-        "--out",
-        str(tmp_path),
-        "--only",
-        "ceilings",
-        "kaggle-2048-1pc-rowwise_adagrad",
-    ]
+    some = ("ceilings", "kaggle-2048-1pc-rowwise_adagrad")
+    words = ["--all", "--rehearse", "cpu", "--out", str(tmp_path), "--only", *some]
     assert bench(*words).returncode == 0
     spoilt = tmp_path / "cells" / "ceilings.json"
     spoilt.write_text(spoilt.read_text()[:100])  # as if it had ended while writing
@@ -125,7 +183,7 @@ def test_the_long_one_is_taken_up_again_cell_by_cell(tmp_path: Path) -> None:
     assert "correctness: measured before" in again.stdout
     assert "kaggle-2048-1pc-rowwise_adagrad: measured before" in again.stdout
     assert "ceilings: rehearsed" in again.stdout
-    assert set(json.loads((tmp_path / "results.json").read_text())["cells"]) == {"correctness", *words[-2:]}
+    assert set(json.loads((tmp_path / "results.json").read_text())["cells"]) == {"correctness", *some}
 
 
 def test_a_cell_in_its_own_process_tells_what_it_found_or_that_it_fell(
@@ -133,7 +191,7 @@ def test_a_cell_in_its_own_process_tells_what_it_found_or_that_it_fell(
 ) -> None:
     args = arguments(["--rehearse", "cpu"])
     (tmp_path / "cells").mkdir()
-    cell, path = cells_of(args)[1], tmp_path / "cells" / "ceilings.json"
+    cell, path = plan.chosen(args)[1], tmp_path / "cells" / "ceilings.json"
     found = run_apart(cell, args, tmp_path, path, seconds=60, left=60)
     assert found["result"]["up_bytes_per_second"] > 0
     assert found == json.loads(path.read_text())
@@ -141,23 +199,46 @@ def test_a_cell_in_its_own_process_tells_what_it_found_or_that_it_fell(
     found = run_apart(cell, args, tmp_path, path, seconds=60, left=60)
     assert "exit status 1" in found["error"]
     assert "result" not in found
+    fallen = tmp_path / "python"
+    fallen.write_text(f'#!/bin/sh\necho \'{{"result": {{}}, "partial": true}}\' > {path}\nexit 3\n')
+    fallen.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(fallen))
+    found = run_apart(cell, args, tmp_path, path, seconds=60, left=60)
+    assert found == {"result": {}, "partial": True, "cut_short": "exit status 3"}
+
+
+WORDS = ["--cell", "kaggle-2048-10pc", "--rehearse", "cpu"]
 
 
 def test_a_rival_in_its_own_process_trains_too() -> None:
-    code = (
-        "from benchmarks.gpu.apart import Apart\n"
-        "rival = Apart('plain', ['--cell', 'kaggle-2048-10pc', '--rehearse', 'cpu'])\n"
-        "print(rival.drive(3), rival.steps, rival.counters(), rival.facts()['about'])\n"
-        "rival.close()\n"
-        "try:\n"
-        "    Apart('fbgemm', ['--cell', 'kaggle-2048-10pc', '--rehearse', 'cpu']).drive(1)\n"
-        "except RuntimeError as error:\n"
-        "    print(str(error).splitlines()[0])\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
-    first, second = done.stdout.strip().splitlines()
-    assert first.startswith("3 3 {'samples': 192} plain PyTorch"), done.stdout + done.stderr
-    assert "RuntimeError" in second
+    rival = apart.Apart("plain", WORDS, time.perf_counter() + 60)
+    assert rival.drive(3) == 3
+    assert rival.drive(2) == 2
+    assert rival.counters()["samples"] == 5 * 64
+    assert rival.facts()["about"].startswith("plain PyTorch")
+    rival.close()
+
+
+@pytest.mark.slow
+def test_a_rival_that_cannot_be_set_up_tells_why() -> None:
+    rival = apart.Apart("fbgemm", WORDS, time.perf_counter() + 60)
+    with pytest.raises(RuntimeError, match="fbgemm"):
+        rival.drive(1)
+    rival.close()
+
+
+def test_a_rival_that_does_not_answer_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    silent = tmp_path / "python"
+    silent.write_text("#!/bin/sh\nexec sleep 60\n")
+    silent.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(silent))
+    monkeypatch.setattr(apart, "PROMPT_SECONDS", 0.1)
+    began = time.perf_counter()
+    rival = apart.Apart("plain", WORDS, began + 1)
+    with pytest.raises(RuntimeError, match="no answer"):
+        rival.drive(1)
+    rival.close()
+    assert time.perf_counter() - began < 5
 
 
 RIVAL_EQUALS_OURS = """
@@ -212,100 +293,3 @@ def test_it_runs_without_the_libraries_it_never_uses() -> None:
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert "['safetensors', 'zstandard']" in done.stdout, done.stdout + done.stderr
     assert stand_ins.missing(on_gpu=False) == []
-
-
-# Arithmetic ----------------------------------------------------------------------------------------------------------
-
-
-def test_intervals() -> None:
-    assert intervals.merge([(3, 4), (0, 1), (1, 2), (3.5, 5), (6, 6)]) == [(0, 2), (3, 5)]
-    assert intervals.length([(0, 2), (1, 3), (5, 6)]) == 4
-    assert intervals.intersect([(0, 2), (3, 6)], [(1, 4), (5, 7)]) == [(1, 2), (3, 4), (5, 6)]
-    assert intervals.cut([(0, 2), (3, 6), (8, 9)], 1, 4) == [(1, 2), (3, 4)]
-
-
-def event(category: str, name: str, start_us: float, duration_us: float) -> dict[str, Any]:
-    return {"ph": "X", "cat": category, "name": name, "ts": start_us, "dur": duration_us}
-
-
-def test_overlap_of_a_trace_made_by_hand() -> None:
-    trace = {
-        "traceEvents": [
-            event("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 0, 100),
-            event("gpu_memcpy", "Memcpy DtoH (Device -> Pinned)", 150, 100),
-            event("gpu_memcpy", "Memcpy DtoD (Device -> Device)", 240, 10),
-            event("kernel", "gemm", 50, 150),
-            event("gpu_memset", "Memset (Device)", 200, 10),
-            event("cpu_op", "aten::mm", 0, 1000),
-            event("cuda_runtime", "cudaMemcpyAsync", 0, 1000),
-            {"ph": "M", "name": "process_name"},
-            event("user_annotation", "mark", 7, 1),
-        ]
-    }
-    kinds = intervals.device_kinds(trace)
-    assert {kind: len(found) for kind, found in kinds.items()} == {"up": 1, "down": 1, "kernels": 3}
-    assert intervals.marks(trace, "mark") == [7e-6]
-    found = intervals.overlap(kinds)
-    # Copies: 0-100, 150-250. Computation: 50-210, 240-250. Both: 50-100, 150-210, 240-250.
-    assert found["cold_seconds"] == pytest.approx(200e-6)
-    assert found["compute_seconds"] == pytest.approx(170e-6)
-    assert found["both_seconds"] == pytest.approx(120e-6)
-    assert found["overlap_ratio"] == pytest.approx(120 / 170)
-    with_host = intervals.overlap({**kinds, "gather": [(100e-6, 150e-6)], "load": [(0, 1)]})
-    assert with_host["cold_seconds"] == pytest.approx(250e-6)
-    assert with_host["overlap_ratio"] == pytest.approx(1.0)
-    assert with_host["copy_overlap_ratio"] == pytest.approx(120 / 170)
-    assert intervals.overlap({})["overlap_ratio"] == 0
-
-
-def test_a_picture_shows_every_interval_within_its_span() -> None:
-    text = draw('a < b & "c"', {"up": [(0.0, 1.0), (5.0, 6.0)], "kernels": [(0.5, 2.0)]}, 0.0, 3.0)
-    bars = [part for part in ElementTree.fromstring(text).iter() if part.get("fill") in ("#d95f02", "#1b9e77")]
-    assert len(bars) == 2
-    assert float(bars[0].get("width", 0)) == pytest.approx(float(bars[1].get("width", 0)) * 2 / 3, rel=1e-3)
-
-
-def test_ratios_are_of_the_same_round() -> None:
-    def entry(*seconds: float) -> measure.Entry:
-        return measure.Entry(None, [measure.Turn(1, s, {"samples": 10.0}, 0) for s in seconds])  # type: ignore[arg-type]
-
-    found = measure.ratios({"a": entry(1.0, 2.0, 4.0), "b": entry(2.0, 4.0, 4.0), "c": entry()})
-    assert found == {"a": {"b": 2.0}, "b": {"a": 0.5}}
-
-
-def test_growth_leaves_the_beginning_out() -> None:
-    levels = [1, 5, 9, 9, 9, 8, 9, 9, 9]
-    samples = [{"tensor_bytes": level, "used_bytes": 9, "host_bytes": number} for number, level in enumerate(levels)]
-    assert measure.growth(samples) == {"grown_tensor_bytes": 0, "grown_used_bytes": 0, "grown_host_bytes": 3}
-
-
-def test_bars_see_what_misses_them() -> None:
-    cell = asdict(plan.QUICK[2])
-    ratios = {"hotline": {"plain": 2.9}, "slipstream:freeze": {"plain": 3.1}, "hotline/never": {"device_only": 0.89}}
-    memory = {"seconds": 9, "grown_used_bytes": 2 << 20, "grown_tensor_bytes": 0}
-    cells = {
-        "a": {"cell": cell, "result": {"ratios": ratios}},
-        "b": {"cell": cell, "error": "it fell"},
-        "c": {"cell": cell, "result": {"ratios": {"hotline+sgd": {"hotline+lazy_adam": 1.2}}}},
-        "t": {
-            "cell": {"kind": "timeline"},
-            "result": {"runs": {"hotline": {"overlap_ratio": 0.79}, "x": {"absent": ""}}},
-        },
-        "m": {"cell": {"kind": "memory"}, "result": {"runs": {"hotline": memory}}},
-    }
-    assert [bar["met"] for bar in report.bars(cells)] == [False, True, False, True, False, False]
-
-
-def test_the_plan_keeps_to_its_time_whatever_the_cells_take() -> None:
-    for factor in (0.2, 1.0, 1.3):
-        spent, taken = 0.0, []
-        for number, cell in enumerate(plan.QUICK):
-            seconds = plan.share(cell, plan.QUICK[number + 1 :], plan.QUICK_SECONDS - spent)
-            taken.append(seconds)
-            spent += factor * seconds
-        assert spent <= plan.QUICK_SECONDS * max(1.0, factor)
-        assert all(taken[:8])
-    assert plan.QUICK_SECONDS < 480
-    assert plan.share(replace(plan.QUICK[2], least_seconds=40), (), 39) == 0
-    names = [cell.name for cell in plan.all_cells()]
-    assert len(set(names)) == len(names)

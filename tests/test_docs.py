@@ -29,6 +29,18 @@ def test_every_policy_and_preset_is_in_the_readme() -> None:
     assert [name for name in presets() if name != "base" and f"`{name}`" not in README] == []
 
 
+def test_every_kind_of_event_is_in_the_documents_and_on_the_dashboard() -> None:
+    made = re.compile(r'(?:_event|\bnote|\bEvent)\(\s*(?:self\.step_number, )?"([a-z_]+)",|{"kind": "([a-z_]+)"')
+    sources = [path.read_text() for path in (ROOT / "adaptive_rec").rglob("*.py")]
+    kinds = {one or other for text in sources for one, other in made.findall(text)}
+    assert kinds >= {"started", "reclassified", "split", "warning", "sidecar", "failed"}
+    labels = re.search(r"const LABELS = {(.*?)}", (ROOT / "service/dashboard/events.js").read_text(), flags=re.S)
+    assert labels is not None
+    assert kinds == set(re.findall(r"(\w+): \"", labels[1]))
+    for text in (README, (ROOT / "docs" / "live.md").read_text()):
+        assert [kind for kind in sorted(kinds) if f"`{kind}`" not in text] == []
+
+
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_a_policys_name_is_that_of_its_file(name: str) -> None:
     assert load_policy(name).name == name

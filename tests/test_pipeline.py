@@ -128,11 +128,13 @@ def test_a_migration_after_prefetching_is_seen_by_the_step(depth: int) -> None:
     store.migrate(Migration(promote=np.array([1, 3]), demote=np.empty(0, dtype=np.int64)))
 
     second = next(works)
+    store.take(second)
     assert store.ready[1][0] == (0 if depth else 1), "made ready before the migration, where it was made ready ahead"
     assert second.placement_version == store.placement.version == 1
     assert second.popular_B.tolist() == [True, True]
     assert second.hot_U.tolist() == [True, True]
     for number, work in enumerate(works, start=2):
+        store.take(work)
         assert work.placement_version == 1
         assert work.popular_B.tolist() == [number == 3, True]
     pipeline.close()

@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from adaptive_rec.commands.figures import clock, count, percent, printable, whole
+from adaptive_rec.commands.figures import clock, count, percent, printable, size, whole
 from adaptive_rec.commands.output import console, pairs, print_json, show
 from adaptive_rec.commands.parser import Parser, add_client_options, on_terminal
 
@@ -108,6 +108,7 @@ def lines(now: Mapping[str, Any], stats: Mapping[str, Any], url: str) -> list[tu
         ),
         ("skipped", _skipped(ratios)),
         ("rows", f"{count(stats['hot_rows'])} hot, {count(stats['stale_rows'])} of them stale"),
+        ("memory", _memory(now)),
         ("dashboard", url),
         ("directory", run["path"]),
     ]
@@ -143,6 +144,12 @@ def _progress(now: Mapping[str, Any]) -> str:
 
 def _skipped(ratios: Mapping[str, Any]) -> str:
     return f"{_share(ratios['skipped_row_update'])} of row updates, {_share(ratios['skipped_sample'])} of samples"
+
+
+def _memory(now: Mapping[str, Any]) -> str:
+    """Device memory beside the hot tier, and all of it at its peak; nothing for a run on the CPU, or one that does not tell."""
+    staging, peak = now.get("staging_bytes", 0), now.get("peak_bytes", 0)
+    return f"staging {size(staging)}, device {size(peak)} peak" if staging or peak else ""
 
 
 def _share(ratio: float | None) -> str:

@@ -136,6 +136,14 @@ class InFlight:
             self.end(flight)
             self.drop(flight, None)
 
+    def end_all(self, event: Event | None) -> None:
+        """Forget all flights: none will be trained any more."""
+        with self._lock:
+            left, self._flights = self._flights, []
+        for flight in left:
+            self.drop(flight, event)
+            flight.work.staged = None
+
     def drop(self, flight: Flight, event: Event | None) -> None:
         """Give up what was staged of a flight, if anything. `event`: what was done with it so far is over."""
         with self._lock:  # nobody takes hold of it from now on
@@ -168,14 +176,9 @@ def find_origins(
     """
     origin_C = np.full(len(rows_C), -1, dtype=np.int32)
     place_C = np.zeros(len(rows_C), dtype=np.int32)
-    found_C = np.empty(len(rows_C), dtype=np.int32)
-    for number, (flight, staged) in enumerate(earlier):
-        staging.find_in_batch(flight.work.hash_keys, flight.work.hash_values, rows_C, found_C)
-        here = np.flatnonzero(found_C >= 0)
-        source_C = staged.source_of_U[found_C[here]]
-        # A row that is cold now is cold in every batch on its way, unless the placement is just changing: then whoever is
-        # staged now is staged again.
-        here, source_C = here[source_C < 0], source_C[source_C < 0]
-        origin_C[here] = number
-        place_C[here] = ~source_C
+    for number in range(len(earlier) - 1, -1, -1):  # the last one first: where it has a row, the others are not asked
+        flight, staged = earlier[number]
+        staging.find_travelling(
+            flight.work.hash_keys, flight.work.hash_values, staged.source_of_U, rows_C, number, origin_C, place_C
+        )
     return origin_C, place_C

@@ -4,7 +4,8 @@ memory, a few megabytes at a time."""
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,8 +21,8 @@ from adaptive_rec.embedding.streams import Event, Streams
 
 CHUNK_BYTES = 8 << 20
 
-_UNDER_WAY = 3
-"""Chunks that may be on their way down."""
+SLOTS = 3
+"""Chunks that may be on their way."""
 
 
 class FetchedLate(Fetched):
@@ -48,7 +49,7 @@ class SlotMoves:
         self._store = store
         self._streams = streams
         self._copier = copier
-        self.ring = StagingRing(streams)
+        self.ring = StagingRing(streams, at_least=SLOTS)
         """Its own: what carried rows up is there to carry them down again when the device's memory is full."""
 
     def up(self, pool: int, host_rows: NDArray[np.int64], slots: NDArray[np.int64]) -> None:
@@ -80,14 +81,8 @@ class SlotMoves:
         device, kernels = self._store.device, self._streams.kernels
         coming: deque[tuple[slice, Slot, tuple[Part, Part], Event]] = deque()
         for chunk in self._chunks(pool, len(slots)):
-            try:
-                slot, index, (weights, state) = self._take(pool, slots[chunk])
-            except torch.OutOfMemoryError:
-                while coming:
-                    self._land(coming.popleft(), targets, target_rows)
-                slot, index, (weights, state) = self._take(pool, slots[chunk])
+            slot, index, (weights, state) = self._take(pool, slots[chunk])
             self._streams.compute_waits(slot.upload(0, index.stop))
-
             here = index.device(slot), weights.device(slot), state.device(slot)
 
             def pack(here: tuple[Tensor, ...] = here) -> None:
@@ -96,7 +91,7 @@ class SlotMoves:
 
             self._streams.launch(pack)
             coming.append((chunk, slot, (weights, state), slot.download(weights.start, state.stop)))
-            if len(coming) == _UNDER_WAY:
+            if len(coming) == SLOTS:
                 self._land(coming.popleft(), targets, target_rows)
         while coming:
             self._land(coming.popleft(), targets, target_rows)
@@ -113,13 +108,36 @@ class SlotMoves:
             self._copier.scatter(target, target_rows[chunk], part.pinned(slot))
         slot.release(None)
 
+    def reserve(self) -> None:
+        """See that the slots are there; whoever comes later need not ask the device for memory."""
+        for slot in [self.ring.take(self._slot_bytes) for _ in range(SLOTS - self.ring.slots)]:
+            slot.release(None)
+
+    def read(self, count: int, dtype: torch.dtype, fill: Callable[[slice, Tensor], object]) -> NDArray[Any]:
+        """An array (count,) of what `fill` writes on the device, some of it at a time."""
+        found = np.empty(count, dtype=torch.empty(0, dtype=dtype).numpy().dtype)
+        step = max(16, self._slot_bytes // dtype.itemsize // 16 * 16)  # so that all parts are aligned alike
+        for start in range(0, count, step):
+            span = slice(start, min(start + step, count))
+            part = Layout().add(dtype, span.stop - span.start)
+            slot = self.ring.take(part.stop)
+            self._streams.compute_waits(slot.upload(0, 0))  # the slot's former users
+            out = part.device(slot)
+            self._streams.launch(partial(fill, span, out))
+            self._streams.host_waits(slot.download(0, part.stop))
+            found[span] = part.pinned(slot)
+            slot.release(None)
+        return found
+
     def forget(self, pool: int, slots: NDArray[np.int64]) -> None:
         """Have a pool's monitor forget some slots."""
         monitor = self._store.device.monitors[pool]
-        told = send(self.ring, [slots])
-        self._streams.compute_waits(told.here)
-        self._streams.launch(lambda: monitor.forget(told.arrays[0]))
-        told.slot.release(self._streams.compute_event())
+        step = self._slot_bytes // slots.itemsize
+        for start in range(0, len(slots), step):
+            told = send(self.ring, [slots[start : start + step]])
+            self._streams.compute_waits(told.here)
+            self._streams.launch(partial(monitor.forget, told.arrays[0]))
+            told.slot.release(self._streams.compute_event())
 
     def fetch_later(self, tensor: Tensor) -> FetchedLate:
         """A tensor of the device, as everything launched so far leaves it: a copy of it, as what comes next may change it."""
@@ -127,6 +145,10 @@ class SlotMoves:
         self._streams.launch(lambda: copy.copy_(tensor))
         pinned = self._streams.pinned(tensor.nbytes).view(tensor.dtype).view(tensor.shape)
         return FetchedLate(self._streams, copy, pinned, self._streams.download(pinned, copy))
+
+    @property
+    def _slot_bytes(self) -> int:
+        return max(self._parts(pool, self._chunk_rows(pool))[0] for pool in range(len(self._store.space.pools)))
 
     def _chunk_rows(self, pool: int) -> int:
         spec, store = self._store.space.pools[pool], self._store
@@ -142,7 +164,7 @@ class SlotMoves:
         layout, dtype = Layout(), self._store.dtype
         index = layout.add(INT32, rows)
         weights = layout.add(dtype, rows, self._store.space.pools[pool].dim)
-        state = layout.add(dtype, rows, self._store.host.state[pool].shape[1])
+        state = layout.add(dtype, rows, self._store.rule.state_width(self._store.space.pools[pool].dim))
         return layout.nbytes, index, (weights, state)
 
     def _take(self, pool: int, slots: NDArray[np.int64]) -> tuple[Slot, Part, tuple[Part, Part]]:
@@ -150,8 +172,7 @@ class SlotMoves:
 
         All have room for a whole chunk: they need not grow when the device's memory is full.
         """
-        pools = range(len(self._store.space.pools))
-        slot = self.ring.take(max(self._parts(p, self._chunk_rows(p))[0] for p in pools))
+        slot = self.ring.take(self._slot_bytes)
         _, index, rows = self._parts(pool, len(slots))
         index.pinned(slot)[:] = slots
         return slot, index, rows

@@ -23,8 +23,11 @@ class StagingRing:
     No lock is held while the streams are called: they may hold one of their own while they run what calls back.
     """
 
-    def __init__(self, streams: Streams, urgent: bool = False) -> None:
+    def __init__(self, streams: Streams, urgent: bool = False, at_least: int = 1) -> None:
         self.streams = streams
+        self.at_least = at_least
+        """Slots there must be before one is used again: its last copy up may still wait for computation, and so would the
+        host that wants to write it."""
         self.urgent = urgent
         """Whether what goes up must not queue behind the rows of later batches."""
         self._lock = threading.Lock()
@@ -34,7 +37,8 @@ class StagingRing:
     def take(self, nbytes: int) -> Slot:
         """A slot of at least `nbytes` with one user, the caller, who may write its pinned memory at once."""
         with self._lock:
-            slot = self._free.popleft() if self._free else Slot(self)
+            enough = len(self._slots) >= self.at_least
+            slot = self._free.popleft() if self._free and enough else Slot(self)
             slot._users = 1
             if slot not in self._slots:
                 self._slots.append(slot)

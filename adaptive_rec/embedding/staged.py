@@ -8,7 +8,6 @@ are forwarded on the device (see `in_flight.py`), so the training thread waits f
 
 from __future__ import annotations
 
-import math
 import os
 from contextlib import suppress
 from typing import Any
@@ -19,19 +18,24 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from adaptive_rec.classify import ClassifiedBatch
+from adaptive_rec.embedding.device import DeviceTier
+from adaptive_rec.embedding.device_step import DeviceStep
 from adaptive_rec.embedding.homing import Homing
 from adaptive_rec.embedding.in_flight import Flight, InFlight, Staged
 from adaptive_rec.embedding.moves import SlotMoves
 from adaptive_rec.embedding.optimizer import RowRule
-from adaptive_rec.embedding.packing import Parcel, send
 from adaptive_rec.embedding.ring import StagingRing
 from adaptive_rec.embedding.stager import RowCopier, Stager
 from adaptive_rec.embedding.store import EmbeddingStore, Fetched, RowUpdate
 from adaptive_rec.embedding.streams import Streams
+from adaptive_rec.errors import first_line
 from adaptive_rec.kernels import staging
 from adaptive_rec.micro_batch import MicroBatch
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.tracking.delta import Metric
+
+HEADROOM_BYTES = 1 << 30
+"""Device memory that hot rows must leave free: for staging, the dense part and its graphs, and what CUDA's libraries take."""
 
 
 class StagedStore(EmbeddingStore):
@@ -48,43 +52,53 @@ class StagedStore(EmbeddingStore):
         monitored: bool,
     ) -> None:
         self.streams = streams
+        self._copier = RowCopier(max(1, min(8, len(os.sched_getaffinity(0)) // 4)))
+        self._moves = SlotMoves(self, streams, self._copier)
         super().__init__(space, rule, seed, dtype, streams.device, budget_bytes, monitored)
         self.ring = StagingRing(streams)
-        self.notes = StagingRing(streams, urgent=True)
-        """Slots for the small things that a step tells the device."""
-        self._copier = RowCopier(max(1, min(8, len(os.sched_getaffinity(0)) // 4)))
         self._stager = Stager(space, self.host, dtype, self.ring, self._copier)
         self._aside = Stager(space, self.host, dtype, StagingRing(streams), self._copier)
         """For batches that are not trained, which may be larger: their slots are their own."""
-        self._moves = SlotMoves(self, streams, self._copier)
         self._in_flight = InFlight()
         self._homing = Homing(streams, self.host, self._copier, self._in_flight)
-        self._column_F = torch.tensor(space.column_of_feature, dtype=torch.int32, device=self.torch_device)
-        self._mean_F = torch.tensor(space.mean_F, device=self.torch_device)
-        self._features = [
-            torch.tensor(pool.features, dtype=torch.int32, device=self.torch_device) for pool in space.pools
-        ]
+        self._step = DeviceStep(space, rule, streams)
+        self._complaints: list[str] = []
+        self._complained = False
 
     @property
     def peak_bytes(self) -> int:
         return self.streams.peak_bytes()
 
     @property
+    def rings(self) -> list[StagingRing]:
+        """Of batches ahead, of those that are not trained, of notes, of rows that change tier."""
+        return [self.ring, self._aside.ring, self._step.notes, self._moves.ring]
+
+    @property
     def staging_bytes(self) -> int:
-        return sum(ring.device_bytes for ring in (self.ring, self.notes, self._aside.ring, self._moves.ring))
+        return sum(ring.device_bytes for ring in self.rings)
 
     # Ahead of the step -----------------------------------------------------------------------------------------------
 
     def stage(self, work: ClassifiedBatch) -> None:
         work.staged = flight = Flight(work)
         self._in_flight.add(flight)
-        with suppress(torch.OutOfMemoryError):  # the step tries again, where something can be done about it
+        try:
             for other in self._in_flight.before(flight):
                 with other.lock:
                     if not other.taken and not other.is_staged(self.placement.version):
                         self._stage(other)  # rows have moved since
             with flight.lock:
                 self._stage(flight)
+        except torch.OutOfMemoryError as error:  # the step tries again, where something can be done about it
+            if not self._complained:
+                self._complained = True
+                rule = "batches cannot be sent ahead, the device's memory is too small for so many"
+                self._complaints.append(f"{rule}; lower knobs.prefetch_depth or hot_budget_bytes: {first_line(error)}")
+
+    def complaints(self) -> list[str]:
+        found, self._complaints = self._complaints, []
+        return found
 
     def _stage(self, flight: Flight) -> None:
         """Stage a flight whose lock is held. It stays unstaged where the placement changes meanwhile."""
@@ -107,7 +121,12 @@ class StagedStore(EmbeddingStore):
             with flight.lock:
                 self._in_flight.drop(flight, None)
         self.settle()
-        self.ring.close()
+        for ring in (self.ring, self._aside.ring, self._step.notes):
+            ring.close()
+        self.trim()
+
+    def trim(self) -> None:
+        self.streams.trim()
 
     # The step --------------------------------------------------------------------------------------------------------
 
@@ -130,6 +149,8 @@ class StagedStore(EmbeddingStore):
             work.staged = Flight(work, taken=True)
             work.staged.staged = self._aside.stage(work, [])
         flight: Flight = work.staged
+        if not flight.taken:
+            self.take(work)
         if flight.staged is None:
             self._stage(flight)
         staged = flight.staged
@@ -146,41 +167,8 @@ class StagedStore(EmbeddingStore):
         self.streams.compute_waits(staged.indices_here)
         if not work.popular_B[samples_S].all():
             self._rows_ready(staged)
-        padding = len(micro.labels_S) - len(samples_S)
-        told = send(
-            self.notes,
-            [
-                np.pad(samples_S, (0, padding), constant_values=-1).astype(np.int32),
-                np.pad(samples_S, (0, padding)).astype(np.int32),
-                np.pad(scale_S, (0, padding)).astype(self.host.dtype),
-            ],
-        )
-        samples, lines, scale = self._receive(told)
-        kernels, features = self.streams.kernels, len(self.space.features)
-        dense_BX, labels_B = staged.on_device(staged.dense_BX), staged.on_device(staged.labels_B)
-        where = [staged.on_device(part) for part in (staged.offsets, staged.inverse_N, staged.source_U)]
-        pools = [
-            (of_pool, hot_HD, staged.on_device(parts.weights_CD), pooled_STD)
-            for of_pool, hot_HD, parts, pooled_STD in zip(
-                self._features, self.device.weights, staged.pools, micro.pooled, strict=True
-            )
-        ]
-
-        def fill() -> None:
-            torch.index_select(dense_BX, 0, lines, out=micro.dense_SX)
-            torch.index_select(labels_B, 0, lines, out=micro.labels_S)
-            micro.scale_S.copy_(scale)
-            for of_pool, *tiers, pooled_STD in pools:
-                kernels.gather_pooled(samples, of_pool, features, *where, self._mean_F, *tiers, pooled_STD)
-
-        self.streams.launch(fill)
-        told.slot.release(self.streams.compute_event())
-
-    def _receive(self, told: Parcel) -> list[Tensor]:
-        """What the step tells the device, for computation from now on."""
-        self.traffic.host_to_device_bytes += told.nbytes
-        self.streams.compute_waits(told.here)
-        return told.arrays
+        scales = scale_S.astype(self.host.dtype)
+        self.traffic.host_to_device_bytes += self._step.gather(staged, self.device, samples_S, scales, micro)
 
     def _rows_ready(self, staged: Staged) -> None:
         """Have the computation wait for a batch's cold rows, and take over those that earlier batches hold."""
@@ -188,37 +176,19 @@ class StagedStore(EmbeddingStore):
             return
         staged.rows_ready = True
         self.streams.compute_waits(staged.rows_here)
-
-        copies = []
-        for one in staged.forwards:
-            mine, theirs = staged.pools[one.pool], one.origin.pools[one.pool]
-            from_C, to_C = staged.on_device(one.from_C), staged.on_device(one.to_C)
-            for source, target in ((theirs.weights_CD, mine.weights_CD), (theirs.state_CK, mine.state_CK)):
-                copies.append((one.origin.on_device(source), from_C, staged.on_device(target), to_C))
-
-        def forward() -> None:
-            for copy in copies:
-                self.streams.kernels.copy_rows(*copy)
-
-        if copies:
-            self.streams.launch(forward)
-            staged.release_forwards(self.streams.compute_event())
+        self._step.take_rows_over(staged)
 
     def apply(self, work: ClassifiedBatch, update: RowUpdate) -> None:
         staged = self._staged(work)
         self._rows_ready(staged)
         touched_U = self._touched(work, update)
         active_U = touched_U if update.frozen_U is None else touched_U & ~update.frozen_U
-        rule = self.rule
-        correction = math.sqrt(1 - rule.beta2**update.step) / (1 - rule.beta1**update.step)
-        hyper = np.array([update.lr, rule.eps, rule.beta1, rule.beta2, correction], dtype=np.float64)
-        told = send(self.notes, [update.position_B.astype(np.int32), active_U, hyper])
-        position_B, active, hyper_5 = self._receive(told)
+        measured = update.measure and self.monitored
+        told_bytes = self._step.update(work, staged, self.device, update, active_U, measured)
+        self.traffic.host_to_device_bytes += told_bytes
         for pool in range(len(self.space.pools)):
-            self._launch_update(work, staged, update, pool, position_B, active, hyper_5)
             span = work.pool_range(pool)
             self.count_updates(int(np.count_nonzero(active_U[span])), touched_U[span], work.source_U[span])
-        told.slot.release(self.streams.compute_event())
         self._fly_home(work, staged, changed=True)
 
     def _touched(self, work: ClassifiedBatch, update: RowUpdate) -> NDArray[np.bool_]:
@@ -228,34 +198,12 @@ class StagedStore(EmbeddingStore):
             staging.touched_rows(work.segments_U1, work.segment_bag_N, features, update.position_B, touched_U)
         return touched_U
 
-    def _launch_update(
-        self,
-        work: ClassifiedBatch,
-        staged: Staged,
-        update: RowUpdate,
-        pool: int,
-        position_B: Tensor,
-        active_U: Tensor,
-        hyper_5: Tensor,
-    ) -> None:
-        span, parts, on_device = work.pool_range(pool), staged.pools[pool], staged.on_device
-        gradients, kernels = update.gradients[pool], self.streams.kernels
-        bags = [on_device(parts.piece_P1), on_device(staged.bag_N)]
-        of_bags = [len(self.space.features), on_device(staged.offsets), self._column_F, self._mean_F, position_B]
-        rows = [on_device(parts.piece_U1), on_device(staged.source_U)[span], active_U[span]]
-        tiers = [self.device.weights[pool], self.device.state[pool]]
-        tiers += [on_device(parts.weights_CD), on_device(parts.state_CK)]
-        monitor = self.device.monitors[pool] if update.measure and self.monitored else None
-        record = (None, None) if monitor is None else (monitor.movement_HD, monitor.touches_H)
-
-        def step() -> None:
-            partial_PD = gradients.new_empty((len(bags[0]) - 1, gradients.shape[2]))
-            kernels.sum_pieces(*bags, *of_bags, gradients, partial_PD)
-            kernels.apply_rows(self.rule.code, hyper_5, rows[0], partial_PD, rows[1], rows[2], *tiers, *record)
-
-        self.streams.launch(step)
-
     def release(self, work: ClassifiedBatch) -> None:
+        if work.staged is None or work.staged.staged is None:  # there was no memory for it
+            if work.staged is not None:
+                self._in_flight.end(work.staged)
+            work.staged = None
+            return
         staged = self._staged(work)
         self._rows_ready(staged)  # later batches may take rows over
         self._fly_home(work, staged, changed=False)
@@ -276,8 +224,11 @@ class StagedStore(EmbeddingStore):
 
     def close(self) -> None:
         self.drop_ahead()
-        self.settle()
-        self._homing.close()
+        try:
+            self.settle()
+        finally:
+            self._in_flight.end_all(self.streams.compute_event())  # a step may have been broken off
+            self._homing.close()
         self._copier.close()
 
     # What lies on the device -----------------------------------------------------------------------------------------
@@ -289,12 +240,26 @@ class StagedStore(EmbeddingStore):
         return self._moves.fetch_later(tensor)
 
     def movement(self, pool: int, metric: Metric) -> NDArray[Any]:
-        monitor, weights = self.device.monitors[pool], self.device.weights[pool]
-        moved_H = torch.empty(len(weights), dtype=self.dtype, device=weights.device)
-        self.streams.launch(
-            lambda: self.streams.kernels.movement(metric, monitor.movement_HD, monitor.touches_H, weights, moved_H)
+        monitor, weights, kernels = self.device.monitors[pool], self.device.weights[pool], self.streams.kernels
+        return self._moves.read(
+            len(weights),
+            self.dtype,
+            lambda span, out_H: kernels.movement(
+                metric, monitor.movement_HD[span], monitor.touches_H[span], weights[span], out_H
+            ),
         )
-        return self.fetch(moved_H)
+
+    def touches(self, pool: int) -> NDArray[np.int32]:
+        touches_H = self.device.monitors[pool].touches_H
+        return self._moves.read(len(touches_H), torch.int32, lambda span, out_H: out_H.copy_(touches_H[span]))
+
+    def _device_tier(self, capacities: list[int]) -> DeviceTier:
+        tier = super()._device_tier(capacities)
+        if any(capacities):
+            self._moves.reserve()  # rows must be able to leave when the device's memory is full
+            if (free := self.streams.free_bytes()) < HEADROOM_BYTES:
+                raise torch.OutOfMemoryError(f"hot rows would leave {free} bytes of the device's memory to work with")
+        return tier
 
     def _bring_home(self, pool: int, slots: NDArray[np.int64], host_rows: NDArray[np.int64]) -> None:
         self._moves.down(pool, slots, (self.host.weights[pool], self.host.state[pool]), host_rows)

@@ -157,6 +157,13 @@ class EmbeddingStore(ABC):
     def free_memory(self) -> None:  # noqa: B027 - likewise
         """Give back what device memory can be given back; batches sent ahead are sent again."""
 
+    def trim(self) -> None:  # noqa: B027 - likewise
+        """Give memory that nothing uses back to the device, for whatever needs it next."""
+
+    def complaints(self) -> list[str]:
+        """What the user is to be told that was not told before."""
+        return []
+
     def settle(self) -> None:  # noqa: B027 - only a device is still at work when a call has returned
         """Return when everything asked for has been done, and every update has reached its row."""
 
@@ -214,14 +221,16 @@ class EmbeddingStore(ABC):
         self.migrate(Migration(promote=nothing, demote=hot_before))
         before = self.monitored, self.device.capacities
         self.monitored = self.monitored if monitored is None else monitored
-        self.device = self._device_tier([0] * len(self.space.pools))  # the old memory goes before the new is taken
+        failed: Exception | None = None
         try:
-            self.device = self._device_tier(split_budget(self.space, self.row_bytes, budget_bytes))
-        except Exception:  # there is not so much: all as it was, then tell
+            self._replace_tier(split_budget(self.space, self.row_bytes, budget_bytes))
+        except Exception as error:  # there is not so much
+            failed = error.with_traceback(None)  # whose frames hold what could be had
+        if failed is not None:  # all as it was, then tell
             self.monitored, capacities = before
-            self.device = self._device_tier(capacities)
+            self._replace_tier(capacities)
             self.migrate(Migration(promote=hot_before, demote=nothing))
-            raise
+            raise failed
         fitting = [
             _within(ranked_rows, pool.first_row, pool.end_row)[:capacity]
             for pool, capacity in zip(self.space.pools, self.device.capacities, strict=True)
@@ -229,6 +238,12 @@ class EmbeddingStore(ABC):
         hot_now = np.concatenate(fitting)
         self.migrate(Migration(promote=hot_now, demote=nothing))
         return Migration(np.setdiff1d(hot_now, hot_before), np.setdiff1d(hot_before, hot_now))
+
+    def _replace_tier(self, capacities: list[int]) -> None:
+        """Another, empty tier; the old one's memory goes before the new is taken."""
+        self.device = self._device_tier([0] * len(self.space.pools))
+        self.trim()
+        self.device = self._device_tier(capacities)
 
     def _demote(self, pool: int, rows: NDArray[np.int64]) -> None:
         if not len(rows):
@@ -251,6 +266,11 @@ class EmbeddingStore(ABC):
         self.device.stale[pool][slots] = False
         self.device.movement[pool][slots] = np.inf
         self._count_moved(pool, len(rows), to_device=True)
+
+    def touches(self, pool: int) -> NDArray[np.int32]:
+        """In how many probe steps of the window each slot's row was updated."""
+        found: NDArray[np.int32] = self.device.monitors[pool].touches_H.numpy()
+        return found
 
     @abstractmethod
     def _bring_home(self, pool: int, slots: NDArray[np.int64], host_rows: NDArray[np.int64]) -> None:

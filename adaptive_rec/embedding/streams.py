@@ -44,7 +44,13 @@ class Streams(Protocol):
         """Device memory (uint8). It may be dropped once its copies have happened, whatever computation still uses it."""
 
     def peak_bytes(self) -> int:
-        """The most device memory that this process had in use at one time; 0 where nobody counts."""
+        """The most device memory that this process held at one time; 0 where nobody counts."""
+
+    def free_bytes(self) -> int:
+        """Device memory that can still be had."""
+
+    def trim(self) -> None:
+        """Give memory that is held in reserve back to the device: what one queue freed is of no use to the others."""
 
     def launch(self, work: Callable[[], object]) -> None:
         """Queue computation. The work itself may call `launch` and `capture` and nothing else of this class."""
@@ -111,7 +117,14 @@ class CudaStreams:
         return memory
 
     def peak_bytes(self) -> int:
-        return torch.cuda.max_memory_allocated(self.device)
+        return torch.cuda.max_memory_reserved(self.device)
+
+    def free_bytes(self) -> int:
+        reserve = torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
+        return torch.cuda.mem_get_info(self.device)[0] + reserve
+
+    def trim(self) -> None:
+        torch.cuda.empty_cache()
 
     def launch(self, work: Callable[[], object]) -> None:
         work()  # kernels are asynchronous of themselves
@@ -148,18 +161,20 @@ class CudaStreams:
         compute = torch.cuda.current_stream(self.device)
         # The recording stream itself is warmed up: cuBLAS keeps a workspace per stream, and the graph will name it.
         self._recording.wait_event(self._record(compute))
-        with torch.cuda.stream(self._recording):
-            for _ in range(_WARM_UP_RUNS):
-                work()
-        compute.wait_event(self._record(self._recording))
+        try:
+            with torch.cuda.stream(self._recording):
+                for _ in range(_WARM_UP_RUNS):
+                    work()
+        finally:  # where it fails, what it queued must still not meet what comes next
+            compute.wait_event(self._record(self._recording))
         graph = torch.cuda.CUDAGraph()
+        self._first_graph = self._first_graph or graph
         # thread_local: other threads copy and allocate meanwhile, which the default mode forbids them.
         with (
             torch.cuda.device(self.device),
             torch.cuda.graph(graph, pool=self._pool, stream=self._recording, capture_error_mode="thread_local"),
         ):
             work()
-        self._first_graph = self._first_graph or graph
         return graph.replay
 
     @staticmethod
@@ -208,6 +223,12 @@ class LateStreams:
 
     def peak_bytes(self) -> int:
         return 0
+
+    def free_bytes(self) -> int:
+        return 1 << 62
+
+    def trim(self) -> None:
+        pass
 
     def launch(self, work: Callable[[], object]) -> None:
         with self._lock:

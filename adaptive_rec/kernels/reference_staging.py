@@ -36,10 +36,16 @@ def scatter_rows(table_RD: Array, rows_C: Array, in_CD: Array) -> None:
     table_RD[rows_C] = in_CD
 
 
-def find_in_batch(distinct_U: Array, rows_C: Array) -> Array:
+def find_travelling(
+    distinct_U: Array, source_U: Array, rows_C: Array, number: int, origin_C: Array, place_C: Array
+) -> None:
     """`distinct_U` takes the place of the hash table that was made from it."""
-    number = {row: u for u, row in enumerate(distinct_U.tolist())}
-    return np.array([number.get(row, -1) for row in rows_C.tolist()], dtype=np.int32)
+    travelling = {
+        row: ~source for row, source in zip(distinct_U.tolist(), source_U.tolist(), strict=True) if source < 0
+    }
+    for c, row in enumerate(rows_C.tolist()):
+        if origin_C[c] < 0 and row in travelling:
+            origin_C[c], place_C[c] = number, travelling[row]
 
 
 def touched_rows(segments_U1: Array, segment_bag_N: Array, features: int, position_B: Array) -> Array:

@@ -84,15 +84,24 @@ def scatter_rows(table_RD, rows_C, in_CD):
 
 
 @njit(**JIT)
-def find_in_batch(keys, values, rows_C, found_C):
-    """Look rows up in the hash table that `cpu.find_distinct` left: a row's distinct number, or -1 for a strange one."""
+def find_travelling(keys, values, source_U, rows_C, number, origin_C, place_C):
+    """Find rows that were not found before among the travelling rows of batch `number`.
+
+    `keys` and `values` are the hash table that `cpu.find_distinct` left, `source_U` is what `split_sources` made: row
+    ``~source_U[u]`` of its pool travels. A row that is hot there counts as not found: the placement is just changing then,
+    and whoever asks is staged again.
+    """
     mask = len(keys) - 1
     for c in range(len(rows_C)):
+        if origin_C[c] >= 0:
+            continue
         row = rows_C[c]
         h = _hash(row, mask)
         while keys[h] != row and keys[h] != -1:
             h = (h + 1) & mask
-        found_C[c] = values[h] if keys[h] == row else -1
+        if keys[h] == row and source_U[values[h]] < 0:
+            origin_C[c] = number
+            place_C[c] = ~source_U[values[h]]
 
 
 @njit(**JIT)

@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ByteSize
 
 from adaptive_rec import checkpoint
-from adaptive_rec.errors import AdaptiveRecError, ConflictError, MemoryPlanError
+from adaptive_rec.errors import AdaptiveRecError, ConflictError, MemoryPlanError, first_line
 from adaptive_rec.knobs import Knobs
 from adaptive_rec.live.mailbox import Command
 from adaptive_rec.placement import Migration
 from adaptive_rec.policy import Policy, load_policy
 from adaptive_rec.splitting import Outcome
-from adaptive_rec.telemetry import Event
+from adaptive_rec.telemetry import Event, Snapshot
 
 if TYPE_CHECKING:
     from adaptive_rec.runtime import Runtime
 
 T = TypeVar("T")
 
-TOO_SMALL = "the device's memory must hold a step; lower run.batch_size, or run.device=cpu"
+TOO_SMALL = "the device's memory must hold a step; lower run.batch_size or knobs.prefetch_depth, or take run.device=cpu"
 
 PAUSED_POLL_SECONDS = 0.2
 """How soon a paused run notices a signal; commands wake it at once."""
@@ -51,13 +51,15 @@ class Control:
         self.scheduled: Mapping[int, list[Command]] = {}
         """Commands to carry out at given steps: those of the run that is made again."""
 
-    def obey(self) -> Iterator[Event]:
+    def obey(self) -> Iterator[Event | Snapshot]:
         """Carry out what was asked. While paused, stay here; only a stop, by command or signal, or `resume` ends that."""
         run = self._runtime
         for command in self.scheduled.get(run.step_number, ()):
-            run.mailbox.send(command)
+            if command.verb != "halve_budget":
+                run.mailbox.send(command)
         yield from self._carry_out(run.mailbox.drain())
         if self.paused:
+            yield from run.reports.finish(wait=True)
             with run.recorder.paused(), run.during("paused"):
                 while self.paused and not run.stop_requested:
                     yield from self._carry_out(run.mailbox.wait(PAUSED_POLL_SECONDS))
@@ -79,21 +81,35 @@ class Control:
     def _event(self, kind: str, text: str, **details: Any) -> Event:
         return Event(self._runtime.step_number, kind, text, details)
 
+    # Memory ----------------------------------------------------------------------------------------------------------
+
+    def before_step(self) -> Iterator[Event]:
+        """Halve the hot budget where the run that is made again did so, for want of memory, before this step."""
+        for command in self.scheduled.get(self._runtime.step_number, ()):
+            if command.verb == "halve_budget":
+                yield self._halve_budget(**command.values)
+
     def give_up_memory(self, reason: str) -> Iterator[Event]:
         """The device's memory was too small for a step: halve the hot budget. Raises MemoryPlanError where that is no help."""
         run = self._runtime
         held, before = run.store.device_bytes, run.knobs
-        smaller = before.changed({"hot_budget_bytes": min(before.hot_budget_bytes, held) // 2})
-        if not held or run.policy.budget_bytes(smaller, held) >= held:
+        smaller = min(before.hot_budget_bytes, held) // 2
+        if not held or run.policy.budget_bytes(before.changed({"hot_budget_bytes": smaller}), held) >= held:
             raise MemoryPlanError(
                 f"{TOO_SMALL}: policy {before.policy} keeps {shown('_bytes', held)} of rows there: {reason}"
             )
-        run.store.free_memory()
         yield self._event("warning", f"out of device memory, the hot budget is halved: {reason}")
-        run.mailbox.send(Command("change_knobs", {"hot_budget_bytes": smaller.hot_budget_bytes}))
-        yield from self.obey()
-        if run.store.device_bytes >= held:
-            raise MemoryPlanError(f"{TOO_SMALL}: the hot budget could not be halved: {reason}")
+        run.store.free_memory()
+        try:
+            yield self._halve_budget(smaller)
+        except ConflictError as error:
+            raise MemoryPlanError(f"{TOO_SMALL}: {error}") from error
+
+    def _halve_budget(self, hot_budget_bytes: int) -> Event:
+        event = self._change_knobs(hot_budget_bytes=hot_budget_bytes)
+        self._runtime.mailbox.changed(self._runtime.knobs)
+        self._runtime.publisher.board()
+        return replace(event, details={**event.details, "before_step": True})
 
     # One method for each verb ----------------------------------------------------------------------------------------
 
@@ -131,7 +147,7 @@ class Control:
         except Exception as error:
             run.reclassifier.policy = policy
             self._place(lambda: run.reclassifier.place_again(run.step_number, run.knobs))
-            reason = (str(error) or type(error).__name__).splitlines()[0]
+            reason = first_line(error)
             raise ConflictError(f"rows could not be placed for these knobs, the old ones stay: {reason}") from error
 
     def _pause(self) -> Event:

@@ -45,7 +45,8 @@ def commands(run: Path) -> dict[int, list[Command]]:
             starts += event["kind"] == "started"
             if event["kind"] == "knobs":
                 new = {name: values["new"] for name, values in event["details"]["changed"].items()}
-                found[event["step"]].append(Command("change_knobs", new))
+                by_itself = event["details"].get("before_step", False)
+                found[event["step"]].append(Command("halve_budget" if by_itself else "change_knobs", new))
             elif event["kind"] == "split":
                 found[event["step"]].append(Command("choose_split", event["details"]))
             elif event["kind"] == "reclassified" and event["details"]["asked_for"]:

@@ -15,7 +15,9 @@ from adaptive_rec.errors import AdaptiveRecError, ConflictError
 from adaptive_rec.knobs import Knobs
 from adaptive_rec.telemetry import Snapshot
 
-Verb = Literal["change_knobs", "pause", "resume", "stop", "reclassify", "checkpoint", "note", "choose_split"]
+Verb = Literal[
+    "change_knobs", "pause", "resume", "stop", "reclassify", "checkpoint", "note", "choose_split", "halve_budget"
+]
 Answer = Callable[[Mapping[str, Any] | AdaptiveRecError], None]
 """Called once by the training thread: with what came of the command, or with why nothing did. It must not wait."""
 
@@ -91,6 +93,12 @@ class Mailbox:
         """The oldest change was made, or could not be: these are the knobs now."""
         with self._lock:
             self._waiting.pop(0)
+            self._effective = effective
+        self.knobs_changed()
+
+    def changed(self, effective: Knobs) -> None:
+        """The run changed its knobs by itself; what was asked for meanwhile still counts."""
+        with self._lock:
             self._effective = effective
         self.knobs_changed()
 

@@ -60,7 +60,7 @@ class Publisher:
                     "evaluation": {"step": evaluation.step, **asdict(evaluation.quality)} if evaluation else None,
                     "knobs": run.knobs.model_dump(),
                     "knobs_step": run.knobs_step,
-                    "placement": {**self._placement, "budget_bytes": self._budget_bytes()},
+                    "placement": {**self._placement, **self._memory()},
                 }
             )
         )
@@ -95,7 +95,11 @@ class Publisher:
             "device_bytes": store.device_bytes,
         }
 
-    def _budget_bytes(self) -> int:
-        """What the policy in force asks for."""
+    def _memory(self) -> dict[str, int]:
+        """What changes between two windows too: the budget with the knobs, staging and peak with every batch."""
         run, store = self._runtime, self._runtime.store
-        return run.policy.budget_bytes(run.knobs, all_rows_bytes(store.space, store.row_bytes))
+        return {
+            "budget_bytes": run.policy.budget_bytes(run.knobs, all_rows_bytes(store.space, store.row_bytes)),
+            "staging_bytes": store.staging_bytes,
+            "peak_bytes": store.peak_bytes,
+        }

@@ -43,7 +43,7 @@ HOPELESS_AFTER, HOPELESS_WAIT_SECONDS = 5, 60.0
 END_SECONDS = 0.5
 """How long the sidecar may take to end before it is killed; it holds nothing that could be lost."""
 Note = Callable[[str], None]
-VERBS = frozenset(get_args(Verb)) - {"note", "choose_split"}
+VERBS = frozenset(get_args(Verb)) - {"note", "choose_split", "halve_budget"}
 
 
 class Sidecar:

@@ -105,6 +105,7 @@ def _at_once(up: Callable[[], None], down: Callable[[], None]) -> None:
         stream.wait_stream(compute)
         with torch.cuda.stream(stream):
             copy()
+    for stream in _STREAMS:  # not before both are on their way: the second would wait for the first
         compute.wait_stream(stream)
 
 

@@ -1,14 +1,16 @@
-"""What is measured, in the order of importance, and how many seconds each part may take.
+"""How a cell of each kind is run: its batches, its contestants by their names, its settings.
 
 A cell runs in a process of its own: a fault of the device in one does not end the others, and its memory is free afterwards.
-Its contestants share that process and take turns.
+Its contestants share that process, rivals excepted, and take turns.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from adaptive_rec.config import Config
@@ -16,7 +18,8 @@ from adaptive_rec.data.source import Source
 from benchmarks.gpu import correctness
 from benchmarks.gpu.apart import Apart
 from benchmarks.gpu.ceilings import measure_ceilings
-from benchmarks.gpu.contestants import Contestant, Ours, Where
+from benchmarks.gpu.contestants import Contestant, Ours, Where, budget_bytes
+from benchmarks.gpu.explain import explain
 from benchmarks.gpu.measure import compare, memory_growth
 from benchmarks.gpu.plan import Cell
 from benchmarks.gpu.rivals import FbgemmCaching, PlainHybrid
@@ -40,6 +43,8 @@ class Context:
     """A Criteo TSV file, or none: synthetic samples."""
     out: str
     note: Note
+    save: Callable[[dict[str, Any]], None]
+    """Given what is known so far, again and again: a cell that is killed leaves that much."""
     apart: list[str] | None = None
     """Arguments for the processes of rivals; none: they run in this one."""
 
@@ -81,18 +86,25 @@ def source_of(cell: Cell, context: Context) -> Source:
 def comparison(cell: Cell, context: Context) -> dict[str, Any]:
     source = source_of(cell, context)
     makers: dict[str, Callable[[], Contestant]] = {}
-    absent: dict[str, str] = {}
+    left_out: dict[str, str] = {}
     for name in cell.contestants:
         make, why_not = maker(name, cell, context, source)
         if why_not:
-            absent[name] = why_not
+            left_out[name] = why_not
         else:
             makers[name] = make
-    result = compare(makers, context.where, context.deadline, context.note)
-    result["absent"] = absent
-    result["preloaded_batches"] = len(source) if isinstance(source, Preloaded) else 0
-    result["shape"] = about(cell, context, source)
-    return result
+    of_all = {
+        "preloaded_batches": len(source) if isinstance(source, Preloaded) else 0,
+        "shape": about(cell, context, source),
+    }
+
+    def whole(result: dict[str, Any]) -> dict[str, Any]:
+        return {**result, "left_out": left_out | result["left_out"], **of_all}
+
+    def save(result: dict[str, Any]) -> None:
+        context.save(whole(result))
+
+    return whole(compare(makers, context.where, context.deadline, context.note, save))
 
 
 def about(cell: Cell, context: Context, source: Source) -> dict[str, Any]:
@@ -114,26 +126,29 @@ def about(cell: Cell, context: Context, source: Source) -> dict[str, Any]:
 
 
 def maker(name: str, cell: Cell, context: Context, source: Source) -> tuple[Callable[[], Contestant], str]:
-    """How a contestant is made, or why it cannot take part. `POLICY[:ACTION][/never][+RULE]`, or a rival's name."""
+    """How a contestant is made, or why it cannot take part. `POLICY[:ACTION][/SPLIT][+RULE]`, or a rival's."""
     word, _, rule = name.partition("+")
     rule = rule or cell.rule
-    word, never = word.removesuffix("/never"), word.endswith("/never")
+    word, _, split = word.partition("/")
     policy, _, action = word.partition(":")
     more: dict[str, Any] = {"optimizer.embedding": rule}
-    if never:
-        more["run.split"] = "never"
+    if split:
+        more["run.split"] = split
     config = config_of(cell, context, **more)
     if policy in ("plain", "fbgemm"):
         why_not = FbgemmCaching.why_not(context.where, config) if policy == "fbgemm" else ""
         if context.apart:
-            return partial(Apart, name, context.apart), why_not
+            return partial(Apart, name, context.apart, context.deadline), why_not
         if policy == "plain":
             return partial(PlainHybrid, name, config, source, context.where), why_not
         return partial(FbgemmCaching, name, config, source, context.where, cell.rows_ratio), why_not
     more["knobs.policy"] = policy
     if action:
         more["knobs.action"] = action
-    budget = None if policy in ("device_only", "hybrid") else cell.rows_ratio
+    budget = None
+    if policy not in ("device_only", "hybrid"):
+        as_reckoned = config_of(cell, context, **{**more, "optimizer.embedding": cell.budget_rule or rule})
+        budget = budget_bytes(as_reckoned, source, cell.rows_ratio)
     return partial(Ours, name, config_of(cell, context, **more), source, context.where, budget), ""
 
 
@@ -146,21 +161,43 @@ def make_rival(name: str, cell: Cell, context: Context) -> Contestant:
 
 
 def timeline(cell: Cell, context: Context) -> dict[str, Any]:
-    """A profile of each contestant, one after the other."""
-    source = source_of(cell, context)
-    found: dict[str, Any] = {}
-    for number, name in enumerate(cell.contestants):
-        left = len(cell.contestants) - number
-        make, why_not = maker(name, cell, context, source)
-        found[name] = {"absent": why_not} if why_not else record(make, context, name, left)
-    return {"runs": found, "shape": about(cell, context, source)}
+    def profiled(name: str, make: Callable[..., Contestant], until: float) -> dict[str, Any]:
+        return record(make, context.where, Path(context.out), f"{cell.name} {name}", until)
+
+    return one_by_one(cell, context, profiled)
 
 
 def memory(cell: Cell, context: Context) -> dict[str, Any]:
+    def grown(_: str, make: Callable[..., Contestant], until: float) -> dict[str, Any]:
+        contestant = make()
+        try:
+            return memory_growth(contestant, context.where, until)
+        finally:
+            contestant.close()
+
+    return one_by_one(cell, context, grown)
+
+
+def one_by_one(
+    cell: Cell, context: Context, work: Callable[[str, Callable[..., Contestant], float], dict[str, Any]]
+) -> dict[str, Any]:
+    """Each contestant alone, for its part of the time. One that fails costs its own figures only."""
     source = source_of(cell, context)
     found: dict[str, Any] = {}
-    for name in cell.contestants:
-        contestant = maker(name, cell, context, source)[0]()
-        found[name] = memory_growth(contestant, context.where, context.deadline)
-        contestant.close()
-    return {"runs": found, "shape": about(cell, context, source)}
+    failed: dict[str, str] = {}
+    left_out: dict[str, str] = {}
+    result = {"runs": found, "failed": failed, "left_out": left_out, "shape": about(cell, context, source)}
+    for number, name in enumerate(cell.contestants):
+        now = time.perf_counter()
+        until = now + (context.deadline - now) / (len(cell.contestants) - number)
+        make, why_not = maker(name, cell, context, source)
+        if why_not:
+            left_out[name] = why_not
+            continue
+        try:
+            found[name] = work(name, make, until)
+        except Exception as error:
+            failed[name] = explain(error)
+            context.note(f"{name}: failed: {failed[name].splitlines()[0]}")
+        context.save(result)
+    return result

@@ -12,10 +12,13 @@ import torch
 from adaptive_rec.assemble import assemble
 from adaptive_rec.config import Config
 from adaptive_rec.data.source import Source
+from adaptive_rec.dense import BUCKETS
 from adaptive_rec.embedding.device import all_rows_bytes, row_bytes
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy import load_policy
+from adaptive_rec.runtime import Runtime
+from adaptive_rec.telemetry import Event, StageTimes
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,9 @@ class Contestant(Protocol):
     def facts(self) -> dict[str, Any]:
         """What there is to know besides."""
 
+    def settle(self) -> None:
+        """Return when everything that was asked for is done, on the device and on the way back from it."""
+
     def close(self) -> None: ...
 
 
@@ -87,13 +93,27 @@ def budget_bytes(config: Config, source: Source, rows_ratio: float) -> int:
 class Ours:
     """A training run, driven through `Runtime.run` as the command line does."""
 
-    def __init__(self, name: str, config: Config, source: Source, where: Where, rows_ratio: float | None) -> None:
+    def __init__(
+        self,
+        name: str,
+        config: Config,
+        source: Source,
+        where: Where,
+        budget_bytes: int | None,
+        times: StageTimes | None = None,
+    ) -> None:
+        """`times` replaces the run's own clock of its stages. Without a budget the policy has what it wants."""
         self.name = name
-        if rows_ratio is not None:
-            knobs = config.knobs.changed({"hot_budget_bytes": budget_bytes(config, source, rows_ratio)})
+        if budget_bytes is not None:
+            # One reclassification may fill the budget: how long filling takes is no figure of these benchmarks.
+            moved = max(config.knobs.max_moved_bytes, budget_bytes)
+            knobs = config.knobs.changed({"hot_budget_bytes": budget_bytes, "max_moved_bytes": moved})
             config = config.model_copy(update={"knobs": knobs})
         before, began = where.memory_bytes(), time.perf_counter()
         self.runtime = assemble(config, source=source, streams=where.streams(config.run.seed))
+        if times is not None:
+            self.runtime.times = times
+        self._trial: Event | None = None
         _touch_state(self.runtime.store)
         self.window_steps = config.knobs.reclassify_every if self.runtime.policy.tracks_popularity else 1
         self._reports: Iterator[Any] = self.runtime.run()
@@ -102,22 +122,45 @@ class Ours:
         self.drive(1)
         self._setup_seconds = time.perf_counter() - began
         self._memory_bytes = where.memory_bytes() - before
-        self._budget_bytes = config.knobs.hot_budget_bytes if rows_ratio is not None else 0
+        self._budget_bytes = budget_bytes or 0
 
     @property
     def steps(self) -> int:
         return int(self.runtime.step_number)
 
     def drive(self, steps: int) -> int:
-        """Up to the first report after so many steps: a report reads the loss, so the device has come as far."""
+        """Up to the first report after so many steps. The device may be some steps behind then: see `settle`."""
         began = self.steps
         while self.steps < began + steps:
-            next(self._reports)
+            report = next(self._reports)
+            if isinstance(report, Event) and report.kind == "split":
+                self._trial = report
         return self.steps - began
+
+    def settle(self) -> None:
+        self.runtime.store.settle()
+        self._where.sync()
 
     def counters(self) -> dict[str, float]:
         totals = dict(self.runtime.totals())
-        return {**totals, "samples": totals["samples_seen"]}
+        return {**totals, "samples": totals["samples_seen"], "wait_seconds": self.runtime.times.seconds["wait"]}
+
+    @property
+    def undecided(self) -> bool:
+        """Whether the run still has to try what is quicker, whole batches or split ones."""
+        return self.runtime.policy.tracks_popularity and self.runtime.splitting.measured and self._trial is None
+
+    def split(self) -> str:
+        """How its steps are run."""
+        if not self.runtime.policy.tracks_popularity:
+            return "whole"
+        if self.undecided:
+            return "not chosen yet"
+        if self._trial is None:
+            return "split" if self.runtime.splitting.chosen else "whole"
+        found = self._trial.details
+        whole, split = (1e3 * found[f"{way}_seconds"] for way in ("whole", "split"))
+        return f"chose {'split' if found['split'] else 'whole'} ({whole:.2f} ms whole, {split:.2f} split)"
 
     def facts(self) -> dict[str, Any]:
         store = self.runtime.store
@@ -129,6 +172,7 @@ class Ours:
             "memory_bytes_at_start": self._memory_bytes,
             "hot_rows": store.device.hot_rows,
             "rows": store.space.rows,
+            "split": self.split(),
             "setup_seconds": self._setup_seconds,
             "stage_seconds": dict(self.runtime.times.seconds),
             "steps": self.steps,
@@ -139,6 +183,19 @@ class Ours:
         if close is not None:
             close()
         self._where.sync()
+
+
+def record_all_sizes(runtime: Runtime) -> None:
+    """Have the dense part record every size of micro-batch there may be, over lines that are all padding. Between steps."""
+    batch_size = runtime.config.run.batch_size
+    for eighth in range(1, BUCKETS + 1):
+        runtime.dense.begin_step()
+        micro = runtime.dense.inputs(max(1, batch_size * eighth // BUCKETS))
+        for tensor in (micro.dense_SX, micro.labels_S, micro.scale_S, *micro.pooled):
+            runtime.store.launch(tensor.zero_)
+        runtime.dense.run(micro)
+    runtime.dense.begin_step()
+    runtime.store.settle()
 
 
 def _touch_state(store: Any) -> None:

@@ -6,11 +6,15 @@ import hashlib
 import os
 import platform
 import subprocess
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+NOT_MEASURING = ("__main__.py", "conduct.py", "plan.py", "picture.py", "report.py", "explain.py")
+"""Files of these benchmarks that no figure depends on. Of the plan a result keeps its own cell."""
+
 LIBRARIES = ("torch", "triton", "numba", "numpy", "pydantic", "fbgemm_gpu")
 
 
@@ -25,12 +29,26 @@ def describe(rehearsal: str) -> dict[str, Any]:
         "host_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "versions": {"Python": platform.python_version(), **versions()},
         "fingerprint": fingerprint(),
+        "here": here(),
     }
     if torch.cuda.is_available() and not rehearsal:
         properties = torch.cuda.get_device_properties(0)
         found |= {"gpu": properties.name, "gpu_bytes": properties.total_memory, "driver": driver()}
         found["versions"]["CUDA"] = torch.version.cuda
     return found
+
+
+@cache
+def here() -> dict[str, Any]:
+    """What must be the same for a cell not to be measured again. Does not open the device."""
+    gpus = nvidia_smi("name") + [os.environ.get("CUDA_VISIBLE_DEVICES", "all")]
+    return {
+        "gpus": gpus,
+        "driver": driver(),
+        "processor": processor(),
+        "Python": platform.python_version(),
+        **versions(),
+    }
 
 
 def versions() -> dict[str, str]:
@@ -52,19 +70,33 @@ def processor() -> str:
 
 
 def driver() -> str:
-    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    return next(iter(nvidia_smi("driver_version")), "unknown")
+
+
+def nvidia_smi(what: str) -> list[str]:
+    """A property of each GPU; none where nobody knows."""
+    command = ["nvidia-smi", f"--query-gpu={what}", "--format=csv,noheader"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20)
     except (OSError, subprocess.TimeoutExpired):
-        return "unknown"
-    return done.stdout.strip().splitlines()[0] if done.returncode == 0 and done.stdout.strip() else "unknown"
+        return []
+    return done.stdout.strip().splitlines() if done.returncode == 0 else []
 
 
+@cache
 def fingerprint() -> str:
     """A digest of every source a figure depends on: a cell measured on other sources is measured again."""
     digest = hashlib.sha256()
-    for folder in ("adaptive_rec", "policies", "configs", "benchmarks/gpu"):
-        for path in sorted((ROOT / folder).rglob("*")):
-            if path.suffix in (".py", ".toml") and path.is_file():
-                digest.update(str(path.relative_to(ROOT)).encode() + path.read_bytes())
+    for path in measuring_files():
+        digest.update(str(path.relative_to(ROOT)).encode() + path.read_bytes())
     return digest.hexdigest()[:12]
+
+
+def measuring_files() -> list[Path]:
+    """The package and what measures it; what plans cells, starts them and shows their figures may change meanwhile."""
+    folders = ("adaptive_rec", "policies", "configs", "benchmarks/gpu")
+    found = [path for folder in folders for path in sorted((ROOT / folder).rglob("*"))]
+    return [
+        path for path in found
+        if path.suffix in (".py", ".toml") and not (path.parent.name == "gpu" and path.name in NOT_MEASURING)
+    ]  # fmt: skip

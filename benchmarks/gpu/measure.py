@@ -1,7 +1,7 @@
 """Contestants take turns in one process until the time is up; medians over turns, ratios of turns of the same round.
 
-Interleaving makes them see the same machine. A turn begins and ends at a report with the device synchronised, so what a
-contestant read ahead before its turn is read ahead for the next one after it.
+Interleaving makes them see the same machine. A turn begins and ends settled: the device has done everything, cold rows are
+home. What a contestant read ahead before its turn is read ahead for the next one after it.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 from benchmarks.gpu.contestants import Contestant, Where
 from benchmarks.gpu.explain import explain
+from benchmarks.gpu.plan import OPTIONAL
 
 ROUNDS = 7
 SET_UP_RATIO = 0.6
@@ -43,20 +44,30 @@ class Entry:
     contestant: Contestant
     turns: list[Turn] = field(default_factory=list)
     warm_seconds_per_step: float = 0.0
+    facts: dict[str, Any] = field(default_factory=dict)
+    """As they were after its last turn."""
     error: str = ""
 
 
 def compare(
-    makers: dict[str, Callable[[], Contestant]], where: Where, deadline: float, note: Callable[[str], None]
+    makers: dict[str, Callable[[], Contestant]],
+    where: Where,
+    deadline: float,
+    note: Callable[[str], None],
+    save: Callable[[dict[str, Any]], None],
 ) -> dict[str, Any]:
-    """Set all contestants up, warm them, let them take turns until the deadline (of `time.perf_counter`)."""
+    """Set all contestants up, warm them, let them take turns until the deadline (of `time.perf_counter`).
+
+    `save` is given what is known after each turn, for the case that there is no end.
+    """
     entries: dict[str, Entry] = {}
     failed: dict[str, str] = {}
+    left_out: dict[str, str] = {}
     began = time.perf_counter()
     for name, make in makers.items():
         if entries and time.perf_counter() - began > SET_UP_RATIO * (deadline - began):
-            failed[name] = "no time was left to set it up"
-            note(f"{name}: {failed[name]}")
+            left_out[name] = "no time was left to set it up"
+            note(f"{name}: {left_out[name]}")
             continue
         try:
             entries[name] = Entry(make())
@@ -65,46 +76,54 @@ def compare(
             note(f"{name}: cannot be set up: {failed[name].splitlines()[0]}")
     set_up_until = time.perf_counter()
     gc.collect()
-    warm(entries, where, deadline)
+    warm(entries, deadline)
     rounds = 0
-    while time_for_another(entries, rounds, deadline):
-        take_round(entries, where, rounds, (deadline - time.perf_counter()) / max(1, ROUNDS - rounds), note)
+
+    def result() -> dict[str, Any]:
+        errors = {**failed, **{name: entry.error for name, entry in entries.items() if entry.error}}
+        optional = {name: error for name, error in errors.items() if name.partition("+")[0] in OPTIONAL}
+        return {
+            **summarize(entries, rounds),
+            "failed": {name: error for name, error in errors.items() if name not in optional},
+            "left_out": left_out | optional,
+            "seconds_to_set_up": set_up_until - began,
+            "seconds_for_turns": deadline - set_up_until,
+        }
+
+    while rounds < ROUNDS and time_for_another(entries, rounds, deadline):
+        seconds = (deadline - time.perf_counter()) / (ROUNDS - rounds)
+        take_round(entries, where, rounds, seconds, note, lambda: save(result()))
         rounds += 1
-        if rounds >= ROUNDS:
-            break
-    result = summarize(entries, rounds)
-    result["failed"] = {**failed, **{name: entry.error for name, entry in entries.items() if entry.error}}
-    result["seconds_to_set_up"], result["seconds_for_turns"] = set_up_until - began, deadline - set_up_until
     for entry in entries.values():
         try:
             entry.contestant.close()
         except Exception as error:
             note(f"{entry.contestant.name}: cannot be closed: {explain(error).splitlines()[0]}")
-    return result
+    return result()
 
 
 def alive(entries: dict[str, Entry]) -> dict[str, Entry]:
     return {name: entry for name, entry in entries.items() if not entry.error}
 
 
-def warm(entries: dict[str, Entry], where: Where, deadline: float) -> None:
+def warm(entries: dict[str, Entry], deadline: float) -> None:
     """Compile, record, find hot rows. Each gets the same time, and at least one window."""
     share = WARM_RATIO * (deadline - time.perf_counter()) / max(1, len(entries))
     for entry in alive(entries).values():
         try:
             entry.contestant.drive(2)
-            where.sync()
+            entry.contestant.settle()
             began, first = time.perf_counter(), entry.contestant.steps
             steps = 2
             while time.perf_counter() - began < share:
                 steps = min(2 * steps, max(2, entry.contestant.window_steps))
                 middle, since = entry.contestant.steps, time.perf_counter()
                 entry.contestant.drive(steps)
-            where.sync()
+            entry.contestant.settle()
             if entry.contestant.steps == first:
                 middle, since = first, began
                 entry.contestant.drive(2)
-                where.sync()
+                entry.contestant.settle()
             entry.warm_seconds_per_step = (time.perf_counter() - since) / (entry.contestant.steps - middle)
         except Exception as error:
             entry.error = explain(error)
@@ -119,7 +138,12 @@ def time_for_another(entries: dict[str, Entry], rounds: int, deadline: float) ->
 
 
 def take_round(
-    entries: dict[str, Entry], where: Where, number: int, seconds: float, note: Callable[[str], None]
+    entries: dict[str, Entry],
+    where: Where,
+    number: int,
+    seconds: float,
+    note: Callable[[str], None],
+    save: Callable[[], None],
 ) -> None:
     """One turn each, in this order and the other way round by turns."""
     running = list(alive(entries).values())
@@ -129,18 +153,20 @@ def take_round(
         except Exception as error:
             entry.error = explain(error)
             note(f"{entry.contestant.name}: went out: {entry.error.splitlines()[0]}")
+        save()
 
 
 def take_turn(entry: Entry, where: Where, seconds: float) -> Turn:
     contestant = entry.contestant
     contestant.drive(1)  # to a report, past what lay ready
-    where.sync()
+    contestant.settle()
     before, began = contestant.counters(), time.perf_counter()
     steps = contestant.drive(turn_steps(entry, seconds))
-    where.sync()
+    contestant.settle()
     elapsed = time.perf_counter() - began
     after = contestant.counters()
     used = where.used_bytes()
+    entry.facts = contestant.facts()
     time.sleep(min(0.2, 3 * elapsed / steps))  # its reading ahead ends before the next one's turn
     return Turn(steps, elapsed, {key: after[key] - before.get(key, 0) for key in after}, used)
 
@@ -160,21 +186,22 @@ def summarize(entries: dict[str, Entry], rounds: int) -> dict[str, Any]:
 def summary(entry: Entry) -> dict[str, Any]:
     """Median turn, quartiles, the mean over all turns, and what a step did on the mean."""
     rates = sorted(turn.gained["samples"] / turn.seconds for turn in entry.turns)
-    seconds = [turn.seconds_per_step for turn in entry.turns]
+    seconds, wall_seconds = [turn.seconds_per_step for turn in entry.turns], sum(turn.seconds for turn in entry.turns)
     steps = sum(turn.steps for turn in entry.turns)
     gained = {key: sum(turn.gained[key] for turn in entry.turns) for key in entry.turns[0].gained}
     return {
         "samples_per_second": statistics.median(rates),
         "samples_per_second_quartiles": quartiles(rates),
         "seconds_per_step": statistics.median(seconds),
-        "seconds_per_step_mean": sum(turn.seconds for turn in entry.turns) / steps,
+        "seconds_per_step_mean": wall_seconds / steps,
+        "wait_ratio": gained["wait_seconds"] / wall_seconds,
         "turns": len(entry.turns),
         "steps_of_turns": [turn.steps for turn in entry.turns],
         "window_steps": entry.contestant.window_steps,
         "used_device_bytes": [turn.used_bytes for turn in entry.turns],
         "gained": gained,
         "per_step": {key: value / steps for key, value in gained.items()},
-        "facts": entry.contestant.facts(),
+        "facts": entry.facts,
         "error": entry.error,
     }
 

@@ -28,9 +28,9 @@ NAMES = {
 }
 
 
-def draw(title: str, lanes: dict[str, Intervals], start: float, end: float) -> str:
-    """The part between `start` and `end`, in seconds, as the text of an SVG file."""
-    height = TOP + LANE * len(lanes) + 40
+def draw(title: str, lanes: dict[str, Intervals], start: float, end: float, steps: list[float]) -> str:
+    """The part between `start` and `end`, in seconds, as the text of an SVG file. `steps` are when steps begin."""
+    height = TOP + LANE * len(lanes) + 60
     scale = (WIDTH - LEFT - 20) / max(end - start, 1e-9)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" '
@@ -47,6 +47,7 @@ def draw(title: str, lanes: dict[str, Intervals], start: float, end: float) -> s
             colour = COLOURS.get(lane, "#333333")
             parts.append(f'<rect x="{x:.2f}" y="{y}" width="{width:.2f}" height="{LANE - 6}" fill="{colour}"/>')
     parts += axis(start, end, scale, TOP + LANE * len(lanes))
+    parts += step_lines([step for step in steps if start <= step <= end], start, scale, TOP + LANE * len(lanes))
     return "\n".join([*parts, "</svg>", ""])
 
 
@@ -60,3 +61,11 @@ def axis(start: float, end: float, scale: float, y: float) -> list[str]:
         anchor = "end" if tick == 10 else "middle"
         parts.append(f'<text x="{x:.2f}" y="{y + 16}" text-anchor="{anchor}" font-size="11">{1e3 * at:.2f} ms</text>')
     return parts
+
+
+def step_lines(steps: list[float], start: float, scale: float, y: float) -> list[str]:
+    """A dashed line where the training thread begins a step; the device is at work on it somewhat later."""
+    xs = [LEFT + (step - start) * scale for step in steps]
+    line = '<line class="step" x1="{0:.2f}" y1="{1}" x2="{0:.2f}" y2="{2}" stroke="#000000" stroke-dasharray="4 3"/>'
+    told = f'<text x="{LEFT}" y="{y + 40}" font-size="11">dashed: the training thread begins a step</text>'
+    return [*(line.format(x, TOP - 12, y + 4) for x in xs), told]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 from dataclasses import dataclass, replace
 
 
@@ -20,6 +21,8 @@ class Cell:
     preloaded: bool = False
     rows_ratio: float = 0.1
     """Budget: the share of all rows that the device tier holds."""
+    budget_rule: str = ""
+    """Update rule by whose bytes of a row the budget is reckoned, the same for all contestants; empty: by their own."""
     contestants: tuple[str, ...] = ()
 
 
@@ -29,19 +32,24 @@ ALL_POLICIES = (
 """The most important first: with too little time the last ones are left out."""
 
 CACHED = ("hotline", "hotline/never", "slipstream:freeze", "slipstream:subsample", "fbgemm")
+OPTIONAL = ("fbgemm",)
+"""Takes part where it can; that it cannot is no failure."""
+
 FEW = ("plain", "hotline", "device_only", "slipstream:freeze")
 OPTIMIZERS = ("hotline+sgd", "hotline+rowwise_adagrad", "hotline+lazy_adam", "device_only+lazy_adam", "plain+lazy_adam")
 
-CORRECTNESS = Cell("correctness", "correctness", 55, 10)
+MAIN_RULE = "rowwise_adagrad"
+
+CORRECTNESS = Cell("correctness", "correctness", 58, 10)
 CEILINGS = Cell("ceilings", "ceilings", 15, 8)
 
 QUICK = (
     CORRECTNESS,
     CEILINGS,
     Cell("kaggle-2048-10pc", "comparison", 65, 40, contestants=ALL_POLICIES),
-    Cell("timeline", "timeline", 28, 15, contestants=("hotline", "hotline/never")),
+    Cell("timeline", "timeline", 34, 22, contestants=("hotline/always", "hotline/never")),
     Cell("kaggle-2048-10pc-preloaded", "comparison", 45, 25, preloaded=True, contestants=ALL_POLICIES),
-    Cell("kaggle-2048-10pc-rules", "comparison", 40, 25, contestants=OPTIMIZERS),
+    Cell("kaggle-2048-10pc-rules", "comparison", 40, 25, budget_rule=MAIN_RULE, contestants=OPTIMIZERS),
     Cell("mlperf-2048-10pc-preloaded", "comparison", 45, 30, shape="mlperf", preloaded=True, contestants=FEW),
     Cell("kaggle-16384-10pc", "comparison", 40, 25, batch_size=16384, contestants=FEW),
     Cell("memory", "memory", 22, 12, contestants=("slipstream:freeze",)),
@@ -64,51 +72,62 @@ def share(cell: Cell, still_to_come: tuple[Cell, ...], left: float) -> float:
     return seconds if seconds >= min(cell.least_seconds, cell.seconds) else 0.0
 
 
+Groups = tuple[tuple[str, ...], ...]
+KAGGLE_GROUPS: Groups = (ALL_POLICIES,)
+MLPERF_GROUPS: Groups = (FEW, ("device_only", "hotline/never", "slipstream:subsample", "hybrid", "fbgemm"))
+MLPERF_ADAM_GROUPS: Groups = (
+    ("plain", "hotline", "device_only"),
+    ("device_only", "hotline/never", "slipstream:freeze"),
+    ("device_only", "slipstream:subsample", "hybrid"),
+)
+"""Contestants of a cell hold their tables in host memory at once. What does not fit beside each other gets a cell of its own,
+with `device_only` in each; FBGEMM under Adam is left out on this shape."""
+
+WITHOUT_BUDGET = ("hybrid",)
+"""Has no hot rows, so it is measured at 10 % only."""
+
+
 def all_cells() -> tuple[Cell, ...]:
-    """Every shape, batch size, budget, rule and way of loading; an hour and a half, to be taken up again at will."""
+    """Every shape, batch size, budget, rule and way of loading; hours, to be taken up again at will."""
     cells = [replace(CORRECTNESS, seconds=240), replace(CEILINGS, seconds=30)]
     for shape in ("kaggle", "mlperf4m"):
         for batch_size in (2048, 16384):
-            for rule in ("rowwise_adagrad", "lazy_adam"):
+            for rule in (MAIN_RULE, "lazy_adam"):
                 for preloaded in (False, True):
                     for ratio in (0.10, 0.01, 0.25):
-                        names = ALL_POLICIES if ratio == 0.10 else ("device_only", *CACHED)
-                        cells.append(_cell(shape, batch_size, rule, preloaded, ratio, names))
+                        cells += _cells(shape, batch_size, rule, preloaded, ratio)
+    for shape in ("kaggle", "mlperf"):
+        name, preloaded = f"{shape}-2048-10pc-rules", shape != "kaggle"
         cells.append(
             Cell(
-                f"{shape}-2048-10pc-rules",
-                "comparison",
-                120,
-                shape=small_enough(shape, "lazy_adam"),
-                preloaded=shape != "kaggle",
-                contestants=OPTIMIZERS,
+                name, "comparison", 120, shape=shape, preloaded=preloaded, budget_rule=MAIN_RULE, contestants=OPTIMIZERS
             )
         )
-    timelines = ("hotline", "hotline/never", "slipstream:freeze", "device_only")
+    timelines = ("hotline/always", "hotline/never", "slipstream:freeze", "device_only")
     cells += [
-        Cell("timeline", "timeline", 60, contestants=timelines),
-        Cell("timeline-16384", "timeline", 90, batch_size=16384, contestants=timelines),
-        Cell("timeline-mlperf", "timeline", 120, shape="mlperf4m", preloaded=True, contestants=timelines),
+        Cell("timeline", "timeline", 90, contestants=timelines),
+        Cell("timeline-16384", "timeline", 150, batch_size=16384, contestants=timelines),
+        Cell("timeline-mlperf4m", "timeline", 200, shape="mlperf4m", preloaded=True, contestants=timelines),
         Cell("memory", "memory", 640, contestants=("slipstream:freeze",)),
     ]
     return tuple(cells)
 
 
-def small_enough(shape: str, rule: str) -> str:
-    """With two moments for each component, several runs at once fit host memory only where the tables are cut shorter."""
-    return "mlperf" if shape == "mlperf4m" and rule == "lazy_adam" else shape
-
-
-def _cell(shape: str, batch_size: int, rule: str, preloaded: bool, ratio: float, names: tuple[str, ...]) -> Cell:
+def _cells(shape: str, batch_size: int, rule: str, preloaded: bool, ratio: float) -> list[Cell]:
+    groups = KAGGLE_GROUPS
     if shape != "kaggle":
-        keep = ("device_only", "plain", "hotline") if rule == "lazy_adam" else FEW
-        names = tuple(name for name in names if name in (*keep, "fbgemm"))
-    ending = "-preloaded" if preloaded else ""
-    return Cell(
-        f"{shape}-{batch_size}-{100 * ratio:.0f}pc-{rule}{ending}", "comparison", 90,
-        shape=small_enough(shape, rule), batch_size=batch_size,
-        rule=rule, preloaded=preloaded, rows_ratio=ratio, contestants=names,
-    )  # fmt: skip
+        # With two moments for each component, tables have to be cut shorter for several runs to fit host memory at once.
+        shape, groups = ("mlperf", MLPERF_ADAM_GROUPS) if rule == "lazy_adam" else (shape, MLPERF_GROUPS)
+    cells = []
+    for number, group in enumerate(groups):
+        names = tuple(name for name in group if ratio == 0.10 or name not in WITHOUT_BUDGET)
+        ending = ("-preloaded" if preloaded else "") + (f"-{number + 1}" if number else "")
+        name = f"{shape}-{batch_size}-{100 * ratio:.0f}pc-{rule}{ending}"
+        cells.append(
+            Cell(name, "comparison", 90, shape=shape, batch_size=batch_size, rule=rule, preloaded=preloaded,
+                 rows_ratio=ratio, contestants=names)
+        )  # fmt: skip
+    return cells
 
 
 def rehearsed(cells: tuple[Cell, ...]) -> tuple[Cell, ...]:
@@ -119,3 +138,21 @@ def rehearsed(cells: tuple[Cell, ...]) -> tuple[Cell, ...]:
         batch_size = 64 if cell.batch_size == 2048 else 96
         small.append(replace(cell, seconds=1.0, least_seconds=0.0, shape=shape, batch_size=batch_size))
     return tuple(small)
+
+
+def chosen(args: argparse.Namespace) -> tuple[Cell, ...]:
+    """The cells that a command line asks for."""
+    cells = all_cells() if args.all else QUICK
+    if args.only:
+        unknown = set(args.only) - {cell.name for cell in cells}
+        if unknown:
+            raise SystemExit(f"bench-gpu: no cell named {', '.join(sorted(unknown))}; --list names them")
+        cells = tuple(cell for cell in cells if cell.name in args.only or cell.kind == "correctness")
+    return rehearsed(cells) if args.rehearse else cells
+
+
+def words_of(cell: Cell, args: argparse.Namespace) -> list[str]:
+    """The arguments that make another process see the same cell."""
+    words = ["--cell", cell.name, *(["--all"] if args.all else [])]
+    words += ["--rehearse", args.rehearse] if args.rehearse else []
+    return [*words, *(["--data", args.data] if args.data else [])]

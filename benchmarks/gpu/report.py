@@ -21,13 +21,19 @@ def rows(results: dict[str, Any]) -> str:
         raise NoFigure(f"a rehearsal ({about['rehearsal']}) gives no rows: its figures are of no GPU")
     if not about.get("gpu"):
         raise NoFigure("results without a GPU give no rows")
-    if not cells.get("correctness", {}).get("result", {}).get("passed"):
-        raise NoFigure("no rows: the correctness checks did not pass, or were not run")
+    correctness = cells.get("correctness", {}).get("result")
+    if correctness is None or "partial" in cells["correctness"]:
+        raise NoFigure("no rows: the correctness checks were not run, or not to their end")
+    if not correctness["passed"]:
+        wrong = "; ".join(check["check"] for check in correctness["checks"] if not check["passed"])
+        raise NoFigure(f"no rows: correctness checks failed: {wrong}")
     parts = [heading(about), *bar_rows(bars(cells)), ""]
     for name, cell in cells.items():
         kind = cell["cell"]["kind"]
         if "result" not in cell:
             parts += [f"### {name}\n", f"Not measured: {cell['error'].splitlines()[0]}\n"]
+        elif kind == "correctness":
+            parts += [*correctness_rows(cell["result"]), ""]
         elif kind == "comparison":
             parts += [*comparison_rows(name, cell, cells), ""]
         elif kind == "ceilings":
@@ -36,6 +42,8 @@ def rows(results: dict[str, Any]) -> str:
             parts += [*timeline_rows(name, cell["result"]), ""]
         elif kind == "memory":
             parts += [*memory_rows(name, cell["result"]), ""]
+        if "cut_short" in cell:
+            parts.append(f"Cut short, these are the turns before: {cell['cut_short']}.\n")
     if results["skipped"]:
         parts.append(f"Left out for want of time: {', '.join(results['skipped'])}.\n")
     return "\n".join(parts)
@@ -56,27 +64,35 @@ def heading(about: dict[str, Any]) -> str:
 def bars(cells: dict[str, Any]) -> list[dict[str, Any]]:
     """Every bar that the results say something about: what, figure, bound, met."""
     found: list[dict[str, Any]] = []
+    kinds = {"comparison": _comparison_bars, "correctness": _correctness_bars}
     for name, cell in cells.items():
         if "result" in cell:
-            found += _comparison_bars(name, cell) if cell["cell"]["kind"] == "comparison" else _other_bars(name, cell)
+            found += kinds.get(cell["cell"]["kind"], _other_bars)(name, cell)
     return found
+
+
+def _correctness_bars(name: str, cell: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    checks = cell["result"]["checks"]
+    yield _bar(f"failures of {len(checks)} correctness checks", sum(not check["passed"] for check in checks), 0, False)
 
 
 def _comparison_bars(name: str, cell: dict[str, Any]) -> Iterator[dict[str, Any]]:
     about, ratios = cell["cell"], cell["result"]["ratios"]
-    if about["rows_ratio"] == 0.1 and about["shape"] in ("kaggle", "tiny") and about["rule"] == "rowwise_adagrad":
-        for run in ("hotline", "slipstream:freeze", "slipstream:subsample"):
-            if "plain" in ratios.get(run, {}):
-                yield _bar(f"{run} / plain, {name}", ratios[run]["plain"], 3.0, True)
-        if "device_only" in ratios.get("hotline/never", {}):
+    if about["rows_ratio"] == 0.1 and about["shape"] == "kaggle" and about["rule"] == "rowwise_adagrad":
+        if not about["preloaded"]:  # people load their data
+            for run in ("hotline", "slipstream:freeze", "slipstream:subsample"):
+                if "plain" in ratios.get(run, {}):
+                    yield _bar(f"{run} / plain, {name}", ratios[run]["plain"], 3.0, True)
+        elif "device_only" in ratios.get("hotline/never", {}):  # else a slow loader would make all of them equal
             yield _bar(f"hotline/never / device_only, {name}", ratios["hotline/never"]["device_only"], 0.9, True)
-    if "hotline+lazy_adam" in ratios.get("hotline+sgd", {}):
-        yield _bar(f"step of Adam / step of SGD, {name}", ratios["hotline+sgd"]["hotline+lazy_adam"], 1.3, False)
+    if about["budget_rule"] and "hotline+lazy_adam" in ratios.get("hotline+sgd", {}):
+        figure = ratios["hotline+sgd"]["hotline+lazy_adam"]
+        yield _bar(f"step of Adam / step of SGD, budget of the same bytes, {name}", figure, 1.3, False)
 
 
 def _other_bars(name: str, cell: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for run, result in cell["result"].get("runs", {}).items():
-        if "overlap_ratio" in result:
+        if "overlap_ratio" in result and run != "device_only":  # which has no cold rows
             yield _bar(f"overlap of cold work and computation, {run}, {name}", result["overlap_ratio"], 0.8, True)
         if "grown_used_bytes" in result:
             what = f"growth of device memory over {result['seconds']:.0f} s, bytes, {run}, {name}"
@@ -104,42 +120,66 @@ def comparison_rows(name: str, cell: dict[str, Any], cells: dict[str, Any]) -> I
     loading = result["shape"]["loading"]
     if result["preloaded_batches"]:
         loading = f"{result['preloaded_batches']} of them in memory, round and round"
+    bytes_of = f" as {about['budget_rule']} keeps them, the same bytes for all" if about["budget_rule"] else ""
     yield (
         f"{result['shape']['about']}; batch {about['batch_size']}, {about['rule']} unless named, budget "
-        f"{about['rows_ratio']:.0%} of the rows; batches: {loading}; {result['rounds']} rounds.\n"
+        f"{about['rows_ratio']:.0%} of the rows{bytes_of}; batches: {loading}; {result['rounds']} rounds.\n"
     )
-    yield (
-        "| run | samples/s, median (quartiles) | ms a step, median, mean | of device_only | of plain | hot lookups "
-        "| popular samples | tier MiB | up, down MiB a step | floor ms | of the floor |\n" + "|---" * 11 + "|"
-    )
-    for run, line in result["runs"].items():
-        yield comparison_row(run, line, result, cells)
-    for why, which in (("failed", "failed"), ("absent", "left out")):
-        for run, reason in result[why].items():
-            yield f"| {run} | {which}: {reason.splitlines()[0]} |" + " |" * 9
+    lines = [comparison_row(run, line, result, cells) for run, line in result["runs"].items()]
+    if lines:
+        yield f"| {' | '.join(lines[0])} |\n" + "|---" * len(lines[0]) + "|"
+    for line in lines:
+        yield f"| {' | '.join(line.values())} |"
+    yield from without_figures(result)
 
 
-def comparison_row(run: str, line: dict[str, Any], result: dict[str, Any], cells: dict[str, Any]) -> str:
-    step, facts, gained = line["per_step"], line["facts"], line["gained"]
+def without_figures(result: dict[str, Any]) -> Iterator[str]:
+    """Contestants that failed or were left out, and why."""
+    for why, which in (("failed", "Failed"), ("left_out", "Left out")):
+        if result[why]:
+            reasons = [f"{run}: {reason.splitlines()[0]}" for run, reason in result[why].items()]
+            yield f"\n{which}: {'; '.join(reasons)}."
+
+
+def comparison_row(run: str, line: dict[str, Any], result: dict[str, Any], cells: dict[str, Any]) -> dict[str, str]:
+    """The row's cells by the names of their columns; a rival's have fewer figures."""
     low, high = line["samples_per_second_quartiles"]
     ratios = result["ratios"].get(run, {})
     floor = floor_seconds(line, result["shape"], cells)
-    ours = "lookups" in step
-    return "| " + " | ".join(
-        [
-            run,
-            f"{line['samples_per_second']:,.0f} ({low:,.0f}-{high:,.0f})",
-            f"{1e3 * line['seconds_per_step']:.3f}, {1e3 * line['seconds_per_step_mean']:.3f}",
-            "1" if run == "device_only" else _or_nothing(ratios.get("device_only"), "{:.3f}"),
-            "1" if run == "plain" else _or_nothing(ratios.get("plain"), "{:.2f}"),
-            f"{gained['lookups_hot'] / max(1, gained['lookups']):.3f}" if ours else "",
-            f"{gained['samples_popular'] / max(1, gained['samples_seen']):.3f}" if ours else "",
-            f"{facts['device_tier_bytes'] / MIB:,.0f}" if ours else "",
-            f"{step['host_to_device_bytes'] / MIB:.2f}, {step['device_to_host_bytes'] / MIB:.2f}" if ours else "",
-            _or_nothing(floor and 1e3 * floor, "{:.3f}"),
-            _or_nothing(floor and line["seconds_per_step"] / floor, "{:.1f}x"),
-        ]
-    ) + " |"  # fmt: skip
+    return {
+        "run": run,
+        "samples/s, median (quartiles)": f"{line['samples_per_second']:,.0f} ({low:,.0f}-{high:,.0f})",
+        "ms a step, median, mean": f"{1e3 * line['seconds_per_step']:.3f}, {1e3 * line['seconds_per_step_mean']:.3f}",
+        "of device_only": "1" if run == "device_only" else _or_nothing(ratios.get("device_only"), "{:.3f}"),
+        "of plain": "1" if run == "plain" else _or_nothing(ratios.get("plain"), "{:.2f}"),
+        "waited for the loader": f"{line['wait_ratio']:.0%}",
+        **what_it_did(line),
+        "floor ms": _or_nothing(floor and 1e3 * floor, "{:.3f}"),
+        "of the floor": _or_nothing(floor and line["seconds_per_step"] / floor, "{:.1f}x"),
+    }
+
+
+def what_it_did(line: dict[str, Any]) -> dict[str, str]:
+    names = (
+        "steps", "hot lookups", "popular samples", "samples trained", "row updates skipped", "tier MiB (of all rows)",
+        "up, down MiB a step",
+    )  # fmt: skip
+    step, facts, gained = line["per_step"], line["facts"], line["gained"]
+    if "lookups" not in step:
+        return dict.fromkeys(names, "")
+    shares = (
+        (gained["lookups_hot"], gained["lookups"]),
+        (gained["samples_popular"], gained["samples_seen"]),
+        (gained["samples_trained"], gained["samples_seen"]),
+        (gained["row_updates_skipped"], gained["row_updates"] + gained["row_updates_skipped"]),
+    )
+    figures = [
+        facts["split"],
+        *(f"{part / max(1, whole):.3f}" for part, whole in shares),
+        f"{facts['device_tier_bytes'] / MIB:,.0f} ({facts['hot_rows'] / facts['rows']:.1%})",
+        f"{step['host_to_device_bytes'] / MIB:.2f}, {step['device_to_host_bytes'] / MIB:.2f}",
+    ]
+    return dict(zip(names, figures, strict=True))
 
 
 def floor_seconds(line: dict[str, Any], shape: dict[str, Any], cells: dict[str, Any]) -> float | None:
@@ -158,6 +198,11 @@ def floor_seconds(line: dict[str, Any], shape: dict[str, Any], cells: dict[str, 
     )
 
 
+def correctness_rows(result: dict[str, Any]) -> Iterator[str]:
+    yield f"### Correctness\n\n{len(result['checks'])} checks in {result['seconds']:.0f} s, none failed."
+    yield f"Left out: {', '.join(result['left_out']) or 'none'}."
+
+
 def ceiling_rows(result: dict[str, Any]) -> Iterator[str]:
     yield "### Ceilings of the machine\n\n| what | figure |\n|---|---|"
     for name, value in result.items():
@@ -173,17 +218,20 @@ def ceiling_rows(result: dict[str, Any]) -> Iterator[str]:
 
 
 def timeline_rows(name: str, result: dict[str, Any]) -> Iterator[str]:
-    yield f"### {name}\n\n| run | ms a step (under the profiler) | cold work, ms | computation, ms | both at once, ms | overlap |"
-    yield "|---|---|---|---|---|---|"
+    yield f"### {name}\n"
+    yield (
+        "| run | steps, micro-batches a step | steps before | ms a step (under the profiler) | cold work, ms "
+        "| computation, ms | both at once, ms | overlap |\n" + "|---" * 8 + "|"
+    )
     for run, line in result["runs"].items():
-        if "absent" in line:
-            continue
         each = [1e3 * line[key] / line["steps"] for key in ("cold_seconds", "compute_seconds", "both_seconds")]
         yield (
-            f"| {run} | {1e3 * line['seconds_per_step']:.3f} ({1e3 * line['seconds_per_step_profiled']:.3f}) | "
+            f"| {run} | {line['split']}, {line['micro_batches_per_step']:.1f} | {line['steps_before']} "
+            f"| {1e3 * line['seconds_per_step']:.3f} ({1e3 * line['seconds_per_step_profiled']:.3f}) | "
             + " | ".join(f"{value:.3f}" for value in each)
             + f" | {line['overlap_ratio']:.2f} |"
         )
+    yield from without_figures(result)
 
 
 def memory_rows(name: str, result: dict[str, Any]) -> Iterator[str]:
@@ -192,6 +240,7 @@ def memory_rows(name: str, result: dict[str, Any]) -> Iterator[str]:
         grown = [line[f"grown_{key}"] / MIB for key in ("tensor_bytes", "used_bytes", "host_bytes")]
         steps = line["samples"][-1]["steps"]
         yield f"| {run} | {line['seconds']:.0f} | {steps} | " + " | ".join(f"{value:.1f} MiB" for value in grown) + " |"
+    yield from without_figures(result)
 
 
 def _or_nothing(value: float | None, form: str) -> str:

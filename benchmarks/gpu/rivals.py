@@ -65,6 +65,7 @@ class Loader:
         self._ended = threading.Event()
         self._batches = source.train_batches(Position(seed=config.run.seed), config.run.batch_size)
         self._features, self._pin = features, pin
+        self.wait_seconds = 0.0
         self._thread = threading.Thread(target=self._read, name="loader", daemon=True)
         self._thread.start()
 
@@ -85,7 +86,9 @@ class Loader:
                 continue
 
     def take(self) -> ByFeature:
+        began = time.perf_counter()
         item = self._ready.get(timeout=120)
+        self.wait_seconds += time.perf_counter() - began
         if isinstance(item, BaseException):
             raise item
         return item
@@ -146,7 +149,10 @@ class Rival:
         return steps
 
     def counters(self) -> dict[str, float]:
-        return {"samples": self._samples}
+        return {"samples": self._samples, "wait_seconds": self._loader.wait_seconds}
+
+    def settle(self) -> None:
+        self._where.sync()
 
     def facts(self) -> dict[str, Any]:
         return {"about": self.about, "setup_seconds": self._setup_seconds, "steps": self.steps}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import tempfile
 import threading
 import time
@@ -18,22 +19,26 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from adaptive_rec.embedding.stager import RowCopier
 from adaptive_rec.telemetry import StageTimes
-from benchmarks.gpu.contestants import Ours, Where
+from benchmarks.gpu.contestants import Ours, Where, record_all_sizes
 from benchmarks.gpu.intervals import Intervals, cut, device_kinds, marks, overlap
 from benchmarks.gpu.picture import draw
 
 PROFILED_STEPS = 30
 PICTURE_STEPS = 4
+WARM_WINDOWS = 2
+"""Before a profile. The first one has no hot rows yet."""
 MARK = "bench-gpu mark"
 LANES = ("load", "classify", "gather", "up", "kernels", "down", "scatter", "training thread")
 
 
 class HostLog(StageTimes):
-    """Stage times that are also kept one by one, in seconds of `perf_counter`."""
+    """A run's stage times that are also kept one by one, in seconds of `perf_counter`."""
 
     def __init__(self) -> None:
         super().__init__()
         self.intervals: dict[str, Intervals] = defaultdict(list)
+        self.begins: dict[str, list[float]] = defaultdict(list)
+        """When the training thread began each stage: `plan` once for each step, `gather` for each micro-batch."""
         self._trainer = threading.current_thread()
 
     @contextmanager
@@ -42,6 +47,8 @@ class HostLog(StageTimes):
         with super().__call__(stage):
             yield
         on_trainer = threading.current_thread() is self._trainer
+        if on_trainer:
+            self.begins[stage].append(start)
         lane = "training thread" if on_trainer and stage != "wait" else stage
         self.intervals[lane].append((start, time.perf_counter()))
 
@@ -58,28 +65,46 @@ class HostLog(StageTimes):
         return timed
 
 
-def record(make: Callable[[], Any], context: Any, name: str, left: int) -> dict[str, Any]:
-    """Profile one contestant; `left` is how many share the time until the deadline, this one included."""
-    where: Where = context.where
-    until = time.perf_counter() + (context.deadline - time.perf_counter()) / left
+def record(make: Callable[..., Any], where: Where, out: Path, name: str, until: float) -> dict[str, Any]:
+    """Warm one contestant until `until`, or as long as it takes, and profile it."""
+    quiet_profiler(where)
     warm_profiler(where)
-    ours = make()
-    assert isinstance(ours, Ours)
     log = HostLog()
-    hand_over(ours.runtime.times, log)
-    while time.perf_counter() < until - reserve(where):
-        ours.drive(1)
-    steps = 6 if where.rehearsal else PROFILED_STEPS
-    plain = timed(ours, where, steps)
-    log.intervals.clear()
-    with watching_rows(log):
-        trace, profiled, span = profiled_steps(ours, where, steps)
-    kinds = kinds_of(trace, log, span, where)
-    found: dict[str, Any] = {**overlap(kinds), "seconds_per_step": plain, "seconds_per_step_profiled": profiled}
-    found["steps"] = round((span[1] - span[0]) / profiled)
-    found["files"] = write(trace, kinds, found, name, Path(context.out), where, profiled)
-    ours.close()
+    ours = make(times=log)
+    assert isinstance(ours, Ours)
+    try:
+        warm(ours, until - reserve(where))
+        steps = 6 if where.rehearsal else PROFILED_STEPS
+        plain = timed(ours, where, steps)
+        log.intervals.clear()
+        found: dict[str, Any] = {"steps_before": ours.steps, "windows_before": ours.steps // ours.window_steps}
+        version = ours.runtime.store.placement.version
+        with watching_rows(log):
+            trace, profiled, span = profiled_steps(ours, where, steps)
+        kinds = kinds_of(trace, log, span, where)
+        found |= {**overlap(kinds), "seconds_per_step": plain, "seconds_per_step_profiled": profiled}
+        found["steps"] = round((span[1] - span[0]) / profiled)
+        begins = {stage: [at - span[0] for at in log.begins[stage] if at >= span[0]] for stage in ("plan", "gather")}
+        found["micro_batches_per_step"] = len(begins["gather"]) / found["steps"]
+        found["placements_changed"] = ours.runtime.store.placement.version - version
+        found["split"] = ours.split()
+        found["files"] = write(trace, kinds, begins["plan"], found, name, out, where)
+    finally:
+        ours.close()
     return found
+
+
+def warm(ours: Ours, until: float) -> None:
+    """Have every size of micro-batch recorded, hot rows found, and what is quicker tried, where the run tries that."""
+    record_all_sizes(ours.runtime)
+    while time.perf_counter() < until or ours.steps < WARM_WINDOWS * ours.window_steps or ours.undecided:
+        ours.drive(1)
+
+
+def quiet_profiler(where: Where) -> None:
+    """A rehearsal starts it many times, and it tells each time that it did. Read when it is first started."""
+    if where.rehearsal:
+        os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
 
 def warm_profiler(where: Where) -> None:
@@ -110,29 +135,24 @@ def watching_rows(log: HostLog) -> Iterator[None]:
         RowCopier.gather, RowCopier.scatter = gather, scatter  # type: ignore[method-assign]
 
 
-def hand_over(times: Any, log: HostLog) -> None:
-    """Have the run's stages timed by the log. Loop and pipeline hold the object, so it keeps its place and changes kind."""
-    times.__class__ = type("HandsOver", (type(times),), {"__call__": lambda _, stage: log(stage)})
-
-
 def timed(ours: Ours, where: Where, steps: int) -> float:
     ours.drive(1)
-    where.sync()
+    ours.settle()
     began = time.perf_counter()
     done = ours.drive(steps)
-    where.sync()
+    ours.settle()
     return (time.perf_counter() - began) / done
 
 
 def profiled_steps(ours: Ours, where: Where, steps: int) -> tuple[dict[str, Any], float, tuple[float, float]]:
     """The trace with its clock brought to `perf_counter`, seconds of a step under the profiler, and the span."""
-    where.sync()
+    ours.settle()
     with profile(activities=activities(where)) as profiler:
         began = time.perf_counter()
         with record_function(MARK):
             pass
         done = ours.drive(steps)
-        where.sync()
+        ours.settle()
         ended = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "trace.json"
@@ -158,23 +178,26 @@ def kinds_of(trace: dict[str, Any], log: HostLog, span: tuple[float, float], whe
 def write(
     trace: dict[str, Any],
     kinds: dict[str, Intervals],
+    begins: list[float],
     found: dict[str, Any],
     name: str,
     out: Path,
     where: Where,
-    each: float,
 ) -> list[str]:
-    """The profiler's trace, gzipped, and the picture."""
-    stem = "timeline-" + "".join(letter if letter.isalnum() else "-" for letter in name)
+    """The profiler's trace, gzipped, and the picture of some whole steps in the middle."""
+    stem = "".join(letter if letter.isalnum() else "-" for letter in name)
     with gzip.open(out / f"{stem}.json.gz", "wt", encoding="utf-8") as file:
         json.dump(trace, file)
+    each = found["seconds_per_step_profiled"]
     title = (
-        f"{name}: {1e3 * found['seconds_per_step']:.2f} ms a step ({1e3 * each:.2f} under the profiler); "
+        f"{name}: {1e3 * found['seconds_per_step']:.2f} ms a step ({1e3 * each:.2f} under the profiler), "
+        f"{found['micro_batches_per_step']:.1f} micro-batches each; "
         f"{found['overlap_ratio']:.0%} of the lesser of cold work and computation overlaps"
     )
     if where.rehearsal:
         title = "REHEARSAL WITHOUT A GPU, NO FIGURE - " + title
-    middle = max(0, min(found["steps"] // 2, found["steps"] - PICTURE_STEPS)) * each
-    picture = draw(title, {lane: kinds.get(lane, []) for lane in LANES}, middle, middle + PICTURE_STEPS * each)
+    first = begins[max(0, min(len(begins) // 2, len(begins) - PICTURE_STEPS - 1))]
+    end = first + PICTURE_STEPS * each
+    picture = draw(title, {lane: kinds.get(lane, []) for lane in LANES}, first, end, begins)
     (out / f"{stem}.svg").write_text(picture, encoding="utf-8")
     return [f"{stem}.json.gz", f"{stem}.svg"]

@@ -6,8 +6,8 @@ import { on, store } from "./store.js";
 
 const SHOWN = 300;
 const LABELS = {
-  started: "started", knobs: "knobs", reclassified: "reclassified", checkpoint: "checkpoint", evaluation: "evaluation",
-  paused: "paused", resumed: "resumed", stopping: "stopping", warning: "warning", sidecar: "sidecar", finished: "finished",
+  started: "started", knobs: "knobs", reclassified: "reclassified", split: "whole or split", checkpoint: "checkpoint", evaluation: "evaluation",
+  paused: "paused", resumed: "resumed", stopping: "stopping", warning: "warning", sidecar: "sidecar", failed: "failed", finished: "finished",
 };
 const list = h("ol", { class: "events card" });
 const filters = h("div", { class: "filters", role: "group", "aria-label": "Kinds of events" });

@@ -139,8 +139,10 @@ function arrange() {
 function summarise() {
   const total = (key) => placement.tables.reduce((sum, table) => sum + (table[key] ?? 0), 0);
   const { device_bytes: used, budget_bytes: budget } = placement;
+  const { staging_bytes: staging = 0, peak_bytes: peak = 0 } = store.status ?? {};
   const facts = [
     ["Device memory", `${bytes(used)}`, budget ? `${percent(used / budget, 0)} of the ${bytes(budget)} budget` : "no budget"],
+    ...(staging || peak ? [["Staging memory", bytes(staging), `all on the device: ${bytes(peak)} peak`]] : []),
     ["Hot rows", count(total("hot")), `${percent(share({ hot: total("hot"), rows: total("rows") }))} of ${count(total("rows"))}`],
     ["Stale rows", count(total("stale")), `${percent(total("hot") ? total("stale") / total("hot") : 0)} of the hot ones`],
     ["Cold rows", count(total("cold")), "in host memory"],

@@ -207,3 +207,28 @@ def test_markup_in_names_is_shown_as_text(browser: Any, hostile_run: Path) -> No
         assert browser.execute_script("return document.querySelectorAll('img:not(.mark)').length") == 0
         with pytest.raises(errors.NoAlertPresentException):
             browser.switch_to.alert.dismiss()
+
+
+def test_what_a_device_took_and_how_batches_ran_is_shown(browser: Any, hostile_run: Path) -> None:
+    choice = {
+        "time": time.time(),
+        "step": 1,
+        "kind": "split",
+        "text": "run whole",
+        "details": {"whole_seconds": 0.00125},
+    }
+    with (hostile_run / "events.jsonl").open("a") as events:
+        events.write(json.dumps(choice) + "\n")
+    memory = {"device_staging_bytes": 34 << 20, "device_peak_bytes": 3 << 29}
+    (hostile_run / "summary.json").write_text(json.dumps(memory))
+    with serving(hostile_run, ["serve", str(hostile_run)]) as served:
+        browser.get(served.dashboard_url)
+        wait_for(lambda: "history" in text(browser, "#connection"), "the run's history")
+        screen(browser, "tables")
+        said = wait_for(
+            lambda: re.search("Staging memory(.*?)Hot rows", text(browser, "#screen-tables .summary")), "memory"
+        )
+        assert said[1] == "34.0 MiBall on the device: 1.50 GiB peak"
+        screen(browser, "events")
+        wait_for(lambda: "0.00125" in text(browser, "#screen-events dl"), "the times of the choice")
+        assert "whole or split" in text(browser, "#screen-events .filters [data-kind=split]")

@@ -122,6 +122,16 @@ def test_on_a_terminal_the_dashboard_s_link_is_whole(tmp_path, monkeypatch, fake
     assert f"dashboard   http://127.0.0.1:8471/#t={'x' * 43}" in sys.stdout.getvalue().splitlines()
 
 
+@pytest.mark.parametrize("kind", ["split", "warning"])
+def test_what_somebody_should_see_is_printed_with_its_step(capsys, kind):
+    from adaptive_rec.commands.console import Screen
+    from adaptive_rec.telemetry import Event
+
+    Screen().show(Event(1437, kind, "batches run whole: a step took 1.00 ms whole and 2.00 ms split"))
+    expected = "step 1,437   batches run whole: a step took 1.00 ms whole and 2.00 ms split"
+    assert capsys.readouterr().out.splitlines() == [expected]
+
+
 def test_a_finished_run_is_served_again(tmp_path, told, refused):
     out = tmp_path / "run"
     told("train", "tiny", "--no-serve", "--out", str(out))

@@ -43,6 +43,14 @@ def test_status_tells_of_training_that_hangs(rows_of, told, service, answers):
     assert ["phase", "paused"] in rows_of(told("status"))
 
 
+def test_status_tells_device_memory_where_there_is_some(rows_of, told, service, answers):
+    memory = ["memory", "staging 34 MiB, device 1.5 GiB peak"]
+    service.answer("GET", "/api/v1/status", answers.status | {"staging_bytes": 34 << 20, "peak_bytes": 3 << 29})
+    assert memory in rows_of(told("status"))
+    service.answer("GET", "/api/v1/status", answers.status | {"staging_bytes": 0, "peak_bytes": 0})
+    assert "memory" not in {row[0] for row in rows_of(told("status"))}
+
+
 def test_status_as_json_is_the_answer_of_the_service(told, service, answers):
     assert json.loads(told("status", "--json")) == answers.status
     assert service.paths() == ["GET /api/v1/status"]

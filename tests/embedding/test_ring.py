@@ -39,7 +39,9 @@ class Diary:
         self.asked.append(("allocate", nbytes))
         return torch.zeros(nbytes, dtype=torch.uint8)
 
-    def upload(self, to_device: torch.Tensor, from_host: torch.Tensor, after: Event | None, urgent: bool = False) -> Event:
+    def upload(
+        self, to_device: torch.Tensor, from_host: torch.Tensor, after: Event | None, urgent: bool = False
+    ) -> Event:
         to_device.copy_(from_host)
         self.asked.append(("upload", len(to_device), after))
         return f"up {len(to_device)}"

@@ -12,12 +12,13 @@ import torch
 
 from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
 from adaptive_rec.classify import ClassifiedBatch
+from adaptive_rec.embedding.device_step import DeviceStep
 from adaptive_rec.embedding.direct import DirectStore
 from adaptive_rec.embedding.homing import Homing
 from adaptive_rec.embedding.in_flight import Flight, Staged
 from adaptive_rec.embedding.moves import SlotMoves
 from adaptive_rec.embedding.optimizer import RULES, RowRule
-from adaptive_rec.embedding.packing import Parcel
+from adaptive_rec.embedding.packing import Parcel, send
 from adaptive_rec.embedding.ring import Slot, StagingRing
 from adaptive_rec.embedding.staged import StagedStore
 from adaptive_rec.embedding.stager import Stager
@@ -80,6 +81,7 @@ def buffers(store: EmbeddingStore, lines: int) -> MicroBatch:
 
 def run_step(store: EmbeddingStore, work: ClassifiedBatch, step: int, random: np.random.Generator) -> list[Any]:
     """As the runtime does it: popular samples first, or all in one; gradients depend on what was gathered. Returns that."""
+    store.take(work)
     if random.random() < 0.15:  # all samples are skipped
         store.release(work)
         return []
@@ -185,7 +187,7 @@ def hand_notes_over(ring: StagingRing, arrays: list[Any]) -> Parcel:
 
 def take_rows_before_they_arrive(patch: pytest.MonkeyPatch) -> None:
     stage = Stager.stage
-    patch.setattr("adaptive_rec.embedding.staged.send", hand_notes_over)
+    patch.setattr("adaptive_rec.embedding.device_step.send", hand_notes_over)
 
     def staged(stager: Stager, work: ClassifiedBatch, earlier: Any) -> Staged:
         made = stage(stager, work, earlier)
@@ -196,15 +198,17 @@ def take_rows_before_they_arrive(patch: pytest.MonkeyPatch) -> None:
 
 
 def read_notes_before_they_arrive(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(StagedStore, "_receive", lambda store, told: told.arrays)
+    patch.setattr(DeviceStep, "_tell", lambda step, arrays: send(step.notes, arrays))
 
 
 def fill_slots_while_their_users_compute(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("adaptive_rec.embedding.device_step.NOTES", 1)  # used again sooner
     release = Slot.release
     patch.setattr(Slot, "release", lambda slot, event: release(slot, None))
 
 
 def fill_slots_before_their_copies_ran(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("adaptive_rec.embedding.device_step.NOTES", 1)  # used again sooner
     patch.setattr(Slot, "_wait_for_copies", lambda slot: None)
 
 

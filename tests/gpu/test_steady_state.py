@@ -134,7 +134,7 @@ def budget_bytes(percent: int) -> int:
 
 
 def rings_of(store: Any) -> list[StagingRing]:
-    return [store.ring, store.notes, store._moves.ring]
+    return store.rings
 
 
 def measure(budget: int) -> Memory:

@@ -63,7 +63,7 @@ def test_gather_rows_and_scatter_rows_equal_their_twins(dim: int, count: int, dt
 
 @quick
 @given(seeds, st.integers(1, 60), st.integers(1, 80))
-def test_find_in_batch_equals_its_twin(seed: int, lookups: int, rows: int) -> None:
+def test_find_travelling_equals_its_twin(seed: int, lookups: int, rows: int) -> None:
     """In the table that find_distinct leaves, as full as it may be."""
     random = np.random.default_rng(seed)
     ids_N = random.integers(0, rows, lookups)
@@ -75,11 +75,16 @@ def test_find_in_batch_equals_its_twin(seed: int, lookups: int, rows: int) -> No
         np.empty(lookups, np.int32), np.empty(lookups + 1, np.int64), np.empty(lookups, np.int32), none.copy(),
     )  # fmt: skip
     asked_C = random.permutation(2 * rows)
-    found_C = np.full(len(asked_C), 77, dtype=np.int32)
-    staging.find_in_batch(keys, values, asked_C, found_C)
-    assert found_C.tolist() == reference_staging.find_in_batch(distinct_N[:count], asked_C).tolist()
-    assert set(found_C.tolist()) - {-1} == set(range(count)) & set(found_C.tolist())
-    assert np.array_equal(asked_C[found_C >= 0], distinct_N[found_C[found_C >= 0]])
+    source_U = np.where(random.random(count) < 0.5, random.permutation(count), ~random.permutation(count)).astype(
+        np.int32
+    )
+    mine = [np.where(random.random(2 * rows) < 0.2, 9, -1).astype(np.int32), np.full(2 * rows, 77, dtype=np.int32)]
+    twin = [part.copy() for part in mine]
+    staging.find_travelling(keys, values, source_U, asked_C, 4, *mine)
+    reference_staging.find_travelling(distinct_N[:count], source_U, asked_C, 4, *twin)
+    assert [part.tolist() for part in mine] == [part.tolist() for part in twin]
+    travelling = set(distinct_N[:count][source_U < 0].tolist())
+    assert set(asked_C[mine[0] == 4].tolist()) <= travelling
 
 
 @quick

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -103,7 +104,8 @@ def made_again(events: list[Event], folder: Path, *changes: str) -> Runtime:
 
 
 def test_a_budget_that_does_not_fit_is_halved_before_the_run_and_the_user_is_told(device: SmallDevice) -> None:
-    device.limit = 1100
+    device.limit = build(device, "knobs.hot_budget_bytes=64").store.staging_bytes + 1100
+    gc.collect()
     runtime = build(device)
     assert runtime.knobs.hot_budget_bytes == 1000
     assert runtime.store.device_bytes <= 1000
@@ -111,15 +113,16 @@ def test_a_budget_that_does_not_fit_is_halved_before_the_run_and_the_user_is_tol
     losses, events = run(runtime)
     told = [event.text for event in events if event.kind == "warning"]
     assert len(told) == 2
-    assert "hot_budget_bytes 4000" in told[0]
-    assert "hot_budget_bytes 2000" in told[1]
+    assert "hot_budget_bytes 3.9KiB does not fit on the device, it is 2.0KiB instead" in told[0]
+    assert "hot_budget_bytes 2.0KiB does not fit" in told[1]
+    assert runtime.config.knobs.hot_budget_bytes == 1000, "what is written to the run's directory, and made again"
     np.testing.assert_allclose(losses, run(build(None))[0], rtol=1e-12)
 
 
 @pytest.mark.parametrize("policy", ["device_only", "hybrid"])
 def test_a_policy_that_wants_no_less_stops_cleanly_before_the_run(device: SmallDevice, policy: str) -> None:
     device.limit = -1
-    with pytest.raises(MemoryPlanError, match=f"policy {policy} must find device memory"):
+    with pytest.raises(MemoryPlanError, match=f"must hold what policy {policy} wants"):
         build(device, f"knobs.policy={policy}")
 
 
@@ -137,7 +140,7 @@ def test_a_step_that_runs_out_of_memory_is_made_with_half_the_budget(
 
     def shrink(snapshot: Snapshot) -> None:
         if snapshot.step == 12:
-            device.limit = device.tier_bytes + runtime.store.staging_bytes - runtime.store.ring.device_bytes + 1000
+            device.limit = device.tier_bytes + runtime.store.rings[-1].device_bytes + 1000
             runtime.store.free_memory()
 
     losses, events = run(runtime, shrink)
@@ -163,8 +166,8 @@ def test_where_nothing_is_left_to_give_up_the_run_stops_with_the_rule(device: Sm
 
     def shrink(snapshot: Snapshot) -> None:
         if snapshot.step == 12:  # slots are larger than all hot rows
+            device.limit = device.tier_bytes + runtime.store.rings[-1].device_bytes
             runtime.store.free_memory()
-            device.limit = device.in_use
 
     with pytest.raises(MemoryPlanError, match=r"must hold a step; lower run.batch_size"):
         run(runtime, shrink)
@@ -173,14 +176,128 @@ def test_where_nothing_is_left_to_give_up_the_run_stops_with_the_rule(device: Sm
 
 
 def test_memory_that_gives_out_in_an_update_stops_the_run(device: SmallDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows are updated by then, so the step cannot be made again."""
     runtime = build(device)
 
     def out(*_: Any) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory.")
 
-    monkeypatch.setattr(runtime.store, "apply", out)
-    with pytest.raises(MemoryPlanError, match="must hold an update"):
+    monkeypatch.setattr(runtime.dense, "step", out)
+    with pytest.raises(MemoryPlanError, match="must hold an update; lower knobs.hot_budget_bytes"):
         run(runtime)
+
+
+@pytest.mark.parametrize("at", [0, 5, 15, 20])
+@pytest.mark.parametrize("policy", ["hotline", "slipstream"])
+def test_a_run_that_gave_up_memory_is_made_again_wherever_that_was(
+    device: SmallDevice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at: int, policy: str
+) -> None:
+    """Before the first step, and in the step after a window's end too."""
+    settings = [*LARGER, f"knobs.policy={policy}", "knobs.probe_ratio=0.5", "knobs.min_probe_touches=1"]
+    runtime, failed = build(device, *settings), []
+    step = runtime.step
+
+    def short(work: Any) -> None:
+        if runtime.step_number == at and not failed:
+            failed.append(at)
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        step(work)
+
+    monkeypatch.setattr(runtime, "step", short)
+    losses, events = run(runtime)
+    assert failed
+    again = made_again(events, tmp_path, *settings)
+    assert run(again)[0] == losses
+    assert again.knobs == runtime.knobs
+    assert all(np.array_equal(mine, theirs) for mine, theirs in zip(tables_of(again), tables_of(runtime), strict=True))
+
+
+def test_moving_rows_at_a_windows_end_needs_no_memory_that_is_not_there(device: SmallDevice) -> None:
+    runtime = build(device, *LARGER, "knobs.policy=slipstream", "knobs.probe_ratio=1.0")
+
+    def fill(snapshot: Snapshot) -> None:
+        if snapshot.step == 6:
+            device.limit = device.in_use + 12_000  # what staging may still want
+
+    _, events = run(runtime, fill)
+    assert [event.kind for event in events if event.kind in ("knobs", "warning")] == []
+    assert sum(event.details["promoted"] for event in events if event.kind == "reclassified" and event.step > 6) > 50
+
+
+def test_an_evaluation_that_needs_too_much_memory_says_what_to_lower(device: SmallDevice) -> None:
+    runtime = build(device, "eval.every_steps=10", "eval.batch_size=64")
+
+    def fill(snapshot: Snapshot) -> None:
+        if snapshot.step == 9:
+            device.limit = device.in_use + 1000
+
+    with pytest.raises(MemoryPlanError, match=r"must hold an evaluation; lower eval.batch_size"):
+        run(runtime, fill)
+
+
+def test_batches_that_cannot_be_sent_ahead_are_told_of_once(device: SmallDevice) -> None:
+    runtime = build(device, "knobs.prefetch_depth=12")
+
+    def fill(snapshot: Snapshot) -> None:
+        if snapshot.step == 3:
+            device.limit = device.in_use
+            runtime.store.ring.close()
+
+    losses, events = run(runtime, fill)
+    told = [event.text for event in events if event.kind == "warning" and "cannot be sent ahead" in event.text]
+    assert len(told) <= 1
+    assert len(losses) == 40
+
+
+def test_a_larger_budget_that_does_not_fit_is_refused_and_the_run_goes_on(
+    device: SmallDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Memory is counted as it is really held: what failed half-way must be gone before the old tier is made again."""
+    held: list[weakref.ref[Tensor]] = []
+    zeros = torch.zeros
+
+    def counted(*args: Any, **settings: Any) -> Tensor:
+        tensor = zeros(*args, **settings)
+        in_use = sum(other.nbytes for weak in held if (other := weak()) is not None)
+        if in_use + tensor.nbytes > 300_000:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        held.append(weakref.ref(tensor))
+        return tensor
+
+    runtime = build(device, *LARGER)
+    monkeypatch.setattr("adaptive_rec.embedding.device.torch.zeros", counted)
+    refused: list[Any] = []
+
+    def ask(snapshot: Snapshot) -> None:
+        if snapshot.step == 8:
+            runtime.mailbox.send(Command("change_knobs", {"hot_budget_bytes": 320_000}, refused.append))
+
+    losses, _ = run(runtime, ask)
+    assert "the old ones stay: CUDA out of memory" in str(refused[0])
+    assert runtime.knobs.hot_budget_bytes == 200_000
+    np.testing.assert_allclose(losses, run(build(None, *LARGER))[0], rtol=1e-12)
+
+
+def test_a_step_that_was_broken_off_leaves_nothing_behind(device: SmallDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that goes on afterwards takes no rows from batches that will never be trained."""
+    runtime = build(device, "knobs.policy=hybrid")
+    broken = runtime.dense.run
+
+    def interrupted(micro: Any) -> None:
+        if runtime.step_number == 7:
+            raise KeyboardInterrupt
+        broken(micro)
+
+    monkeypatch.setattr(runtime.dense, "run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        run(runtime)
+    monkeypatch.undo()
+    runtime.mailbox = type(runtime.mailbox)(runtime.knobs)
+    run(runtime)
+    plain = build(None, "knobs.policy=hybrid")
+    run(plain)
+    for mine, theirs in zip(tables_of(runtime), tables_of(plain), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-11)
 
 
 # Splitting -----------------------------------------------------------------------------------------------------------

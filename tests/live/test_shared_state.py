@@ -13,6 +13,7 @@ import pytest
 
 from adaptive_rec.assemble import assemble
 from adaptive_rec.config import load_config
+from adaptive_rec.embedding.streams import LateStreams
 from adaptive_rec.kernels.reference_sketch import sketch_estimate
 from adaptive_rec.live.shared_state import CHANGES_KEPT, PlacementArrays, StateBusy, StateReader
 from adaptive_rec.live.state_writer import StateWriter, Tier
@@ -212,6 +213,27 @@ SETTINGS = [
 ]  # fmt: skip
 
 
+def test_every_board_tells_of_device_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it is then, not as it was when the window ended."""
+    peaks = iter(range(1, 10_000))
+    monkeypatch.setattr(LateStreams, "peak_bytes", lambda _: next(peaks))
+    runtime = assemble(load_config(None, {}, [*SETTINGS, "knobs.report_every=2"]), None, LateStreams(seed=1))
+    writer = runtime.publisher.open()
+    reader = StateReader(writer.fd, writer.layout)
+    told = []
+    for report in runtime.run():
+        if isinstance(report, Snapshot):
+            placed = reader.board()["placement"]
+            told.append((placed["staging_bytes"], placed["peak_bytes"]))
+    assert len(told) >= 20
+    assert told == sorted(told, key=lambda pair: pair[1])
+    assert len({peak for _, peak in told}) == len(told), "refreshed with each report"
+    assert max(staging for staging, _ in told) > 0
+    runtime.publisher.board()
+    assert reader.board()["placement"]["staging_bytes"] == runtime.store.staging_bytes
+    runtime.publisher.close()
+
+
 def test_a_run_publishes_what_it_is() -> None:
     runtime = assemble(load_config(None, {}, SETTINGS))
     writer = runtime.publisher.open()
@@ -226,6 +248,7 @@ def test_a_run_publishes_what_it_is() -> None:
             assert sum(board["snapshot"]["tables"]["stale_rows"]) == report.stale_rows
             assert sum(board["snapshot"]["tables"]["lookups_hot"]) == report.totals["lookups_hot"]
             assert reader.pulse()[0] == report.step
+            assert (board["placement"]["staging_bytes"], board["placement"]["peak_bytes"]) == (0, 0), "on a CPU"
 
             def check(arrays: PlacementArrays) -> None:
                 device = runtime.store.device

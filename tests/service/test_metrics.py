@@ -65,6 +65,10 @@ def test_values_are_those_of_the_snapshot(client: Any, run: Any) -> None:
     run.report(80)
     found = families(client)
     assert value("stale_threshold") == float("inf")
+    assert (value("device_staging_bytes"), value("device_peak_bytes")) == (0, 0)
+    run.board("training", run.snapshot(80), placement={"staging_bytes": 5000, "peak_bytes": 70_000})
+    found = families(client)
+    assert (value("device_staging_bytes"), value("device_peak_bytes")) == (5000, 70_000)
 
 
 @pytest.mark.parametrize("tables", [26])

@@ -62,6 +62,16 @@ def test_status_tells_pace_and_time_left(client: Any, run: Any) -> None:
     assert client.get("/api/v1/status").json()["eta_seconds"] is None
 
 
+def test_status_tells_device_memory_where_the_board_does(client: Any, run: Any) -> None:
+    def told() -> tuple[int, int]:
+        status = client.get("/api/v1/status").json()
+        return status["staging_bytes"], status["peak_bytes"]
+
+    assert told() == (0, 0), "a trainer that does not tell"
+    run.board("training", run.snapshot(40), placement={"staging_bytes": 5000, "peak_bytes": 70_000})
+    assert told() == (5000, 70_000)
+
+
 def test_nothing_is_known_before_the_first_step(client: Any, run: Any) -> None:
     run.board("starting", None)
     assert client.get("/readyz").status_code == 503

@@ -93,6 +93,29 @@ def test_a_spoilt_snapshot_is_left_out(tmp_path: Path, run: Any, client: Any, cl
     assert (columns["columns"]["step"], columns["evaluations"]) == ([20, 40], [])
 
 
+@pytest.mark.parametrize(
+    ("summary", "told"),
+    [
+        ('{"device_staging_bytes": 5000, "device_peak_bytes": 70000}', (5000, 70_000)),
+        ("{}", (0, 0)),
+        ("", (0, 0)),
+        ("[]", (0, 0)),
+        ('{"device_staging_bytes": 5000, "device_peak_bytes": "much"}', (0, 0)),
+        ('{"device_staging_bytes": -1}', (0, 0)),
+    ],
+)
+def test_device_memory_is_as_the_summary_has_it_if_it_does(
+    tmp_path: Path, run: Any, client_on: Any, summary: str, told: tuple[int, int]
+) -> None:
+    (tmp_path / "summary.json").write_text(summary)
+    over = finished_view(run, client_on)
+    answers(run, over)
+    status = over.get("/api/v1/status").json()
+    assert (status["phase"], status["staging_bytes"], status["peak_bytes"]) == ("finished", *told)
+    hot = [table["hot"] for table in over.get("/api/v1/placement").json()["tables"]]
+    assert hot == run.snapshot(40)["tables"]["hot_rows"]
+
+
 def test_odd_numbers_are_null_in_the_stream(tmp_path: Path, run: Any, client_on: Any) -> None:
     append(tmp_path / "metrics.jsonl", '{"event": "evaluation", "step": 40, "own": 1e999}')
     over = finished_view(run, client_on)

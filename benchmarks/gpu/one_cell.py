@@ -1,0 +1,94 @@
+"""One cell in its own process, or one of its contestants."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from benchmarks.gpu import machine, plan, stand_ins
+
+CLOSE_SECONDS = 2.0
+"""What a cell keeps of its time for writing down what it found."""
+
+
+def say(line: str) -> None:
+    print(line, flush=True)
+
+
+def run_one(args: argparse.Namespace) -> int:
+    cell = next(cell for cell in plan.chosen(args) if cell.name == args.cell)
+    path = args.out / "cells" / f"{cell.name}.json"
+    found = measure(cell, args, path, args.deadline)
+    write(path, found)
+    sys.stdout.flush()
+    os._exit(0 if "result" in found else 1)  # without waiting for whatever thread is still at work
+
+
+def serve_rival(args: argparse.Namespace) -> int:
+    """One contestant of a cell, for the process that measures the cell (see `apart.py`)."""
+    stand_ins.install()
+    import torch
+
+    from benchmarks.gpu.apart import serve
+    from benchmarks.gpu.cells import Context, make_rival
+    from benchmarks.gpu.contestants import Where
+
+    cell = next(cell for cell in plan.chosen(args) if cell.name == args.cell)
+    where = Where(torch.device("cpu" if args.rehearse else "cuda:0"), args.rehearse)
+    contestant: Any
+    try:
+        contestant = make_rival(args.serve_rival, cell, Context(where, 0.0, args.data, "", say, lambda _: None))
+    except Exception as error:
+        contestant = error
+    serve(contestant, args.reply_to)
+    os._exit(0)
+
+
+def measure(cell: plan.Cell, args: argparse.Namespace, path: Path, deadline: float) -> dict[str, Any]:
+    """A cell's result, or the error that ended it, with the machine it was measured on.
+
+    Until it has ended `path` holds what is known so far, marked as partial.
+    """
+    if args.rehearse:
+        os.environ["TRITON_INTERPRET"] = "1"  # read when Triton is imported
+    stand_ins.install()
+    import torch
+
+    from benchmarks.gpu.cells import Context, run_cell
+    from benchmarks.gpu.contestants import Where
+    from benchmarks.gpu.explain import explain
+
+    where = Where(torch.device("cpu" if args.rehearse else "cuda:0"), args.rehearse)
+    apart = [] if args.rehearse else plan.words_of(cell, args)
+    found = {"cell": asdict(cell), "data": args.data, "about": machine.describe(args.rehearse)}
+
+    def note(line: str) -> None:
+        say(f"  {cell.name}: {line}")
+
+    known: dict[str, Any] = {}
+
+    def save(result: dict[str, Any]) -> None:
+        known.update(result=result, partial=True)
+        write(path, found | known)
+
+    context = Context(where, deadline, args.data, str(path.parent.parent), note, save, apart)
+    try:
+        found["result"] = run_cell(cell, context)
+    except Exception as error:
+        told = explain(error)
+        say(f"  {cell.name}: {told}")
+        found |= known | {"cut_short": told.splitlines()[0]} if known else {"error": told}
+    return found
+
+
+def write(path: Path, values: dict[str, Any]) -> None:
+    """JSON, whole or not at all; null for what is no number."""
+    from adaptive_rec.telemetry import to_json
+
+    draft = path.with_suffix(".tmp")
+    draft.write_text(to_json(values, indent=1) + "\n", encoding="utf-8")
+    draft.replace(path)

@@ -1,0 +1,211 @@
+"""What the GPU benchmarks reckon, plan and refuse, on results made by hand."""
+
+from __future__ import annotations
+
+import json
+import sys
+import xml.etree.ElementTree as ElementTree
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from adaptive_rec.telemetry import finite
+from benchmarks.gpu import (
+    conduct,
+    correctness,
+    device_checks,
+    intervals,
+    measure,
+    one_cell,
+    plan,
+    report,
+)
+from benchmarks.gpu.contestants import Where
+from benchmarks.gpu.picture import draw
+from benchmarks.gpu.short_runs import line
+
+HERE = Where(torch.device("cpu"), "cpu")
+ABOUT = {
+    "rehearsal": "", "gpu": "none", "gpu_bytes": 1, "driver": "none", "cores": 1, "processor": "none", "host_bytes": 1,
+    "versions": {}, "command": "none", "date": "never", "seconds": 1.0,
+}  # fmt: skip
+
+
+# Correctness ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_is_no_number_is_null_at_any_depth() -> None:
+    assert finite({"a": [1.0, float("inf"), {"b": (float("nan"), "c")}]}) == {"a": [1.0, None, {"b": [None, "c"]}]}
+
+
+def test_a_check_that_fails_is_written_and_named_and_there_are_no_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(correctness, "check_device", lambda *_: [])
+    monkeypatch.setattr(correctness, "kernel_lines", lambda *_: [])
+    monkeypatch.setattr(correctness, "float32_line", lambda *_: line("arithmetic", 0.0, 0.0))
+    monkeypatch.setattr(correctness, "parity_lines", lambda *_: [line("hotline, split", float("inf"), 0.0, "it fell")])
+    result = correctness.check(HERE, 0.0, lambda _: None)
+    assert not result["passed"]
+    path = tmp_path / "correctness.json"
+    one_cell.write(path, {"cell": asdict(plan.CORRECTNESS), "result": result})
+    cell = json.loads(path.read_text())
+    assert cell["result"]["checks"][0]["difference"] is None
+    results = {"about": ABOUT, "cells": {"correctness": cell}, "skipped": []}
+    with pytest.raises(report.NoFigure, match="hotline, split"):
+        report.rows(results)
+    bars = report.bars(results["cells"])
+    assert [(bar["figure"], bar["met"]) for bar in bars] == [(2, False)]
+    assert conduct.tell({**results, "bars": bars, "no_rows": ""}, tmp_path) == 1
+
+
+def test_memory_is_held_against_what_a_run_says_it_takes() -> None:
+    without = device_checks.Memory(peak_bytes=50, device_bytes=0, staging_bytes=20, tensors=0)
+    assert device_checks.memory_line(device_checks.Memory(230, 180, 20, 0), without)["passed"]
+    assert not device_checks.memory_line(device_checks.Memory(231, 180, 20, 0), without)["passed"]
+
+
+# Arithmetic ----------------------------------------------------------------------------------------------------------
+
+
+def test_intervals() -> None:
+    assert intervals.merge([(3, 4), (0, 1), (1, 2), (3.5, 5), (6, 6)]) == [(0, 2), (3, 5)]
+    assert intervals.length([(0, 2), (1, 3), (5, 6)]) == 4
+    assert intervals.intersect([(0, 2), (3, 6)], [(1, 4), (5, 7)]) == [(1, 2), (3, 4), (5, 6)]
+    assert intervals.cut([(0, 2), (3, 6), (8, 9)], 1, 4) == [(1, 2), (3, 4)]
+
+
+def event(category: str, name: str, start_us: float, duration_us: float) -> dict[str, Any]:
+    return {"ph": "X", "cat": category, "name": name, "ts": start_us, "dur": duration_us}
+
+
+def test_overlap_of_a_trace_made_by_hand() -> None:
+    trace = {
+        "traceEvents": [
+            event("gpu_memcpy", "Memcpy HtoD (Pinned -> Device)", 0, 100),
+            event("gpu_memcpy", "Memcpy DtoH (Device -> Pinned)", 150, 100),
+            event("gpu_memcpy", "Memcpy DtoD (Device -> Device)", 240, 10),
+            event("kernel", "gemm", 50, 150),
+            event("gpu_memset", "Memset (Device)", 200, 10),
+            event("cpu_op", "aten::mm", 0, 1000),
+            event("cuda_runtime", "cudaMemcpyAsync", 0, 1000),
+            {"ph": "M", "name": "process_name"},
+            event("user_annotation", "mark", 7, 1),
+        ]
+    }
+    kinds = intervals.device_kinds(trace)
+    assert {kind: len(found) for kind, found in kinds.items()} == {"up": 1, "down": 1, "kernels": 3}
+    assert intervals.marks(trace, "mark") == [7e-6]
+    found = intervals.overlap(kinds)
+    # Copies: 0-100, 150-250. Computation: 50-210, 240-250. Both: 50-100, 150-210, 240-250.
+    assert found["cold_seconds"] == pytest.approx(200e-6)
+    assert found["compute_seconds"] == pytest.approx(170e-6)
+    assert found["both_seconds"] == pytest.approx(120e-6)
+    assert found["overlap_ratio"] == pytest.approx(120 / 170)
+    with_host = intervals.overlap({**kinds, "gather": [(100e-6, 150e-6)], "load": [(0, 1)]})
+    assert with_host["cold_seconds"] == pytest.approx(250e-6)
+    assert with_host["overlap_ratio"] == pytest.approx(1.0)
+    assert with_host["copy_overlap_ratio"] == pytest.approx(120 / 170)
+    assert intervals.overlap({})["overlap_ratio"] == 0
+
+
+def test_a_picture_shows_every_interval_within_its_span() -> None:
+    text = draw('a < b & "c"', {"up": [(0.0, 1.0), (5.0, 6.0)], "kernels": [(0.5, 2.0)]}, 0.0, 3.0, [0.5, 2.5, 9.0])
+    steps = [part for part in ElementTree.fromstring(text).iter() if part.get("class") == "step"]
+    assert len(steps) == 2
+    bars = [part for part in ElementTree.fromstring(text).iter() if part.get("fill") in ("#d95f02", "#1b9e77")]
+    assert len(bars) == 2
+    assert float(bars[0].get("width", 0)) == pytest.approx(float(bars[1].get("width", 0)) * 2 / 3, rel=1e-3)
+
+
+def test_ratios_are_of_the_same_round() -> None:
+    def entry(*seconds: float) -> measure.Entry:
+        return measure.Entry(None, [measure.Turn(1, s, {"samples": 10.0}, 0) for s in seconds])  # type: ignore[arg-type]
+
+    found = measure.ratios({"a": entry(1.0, 2.0, 4.0), "b": entry(2.0, 4.0, 4.0), "c": entry()})
+    assert found == {"a": {"b": 2.0}, "b": {"a": 0.5}}
+
+
+def test_growth_leaves_the_beginning_out() -> None:
+    levels = [1, 5, 9, 9, 9, 8, 9, 9, 9]
+    samples = [{"tensor_bytes": level, "used_bytes": 9, "host_bytes": number} for number, level in enumerate(levels)]
+    assert measure.growth(samples) == {"grown_tensor_bytes": 0, "grown_used_bytes": 0, "grown_host_bytes": 3}
+
+
+def test_bars_see_what_misses_them() -> None:
+    loading, preloaded, rules = (asdict(plan.QUICK[number]) for number in (2, 4, 5))
+    ratios = {"hotline": {"plain": 2.9}, "slipstream:freeze": {"plain": 3.1}, "hotline/never": {"device_only": 0.89}}
+    memory = {"seconds": 9, "grown_used_bytes": 2 << 20, "grown_tensor_bytes": 0}
+    rule_ratios = {"hotline+sgd": {"hotline+lazy_adam": 1.2}}
+    runs = {"hotline": {"overlap_ratio": 0.79}, "device_only": {"overlap_ratio": 0.0}}
+    found = {
+        "loading": {"cell": loading, "result": {"ratios": ratios}},
+        "fell": {"cell": loading, "error": "it fell"},
+        "preloaded": {"cell": preloaded, "result": {"ratios": ratios}},
+        "rules": {"cell": rules, "result": {"ratios": rule_ratios}},
+        "other rules": {"cell": {**rules, "budget_rule": ""}, "result": {"ratios": rule_ratios}},
+        "timeline": {"cell": {"kind": "timeline"}, "result": {"runs": runs}},
+        "memory": {"cell": {"kind": "memory"}, "result": {"runs": {"hotline": memory}}},
+    }
+    bars = report.bars(found)
+    assert [bar["met"] for bar in bars] == [False, True, False, True, False, False]
+    wanted = (
+        "hotline / plain, loading",
+        "slipstream:freeze / plain, loading",
+        "hotline/never / device_only, preloaded",
+    )
+    assert tuple(bar["what"] for bar in bars[:3]) == wanted
+    assert "same bytes" in bars[3]["what"]
+
+
+def test_rows_tell_what_was_skipped_and_waited_for() -> None:
+    gained = {
+        "lookups": 100, "lookups_hot": 50, "samples_seen": 10, "samples_popular": 4, "samples_trained": 8,
+        "row_updates": 60, "row_updates_skipped": 20, "host_to_device_bytes": 0, "device_to_host_bytes": 0,
+    }  # fmt: skip
+    facts = {"split": "chose whole", "device_tier_bytes": 3 << 20, "hot_rows": 7, "rows": 100}
+    run = {
+        "samples_per_second": 1.0, "samples_per_second_quartiles": [1.0, 1.0], "seconds_per_step": 1.0,
+        "seconds_per_step_mean": 1.0, "wait_ratio": 0.25, "gained": gained, "per_step": gained, "facts": facts,
+    }  # fmt: skip
+    row = report.comparison_row("hotline", run, {"ratios": {}, "shape": {}}, {})
+    names = ("waited for the loader", "steps", "samples trained", "row updates skipped", "tier MiB (of all rows)")
+    assert [row[name] for name in names] == ["25%", "chose whole", "0.800", "0.250", "3 (7.0%)"]
+    rival = report.comparison_row(
+        "plain", {**run, "gained": {}, "per_step": {}, "facts": {}}, {"ratios": {}, "shape": {}}, {}
+    )
+    assert list(rival) == list(row)
+
+
+def test_the_plan_keeps_to_its_time_whatever_the_cells_take() -> None:
+    for factor in (0.2, 1.0, 1.3):
+        spent, taken = 0.0, []
+        for number, cell in enumerate(plan.QUICK):
+            seconds = plan.share(cell, plan.QUICK[number + 1 :], plan.QUICK_SECONDS - spent)
+            taken.append(seconds)
+            spent += factor * seconds
+        assert spent <= plan.QUICK_SECONDS * max(1.0, factor)
+        assert all(taken[:8])
+    assert plan.QUICK_SECONDS < 480
+    assert plan.share(replace(plan.QUICK[2], least_seconds=40), (), 39) == 0
+    names = [cell.name for cell in plan.all_cells()]
+    assert len(set(names)) == len(names)
+
+
+def test_the_long_plan_has_every_combination_under_its_own_name() -> None:
+    cells_of: dict[tuple[Any, ...], set[str]] = {}
+    for cell in plan.all_cells():
+        if cell.kind == "comparison":
+            assert cell.name.startswith(f"{cell.shape}-{cell.batch_size}-")
+            key = (cell.shape, cell.batch_size, cell.rule, cell.preloaded, cell.rows_ratio)
+            if not cell.budget_rule:
+                cells_of.setdefault(key, set()).update(cell.contestants)
+    assert len(cells_of) == 2 * 2 * 2 * 2 * 3
+    for (shape, _, _, _, ratio), names in cells_of.items():
+        missing = set(plan.ALL_POLICIES) - names
+        assert missing == (set() if ratio == 0.1 else {"hybrid"}) | ({"fbgemm"} if shape == "mlperf" else set())
