@@ -33,7 +33,7 @@ class Where:
         """The device to give to `assemble`; None lets it choose."""
         if self.rehearsal != "fake":
             return None
-        from adaptive_rec.embedding.streams import LateStreams
+        from adaptive_rec.embedding.late_streams import LateStreams
 
         return LateStreams(seed)
 

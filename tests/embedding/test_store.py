@@ -16,10 +16,11 @@ from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding.device import row_bytes, split_budget
 from adaptive_rec.embedding.direct import DirectStore
+from adaptive_rec.embedding.late_streams import LateStreams
 from adaptive_rec.embedding.optimizer import RULES, RowRule
 from adaptive_rec.embedding.staged import StagedStore
 from adaptive_rec.embedding.store import EmbeddingStore, RowUpdate
-from adaptive_rec.embedding.streams import CudaStreams, LateStreams
+from adaptive_rec.embedding.streams import CudaStreams
 from adaptive_rec.kernels import reference
 from adaptive_rec.micro_batch import MicroBatch
 from adaptive_rec.placement import Migration, RowSpace

@@ -17,7 +17,8 @@ import torch
 
 from adaptive_rec.assemble import assemble
 from adaptive_rec.config import load_config
-from adaptive_rec.embedding.streams import CudaStreams, Event, LateStreams, Streams
+from adaptive_rec.embedding.late_streams import LateStreams
+from adaptive_rec.embedding.streams import CudaStreams, Event, Streams
 from adaptive_rec.telemetry import Snapshot
 
 gpu = pytest.mark.gpu

@@ -16,6 +16,7 @@ from adaptive_rec.embedding.device_step import DeviceStep
 from adaptive_rec.embedding.direct import DirectStore
 from adaptive_rec.embedding.homing import Homing
 from adaptive_rec.embedding.in_flight import Flight, Staged
+from adaptive_rec.embedding.late_streams import LateEvent, LateStreams
 from adaptive_rec.embedding.moves import SlotMoves
 from adaptive_rec.embedding.optimizer import RULES, RowRule
 from adaptive_rec.embedding.packing import Parcel, send
@@ -23,7 +24,7 @@ from adaptive_rec.embedding.ring import Slot, StagingRing
 from adaptive_rec.embedding.staged import StagedStore
 from adaptive_rec.embedding.stager import Stager
 from adaptive_rec.embedding.store import EmbeddingStore, RowUpdate
-from adaptive_rec.embedding.streams import CudaStreams, LateEvent, LateStreams, Streams
+from adaptive_rec.embedding.streams import CudaStreams, Streams
 from adaptive_rec.micro_batch import MicroBatch
 from adaptive_rec.pipeline import Pipeline
 from adaptive_rec.placement import Migration, RowSpace

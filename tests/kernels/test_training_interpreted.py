@@ -9,7 +9,7 @@ import pytest
 
 from adaptive_rec.assemble import assemble
 from adaptive_rec.config import load_config
-from adaptive_rec.embedding.streams import LateStreams
+from adaptive_rec.embedding.late_streams import LateStreams
 from adaptive_rec.telemetry import Snapshot
 
 TINY = [

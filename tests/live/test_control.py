@@ -16,7 +16,8 @@ import torch
 
 from adaptive_rec.assemble import assemble
 from adaptive_rec.config import load_config
-from adaptive_rec.embedding.streams import CudaStreams, LateStreams
+from adaptive_rec.embedding.late_streams import LateStreams
+from adaptive_rec.embedding.streams import CudaStreams
 from adaptive_rec.errors import AdaptiveRecError, ConfigError, ConflictError, DataError, TrainingError
 from adaptive_rec.knobs import Knobs
 from adaptive_rec.live.mailbox import Command, Mailbox

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from adaptive_rec.assemble import assemble
 from adaptive_rec.config import load_config
+from adaptive_rec.embedding.late_streams import LateStreams
 from adaptive_rec.embedding.store import EmbeddingStore
-from adaptive_rec.embedding.streams import LateStreams
 from adaptive_rec.errors import MemoryPlanError
 from adaptive_rec.live import journal
 from adaptive_rec.live.mailbox import Command

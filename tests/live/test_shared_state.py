@@ -13,7 +13,7 @@ import pytest
 
 from adaptive_rec.assemble import assemble
 from adaptive_rec.config import load_config
-from adaptive_rec.embedding.streams import LateStreams
+from adaptive_rec.embedding.late_streams import LateStreams
 from adaptive_rec.kernels.reference_sketch import sketch_estimate
 from adaptive_rec.live.shared_state import CHANGES_KEPT, PlacementArrays, StateBusy, StateReader
 from adaptive_rec.live.state_writer import StateWriter, Tier

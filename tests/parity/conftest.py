@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from adaptive_rec.assemble import assemble
 from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
 from adaptive_rec.config import load_config
-from adaptive_rec.embedding.streams import CudaStreams, LateStreams
+from adaptive_rec.embedding.late_streams import LateStreams
+from adaptive_rec.embedding.streams import CudaStreams
 from adaptive_rec.policies.hotline import Hotline
 from adaptive_rec.policy import AccessView, Policy, Wish
 from adaptive_rec.runtime import Runtime

@@ -172,7 +172,7 @@ def test_reading_before_write_back_is_caught(train: Any, optimizer: str, monkeyp
 
 
 def test_computing_before_the_copy_arrives_is_caught(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from adaptive_rec.embedding.streams import LateStreams
+    from adaptive_rec.embedding.late_streams import LateStreams
 
     monkeypatch.setattr(LateStreams, "compute_waits", lambda streams, event: None)
     with pytest.raises(Exception, match=r"finite|nan|NaN|index|range"):

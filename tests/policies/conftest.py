@@ -16,7 +16,8 @@ from adaptive_rec.assemble import assemble
 from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config import load_config
-from adaptive_rec.embedding.streams import CudaStreams, LateStreams
+from adaptive_rec.embedding.late_streams import LateStreams
+from adaptive_rec.embedding.streams import CudaStreams
 from adaptive_rec.policy import StepPlan
 from adaptive_rec.runtime import Runtime
 from adaptive_rec.telemetry import Snapshot
