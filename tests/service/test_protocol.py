@@ -175,31 +175,33 @@ def test_the_deadline_ends_a_body_that_was_answered_early_and_goes_on(served: Se
             assert seconds_until_closed(sock, drip=b" " * 100) < DEADLINE + 0.5
 
 
-def test_half_open_sockets_shut_nobody_out_of_the_unix_socket(served: Served) -> None:
-    with ExitStack() as stack:
-        start = time.monotonic()
-        half_open = [stack.enter_context(served.connect()) for _ in range(200)]
-        for sock in half_open:
-            try:
-                sock.sendall(b"GET / HTTP/1.1\r\nHost: loc")
-            except OSError:  # turned away already
-                continue
-        waits = []
-        for _ in range(20):
-            before = time.monotonic()
-            with served.connect(unix=True) as sock:
-                sock.sendall(b"GET /livez HTTP/1.1\r\n" + END)
-                assert read_reply(sock)[0] == 200
-            waits.append(time.monotonic() - before)
-        assert sorted(waits)[17] < 0.2, "all but two of twenty; the machine may be busy"
-        assert len(served.server.server_state.connections) <= Limits().connections + 1
-        assert time.monotonic() - start < DEADLINE, "they were open all this while"
-        for sock in half_open:
-            seconds_until_closed(sock)
-        assert time.monotonic() - start < DEADLINE + 0.5 + 0.3, "the loops of this test take a while, too"
-    with served.connect() as sock:
-        sock.sendall(GET)
-        assert read_reply(sock)[0] == 200
+def test_half_open_sockets_shut_nobody_out_of_the_unix_socket() -> None:
+    deadline = 4.0  # a machine that is busy elsewhere may stand still for a second
+    with serving(Limits(request_seconds=deadline)) as served:
+        with ExitStack() as stack:
+            start = time.monotonic()
+            half_open = [stack.enter_context(served.connect()) for _ in range(200)]
+            for sock in half_open:
+                try:
+                    sock.sendall(b"GET / HTTP/1.1\r\nHost: loc")
+                except OSError:  # turned away already
+                    continue
+            waits = []
+            for _ in range(20):
+                before = time.monotonic()
+                with served.connect(unix=True) as sock:
+                    sock.sendall(b"GET /livez HTTP/1.1\r\n" + END)
+                    assert read_reply(sock)[0] == 200
+                waits.append(time.monotonic() - before)
+            assert sorted(waits)[17] < 0.2, "all but two of twenty; the machine may be busy"
+            assert len(served.server.server_state.connections) <= Limits().connections + 1
+            assert time.monotonic() - start < deadline, "they were open all this while"
+            for sock in half_open:
+                seconds_until_closed(sock)
+            assert time.monotonic() - start < deadline + 1.5, "the loops of this test take a while, too"
+        with served.connect() as sock:
+            sock.sendall(GET)
+            assert read_reply(sock)[0] == 200
 
 
 def test_connections_beyond_the_most_are_told_so_and_closed() -> None:
