@@ -76,11 +76,9 @@ def _with_half_the_budget(config: Config, policy: Policy, source: Source, reason
     everything = sum(table.rows * table.dim for table in source.tables) << 6
     if policy.budget_bytes(knobs, everything) >= policy.budget_bytes(config.knobs, everything):
         raise MemoryPlanError(f"the device's memory must hold what policy {knobs.policy} wants there: {reason}")
-    half, notice = (
-        shown("_bytes", wanted // 2),
-        f"hot_budget_bytes {shown('_bytes', wanted)} does not fit on the device",
-    )
-    return config.model_copy(update={"knobs": knobs}), f"{notice}, it is {half} instead: {reason}"
+    text = f"hot_budget_bytes {shown('_bytes', wanted)} does not fit on the device"
+    notice = f"{text}, it is {shown('_bytes', wanted // 2)} instead: {reason}"
+    return config.model_copy(update={"knobs": knobs}), notice
 
 
 def choose_device(config: Config) -> torch.device:

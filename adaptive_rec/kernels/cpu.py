@@ -121,15 +121,20 @@ def count_flagged(flag_U, inverse_N, offsets, features, count_B):
 
 @njit(**JIT)
 def gather_pooled(samples_S, pool_features, features, offsets, inverse_N, source_U, mean_F, hot_HD, cold_RD, out_STD):
-    """Sum (or average) the rows of every bag of one pool, each row read from the tier it lives in."""
+    """Sum (or average) the rows of every bag of one pool, each row read from the tier it lives in.
+
+    A negative sample is a padding line: zeros.
+    """
     dim = out_STD.shape[2]
     for i in range(len(samples_S)):
         for t in range(len(pool_features)):
+            for d in range(dim):
+                out_STD[i, t, d] = 0
+            if samples_S[i] < 0:
+                continue
             f = pool_features[t]
             bag = samples_S[i] * features + f
             start, end = offsets[bag], offsets[bag + 1]
-            for d in range(dim):
-                out_STD[i, t, d] = 0
             for n in range(start, end):
                 source = source_U[inverse_N[n]]
                 if source >= 0:

@@ -23,7 +23,7 @@ def gather_pooled(
     if len(samples_S) == 0:
         return
     wide = _wide(out_STD)
-    _gather_pooled(
+    cpu.gather_pooled(
         samples_S.numpy(), pool_features_T.numpy(), features, offsets.numpy(), inverse_N.numpy(), source_U.numpy(),
         mean_F.numpy(), _wide(hot_HD).numpy(), _wide(cold_CD).numpy(), wide.numpy(),
     )  # fmt: skip
@@ -99,33 +99,6 @@ def _wide(rows: Tensor) -> Tensor:
 def _give_back(wide: Tensor, rows: Tensor) -> None:
     if wide is not rows:
         rows.copy_(wide)
-
-
-@njit(**JIT)
-def _gather_pooled(
-    samples_S, pool_features, features, offsets, inverse_N, source_U, mean_F, hot_HD, cold_CD, out_STD
-):  # fmt: skip
-    dim = out_STD.shape[2]
-    for i in range(len(samples_S)):
-        for t in range(len(pool_features)):
-            for d in range(dim):
-                out_STD[i, t, d] = 0
-            if samples_S[i] < 0:
-                continue
-            f = pool_features[t]
-            bag = samples_S[i] * features + f
-            start, end = offsets[bag], offsets[bag + 1]
-            for n in range(start, end):
-                source = source_U[inverse_N[n]]
-                if source >= 0:
-                    for d in range(dim):
-                        out_STD[i, t, d] += hot_HD[source, d]
-                else:
-                    for d in range(dim):
-                        out_STD[i, t, d] += cold_CD[~source, d]
-            if mean_F[f] and end - start > 1:
-                for d in range(dim):
-                    out_STD[i, t, d] /= end - start
 
 
 @njit(**JIT)

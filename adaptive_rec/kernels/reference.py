@@ -73,6 +73,8 @@ def gather_pooled(
 ) -> Array:  # fmt: skip
     out_STD = np.zeros((len(samples_S), len(pool_features), cold_RD.shape[1]), dtype=cold_RD.dtype)
     for i, b in enumerate(samples_S):
+        if b < 0:
+            continue
         for t, f in enumerate(pool_features):
             bag = b * features + f
             sources = source_U[inverse_N[offsets[bag] : offsets[bag + 1]]]

@@ -1,6 +1,6 @@
 """Plain NumPy twins of the calls of `cuda.py` and `host.py`: the readable specification, and what the tests compare against.
 
-They compute in the dtype they are given; the tests give float64.
+They compute in the dtype they are given; the tests give float64. `gather_pooled` is as on the CPU: see `reference.py`.
 """
 
 from __future__ import annotations
@@ -11,22 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.kernels.reference import apply_row
-from adaptive_rec.kernels.reference import gather_pooled as gather_lines
 
 Array = NDArray[Any]
-
-
-def gather_pooled(
-    samples_S: Array, pool_features: Array, features: int, offsets: Array, inverse_N: Array, source_U: Array,
-    mean_F: Array, hot_HD: Array, cold_CD: Array,
-) -> Array:  # fmt: skip
-    """As on the CPU, but a negative sample is a padding line: zeros."""
-    out_STD = np.zeros((len(samples_S), len(pool_features), cold_CD.shape[1]), dtype=cold_CD.dtype)
-    real = samples_S >= 0
-    out_STD[real] = gather_lines(
-        samples_S[real], pool_features, features, offsets, inverse_N, source_U, mean_F, hot_HD, cold_CD
-    )
-    return out_STD
 
 
 def sum_pieces(

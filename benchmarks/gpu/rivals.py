@@ -11,6 +11,7 @@ import queue
 import threading
 import time
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -98,7 +99,7 @@ class Loader:
         self._thread.join(10)
 
 
-class Rival:
+class Rival(ABC):
     """What both rivals share: loader, dense part, counting."""
 
     about = ""
@@ -121,11 +122,11 @@ class Rival:
         self._loader = Loader(source, config, len(source.features), self.device.type == "cuda")
         self._setup_seconds = time.perf_counter() - began
 
-    def make_tables(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def make_tables(self) -> None: ...
 
-    def step(self, batch: ByFeature) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def step(self, batch: ByFeature) -> None: ...
 
     def weights(self, table: int) -> Tensor:
         spec = self.space.tables[table]

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from adaptive_rec.kernels import cpu, reference_device, reference_staging
+from adaptive_rec.kernels import cpu, reference, reference_device, reference_staging
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 DIMS = [1, 3, 16, 64, 128]
@@ -136,7 +136,7 @@ def test_gather_pooled_equals_its_twin(form: Any, dim: int, dtype: torch.dtype, 
     samples_S[[3, -1]] = -1
     hot, cold = drawn.numbers(dtype, drawn.hot_rows, dim), drawn.numbers(dtype, drawn.cold_rows, dim)
     out = gather(form, drawn, samples_S, hot, cold)
-    twin = reference_device.gather_pooled(
+    twin = reference.gather_pooled(
         samples_S, drawn.pool_features, drawn.features, drawn.offsets, drawn.inverse_N, drawn.source_U, drawn.mean_F,
         exact(hot), exact(cold),
     )  # fmt: skip
