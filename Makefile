@@ -3,8 +3,9 @@
 # PYTHON       interpreter to build .venv with, 3.11 or newer
 # TORCH_INDEX  further package index for torch; on a machine without a GPU, the index of CPU builds saves gigabytes:
 #              make train TORCH_INDEX=https://download.pytorch.org/whl/cpu
-# ARGS         more arguments of adaptive-rec train, e.g. ARGS="--data train.txt --steps 1000"; of bench-gpu likewise
+# ARGS         more arguments of adaptive-rec train, e.g. ARGS="--data train.txt --steps 1000"; of bench and bench-gpu likewise
 #
+# make bench: what a step costs on the CPU beside its rivals, in under 10 minutes; bench-all: more cells and rounds, resumable.
 # make bench-gpu: what training costs on a GPU, in under 8 minutes; bench-gpu-all: everything, resumable. Both need no .venv: where
 # there is none they take PYTHON, in which torch with CUDA, Triton, Numba, NumPy and pydantic have to be installed.
 
@@ -16,7 +17,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt
 
-.PHONY: train test check-long study-quality study-tracking study-sidecar bench-gpu bench-gpu-all lint clean
+.PHONY: train test check-long study-quality study-tracking study-sidecar bench bench-all bench-gpu bench-gpu-all lint clean
 
 train: $(VENV)/installed
 	$(BIN)/adaptive-rec train --policy slipstream $(ARGS)
@@ -40,6 +41,21 @@ study-tracking: $(VENV)/installed-dev
 PRESET ?= synthetic
 study-sidecar: $(VENV)/installed-dev
 	$(BIN)/python benchmarks/sidecar.py --preset $(PRESET) --turns 30
+
+# Without what they depend on: TorchRec asks for fbgemm-gpu, which is the CUDA build, and others would let pip change torch. What
+# they import besides torch and NumPy is named after them. What cannot be installed is named as absent in the results.
+RIVALS := fbgemm-gpu-cpu==1.8.0 torchrec==1.8.0 datasketches polars polars-runtime-32 \
+	tensordict pyre-extensions iopath torchmetrics pyvers typing-inspect mypy-extensions cloudpickle lightning-utilities \
+	portalocker tqdm
+
+bench: $(VENV)/installed-bench
+	@$(BIN)/python -m benchmarks.cpu $(ARGS)
+
+bench-all: $(VENV)/installed-bench
+	@$(BIN)/python -m benchmarks.cpu --all $(ARGS)
+
+$(VENV)/installed-bench: $(VENV)/installed
+	@$(INSTALL) --no-deps $(RIVALS) && touch $@ || echo "not all rivals could be installed; the results name those that are absent"
 
 BENCH_PYTHON = $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 bench-gpu:

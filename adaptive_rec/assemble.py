@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 
 import torch
 
@@ -18,6 +17,7 @@ from adaptive_rec.embedding.staged import StagedStore
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.embedding.streams import CudaStreams, Streams
 from adaptive_rec.errors import ConfigError, MemoryPlanError, did_you_mean, first_line
+from adaptive_rec.host_memory import keep_freed_memory
 from adaptive_rec.live.control import shown
 from adaptive_rec.models.dlrm import DLRM
 from adaptive_rec.placement import RowSpace
@@ -29,11 +29,14 @@ def assemble(
     config: Config, source: Source | None = None, streams: Streams | None = None, policy: Policy | None = None
 ) -> Runtime:
     """Build a run's parts and join them. Source, device and policy may be given instead of made from the configuration."""
-    torch.set_num_threads(config.run.threads or len(os.sched_getaffinity(0)))
+    torch.set_num_threads(config.run.thread_budget(streams is not None).dense)
+    keep_freed_memory()
     policy = policy or load_policy(config.knobs.policy)
-    source = source or open_source(config)
+    source = open_source(config) if source is None else source
     if streams is None and (device := choose_device(config)).type == "cuda":
         streams = CudaStreams(device, config.run.cuda_graphs)
+    if streams is not None and config.run.compile:
+        raise ConfigError("run.compile must be false on a device, where the dense part is recorded instead, got true")
     notices: list[str] = []
     while True:
         try:
@@ -62,7 +65,12 @@ def _join(config: Config, source: Source, streams: Streams | None, policy: Polic
     ).to(store.torch_device, store.dtype)
     optimizer = build_dense_optimizer(config, model)
     parts = (model, optimizer, config.run.precision, store.dtype, store.torch_device, space, source.dense_features)
-    dense = DensePart(*parts) if streams is None else ReplayedDense(*parts, streams, config.run.batch_size)
+    if streams is None:
+        dense = DensePart(*parts)
+        if config.run.compile:
+            dense.compile(config.run.batch_size)
+    else:
+        dense = ReplayedDense(*parts, streams, config.run.batch_size)
     return Runtime(config, source, policy, store, dense)
 
 
@@ -91,12 +99,18 @@ def choose_device(config: Config) -> torch.device:
 def build_store(config: Config, space: RowSpace, policy: Policy, streams: Streams | None) -> EmbeddingStore:
     """The two tiers, with the device tier as large as the policy's budget."""
     dtype = torch.float64 if config.run.precision == "float64" else torch.float32
-    rule = RowRule.of(config.optimizer)
+    rule = RowRule.of(config.optimizer, config.run.row_precision)
     sizes = row_bytes(space, rule, dtype.itemsize, policy.tracks_movement)
     budget = policy.budget_bytes(config.knobs, all_rows_bytes(space, sizes))
+    if streams is not None and rule.row_precision != "float32":
+        raise ConfigError(
+            f"run.row_precision must be float32 on a device, which has no 16-bit rows yet, got {rule.row_precision}; "
+            "set run.device=cpu"
+        )
     if streams is None:
         return DirectStore(space, rule, config.run.seed, dtype, torch.device("cpu"), budget, policy.tracks_movement)
-    return StagedStore(space, rule, config.run.seed, dtype, streams, budget, policy.tracks_movement)
+    copy_threads = config.run.thread_budget(on_device=True).copy
+    return StagedStore(space, rule, config.run.seed, dtype, streams, budget, policy.tracks_movement, copy_threads)
 
 
 def build_dense_optimizer(config: Config, model: torch.nn.Module) -> torch.optim.Optimizer:

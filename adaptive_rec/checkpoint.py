@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file as load_torch
 from safetensors.torch import save_file as save_torch
 
 from adaptive_rec.batch import Position
+from adaptive_rec.embedding.row_types import as_array, as_tensor
 from adaptive_rec.errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -38,8 +39,8 @@ def save(runtime: Runtime, folder: Path) -> Path:
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(parents=True)
         for index in range(len(runtime.store.space.tables)):
-            weights, state = runtime.store.export_table(index)
-            save_file({"weight": weights, "optimizer_state": state}, draft / f"table-{index:04d}.safetensors")
+            weights, state = map(as_tensor, runtime.store.table(index))
+            save_torch({"weight": weights, "optimizer_state": state}, draft / f"table-{index:04d}.safetensors")
         save_torch(_dense_tensors(runtime), draft / "dense.safetensors")
         (draft / "checkpoint.json").write_text(json.dumps(_description(runtime), indent=1))
         os.rename(draft, target)
@@ -59,12 +60,27 @@ def load(runtime: Runtime, checkpoint: Path) -> None:
         description = json.loads((checkpoint / "checkpoint.json").read_text())
         _check(runtime, description, checkpoint)
         for index in range(len(runtime.store.space.tables)):
-            table = load_file(checkpoint / f"table-{index:04d}.safetensors")
-            runtime.store.import_table(index, table["weight"], table["optimizer_state"])
+            with safe_open(checkpoint / f"table-{index:04d}.safetensors", "pt") as file:
+                weights, state = runtime.store.table(index)
+                saved: list[Any] = [SavedRows(file, "weight", weights), SavedRows(file, "optimizer_state", state)]
+                runtime.store.import_table(index, *saved)
         _set_dense(runtime, load_torch(checkpoint / "dense.safetensors"))
         runtime.step_number, runtime.position = description["step"], Position(**description["position"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
         raise CheckpointError(f"checkpoint {checkpoint} cannot be read: {error}") from None
+
+
+class SavedRows:
+    """Rows of a file for an array `like` them, read slice by slice: a table may take most of the memory there is."""
+
+    def __init__(self, file: Any, name: str, like: NDArray[Any]) -> None:
+        self._slice = file.get_slice(name)
+        found = tuple(self._slice.get_shape()), self[:0].dtype
+        if found != (like.shape, like.dtype):
+            raise ValueError(f"{name} must be of {like.shape} {like.dtype}, got {found[0]} {found[1]}")
+
+    def __getitem__(self, rows: slice) -> NDArray[Any]:
+        return as_array(self._slice[rows])
 
 
 def _description(runtime: Runtime) -> dict[str, Any]:
@@ -76,6 +92,7 @@ def _description(runtime: Runtime) -> dict[str, Any]:
         "embedding_optimizer": runtime.config.optimizer.embedding,
         "dense_optimizer": runtime.config.optimizer.dense,
         "precision": runtime.config.run.precision,
+        "row_precision": runtime.config.run.row_precision,
         "seed": runtime.config.run.seed,
         "data": runtime.config.data.model_dump(mode="json"),
     }
@@ -83,7 +100,8 @@ def _description(runtime: Runtime) -> dict[str, Any]:
 
 def _check(runtime: Runtime, found: dict[str, Any], checkpoint: Path) -> None:
     expected = _description(runtime)
-    for key in ("format", "tables", "embedding_optimizer", "dense_optimizer", "precision", "seed"):
+    found = {"row_precision": "float32"} | found  # as it was before there was a choice
+    for key in ("format", "tables", "embedding_optimizer", "dense_optimizer", "precision", "row_precision", "seed"):
         if found.get(key) != expected[key]:
             raise CheckpointError(f"{key} of checkpoint {checkpoint} must be {expected[key]}, got {found.get(key)}")
     # The position of the reader means something only on the same stream; how often it is read may change.

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
+import threading
 from typing import Any
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.batch import Batch, check_ids, check_shapes
-from adaptive_rec.kernels import cpu
+from adaptive_rec.kernels import classify as kernels
 from adaptive_rec.placement import Placement, RowSpace
 
 
@@ -17,48 +20,67 @@ def expand_ranges(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDAr
     return np.repeat(starts - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
 
 
+class _Scratch(threading.local):
+    """Memory of each thread that serves one batch after the other."""
+
+    def __init__(self) -> None:
+        self._kept: dict[str, NDArray[Any]] = {}
+
+    def take(self, name: str, dtype: type, *shape: int) -> NDArray[Any]:
+        """An array of any content."""
+        size = math.prod(shape)
+        kept = self._kept.get(name)
+        if kept is None or len(kept) < size:
+            kept = self._kept[name] = np.empty(size, dtype=dtype)
+        return kept[:size].reshape(shape)
+
+
+_scratch = _Scratch()
+
+
 class ClassifiedBatch:
     """Distinct rows, inverse and segments are found once and serve gather, update and tracking.
 
     They do not depend on the placement; `source_U` and `popular_B` do, and are found again when it has changed.
     """
 
-    def __init__(self, batch: Batch, space: RowSpace) -> None:
+    def __init__(self, batch: Batch, space: RowSpace, threads: int = 1) -> None:
+        """More than one thread are OpenMP's and for the training thread."""
         self.batch = batch
         self.space = space
-        check_shapes(batch, len(space.features))
-        lookups = batch.lookups
-        size = 1 << max(4, (2 * lookups - 1).bit_length())
-        distinct_N = np.empty(lookups, dtype=np.int64)
-        segments_N1 = np.zeros(lookups + 1, dtype=np.int64)
+        lookups, tables = batch.lookups, len(space.read_tables)
+        self.one_hot: bool = kernels.is_one_hot(batch.offsets, lookups)
+        """Whether every bag holds exactly one id."""
+        check_shapes(batch, len(space.features), rising=self.one_hot)
         self.inverse_N = np.empty(lookups, dtype=np.int32)
         self.segment_bag_N = np.empty(lookups, dtype=np.int32)
-        self.pool_ends = np.zeros(len(space.pools), dtype=np.int64)
-        self.hash_keys: NDArray[np.int64] = np.full(size, -1, dtype=np.int64)
-        self.hash_values: NDArray[np.int32] = np.empty(size, dtype=np.int32)
-        """Table from row to number of the distinct row, as `cpu.find_distinct` leaves it."""
-        distinct = cpu.find_distinct(
-            batch.ids_N,
-            batch.offsets,
-            space.feature_order,
-            space.pool_of_feature,
-            space.feature_first_row,
-            space.rows_F,
-            self.hash_keys,
-            self.hash_values,
-            distinct_N,
-            self.inverse_N,
-            segments_N1,
-            self.segment_bag_N,
-            self.pool_ends,
-        )
-        if distinct < 0:
+        first_lookup_T1, first_distinct_T1 = np.empty(tables + 1, np.int64), np.zeros(tables + 1, np.int64)
+        part_T, distinct_T = np.empty(tables, dtype=np.int64), first_distinct_T1[1:]
+        how = (batch.offsets, self.one_hot, space.feature_order, space.read_tables, first_lookup_T1)
+        places = kernels.share_tables(*how, part_T, threads)
+        places_PH = _scratch.take("places", np.int32, threads, places)
+        row_N, count_N = _scratch.take("rows", np.int64, lookups), _scratch.take("counts", np.int64, lookups)
+        found = (row_N, count_N, self.inverse_N)
+        if threads == 1:
+            kernels.find_rows(0, part_T, batch.ids_N, *how, places_PH[0], *found, distinct_T)
+        else:
+            numba.set_num_threads(threads)
+            kernels.find_rows_in_parts(part_T, batch.ids_N, *how, places_PH, *found, distinct_T)
+        if (distinct_T < 0).any():
             check_ids(batch, space.tables, space.features)
-        np.maximum.accumulate(self.pool_ends, out=self.pool_ends)  # a pool that no feature reads ends where it begins
-        self.distinct_U: NDArray[np.int64] = distinct_N[:distinct]
-        self.segments_U1: NDArray[np.int64] = segments_N1[: distinct + 1]
+        np.cumsum(distinct_T, out=distinct_T)
+        distinct = int(first_distinct_T1[-1])
+        self.distinct_U: NDArray[np.int64] = np.empty(distinct, dtype=np.int64)
+        self.segments_U1: NDArray[np.int64] = np.zeros(distinct + 1, dtype=np.int64)
+        listed = (self.distinct_U, self.segments_U1, self.segment_bag_N)
+        list_bags = kernels.list_bags if threads == 1 else kernels.list_bags_in_parts
+        list_bags(0 if threads == 1 else threads, part_T, *how, first_distinct_T1, *found, *listed)
+        self.pool_ends = first_distinct_T1[np.searchsorted(space.read_tables[:, 0], range(1, len(space.pools) + 1))]
+        """Where each pool's distinct rows end."""
         self.source_U: NDArray[np.int64] = np.empty(distinct, dtype=np.int64)
         """Slot of a hot row, ``~row`` of a cold one (row within its pool)."""
+        self.source_N: NDArray[np.int64] = np.empty(lookups, dtype=np.int64)
+        """The same for each lookup."""
         self.popular_B: NDArray[np.bool_] = np.empty(batch.size, dtype=np.bool_)
         self.lookups_F: NDArray[np.int64] = np.zeros(len(space.features), dtype=np.int64)
         """Lookups of each feature."""
@@ -70,22 +92,15 @@ class ClassifiedBatch:
     def classify(self, placement: Placement) -> None:
         """Find the source of every distinct row under a placement. Safe on any thread: the version is read first."""
         version, slot_of_row = placement.version, placement.slot_of_row
-        cpu.classify(
-            self.distinct_U,
-            self.pool_ends,
-            self.space.pool_first_row,
-            slot_of_row,
+        kernels.find_sources(self.distinct_U, self.pool_ends, self.space.pool_first_row, slot_of_row, self.source_U)
+        kernels.spread_sources(
+            self.source_U,
             self.inverse_N,
             self.batch.offsets,
+            self.one_hot,
             len(self.space.features),
-            self.source_U,
+            self.source_N,
             self.popular_B,
-        )
-        cpu.count_by_feature(
-            self.source_U,
-            self.inverse_N,
-            self.batch.offsets,
-            len(self.space.features),
             self.lookups_F,
             self.hot_lookups_F,
         )
@@ -95,11 +110,6 @@ class ClassifiedBatch:
     def hot_U(self) -> NDArray[np.bool_]:
         return self.source_U >= 0
 
-    @property
-    def counts_U(self) -> NDArray[np.int64]:
-        """Lookups of each distinct row."""
-        return np.diff(self.segments_U1)
-
     def pool_range(self, pool: int) -> slice:
         """The distinct rows of one pool."""
         return slice(int(self.pool_ends[pool - 1]) if pool else 0, int(self.pool_ends[pool]))
@@ -108,7 +118,7 @@ class ClassifiedBatch:
         """Lookups of each sample whose distinct row is flagged."""
         count_B = np.empty(self.batch.size, dtype=np.int64)
         features = len(self.space.features)
-        cpu.count_flagged(flag_U, self.inverse_N, self.batch.offsets, features, count_B)
+        kernels.count_flagged(flag_U, self.inverse_N, self.batch.offsets, features, count_B)
         return count_B
 
     @property

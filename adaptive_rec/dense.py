@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from adaptive_rec.embedding.streams import Streams
+from adaptive_rec.errors import ConfigError, first_line
 from adaptive_rec.micro_batch import MicroBatch
 from adaptive_rec.placement import RowSpace
 
@@ -48,18 +49,48 @@ class DensePart:
         """Sum of the losses of all samples of the steps made so far, without their weights."""
         self.step_loss = torch.zeros_like(self.loss_sum)
         """That of the present step, until it is made: a step that is begun again must not count twice."""
+        self._buffers: list[MicroBatch] = []
+        """Memory of a step's first, second, ... micro-batch, as long as the longest so far."""
+        self._taken = 0
         self._gradients: list[list[Tensor]] = []
         """Gradients of the pooled vectors, for each micro-batch of the step a tensor for each pool."""
+        self._forward: Callable[..., Tensor] = model
+        """What trains; evaluations take the model as it is."""
+
+    def compile(self, samples: int) -> None:
+        """Train through compiled code from now on: one for all sizes of micro-batches, made for this one.
+
+        It is made here, in seconds to a minute, so that no step waits for it. Raises ConfigError where torch cannot.
+        """
+        from torch._dynamo.exc import TorchDynamoException  # takes seconds, so only where it is wanted
+
+        self._forward = torch.compile(self.model, dynamic=True)
+        micro = self._lines(samples)
+        for part in (micro.dense_SX, *micro.pooled, micro.labels_S, micro.scale_S):
+            part.zero_()
+        try:
+            self.run(micro)
+        except TorchDynamoException as error:
+            rule = (
+                "run.compile needs a C++ compiler that torch can use (g++, or the one that CXX names); set it to false"
+            )
+            raise ConfigError(f"{rule}: {first_line(getattr(error, 'inner_exception', error))}") from error
+        self.begin_step()
 
     def begin_step(self) -> None:
         """Forget the last step's gradients."""
         self.optimizer.zero_grad(set_to_none=True)
         self.step_loss.zero_()
-        self._gradients = []
+        self._gradients, self._taken = [], 0
 
     def inputs(self, samples: int) -> MicroBatch:
-        """A micro-batch for the store to fill, with no fewer lines than samples."""
-        return self.evaluation_inputs(samples)
+        """A micro-batch for the store to fill, with no fewer lines than samples. Its memory serves every step."""
+        number, self._taken = self._taken, self._taken + 1
+        if number == len(self._buffers):
+            self._buffers.append(self._lines(samples))
+        if samples > len(self._buffers[number].scale_S):
+            self._buffers[number] = self._lines(samples)
+        return self._buffers[number].first(samples)
 
     def evaluation_inputs(self, samples: int) -> MicroBatch:
         """A micro-batch of exactly so many lines, for the store to fill and for `logits`."""
@@ -104,7 +135,7 @@ class DensePart:
         # Without its cache, as that would hold tensors of one recording while another is made; no weight is read twice.
         bf16 = self.precision == "bf16"
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=bf16, cache_enabled=False):
-            logits_S: Tensor = self.model(dense_SX, pooled)
+            logits_S: Tensor = (self._forward if training else self.model)(dense_SX, pooled)
         return logits_S.to(self.dtype)
 
     def _lines(self, lines: int) -> MicroBatch:
@@ -242,9 +273,7 @@ class ReplayedDense(DensePart):
         self._sizes = [min(size, lines) for size in range(eighth, lines + eighth, eighth)]
         self._buckets = {}
         for size in self._sizes:
-            pooled = [part[:size] for part in whole.pooled]
-            micro = MicroBatch(whole.dense_SX[:size], pooled, whole.labels_S[:size], whole.scale_S[:size], size)
-            self._buckets[size] = _Bucket(micro, [part[:size] for part in gradients])
+            self._buckets[size] = _Bucket(whole.first(size), [part[:size] for part in gradients])
 
     def _keep_last(self) -> None:
         """Queue copying the last micro-batch's gradients behind those of the step's earlier ones."""

@@ -19,3 +19,8 @@ class MicroBatch:
     """Weight of a line's loss: the sample's weight (more than 0) over the batch size; 0 says that a line is padding."""
     samples: int
     """Lines that are no padding."""
+
+    def first(self, lines: int) -> MicroBatch:
+        """The first lines of its memory, none of them padding."""
+        pooled = [part[:lines] for part in self.pooled]
+        return MicroBatch(self.dense_SX[:lines], pooled, self.labels_S[:lines], self.scale_S[:lines], lines)

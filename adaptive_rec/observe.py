@@ -1,9 +1,16 @@
 """What the runtime remembers of a window's batches: which rows are popular, which hot rows moved.
 
-Fed once a step, read when a window ends. The numbers leave as plain NumPy views for the policy.
+Fed once a step, read when a window ends. The numbers leave as plain NumPy views for the policy. Lookups are counted on a thread
+of its own, beside the steps; whoever asks for the tracker waits for it, so results do not depend on how fast it is.
 """
 
 from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +20,9 @@ from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.knobs import Knobs
 from adaptive_rec.placement import Migration
 from adaptive_rec.policy import AccessView, MovementView
+from adaptive_rec.telemetry import StageTimes
 from adaptive_rec.tracking.count_min import CountMinSketch, width_for
-from adaptive_rec.tracking.popularity import PopularityTracker
+from adaptive_rec.tracking.popularity import PopularityTracker, samples
 
 SKETCH_LIMIT_BYTES = 64 << 20
 
@@ -22,14 +30,20 @@ SAMPLES_PER_PROBE = 512
 SAMPLES_PER_WINDOW = 8192
 """Popular samples whose lookups are kept to find the threshold that skips a wanted share of samples."""
 
+BEHIND_LIMIT = 4
+"""Batches that may wait to be counted. Their arrays stay in memory as long."""
+
 
 class Observer:
     """Popularity of rows (a sketch and its candidates) and the popular samples of probe steps."""
 
-    def __init__(self, store: EmbeddingStore, seed: int) -> None:
+    def __init__(self, store: EmbeddingStore, seed: int, times: StageTimes) -> None:
         self.store = store
         hot_rows = sum(store.device.capacities)
-        self.tracker = PopularityTracker(self._sketch(hot_rows, seed), capacity_rows=hot_rows)
+        self._tracker = PopularityTracker(self._sketch(hot_rows, seed), capacity_rows=hot_rows)
+        self._times = times
+        self._thread: ThreadPoolExecutor | None = None
+        self._behind: deque[Future[None]] = deque()
         self.stale_rows_T = np.zeros(len(store.space.tables), dtype=np.int64)
         """Stale rows of each table."""
         self._sample_slots: list[NDArray[np.int64]] = []
@@ -37,6 +51,23 @@ class Observer:
 
     def _sketch(self, hot_rows: int, seed: int) -> CountMinSketch:
         return CountMinSketch(width_for(hot_rows, self.store.space.rows, SKETCH_LIMIT_BYTES), seed=seed)
+
+    @property
+    def tracker(self) -> PopularityTracker:
+        """What is known of the rows' popularity, with all batches counted."""
+        self.settle()
+        return self._tracker
+
+    def settle(self) -> None:
+        """Return when all batches are counted. Raises what counting them raised."""
+        while self._behind:
+            self._behind.popleft().result()
+
+    def close(self) -> None:
+        """Stop the thread, whatever became of what it counted."""
+        if self._thread is not None:
+            self._thread.shutdown()
+            self._thread = None
 
     def resize(self, hot_rows: int) -> None:
         """Tell how many rows may be hot from now on. A sketch too narrow for them is replaced; it keeps what is known of
@@ -54,8 +85,18 @@ class Observer:
     # Each step -------------------------------------------------------------------------------------------------------
 
     def count_lookups(self, step: int, work: ClassifiedBatch, knobs: Knobs) -> None:
-        """Feed the sampled share of the steps to the sketch."""
-        self.tracker.observe(step, work.distinct_U, work.counts_U, ~work.hot_U, knobs.sample_ratio)
+        """Have the sampled share of the steps fed to the sketch, in order. Raises what an earlier one raised."""
+        if not samples(step, knobs.sample_ratio):
+            return
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, thread_name_prefix="tracker", initializer=_give_way)
+        self._behind.append(self._thread.submit(self._count, work))
+        while self._behind and (len(self._behind) > BEHIND_LIMIT or self._behind[0].done()):
+            self._behind.popleft().result()
+
+    def _count(self, work: ClassifiedBatch) -> None:
+        with self._times.beside("observe"):
+            self._tracker.observe(work.distinct_U, work.segments_U1, work.source_U)
 
     def keep_popular_samples(self, work: ClassifiedBatch) -> None:
         """Remember the lookups of some popular samples of a probe step, as slots."""
@@ -173,3 +214,9 @@ class Observer:
         """Drop the kept samples: their slots may mean other rows now."""
         self._sample_slots.clear()
         self._sample_lengths.clear()
+
+
+def _give_way() -> None:
+    """Let this thread run when no other wants to: on Linux a thread has a priority of its own."""
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)

@@ -42,7 +42,9 @@ class RowSpace:
     rows_F: NDArray[np.int64]
     """Rows of each feature's table."""
     feature_order: NDArray[np.int64]
-    """All features, pool by pool."""
+    """All features, pool by pool and table by table."""
+    read_tables: NDArray[np.int64]
+    """A line for each table that features read, in that order: its pool, its first row, its rows, and how many features."""
     pool_of_feature: NDArray[np.int64]
     column_of_feature: NDArray[np.int64]
     """A feature's place among those of its pool."""
@@ -82,12 +84,17 @@ class RowSpace:
             pools.append(Pool(dim, first_row, row - first_row, np.array(reading, dtype=np.int64)))
         table_of_feature = np.array([feature.table for feature in features], dtype=np.int64)
         feature_first_row = table_first_row[table_of_feature]
-        order = np.concatenate([pool.features for pool in pools])
         pool_of_feature = np.zeros(len(features), dtype=np.int64)
         column_of_feature = np.zeros(len(features), dtype=np.int64)
         for index, pool in enumerate(pools):
             pool_of_feature[pool.features] = index
             column_of_feature[pool.features] = np.arange(len(pool.features))
+        rows_F = np.array([tables[feature.table].rows for feature in features], dtype=np.int64)
+        # A table's rows stand together and pools one after the other, so first rows sort by pool, then by table.
+        order = np.argsort(feature_first_row, kind="stable")
+        _, first, readers = np.unique(feature_first_row[order], return_index=True, return_counts=True)
+        some = order[first]
+        read_tables = np.stack([pool_of_feature[some], feature_first_row[some], rows_F[some], readers], axis=1)
         return RowSpace(
             tables,
             features,
@@ -95,8 +102,9 @@ class RowSpace:
             table_first_row,
             table_of_feature,
             feature_first_row,
-            np.array([tables[feature.table].rows for feature in features], dtype=np.int64),
+            rows_F,
             order,
+            np.ascontiguousarray(read_tables),
             pool_of_feature,
             column_of_feature,
             np.array([pool.first_row for pool in pools], dtype=np.int64),

@@ -172,7 +172,9 @@ def evaluate_run(run: Path) -> Evaluation:
     found = checkpoint.newest(run / "checkpoints")
     if found is None:
         raise UsageError(f"RUN must be a run directory with a checkpoint, {run} has none")
-    config = load_config(str(run / "config.toml"), {}, ["run.device=auto"])
+    config = load_config(str(run / "config.toml"), {}, ["run.device=auto", "run.compile=false"])
+    if config.run.row_precision != "float32":  # no device carries such rows
+        config = config.model_copy(update={"run": config.run.model_copy(update={"device": "cpu"})})
     runtime = assemble(config, policy=load_policy("hybrid"))  # every row in host memory, wherever it was trained
     checkpoint.load(runtime, found)
     evaluation = runtime.evaluate()

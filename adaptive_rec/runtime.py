@@ -56,12 +56,14 @@ class Runtime:
         self.dense = dense
         self.device = store.torch_device
         self.splitting = Splitting(config.run.split, on_device=self.device.type != "cpu")
-        self.observer = Observer(store, config.run.seed)
+        self.times = StageTimes()
+        self.observer = Observer(store, config.run.seed, self.times)
         self.reclassifier = Reclassifier(policy, store, self.observer)
+        self.pipeline: Pipeline | None = None
+        """What makes batches ready, once the run has begun."""
         self.mailbox = Mailbox(self.knobs, check_policy)
         self.control = Control(self)
         self.publisher = Publisher(self)
-        self.times = StageTimes()
         self.counters = Counters()
         self.recorder = Recorder()
         self.reports = Reports(self)
@@ -85,7 +87,10 @@ class Runtime:
 
     def run(self) -> Iterator[Report]:
         """Train to the end of the stream or the configured steps; yield what there is to report."""
-        pipeline = Pipeline(self.batches(), self.store, lambda: self.knobs.prefetch_depth, self.times)
+        classify_threads = self.config.run.thread_budget(on_device=self.device.type != "cpu").classify
+        self.pipeline = pipeline = Pipeline(
+            self.batches(), self.store, lambda: self.knobs.prefetch_depth, self.times, classify_threads
+        )
         for text in self.notices:
             yield Event(self.step_number, "warning", text)
         self.reclassifier.begin(self.step_number, self.knobs)
@@ -99,6 +104,7 @@ class Runtime:
                 if self.stop_requested:
                     break
             self.enter("finishing")
+            self.observer.settle()
             yield from self.reports.finish(wait=True)
             if self.counters.steps and self.step_number % self.knobs.report_every:
                 self.reports.begin()
@@ -109,6 +115,7 @@ class Runtime:
         finally:
             self.mailbox.close("the run has ended")
             pipeline.close()
+            self.observer.close()
             self.store.close()
 
     def step(self, work: ClassifiedBatch) -> None:

@@ -7,29 +7,65 @@ import math
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 
 class StageTimes:
-    """Seconds by stage. Stages timed on a worker overlap with the others; those of several workers are added up."""
+    """Seconds by stage. Stages timed on a worker overlap with the others; those of several workers are added up.
+
+    Every thread adds to sums of its own, so nobody waits for a lock. Readers may miss what is being added just then.
+    """
 
     def __init__(self) -> None:
-        self.seconds: dict[str, float] = defaultdict(float)
-        self._lock = threading.Lock()
-        self._training_thread = threading.current_thread()
+        self._training_thread = threading.get_ident()
+        self._own = threading.local()
+        self._all_sums: list[dict[str, float]] = []
 
-    @contextmanager
-    def __call__(self, stage: str) -> Iterator[None]:
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            key = stage if threading.current_thread() is self._training_thread else f"{stage} (ahead)"
-            with self._lock:
-                self.seconds[key] += time.perf_counter() - start
+    def __call__(self, stage: str) -> _Timed:
+        """Time the body of a `with`. The stage is another one, "(ahead)", where this is not the training thread."""
+        if threading.get_ident() != self._training_thread:
+            stage = f"{stage} (ahead)"
+        return _Timed(self._sums(), stage, time.perf_counter)
+
+    def beside(self, stage: str) -> _Timed:
+        """Time the work of a thread that gives way to others: the processor's time, as most of the clock's it waits for one."""
+        return _Timed(self._sums(), f"{stage} (beside)", time.thread_time)
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """What each stage took so far, on all threads."""
+        total: dict[str, float] = defaultdict(float)
+        for sums in list(self._all_sums):
+            for stage, seconds in sums.copy().items():
+                total[stage] += seconds
+        return total
+
+    def _sums(self) -> dict[str, float]:
+        sums: dict[str, float] | None = getattr(self._own, "sums", None)
+        if sums is None:
+            sums = self._own.sums = {}
+            self._all_sums.append(sums)
+        return sums
+
+
+class _Timed:
+    """One use of a stage. A class with slots, as a generator made into a context manager takes twice as long."""
+
+    __slots__ = ("_clock", "_stage", "_start", "_sums")
+
+    def __init__(self, sums: dict[str, float], stage: str, clock: Callable[[], float]) -> None:
+        self._sums = sums
+        self._stage = stage
+        self._clock = clock
+
+    def __enter__(self) -> None:
+        self._start = self._clock()
+
+    def __exit__(self, *_: object) -> None:
+        self._sums[self._stage] = self._sums.get(self._stage, 0.0) + self._clock() - self._start
 
 
 @dataclass
@@ -65,7 +101,8 @@ class Snapshot:
     totals: Mapping[str, int | float] = field(default_factory=dict)
     """Counters since the run began."""
     stage_seconds: Mapping[str, float] = field(default_factory=dict)
-    """Where the time since the run began went; stages on a worker end in "(ahead)" and overlap with the others."""
+    """Where the time since the run began went; stages on a worker end in "(ahead)" or "(beside)" and overlap with the others;
+    those beside are in seconds of the processor."""
     tables: Mapping[str, list[int]] = field(default_factory=dict)
     """For each table: `lookups` and `lookups_hot` since the run began, `hot_rows` and `stale_rows` now."""
 

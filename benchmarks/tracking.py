@@ -32,7 +32,7 @@ from adaptive_rec.knobs import Knobs
 from adaptive_rec.reclassify import plan_migration
 from adaptive_rec.tracking.count_min import CountMinSketch, width_for
 from adaptive_rec.tracking.exact import ExactCounter
-from adaptive_rec.tracking.popularity import PopularityTracker
+from adaptive_rec.tracking.popularity import PopularityTracker, samples
 
 ROW_BYTES = 136
 """A hot row of dim 16 in float32 with row-wise Adagrad and its movement record: what a moved row counts as."""
@@ -42,12 +42,12 @@ BARS = {0.01: 0.97, 0.1: 0.90}
 
 @dataclass(frozen=True)
 class Stream:
-    """A replayed data set: each step's distinct rows and how often each occurs."""
+    """A replayed data set: each step's distinct rows and how often each occurs, also as where its lookups begin."""
 
     name: str
     rows: int
     lookups_per_step: int
-    steps: list[tuple[Any, Any]]
+    steps: list[tuple[Any, Any, Any]]
 
 
 def data_folder() -> Path:
@@ -57,7 +57,8 @@ def data_folder() -> Path:
 def batched(name: str, keys: Any, lookups_per_step: int) -> Stream:
     distinct, rows = np.unique(keys, return_inverse=True)
     whole = rows[: len(rows) // lookups_per_step * lookups_per_step].reshape(-1, lookups_per_step)
-    steps = [np.unique(step, return_counts=True) for step in whole]
+    found = [np.unique(step, return_counts=True) for step in whole]
+    steps = [(rows_U, counts_U, np.concatenate([[0], np.cumsum(counts_U)])) for rows_U, counts_U in found]
     return Stream(name, len(distinct), lookups_per_step, steps)
 
 
@@ -109,11 +110,11 @@ def follow(stream: Stream, hot: Any, every: int, observe: Callable[..., None], d
     """Replay a stream; return the share of the lookups after the first decision that hit the hot rows."""
     hits = lookups = 0
     decided = False
-    for step, (rows_U, counts_U) in enumerate(stream.steps):
+    for step, (rows_U, counts_U, segments_U1) in enumerate(stream.steps):
         hot_U = hot[rows_U]
         hits += decided * int(counts_U[hot_U].sum())
         lookups += decided * int(counts_U.sum())
-        observe(step, rows_U, counts_U, ~hot_U)
+        observe(step, rows_U, segments_U1, np.where(hot_U, 0, -1))
         if window_ends(step + 1, every):
             decide()
             decided = True
@@ -129,7 +130,9 @@ def replay_exact(stream: Stream, capacity: int, knobs: Knobs) -> float:
         hot[exact.best(capacity)] = True
         exact.decay(knobs.decay)
 
-    return follow(stream, hot, knobs.reclassify_every, lambda _, rows, counts, __: exact.add(rows, counts), decide)
+    return follow(
+        stream, hot, knobs.reclassify_every, lambda _, rows, segments, __: exact.add(rows, np.diff(segments)), decide
+    )
 
 
 def replay_sketch(stream: Stream, capacity: int, knobs: Knobs, seed: int) -> dict[str, float]:
@@ -139,9 +142,10 @@ def replay_sketch(stream: Stream, capacity: int, knobs: Knobs, seed: int) -> dic
     seconds: dict[str, list[float]] = defaultdict(list)
     moved: list[int] = []
 
-    def observe(step: int, rows_U: Any, counts_U: Any, cold_U: Any) -> None:
+    def observe(step: int, rows_U: Any, segments_U1: Any, source_U: Any) -> None:
         with timed(seconds, "observe_us"):
-            tracker.observe(step, rows_U, counts_U, cold_U, knobs.sample_ratio)
+            if samples(step, knobs.sample_ratio):
+                tracker.observe(rows_U, segments_U1, source_U)
 
     def decide() -> None:
         hot_rows, most = np.flatnonzero(hot), knobs.max_moved_bytes // ROW_BYTES

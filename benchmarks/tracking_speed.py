@@ -36,25 +36,27 @@ def measure_width(width: int, lookups: Any) -> dict[str, float]:
     starts = range(0, len(lookups) - BATCH + 1, BATCH)
     steps = [np.unique(lookups[at : at + BATCH], return_counts=True) for at in starts]
     distinct = sum(len(rows) for rows, _ in steps)
+    batches = [(rows, np.concatenate([[0], np.cumsum(counts)]), np.where(rows % 2, -1, 0)) for rows, counts in steps]
+    cold = np.empty(BATCH, dtype=np.int64)
     ours, plain = CountMinSketch(width), CountMinSketch(width)
     rows = np.unique(lookups)
     np.random.default_rng(0).shuffle(rows)
     rival, few = datasketches.count_min_sketch(4, width), lookups[:RIVAL_LOOKUPS].tolist()
 
-    def add_distinct() -> None:
-        for rows_U, counts_U in steps:
-            ours.add(rows_U, counts_U)
+    def observe() -> None:
+        for rows_U, segments_U1, source_U in batches:
+            ours.observe(rows_U, segments_U1, source_U, cold)
 
     def add_to_rival() -> None:
         for row in few:
             rival.update(row)
 
-    weighted = best_seconds(add_distinct)
+    weighted = best_seconds(observe)
     return {
         "width": width,
-        "add_ns_per_distinct_row": 1e9 * weighted / distinct,
-        "add_ns_per_lookup": 1e9 * weighted / (BATCH * len(steps)),
-        "add_us_per_step": 1e6 * weighted / len(steps),
+        "observe_ns_per_distinct_row": 1e9 * weighted / distinct,
+        "observe_ns_per_lookup": 1e9 * weighted / (BATCH * len(steps)),
+        "observe_us_per_step": 1e6 * weighted / len(steps),
         "plain_add_ns_per_lookup": 1e9 * best_seconds(lambda: plain.add(lookups, one)) / len(lookups),
         "rival_ns_per_lookup": 1e9 * best_seconds(add_to_rival, 3) / len(few),
         "estimate_ns_per_row": 1e9 * best_seconds(lambda: ours.estimate(rows)) / len(rows),
@@ -91,16 +93,17 @@ def print_capture(lines: list[dict[str, Any]], bars: dict[float, float]) -> None
 
 
 def print_speed(lines: list[dict[str, float]]) -> None:
-    print(f"\nAdd, {BATCH} skewed lookups a step, depth 4:\n")
+    print(f"\nCounting, {BATCH} skewed lookups a step, depth 4:\n")
     print(
-        "| width | MiB | distinct rows, weighted: ns/row (ns/lookup, us/step) | every lookup: ns "
+        "| width | MiB | a batch's distinct rows: ns/row (ns/lookup, us/step) | every lookup by itself: ns "
         "| DataSketches from Python: ns | estimate ns/row | decay us |"
     )
     print("|---|---|---|---|---|---|---|")
     for line in lines:
         print(
             f"| 2^{int(line['width']).bit_length() - 1} | {line['sketch_bytes'] / 2**20:.0f} "
-            f"| {line['add_ns_per_distinct_row']:.1f} ({line['add_ns_per_lookup']:.1f}, {line['add_us_per_step']:.0f}) "
+            f"| {line['observe_ns_per_distinct_row']:.1f} ({line['observe_ns_per_lookup']:.1f}, "
+            f"{line['observe_us_per_step']:.0f}) "
             f"| {line['plain_add_ns_per_lookup']:.1f} | {line['rival_ns_per_lookup']:.0f} "
             f"| {line['estimate_ns_per_row']:.1f} | {line['decay_us']:.0f} |"
         )

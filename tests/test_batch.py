@@ -107,7 +107,7 @@ def test_features_of_a_shared_table_find_the_same_distinct_row() -> None:
     rows_N = work.distinct_U[work.inverse_N]
     assert rows_N.tolist() == [4, 0, 14, 7, 1, 8, 14, 11, 5]
     assert len(work.distinct_U) == 8
-    assert work.counts_U[work.distinct_U == 14].tolist() == [2]
+    assert np.diff(work.segments_U1)[work.distinct_U == 14].tolist() == [2]
     assert work.lookups_B.tolist() == [4, 5]
 
 

@@ -20,7 +20,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from benchmarks.gpu import apart, machine, plan, report, stand_ins
+from benchmarks.common import machine
+from benchmarks.gpu import apart, plan, report, stand_ins
 from benchmarks.gpu.__main__ import arguments
 from benchmarks.gpu.conduct import resumable, run_apart
 
@@ -153,7 +154,7 @@ def test_cells_are_listed_in_columns() -> None:
 
 def test_a_cell_is_taken_up_if_it_was_measured_here_and_with_these_sources(tmp_path: Path) -> None:
     args, cell, path = arguments(["--all"]), plan.QUICK[2], tmp_path / "cell.json"
-    about = {"fingerprint": machine.fingerprint(), "here": machine.here(), "rehearsal": ""}
+    about = {"fingerprint": machine.fingerprint("gpu"), "here": machine.here(), "rehearsal": ""}
     old = {"cell": asdict(cell), "data": None, "about": about, "result": {}}
 
     def taken_up(**changes: Any) -> bool:
@@ -166,7 +167,7 @@ def test_a_cell_is_taken_up_if_it_was_measured_here_and_with_these_sources(tmp_p
     assert not taken_up(about=about | {"fingerprint": "another"})
     assert not taken_up(partial=True)
     assert not taken_up(data="train.txt")
-    measuring = {path.name for path in machine.measuring_files()}
+    measuring = {path.name for path in machine.measuring_files("gpu")}
     assert {"measure.py", "rivals.py", "runtime.py", "tiny.toml"} <= measuring
     assert not {"report.py", "picture.py", "conduct.py"} & measuring
 
@@ -243,11 +244,10 @@ def test_a_rival_that_does_not_answer_is_ended(tmp_path: Path, monkeypatch: pyte
 
 RIVAL_EQUALS_OURS = """
 import numpy as np, torch
-from benchmarks.gpu import shapes
-from benchmarks.gpu.contestants import Ours, Where
+from benchmarks.common import shapes
+from benchmarks.common.contestants import Ours, Where
 from benchmarks.gpu.rivals import PlainHybrid
 
-shapes.quick_tables()
 here = Where(torch.device("cpu"), "cpu")
 for rule in ("sgd", "adagrad", "lazy_adam"):
     settings = ("run.device=cpu", "run.threads=1", "knobs.policy=hybrid", "optimizer.embedding=" + rule, "knobs.report_every=1")

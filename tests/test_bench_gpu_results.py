@@ -15,17 +15,17 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from adaptive_rec.telemetry import finite
+from benchmarks.common import results as files
+from benchmarks.common.contestants import Where
 from benchmarks.gpu import (
     conduct,
     correctness,
     device_checks,
     intervals,
     measure,
-    one_cell,
     plan,
     report,
 )
-from benchmarks.gpu.contestants import Where
 from benchmarks.gpu.picture import draw
 from benchmarks.gpu.short_runs import line
 
@@ -53,7 +53,7 @@ def test_a_check_that_fails_is_written_and_named_and_there_are_no_rows(
     result = correctness.check(HERE, 0.0, lambda _: None)
     assert not result["passed"]
     path = tmp_path / "correctness.json"
-    one_cell.write(path, {"cell": asdict(plan.CORRECTNESS), "result": result})
+    files.write(path, {"cell": asdict(plan.CORRECTNESS), "result": result})
     cell = json.loads(path.read_text())
     assert cell["result"]["checks"][0]["difference"] is None
     results = {"about": ABOUT, "cells": {"correctness": cell}, "skipped": []}

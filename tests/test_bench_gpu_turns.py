@@ -14,16 +14,16 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
+from benchmarks.common import shapes
+from benchmarks.common.contestants import Ours, Where
 from benchmarks.gpu import (
     ceilings,
     cells,
     conduct,
     measure,
     plan,
-    shapes,
     timeline,
 )
-from benchmarks.gpu.contestants import Ours, Where
 
 HERE = Where(torch.device("cpu"), "cpu")
 

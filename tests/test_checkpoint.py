@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 
 from adaptive_rec import checkpoint
 from adaptive_rec.assemble import assemble
@@ -155,6 +156,18 @@ def test_damaged_files_are_told_as_a_checkpoint_that_cannot_be_read(saved: Path,
 
 
 @pytest.mark.parametrize(
+    ("rows", "dtype"),
+    [((41, 4), torch.float64), ((39, 4), torch.float64), ((40, 1), torch.float64), ((40, 4), torch.float32)],
+)
+def test_rows_of_another_shape_or_type_are_told(saved: Path, rows: tuple[int, int], dtype: torch.dtype) -> None:
+    """Though the description says otherwise: none is left out, repeated or taken for what it is not."""
+    path = saved / "table-0000.safetensors"
+    save_file(load_file(path) | {"weight": torch.zeros(rows, dtype=dtype)}, path)
+    with pytest.raises(CheckpointError, match=r"cannot be read: weight must be of \(40, 4\) float64, got"):
+        checkpoint.load(fresh(), saved)
+
+
+@pytest.mark.parametrize(
     "changes",
     [{"step": None}, {"position": None}, {"position": {"epoch": 0, "page": 1}}],
     ids=["no step", "no position", "unknown position"],
@@ -187,9 +200,9 @@ def test_the_newest_whole_checkpoint_is_found(tmp_path: Path) -> None:
     assert checkpoint.newest(tmp_path) == folders[1], "the description is written last: without it a folder is a draft"
 
 
-@pytest.mark.parametrize(("writer", "error"), [("save_torch", OSError), ("save_file", SafetensorError)])
+@pytest.mark.parametrize("error", [OSError, SafetensorError])
 def test_a_save_that_fails_leaves_the_old_checkpoint_and_no_half_new_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writer: str, error: type[Exception]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
     """The tensor library has an error of its own for a full disk."""
     runtime = run_to_end(build("run.steps=3"))
@@ -199,7 +212,7 @@ def test_a_save_that_fails_leaves_the_old_checkpoint_and_no_half_new_one(
     def full(*arguments: Any, **options: Any) -> None:
         raise error("No space left on device")
 
-    monkeypatch.setattr(checkpoint, writer, full)
+    monkeypatch.setattr(checkpoint, "save_torch", full)
     with pytest.raises(CheckpointError, match=r"step-000000004 cannot be written.*No space left"):
         checkpoint.save(runtime, tmp_path)
     assert checkpoint.newest(tmp_path) == old

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
+from dataclasses import astuple
 from pathlib import Path
 
 import pytest
@@ -158,3 +160,29 @@ def test_presets_say_numbers_only():
     """A preset is data: nothing in it but sections of the tree (unknown keys are refused anyway)."""
     for path in Path(PRESETS_FOLDER).glob("*.toml"):
         assert set(tomllib.loads(path.read_text())) <= set(Config.model_fields), path.name
+
+
+@pytest.mark.parametrize(
+    ("cores", "on_device", "settings", "expected"),
+    [
+        (1, True, [], (1, 1, 1)),
+        (2, True, [], (2, 1, 1)),
+        (2, False, [], (2, 0, 1)),
+        (7, False, [], (7, 0, 1)),
+        (8, False, [], (8, 2, 2)),
+        (16, True, [], (16, 4, 4)),
+        (64, False, [], (64, 16, 8)),
+        (2, False, ["run.threads=3", "run.classify_threads=5", "run.copy_threads=9"], (3, 5, 9)),
+    ],
+)
+def test_threads_come_from_the_cores_unless_they_are_told(
+    monkeypatch: pytest.MonkeyPatch, cores: int, on_device: bool, settings: list[str], expected: tuple[int, int, int]
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+    assert astuple(load_config(None, {}, settings).run.thread_budget(on_device)) == expected
+
+
+@pytest.mark.parametrize("key", ["threads", "classify_threads", "copy_threads"])
+def test_threads_below_zero_are_refused(key: str) -> None:
+    with pytest.raises(ConfigError, match=f"run.{key} should be greater than or equal to 0, got -1"):
+        load_config(None, {}, [f"run.{key}=-1"])

@@ -117,6 +117,46 @@ def test_no_more_than_depth_batches_are_read_ahead() -> None:
     pipeline.close()
 
 
+def test_settling_waits_for_all_that_is_on_its_way() -> None:
+    def slow() -> Iterator[Batch]:
+        for batch in numbered(9):
+            threading.Event().wait(0.01)
+            yield batch
+
+    store = WatchedStore()
+    pipeline = pipe(slow(), store, 4)
+    pipeline.settle()
+    for taken, _ in enumerate(pipeline, start=1):
+        pipeline.settle()
+        assert len(store.ready) == min(taken + 4, 9)
+    pipeline.close()
+
+
+def test_settling_leaves_an_error_to_its_batch() -> None:
+    pipeline = pipe(failing_after(2), WatchedStore(), 4)
+    works = iter(pipeline)
+    next(works)
+    pipeline.settle()
+    next(works)
+    with pytest.raises(DataError, match="column 7"):
+        next(works)
+    pipeline.close()
+
+
+def test_as_many_threads_classify_as_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    together = threading.Barrier(3, timeout=20)
+    original = ClassifiedBatch.classify
+
+    def classify(work: ClassifiedBatch, placement: Any) -> None:
+        together.wait()
+        original(work, placement)
+
+    monkeypatch.setattr(ClassifiedBatch, "classify", classify)
+    pipeline = Pipeline(iter(numbered(6)), WatchedStore(), lambda: 6, StageTimes(), classify_threads=3)
+    assert len(list(pipeline)) == 6
+    pipeline.close()
+
+
 @pytest.mark.parametrize("depth", [0, 1, 3])
 def test_a_migration_after_prefetching_is_seen_by_the_step(depth: int) -> None:
     store = WatchedStore()

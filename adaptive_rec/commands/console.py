@@ -240,8 +240,7 @@ def header(runtime: Runtime) -> str:
     """Policy, device, tables and budget in one line."""
     space, config = runtime.store.space, runtime.config
     dims = "/".join(str(dim) for dim in sorted({table.dim for table in space.tables}))
-    itemsize = 8 if config.run.precision == "float64" else 4
-    tables_size = size(sum(table.rows * table.dim for table in space.tables) * itemsize)
+    tables_size = size(sum(weights.nbytes for weights in runtime.store.host.weights))
     tables = f"{len(space.tables)} tables, {count(space.rows)} rows x {dims}, {tables_size}"
     hot_tier = f"hot tier {size(runtime.store.device_bytes)}"
     name = f"[bold]{escape(config.knobs.policy)}[/] on {runtime.device}"
@@ -280,7 +279,7 @@ def summary_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, RenderableT
 def breakdown(stages: Mapping[str, float], seconds: float) -> Table:
     """Where the loop's time went; stages that ran ahead on the worker took none of it."""
     table = Table.grid(padding=(0, 2))
-    own = {name: value for name, value in stages.items() if not name.endswith("(ahead)")}
+    own = {name: value for name, value in stages.items() if not name.endswith(")")}
     own["other"] = max(0.0, seconds - sum(own.values()))
     for name, value in sorted(own.items(), key=lambda item: -item[1]):
         share = ratio(value, seconds)

@@ -6,7 +6,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from adaptive_rec.embedding.memory import zeros
 from adaptive_rec.embedding.optimizer import RowRule
+from adaptive_rec.embedding.row_types import as_array, as_tensor
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.tracking.delta import UpdateDeltaMonitor
 
@@ -24,11 +26,11 @@ class DeviceTier:
         monitored: bool,
     ) -> None:
         self.weights = [
-            torch.zeros((capacity, pool.dim), dtype=dtype, device=device)
+            _zeros((capacity, pool.dim), rule.weight_type(dtype), device)
             for pool, capacity in zip(space.pools, capacities, strict=True)
         ]
         self.state = [
-            torch.zeros((capacity, rule.state_width(pool.dim)), dtype=dtype, device=device)
+            _zeros((capacity, rule.state_width(pool.dim)), dtype, device)
             for pool, capacity in zip(space.pools, capacities, strict=True)
         ]
         self.row_of_slot: list[NDArray[np.int64]] = [np.full(capacity, -1, dtype=np.int64) for capacity in capacities]
@@ -61,11 +63,17 @@ class DeviceTier:
         return sum(int(np.count_nonzero(stale)) for stale in self.stale)
 
 
+def _zeros(shape: tuple[int, int], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    return as_tensor(zeros(shape, as_array(torch.empty(0, dtype=dtype)).dtype))
+
+
 def row_bytes(space: RowSpace, rule: RowRule, itemsize: int, monitored: bool) -> list[int]:
     """Device bytes of one hot row of each pool: weights, optimizer state and, where kept, its movement record."""
     record = UpdateDeltaMonitor.bytes_per_slot
     return [
-        (pool.dim + rule.state_width(pool.dim)) * itemsize + (record(pool.dim, itemsize) if monitored else 0)
+        rule.bytes_per_row(pool.dim, itemsize) + (record(pool.dim, itemsize) if monitored else 0)
         for pool in space.pools
     ]
 

@@ -11,13 +11,21 @@ import torch
 from numpy.typing import NDArray
 
 from adaptive_rec.classify import ClassifiedBatch
+from adaptive_rec.embedding.row_types import as_array
 from adaptive_rec.embedding.store import EmbeddingStore, RowUpdate
 from adaptive_rec.kernels import cpu
+from adaptive_rec.kernels.jit import usable_threads
+from adaptive_rec.kernels.staging import touched_rows
 from adaptive_rec.micro_batch import MicroBatch
 
 
 class DirectStore(EmbeddingStore):
     """Every lookup reads the tier its row lives in; every update writes it there."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.threads = usable_threads(torch.get_num_threads())
+        """The dense part's threads, which wait while rows are gathered and updated."""
 
     def gather(
         self, work: ClassifiedBatch, samples_S: NDArray[np.int64], scale_S: NDArray[np.float64], micro: MicroBatch
@@ -32,64 +40,64 @@ class DirectStore(EmbeddingStore):
                 spec.features,
                 len(self.space.features),
                 work.batch.offsets,
-                work.inverse_N,
-                work.source_U,
+                work.one_hot,
+                work.source_N,
                 self.space.mean_F,
-                self.device.weights[pool].numpy(),
+                as_array(self.device.weights[pool]),
                 self.host.weights[pool],
                 micro.pooled[pool].detach().numpy(),
+                threads=self.threads,
             )
 
     def apply(self, work: ClassifiedBatch, update: RowUpdate) -> None:
-        for pool in range(len(self.space.pools)):
-            self._apply_pool(work, update, pool)
-
-    def _apply_pool(self, work: ClassifiedBatch, update: RowUpdate, pool: int) -> None:
-        span = work.pool_range(pool)
-        source_U = work.source_U[span]
-        grad_UD = np.empty((len(source_U), self.space.pools[pool].dim), dtype=self.host.weights[pool].dtype)
-        touched_U = np.empty(len(source_U), dtype=np.bool_)
-        cpu.sum_segments(
-            span.start,
-            work.segments_U1,
-            work.segment_bag_N,
-            len(self.space.features),
-            work.batch.offsets,
-            self.space.column_of_feature,
-            self.space.mean_F,
-            update.position_B,
-            update.gradients[pool].numpy(),
-            grad_UD,
-            touched_U,
+        rule, everyone = self.rule, np.arange(work.batch.size)
+        in_place = (
+            len(self.space.pools) == 1 and not self.space.mean_F.any() and np.array_equal(update.position_B, everyone)
         )
-        active_U = touched_U if update.frozen_U is None else touched_U & ~update.frozen_U[span]
-        with self._observed(pool, source_U, active_U, update.measure):
-            updated = cpu.apply_rows(
-                self.rule.code,
-                update.lr,
-                self.rule.eps,
-                self.rule.beta1,
-                self.rule.beta2,
-                update.step,
-                source_U,
-                grad_UD,
-                active_U,
-                self.device.weights[pool].numpy(),
-                self.device.state[pool].numpy(),
-                self.host.weights[pool],
-                self.host.state[pool],
-            )
-        self.count_updates(updated, touched_U, source_U)
+        hyper = (update.lr, rule.eps, rule.beta1, rule.beta2, update.step, self.seed)
+        for pool in range(len(self.space.pools)):
+            span = work.pool_range(pool)
+            source_U = work.source_U[span]
+            frozen_U = np.zeros(len(source_U), np.bool_) if update.frozen_U is None else update.frozen_U[span]
+            with self._observed(work, update, pool, frozen_U):
+                touched, hot, updated = cpu.update_rows(
+                    rule.code,
+                    hyper,
+                    span.start,
+                    work.segments_U1,
+                    work.segment_bag_N,
+                    len(self.space.features),
+                    work.batch.offsets,
+                    self.space.column_of_feature,
+                    self.space.mean_F,
+                    update.position_B,
+                    in_place,
+                    update.gradients[pool].numpy(),
+                    frozen_U,
+                    work.distinct_U[span],
+                    source_U,
+                    as_array(self.device.weights[pool]),
+                    self.device.state[pool].numpy(),
+                    self.host.weights[pool],
+                    self.host.state[pool],
+                    threads=self.threads,
+                )
+            self.count_updates(touched, hot, updated)
 
     @contextmanager
     def _observed(
-        self, pool: int, source_U: NDArray[np.int64], active_U: NDArray[np.bool_], measure: bool
+        self, work: ClassifiedBatch, update: RowUpdate, pool: int, frozen_U: NDArray[np.bool_]
     ) -> Iterator[None]:
         """Show the monitor how far the hot rows updated inside this block moved."""
-        if not (measure and self.monitored):
+        if not (update.measure and self.monitored):
             yield
             return
-        slots = torch.from_numpy(source_U[active_U & (source_U >= 0)])
+        span = work.pool_range(pool)
+        touched_U = np.empty(len(frozen_U), dtype=np.bool_)
+        segments_U1 = work.segments_U1[span.start : span.stop + 1]
+        touched_rows(segments_U1, work.segment_bag_N, len(self.space.features), update.position_B, touched_U)
+        source_U = work.source_U[span]
+        slots = torch.from_numpy(source_U[touched_U & ~frozen_U & (source_U >= 0)])
         before = self.device.weights[pool].index_select(0, slots)
         yield
         self.device.monitors[pool].observe(slots, before, self.device.weights[pool].index_select(0, slots))
@@ -100,8 +108,8 @@ class DirectStore(EmbeddingStore):
             self.device.monitors[pool].forget(torch.from_numpy(slots))
 
     def _send_up(self, pool: int, host_rows: NDArray[np.int64], slots: NDArray[np.int64]) -> None:
-        self.device.weights[pool].numpy()[slots] = self.host.weights[pool][host_rows]
+        as_array(self.device.weights[pool])[slots] = self.host.weights[pool][host_rows]
         self.device.state[pool].numpy()[slots] = self.host.state[pool][host_rows]
 
     def _read_slots(self, pool: int, slots: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any]]:
-        return self.device.weights[pool].numpy()[slots], self.device.state[pool].numpy()[slots]
+        return as_array(self.device.weights[pool])[slots], self.device.state[pool].numpy()[slots]

@@ -2,50 +2,70 @@
 
 from __future__ import annotations
 
+import os
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from adaptive_rec.embedding.memory import zeros
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.errors import MemoryPlanError
+from adaptive_rec.kernels.fill import fill_uniform
+from adaptive_rec.kernels.rows16 import PATTERNS
 from adaptive_rec.placement import RowSpace
 
-_CHUNK_ROWS = 1 << 18
+_CHUNK_ROWS = 1 << 16
+SLOT_BYTES = np.dtype(np.int32).itemsize
+"""Host memory of a row beside its weights and optimizer state: its entry in the placement."""
 
 
 class HostTier:
     """Rows start as U(-1/sqrt(rows of the table), +1/sqrt(rows of the table)), as in the DLRM reference."""
 
     def __init__(self, space: RowSpace, rule: RowRule, seed: int, dtype: DTypeLike) -> None:
+        """`dtype` is what is computed with: that of the optimizer state, and of weights that are not kept in 16 bits."""
         self.dtype = np.dtype(dtype)
-        itemsize = self.dtype.itemsize
-        needed = sum(pool.rows * (pool.dim + rule.state_width(pool.dim)) * itemsize for pool in space.pools)
-        available = _available_bytes()
-        if needed > available:
-            raise MemoryPlanError(
-                f"the tables and their optimizer state need {needed / 2**30:.1f} GiB of host memory, "
-                f"{available / 2**30:.1f} GiB are available; lower data.max_table_rows or model.embedding_dim"
-            )
-        self.weights: list[NDArray[np.floating]] = [
-            np.empty((pool.rows, pool.dim), dtype=dtype) for pool in space.pools
-        ]
+        _check_memory(
+            sum(pool.rows * (rule.bytes_per_row(pool.dim, self.dtype.itemsize) + SLOT_BYTES) for pool in space.pools)
+        )
+        kept = PATTERNS.get(rule.row_precision, self.dtype)
+        self.weights: list[NDArray[Any]] = [zeros((pool.rows, pool.dim), kept) for pool in space.pools]
+        """Bit patterns where rows are kept in 16 bits, see `kernels/rows16.py`."""
         self.state: list[NDArray[np.floating]] = [
-            np.zeros((pool.rows, rule.state_width(pool.dim)), dtype=dtype) for pool in space.pools
+            zeros((pool.rows, rule.state_width(pool.dim)), dtype) for pool in space.pools
         ]
         for table in range(len(space.tables)):
             pool, first, end = space.table_range(table)
             _initialise(self.weights[pool][first:end], seed, table)
 
 
-def _initialise(weights_RD: NDArray[np.floating], seed: int, table: int) -> None:
-    rng = np.random.Generator(np.random.Philox(key=[seed, table]))
-    bound = 1 / np.sqrt(len(weights_RD))
-    for start in range(0, len(weights_RD), _CHUNK_ROWS):
-        chunk = weights_RD[start : start + _CHUNK_ROWS]
-        chunk[:] = rng.random(chunk.shape, dtype=chunk.dtype.type)
-        chunk *= 2 * bound
-        chunk -= bound
+def _check_memory(needed: int) -> None:
+    available = _available_bytes()
+    if needed > available:
+        raise MemoryPlanError(
+            f"the tables and their optimizer state need {needed / 2**30:.1f} GiB of host memory, "
+            f"{available / 2**30:.1f} GiB are available; lower data.max_table_rows or model.embedding_dim, "
+            "or keep rows in 16 bits (run.row_precision)"
+        )
+
+
+def _initialise(weights_RD: NDArray[Any], seed: int, table: int) -> None:
+    """Draw a table's first rows, on all cores."""
+    bound = 1 / np.sqrt(max(1, len(weights_RD)))
+
+    def fill(first_row: int) -> None:
+        fill_uniform(np.uint64(seed % 2**64), table, bound, first_row, weights_RD[first_row : first_row + _CHUNK_ROWS])
+
+    parts = range(0, len(weights_RD), _CHUNK_ROWS)
+    if len(parts) == 1:
+        fill(0)
+        return
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
+        deque(threads.map(fill, parts), maxlen=0)  # raises what a thread raised
 
 
 def _available_bytes() -> int:

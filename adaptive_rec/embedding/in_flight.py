@@ -46,6 +46,24 @@ class Forward:
     to_C: Part
 
 
+class TravellingRows:
+    """The cold rows of a batch, to be found by their numbers in the joint row space."""
+
+    def __init__(self, distinct_U: NDArray[np.int64], source_U: NDArray[np.int32]) -> None:
+        """``~source_U[u]`` is the place of a travelling row among those of its pool."""
+        count = int(np.count_nonzero(source_U < 0))
+        size = 1 << max(1, (2 * count).bit_length())
+        self._keys = np.full(size, -1, dtype=np.int64)
+        self._places = np.empty(size, dtype=np.int32)
+        staging.index_travelling(distinct_U, source_U, self._keys, self._places)
+
+    def find(
+        self, rows_C: NDArray[np.int64], number: int, origin_C: NDArray[np.int32], place_C: NDArray[np.int32]
+    ) -> None:
+        """Note `number` and the place of each row that is one of these and was not found before (its origin is -1)."""
+        staging.find_travelling(self._keys, self._places, rows_C, number, origin_C, place_C)
+
+
 @dataclass(eq=False)
 class Staged:
     """A batch's arrays in a slot of the ring."""
@@ -59,8 +77,8 @@ class Staged:
     dense_BX: Part
     labels_B: Part
     pools: list[PoolParts]
-    source_of_U: NDArray[np.int32]
-    """As `source_U`, kept for later batches: ``~c`` is the c-th travelling row of its pool."""
+    travelling: TravellingRows
+    """Kept for later batches."""
     forwards: list[Forward] = field(default_factory=list)
     indices_here: Event = None
     """Event: everything but rows has arrived."""
@@ -177,8 +195,5 @@ def find_origins(
     origin_C = np.full(len(rows_C), -1, dtype=np.int32)
     place_C = np.zeros(len(rows_C), dtype=np.int32)
     for number in range(len(earlier) - 1, -1, -1):  # the last one first: where it has a row, the others are not asked
-        flight, staged = earlier[number]
-        staging.find_travelling(
-            flight.work.hash_keys, flight.work.hash_values, staged.source_of_U, rows_C, number, origin_C, place_C
-        )
+        earlier[number][1].travelling.find(rows_C, number, origin_C, place_C)
     return origin_C, place_C

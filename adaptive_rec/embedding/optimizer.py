@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
+
 from adaptive_rec.config import OptimizerConfig
 from adaptive_rec.kernels import cpu
 
 RULES = {"sgd": cpu.SGD, "rowwise_adagrad": cpu.ROWWISE_ADAGRAD, "adagrad": cpu.ADAGRAD, "lazy_adam": cpu.LAZY_ADAM}
+ROW_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 @dataclass(frozen=True)
@@ -18,14 +21,25 @@ class RowRule:
     eps: float
     beta1: float
     beta2: float
+    row_precision: str = "float32"
+    """What weights are rounded to; float32: not at all. Optimizer state is not rounded."""
 
     @staticmethod
-    def of(config: OptimizerConfig) -> RowRule:
-        return RowRule(RULES[config.embedding], config.eps, *config.betas)
+    def of(config: OptimizerConfig, row_precision: str = "float32") -> RowRule:
+        return RowRule(RULES[config.embedding], config.eps, *config.betas, row_precision)
 
     def state_width(self, dim: int) -> int:
         """Components of optimizer state kept for a row of `dim` components."""
         return {cpu.SGD: 0, cpu.ROWWISE_ADAGRAD: 1, cpu.ADAGRAD: dim, cpu.LAZY_ADAM: 2 * dim}[self.code]
+
+    def weight_type(self, dtype: torch.dtype) -> torch.dtype:
+        """What weights are kept in where `dtype` is computed with."""
+        return ROW_TYPES.get(self.row_precision, dtype)
+
+    def bytes_per_row(self, dim: int, itemsize: int) -> int:
+        """Weights and optimizer state, where numbers of `itemsize` bytes are computed with."""
+        rounded = ROW_TYPES.get(self.row_precision)
+        return dim * (rounded.itemsize if rounded else itemsize) + self.state_width(dim) * itemsize
 
 
 def schedule(config: OptimizerConfig, step: int) -> float:

@@ -8,7 +8,6 @@ are forwarded on the device (see `in_flight.py`), so the training thread waits f
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from typing import Any
 
@@ -50,9 +49,10 @@ class StagedStore(EmbeddingStore):
         streams: Streams,
         budget_bytes: int,
         monitored: bool,
+        copy_threads: int = 1,
     ) -> None:
         self.streams = streams
-        self._copier = RowCopier(max(1, min(8, len(os.sched_getaffinity(0)) // 4)))
+        self._copier = RowCopier(copy_threads)
         self._moves = SlotMoves(self, streams, self._copier)
         super().__init__(space, rule, seed, dtype, streams.device, budget_bytes, monitored)
         self.ring = StagingRing(streams)
@@ -188,7 +188,8 @@ class StagedStore(EmbeddingStore):
         self.traffic.host_to_device_bytes += told_bytes
         for pool in range(len(self.space.pools)):
             span = work.pool_range(pool)
-            self.count_updates(int(np.count_nonzero(active_U[span])), touched_U[span], work.source_U[span])
+            hot_U = touched_U[span] & (work.source_U[span] >= 0)
+            self.count_updates(*(int(np.count_nonzero(each)) for each in (touched_U[span], hot_U, active_U[span])))
         self._fly_home(work, staged, changed=True)
 
     def _touched(self, work: ClassifiedBatch, update: RowUpdate) -> NDArray[np.bool_]:

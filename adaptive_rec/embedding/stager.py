@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding.host import HostTier
-from adaptive_rec.embedding.in_flight import Flight, Forward, PoolParts, Staged, find_origins
+from adaptive_rec.embedding.in_flight import Flight, Forward, PoolParts, Staged, TravellingRows, find_origins
 from adaptive_rec.embedding.packing import INT32, Layout, Part
 from adaptive_rec.embedding.ring import StagingRing
 from adaptive_rec.kernels import staging
@@ -91,7 +91,7 @@ class Stager:
             pools.append(PoolParts(rows_C, pieces[pool][0], pieces[pool][1], weights_CD, state_CK))
         staged = Staged(
             work.placement_version, self.ring.take(layout.nbytes), offsets, inverse_N, bag_N, source_U, dense_BX,
-            labels_B, pools, source_of_U, rows_start=rows_start, stop=layout.nbytes,
+            labels_B, pools, TravellingRows(work.distinct_U, source_of_U), rows_start=rows_start, stop=layout.nbytes,
         )  # fmt: skip
         self._fill_indices(staged, work, ints)
         staged.indices_here = staged.slot.upload(0, indices_stop)

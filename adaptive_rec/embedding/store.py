@@ -24,6 +24,8 @@ from adaptive_rec.micro_batch import MicroBatch
 from adaptive_rec.placement import COLD, Migration, Placement, RowSpace
 from adaptive_rec.tracking.delta import Metric
 
+_CHUNK_ROWS = 1 << 18
+
 NUMPY_DTYPE = {torch.float32: np.float32, torch.float64: np.float64}
 
 
@@ -89,6 +91,7 @@ class EmbeddingStore(ABC):
         self.dtype = dtype
         self.torch_device = device
         self.monitored = monitored
+        self.seed = seed
         self.host = HostTier(space, rule, seed, NUMPY_DTYPE[dtype])
         self._slot_of_row = np.full(space.rows, COLD, dtype=np.int32)
         self.placement = Placement(0, self._slot_of_row)
@@ -96,6 +99,8 @@ class EmbeddingStore(ABC):
         self.hot_rows_T = np.zeros(len(space.tables), dtype=np.int64)
         """Hot rows of each table."""
         self.device = self._device_tier(split_budget(space, self.row_bytes, budget_bytes))
+        self.threads = 1
+        """Threads that the training thread's kernels run on."""
 
     @property
     def row_bytes(self) -> list[int]:
@@ -186,10 +191,11 @@ class EmbeddingStore(ABC):
         moved: NDArray[Any] = self.device.monitors[pool].movement(metric, self.device.weights[pool]).numpy()
         return moved
 
-    def count_updates(self, updated: int, touched_U: NDArray[np.bool_], source_U: NDArray[np.int64]) -> None:
+    def count_updates(self, touched: int, hot: int, updated: int) -> None:
+        """Rows touched by a step, hot ones among them, and those updated."""
         self.traffic.row_updates += updated
-        self.traffic.row_updates_skipped += int(np.count_nonzero(touched_U)) - updated
-        self.traffic.hot_row_updates += int(np.count_nonzero(touched_U & (source_U >= 0)))
+        self.traffic.row_updates_skipped += touched - updated
+        self.traffic.hot_row_updates += hot
 
     def close(self) -> None:
         """End what runs beside the training thread. Rows can still be read."""
@@ -217,7 +223,7 @@ class EmbeddingStore(ABC):
         on the whole.
         """
         nothing = np.empty(0, dtype=np.int64)
-        hot_before = np.flatnonzero(self._slot_of_row != COLD)
+        hot_before = np.sort(np.concatenate([rows[rows >= 0] for rows in self.device.row_of_slot]))
         self.migrate(Migration(promote=nothing, demote=hot_before))
         before = self.monitored, self.device.capacities
         self.monitored = self.monitored if monitored is None else monitored
@@ -286,7 +292,7 @@ class EmbeddingStore(ABC):
 
     def _count_moved(self, pool: int, rows: int, to_device: bool) -> None:
         spec = self.space.pools[pool]
-        size = rows * (spec.dim + self.rule.state_width(spec.dim)) * self.dtype.itemsize
+        size = rows * self.rule.bytes_per_row(spec.dim, self.dtype.itemsize)
         if to_device:
             self.traffic.host_to_device_bytes += size
         else:
@@ -294,23 +300,34 @@ class EmbeddingStore(ABC):
 
     # Whole tables ----------------------------------------------------------------------------------------------------
 
-    def export_table(self, table: int) -> tuple[NDArray[np.floating], NDArray[np.floating]]:
-        """A table's rows and their optimizer state, whatever tier each row is in."""
+    def table(self, table: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        """A table's rows and optimizer state as they stand: views of the host tier, whose copies of hot rows are brought up to
+        date for it (they stay hot)."""
         self.settle()
         pool, low, high = self.space.table_range(table)
-        weights, state = self.host.weights[pool][low:high].copy(), self.host.state[pool][low:high].copy()
+        weights, state = self.host.weights[pool][low:high], self.host.state[pool][low:high]
         first = self.space.pools[pool].first_row
         slot = self._slot_of_row[first + low : first + high]
         hot = np.flatnonzero(slot != COLD)
-        weights[hot], state[hot] = self._read_slots(pool, slot[hot].astype(np.int64))
+        for start in range(0, len(hot), _CHUNK_ROWS):
+            rows = hot[start : start + _CHUNK_ROWS]
+            weights[rows], state[rows] = self._read_slots(pool, slot[rows].astype(np.int64))
         return weights, state
 
-    def import_table(self, table: int, weights: NDArray[np.floating], state: NDArray[np.floating]) -> None:
-        """Set a table's rows and optimizer state. Only before training, when every row is cold."""
+    def export_table(self, table: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Copies of a table's rows and optimizer state, whatever tier each row is in."""
+        weights, state = self.table(table)
+        return weights.copy(), state.copy()
+
+    def import_table(self, table: int, weights: NDArray[Any], state: NDArray[Any]) -> None:
+        """Set a table's rows and optimizer state. Only before training, when every row is cold. What is given may be read from a
+        file slice by slice."""
         assert self.placement.version == 0, "tables are imported before the first migration"
         pool, low, high = self.space.table_range(table)
-        self.host.weights[pool][low:high] = weights
-        self.host.state[pool][low:high] = state
+        for start in range(low, high, _CHUNK_ROWS):
+            chunk = slice(start, min(start + _CHUNK_ROWS, high))
+            self.host.weights[pool][chunk] = weights[chunk.start - low : chunk.stop - low]
+            self.host.state[pool][chunk] = state[chunk.start - low : chunk.stop - low]
 
 
 def _within(rows: NDArray[np.int64], low: int, high: int) -> NDArray[np.int64]:

@@ -1,226 +1,344 @@
-"""Embedding kernels for the CPU: arrays in, the caller's outputs filled. Callers check shapes and bounds.
+"""Embedding kernels for the CPU: pooled gather and update of rows. Arrays in, the caller's outputs filled.
 
-Every kernel has a plain twin of the same name in `reference.py`. Shapes: see the legend in `adaptive_rec.batch`;
-T is the number of features of one pool, K the width of the optimizer state of a row.
+Callers check shapes and bounds. Every kernel has a plain twin of the same name in `reference.py`. Shapes: see the legend in
+`adaptive_rec.batch`; T is the number of features of one pool, K the width of the optimizer state of a row.
+
+`gather_pooled` and `update_rows` cut their work into parts that write to different places, so results do not depend on
+`threads`. With more than one they run on OpenMP's threads and belong on the training thread; with one they run where they
+are called. Rows of 16 bits are bit patterns, see `rows16.py`.
 """
 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+from numba import njit, prange, set_num_threads
 
-from adaptive_rec.kernels.jit import JIT
+from adaptive_rec.kernels.jit import JIT, JIT_INLINE, JIT_PARALLEL
+from adaptive_rec.kernels.prefetch import prefetch_row
+from adaptive_rec.kernels.rows16 import dice, read, row_dice, write
 
 SGD, ROWWISE_ADAGRAD, ADAGRAD, LAZY_ADAM = 0, 1, 2, 3
-"""Update rules of `apply_rows`."""
+"""Update rules."""
+
+_PARTS_PER_THREAD = 4
+_MIN_LOOKUPS = 4096
+"""Lookups below which a second thread is not worth waking."""
+
+_ROWS_AHEAD = 12
+_BAGS_AHEAD = 24
+"""How far ahead of their use memory is told of rows and of gradients."""
 
 
-@njit(inline="always")
-def _hash(row, mask):
-    x = np.uint64(row) * np.uint64(0x9E3779B97F4A7C15)
-    return np.int64((x >> np.uint64(20)) & np.uint64(mask))
+# Gather --------------------------------------------------------------------------------------------------------------
 
 
-@njit(**JIT)
-def find_distinct(
-    ids_N, offsets, feature_order, pool_of_feature, first_row_F, rows_F, keys, values,
-    distinct_N, inverse_N, segments_N1, segment_bag_N, pool_ends,
-):  # fmt: skip
-    """Find the distinct rows of a batch, pool by pool, and list the bags that touch each.
-
-    `keys` (filled with -1, a power of two long, at least twice N) and `values` are scratch of a hash table.
-    Row ``u`` is touched by bags ``segment_bag_N[segments_N1[u] : segments_N1[u + 1]]``, in order of features, then samples.
-    Returns U, or ``-1 - n`` for the first lookup ``n`` whose id lies outside its table. Only the first U entries of
-    `distinct_N` (U + 1 of `segments_N1`) are meaningful.
-    """
-    features = len(feature_order)
-    samples = (len(offsets) - 1) // features
-    mask = len(keys) - 1
-    distinct = 0
-    for k in range(features):
-        f = feature_order[k]
-        for b in range(samples):
-            bag = b * features + f
-            for n in range(offsets[bag], offsets[bag + 1]):
-                if ids_N[n] < 0 or ids_N[n] >= rows_F[f]:
-                    return -1 - n
-                row = first_row_F[f] + ids_N[n]
-                h = _hash(row, mask)
-                while keys[h] != row and keys[h] != -1:
-                    h = (h + 1) & mask
-                if keys[h] == -1:
-                    keys[h] = row
-                    values[h] = distinct
-                    distinct_N[distinct] = row
-                    segments_N1[distinct + 1] = 0
-                    distinct += 1
-                u = values[h]
-                inverse_N[n] = u
-                segments_N1[u + 1] += 1
-        pool_ends[pool_of_feature[f]] = distinct
-    segments_N1[0] = 0
-    for u in range(distinct):
-        segments_N1[u + 1] += segments_N1[u]
-    for k in range(features):
-        f = feature_order[k]
-        for b in range(samples):
-            bag = b * features + f
-            for n in range(offsets[bag], offsets[bag + 1]):
-                u = inverse_N[n]
-                segment_bag_N[segments_N1[u]] = bag
-                segments_N1[u] += 1
-    for u in range(distinct, 0, -1):
-        segments_N1[u] = segments_N1[u - 1]
-    segments_N1[0] = 0
-    return distinct
-
-
-@njit(**JIT)
-def classify(distinct_U, pool_ends, pool_first_row, slot_of_row, inverse_N, offsets, features, source_U, popular_B):
-    """Look up where each distinct row is, and which samples touch hot rows only.
-
-    `source_U` becomes the slot of a hot row, or ``~row`` of a cold one (row within its pool).
-    """
-    pool = 0
-    for u in range(len(distinct_U)):
-        while u >= pool_ends[pool]:
-            pool += 1
-        row = distinct_U[u]
-        slot = slot_of_row[row]
-        source_U[u] = slot if slot >= 0 else ~(row - pool_first_row[pool])
-    for b in range(len(popular_B)):
-        popular = True
-        for n in range(offsets[b * features], offsets[(b + 1) * features]):
-            if source_U[inverse_N[n]] < 0:
-                popular = False
-                break
-        popular_B[b] = popular
-
-
-@njit(**JIT)
-def count_by_feature(source_U, inverse_N, offsets, features, lookups_F, hot_F):
-    """Count the lookups of each feature, and those of hot rows among them."""
-    lookups_F[:] = 0
-    hot_F[:] = 0
-    for bag in range(len(offsets) - 1):
-        f = bag % features
-        for n in range(offsets[bag], offsets[bag + 1]):
-            lookups_F[f] += 1
-            hot_F[f] += source_U[inverse_N[n]] >= 0
-
-
-@njit(**JIT)
-def count_flagged(flag_U, inverse_N, offsets, features, count_B):
-    """Count the lookups of each sample whose distinct row is flagged."""
-    for b in range(len(count_B)):
-        count = 0
-        for n in range(offsets[b * features], offsets[(b + 1) * features]):
-            count += flag_U[inverse_N[n]]
-        count_B[b] = count
-
-
-@njit(**JIT)
-def gather_pooled(samples_S, pool_features, features, offsets, inverse_N, source_U, mean_F, hot_HD, cold_RD, out_STD):
+def gather_pooled(
+    samples_S, pool_features, features, offsets, one_hot, source_N, mean_F, hot_HD, cold_RD, out_STD, threads=1
+):
     """Sum (or average) the rows of every bag of one pool, each row read from the tier it lives in.
 
+    `source_N` says where each lookup's row is, see `classify.find_sources`; `one_hot` that bag ``i`` is lookup ``i`` throughout.
     A negative sample is a padding line: zeros.
     """
-    dim = out_STD.shape[2]
-    for i in range(len(samples_S)):
+    arrays = samples_S, pool_features, features, offsets, one_hot, source_N, mean_F, hot_HD, cold_RD, out_STD
+    if threads == 1 or len(source_N) < _MIN_LOOKUPS:
+        _gather_range(0, len(samples_S), *arrays)
+    else:
+        set_num_threads(threads)
+        _gather_parts(threads * _PARTS_PER_THREAD, *arrays)
+
+
+@njit(**JIT_PARALLEL)
+def _gather_parts(
+    parts, samples_S, pool_features, features, offsets, one_hot, source_N, mean_F, hot_HD, cold_RD, out_STD
+):
+    samples = len(samples_S)
+    for p in prange(parts):
+        _gather_range(
+            samples * p // parts, samples * (p + 1) // parts,
+            samples_S, pool_features, features, offsets, one_hot, source_N, mean_F, hot_HD, cold_RD, out_STD,
+        )  # fmt: skip
+
+
+@njit(**JIT)
+def _gather_range(
+    first, end, samples_S, pool_features, features, offsets, one_hot, source_N, mean_F, hot_HD, cold_RD, out_STD
+):
+    for i in range(first, end):
+        if i + 1 < end and samples_S[i + 1] >= 0:
+            _prefetch_sample(samples_S[i + 1], pool_features, features, offsets, one_hot, source_N, hot_HD, cold_RD)
+        if samples_S[i] < 0:
+            out_STD[i] = 0
+            continue
         for t in range(len(pool_features)):
-            for d in range(dim):
-                out_STD[i, t, d] = 0
-            if samples_S[i] < 0:
-                continue
             f = pool_features[t]
             bag = samples_S[i] * features + f
-            start, end = offsets[bag], offsets[bag + 1]
-            for n in range(start, end):
-                source = source_U[inverse_N[n]]
-                if source >= 0:
-                    for d in range(dim):
-                        out_STD[i, t, d] += hot_HD[source, d]
-                else:
-                    for d in range(dim):
-                        out_STD[i, t, d] += cold_RD[~source, d]
-            if mean_F[f] and end - start > 1:
-                for d in range(dim):
-                    out_STD[i, t, d] /= end - start
+            start, stop = (bag, bag + 1) if one_hot else (offsets[bag], offsets[bag + 1])
+            _pool_bag(start, stop, source_N, mean_F[f], hot_HD, cold_RD, out_STD, i, t)
 
 
-@njit(**JIT)
-def sum_segments(
-    first_u, segments_U1, segment_bag_N, features, offsets, column_F, mean_F, position_B, grad_STD, grad_UD, touched_U
-):
-    """Add up each distinct row's gradient over the bags that touch it, for one pool.
-
-    `first_u` is the pool's first distinct row, `column_F` a feature's column in `grad_STD`, and ``position_B[b]`` the
-    line of sample ``b`` in it, or -1 for a sample that was skipped. Rows that no trained sample touches stay untouched.
-    """
-    dim = grad_UD.shape[1]
-    for i in range(len(grad_UD)):
-        u = first_u + i
-        touched = 0
-        for d in range(dim):
-            grad_UD[i, d] = 0
-        for k in range(segments_U1[u], segments_U1[u + 1]):
-            bag = segment_bag_N[k]
-            sample = bag // features
-            line = position_B[sample]
-            if line < 0:
-                continue
-            touched = 1
-            f = bag - sample * features
-            column = column_F[f]
-            length = offsets[bag + 1] - offsets[bag]
-            if mean_F[f] and length > 1:
-                for d in range(dim):
-                    grad_UD[i, d] += grad_STD[line, column, d] / length
+@njit(**JIT_INLINE)
+def _prefetch_sample(sample, pool_features, features, offsets, one_hot, source_N, hot_HD, cold_RD):
+    for f in pool_features:
+        bag = sample * features + f
+        if one_hot:
+            source = source_N[bag]
+            if source >= 0:
+                prefetch_row(hot_HD, source)
             else:
-                for d in range(dim):
-                    grad_UD[i, d] += grad_STD[line, column, d]
-        touched_U[i] = touched
+                prefetch_row(cold_RD, ~source)
+        else:
+            for n in range(offsets[bag], offsets[bag + 1]):
+                source = source_N[n]
+                if source >= 0:
+                    prefetch_row(hot_HD, source)
+                else:
+                    prefetch_row(cold_RD, ~source)
+
+
+@njit(**JIT_INLINE)
+def _pool_bag(start, end, source_N, mean, hot_HD, cold_RD, out_STD, i, t):
+    """Fill ``out_STD[i, t]`` with a bag's sum or mean: the first row is copied, the others are added."""
+    dim = out_STD.shape[2]
+    if start == end:
+        for d in range(dim):
+            out_STD[i, t, d] = 0
+        return
+    source = source_N[start]
+    if source >= 0:
+        for d in range(dim):
+            out_STD[i, t, d] = read(hot_HD, source, d)
+    else:
+        for d in range(dim):
+            out_STD[i, t, d] = read(cold_RD, ~source, d)
+    if end == start + 1:
+        return
+    n = start + 1
+    while n < end:
+        source = source_N[n]
+        if n + 4 <= end and _same_tier(source, source_N[n + 1], source_N[n + 2], source_N[n + 3]):
+            if source >= 0:
+                _add_four(hot_HD, source, source_N[n + 1], source_N[n + 2], source_N[n + 3], out_STD, i, t)
+            else:
+                _add_four(cold_RD, ~source, ~source_N[n + 1], ~source_N[n + 2], ~source_N[n + 3], out_STD, i, t)
+            n += 4
+            continue
+        if source >= 0:
+            for d in range(dim):
+                out_STD[i, t, d] += read(hot_HD, source, d)
+        else:
+            for d in range(dim):
+                out_STD[i, t, d] += read(cold_RD, ~source, d)
+        n += 1
+    if mean:
+        for d in range(dim):
+            out_STD[i, t, d] /= end - start
+
+
+@njit(**JIT_INLINE)
+def _same_tier(first, second, third, fourth):
+    return (first >= 0) == (second >= 0) == (third >= 0) == (fourth >= 0)
+
+
+@njit(**JIT_INLINE)
+def _add_four(table, first, second, third, fourth, out_STD, i, t):
+    """Add four rows at once: what was summed so far is read and written once for all of them."""
+    for d in range(out_STD.shape[2]):
+        two, others = read(table, first, d) + read(table, second, d), read(table, third, d) + read(table, fourth, d)
+        out_STD[i, t, d] += two + others
+
+
+# Update --------------------------------------------------------------------------------------------------------------
+
+
+def update_rows(
+    rule, hyper, first_u, segments_U1, segment_bag_N, features, offsets, column_F, mean_F, position_B, in_place, grad_STD,
+    frozen_U, distinct_U, source_U, hot_HD, hot_state_HK, cold_RD, cold_state_RK, threads=1,
+):  # fmt: skip
+    """Update every distinct row of one pool once, where it lives, by the sum of its gradients over the bags that touch it.
+
+    `hyper` holds (lr, eps, beta1, beta2, step, seed). The step counts from 1 and serves the bias correction of lazy Adam (as in
+    torch.optim.SparseAdam); rows of 16 bits are rounded by dice of seed, step and the row's number in `distinct_U`.
+    `first_u` is the pool's first distinct row: there `distinct_U`, `source_U` and `frozen_U` begin. `column_F` is a feature's
+    column in `grad_STD`, and ``position_B[b]`` the line of sample ``b`` in it, or -1 for a sample that was skipped.
+    `in_place` says that the gradients stand there bag by bag (every sample on its line, every feature in its column) and that
+    no feature averages: then nothing of this needs to be looked up.
+    Rows that no trained sample touches stay as they are, and so do frozen ones. State columns: none for SGD, the mean square
+    for row-wise Adagrad, D squares for Adagrad, D first then D second moments for Adam.
+
+    Returns (rows touched, of these hot, of these updated).
+    """
+    columns, dim = grad_STD.shape[1:]
+    arrays = (
+        rule, hyper, first_u, segments_U1, segment_bag_N, features, offsets, column_F, mean_F, position_B, in_place, columns,
+        grad_STD.reshape(-1, dim), frozen_U, distinct_U, source_U, hot_HD, hot_state_HK, cold_RD, cold_state_RK,
+    )  # fmt: skip
+    if threads == 1 or len(segment_bag_N) < _MIN_LOOKUPS:
+        counts_P3 = np.zeros((1, 3), dtype=np.int64)
+        _update_range(0, len(source_U), counts_P3[0], *arrays)
+    else:
+        counts_P3 = np.zeros((threads * _PARTS_PER_THREAD, 3), dtype=np.int64)
+        set_num_threads(threads)
+        _update_parts(counts_P3, *arrays)
+    touched, hot, updated = counts_P3.sum(axis=0).tolist()
+    return touched, hot, updated
+
+
+@njit(**JIT_PARALLEL)
+def _update_parts(
+    counts_P3, rule, hyper, first_u, segments_U1, segment_bag_N, features, offsets, column_F, mean_F, position_B, in_place,
+    columns, grad_LD, frozen_U, distinct_U, source_U, hot_HD, hot_state_HK, cold_RD, cold_state_RK,
+):  # fmt: skip
+    parts, rows = len(counts_P3), len(source_U)
+    for p in prange(parts):
+        _update_range(
+            rows * p // parts, rows * (p + 1) // parts, counts_P3[p],
+            rule, hyper, first_u, segments_U1, segment_bag_N, features, offsets, column_F, mean_F, position_B, in_place,
+            columns, grad_LD, frozen_U, distinct_U, source_U, hot_HD, hot_state_HK, cold_RD, cold_state_RK,
+        )  # fmt: skip
 
 
 @njit(**JIT)
-def apply_rows(
-    rule, lr, eps, beta1, beta2, step, source_U, grad_UD, active_U, hot_HD, hot_state_HK, cold_RD, cold_state_RK
-):
-    """Update every active distinct row once, in the tier it lives in. Returns how many were updated.
+def _update_range(
+    first, end, counts_3, rule, hyper, first_u, segments_U1, segment_bag_N, features, offsets, column_F, mean_F, position_B,
+    in_place, columns, grad_LD, frozen_U, distinct_U, source_U, hot_HD, hot_state_HK, cold_RD, cold_state_RK,
+):  # fmt: skip
+    factors = _factors(rule, hyper, grad_LD)
+    grad_D = np.empty(grad_LD.shape[1], dtype=grad_LD.dtype)
+    touched, hot, updated = 0, 0, 0
+    for i in range(first, end):
+        if i + _ROWS_AHEAD < end:
+            source = source_U[i + _ROWS_AHEAD]
+            if source >= 0:
+                prefetch_row(hot_HD, source)
+                prefetch_row(hot_state_HK, source)
+            else:
+                prefetch_row(cold_RD, ~source)
+                prefetch_row(cold_state_RK, ~source)
+        start, stop = segments_U1[first_u + i], segments_U1[first_u + i + 1]
+        if frozen_U[i]:
+            trained = _is_trained(start, stop, segment_bag_N, features, position_B)
+        elif in_place:
+            trained = _sum_bags(start, stop, segment_bag_N, grad_LD, grad_D)
+        else:
+            trained = _sum_segment(
+                start, stop, segment_bag_N, features, offsets, column_F, mean_F, position_B, columns, grad_LD, grad_D
+            )
+        source = source_U[i]
+        touched += trained
+        hot += trained and source >= 0
+        if not trained or frozen_U[i]:
+            continue
+        updated += 1
+        bits = row_dice(hyper[5], hyper[4], distinct_U[i])
+        if source >= 0:
+            _apply_row(rule, factors, hot_HD, hot_state_HK, source, grad_D, bits)
+        else:
+            _apply_row(rule, factors, cold_RD, cold_state_RK, ~source, grad_D, bits)
+    counts_3[0], counts_3[1], counts_3[2] = touched, hot, updated
 
-    `step` counts from 1 and serves the bias correction of lazy Adam (as in torch.optim.SparseAdam) only. State columns:
-    none for SGD, the mean square for row-wise Adagrad, D squares for Adagrad, D first then D second moments for Adam.
+
+@njit(**JIT_INLINE)
+def _is_trained(start, end, segment_bag_N, features, position_B):
+    """Whether any of a row's bags belongs to a trained sample."""
+    for k in range(start, end):
+        if position_B[segment_bag_N[k] // features] >= 0:
+            return True
+    return False
+
+
+@njit(**JIT_INLINE)
+def _sum_bags(start, end, segment_bag_N, grad_LD, grad_D):
+    """Add up a row's gradients where they stand bag by bag."""
+    for d in range(len(grad_D)):
+        grad_D[d] = 0
+    for k in range(start, end):
+        if k + _BAGS_AHEAD < len(segment_bag_N):  # of this row or of the next ones
+            prefetch_row(grad_LD, np.int64(segment_bag_N[k + _BAGS_AHEAD]))
+        line = segment_bag_N[k]
+        for d in range(len(grad_D)):
+            grad_D[d] += grad_LD[line, d]
+    return True
+
+
+@njit(**JIT_INLINE)
+def _sum_segment(start, end, segment_bag_N, features, offsets, column_F, mean_F, position_B, columns, grad_LD, grad_D):
+    """Add up a row's gradients over the bags of trained samples; return whether there is any."""
+    trained = False
+    for d in range(len(grad_D)):
+        grad_D[d] = 0
+    for k in range(start, end):
+        bag = np.uint32(segment_bag_N[k])  # 32 bits: a division is the slowest thing here
+        sample = bag // np.uint32(features)
+        if position_B[sample] < 0:
+            continue
+        trained = True
+        f = bag - sample * np.uint32(features)
+        line = position_B[sample] * columns + column_F[f]
+        if mean_F[f]:
+            length = offsets[bag + 1] - offsets[bag]
+            for d in range(len(grad_D)):
+                grad_D[d] += grad_LD[line, d] / length
+        else:
+            for d in range(len(grad_D)):
+                grad_D[d] += grad_LD[line, d]
+    return trained
+
+
+@njit(**JIT)
+def _factors(rule, hyper, like):
+    """lr (Adam's with its bias correction), eps, the betas, what they leave of 1, and D, in the gradients' precision."""
+    lr, eps, beta1, beta2, step = hyper[:5]
+    if rule == LAZY_ADAM:
+        lr *= np.sqrt(1 - beta2**step) / (1 - beta1**step)
+    factors = np.empty(7, dtype=like.dtype)
+    factors[0], factors[1] = lr, eps
+    factors[2], factors[3], factors[4], factors[5] = beta1, beta2, 1 - beta1, 1 - beta2
+    factors[6] = like.shape[-1]
+    return factors
+
+
+@njit(**JIT_INLINE)
+def _apply_row(rule, factors, weights, state, r, grad_D, bits):
+    """Update row `r` of a tier; `bits` are its dice for rounding."""
+    dim = len(grad_D)
+    lr, eps = factors[0], factors[1]
+    if rule == SGD:
+        for d in range(dim):
+            write(weights, r, d, read(weights, r, d) - lr * grad_D[d], dice(bits, d))
+    elif rule == ROWWISE_ADAGRAD:
+        square = grad_D[0] * grad_D[0]
+        for d in range(1, dim):
+            square += grad_D[d] * grad_D[d]
+        state[r, 0] += square / factors[6]
+        scale = lr / (np.sqrt(state[r, 0]) + eps)
+        for d in range(dim):
+            write(weights, r, d, read(weights, r, d) - scale * grad_D[d], dice(bits, d))
+    elif rule == ADAGRAD:
+        for d in range(dim):
+            state[r, d] += grad_D[d] * grad_D[d]
+            change = lr * grad_D[d] / (np.sqrt(state[r, d]) + eps)
+            write(weights, r, d, read(weights, r, d) - change, dice(bits, d))
+    else:
+        beta1, beta2, rest1, rest2 = factors[2], factors[3], factors[4], factors[5]
+        for d in range(dim):
+            state[r, d] = beta1 * state[r, d] + rest1 * grad_D[d]
+            state[r, dim + d] = beta2 * state[r, dim + d] + rest2 * grad_D[d] * grad_D[d]
+            change = lr * state[r, d] / (np.sqrt(state[r, dim + d]) + eps)
+            write(weights, r, d, read(weights, r, d) - change, dice(bits, d))
+
+
+@njit(**JIT)
+def apply_rows(rule, hyper, source_U, grad_UD, active_U, hot_HD, hot_state_HK, cold_RD, cold_state_RK):
+    """Update every active distinct row once by a gradient that is summed already; rows of 32 or 64 bits.
+
+    Arguments as of `update_rows`, without the seed.
     """
-    dim = grad_UD.shape[1]
-    updated = 0
-    correction = lr * np.sqrt(1 - beta2**step) / (1 - beta1**step) if rule == LAZY_ADAM else lr
+    factors = _factors(rule, hyper, grad_UD)
     for u in range(len(source_U)):
         if not active_U[u]:
             continue
-        updated += 1
-        r = source_U[u]
-        weights, state = hot_HD, hot_state_HK
-        if r < 0:
-            r = ~r
-            weights, state = cold_RD, cold_state_RK
-        if rule == SGD:
-            for d in range(dim):
-                weights[r, d] -= lr * grad_UD[u, d]
-        elif rule == ROWWISE_ADAGRAD:
-            square = 0.0
-            for d in range(dim):
-                square += grad_UD[u, d] * grad_UD[u, d]
-            state[r, 0] += square / dim
-            scale = lr / (np.sqrt(state[r, 0]) + eps)
-            for d in range(dim):
-                weights[r, d] -= scale * grad_UD[u, d]
-        elif rule == ADAGRAD:
-            for d in range(dim):
-                state[r, d] += grad_UD[u, d] * grad_UD[u, d]
-                weights[r, d] -= lr * grad_UD[u, d] / (np.sqrt(state[r, d]) + eps)
+        if source_U[u] >= 0:
+            _apply_row(rule, factors, hot_HD, hot_state_HK, source_U[u], grad_UD[u], np.uint32(0))
         else:
-            for d in range(dim):
-                state[r, d] = beta1 * state[r, d] + (1 - beta1) * grad_UD[u, d]
-                state[r, dim + d] = beta2 * state[r, dim + d] + (1 - beta2) * grad_UD[u, d] * grad_UD[u, d]
-                weights[r, d] -= correction * state[r, d] / (np.sqrt(state[r, dim + d]) + eps)
-    return updated
+            _apply_row(rule, factors, cold_RD, cold_state_RK, ~source_U[u], grad_UD[u], np.uint32(0))

@@ -24,8 +24,8 @@ def gather_pooled(
         return
     wide = _wide(out_STD)
     cpu.gather_pooled(
-        samples_S.numpy(), pool_features_T.numpy(), features, offsets.numpy(), inverse_N.numpy(), source_U.numpy(),
-        mean_F.numpy(), _wide(hot_HD).numpy(), _wide(cold_CD).numpy(), wide.numpy(),
+        samples_S.numpy(), pool_features_T.numpy(), features, offsets.numpy(), False,
+        source_U.index_select(0, inverse_N).numpy(), mean_F.numpy(), _wide(hot_HD).numpy(), _wide(cold_CD).numpy(), wide.numpy(),
     )  # fmt: skip
     _give_back(wide, out_STD)
 
@@ -58,7 +58,7 @@ def apply_rows(
     # After infinitely many steps Adam's correction is 1: the one that is asked for is put into the rate.
     rate = lr * correction if rule == cpu.LAZY_ADAM else lr
     cpu.apply_rows(
-        rule, rate, eps, beta1, beta2, math.inf, source_U.numpy(), grad_UD.numpy(), active_U.numpy(),
+        rule, (rate, eps, beta1, beta2, math.inf), source_U.numpy(), grad_UD.numpy(), active_U.numpy(),
         *(tier.numpy() for tier in wide),
     )  # fmt: skip
     if movement_HD is not None and touches_H is not None:

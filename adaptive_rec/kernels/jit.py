@@ -30,3 +30,30 @@ FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
 
 JIT: dict[str, Any] = {"cache": True, "nogil": True, "fastmath": FASTMATH, "error_model": "numpy"}
 """Options of every serial kernel; they release the GIL, so any thread may run them."""
+
+JIT_INLINE: dict[str, Any] = {**JIT, "forceinline": True}
+"""Options of parts of kernels that are called for every row: passing a dozen arrays would cost more than their work."""
+
+JIT_PARALLEL: dict[str, Any] = {
+    "cache": True,
+    "nogil": True,
+    "fastmath": FASTMATH,
+    "error_model": "numpy",
+    "parallel": True,
+}
+"""Options of kernels that run on several threads."""
+
+
+def usable_threads(wanted: int) -> int:
+    """How many threads such a kernel may be given of those wanted: one where Numba has no OpenMP.
+
+    Its other layers will not do: workqueue ends the process when two threads of Python use it.
+    """
+    import numba
+
+    try:
+        from numba.np.ufunc import omppool  # type: ignore[attr-defined]  # noqa: F401 - only to see whether it can be loaded
+    except ImportError:
+        return 1
+    numba.config.THREADING_LAYER = "omp"  # type: ignore[attr-defined]
+    return min(wanted, numba.config.NUMBA_NUM_THREADS)  # type: ignore[attr-defined]

@@ -1,4 +1,4 @@
-"""Plain NumPy twins of the kernels in `cpu.py`: the readable specification, and what the tests compare against."""
+"""Plain NumPy twins of `classify.py` and `cpu.py`: the readable specification, and what the tests compare against."""
 
 from __future__ import annotations
 
@@ -35,31 +35,20 @@ def find_distinct(
     return np.array(list(number), dtype=np.int64), inverse_N, bags, pool_ends
 
 
-def classify(
-    distinct_U: Array,
-    pool_ends: Array,
-    pool_first_row: Array,
-    slot_of_row: Array,
-    inverse_N: Array,
-    offsets: Array,
-    features: int,
-) -> tuple[Array, Array]:
-    """Return (source of each distinct row, whether each sample is popular)."""
+def find_sources(distinct_U: Array, pool_ends: Array, pool_first_row: Array, slot_of_row: Array) -> Array:
     pool_U = np.searchsorted(pool_ends, np.arange(len(distinct_U)), side="right")
     slot_U = slot_of_row[distinct_U]
-    source_U = np.where(slot_U >= 0, slot_U, ~(distinct_U - pool_first_row[pool_U]))
+    return np.where(slot_U >= 0, slot_U, ~(distinct_U - pool_first_row[pool_U]))
+
+
+def spread_sources(source_U: Array, inverse_N: Array, offsets: Array, features: int) -> tuple[Array, ...]:
+    """Return (each lookup's source, whether each sample is popular, lookups of each feature, those of hot rows among them)."""
+    source_N = source_U[inverse_N]
     bounds = offsets[::features]
-    popular_B = [
-        bool(np.all(source_U[inverse_N[low:high]] >= 0)) for low, high in zip(bounds[:-1], bounds[1:], strict=True)
-    ]
-    return source_U, np.array(popular_B, dtype=bool)
-
-
-def count_by_feature(source_U: Array, inverse_N: Array, offsets: Array, features: int) -> tuple[Array, Array]:
-    """Return (lookups of each feature, those of hot rows among them)."""
+    popular_B = [bool(np.all(source_N[low:high] >= 0)) for low, high in zip(bounds[:-1], bounds[1:], strict=True)]
     feature_N = np.repeat(np.arange(len(offsets) - 1) % features, np.diff(offsets))
-    hot_N = source_U[inverse_N] >= 0
-    return np.bincount(feature_N, minlength=features), np.bincount(feature_N[hot_N], minlength=features)
+    lookups_F, hot_F = (np.bincount(each, minlength=features) for each in (feature_N, feature_N[source_N >= 0]))
+    return source_N, np.array(popular_B, dtype=bool), lookups_F, hot_F
 
 
 def count_flagged(flag_U: Array, inverse_N: Array, offsets: Array, features: int) -> Array:
@@ -68,8 +57,8 @@ def count_flagged(flag_U: Array, inverse_N: Array, offsets: Array, features: int
 
 
 def gather_pooled(
-    samples_S: Array, pool_features: Array, features: int, offsets: Array, inverse_N: Array, source_U: Array,
-    mean_F: Array, hot_HD: Array, cold_RD: Array,
+    samples_S: Array, pool_features: Array, features: int, offsets: Array, source_N: Array, mean_F: Array,
+    hot_HD: Array, cold_RD: Array,
 ) -> Array:  # fmt: skip
     out_STD = np.zeros((len(samples_S), len(pool_features), cold_RD.shape[1]), dtype=cold_RD.dtype)
     for i, b in enumerate(samples_S):
@@ -77,7 +66,7 @@ def gather_pooled(
             continue
         for t, f in enumerate(pool_features):
             bag = b * features + f
-            sources = source_U[inverse_N[offsets[bag] : offsets[bag + 1]]]
+            sources = source_N[offsets[bag] : offsets[bag + 1]]
             for source in sources:
                 out_STD[i, t] += hot_HD[source] if source >= 0 else cold_RD[~source]
             if mean_F[f] and len(sources):
@@ -108,18 +97,26 @@ def sum_segments(
     return grad_UD, touched_U
 
 
+def update_rows(
+    rule: int, hyper: tuple[float, ...], bags_U: list[list[int]], features: int, offsets: Array, column_F: Array,
+    mean_F: Array, position_B: Array, grad_STD: Array, frozen_U: Array, source_U: Array, *tiers: Array,
+) -> tuple[int, int, int]:  # fmt: skip
+    """`bags_U` are the bags of each of the pool's distinct rows."""
+    grad_UD, touched_U = sum_segments(bags_U, features, offsets, column_F, mean_F, position_B, grad_STD)
+    active_U = touched_U & ~frozen_U
+    apply_rows(rule, hyper, source_U, grad_UD, active_U, *tiers)
+    return int(touched_U.sum()), int((touched_U & (source_U >= 0)).sum()), int(active_U.sum())
+
+
 def apply_row(
     rule: int,
-    lr: float,
-    eps: float,
-    beta1: float,
-    beta2: float,
-    step: int,
+    hyper: tuple[float, ...],
     weights_D: Array,
     state_K: Array,
     grad_D: Array,
 ) -> None:
     """Update one row in place by the textbook formula of its rule."""
+    lr, eps, beta1, beta2, step = hyper[:5]
     dim = len(grad_D)
     if rule == SGD:
         weights_D -= lr * grad_D
@@ -138,12 +135,11 @@ def apply_row(
 
 
 def apply_rows(
-    rule: int, lr: float, eps: float, beta1: float, beta2: float, step: int, source_U: Array, grad_UD: Array, active_U: Array,
-    hot_HD: Array, hot_state_HK: Array, cold_RD: Array, cold_state_RK: Array,
-) -> int:  # fmt: skip
+    rule: int, hyper: tuple[float, ...], source_U: Array, grad_UD: Array, active_U: Array, hot_HD: Array,
+    hot_state_HK: Array, cold_RD: Array, cold_state_RK: Array,
+) -> None:  # fmt: skip
     for source, grad_D, active in zip(source_U, grad_UD, active_U, strict=True):
         if active and source >= 0:
-            apply_row(rule, lr, eps, beta1, beta2, step, hot_HD[source], hot_state_HK[source], grad_D)
+            apply_row(rule, hyper, hot_HD[source], hot_state_HK[source], grad_D)
         elif active:
-            apply_row(rule, lr, eps, beta1, beta2, step, cold_RD[~source], cold_state_RK[~source], grad_D)
-    return int(np.sum(active_U != 0))
+            apply_row(rule, hyper, cold_RD[~source], cold_state_RK[~source], grad_D)

@@ -41,7 +41,7 @@ def apply_rows(
         hot, r = source_U[u] >= 0, source_U[u] if source_U[u] >= 0 else ~source_U[u]
         weights, state = (hot_HD, hot_state_HK) if hot else (cold_CD, cold_state_CK)
         before_D = weights[r].copy()
-        apply_row(rule, lr, eps, beta1, beta2, step, weights[r], state[r], grad_D)
+        apply_row(rule, (lr, eps, beta1, beta2, step), weights[r], state[r], grad_D)
         if hot and movement_HD is not None and touches_H is not None:
             movement_HD[r] += weights[r] - before_D
             touches_H[r] += 1

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
+Seeds = Array | tuple[np.uint64, ...]
 
 
 def mix(x: Array) -> Array:
@@ -19,13 +20,13 @@ def mix(x: Array) -> Array:
     return x ^ (x >> np.uint64(33))
 
 
-def find_cells(rows_U: Array, seeds: Array, width: int) -> Array:
+def find_cells(rows_U: Array, seeds: Seeds, width: int) -> Array:
     """Return the cell of every row in every line, (depth, U)."""
     shift = np.uint64(64 - (width.bit_length() - 1))
-    return ((mix(rows_U.astype(np.uint64))[None, :] * seeds[:, None]) >> shift).astype(np.int64)
+    return ((mix(rows_U.astype(np.uint64))[None, :] * np.asarray(seeds)[:, None]) >> shift).astype(np.int64)
 
 
-def sketch_add(counters: Array, rows_U: Array, counts_U: Array, seeds: Array) -> None:
+def sketch_add(counters: Array, rows_U: Array, counts_U: Array, seeds: Seeds) -> None:
     lines = np.arange(len(counters))
     for cells, count in zip(find_cells(rows_U, seeds, counters.shape[1]).T, counts_U, strict=True):
         if count > 0:
@@ -33,7 +34,16 @@ def sketch_add(counters: Array, rows_U: Array, counts_U: Array, seeds: Array) ->
             counters[lines, cells] = np.maximum(counters[lines, cells], np.uint32(new))
 
 
-def sketch_estimate(counters: Array, rows_U: Array, seeds: Array, out_U: Array) -> None:
+def sketch_observe(
+    counters: Array, rows_U: Array, segments_U1: Array, source_U: Array, unit: int, seeds: Seeds, out: Array
+) -> int:
+    sketch_add(counters, rows_U, np.diff(segments_U1) * unit, seeds)
+    cold = rows_U[source_U < 0]
+    out[: len(cold)] = cold
+    return len(cold)
+
+
+def sketch_estimate(counters: Array, rows_U: Array, seeds: Seeds, out_U: Array) -> None:
     lines = np.arange(len(counters))[:, None]
     out_U[:] = counters[lines, find_cells(rows_U, seeds, counters.shape[1])].min(axis=0, initial=2**32 - 1)
 

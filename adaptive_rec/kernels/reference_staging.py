@@ -36,16 +36,15 @@ def scatter_rows(table_RD: Array, rows_C: Array, in_CD: Array) -> None:
     table_RD[rows_C] = in_CD
 
 
-def find_travelling(
-    distinct_U: Array, source_U: Array, rows_C: Array, number: int, origin_C: Array, place_C: Array
-) -> None:
-    """`distinct_U` takes the place of the hash table that was made from it."""
-    travelling = {
-        row: ~source for row, source in zip(distinct_U.tolist(), source_U.tolist(), strict=True) if source < 0
-    }
+def index_travelling(distinct_U: Array, source_U: Array) -> dict[int, int]:
+    """A dictionary in place of the hash table."""
+    return {row: ~source for row, source in zip(distinct_U.tolist(), source_U.tolist(), strict=True) if source < 0}
+
+
+def find_travelling(places: dict[int, int], rows_C: Array, number: int, origin_C: Array, place_C: Array) -> None:
     for c, row in enumerate(rows_C.tolist()):
-        if origin_C[c] < 0 and row in travelling:
-            origin_C[c], place_C[c] = number, travelling[row]
+        if origin_C[c] < 0 and row in places:
+            origin_C[c], place_C[c] = number, places[row]
 
 
 def touched_rows(segments_U1: Array, segment_bag_N: Array, features: int, position_B: Array) -> Array:

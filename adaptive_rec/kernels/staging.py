@@ -6,9 +6,9 @@ here U counts the distinct rows of one pool, C its cold ones, P pieces of segmen
 
 from __future__ import annotations
 
+import numpy as np
 from numba import njit
 
-from adaptive_rec.kernels.cpu import _hash
 from adaptive_rec.kernels.jit import JIT
 
 
@@ -83,14 +83,32 @@ def scatter_rows(table_RD, rows_C, in_CD):
             table_RD[row, d] = in_CD[c, d]
 
 
-@njit(**JIT)
-def find_travelling(keys, values, source_U, rows_C, number, origin_C, place_C):
-    """Find rows that were not found before among the travelling rows of batch `number`.
+@njit(inline="always")
+def _hash(row, mask):
+    x = np.uint64(row) * np.uint64(0x9E3779B97F4A7C15)
+    return np.int64((x >> np.uint64(20)) & np.uint64(mask))
 
-    `keys` and `values` are the hash table that `cpu.find_distinct` left, `source_U` is what `split_sources` made: row
-    ``~source_U[u]`` of its pool travels. A row that is hot there counts as not found: the placement is just changing then,
-    and whoever asks is staged again.
+
+@njit(**JIT)
+def index_travelling(distinct_U, source_U, keys, places):
+    """Make a hash table from each travelling row to its place among its pool's travelling rows.
+
+    `source_U` is what `split_sources` made: row ``~source_U[u]`` of its pool travels. `keys` and `places` are a power of two
+    long, longer than there are travelling rows; `keys` is filled with -1.
     """
+    mask = len(keys) - 1
+    for u in range(len(distinct_U)):
+        if source_U[u] < 0:
+            h = _hash(distinct_U[u], mask)
+            while keys[h] != -1:
+                h = (h + 1) & mask
+            keys[h] = distinct_U[u]
+            places[h] = ~source_U[u]
+
+
+@njit(**JIT)
+def find_travelling(keys, places, rows_C, number, origin_C, place_C):
+    """Find rows that were not found before among the travelling rows of batch `number`, as `index_travelling` left them."""
     mask = len(keys) - 1
     for c in range(len(rows_C)):
         if origin_C[c] >= 0:
@@ -99,9 +117,9 @@ def find_travelling(keys, values, source_U, rows_C, number, origin_C, place_C):
         h = _hash(row, mask)
         while keys[h] != row and keys[h] != -1:
             h = (h + 1) & mask
-        if keys[h] == row and source_U[values[h]] < 0:
+        if keys[h] == row:
             origin_C[c] = number
-            place_C[c] = ~source_U[values[h]]
+            place_C[c] = places[h]
 
 
 @njit(**JIT)

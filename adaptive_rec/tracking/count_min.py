@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.errors import ConfigError
-from adaptive_rec.kernels.sketch import sketch_add, sketch_decay, sketch_estimate
+from adaptive_rec.kernels.sketch import sketch_add, sketch_decay, sketch_estimate, sketch_observe
 
 UNIT = 16
 """What one lookup adds to a cell. The fraction bits keep decay fair to rare rows: the lowest of four cells that are
@@ -31,6 +31,7 @@ class CountMinSketch:
         # Any odd numbers will do for the hash; the seed makes them.
         draw = np.random.default_rng(seed).integers(0, 2**64, depth, dtype=np.uint64)
         self.seeds: NDArray[np.uint64] = draw | np.uint64(1)
+        self._hashes = tuple(self.seeds)
         self.counters: NDArray[np.uint32] = np.zeros((depth, width), dtype=np.uint32)
         self.seed = seed
         self.decays = 0
@@ -46,12 +47,25 @@ class CountMinSketch:
             raise ValueError(f"rows and counts must be equally long, got {len(rows_U)} and {len(counts_U)}")
         # Clipped first: a cell holds no more anyway, and the product must not overflow.
         units_U = np.minimum(np.asarray(counts_U, dtype=np.int64), 1 << 32) * UNIT
-        sketch_add(self.counters, rows_U, units_U, self.seeds)
+        sketch_add(self.counters, rows_U, units_U, self._hashes)
+
+    def observe(
+        self,
+        rows_U: NDArray[np.int64],
+        segments_U1: NDArray[np.int64],
+        source_U: NDArray[np.int64],
+        out: NDArray[np.int64],
+    ) -> int:
+        """Count a batch's distinct rows, ``segments_U1[u + 1] - segments_U1[u]`` lookups of row u.
+
+        The cold ones (``source_U < 0``) are written to `out`, which has room for all; returns how many they are.
+        """
+        return int(sketch_observe(self.counters, rows_U, segments_U1, source_U, UNIT, self._hashes, out))
 
     def estimate(self, rows_U: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return about how many lookups of each row are remembered (1/16 is the smallest step)."""
         cells_U = np.empty(len(rows_U), dtype=np.uint32)
-        sketch_estimate(self.counters, rows_U, self.seeds, cells_U)
+        sketch_estimate(self.counters, rows_U, self._hashes, cells_U)
         return cells_U / UNIT
 
     def decay(self, factor: float) -> None:

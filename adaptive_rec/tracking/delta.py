@@ -31,7 +31,8 @@ class UpdateDeltaMonitor:
     def observe(self, slots: torch.Tensor, before: torch.Tensor, after: torch.Tensor) -> None:
         """Record a probe step: `slots` (int64, distinct) held `before` (n, D) and hold `after` (n, D)."""
         # Distinct slots make this the same on every run; index_add_ on a GPU is not, for its atomic additions.
-        self.movement_HD[slots] += (after - before).to(self.movement_HD.dtype)
+        dtype = self.movement_HD.dtype  # rows may be of 16 bits: their difference would be rounded
+        self.movement_HD[slots] += after.to(dtype) - before.to(dtype)
         self.touches_H[slots] += 1
 
     def movement(self, metric: Metric, weights_HD: torch.Tensor) -> torch.Tensor:
@@ -43,7 +44,7 @@ class UpdateDeltaMonitor:
         if metric == "max_abs":
             moved_H = self.movement_HD.abs().amax(dim=1)
         else:
-            length_H = torch.linalg.vector_norm(weights_HD, dim=1)
+            length_H = torch.linalg.vector_norm(weights_HD.to(self.movement_HD.dtype), dim=1)
             moved_H = torch.linalg.vector_norm(self.movement_HD, dim=1)
             moved_H = moved_H / (length_H + torch.finfo(length_H.dtype).tiny)
         return torch.where(self.touches_H > 0, moved_H, torch.inf)

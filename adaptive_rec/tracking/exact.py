@@ -30,6 +30,18 @@ class ExactCounter:
         self._new_rows.append(rows_U[counted])
         self._new_counts.append(counts_U[counted])
 
+    def observe(
+        self,
+        rows_U: NDArray[np.int64],
+        segments_U1: NDArray[np.int64],
+        source_U: NDArray[np.int64],
+        out: NDArray[np.int64],
+    ) -> int:
+        self.add(rows_U, np.diff(segments_U1))
+        cold = rows_U[source_U < 0]
+        out[: len(cold)] = cold
+        return len(cold)
+
     def estimate(self, rows_U: NDArray[np.int64]) -> NDArray[np.float64]:
         self._merge()
         if not len(self._rows_K):

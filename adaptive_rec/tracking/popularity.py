@@ -1,4 +1,4 @@
-"""Which rows are popular now: a sampled share of the lookups goes into a counter, cold rows met are remembered."""
+"""Which rows are popular now: lookups of the sampled steps go into a counter, cold rows met are remembered."""
 
 from __future__ import annotations
 
@@ -20,6 +20,15 @@ class Counter(Protocol):
     def bytes(self) -> int: ...
 
     def add(self, rows_U: NDArray[np.int64], counts_U: NDArray[np.int64], /) -> None: ...
+
+    def observe(
+        self,
+        rows_U: NDArray[np.int64],
+        segments_U1: NDArray[np.int64],
+        source_U: NDArray[np.int64],
+        out: NDArray[np.int64],
+        /,
+    ) -> int: ...
 
     def estimate(self, rows_U: NDArray[np.int64], /) -> NDArray[np.float64]: ...
 
@@ -60,8 +69,11 @@ class PopularityTracker:
 
     def __init__(self, counter: Counter, capacity_rows: int) -> None:
         self.counter = counter
-        self._chunks: list[NDArray[np.int64]] = []
-        self._buffered = 0
+        self._met = np.empty(0, dtype=np.int64)
+        """Room for rows; the first `_rows_met` are filled."""
+        self._rows_met = 0
+        self._distinct = True
+        """Whether the rows met are distinct and sorted."""
         self.resize(capacity_rows)
 
     @property
@@ -72,37 +84,36 @@ class PopularityTracker:
     @property
     def bytes(self) -> int:
         """Memory held now by the counter and the candidates."""
-        return self.counter.bytes + 8 * self._buffered
+        return self.counter.bytes + self._met.nbytes
 
     def resize(self, capacity_rows: int) -> None:
         """Tell how many rows may be hot from now on."""
         self._capacity_rows = capacity_rows
         self._shrink()
 
-    def observe(
-        self,
-        step: int,
-        rows_U: NDArray[np.int64],
-        counts_U: NDArray[np.int64],
-        cold_U: NDArray[np.bool_],
-        sample_ratio: float,
-    ) -> bool:
-        """Count a step's distinct rows and remember the cold ones, if the step is a sampled one; say whether it was."""
-        if not samples(step, sample_ratio):
-            return False
-        self.counter.add(rows_U, counts_U)
-        self._remember(rows_U[cold_U])
-        return True
+    def observe(self, rows_U: NDArray[np.int64], segments_U1: NDArray[np.int64], source_U: NDArray[np.int64]) -> None:
+        """Count a step's distinct rows and remember the cold ones.
+
+        Row ``rows_U[u]`` has ``segments_U1[u + 1] - segments_U1[u]`` lookups and is cold where ``source_U[u]`` is negative.
+        """
+        self._make_room(len(rows_U))
+        cold = self.counter.observe(rows_U, segments_U1, source_U, self._met[self._rows_met :])
+        self._rows_met += cold
+        self._distinct &= not cold
+        self._shrink()
 
     def estimate(self, rows_U: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return about how many sampled lookups of each row are remembered."""
         return self.counter.estimate(rows_U)
 
     def candidates(self) -> NDArray[np.int64]:
-        """Return the remembered rows, distinct and sorted. Some may have become hot since they were met."""
-        if len(self._chunks) > 1:
-            self._hold(sort_distinct(np.concatenate(self._chunks)))
-        return self._chunks[0] if self._chunks else np.empty(0, dtype=np.int64)
+        """Return the remembered rows, distinct and sorted. Some may have become hot since they were met.
+
+        The array is the tracker's own, and good until it observes or a window ends.
+        """
+        if not self._distinct:
+            self._hold(sort_distinct(self._met[: self._rows_met]))
+        return self._met[: self._rows_met]
 
     def end_window(self, decay: float, migration: Migration | None = None) -> None:
         """Let the counts fade; rows that became hot stop being candidates, rows that were made cold start."""
@@ -112,21 +123,26 @@ class PopularityTracker:
         self.counter.decay(decay)
         self._shrink()
 
-    def _remember(self, rows: NDArray[np.int64]) -> None:
-        if not len(rows):
-            return
-        self._chunks.append(rows)
-        self._buffered += len(rows)
-        self._shrink()
-
     def _shrink(self) -> None:
-        """Once the buffer is full, throw out repetitions; if it is still half full, all but the most popular half."""
-        if self._buffered <= self.limit_rows:
+        """Once too many are held, throw out repetitions; if half as many are left, all but the most popular half."""
+        if self._rows_met <= self.limit_rows:
             return
         rows = self.candidates()
         if len(rows) > self.limit_rows // 2:
             self._hold(best_rows(rows, self.estimate(rows), self.limit_rows // 2))
 
+    def _make_room(self, rows: int) -> None:
+        """Room for so many more rows. It doubles up to the most that is ever held, which few runs come to."""
+        wanted = self._rows_met + rows
+        if wanted > len(self._met):
+            doubled = min(max(2 * len(self._met), MIN_BUFFER_ROWS), self.limit_rows + rows)
+            met = np.empty(max(wanted, doubled), dtype=np.int64)
+            met[: self._rows_met] = self._met[: self._rows_met]
+            self._met = met
+
     def _hold(self, rows: NDArray[np.int64]) -> None:
-        self._chunks = [rows]
-        self._buffered = len(rows)
+        """Remember these rows, distinct and sorted, and no others."""
+        self._rows_met = 0
+        self._make_room(len(rows))
+        self._met[: len(rows)] = rows
+        self._rows_met, self._distinct = len(rows), True

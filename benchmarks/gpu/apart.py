@@ -15,9 +15,9 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from benchmarks.gpu.contestants import Contestant
-from benchmarks.gpu.explain import explain
-from benchmarks.gpu.machine import ROOT
+from benchmarks.common.contestants import Contestant
+from benchmarks.common.explain import explain
+from benchmarks.common.machine import ROOT
 
 LATE_SECONDS = 10.0
 """By which an answer may come after the deadline."""

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.gpu.contestants import Where
+from benchmarks.common.contestants import Where
 
 REPEATS = 7
 COPY_BYTES = 256 << 20

@@ -15,15 +15,15 @@ from typing import Any
 
 from adaptive_rec.config import Config
 from adaptive_rec.data.source import Source
+from benchmarks.common.contestants import Contestant, Ours, Where, budget_bytes
+from benchmarks.common.explain import explain
+from benchmarks.common.shapes import SHAPES, Preloaded, configure, open_shape, preload
 from benchmarks.gpu import correctness
 from benchmarks.gpu.apart import Apart
 from benchmarks.gpu.ceilings import measure_ceilings
-from benchmarks.gpu.contestants import Contestant, Ours, Where, budget_bytes
-from benchmarks.gpu.explain import explain
 from benchmarks.gpu.measure import compare, memory_growth
 from benchmarks.gpu.plan import Cell
 from benchmarks.gpu.rivals import FbgemmCaching, PlainHybrid
-from benchmarks.gpu.shapes import SHAPES, Preloaded, configure, open_shape, preload, quick_tables
 from benchmarks.gpu.timeline import record
 
 Note = Callable[[str], None]
@@ -50,7 +50,6 @@ class Context:
 
 
 def run_cell(cell: Cell, context: Context) -> dict[str, Any]:
-    quick_tables()
     kinds = {
         "correctness": lambda: correctness.check(context.where, context.deadline, context.note),
         "ceilings": lambda: measure_ceilings(context.where),

@@ -12,8 +12,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu import machine, plan, report
-from benchmarks.gpu.one_cell import CLOSE_SECONDS, measure, say, write
+from benchmarks.common import machine
+from benchmarks.common.results import say, write
+from benchmarks.gpu import plan, report
+from benchmarks.gpu.one_cell import CLOSE_SECONDS, measure
 
 GRACE_SECONDS = 40.0
 """By which a cell may outrun its time before it is killed: its first round is never cut short."""
@@ -56,7 +58,7 @@ def resumable(path: Path, cell: plan.Cell, args: argparse.Namespace) -> dict[str
     except (OSError, ValueError):
         return None
     wanted = {"cell": asdict(cell), "data": args.data}
-    about = {"fingerprint": machine.fingerprint(), "here": machine.here(), "rehearsal": args.rehearse}
+    about = {"fingerprint": machine.fingerprint("gpu"), "here": machine.here(), "rehearsal": args.rehearse}
     same = all(old.get(key) == json.loads(json.dumps(value)) for key, value in wanted.items())
     same = same and all(old.get("about", {}).get(key) == value for key, value in about.items())
     return old if same and "result" in old and "partial" not in old else None

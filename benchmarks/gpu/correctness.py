@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.gpu.contestants import Where
+from benchmarks.common.contestants import Where
+from benchmarks.common.explain import explain
 from benchmarks.gpu.device_checks import check_device
-from benchmarks.gpu.explain import explain
 from benchmarks.gpu.short_runs import HOST, Outcome, line, relative, train
 
 STEPS = 50

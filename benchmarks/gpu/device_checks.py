@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from adaptive_rec.telemetry import Snapshot
-from benchmarks.gpu.contestants import Where, record_all_sizes
-from benchmarks.gpu.explain import explain
+from benchmarks.common.contestants import Where, record_all_sizes
+from benchmarks.common.explain import explain
 from benchmarks.gpu.short_runs import HOST, build, line, relative, train
 
 BF16_BOUND = 2e-2

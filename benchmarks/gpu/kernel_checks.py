@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from adaptive_rec.kernels import cpu
-from benchmarks.gpu.contestants import Where
+from benchmarks.common.contestants import Where
 
 RULES = {"sgd": cpu.SGD, "rowwise_adagrad": cpu.ROWWISE_ADAGRAD, "adagrad": cpu.ADAGRAD, "lazy_adam": cpu.LAZY_ADAM}
 BOUNDS = {torch.float64: 1e-12, torch.float32: 2e-5, torch.bfloat16: 4e-2, torch.float16: 5e-3}

@@ -13,8 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from benchmarks.gpu.contestants import Contestant, Where
-from benchmarks.gpu.explain import explain
+from benchmarks.common.contestants import Contestant, Where
+from benchmarks.common.explain import explain
+from benchmarks.common.statistics import quartiles
 from benchmarks.gpu.plan import OPTIONAL
 
 ROUNDS = 7
@@ -221,13 +222,6 @@ def ratios(entries: dict[str, Entry]) -> dict[str, dict[str, float]]:
         }
         for one, mine in speeds.items()
     }
-
-
-def quartiles(values: list[float]) -> list[float]:
-    if len(values) < 2:
-        return [values[0], values[0]]
-    low, _, high = statistics.quantiles(values, n=4, method="inclusive")
-    return [low, high]
 
 
 # Growth --------------------------------------------------------------------------------------------------------------

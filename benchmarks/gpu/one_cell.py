@@ -9,14 +9,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu import machine, plan, stand_ins
+from benchmarks.common import machine
+from benchmarks.common.results import say, write
+from benchmarks.gpu import plan, stand_ins
 
 CLOSE_SECONDS = 2.0
 """What a cell keeps of its time for writing down what it found."""
-
-
-def say(line: str) -> None:
-    print(line, flush=True)
 
 
 def run_one(args: argparse.Namespace) -> int:
@@ -33,9 +31,9 @@ def serve_rival(args: argparse.Namespace) -> int:
     stand_ins.install()
     import torch
 
+    from benchmarks.common.contestants import Where
     from benchmarks.gpu.apart import serve
     from benchmarks.gpu.cells import Context, make_rival
-    from benchmarks.gpu.contestants import Where
 
     cell = next(cell for cell in plan.chosen(args) if cell.name == args.cell)
     where = Where(torch.device("cpu" if args.rehearse else "cuda:0"), args.rehearse)
@@ -58,13 +56,13 @@ def measure(cell: plan.Cell, args: argparse.Namespace, path: Path, deadline: flo
     stand_ins.install()
     import torch
 
+    from benchmarks.common.contestants import Where
+    from benchmarks.common.explain import explain
     from benchmarks.gpu.cells import Context, run_cell
-    from benchmarks.gpu.contestants import Where
-    from benchmarks.gpu.explain import explain
 
     where = Where(torch.device("cpu" if args.rehearse else "cuda:0"), args.rehearse)
     apart = [] if args.rehearse else plan.words_of(cell, args)
-    found = {"cell": asdict(cell), "data": args.data, "about": machine.describe(args.rehearse)}
+    found = {"cell": asdict(cell), "data": args.data, "about": machine.describe(args.rehearse, "gpu")}
 
     def note(line: str) -> None:
         say(f"  {cell.name}: {line}")
@@ -83,12 +81,3 @@ def measure(cell: plan.Cell, args: argparse.Namespace, path: Path, deadline: flo
         say(f"  {cell.name}: {told}")
         found |= known | {"cut_short": told.splitlines()[0]} if known else {"error": told}
     return found
-
-
-def write(path: Path, values: dict[str, Any]) -> None:
-    """JSON, whole or not at all; null for what is no number."""
-    from adaptive_rec.telemetry import to_json
-
-    draft = path.with_suffix(".tmp")
-    draft.write_text(to_json(values, indent=1) + "\n", encoding="utf-8")
-    draft.replace(path)

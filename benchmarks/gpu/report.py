@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from benchmarks.common.results import bar, bar_rows
+
 MIB = 1 << 20
 GROWTH_BOUND_BYTES = MIB
 """What "no growth" leaves to the allocator's rounding."""
@@ -73,7 +75,7 @@ def bars(cells: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _correctness_bars(name: str, cell: dict[str, Any]) -> Iterator[dict[str, Any]]:
     checks = cell["result"]["checks"]
-    yield _bar(f"failures of {len(checks)} correctness checks", sum(not check["passed"] for check in checks), 0, False)
+    yield bar(f"failures of {len(checks)} correctness checks", sum(not check["passed"] for check in checks), 0, False)
 
 
 def _comparison_bars(name: str, cell: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -82,33 +84,21 @@ def _comparison_bars(name: str, cell: dict[str, Any]) -> Iterator[dict[str, Any]
         if not about["preloaded"]:  # people load their data
             for run in ("hotline", "slipstream:freeze", "slipstream:subsample"):
                 if "plain" in ratios.get(run, {}):
-                    yield _bar(f"{run} / plain, {name}", ratios[run]["plain"], 3.0, True)
+                    yield bar(f"{run} / plain, {name}", ratios[run]["plain"], 3.0, True)
         elif "device_only" in ratios.get("hotline/never", {}):  # else a slow loader would make all of them equal
-            yield _bar(f"hotline/never / device_only, {name}", ratios["hotline/never"]["device_only"], 0.9, True)
+            yield bar(f"hotline/never / device_only, {name}", ratios["hotline/never"]["device_only"], 0.9, True)
     if about["budget_rule"] and "hotline+lazy_adam" in ratios.get("hotline+sgd", {}):
         figure = ratios["hotline+sgd"]["hotline+lazy_adam"]
-        yield _bar(f"step of Adam / step of SGD, budget of the same bytes, {name}", figure, 1.3, False)
+        yield bar(f"step of Adam / step of SGD, budget of the same bytes, {name}", figure, 1.3, False)
 
 
 def _other_bars(name: str, cell: dict[str, Any]) -> Iterator[dict[str, Any]]:
     for run, result in cell["result"].get("runs", {}).items():
         if "overlap_ratio" in result and run != "device_only":  # which has no cold rows
-            yield _bar(f"overlap of cold work and computation, {run}, {name}", result["overlap_ratio"], 0.8, True)
+            yield bar(f"overlap of cold work and computation, {run}, {name}", result["overlap_ratio"], 0.8, True)
         if "grown_used_bytes" in result:
             what = f"growth of device memory over {result['seconds']:.0f} s, bytes, {run}, {name}"
-            yield _bar(what, max(result["grown_used_bytes"], result["grown_tensor_bytes"]), GROWTH_BOUND_BYTES, False)
-
-
-def _bar(what: str, figure: float, bound: float, at_least: bool) -> dict[str, Any]:
-    met = figure >= bound if at_least else figure <= bound
-    return {"what": what, "figure": figure, "bound": bound, "at_least": at_least, "met": bool(met)}
-
-
-def bar_rows(found: list[dict[str, Any]]) -> Iterator[str]:
-    yield "| bar | figure | bound | met |\n|---|---|---|---|"
-    for bar in found:
-        sign = "≥" if bar["at_least"] else "≤"
-        yield f"| {bar['what']} | {bar['figure']:.4g} | {sign} {bar['bound']:g} | {'yes' if bar['met'] else '**no**'} |"
+            yield bar(what, max(result["grown_used_bytes"], result["grown_tensor_bytes"]), GROWTH_BOUND_BYTES, False)
 
 
 # Tables --------------------------------------------------------------------------------------------------------------

@@ -13,7 +13,6 @@ import time
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,40 +21,17 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from adaptive_rec.assemble import build_dense_optimizer
-from adaptive_rec.batch import Batch, Position
-from adaptive_rec.classify import expand_ranges
+from adaptive_rec.batch import Position
 from adaptive_rec.config import Config
 from adaptive_rec.data.source import Source
+from adaptive_rec.embedding.host import _initialise
 from adaptive_rec.models.dlrm import DLRM
 from adaptive_rec.placement import RowSpace
-from benchmarks.gpu.contestants import Where
-from benchmarks.gpu.shapes import cores, fill_rows
+from benchmarks.common.contestants import Where
+from benchmarks.common.rivals import FBGEMM_RULES, ByFeature, by_feature, sparse_optimizer
+from benchmarks.common.shapes import cores
 
 AHEAD_BATCHES = 2
-
-
-@dataclass
-class ByFeature:
-    """A batch as `nn.EmbeddingBag` wants it: ids and bag boundaries of one feature after the other."""
-
-    dense_BX: Tensor
-    labels_B: Tensor
-    ids_F: list[Tensor]
-    offsets_F: list[Tensor]
-
-
-def by_feature(batch: Batch, features: int, pin: bool) -> ByFeature:
-    """Bring a sample-major batch into feature-major form."""
-    starts_FB = batch.offsets[:-1].reshape(-1, features).T
-    lengths_FB = np.diff(batch.offsets).reshape(-1, features).T
-    ids_F, offsets_F = [], []
-    for starts, lengths in zip(starts_FB, lengths_FB, strict=True):
-        one_each = batch.lookups == batch.size * features
-        where = starts if one_each else expand_ranges(starts, lengths)
-        ids_F.append(torch.from_numpy(batch.ids_N[where]))
-        offsets_F.append(torch.from_numpy(np.concatenate([[0], np.cumsum(lengths)])))
-    dense, labels = torch.from_numpy(batch.dense_BX), torch.from_numpy(batch.labels_B)
-    return ByFeature(dense.pin_memory() if pin else dense, labels.pin_memory() if pin else labels, ids_F, offsets_F)
 
 
 class Loader:
@@ -131,7 +107,7 @@ class Rival(ABC):
     def weights(self, table: int) -> Tensor:
         spec = self.space.tables[table]
         rows_RD = np.empty((spec.rows, spec.dim), dtype=np.float32)
-        fill_rows(rows_RD, self.config.run.seed, table)
+        _initialise(rows_RD, self.config.run.seed, table)  # as ours begin
         return torch.from_numpy(rows_RD)
 
     def loss(self, batch: ByFeature, pooled_BTD: Tensor) -> Tensor:
@@ -208,19 +184,6 @@ class PlainHybrid(Rival):
         self._optimizer.step()
 
 
-def sparse_optimizer(config: Config, weights: list[nn.Parameter]) -> tuple[torch.optim.Optimizer, str]:
-    """torch's own sparse optimizer of the rule, or the nearest one there is, and what it is."""
-    options = config.optimizer
-    if options.embedding == "sgd":
-        return torch.optim.SGD(weights, lr=options.embedding_lr), "sparse SGD"
-    if options.embedding == "lazy_adam":
-        adam = torch.optim.SparseAdam(weights, lr=options.embedding_lr, betas=options.betas, eps=options.eps)
-        return adam, "SparseAdam"
-    adagrad = torch.optim.Adagrad(weights, lr=options.embedding_lr, eps=options.eps)
-    exact = options.embedding == "adagrad"
-    return adagrad, "sparse Adagrad" + ("" if exact else " (per component; torch has no row-wise one)")
-
-
 class FbgemmCaching(Rival):
     """FBGEMM's table-batched embeddings with UVM caching: all rows in managed memory, an LRU cache of them on the device."""
 
@@ -276,11 +239,3 @@ class FbgemmCaching(Rival):
         self.dense_optimizer.zero_grad(set_to_none=True)
         loss.backward()  # the tables are updated in it
         self.dense_optimizer.step()
-
-
-FBGEMM_RULES = {
-    "sgd": "EXACT_SGD",
-    "rowwise_adagrad": "EXACT_ROWWISE_ADAGRAD",
-    "adagrad": "EXACT_ADAGRAD",
-    "lazy_adam": "ADAM",
-}

@@ -14,8 +14,8 @@ from adaptive_rec.batch import Position
 from adaptive_rec.config import Config
 from adaptive_rec.runtime import Runtime
 from adaptive_rec.telemetry import Snapshot
-from benchmarks.gpu.contestants import Where
-from benchmarks.gpu.shapes import SHAPES, Preloaded, configure, open_shape, preload
+from benchmarks.common.contestants import Where
+from benchmarks.common.shapes import SHAPES, Preloaded, configure, open_shape, preload
 
 HOST = Where(torch.device("cpu"), "cpu")
 BATCH_SIZE = 128

@@ -184,9 +184,8 @@ class PlainTables:
         for row, gradient in sums.items():
             if row not in frozen:
                 rule = self.rule
-                reference.apply_row(
-                    rule.code, LR, rule.eps, rule.beta1, rule.beta2, update.step, *self.rows[row], gradient
-                )
+                hyper = (LR, rule.eps, rule.beta1, rule.beta2, update.step)
+                reference.apply_row(rule.code, hyper, *self.rows[row], gradient)
 
     def export(self) -> list[np.ndarray]:
         parts = []

@@ -11,9 +11,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
+from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config import OptimizerConfig
 from adaptive_rec.embedding.optimizer import RULES, RowRule, schedule
-from adaptive_rec.kernels import cpu, reference
+from adaptive_rec.errors import DataError
+from adaptive_rec.kernels import classify, cpu, reference
+from adaptive_rec.kernels.jit import usable_threads
 from adaptive_rec.placement import RowSpace
 
 quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -35,16 +38,10 @@ class World:
         for pool in space.pools:
             hot = np.flatnonzero(self.random.random(pool.rows) < 0.5)
             self.slot_of_row[pool.first_row + hot] = self.random.permutation(len(hot))
-        self.source_U, self.popular_B = self.classify()
-
-    def classify(self) -> tuple[Any, Any]:
-        source_U = np.empty(len(self.distinct_U), dtype=np.int64)
-        popular_B = np.empty(self.batch.size, dtype=np.bool_)
-        cpu.classify(
-            self.distinct_U, self.pool_ends, self.space.pool_first_row, self.slot_of_row, self.inverse_N, self.batch.offsets,
-            self.features, source_U, popular_B,
-        )  # fmt: skip
-        return source_U, popular_B
+        self.one_hot = bool(classify.is_one_hot(batch.offsets, batch.lookups))
+        self.source_U = np.empty(len(self.distinct_U), dtype=np.int64)
+        classify.find_sources(self.distinct_U, self.pool_ends, space.pool_first_row, self.slot_of_row, self.source_U)
+        self.source_N = self.source_U[self.inverse_N]
 
     def pool_range(self, pool: int) -> slice:
         return slice(int(self.pool_ends[pool - 1]) if pool else 0, int(self.pool_ends[pool]))
@@ -57,22 +54,13 @@ class World:
 
 
 def distinct_by_kernel(space: RowSpace, batch: Batch) -> tuple[Any, Any, Any, Any, Any]:
-    lookups = batch.lookups
-    size = 1 << max(4, (2 * lookups).bit_length())
-    distinct_N, segments_N1 = np.empty(lookups, dtype=np.int64), np.zeros(lookups + 1, dtype=np.int64)
-    inverse_N, bag_N = np.empty(lookups, dtype=np.int32), np.empty(lookups, dtype=np.int32)
-    pool_ends = np.zeros(len(space.pools), dtype=np.int64)
-    distinct = cpu.find_distinct(
-        batch.ids_N, batch.offsets, space.feature_order, space.pool_of_feature, space.feature_first_row, space.rows_F,
-        np.full(size, -1, dtype=np.int64), np.empty(size, dtype=np.int32), distinct_N, inverse_N, segments_N1, bag_N, pool_ends,
-    )  # fmt: skip
-    assert distinct >= 0
-    return distinct_N[:distinct], inverse_N, segments_N1[: distinct + 1], bag_N, np.maximum.accumulate(pool_ends)
+    work = ClassifiedBatch(batch, space)
+    return work.distinct_U, work.inverse_N, work.segments_U1, work.segment_bag_N, work.pool_ends
 
 
 @st.composite
 def worlds(draw: Any) -> World:
-    """Up to four tables of up to three dims, some shared, some unread; bags of 0 to 3 ids, sums and means."""
+    """Up to four tables of up to three dims, some shared, some unread; bags of 0 to 3 ids or all of one, sums and means."""
     shapes = draw(st.lists(st.tuples(st.integers(1, 6), st.sampled_from([1, 2, 4])), min_size=1, max_size=4))
     tables = tuple(TableSpec(f"T{i}", rows, dim) for i, (rows, dim) in enumerate(shapes))
     readers = draw(
@@ -81,7 +69,8 @@ def worlds(draw: Any) -> World:
     features = tuple(FeatureSpec(f"F{i}", table, pooling) for i, (table, pooling) in enumerate(readers))
     samples = draw(st.integers(1, 5))
     bags = samples * len(features)
-    lengths = draw(st.lists(st.integers(0, 3), min_size=bags, max_size=bags))
+    longest = draw(st.sampled_from([1, 3]))
+    lengths = draw(st.lists(st.integers(longest == 1, longest), min_size=bags, max_size=bags))
     seed = draw(st.integers(0, 1 << 16))
     random = np.random.default_rng(seed)
     limits = np.repeat([tables[feature.table].rows for _ in range(samples) for feature in features], lengths)
@@ -91,57 +80,75 @@ def worlds(draw: Any) -> World:
     return World(RowSpace.of(tables, features), batch, seed + 1)
 
 
+@pytest.mark.parametrize("parts", [1, 2])
 @quick
-@given(worlds())
-def test_find_distinct_equals_its_twin(world: World) -> None:
+@given(world=worlds())
+def test_find_distinct_equals_its_twin(parts: int, world: World) -> None:
     space, batch = world.space, world.batch
+    if usable_threads(parts) < parts:
+        pytest.skip("needs two cores and Numba with OpenMP")
+    work = ClassifiedBatch(batch, space, parts)
     distinct, inverse, bags, pool_ends = reference.find_distinct(
         batch.ids_N, batch.offsets, space.feature_order, space.pool_of_feature, space.feature_first_row
     )
-    assert world.distinct_U.tolist() == distinct.tolist()
-    assert world.inverse_N.tolist() == inverse.tolist()
-    assert [world.segment_bag_N[low:high].tolist() for low, high in segments(world)] == bags
+    assert work.distinct_U.tolist() == distinct.tolist()
+    assert work.inverse_N.tolist() == inverse.tolist()
+    ends = work.segments_U1.tolist()
+    assert [work.segment_bag_N[low:high].tolist() for low, high in zip(ends[:-1], ends[1:], strict=True)] == bags
     for pool in np.unique(space.pool_of_feature):
-        assert world.pool_ends[pool] == pool_ends[pool]
+        assert work.pool_ends[pool] == pool_ends[pool]
+    assert work.pool_ends.tolist() == np.maximum.accumulate(work.pool_ends).tolist()
+    assert work.pool_ends[-1] == len(distinct)
 
 
 def segments(world: World) -> list[tuple[int, int]]:
     return list(zip(world.segments_U1[:-1].tolist(), world.segments_U1[1:].tolist(), strict=True))
 
 
+@pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("wrong", [-1, -(1 << 40), 3, 1 << 40])
 @pytest.mark.parametrize("lookup", [0, 2, 5])
-def test_find_distinct_reports_the_lookup_of_an_id_outside_its_table(wrong: int, lookup: int) -> None:
+def test_an_id_outside_its_table_is_refused(wrong: int, lookup: int, threads: int) -> None:
     space = RowSpace.of((TableSpec("A", 3, 2), TableSpec("B", 3, 4)), (FeatureSpec("a", 0), FeatureSpec("b", 1)))
     batch = Batch.one_hot(np.zeros((3, 1), np.float32), np.zeros((3, 2), np.int64), np.zeros(3, np.float32))
-    ids_N = batch.ids_N.copy()
-    ids_N[lookup] = wrong
-    found = cpu.find_distinct(
-        ids_N, batch.offsets, space.feature_order, space.pool_of_feature, space.feature_first_row, space.rows_F,
-        np.full(16, -1, dtype=np.int64), np.empty(16, dtype=np.int32), np.empty(6, dtype=np.int64),
-        np.empty(6, dtype=np.int32), np.zeros(7, dtype=np.int64), np.empty(6, dtype=np.int32), np.zeros(2, dtype=np.int64),
-    )  # fmt: skip
-    assert found == -1 - lookup
+    batch.ids_N[lookup] = wrong
+    with pytest.raises(DataError, match=rf"ids of table {'AB'[lookup % 2]} .* got {wrong} \(sample {lookup // 2} "):
+        ClassifiedBatch(batch, space, usable_threads(threads))
 
 
 @quick
 @given(worlds())
-def test_classify_equals_its_twin(world: World) -> None:
-    source_U, popular_B = reference.classify(
-        world.distinct_U, world.pool_ends, world.space.pool_first_row, world.slot_of_row, world.inverse_N,
-        world.batch.offsets, world.features,
-    )  # fmt: skip
-    assert world.source_U.tolist() == source_U.tolist()
-    assert world.popular_B.tolist() == popular_B.tolist()
+def test_find_sources_equals_its_twin(world: World) -> None:
+    twin = reference.find_sources(world.distinct_U, world.pool_ends, world.space.pool_first_row, world.slot_of_row)
+    assert world.source_U.tolist() == twin.tolist()
 
 
 @quick
 @given(worlds())
-def test_count_by_feature_equals_its_twin(world: World) -> None:
+def test_spread_sources_equals_its_twin(world: World) -> None:
+    source_N, popular_B = np.full(world.batch.lookups, 77), np.empty(world.batch.size, dtype=np.bool_)
     lookups_F, hot_F = np.full(world.features, -7), np.full(world.features, -7)
-    cpu.count_by_feature(world.source_U, world.inverse_N, world.batch.offsets, world.features, lookups_F, hot_F)
-    twin = reference.count_by_feature(world.source_U, world.inverse_N, world.batch.offsets, world.features)
-    assert [lookups_F.tolist(), hot_F.tolist()] == [counts.tolist() for counts in twin]
+    batch = world.batch
+    classify.spread_sources(
+        world.source_U,
+        world.inverse_N,
+        batch.offsets,
+        world.one_hot,
+        world.features,
+        source_N,
+        popular_B,
+        lookups_F,
+        hot_F,
+    )
+    twins = reference.spread_sources(world.source_U, world.inverse_N, batch.offsets, world.features)
+    mine = (source_N, popular_B, lookups_F, hot_F)
+    assert [part.tolist() for part in mine] == [part.tolist() for part in twins]
+
+
+@quick
+@given(worlds())
+def test_one_hot_means_one_id_in_every_bag(world: World) -> None:
+    assert world.one_hot == bool(np.all(np.diff(world.batch.offsets) == 1))
 
 
 @quick
@@ -149,61 +156,85 @@ def test_count_by_feature_equals_its_twin(world: World) -> None:
 def test_count_flagged_equals_its_twin(world: World) -> None:
     flag_U = world.random.random(len(world.distinct_U)) < 0.5
     count_B = np.empty(world.batch.size, dtype=np.int64)
-    cpu.count_flagged(flag_U, world.inverse_N, world.batch.offsets, world.features, count_B)
+    classify.count_flagged(flag_U, world.inverse_N, world.batch.offsets, world.features, count_B)
     assert (
         count_B.tolist()
         == reference.count_flagged(flag_U, world.inverse_N, world.batch.offsets, world.features).tolist()
     )
 
 
+@pytest.fixture(params=[1, 2])
+def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """On one thread, and cut into parts for two."""
+    if usable_threads(request.param) < request.param:
+        pytest.skip("needs two cores and Numba with OpenMP")
+    monkeypatch.setattr(cpu, "_MIN_LOOKUPS", 0)
+    return int(request.param)
+
+
+shared_fixtures = settings(quick, suppress_health_check=[*HealthCheck])
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
-@quick
-@given(world=worlds())
-def test_gather_pooled_equals_its_twin(dtype: Any, world: World) -> None:
-    """For any samples, in any order: a micro-batch need not be sorted."""
+@shared_fixtures
+@given(world=worlds(), padding=st.integers(0, 2))
+def test_gather_pooled_equals_its_twin(dtype: Any, threads: int, world: World, padding: int) -> None:
+    """For any samples, in any order: a micro-batch need not be sorted. Padding lines are zero."""
     chosen = world.random.permutation(world.batch.size)[: world.random.integers(1, world.batch.size + 1)]
+    chosen = np.concatenate([chosen, np.full(padding, -1)])
     for pool, spec in enumerate(world.space.pools):
         hot, _, cold, _ = world.tiers(pool, 0, dtype)
         out = np.full((len(chosen), len(spec.features), spec.dim), np.nan, dtype=dtype)
         cpu.gather_pooled(
-            chosen, spec.features, world.features, world.batch.offsets, world.inverse_N, world.source_U, world.space.mean_F,
-            hot, cold, out,
+            chosen, spec.features, world.features, world.batch.offsets, world.one_hot, world.source_N, world.space.mean_F,
+            hot, cold, out, threads=threads,
         )  # fmt: skip
         twin = reference.gather_pooled(
-            chosen, spec.features, world.features, world.batch.offsets, world.inverse_N, world.source_U, world.space.mean_F,
-            hot, cold,
-        )  # fmt: skip
+            chosen, spec.features, world.features, world.batch.offsets, world.source_N, world.space.mean_F, hot, cold
+        )
         np.testing.assert_allclose(out, twin, rtol=EXACTNESS[dtype], atol=EXACTNESS[dtype])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@quick
-@given(world=worlds())
-def test_sum_segments_equals_its_twin_with_skipped_samples(dtype: Any, world: World) -> None:
-    kept = world.random.random(world.batch.size) < 0.6
-    position_B = np.full(world.batch.size, -1, dtype=np.int64)
-    position_B[kept] = world.random.permutation(np.count_nonzero(kept))
-    for pool, spec in enumerate(world.space.pools):
+@pytest.mark.parametrize("rule", RULES)
+@settings(shared_fixtures, max_examples=25)
+@given(world=worlds(), step=st.integers(1, 2000), everyone=st.booleans())
+def test_update_rows_equals_its_twin(
+    dtype: Any, rule: str, threads: int, world: World, step: int, everyone: bool
+) -> None:
+    """With skipped samples and frozen rows, or with every sample on its own line."""
+    code, space, batch = RULES[rule], world.space, world.batch
+    hyper = (0.05, 1e-8, 0.9, 0.999, step, 1)
+    kept = np.ones(batch.size, np.bool_) if everyone else world.random.random(batch.size) < 0.6
+    position_B = np.full(batch.size, -1, dtype=np.int64)
+    lines = np.count_nonzero(kept)
+    position_B[kept] = np.arange(lines) if everyone else world.random.permutation(lines)
+    in_place = everyone and len(space.pools) == 1 and not space.mean_F.any()
+    for pool, spec in enumerate(space.pools):
         span = world.pool_range(pool)
-        gradients = world.random.normal(size=(np.count_nonzero(kept), len(spec.features), spec.dim)).astype(dtype)
-        grad_UD = np.full((span.stop - span.start, spec.dim), np.nan, dtype=dtype)
-        touched_U = np.empty(len(grad_UD), dtype=np.bool_)
-        cpu.sum_segments(
-            span.start, world.segments_U1, world.segment_bag_N, world.features, world.batch.offsets,
-            world.space.column_of_feature, world.space.mean_F, position_B, gradients, grad_UD, touched_U,
+        source_U, frozen_U = world.source_U[span], world.random.random(span.stop - span.start) < 0.3
+        grad_STD = world.random.normal(size=(lines, len(spec.features), spec.dim)).astype(dtype)
+        tiers = world.tiers(pool, RowRule(code, 1e-8, 0.9, 0.999).state_width(spec.dim), dtype)
+        before, twins = [tier.copy() for tier in tiers], [tier.copy() for tier in tiers]
+        counts = cpu.update_rows(
+            code, hyper, span.start, world.segments_U1, world.segment_bag_N, world.features, batch.offsets,
+            space.column_of_feature, space.mean_F, position_B, in_place, grad_STD, frozen_U, world.distinct_U[span],
+            source_U, *tiers, threads=threads,
         )  # fmt: skip
         bags_U = [world.segment_bag_N[low:high].tolist() for low, high in segments(world)[span]]
-        twin, touched = reference.sum_segments(
-            bags_U,
-            world.features,
-            world.batch.offsets,
-            world.space.column_of_feature,
-            world.space.mean_F,
-            position_B,
-            gradients,
+        expected = reference.update_rows(
+            code, hyper, bags_U, world.features, batch.offsets, space.column_of_feature, space.mean_F, position_B, grad_STD,
+            frozen_U, source_U, *twins,
+        )  # fmt: skip
+        assert counts == expected
+        for mine, twin in zip(tiers, twins, strict=True):
+            np.testing.assert_allclose(mine, twin, rtol=EXACTNESS[dtype], atol=10 * EXACTNESS[dtype])
+        untouched = frozen_U | np.array(
+            [np.all(position_B[np.array(bags) // world.features] < 0) for bags in bags_U], bool
         )
-        assert touched_U.tolist() == touched.tolist()
-        np.testing.assert_allclose(grad_UD, twin, rtol=0, atol=EXACTNESS[dtype] * 10)
+        for tier, old, rows in zip(tiers, before, [source_U, source_U, ~source_U, ~source_U], strict=True):
+            still = np.setdiff1d(np.arange(len(tier)), rows[~untouched & (rows >= 0)])
+            assert np.array_equal(tier[still], old[still]), "what is frozen, skipped or in the other tier must not move"
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -218,9 +249,9 @@ def test_apply_rows_equals_its_twin(dtype: Any, rule: str, world: World, step: i
         active_U = world.random.random(len(source_U)) < 0.7
         tiers = world.tiers(pool, RowRule(code, 1e-8, 0.9, 0.999).state_width(spec.dim), dtype)
         before, twins = [tier.copy() for tier in tiers], [tier.copy() for tier in tiers]
-        updated = cpu.apply_rows(code, 0.05, 1e-8, 0.9, 0.999, step, source_U, grad_UD, active_U, *tiers)
-        expected = reference.apply_rows(code, 0.05, 1e-8, 0.9, 0.999, step, source_U, grad_UD, active_U, *twins)
-        assert updated == expected == np.count_nonzero(active_U)
+        hyper = (0.05, 1e-8, 0.9, 0.999, step)
+        cpu.apply_rows(code, hyper, source_U, grad_UD, active_U, *tiers)
+        reference.apply_rows(code, hyper, source_U, grad_UD, active_U, *twins)
         for mine, twin in zip(tiers, twins, strict=True):
             np.testing.assert_allclose(mine, twin, rtol=EXACTNESS[dtype], atol=EXACTNESS[dtype])
         moved_hot, moved_cold = np.unique(source_U[active_U & (source_U >= 0)]), ~source_U[active_U & (source_U < 0)]
@@ -251,7 +282,7 @@ def test_rules_equal_the_optimizers_of_torch(rule: str, make: Any) -> None:
         rows = random.choice(12, size=5, replace=False)
         grad = random.normal(size=(5, 3))
         cpu.apply_rows(
-            row_rule.code, 0.05, 1e-8, 0.9, 0.999, step, ~rows, grad, np.ones(5, np.bool_), np.zeros((0, 3)),
+            row_rule.code, (0.05, 1e-8, 0.9, 0.999, step), ~rows, grad, np.ones(5, np.bool_), np.zeros((0, 3)),
             np.zeros((0, state.shape[1])), weights, state,
         )  # fmt: skip
         places, values = torch.from_numpy(rows)[None], torch.from_numpy(grad)
@@ -264,7 +295,7 @@ def test_rowwise_adagrad_divides_by_the_root_of_the_summed_mean_squares() -> Non
     weights, state = np.zeros((1, 2)), np.zeros((1, 1))
     for grad in ([3.0, 4.0], [0.0, 2.0]):
         cpu.apply_rows(
-            cpu.ROWWISE_ADAGRAD, 1.0, 0.0, 0.0, 0.0, 1, np.array([-1]), np.array([grad]), np.ones(1, np.bool_),
+            cpu.ROWWISE_ADAGRAD, (1.0, 0.0, 0.0, 0.0, 1), np.array([-1]), np.array([grad]), np.ones(1, np.bool_),
             np.zeros((0, 2)), np.zeros((0, 1)), weights, state,
         )  # fmt: skip
     first, second = np.sqrt(12.5), np.sqrt(12.5 + 2.0)

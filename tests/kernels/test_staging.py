@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adaptive_rec.kernels import cpu, reference_staging, staging
+from adaptive_rec.kernels import reference_staging, staging
 
 quick = settings(max_examples=60, deadline=None)
 seeds = st.integers(0, 1 << 16)
@@ -64,26 +64,23 @@ def test_gather_rows_and_scatter_rows_equal_their_twins(dim: int, count: int, dt
 @quick
 @given(seeds, st.integers(1, 60), st.integers(1, 80))
 def test_find_travelling_equals_its_twin(seed: int, lookups: int, rows: int) -> None:
-    """In the table that find_distinct leaves, as full as it may be."""
+    """In a table as full as it may be."""
     random = np.random.default_rng(seed)
-    ids_N = random.integers(0, rows, lookups)
-    size = 1 << max(1, (2 * lookups - 1).bit_length())
-    keys, values = np.full(size, -1, dtype=np.int64), np.empty(size, dtype=np.int32)
-    distinct_N, none = np.empty(lookups, dtype=np.int64), np.zeros(1, dtype=np.int64)
-    count = cpu.find_distinct(
-        ids_N, np.arange(lookups + 1), none, none, none, np.array([rows]), keys, values, distinct_N,
-        np.empty(lookups, np.int32), np.empty(lookups + 1, np.int64), np.empty(lookups, np.int32), none.copy(),
-    )  # fmt: skip
+    distinct_U = random.permutation(2 * rows)[: min(lookups, 2 * rows)]
+    count = len(distinct_U)
     asked_C = random.permutation(2 * rows)
     source_U = np.where(random.random(count) < 0.5, random.permutation(count), ~random.permutation(count)).astype(
         np.int32
     )
+    size = 1 << max(1, int(np.count_nonzero(source_U < 0)).bit_length())
+    keys, places = np.full(size, -1, dtype=np.int64), np.full(size, 77, dtype=np.int32)
+    staging.index_travelling(distinct_U, source_U, keys, places)
     mine = [np.where(random.random(2 * rows) < 0.2, 9, -1).astype(np.int32), np.full(2 * rows, 77, dtype=np.int32)]
     twin = [part.copy() for part in mine]
-    staging.find_travelling(keys, values, source_U, asked_C, 4, *mine)
-    reference_staging.find_travelling(distinct_N[:count], source_U, asked_C, 4, *twin)
+    staging.find_travelling(keys, places, asked_C, 4, *mine)
+    reference_staging.find_travelling(reference_staging.index_travelling(distinct_U, source_U), asked_C, 4, *twin)
     assert [part.tolist() for part in mine] == [part.tolist() for part in twin]
-    travelling = set(distinct_N[:count][source_U < 0].tolist())
+    travelling = set(distinct_U[source_U < 0].tolist())
     assert set(asked_C[mine[0] == 4].tolist()) <= travelling
 
 

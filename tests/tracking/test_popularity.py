@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -18,10 +20,15 @@ def counter(request: pytest.FixtureRequest) -> Counter:
     return CountMinSketch(1 << 12) if request.param == "sketch" else ExactCounter()
 
 
+def segments(counts: Any) -> Any:
+    """Where each distinct row's lookups begin and end, as a batch keeps it."""
+    return np.concatenate([[0], np.cumsum(counts)])
+
+
 def see(tracker: PopularityTracker, rows: list[int], cold: list[int], counts: list[int] | None = None) -> None:
     rows_U = np.array(rows, dtype=np.int64)
     counts_U = np.array(counts or [1] * len(rows), dtype=np.int64)
-    assert tracker.observe(0, rows_U, counts_U, np.isin(rows_U, cold), 1.0)
+    tracker.observe(rows_U, segments(counts_U), np.where(np.isin(rows_U, cold), -1, 1))
 
 
 @settings(max_examples=200, deadline=None)
@@ -34,14 +41,6 @@ def test_sampling_is_even(ratio: float, first: int, steps: int) -> None:
 def test_ratio_one_samples_every_step() -> None:
     assert all(samples(step, 1.0) for step in range(1000))
     assert [step for step in range(12) if samples(step, 0.25)] == [3, 7, 11]
-
-
-def test_only_sampled_steps_count(counter: Counter) -> None:
-    tracker = PopularityTracker(counter, 10)
-    row, count, cold = np.array([5]), np.array([2]), np.array([True])
-    seen = [tracker.observe(step, row, count, cold, 0.5) for step in range(8)]
-    assert seen == [False, True] * 4
-    assert tracker.estimate(row).tolist() == [8.0]
 
 
 def test_cold_rows_become_candidates(counter: Counter) -> None:
@@ -71,7 +70,7 @@ def test_candidates_are_bounded_and_the_popular_survive(counter: Counter) -> Non
     for _ in range(60):
         rows = np.union1d(random.integers(0, 10**9, 5000), popular)
         counts = np.where(np.isin(rows, popular), 50, 1)
-        tracker.observe(0, rows, counts, np.ones(len(rows), dtype=np.bool_), 1.0)
+        tracker.observe(rows, segments(counts), np.full(len(rows), -1))
         assert len(tracker.candidates()) <= tracker.limit_rows + len(rows)
     assert np.isin(popular, tracker.candidates()).all()
     assert tracker.bytes - counter.bytes <= 8 * (tracker.limit_rows + 5100)
@@ -80,7 +79,7 @@ def test_candidates_are_bounded_and_the_popular_survive(counter: Counter) -> Non
 def test_the_bound_follows_the_capacity() -> None:
     tracker = PopularityTracker(ExactCounter(), 50_000)
     rows = np.arange(150_000)
-    tracker.observe(0, rows, np.where(rows < 40_000, 9, 1), np.ones(len(rows), dtype=np.bool_), 1.0)
+    tracker.observe(rows, segments(np.where(rows < 40_000, 9, 1)), ~rows)
     assert len(tracker.candidates()) == 150_000
     tracker.resize(10)
     assert tracker.candidates().tolist() == list(range(tracker.limit_rows // 2))

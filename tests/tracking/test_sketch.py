@@ -34,7 +34,7 @@ def columns(pairs: list[tuple[int, int]]) -> tuple[Any, Any]:
 @given(counters_arrays, updates)
 def test_add_and_estimate_equal_their_twins(counters: Any, pairs: list[tuple[int, int]]) -> None:
     rows, counts = columns(pairs)
-    seeds = SEEDS[: len(counters)]
+    seeds = tuple(SEEDS[: len(counters)])
     fast, plain = counters.copy(), counters.copy()
     sketch.sketch_add(fast, rows, counts, seeds)
     reference_sketch.sketch_add(plain, rows, counts, seeds)
@@ -43,6 +43,23 @@ def test_add_and_estimate_equal_their_twins(counters: Any, pairs: list[tuple[int
     sketch.sketch_estimate(fast, rows, seeds, read)
     reference_sketch.sketch_estimate(plain, rows, seeds, read_plain)
     np.testing.assert_array_equal(read, read_plain)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    counters_arrays,
+    st.lists(st.tuples(st.integers(0, 2**62), st.integers(0, 50), st.sampled_from([-(2**40), -1, 0, 7])), max_size=150),
+)
+def test_observe_equals_its_twin(counters: Any, lookups: list[tuple[int, int, int]]) -> None:
+    rows, counts, source = (np.array([lookup[k] for lookup in lookups], dtype=np.int64) for k in range(3))
+    segments, seeds = np.concatenate([[0], np.cumsum(counts)]), tuple(SEEDS[: len(counters)])
+    outcomes = []
+    for module in (sketch, reference_sketch):
+        changed, cold = counters.copy(), np.zeros(len(rows), dtype=np.int64)
+        found = module.sketch_observe(changed, rows, segments, source, 16, seeds, cold)
+        outcomes.append((changed.tolist(), cold[:found].tolist()))
+    assert outcomes[0] == outcomes[1]
+    assert outcomes[0][1] == rows[source < 0].tolist()
 
 
 @settings(max_examples=150, deadline=None)

@@ -1,4 +1,4 @@
-"""On what a result was measured: device, processor, versions, a fingerprint of the sources."""
+"""On what a result was measured: device, processor, versions, settings, a fingerprint of the sources."""
 
 from __future__ import annotations
 
@@ -12,14 +12,18 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-NOT_MEASURING = ("__main__.py", "conduct.py", "plan.py", "picture.py", "report.py", "explain.py")
-"""Files of these benchmarks that no figure depends on. Of the plan a result keeps its own cell."""
+NOT_MEASURING = ("__main__.py", "conduct.py", "plan.py", "picture.py", "report.py", "explain.py", "results.py")
+"""Files of the benchmarks that no figure depends on. Of the plan a result keeps its own cell."""
 
-LIBRARIES = ("torch", "triton", "numba", "numpy", "pydantic", "fbgemm_gpu")
+LIBRARIES = (
+    "torch", "triton", "numba", "numpy", "pydantic", "fbgemm_gpu", "fbgemm_gpu-cpu", "torchrec", "datasketches", "polars",
+    "pandas",
+)  # fmt: skip
 
 
-def describe(rehearsal: str) -> dict[str, Any]:
-    """Machine and versions. Opens the device, so it is asked in a cell's process only."""
+def describe(rehearsal: str, bench: str) -> dict[str, Any]:
+    """Machine and versions, for the benchmarks under `benchmarks/BENCH`. Opens the device, so it is asked in a cell's
+    process only."""
     import torch
 
     found: dict[str, Any] = {
@@ -28,7 +32,9 @@ def describe(rehearsal: str) -> dict[str, Any]:
         "cores": len(os.sched_getaffinity(0)),
         "host_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "versions": {"Python": platform.python_version(), **versions()},
-        "fingerprint": fingerprint(),
+        "omp": {key: value for key, value in os.environ.items() if key.startswith(("OMP_", "GOMP_", "KMP_"))},
+        "commit": commit(),
+        "fingerprint": fingerprint(bench),
         "here": here(),
     }
     if torch.cuda.is_available() and not rehearsal:
@@ -84,19 +90,32 @@ def nvidia_smi(what: str) -> list[str]:
 
 
 @cache
-def fingerprint() -> str:
+def commit() -> str:
+    """The commit that is checked out, with a plus where sources differ from it; unknown outside of a repository."""
+    try:
+        head, changes = (
+            subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, timeout=20, check=True).stdout
+            for words in (["rev-parse", "--short", "HEAD"], ["status", "--porcelain"])
+        )
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+    return head.strip() + ("+" if changes.strip() else "")
+
+
+@cache
+def fingerprint(bench: str) -> str:
     """A digest of every source a figure depends on: a cell measured on other sources is measured again."""
     digest = hashlib.sha256()
-    for path in measuring_files():
+    for path in measuring_files(bench):
         digest.update(str(path.relative_to(ROOT)).encode() + path.read_bytes())
     return digest.hexdigest()[:12]
 
 
-def measuring_files() -> list[Path]:
+def measuring_files(bench: str) -> list[Path]:
     """The package and what measures it; what plans cells, starts them and shows their figures may change meanwhile."""
-    folders = ("adaptive_rec", "policies", "configs", "benchmarks/gpu")
+    folders = ("adaptive_rec", "policies", "configs", "benchmarks/common", f"benchmarks/{bench}")
     found = [path for folder in folders for path in sorted((ROOT / folder).rglob("*"))]
     return [
         path for path in found
-        if path.suffix in (".py", ".toml") and not (path.parent.name == "gpu" and path.name in NOT_MEASURING)
+        if path.suffix in (".py", ".toml") and not (path.parent.parent.name == "benchmarks" and path.name in NOT_MEASURING)
     ]  # fmt: skip

@@ -90,16 +90,16 @@ class Preloaded:
     def __init__(self, source: Source, batches: list[Batch]) -> None:
         self.tables, self.features, self.dense_features = source.tables, source.features, source.dense_features
         self.train_samples, self.epochs, self.malformed_rows = ENDLESS_SAMPLES, 1, 0
-        self._batches = batches
+        self.batches = batches
 
     def train_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
-        return cycle(self._batches)
+        return cycle(self.batches)
 
     def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
         return iter(())
 
     def __len__(self) -> int:
-        return len(self._batches)
+        return len(self.batches)
 
 
 def preload(source: Source, config: Config, most_batches: int) -> Preloaded:
@@ -128,20 +128,6 @@ def cores() -> int:
 CHUNK_ROWS = 1 << 16
 
 
-def fill_rows(weights_RD: NDArray[Any], seed: int, table: int) -> None:
-    """Random rows as a host tier starts with, made on all cores: gigabytes in a second or two."""
-    bound = 1 / np.sqrt(max(1, len(weights_RD)))
-
-    def fill(start: int) -> None:
-        chunk = weights_RD[start : start + CHUNK_ROWS]
-        dice = np.random.Generator(np.random.SFC64([seed, table, start]))
-        chunk[:] = dice.random(chunk.shape, dtype=chunk.dtype.type)
-        chunk *= 2 * bound
-        chunk -= bound
-
-    on_all_cores(fill, range(0, len(weights_RD), CHUNK_ROWS))
-
-
 def touch(memory: NDArray[Any]) -> None:
     """Write zeros once over fresh memory, so that its pages need not be found while the clock runs."""
 
@@ -158,11 +144,3 @@ def on_all_cores(work: Callable[[int], None], parts: range) -> None:
         return
     with ThreadPoolExecutor(cores()) as pool:
         list(pool.map(work, parts))
-
-
-def quick_tables() -> None:
-    """Let host tiers start from rows made on all cores; other numbers than a real run's, of the same distribution."""
-    from adaptive_rec.embedding import host
-
-    assert hasattr(host, "_initialise"), "the host tier makes its rows elsewhere now: see benchmarks/gpu/shapes.py"
-    host._initialise = fill_rows

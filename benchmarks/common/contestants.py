@@ -19,6 +19,7 @@ from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy import load_policy
 from adaptive_rec.runtime import Runtime
 from adaptive_rec.telemetry import Event, StageTimes
+from benchmarks.common.shapes import touch
 
 
 @dataclass(frozen=True)
@@ -90,8 +91,43 @@ def budget_bytes(config: Config, source: Source, rows_ratio: float) -> int:
     return int(rows_ratio * all_rows_bytes(space, sizes))
 
 
-class Ours:
+class Driven:
     """A training run, driven through `Runtime.run` as the command line does."""
+
+    def __init__(self, config: Config, source: Source, streams: Any, budget_bytes: int | None) -> None:
+        """Without a budget the policy has what it wants. `streams` are the device to give to `assemble`."""
+        if budget_bytes is not None:
+            # One reclassification may fill the budget: how long filling takes is no figure of these benchmarks.
+            moved = max(config.knobs.max_moved_bytes, budget_bytes)
+            knobs = config.knobs.changed({"hot_budget_bytes": budget_bytes, "max_moved_bytes": moved})
+            config = config.model_copy(update={"knobs": knobs})
+        self.runtime = assemble(config, source=source, streams=streams)
+        _touch_state(self.runtime.store)
+        self.window_steps = config.knobs.reclassify_every if self.runtime.policy.tracks_popularity else 1
+        self._trial: Event | None = None
+        self._reports: Iterator[Any] = self.runtime.run()
+
+    @property
+    def steps(self) -> int:
+        return int(self.runtime.step_number)
+
+    def drive(self, steps: int) -> int:
+        """Up to the first report after so many steps. The device may be some steps behind then."""
+        began = self.steps
+        while self.steps < began + steps:
+            report = next(self._reports)
+            if isinstance(report, Event) and report.kind == "split":
+                self._trial = report
+        return self.steps - began
+
+    def close(self) -> None:
+        close = getattr(self._reports, "close", None)
+        if close is not None:
+            close()
+
+
+class Ours(Driven):
+    """A run on a device, real or rehearsed, with what there is to know of it."""
 
     def __init__(
         self,
@@ -102,40 +138,17 @@ class Ours:
         budget_bytes: int | None,
         times: StageTimes | None = None,
     ) -> None:
-        """`times` replaces the run's own clock of its stages. Without a budget the policy has what it wants."""
+        """`times` replaces the run's own clock of its stages."""
         self.name = name
-        if budget_bytes is not None:
-            # One reclassification may fill the budget: how long filling takes is no figure of these benchmarks.
-            moved = max(config.knobs.max_moved_bytes, budget_bytes)
-            knobs = config.knobs.changed({"hot_budget_bytes": budget_bytes, "max_moved_bytes": moved})
-            config = config.model_copy(update={"knobs": knobs})
         before, began = where.memory_bytes(), time.perf_counter()
-        self.runtime = assemble(config, source=source, streams=where.streams(config.run.seed))
+        super().__init__(config, source, where.streams(config.run.seed), budget_bytes)
         if times is not None:
             self.runtime.times = times
-        self._trial: Event | None = None
-        _touch_state(self.runtime.store)
-        self.window_steps = config.knobs.reclassify_every if self.runtime.policy.tracks_popularity else 1
-        self._reports: Iterator[Any] = self.runtime.run()
-        self._report_steps = config.knobs.report_every
         self._where = where
         self.drive(1)
         self._setup_seconds = time.perf_counter() - began
         self._memory_bytes = where.memory_bytes() - before
         self._budget_bytes = budget_bytes or 0
-
-    @property
-    def steps(self) -> int:
-        return int(self.runtime.step_number)
-
-    def drive(self, steps: int) -> int:
-        """Up to the first report after so many steps. The device may be some steps behind then: see `settle`."""
-        began = self.steps
-        while self.steps < began + steps:
-            report = next(self._reports)
-            if isinstance(report, Event) and report.kind == "split":
-                self._trial = report
-        return self.steps - began
 
     def settle(self) -> None:
         self.runtime.store.settle()
@@ -179,9 +192,7 @@ class Ours:
         }
 
     def close(self) -> None:
-        close = getattr(self._reports, "close", None)
-        if close is not None:
-            close()
+        super().close()
         self._where.sync()
 
 
@@ -200,8 +211,6 @@ def record_all_sizes(runtime: Runtime) -> None:
 
 def _touch_state(store: Any) -> None:
     """Optimizer state begins as pages that the system has promised only; a long run has them all."""
-    from benchmarks.gpu.shapes import touch
-
     for state in getattr(store.host, "state", []):
         if state.size:
             touch(state)

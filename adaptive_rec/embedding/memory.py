@@ -1,0 +1,23 @@
+"""Memory of tables: arrays that are read and written at random rows."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+CACHE_LINE_BYTES = 64
+
+
+def zeros(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+    """An array of zeros that begins on a cache line, so that a row of 64 bytes costs one line and not two.
+
+    Its memory is taken as it is written, and in huge pages: NumPy asks Linux for those (torch does not), and random rows are
+    read a third faster from them.
+    """
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    memory = np.zeros(size + CACHE_LINE_BYTES, dtype=np.uint8)
+    start = -memory.ctypes.data % CACHE_LINE_BYTES
+    return memory[start : start + size].view(dtype).reshape(shape)

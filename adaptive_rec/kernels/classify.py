@@ -1,0 +1,226 @@
+"""Kernels that make a batch ready: its distinct rows, where each is, which samples are popular.
+
+Arrays in, the caller's outputs filled; callers check shapes. Every kernel has a plain twin of the same name in `reference.py`.
+Shapes: see the legend in `adaptive_rec.batch`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit, prange
+
+from adaptive_rec.kernels.jit import JIT, JIT_PARALLEL
+from adaptive_rec.kernels.prefetch import prefetch_row
+
+_ROWS_AHEAD = 24
+
+_SCATTER = np.uint64(0x9E3779B97F4A7C15)
+"""2^64 over the golden ratio: its multiples' high bits are spread evenly."""
+
+
+@njit(**JIT)
+def is_one_hot(offsets, lookups):
+    """Whether every bag holds exactly one id: bag ``i`` is lookup ``i`` then, and offsets need not be read."""
+    if len(offsets) - 1 != lookups:
+        return False
+    same = True
+    for bag in range(len(offsets)):
+        same &= offsets[bag] == bag
+    return same
+
+
+@njit(**JIT)
+def share_tables(offsets, one_hot, feature_order, tables_T4, first_lookup_T1, part_T, parts):
+    """Number the lookups table by table, and give each table to one of so many parts of the work, the largest first.
+
+    `first_lookup_T1` becomes the number of each table's first lookup, `part_T` its part. For `tables_T4` see `find_rows`.
+    Returns how many places the hash table of the largest table needs, a power of two.
+    """
+    features = len(feature_order)
+    samples = (len(offsets) - 1) // features
+    feature = 0
+    largest = 0
+    first_lookup_T1[0] = 0
+    for t in range(len(tables_T4)):
+        lookups = 0
+        for f in feature_order[feature : feature + tables_T4[t, 3]]:
+            if one_hot:
+                lookups += samples
+            else:
+                for b in range(samples):
+                    lookups += offsets[b * features + f + 1] - offsets[b * features + f]
+        feature += tables_T4[t, 3]
+        first_lookup_T1[t + 1] = first_lookup_T1[t] + lookups
+        largest = max(largest, lookups)
+    load_P = np.zeros(parts, dtype=np.int64)
+    for t in np.argsort(first_lookup_T1[:-1] - first_lookup_T1[1:]):
+        part_T[t] = np.argmin(load_P)
+        load_P[part_T[t]] += first_lookup_T1[t + 1] - first_lookup_T1[t]
+    return 1 << _bits_for(largest)
+
+
+@njit(**JIT)
+def _bits_for(lookups):
+    """How many bits number the places of a hash table for so many keys."""
+    bits = 4
+    while (1 << bits) < 2 * lookups:
+        bits += 1
+    return bits
+
+
+@njit(**JIT)
+def find_rows(
+    part, part_T, ids_N, offsets, one_hot, feature_order, tables_T4, first_lookup_T1, places, row_N, count_N, inverse_N,
+    distinct_T,
+):  # fmt: skip
+    """Find the distinct rows of one part's tables, and count the lookups of each.
+
+    `tables_T4` has a line for each table that is read, pool by pool: its pool, first row, rows, and how many features read it;
+    `feature_order` are the features in the order of these tables. `places` is scratch for hash tables, one after the other: that
+    of one table should fit a core's first cache. The rows of table ``t`` are numbered from ``first_lookup_T1[t]`` on, in `row_N`
+    and `count_N` as in `inverse_N`; ``distinct_T[t]`` says how many they are, or is ``-1 - n`` where the id of lookup ``n`` lies
+    outside its table.
+    """
+    features = len(feature_order)
+    samples = (len(offsets) - 1) // features
+    feature = 0
+    for t in range(len(tables_T4)):
+        readers = feature_order[feature : feature + tables_T4[t, 3]]
+        feature += tables_T4[t, 3]
+        if part_T[t] != part:
+            continue
+        first_row, rows, begin = tables_T4[t, 1], tables_T4[t, 2], first_lookup_T1[t]
+        bits = _bits_for(first_lookup_T1[t + 1] - begin)
+        shift, mask = np.uint64(64 - bits), (1 << bits) - 1
+        direct = rows <= mask + 1  # a small table: every id has a place of its own
+        places[: rows if direct else mask + 1] = -1
+        end = begin
+        for f in readers:
+            for b in range(samples):
+                bag = b * features + f
+                start, stop = (bag, bag + 1) if one_hot else (offsets[bag], offsets[bag + 1])
+                for n in range(start, stop):
+                    if ids_N[n] < 0 or ids_N[n] >= rows:
+                        distinct_T[t] = -1 - n
+                        return
+                    row = first_row + ids_N[n]
+                    h = ids_N[n] if direct else np.int64((np.uint64(ids_N[n]) * _SCATTER) >> shift)
+                    u = places[h]
+                    while u >= 0 and row_N[u] != row:
+                        h = (h + 1) & mask
+                        u = places[h]
+                    if u < 0:
+                        u = np.int32(end)
+                        places[h] = u
+                        row_N[u] = row
+                        count_N[u] = 0
+                        end += 1
+                    inverse_N[n] = u
+                    count_N[u] += 1
+        distinct_T[t] = end - begin
+
+
+@njit(**JIT)
+def list_bags(
+    part, part_T, offsets, one_hot, feature_order, tables_T4, first_lookup_T1, first_distinct_T1, row_N, count_N, inverse_N,
+    distinct_U, segments_U1, segment_bag_N,
+):  # fmt: skip
+    """Bring one part's rows to their places among all distinct rows, and list the bags that touch each.
+
+    `row_N`, `count_N` and `inverse_N` are what `find_rows` left; table ``t`` has the rows from ``first_distinct_T1[t]`` on.
+    Row ``u`` is touched by bags ``segment_bag_N[segments_U1[u] : segments_U1[u + 1]]``, in order of features, then samples.
+    """
+    features = len(feature_order)
+    samples = (len(offsets) - 1) // features
+    feature = 0
+    for t in range(len(tables_T4)):
+        readers = feature_order[feature : feature + tables_T4[t, 3]]
+        feature += tables_T4[t, 3]
+        if part_T[t] != part:
+            continue
+        begin, shift = first_lookup_T1[t], first_distinct_T1[t] - first_lookup_T1[t]
+        filled = begin
+        for u in range(first_distinct_T1[t], first_distinct_T1[t + 1]):
+            distinct_U[u] = row_N[u - shift]
+            segments_U1[u] = filled
+            filled += count_N[u - shift]
+            count_N[u - shift] = segments_U1[u]  # where its next bag goes
+        segments_U1[first_distinct_T1[t + 1]] = filled
+        for f in readers:
+            for b in range(samples):
+                bag = b * features + f
+                start, stop = (bag, bag + 1) if one_hot else (offsets[bag], offsets[bag + 1])
+                for n in range(start, stop):
+                    u = inverse_N[n]
+                    inverse_N[n] = u + shift
+                    segment_bag_N[count_N[u]] = bag
+                    count_N[u] += 1
+
+
+@njit(**JIT_PARALLEL)
+def find_rows_in_parts(
+    part_T, ids_N, offsets, one_hot, feature_order, tables_T4, first_lookup_T1, places_PH, row_N, count_N, inverse_N, distinct_T
+):  # fmt: skip
+    """All parts at once, each with a line of `places_PH`."""
+    for part in prange(len(places_PH)):
+        find_rows(
+            part, part_T, ids_N, offsets, one_hot, feature_order, tables_T4, first_lookup_T1, places_PH[part], row_N, count_N,
+            inverse_N, distinct_T,
+        )  # fmt: skip
+
+
+@njit(**JIT_PARALLEL)
+def list_bags_in_parts(
+    parts, part_T, offsets, one_hot, feature_order, tables_T4, first_lookup_T1, first_distinct_T1, row_N, count_N, inverse_N,
+    distinct_U, segments_U1, segment_bag_N,
+):  # fmt: skip
+    for part in prange(parts):
+        list_bags(
+            part, part_T, offsets, one_hot, feature_order, tables_T4, first_lookup_T1, first_distinct_T1, row_N, count_N,
+            inverse_N, distinct_U, segments_U1, segment_bag_N,
+        )  # fmt: skip
+
+
+@njit(**JIT)
+def find_sources(distinct_U, pool_ends, pool_first_row, slot_of_row, source_U):
+    """Look up where each distinct row is: the slot of a hot row, or ``~row`` of a cold one (row within its pool)."""
+    pool = 0
+    for u in range(len(distinct_U)):
+        while u >= pool_ends[pool]:
+            pool += 1
+        if u + _ROWS_AHEAD < len(distinct_U):
+            prefetch_row(slot_of_row, distinct_U[u + _ROWS_AHEAD])
+        row = distinct_U[u]
+        slot = slot_of_row[row]
+        source_U[u] = slot if slot >= 0 else ~(row - pool_first_row[pool])
+
+
+@njit(**JIT)
+def spread_sources(source_U, inverse_N, offsets, one_hot, features, source_N, popular_B, lookups_F, hot_F):
+    """Look up where each lookup's row is, find the samples that touch hot rows only, and count the lookups of each feature and
+    those of hot rows among them."""
+    lookups_F[:] = 0
+    hot_F[:] = 0
+    for b in range(len(popular_B)):
+        popular = True
+        for f in range(features):
+            bag = b * features + f
+            start, end = (bag, bag + 1) if one_hot else (offsets[bag], offsets[bag + 1])
+            hot = 0
+            for n in range(start, end):
+                source_N[n] = source_U[inverse_N[n]]
+                hot += source_N[n] >= 0
+            lookups_F[f] += end - start
+            hot_F[f] += hot
+            popular &= hot == end - start
+        popular_B[b] = popular
+
+
+@njit(**JIT)
+def count_flagged(flag_U, inverse_N, offsets, features, count_B):
+    """Count the lookups of each sample whose distinct row is flagged."""
+    for b in range(len(count_B)):
+        count = 0
+        for n in range(offsets[b * features], offsets[(b + 1) * features]):
+            count += flag_U[inverse_N[n]]
+        count_B[b] = count

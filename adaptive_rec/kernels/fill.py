@@ -1,0 +1,52 @@
+"""Starting values of embedding rows, each a hash of where it stands, so that threads and chunks change nothing.
+
+The generator is SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014), whose n-th
+number can be had without those before it. The plain twin is in `reference_fill.py`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from adaptive_rec.kernels.jit import JIT
+from adaptive_rec.kernels.rows16 import NEAREST, write
+
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+DRAWN_BITS = 24
+"""Of each value, so that float32 holds what is drawn exactly."""
+
+
+@njit(inline="always")
+def _mixed(x):
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+@njit(inline="always")
+def _value(half, scale):
+    return np.float32(np.int32(half) >> np.int32(32 - DRAWN_BITS)) * scale
+
+
+@njit(**JIT)
+def fill_uniform(seed, table, bound, first_row, weights_RD):
+    """Set rows to values uniform in [-bound, bound), each a function of seed, table, row and component only.
+
+    The chunk begins at row `first_row` of its table. Components ``j`` and ``j + ceil(D / 2)`` are the halves of one 64-bit
+    draw. A value is computed in float32 whatever the rows are kept in: runs of any precision start from the same place.
+    """
+    rows, dim = weights_RD.shape
+    low = (dim + 1) // 2
+    high = dim - low
+    key = _mixed(_mixed(np.uint64(seed) + GOLDEN) + np.uint64(table) * GOLDEN)
+    scale = np.float32(bound / 2 ** (DRAWN_BITS - 1))
+    for r in range(rows):
+        row_key = key + np.uint64((first_row + r) * low) * GOLDEN
+        for j in range(high):
+            draw = _mixed(row_key + np.uint64(j + 1) * GOLDEN)
+            write(weights_RD, r, j, _value(draw & np.uint64(0xFFFFFFFF), scale), NEAREST)
+            write(weights_RD, r, low + j, _value(draw >> np.uint64(32), scale), NEAREST)
+        if high < low:
+            draw = _mixed(row_key + np.uint64(low) * GOLDEN)
+            write(weights_RD, r, high, _value(draw & np.uint64(0xFFFFFFFF), scale), NEAREST)

@@ -1,0 +1,118 @@
+"""Rows kept in 16 bits: read as float32, written back with stochastic rounding.
+
+NumPy has no bfloat16 and Numba's CPU target no float16, so a table is an array of bit patterns, and the integer type tells
+which: uint16 is bfloat16, int16 is IEEE half precision. `read` and `write` take float tables as well and are then plain
+indexing: a kernel written with them serves every kind of table. The plain twins are in `reference_rows16.py`.
+
+Stochastic rounding goes to one of the two neighbours, to each as often as the value is near to the other, so that many small
+updates are kept on average where rounding to the nearest would lose every one of them (Gupta et al., arXiv 1502.02551).
+A number that 16 bits hold exactly stays as it is, NaN stays NaN, and what is too large for half precision becomes
+infinite: a run that diverges is to be noticed.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit, types
+from numba.extending import overload
+
+PATTERNS = {"bf16": np.dtype(np.uint16), "fp16": np.dtype(np.int16)}
+NEAREST = np.uint32(1 << 31)
+"""In place of random bits: round to the nearest, halves away from 0."""
+
+
+def read(table, r, d):
+    """Component `d` of row `r`: float32, or float64 of a table of those."""
+    raise NotImplementedError("compiled code only; the plain twin is in reference_rows16.py")
+
+
+def write(table, r, d, value, random):
+    """Set component `d` of row `r`, rounded by 32 random bits (uint32) where the table has 16."""
+    raise NotImplementedError("compiled code only; the plain twin is in reference_rows16.py")
+
+
+@njit(inline="always")
+def row_dice(seed, step, row):
+    """Random bits of the update of one row (of the joint row space) in one step; `dice` draws from them."""
+    x = np.uint64(seed) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(step)
+    x = (x ^ (x >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93) + np.uint64(row)
+    x = (x ^ (x >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
+    x = (x ^ (x >> np.uint64(32))) * np.uint64(0xD6E8FEB86659FD93)
+    return np.uint32(x >> np.uint64(32))
+
+
+@njit(inline="always")
+def dice(row_bits, d):
+    """32 random bits (uint32) for component `d` of a row."""
+    # 32-bit arithmetic, as vectors multiply that natively; the constants are the hash "lowbias32" of Chris Wellons.
+    x = np.uint32(row_bits + np.uint32(d) * np.uint32(0x9E3779B9))
+    x = np.uint32((x ^ (x >> np.uint32(16))) * np.uint32(0x7FEB352D))
+    x = np.uint32((x ^ (x >> np.uint32(15))) * np.uint32(0x846CA68B))
+    return np.uint32(x ^ (x >> np.uint32(16)))
+
+
+@njit(inline="always")
+def bf16_to_float(bits):
+    return np.uint32(np.uint32(bits) << np.uint32(16)).view(np.float32)
+
+
+@njit(inline="always")
+def float_to_bf16(value, random):
+    bits = np.float32(value).view(np.uint32)
+    rounded = np.uint32(bits + (random >> np.uint32(16)))
+    nan = (bits & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
+    return np.uint16((np.uint32(0x7FC00000) if nan else rounded) >> np.uint32(16))
+
+
+@njit(inline="always")
+def half_to_float(bits):
+    magnitude = np.uint32(np.uint32(bits) & np.uint32(0x7FFF))
+    sign = np.uint32((np.uint32(bits) & np.uint32(0x8000)) << np.uint32(16))
+    exponent = np.uint32(224 << 23) if magnitude >= np.uint32(0x7C00) else np.uint32(112 << 23)  # 31 stands for 255
+    normal = np.uint32(np.uint32(magnitude << np.uint32(13)) + exponent)
+    small = np.float32(np.float32(np.int32(magnitude)) * np.float32(2.0**-24)).view(np.uint32)
+    return np.uint32((small if magnitude < np.uint32(0x400) else normal) | sign).view(np.float32)
+
+
+@njit(inline="always")
+def float_to_half(value, random):
+    bits = np.float32(value).view(np.uint32)
+    magnitude = np.uint32(bits & np.uint32(0x7FFFFFFF))
+    sign = np.uint32((bits & np.uint32(0x80000000)) >> np.uint32(16))
+    rounded = np.uint32(np.uint32(magnitude + (random >> np.uint32(19))) >> np.uint32(13))
+    normal = np.uint32(rounded - np.uint32(112 << 10)) if rounded < np.uint32(143 << 10) else np.uint32(0x7C00)
+    # Below 2^-14 the steps no longer shrink: they are of 2^-24, and the number of steps is the bit pattern.
+    tiny = magnitude < np.uint32(113 << 23)
+    steps = np.int32((magnitude.view(np.float32) if tiny else np.float32(0)) * np.float32(2.0 ** (24 + 20)))
+    small = np.uint32(np.int32(steps + np.int32(random >> np.uint32(12))) >> np.int32(20))
+    nan = magnitude > np.uint32(0x7F800000)
+    return np.int16((np.uint32(0x7E00) if nan else (small if tiny else normal)) | sign)
+
+
+@overload(read)
+def _read(table, r, d):
+    if table.dtype == types.uint16:
+        return lambda table, r, d: bf16_to_float(table[r, d])
+    if table.dtype == types.int16:
+        return lambda table, r, d: half_to_float(table[r, d])
+    return lambda table, r, d: table[r, d]
+
+
+@overload(write)
+def _write(table, r, d, value, random):
+    if table.dtype == types.uint16:
+
+        def store(table, r, d, value, random):
+            table[r, d] = float_to_bf16(value, random)
+
+    elif table.dtype == types.int16:
+
+        def store(table, r, d, value, random):
+            table[r, d] = float_to_half(value, random)
+
+    else:
+
+        def store(table, r, d, value, random):
+            table[r, d] = value
+
+    return store

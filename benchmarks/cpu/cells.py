@@ -1,0 +1,155 @@
+"""How a cell of each kind is run, in a process of its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from adaptive_rec.config import Config
+from adaptive_rec.placement import RowSpace
+from benchmarks.common.contestants import budget_bytes
+from benchmarks.common.machine import ROOT
+from benchmarks.common.shapes import SHAPES, Preloaded, configure, open_shape, preload
+from benchmarks.cpu import small_cells
+from benchmarks.cpu.contestants import Floor, OurRun, RivalRun, first_rows
+from benchmarks.cpu.parts import OurRows, RivalRows
+from benchmarks.cpu.plan import Cell
+from benchmarks.cpu.rivals import RIVALS, why_absent
+from benchmarks.cpu.turns import first_turns, rows_of, take_turns, touched_rows
+
+Note = Callable[[str], None]
+
+SAMPLE = "criteo_kaggle_sample_137k.tsv.zst"
+HOT_RATIO = 0.05
+"""Share of all rows that fits the hot tier."""
+
+BOUNDS = {"float32": (1e-5, 1e-5), "bf16": (1e-4, 1e-2)}
+"""Of the mean loss, relative, and of the rows, as a share of the largest movement of any. Adagrad's first step is the gradient
+divided by its own size, so a rounding error of a small gradient stays as large as its share of that gradient. Under autocast
+pooled vectors that were summed in another order may be rounded to the other of two neighbours, 2^-8 apart."""
+
+OURS: dict[str, tuple[str, ...]] = {
+    "hybrid": (),
+    "hotline": ("knobs.policy=hotline",),
+    "hotline split": ("knobs.policy=hotline", "run.split=always"),
+    "no skipping": ("knobs.policy=random_skip", "knobs.action=drop", "knobs.target_skip_ratio=0"),
+    "dropping": ("knobs.policy=random_skip", "knobs.action=drop", "knobs.target_skip_ratio=0.95"),
+    "without prefetching": ("knobs.prefetch_depth=0",),
+}
+"""Runs of ours by their names, with what they are set to beside the cell's settings."""
+
+EXACT = ("hybrid", "hotline", "hotline split", "without prefetching")
+
+
+class Absent(Exception):
+    """What a cell needs is not there; it says what."""
+
+
+def sample_path() -> Path:
+    """The Criteo sample: in the folder that ADAPTIVE_REC_TEST_DATA names, or beside the repository."""
+    folder = Path(os.environ.get("ADAPTIVE_REC_TEST_DATA") or ROOT.parent / "shared" / "data")
+    if not (folder / SAMPLE).is_file():
+        raise Absent(f"{SAMPLE} is not in {folder} (ADAPTIVE_REC_TEST_DATA names the folder)")
+    return folder / SAMPLE
+
+
+def run_cell(cell: Cell, rounds: int, rehearse: bool, note: Note) -> dict[str, Any]:
+    if cell.kind == "sketch":
+        return small_cells.sketch(rounds, rehearse)
+    if cell.kind == "reading":
+        return small_cells.reading(sample_path(), rounds, rehearse)
+    size = 64 if rehearse else 2048
+    data = str(sample_path()) if cell.real else None
+
+    def config_of(*more: str) -> Config:
+        every = ("run.device=cpu", "knobs.policy=hybrid", f"knobs.report_every={cell.steps}", *cell.settings, *more)
+        return configure(SHAPES[cell.shape], size, every, data)
+
+    config = config_of()
+    source = preload(open_shape(SHAPES[cell.shape], config), config, cell.batches)
+    if cell.kind == "freeze":
+        return small_cells.freeze(config, source, rounds, cell.steps)
+    of = embedding_part if cell.kind == "embedding" else whole_step
+    return {"batches": len(source), **of(cell, config_of, source, rounds, note)}
+
+
+def whole_step(
+    cell: Cell, config_of: Callable[..., Config], source: Preloaded, rounds: int, note: Note
+) -> dict[str, Any]:
+    """Steps of runs of ours, of rivals and of the dense part alone."""
+    config, made, comparable = config_of(), {}, []
+    absent: dict[str, str] = {}
+    for name in cell.contestants:
+        if name in OURS:
+            mine = config_of(*OURS[name])
+            budget = budget_bytes(mine, source, HOT_RATIO) if mine.knobs.policy != "hybrid" else None
+            made[name] = OurRun(mine, source, budget)
+        elif name in RIVALS:
+            if absent_for := why_absent(name):
+                absent[name] = absent_for
+                continue
+            tables = RIVALS[name][1](
+                config, RowSpace.of(source.tables, source.features), partial(first_rows, made["hybrid"].runtime.store)
+            )
+            made[name] = RivalRun(tables, config, source)
+        else:
+            made[name] = Floor(config, source)
+        if name in EXACT or getattr(made[name], "row_wise", False):
+            comparable.append(name)
+        note(f"{name} is set up")
+    precision = config.run.precision
+    checks = agree(made, comparable, source, cell.steps, BOUNDS[precision], note)
+    note(f"{len(checks)} results compared")
+    for name, contestant in made.items():
+        if (
+            isinstance(contestant, OurRun) and contestant.window_steps > 1
+        ):  # until rows are hot, and back to the same batch
+            contestant.warm(len(source), cell.steps)
+            note(f"{name}: {contestant.facts()}")
+    if "floor split" in made and "hotline split" in made:
+        made["floor split"].popular_ratio = made["hotline split"].popular_ratio
+    return finish(made, absent, checks, rounds, cell.steps)
+
+
+def embedding_part(
+    cell: Cell, config_of: Callable[..., Config], source: Preloaded, rounds: int, note: Note
+) -> dict[str, Any]:
+    """Rows read and updated, on given gradients, without a dense part."""
+    config, space = config_of(), RowSpace.of(source.tables, source.features)
+    dice = torch.Generator().manual_seed(1)
+    gradient = torch.randn((config.run.batch_size, len(space.features), space.pools[0].dim), generator=dice) / 2048
+    ours = OurRows(config, source, gradient)
+    made: dict[str, Any] = {"ours": ours}
+    absent = {name: why_absent(name) for name in cell.contestants if name in RIVALS and why_absent(name)}
+    for name in cell.contestants:
+        if name in RIVALS and name not in absent:
+            made[name] = RivalRows(
+                RIVALS[name][1](config, space, partial(first_rows, ours.runtime.store)), source, gradient
+            )
+        note(f"{name} is set up" if name in made else f"{name} is absent")
+    checks = agree(made, list(made), source, cell.steps, BOUNDS["float32"], note)
+    return finish(made, absent, checks, rounds, cell.steps)
+
+
+def agree(
+    made: dict[str, Any], comparable: list[str], source: Preloaded, steps: int, bounds: tuple[float, float], note: Note
+) -> list[dict[str, Any]]:
+    touched = touched_rows(source.batches[:steps], RowSpace.of(source.tables, source.features))
+    first = rows_of(made[comparable[0]], touched) if comparable else []
+    return first_turns(made, comparable, touched, first, steps, bounds, note)
+
+
+def finish(
+    made: dict[str, Any], absent: dict[str, str], checks: list[dict[str, Any]], rounds: int, steps: int
+) -> dict[str, Any]:
+    for contestant in made.values():
+        contestant.turn(steps)
+    runs = take_turns(made, rounds, steps)
+    for contestant in made.values():
+        contestant.close()
+    return {"runs": runs, "absent": absent, "checks": checks, "rounds": rounds, "steps": steps}

@@ -1,0 +1,108 @@
+"""Who takes turns at parts of a step: the embedding part of ours and of rivals, and any call that is timed as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from adaptive_rec.assemble import assemble
+from adaptive_rec.classify import ClassifiedBatch
+from adaptive_rec.config import Config
+from adaptive_rec.embedding.store import RowUpdate
+from benchmarks.common.shapes import Preloaded
+from benchmarks.cpu.contestants import Turn, rows_of_store
+from benchmarks.cpu.rivals import Tables
+
+
+class OurRows:
+    """Distinct rows found, classified, gathered and updated, on given gradients of the pooled vectors; all in the clock."""
+
+    row_wise = True
+
+    def __init__(self, config: Config, source: Preloaded, gradient: Tensor) -> None:
+        self.steps, self._batches, self._gradient = 0, source.batches, gradient
+        self.runtime = assemble(config, source=source)
+        self._lr = config.optimizer.embedding_lr
+        self._micro = self.runtime.dense.inputs(config.run.batch_size)  # memory that a run keeps too
+
+    def turn(self, steps: int) -> Turn:
+        store, turn = self.runtime.store, Turn()
+        for _ in range(steps):
+            batch = self._batches[self.steps % len(self._batches)]
+            samples_S, scale_S = np.arange(batch.size), np.full(batch.size, 1 / batch.size)
+            with turn.stage("distinct rows"):
+                work = ClassifiedBatch(batch, store.space, store.threads)
+                store.take(work)
+            with turn.stage("rows read"):
+                store.gather(work, samples_S, scale_S, self._micro)
+            with turn.stage("rows updated"):
+                update = RowUpdate([self._gradient], samples_S, None, self._lr, self.steps + 1, measure=False)
+                store.apply(work, update)
+            self.steps += 1
+        return turn
+
+    def mean_loss(self) -> float:
+        return 0.0
+
+    def rows(self, table: int, ids: NDArray[np.int64]) -> NDArray[Any]:
+        return rows_of_store(self.runtime.store, table, ids)
+
+    def facts(self) -> dict[str, Any]:
+        return {"about": "ClassifiedBatch, gather, apply"}
+
+    def close(self) -> None:
+        self.runtime.store.close()
+
+
+class RivalRows:
+    """A rival's read and its backward pass with the update in it, on the same gradients."""
+
+    def __init__(self, tables: Tables, source: Preloaded, gradient: Tensor) -> None:
+        self.steps, self._tables, self._gradient, self.row_wise = 0, tables, gradient, tables.row_wise
+        self._prepared = [tables.prepare(batch) for batch in source.batches]
+
+    def turn(self, steps: int) -> Turn:
+        turn = Turn()
+        for _ in range(steps):
+            prepared = self._prepared[self.steps % len(self._prepared)]
+            with turn.stage("rows read"):
+                pooled = self._tables.read(prepared)
+            with turn.stage("rows updated"):
+                self._tables.update(pooled, self._gradient.view(pooled.shape))
+            self.steps += 1
+        return turn
+
+    def mean_loss(self) -> float:
+        return 0.0
+
+    def rows(self, table: int, ids: NDArray[np.int64]) -> NDArray[Any]:
+        return self._tables.rows(table, ids)
+
+    def facts(self) -> dict[str, Any]:
+        return {"about": self._tables.about}
+
+    def close(self) -> None: ...
+
+
+class Work:
+    """Some call that is timed as it is: `turn` makes it so many times."""
+
+    def __init__(self, call: Callable[[int], object], **facts: Any) -> None:
+        self.steps, self._call, self._facts = 0, call, facts
+
+    def turn(self, steps: int) -> Turn:
+        turn = Turn()
+        for _ in range(steps):
+            with turn.stage("work"):
+                self._call(self.steps)
+            self.steps += 1
+        return turn
+
+    def facts(self) -> dict[str, Any]:
+        return self._facts
+
+    def close(self) -> None: ...

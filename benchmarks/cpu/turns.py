@@ -1,0 +1,109 @@
+"""Contestants take turns on the same batches, in an order drawn anew for each round; and whether their results agree."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adaptive_rec.batch import Batch
+from adaptive_rec.placement import RowSpace
+from benchmarks.cpu.contestants import Contestant, Turn
+
+SEED = 20261121
+"""Of the order of turns."""
+
+
+def take_turns(contestants: dict[str, Contestant], rounds: int, steps: int) -> dict[str, Any]:
+    """Seconds of a step in each round, their median and mean, and by stage, for each contestant."""
+    turns: dict[str, list[Turn]] = {name: [] for name in contestants}
+    dice, names = np.random.default_rng(SEED), list(contestants)
+    gc.collect()
+    for _ in range(rounds):
+        for number in dice.permutation(len(names)):
+            name = names[number]
+            turns[name].append(contestants[name].turn(steps))
+    return {name: {**summary(turns[name], steps), "facts": contestants[name].facts()} for name in names}
+
+
+def summary(turns: list[Turn], steps: int) -> dict[str, Any]:
+    seconds = [turn.seconds / steps for turn in turns]
+    stages = {name for turn in turns for name in turn.stages}
+    gains = {name for turn in turns for name in turn.gained}
+    return {
+        "seconds": seconds,
+        "median": statistics.median(seconds),
+        "mean": statistics.fmean(seconds),
+        "stages": {name: statistics.median(turn.stages[name] / steps for turn in turns) for name in sorted(stages)},
+        "gained": {name: [turn.gained[name] for turn in turns] for name in sorted(gains)},
+    }
+
+
+# Agreement -----------------------------------------------------------------------------------------------------------
+
+
+def touched_rows(batches: list[Batch], space: RowSpace) -> list[NDArray[np.int64]]:
+    """Ids of each table that some batches look up."""
+    features = len(space.features)
+    found: list[list[NDArray[np.int64]]] = [[] for _ in space.tables]
+    for batch in batches:
+        feature_N = np.repeat(np.arange(len(batch.offsets) - 1) % features, np.diff(batch.offsets))
+        for feature, spec in enumerate(space.features):
+            found[spec.table].append(np.unique(batch.ids_N[feature_N == feature]).astype(np.int64))
+    return [np.unique(np.concatenate(parts)) if parts else np.empty(0, dtype=np.int64) for parts in found]
+
+
+Rows = list[NDArray[Any]]
+
+
+def rows_of(contestant: Any, touched: list[NDArray[np.int64]]) -> Rows:
+    return [contestant.rows(table, ids) for table, ids in enumerate(touched)]
+
+
+def check(
+    name: str, mine: tuple[float, Rows], theirs: tuple[float, Rows], first: Rows, bounds: tuple[float, float]
+) -> list[dict[str, Any]]:
+    """Mean losses and rows after the same steps from the same rows `first`.
+
+    The difference of rows is the largest one as a share of the largest movement since `first`.
+    """
+    moved = max(float(np.abs(a - b).max(initial=0)) for a, b in zip(mine[1], first, strict=True))
+    apart = max(float(np.abs(a - b).max(initial=0)) for a, b in zip(mine[1], theirs[1], strict=True))
+    losses = abs(mine[0] - theirs[0]) / max(abs(theirs[0]), 1e-30) if mine[0] or theirs[0] else 0.0
+    found = {"loss": (losses, bounds[0]), "rows": (apart / moved if moved else float("inf"), bounds[1])}
+    return [
+        {"check": f"{name}: {what}", "difference": difference, "bound": limit, "passed": bool(difference <= limit)}
+        for what, (difference, limit) in found.items()
+    ]
+
+
+def first_turns(
+    contestants: dict[str, Any],
+    comparable: list[str],
+    touched: list[NDArray[np.int64]],
+    first: Rows,
+    steps: int,
+    bounds: tuple[float, float],
+    note: Callable[[str], None],
+) -> list[dict[str, Any]]:
+    """Everybody's first turn, from the same rows on the same batches; then those who make the same updates are compared with the
+    first of them."""
+    found: list[dict[str, Any]] = []
+    reference: tuple[float, Rows] | None = None
+    for name, contestant in contestants.items():
+        contestant.turn(steps)
+        if name not in comparable:
+            continue
+        outcome = contestant.mean_loss(), rows_of(contestant, touched)
+        if reference is None:
+            reference = outcome
+            continue
+        found += check(name, outcome, reference, first, bounds)
+    for one in found:
+        if not one["passed"]:
+            note(f"DISAGREES {one['check']}: {one['difference']:.3g} over {one['bound']:.3g}")
+    return found

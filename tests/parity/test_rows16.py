@@ -1,0 +1,150 @@
+"""Rows of 16 bits: where a row is changes nothing, to the bit, though every update throws dice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from adaptive_rec import checkpoint
+from adaptive_rec.assemble import assemble
+from adaptive_rec.config import load_config
+from adaptive_rec.embedding.late_streams import LateStreams
+from adaptive_rec.embedding.row_types import as_tensor
+from adaptive_rec.errors import CheckpointError, ConfigError
+from adaptive_rec.policies.hotline import Hotline
+from adaptive_rec.policy import AccessView, Policy, Wish
+from adaptive_rec.runtime import Runtime
+from adaptive_rec.telemetry import Snapshot
+
+SETTINGS = [
+    "knobs.policy=hybrid", "run.split=never", "run.device=cpu", "run.threads=1", "run.batch_size=32", "run.steps=50",
+    "data.table_rows=[400, 30, 7]", "data.dense_features=2", "data.synthetic.samples=3200", "data.synthetic.test_samples=64",
+    "data.synthetic.lookups_per_feature=2", "model.embedding_dim=4", "model.table_dims=[4, 3, 4]", "model.bottom_mlp=[8]",
+    "model.top_mlp=[8]", "knobs.reclassify_every=3", "knobs.hysteresis=0.0", "knobs.hot_budget_bytes=1500",
+    "knobs.report_every=1",
+]  # fmt: skip
+precisions = pytest.mark.parametrize("row_precision", ["bf16", "fp16"])
+rules = pytest.mark.parametrize("rule", ["sgd", "rowwise_adagrad", "adagrad", "lazy_adam"])
+
+
+class ChurningHotline(Hotline):
+    """In every window other rows are wanted on the device."""
+
+    def place(self, view: AccessView) -> Wish:
+        rows = np.concatenate([view.candidate_rows, view.hot_rows])
+        return Wish(rows, np.random.default_rng(view.step).random(len(rows)))
+
+
+def build(*changes: str, policy: Policy | None = None) -> Runtime:
+    return assemble(load_config(None, {}, [*SETTINGS, *changes]), policy=policy)
+
+
+def outcome(runtime: Runtime) -> list[Any]:
+    """Losses, then what every table holds."""
+    losses = np.array([event.loss for event in runtime.run() if isinstance(event, Snapshot)])
+    return [losses, *tables_of(runtime)]
+
+
+def tables_of(runtime: Runtime) -> list[Any]:
+    return [part for table in range(3) for part in runtime.store.export_table(table)]
+
+
+def assert_same(mine: list[Any], other: list[Any]) -> None:
+    for a, b in zip(mine, other, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@precisions
+@rules
+def test_the_tier_a_row_lives_in_changes_no_bit(rule: str, row_precision: str) -> None:
+    settings = f"optimizer.embedding={rule}", f"run.row_precision={row_precision}"
+    plain = outcome(build(*settings))
+    runtime = build(*settings, policy=ChurningHotline())
+    assert_same(outcome(runtime), plain)
+    assert runtime.store.traffic.migrated_rows > 100
+    everything = build(*settings, "knobs.policy=device_only")
+    assert_same(outcome(everything), plain)
+    assert everything.totals()["lookups_hot"] == everything.totals()["lookups"]
+
+
+@precisions
+def test_rounded_rows_stay_near_exact_ones(row_precision: str) -> None:
+    exact = build()
+    losses, *rows = outcome(exact)
+    rounded = outcome(build(f"run.row_precision={row_precision}"))
+    np.testing.assert_allclose(rounded[0], losses, rtol=0.02)
+    assert (rounded[0] != losses).any()
+    numbers = as_tensor(rounded[1]).float().numpy()
+    np.testing.assert_allclose(numbers, rows[0], atol=0.05)
+    assert np.corrcoef(numbers.ravel(), rows[0].ravel())[0, 1] > 0.99
+
+
+@precisions
+@rules
+def test_a_resumed_run_ends_where_a_straight_one_does(tmp_path: Path, rule: str, row_precision: str) -> None:
+    settings = f"optimizer.embedding={rule}", f"run.row_precision={row_precision}"
+    straight = build(*settings)
+    outcome(straight)
+    first = build(*settings, "run.steps=20", "knobs.policy=hotline")
+    outcome(first)
+    assert first.store.device.hot_rows > 0
+    folder = checkpoint.save(first, tmp_path)
+    second = build(*settings)
+    checkpoint.load(second, folder)
+    assert_same(tables_of(second), tables_of(first))
+    outcome(second)
+    assert_same(tables_of(second), tables_of(straight))
+
+
+@precisions
+def test_a_checkpoint_holds_them_under_their_own_name(tmp_path: Path, row_precision: str) -> None:
+    from safetensors.torch import load_file
+
+    runtime = build(f"run.row_precision={row_precision}", "run.steps=3")
+    outcome(runtime)
+    folder = checkpoint.save(runtime, tmp_path)
+    found = load_file(folder / "table-0000.safetensors")
+    assert found["weight"].dtype == {"bf16": torch.bfloat16, "fp16": torch.float16}[row_precision]
+    assert found["optimizer_state"].dtype == torch.float32
+    assert torch.equal(found["weight"], as_tensor(tables_of(runtime)[0]))
+    with pytest.raises(CheckpointError, match=f"row_precision of checkpoint .* must be float32, got {row_precision}"):
+        checkpoint.load(build(), folder)
+
+
+@precisions
+def test_slipstream_measures_their_movement_in_32_bits(row_precision: str) -> None:
+    runtime = build(f"run.row_precision={row_precision}", "knobs.policy=slipstream")
+    outcome(runtime)
+    for monitor, weights in zip(runtime.store.device.monitors, runtime.store.device.weights, strict=True):
+        assert monitor.movement_HD.dtype == torch.float32
+        assert weights.itemsize == 2
+    assert runtime.store.device.hot_rows > 0
+
+
+def test_the_movement_of_a_row_is_added_up_in_32_bits() -> None:
+    from adaptive_rec.tracking.delta import UpdateDeltaMonitor
+
+    monitor = UpdateDeltaMonitor(1, 1, torch.float32)
+    slots, small = torch.tensor([0]), 2.0**-9
+    before = torch.tensor([[1.0]], dtype=torch.bfloat16)
+    after = torch.tensor([[-small]], dtype=torch.bfloat16)
+    monitor.observe(slots, before, after)
+    assert monitor.movement("max_abs", after).tolist() == [1 + small]
+    assert monitor.movement("relative_l2", before).dtype == torch.float32
+
+
+def test_a_device_refuses_them_by_name() -> None:
+    config = load_config(None, {}, [*SETTINGS, "run.row_precision=bf16"])
+    with pytest.raises(
+        ConfigError, match=r"run\.row_precision must be float32 on a device.*got bf16; set run\.device=cpu"
+    ):
+        assemble(config, streams=LateStreams(seed=1))
+
+
+def test_64_bit_runs_keep_64_bit_rows() -> None:
+    with pytest.raises(ConfigError, match="row_precision must be float32 where precision is float64.*got fp16"):
+        load_config(None, {}, ["run.precision=float64", "run.row_precision=fp16"])

@@ -1,0 +1,121 @@
+"""Counting beside the steps: in order, the sampled ones only, waited for by whoever reads, errors not lost."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
+from adaptive_rec.classify import ClassifiedBatch
+from adaptive_rec.embedding.direct import DirectStore
+from adaptive_rec.embedding.optimizer import RowRule
+from adaptive_rec.kernels import cpu
+from adaptive_rec.knobs import Knobs
+from adaptive_rec.observe import BEHIND_LIMIT, Observer
+from adaptive_rec.placement import RowSpace
+from adaptive_rec.telemetry import StageTimes
+
+SPACE = RowSpace.of((TableSpec("A", 10, 2),), (FeatureSpec("a", 0),))
+KNOBS = Knobs(sample_ratio=0.5)
+
+
+@pytest.fixture
+def observer() -> Iterator[Observer]:
+    store = DirectStore(SPACE, RowRule(cpu.SGD, 0, 0, 0), 1, torch.float64, torch.device("cpu"), 8 * 2 * 5, False)
+    observer = Observer(store, 1, StageTimes())
+    yield observer
+    observer.close()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("tracker")]
+
+
+def batch_of(*ids: int) -> ClassifiedBatch:
+    rows = np.array(ids)[:, None]
+    batch = Batch.one_hot(np.zeros((len(ids), 1), np.float32), rows, np.zeros(len(ids), np.float32))
+    work = ClassifiedBatch(batch, SPACE)
+    work.source_U[:] = ~work.distinct_U
+    return work
+
+
+class Gate:
+    """Holds the tracker up until it is opened; notes what went through, and at which priority."""
+
+    def __init__(self, observer: Observer, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.opened = threading.Event()
+        self.seen: list[int] = []
+        self.niceness = 0
+        tracker = observer.tracker
+        count = tracker.observe
+
+        def held(rows_U: Any, *arrays: Any) -> None:
+            assert self.opened.wait(20)
+            self.niceness = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())
+            self.seen.append(int(rows_U[0]))
+            count(rows_U, *arrays)
+
+        monkeypatch.setattr(tracker, "observe", held)
+
+
+def test_only_sampled_steps_count(observer: Observer) -> None:
+    for step in range(8):
+        observer.count_lookups(step, batch_of(5, 5, step), KNOBS)
+    assert observer.tracker.estimate(np.array([5, 6, 1])).tolist() == [9, 0, 1]
+    assert observer.tracker.candidates().tolist() == [1, 3, 5, 7]
+
+
+def test_a_step_does_not_wait_for_the_counting_but_whoever_reads_does(
+    observer: Observer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(observer, monkeypatch)
+    for step in range(1, 2 * BEHIND_LIMIT, 2):
+        observer.count_lookups(step, batch_of(step), KNOBS)
+    assert not gate.seen, "all these steps went by uncounted"
+    threading.Timer(0.1, gate.opened.set).start()
+    assert observer.tracker.candidates().tolist() == gate.seen == [1, 3, 5, 7]
+    assert gate.niceness == 19
+
+
+def test_no_more_than_a_few_batches_wait(observer: Observer, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = Gate(observer, monkeypatch)
+    for step in range(1, 2 * BEHIND_LIMIT, 2):
+        observer.count_lookups(step, batch_of(step % 10), KNOBS)
+    threading.Timer(0.1, gate.opened.set).start()
+    observer.count_lookups(2 * BEHIND_LIMIT + 1, batch_of(9), KNOBS)
+    assert gate.seen, "the step waited until one was counted"
+
+
+READERS: dict[str, Callable[[Observer], object]] = {
+    "step": lambda observer: observer.count_lookups(3, batch_of(1), KNOBS),
+    "tracker": lambda observer: observer.tracker.candidates(),
+    "settle": Observer.settle,
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_an_error_comes_up_at_the_next_step_or_reader(
+    observer: Observer, monkeypatch: pytest.MonkeyPatch, reader: str
+) -> None:
+    began = threading.Event()
+
+    def fail(*_: Any) -> None:
+        assert began.wait(20)
+        raise MemoryError("no room for candidates")
+
+    monkeypatch.setattr(observer.tracker, "observe", fail)
+    observer.count_lookups(1, batch_of(1), KNOBS)
+    first = observer._behind[0]
+    began.set()
+    first.exception()
+    with pytest.raises(MemoryError, match="no room"):
+        READERS[reader](observer)
+
+
+def test_its_time_is_told_apart(observer: Observer) -> None:
+    observer.count_lookups(1, batch_of(1), KNOBS)
+    observer.settle()
+    assert list(observer._times.seconds) == ["observe (beside)"]

@@ -1,0 +1,53 @@
+"""Stage times: sums over all threads, told apart by whose work it was."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from adaptive_rec.telemetry import StageTimes
+
+
+def on_threads(count: int, work: object) -> None:
+    threads = [threading.Thread(target=work) for _ in range(count)]  # type: ignore[arg-type]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def test_each_stage_has_the_time_of_all_threads() -> None:
+    times = StageTimes()
+
+    def work() -> None:
+        for _ in range(3):
+            with times("load"):
+                time.sleep(0.005)
+
+    work()
+    on_threads(4, work)
+    seconds = times.seconds
+    assert list(seconds) == ["load", "load (ahead)"]
+    assert seconds["load"] >= 0.015
+    assert seconds["load (ahead)"] >= 4 * 0.015
+
+
+def test_a_thread_that_gives_way_counts_the_processors_time() -> None:
+    times = StageTimes()
+
+    def work() -> None:
+        with times.beside("observe"):
+            time.sleep(0.2)
+
+    on_threads(1, work)
+    assert list(times.seconds) == ["observe (beside)"]
+    assert 0 < times.seconds["observe (beside)"] < 0.1
+
+
+def test_a_stage_that_fails_is_timed_too() -> None:
+    times = StageTimes()
+    with pytest.raises(ValueError, match="no"), times("plan"):
+        raise ValueError("no")
+    assert times.seconds["plan"] > 0
