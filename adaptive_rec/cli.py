@@ -18,6 +18,7 @@ from adaptive_rec.errors import (
     first_line,
     is_out_of_memory,
 )
+from adaptive_rec.openmp import wait_briefly
 
 EPILOG = f"""\
 {train.EXAMPLES}
@@ -34,8 +35,7 @@ for tables on the host, lower data.max_table_rows or model.embedding_dim; on a d
 
 def main(argv: list[str] | None = None) -> int:
     """Carry out one command line and return its exit code."""
-    # Idle OpenMP threads sleep. Where others use the cores too, threads that spin made training 6 to 10 times slower.
-    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+    wait_briefly(os.environ)
     sys.path.append(os.getcwd())  # last: a policy may be a module of the user's folder, but shadows nothing
     try:
         args = parse(sys.argv[1:] if argv is None else argv)

@@ -151,7 +151,7 @@ def compare(arguments: argparse.Namespace) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as named:
         folder = Path(named)
         words = ["--preset", arguments.preset, *(word for key in arguments.set for word in ("--set", key))]
-        quiet = {"XDG_RUNTIME_DIR": named, "OMP_WAIT_POLICY": "PASSIVE"}
+        quiet = {"XDG_RUNTIME_DIR": named}
         alone = start("train", "--out", str(folder / "alone"), *words, environment=quiet)
         warm_up(folder / "alone")
         tell([alone], signal.SIGSTOP)

@@ -182,7 +182,7 @@ def test_an_absent_rival_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     why = rivals.why_absent("FBGEMM")
     assert "no_such_module is not installed" in why
     assert not rivals.why_absent("torch SGD")
-    cell = {"cell": {"about": "", "waiting": ""}, "took": 1.0}
+    cell = {"cell": {"about": "", "briefly": True}, "took": 1.0}
     result = {"runs": {"floor": run(1.0)}, "absent": {"FBGEMM": why}, "checks": [], "rounds": 2, "steps": 4}
     told = "\n".join(report._cell_rows("kaggle-fp32", {**cell, "result": result}))
     assert "Absent: FBGEMM: no_such_module" in told

@@ -207,7 +207,7 @@ def _update_range(
     grad_D = np.empty(grad_LD.shape[1], dtype=grad_LD.dtype)
     touched, hot, updated = 0, 0, 0
     for i in range(first, end):
-        if i + _ROWS_AHEAD < end:
+        if i + _ROWS_AHEAD < end and not frozen_U[i + _ROWS_AHEAD]:
             source = source_U[i + _ROWS_AHEAD]
             if source >= 0:
                 prefetch_row(hot_HD, source)

@@ -22,6 +22,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from adaptive_rec.openmp import SPINS, wait_briefly
 from benchmarks.common import machine
 from benchmarks.common.results import say, write
 from benchmarks.cpu import picture, plan, report
@@ -109,9 +110,9 @@ def run_apart(cell: plan.Cell, args: argparse.Namespace, path: Path) -> dict[str
     path.unlink(missing_ok=True)
     words = ["--cell", cell.name, "--out", str(args.out), "--rounds", str(args.rounds)]
     command = [sys.executable, "-m", "benchmarks.cpu", *words]
-    environment = {key: value for key, value in os.environ.items() if key != "OMP_WAIT_POLICY"}
-    if cell.waiting:
-        environment["OMP_WAIT_POLICY"] = cell.waiting
+    environment = {key: value for key, value in os.environ.items() if key not in ("OMP_WAIT_POLICY", SPINS)}
+    if cell.briefly:
+        wait_briefly(environment)
     status = subprocess.run(command, cwd=machine.ROOT, env=environment).returncode
     try:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))

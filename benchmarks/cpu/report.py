@@ -175,8 +175,8 @@ def _cell_rows(name: str, cell: dict[str, Any]) -> Iterator[str]:
     if "result" not in cell:
         yield f"Not measured: {cell.get('absent') or cell['error'].splitlines()[0]}."
         return
-    result, waiting = cell["result"], about["waiting"] or "unset"
-    yield f"{about['about']}. OMP_WAIT_POLICY {waiting}; {result['rounds']} rounds, {result['steps']} steps a turn.\n"
+    result, waiting = cell["result"], "GOMP_SPINCOUNT=1000" if about["briefly"] else "OpenMP as by default"
+    yield f"{about['about']}. {waiting}; {result['rounds']} rounds, {result['steps']} steps a turn.\n"
     yield from _table(name, result)
     if result["checks"]:
         worst = max(result["checks"], key=lambda check: check["difference"] / check["bound"])

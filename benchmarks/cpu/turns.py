@@ -64,15 +64,22 @@ def rows_of(contestant: Any, touched: list[NDArray[np.int64]]) -> Rows:
     return [contestant.rows(table, ids) for table, ids in enumerate(touched)]
 
 
+def _distance(mine: Rows, theirs: Rows, norm: float) -> float:
+    parts = [
+        np.linalg.norm((a.astype(np.float64) - b).ravel(), norm) if a.size else 0.0
+        for a, b in zip(mine, theirs, strict=True)
+    ]
+    return float(np.linalg.norm(parts, norm))
+
+
 def check(
-    name: str, mine: tuple[float, Rows], theirs: tuple[float, Rows], first: Rows, bounds: tuple[float, float]
+    name: str, mine: tuple[float, Rows], theirs: tuple[float, Rows], first: Rows, bounds: tuple[float, float, float]
 ) -> list[dict[str, Any]]:
     """Mean losses and rows after the same steps from the same rows `first`.
 
-    The difference of rows is the largest one as a share of the largest movement since `first`.
+    The difference of rows is a share of their movement since `first`, by the norm that the third bound names.
     """
-    moved = max(float(np.abs(a - b).max(initial=0)) for a, b in zip(mine[1], first, strict=True))
-    apart = max(float(np.abs(a - b).max(initial=0)) for a, b in zip(mine[1], theirs[1], strict=True))
+    moved, apart = (_distance(mine[1], rows, bounds[2]) for rows in (first, theirs[1]))
     losses = abs(mine[0] - theirs[0]) / max(abs(theirs[0]), 1e-30) if mine[0] or theirs[0] else 0.0
     found = {"loss": (losses, bounds[0]), "rows": (apart / moved if moved else float("inf"), bounds[1])}
     return [
@@ -87,7 +94,7 @@ def first_turns(
     touched: list[NDArray[np.int64]],
     first: Rows,
     steps: int,
-    bounds: tuple[float, float],
+    bounds: tuple[float, float, float],
     note: Callable[[str], None],
 ) -> list[dict[str, Any]]:
     """Everybody's first turn, from the same rows on the same batches; then those who make the same updates are compared with the

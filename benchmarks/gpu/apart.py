@@ -1,7 +1,7 @@
 """A rival in a process of its own, so that it runs as its users run it.
 
-Our command line makes OpenMP's threads sleep when they wait (`OMP_WAIT_POLICY=PASSIVE`), since other threads of ours need the
-cores. PyTorch's default lets them spin, which suits its many short operations: a rival is not to pay for our choice.
+Our command line makes OpenMP's threads sleep soon when they wait, since other threads of ours need the cores. PyTorch's
+default lets them spin, which suits its many short operations: a rival is not to pay for our choice.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
+from adaptive_rec.openmp import SPINS
 from benchmarks.common.contestants import Contestant
 from benchmarks.common.explain import explain
 from benchmarks.common.machine import ROOT
@@ -34,7 +35,7 @@ class Apart:
         self._deadline, self._step_seconds, self._heard = deadline, 0.0, b""
         replies, write_end = os.pipe()
         command = [sys.executable, "-m", "benchmarks.gpu", *words, "--serve-rival", name, "--reply-to", str(write_end)]
-        environment = {key: value for key, value in os.environ.items() if key != "OMP_WAIT_POLICY"}
+        environment = {key: value for key, value in os.environ.items() if key not in ("OMP_WAIT_POLICY", SPINS)}
         self._process = subprocess.Popen(
             command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, pass_fds=[write_end], text=True
         )

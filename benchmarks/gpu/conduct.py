@@ -12,6 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from adaptive_rec.openmp import wait_briefly
 from benchmarks.common import machine
 from benchmarks.common.results import say, write
 from benchmarks.gpu import plan, report
@@ -75,7 +76,8 @@ def run_apart(
     command = [
         sys.executable, "-m", "benchmarks.gpu", *plan.words_of(cell, args), "--deadline", repr(deadline), "--out", str(out),
     ]  # fmt: skip
-    environment = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE"}  # as the command line has it
+    environment = dict(os.environ)
+    wait_briefly(environment)  # as the command line does
     child = subprocess.Popen(command, cwd=machine.ROOT, env=environment)
     try:
         status = str(child.wait(seconds + (120 if args.all else grace)))
