@@ -29,7 +29,7 @@ from benchmarks.common.shapes import Preloaded
 from benchmarks.cpu.rivals import Tables
 
 STAGES = {
-    "rows read": ("gather",), "dense": ("execute",), "rows updated": ("update",), "waiting": ("wait",), "planning": ("plan",),
+    "distinct rows": ("classify",), "rows read": ("gather",), "dense": ("execute",), "rows updated": ("update",), "waiting": ("wait",), "planning": ("plan",),
     "tracking": ("observe", "reclassify"),
 }  # fmt: skip
 """Stages of a run by what they are called here; `rows updated` without the dense optimizer's step, which stands alone."""

@@ -22,10 +22,9 @@ COLOURS = {
     "the rest": "#3b4148",
 }
 NAMES = {
-    "dense": "dense: forward, backward",
-    "dense step": "dense: optimizer",
+    "dense": "forward, backward",
+    "dense step": "dense optimizer",
     "waiting": "waiting for a batch",
-    "the rest": "telemetry, the rest",
 }
 PANELS = (
     ("kaggle-fp32", "Criteo Kaggle, one-hot, float32"), ("kaggle-bf16", "Criteo Kaggle, one-hot, bf16"),
