@@ -20,6 +20,10 @@ def expand_ranges(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDAr
     return np.repeat(starts - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
 
 
+MIN_LOOKUPS = 4096
+"""Lookups below which a second thread is not worth waking."""
+
+
 class _Scratch(threading.local):
     """Memory of each thread that serves one batch after the other."""
 
@@ -49,6 +53,7 @@ class ClassifiedBatch:
         self.batch = batch
         self.space = space
         lookups, tables = batch.lookups, len(space.read_tables)
+        threads = min(threads, tables) if lookups >= MIN_LOOKUPS else 1
         self.one_hot: bool = kernels.is_one_hot(batch.offsets, lookups)
         """Whether every bag holds exactly one id."""
         check_shapes(batch, len(space.features), rising=self.one_hot)

@@ -43,7 +43,7 @@ class ThreadBudget:
 
 
 class RunConfig(Frozen):
-    seed: int = knob(1, "number", "Seed of initialisation, data order, probes and sampling.", ge=0)
+    seed: int = knob(1, "number", "Seed of initialisation, data order, probes and sampling.", ge=0, le=2**63 - 1)
     steps: int = knob(2000, "steps", "Mini-batches to train on; 0 means as many as data.epochs holds.", ge=0)
     batch_size: PositiveInt = knob(512, "samples", "Samples of a mini-batch.")
     device: Literal["auto", "cpu", "cuda"] = knob(
@@ -55,7 +55,7 @@ class RunConfig(Frozen):
     row_precision: Literal["float32", "bf16", "fp16"] = knob(
         "float32",
         "name",
-        "Storage of embedding rows; 16-bit rows halve the memory and are rounded stochastically at each update; "
+        "Storage of embedding rows; 16 bits halve their memory, and rows are rounded stochastically at each update; "
         "optimizer state stays float32.",
     )
     split: Literal["auto", "always", "never"] = knob(
@@ -71,7 +71,9 @@ class RunConfig(Frozen):
     cuda_graphs: bool = knob(
         True, "switch", "On CUDA, record the dense part once for each size of micro-batch and replay it from then on."
     )
-    threads: int = knob(0, "threads", "Threads of the dense part; 0 takes the cores this process may use.", ge=0)
+    threads: int = knob(
+        0, "threads", "Threads of the dense part, and of the kernels on a CPU; 0 takes all cores it may use.", ge=0
+    )
     classify_threads: int = knob(
         0,
         "threads",

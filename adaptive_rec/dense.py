@@ -58,18 +58,19 @@ class DensePart:
         """What trains; evaluations take the model as it is."""
 
     def compile(self, samples: int) -> None:
-        """Train through compiled code from now on: one for all sizes of micro-batches, made for this one.
+        """Train through compiled code from now on: for all sizes of micro-batches.
 
         It is made here, in seconds to a minute, so that no step waits for it. Raises ConfigError where torch cannot.
         """
         from torch._dynamo.exc import TorchDynamoException  # takes seconds, so only where it is wanted
 
         self._forward = torch.compile(self.model, dynamic=True)
-        micro = self._lines(samples)
-        for part in (micro.dense_SX, *micro.pooled, micro.labels_S, micro.scale_S):
-            part.zero_()
         try:
-            self.run(micro)
+            for size in (samples, 2, 1):  # torch takes the smallest sizes for cases of their own
+                micro = self._lines(size)
+                for part in (micro.dense_SX, *micro.pooled, micro.labels_S, micro.scale_S):
+                    part.zero_()
+                self.run(micro)
         except TorchDynamoException as error:
             rule = (
                 "run.compile needs a C++ compiler that torch can use (g++, or the one that CXX names); set it to false"

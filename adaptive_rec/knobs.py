@@ -95,7 +95,11 @@ class Knobs(Frozen):
         3, "probe steps", "Probe steps of a window that must have touched a hot row before its movement says anything."
     )
     prefetch_depth: int = knob(
-        4, "batches", "Batches read and classified ahead of the step; 0 does it in line.", ge=0, le=64
+        4,
+        "batches",
+        "Batches made ready ahead of the step (on a CPU with few cores: read); 0 does it in line.",
+        ge=0,
+        le=64,
     )
     report_every: PositiveInt = knob(20, "steps", "Steps between two published snapshots and lines of metrics.jsonl.")
 

@@ -17,3 +17,4 @@ def wait_briefly(environment: MutableMapping[str, str]) -> None:
     """
     if "OMP_WAIT_POLICY" not in environment:
         environment.setdefault(SPINS, ROUNDS)
+        environment.setdefault("KMP_BLOCKTIME", "0")  # LLVM's and Intel's OpenMP know milliseconds only

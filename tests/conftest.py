@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # as the command line does, before torch loads OpenMP
+from adaptive_rec.openmp import wait_briefly
 
-from adaptive_rec.batch import Batch, FeatureSpec, Position, TableSpec
+wait_briefly(os.environ)  # as the command line does, before torch loads OpenMP
+
+from adaptive_rec.batch import Batch, FeatureSpec, Position, TableSpec  # noqa: E402
 
 
 def test_data_folder() -> Path:

@@ -166,14 +166,18 @@ class Table:
 def test_a_planted_disagreement_is_found_and_fails_the_cell() -> None:
     made = {"ours": Table(0.02), "equal": Table(0.02 + 1e-7), "wrong": Table(0.021), "odd": Table(0.02, 0.51)}
     told: list[str] = []
-    checks = turns.first_turns(made, list(made), [np.array([0, 1])], [np.ones((2, 2))], 4, (1e-5, 1e-4, np.inf), told.append)
+    checks = turns.first_turns(
+        made, list(made), [np.array([0, 1])], [np.ones((2, 2))], 4, (1e-5, 1e-4, np.inf), told.append
+    )
     wrong = ["odd: loss", "wrong: rows"]
     assert sorted(check["check"] for check in checks if not check["passed"]) == wrong
     assert len(told) == 2
     found = {"cell": {"result": {"checks": checks}}, "fell": {"error": "it fell"}}
     assert report.failures(found) == ["fell", "cell disagrees (wrong: rows)", "cell disagrees (odd: loss)"]
     still = {name: Table(0.0) for name in ("ours", "rival")}
-    checks = turns.first_turns(still, list(still), [np.array([1])], [np.ones((1, 2))], 4, (1e-5, 1e-4, 2.0), told.append)
+    checks = turns.first_turns(
+        still, list(still), [np.array([1])], [np.ones((1, 2))], 4, (1e-5, 1e-4, 2.0), told.append
+    )
     assert [check["passed"] for check in checks] == [True, False]  # nothing moved, so nothing was shown
 
 

@@ -30,7 +30,7 @@ class DirectStore(EmbeddingStore):
     def gather(
         self, work: ClassifiedBatch, samples_S: NDArray[np.int64], scale_S: NDArray[np.float64], micro: MicroBatch
     ) -> None:
-        every = len(samples_S) == work.batch.size
+        every = np.array_equal(samples_S, np.arange(work.batch.size))
         micro.dense_SX.numpy()[:] = work.batch.dense_BX if every else work.batch.dense_BX[samples_S]
         micro.labels_S.numpy()[:] = work.batch.labels_B if every else work.batch.labels_B[samples_S]
         micro.scale_S.numpy()[:] = scale_S

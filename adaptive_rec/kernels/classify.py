@@ -1,6 +1,7 @@
 """Kernels that make a batch ready: its distinct rows, where each is, which samples are popular.
 
-Arrays in, the caller's outputs filled; callers check shapes. Every kernel has a plain twin of the same name in `reference.py`.
+Arrays in, the caller's outputs filled; callers check shapes. Plain twins stand in `reference.py`; that of `share_tables`,
+`find_rows` and `list_bags`, which make one thing of several, is `find_distinct`.
 Shapes: see the legend in `adaptive_rec.batch`.
 """
 

@@ -34,13 +34,7 @@ JIT: dict[str, Any] = {"cache": True, "nogil": True, "fastmath": FASTMATH, "erro
 JIT_INLINE: dict[str, Any] = {**JIT, "forceinline": True}
 """Options of parts of kernels that are called for every row: passing a dozen arrays would cost more than their work."""
 
-JIT_PARALLEL: dict[str, Any] = {
-    "cache": True,
-    "nogil": True,
-    "fastmath": FASTMATH,
-    "error_model": "numpy",
-    "parallel": True,
-}
+JIT_PARALLEL: dict[str, Any] = {**JIT, "parallel": True}
 """Options of kernels that run on several threads."""
 
 

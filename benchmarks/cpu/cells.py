@@ -68,7 +68,7 @@ def run_cell(cell: Cell, rounds: int, rehearse: bool, note: Note) -> dict[str, A
     data = str(sample_path()) if cell.real else None
 
     def config_of(*more: str) -> Config:
-        every = ("run.device=cpu", "knobs.policy=hybrid", f"knobs.report_every={cell.steps}", *cell.settings, *more)
+        every = ("run.device=cpu", "knobs.policy=hybrid", *cell.settings, *more)
         return configure(SHAPES[cell.shape], size, every, data)
 
     config = config_of()

@@ -29,9 +29,14 @@ from benchmarks.common.shapes import Preloaded
 from benchmarks.cpu.rivals import Tables
 
 STAGES = {
-    "distinct rows": ("classify",), "rows read": ("gather",), "dense": ("execute",), "rows updated": ("update",), "waiting": ("wait",), "planning": ("plan",),
+    "distinct rows": ("classify",),
+    "rows read": ("gather",),
+    "dense": ("execute",),
+    "rows updated": ("update",),
+    "waiting": ("wait",),
+    "planning": ("plan",),
     "tracking": ("observe", "reclassify"),
-}  # fmt: skip
+}
 """Stages of a run by what they are called here; `rows updated` without the dense optimizer's step, which stands alone."""
 
 
@@ -125,6 +130,13 @@ class OurRun(Driven):
 
     def __init__(self, config: Config, source: Preloaded, budget_bytes: int | None) -> None:
         super().__init__(config, source, None, budget_bytes)
+        boundary = self.runtime.boundary
+
+        def stopping() -> Iterator[Any]:
+            yield from boundary()
+            yield None  # a turn may end here
+
+        self.runtime.boundary = stopping  # type: ignore[method-assign]
         self.popular_ratio = 0.0
         """Share of a turn's samples whose every row was hot, after warming."""
         self._dense_step_seconds = 0.0
@@ -143,7 +155,7 @@ class OurRun(Driven):
         done = self.drive(steps)
         settle(self.runtime)
         seconds = time.perf_counter() - began
-        assert done == steps, f"a turn must be {steps} steps as knobs.report_every is, it was {done}"
+        assert done == steps, f"a turn must be {steps} steps, it was {done}"
         spent = {name: value - before.get(name, 0.0) for name, value in self.runtime.times.seconds.items()}
         dense_step = self._dense_step_seconds - dense_before
         stages = {name: sum(spent.get(part, 0.0) for part in parts) for name, parts in STAGES.items()}

@@ -12,8 +12,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from adaptive_rec.assemble import assemble
 from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
 from adaptive_rec.classify import ClassifiedBatch
+from adaptive_rec.config import load_config
 from adaptive_rec.embedding.device import row_bytes, split_budget
 from adaptive_rec.embedding.direct import DirectStore
 from adaptive_rec.embedding.late_streams import LateStreams
@@ -457,3 +459,19 @@ def no_writer_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     for store in made:
         store.close()
+
+
+def test_a_micro_batch_of_all_samples_is_filled_in_the_order_that_was_asked_for() -> None:
+    runtime = assemble(load_config("tiny", {}, ["run.device=cpu"]))
+    batch = next(iter(runtime.batches()))
+    work = ClassifiedBatch(batch, runtime.store.space)
+    runtime.store.classify(work)
+    backwards = np.arange(batch.size)[::-1].copy()
+    filled = []
+    for samples in (np.arange(batch.size), backwards):
+        micro = runtime.dense.evaluation_inputs(batch.size)
+        runtime.store.gather(work, samples, np.ones(batch.size), micro)
+        filled.append([part.numpy() for part in (micro.dense_SX, micro.labels_S, *micro.pooled)])
+    assert not np.array_equal(filled[0][1], filled[1][1])
+    for there, back in zip(*filled, strict=True):
+        assert np.array_equal(there, back[::-1])

@@ -137,7 +137,7 @@ def test_gather_pooled_equals_its_twin(form: Any, dim: int, dtype: torch.dtype, 
     hot, cold = drawn.numbers(dtype, drawn.hot_rows, dim), drawn.numbers(dtype, drawn.cold_rows, dim)
     out = gather(form, drawn, samples_S, hot, cold)
     twin = reference.gather_pooled(
-        samples_S, drawn.pool_features, drawn.features, drawn.offsets, drawn.inverse_N, drawn.source_U, drawn.mean_F,
+        samples_S, drawn.pool_features, drawn.features, drawn.offsets, drawn.source_U[drawn.inverse_N], drawn.mean_F,
         exact(hot), exact(cold),
     )  # fmt: skip
     assert_close(out, twin, dtype)

@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+import adaptive_rec.embedding.device as device_module
 from adaptive_rec.assemble import assemble
 from adaptive_rec.config import load_config
 from adaptive_rec.embedding.late_streams import LateStreams
@@ -240,6 +241,8 @@ def test_batches_that_cannot_be_sent_ahead_are_told_of_once(device: SmallDevice)
 
     def fill(snapshot: Snapshot) -> None:
         if snapshot.step == 3:
+            assert runtime.pipeline is not None
+            runtime.pipeline.settle()  # all of them have memory then, which is all there will be
             device.limit = device.in_use
             runtime.store.ring.close()
 
@@ -265,7 +268,8 @@ def test_a_larger_budget_that_does_not_fit_is_refused_and_the_run_goes_on(
         return tensor
 
     runtime = build(device, *LARGER)
-    monkeypatch.setattr("adaptive_rec.embedding.device.torch.zeros", counted)
+    monkeypatch.setattr(torch, "zeros", counted)
+    monkeypatch.setattr(device_module, "_zeros", lambda shape, dtype, device: torch.zeros(shape, dtype=dtype))
     refused: list[Any] = []
 
     def ask(snapshot: Snapshot) -> None:
