@@ -8,6 +8,7 @@ are forwarded on the device (see `in_flight.py`), so the training thread waits f
 
 from __future__ import annotations
 
+import gc
 from contextlib import suppress
 from typing import Any
 
@@ -64,6 +65,8 @@ class StagedStore(EmbeddingStore):
         self._step = DeviceStep(space, rule, streams)
         self._complaints: list[str] = []
         self._complained = False
+        self._step_first = False
+        """A step found no memory: until it is made, no batch is sent ahead into what is freed for it."""
 
     @property
     def peak_bytes(self) -> int:
@@ -83,6 +86,8 @@ class StagedStore(EmbeddingStore):
     def stage(self, work: ClassifiedBatch) -> None:
         work.staged = flight = Flight(work)
         self._in_flight.add(flight)
+        if self._step_first:
+            return
         try:
             for other in self._in_flight.before(flight):
                 with other.lock:
@@ -117,12 +122,14 @@ class StagedStore(EmbeddingStore):
         self._in_flight.drop_ahead()
 
     def free_memory(self) -> None:
+        self._step_first = True
         for flight in self._in_flight.ahead():
             with flight.lock:
                 self._in_flight.drop(flight, None)
         self.settle()
         for ring in (self.ring, self._aside.ring, self._step.notes):
             ring.close()
+        gc.collect()  # what failed is known by its own traceback
         self.trim()
 
     def trim(self) -> None:
@@ -201,6 +208,7 @@ class StagedStore(EmbeddingStore):
 
     def release(self, work: ClassifiedBatch) -> None:
         if work.staged is None or work.staged.staged is None:  # there was no memory for it
+            self._step_first = False
             if work.staged is not None:
                 self._in_flight.end(work.staged)
             work.staged = None
@@ -211,6 +219,7 @@ class StagedStore(EmbeddingStore):
 
     def _fly_home(self, work: ClassifiedBatch, staged: Staged, changed: bool) -> None:
         """The batch's cold rows go back to the host tier, if there are any and they changed."""
+        self._step_first = False
         flight, work.staged = work.staged, None
         if changed and staged.rows_here is not None:
             self.traffic.device_to_host_bytes += staged.stop - staged.rows_start
