@@ -87,6 +87,8 @@ def hold_half_open(job: Job, most_seconds: float, most_open_seconds: float) -> N
     with job.client(unix=True) as unix, job.client() as tcp:
         for client in (unix, tcp):
             request_seconds(client)
+        while unix.get("/api/v1/status").json()["step"] < 3:  # a first run compiles its kernels, on both cores
+            time.sleep(0.1)
     sockets, memory = sockets_of(sidecar), memory_MiB(sidecar)
     with job.client(unix=True) as client:
         step = client.get("/api/v1/status").json()["step"]
