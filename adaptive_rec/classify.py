@@ -12,16 +12,13 @@ from numpy.typing import NDArray
 
 from adaptive_rec.batch import Batch, check_ids, check_shapes
 from adaptive_rec.kernels import classify as kernels
+from adaptive_rec.kernels.jit import worth_waking
 from adaptive_rec.placement import Placement, RowSpace
 
 
 def expand_ranges(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     """All numbers of the ranges ``[start, start + length)``, one range after the other."""
     return np.repeat(starts - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
-
-
-MIN_LOOKUPS = 4096
-"""Lookups below which a second thread is not worth waking."""
 
 
 class _Scratch(threading.local):
@@ -53,7 +50,7 @@ class ClassifiedBatch:
         self.batch = batch
         self.space = space
         lookups, tables = batch.lookups, len(space.read_tables)
-        threads = min(threads, tables) if lookups >= MIN_LOOKUPS else 1
+        threads = min(worth_waking(threads, lookups), tables)
         self.one_hot: bool = kernels.is_one_hot(batch.offsets, lookups)
         """Whether every bag holds exactly one id."""
         check_shapes(batch, len(space.features), rising=self.one_hot)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, prange, set_num_threads
 
-from adaptive_rec.kernels.jit import JIT, JIT_INLINE, JIT_PARALLEL
+from adaptive_rec.kernels.jit import JIT, JIT_INLINE, JIT_PARALLEL, worth_waking
 from adaptive_rec.kernels.prefetch import prefetch_row
 from adaptive_rec.kernels.rows16 import dice, read, row_dice, write
 
@@ -21,8 +21,6 @@ SGD, ROWWISE_ADAGRAD, ADAGRAD, LAZY_ADAM = 0, 1, 2, 3
 """Update rules."""
 
 _PARTS_PER_THREAD = 4
-_MIN_LOOKUPS = 4096
-"""Lookups below which a second thread is not worth waking."""
 
 _ROWS_AHEAD = 12
 _BAGS_AHEAD = 24
@@ -41,7 +39,7 @@ def gather_pooled(
     A negative sample is a padding line: zeros.
     """
     arrays = samples_S, pool_features, features, offsets, one_hot, source_N, mean_F, hot_HD, cold_RD, out_STD
-    if threads == 1 or len(source_N) < _MIN_LOOKUPS:
+    if worth_waking(threads, len(source_N)) == 1:
         _gather_range(0, len(samples_S), *arrays)
     else:
         set_num_threads(threads)
@@ -173,7 +171,7 @@ def update_rows(
         rule, hyper, first_u, segments_U1, segment_bag_N, features, offsets, column_F, mean_F, position_B, in_place, columns,
         grad_STD.reshape(-1, dim), frozen_U, distinct_U, source_U, hot_HD, hot_state_HK, cold_RD, cold_state_RK,
     )  # fmt: skip
-    if threads == 1 or len(segment_bag_N) < _MIN_LOOKUPS:
+    if worth_waking(threads, len(segment_bag_N)) == 1:
         counts_P3 = np.zeros((1, 3), dtype=np.int64)
         _update_range(0, len(source_U), counts_P3[0], *arrays)
     else:

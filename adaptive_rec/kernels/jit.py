@@ -37,6 +37,14 @@ JIT_INLINE: dict[str, Any] = {**JIT, "forceinline": True}
 JIT_PARALLEL: dict[str, Any] = {**JIT, "parallel": True}
 """Options of kernels that run on several threads."""
 
+MIN_LOOKUPS = 4096
+"""Lookups below which a second thread is not worth waking."""
+
+
+def worth_waking(threads: int, lookups: int) -> int:
+    """How many of these threads a batch has work for: one, or all."""
+    return threads if lookups >= MIN_LOOKUPS else 1
+
 
 def usable_threads(wanted: int) -> int:
     """How many threads such a kernel may be given of those wanted: one where Numba has no OpenMP.

@@ -95,9 +95,8 @@ def sketch_observe(counters, rows_U, segments_U1, source_U, unit, seeds, out):
             mixed[u - start] = _mix(np.uint64(rows_U[u]))
             _ask_for(counters, shift, mixed[u - start], seeds)
         for u in range(start, stop):
-            out[cold] = rows_U[
-                u
-            ]  # overwritten by the next row if this one is hot: a branch would often be guessed wrong
+            # Overwritten by the next row if this one is hot: a branch would often be guessed wrong.
+            out[cold] = rows_U[u]
             cold += source_U[u] < 0
             _raise(counters, shift, mixed[u - start], seeds, (segments_U1[u + 1] - segments_U1[u]) * unit)
     return cold

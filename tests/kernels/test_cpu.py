@@ -15,7 +15,7 @@ from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config import OptimizerConfig
 from adaptive_rec.embedding.optimizer import RULES, RowRule, schedule
 from adaptive_rec.errors import DataError
-from adaptive_rec.kernels import classify, cpu, reference
+from adaptive_rec.kernels import classify, cpu, jit, reference
 from adaptive_rec.kernels.jit import usable_threads
 from adaptive_rec.placement import RowSpace
 
@@ -87,7 +87,9 @@ def test_find_distinct_equals_its_twin(parts: int, world: World) -> None:
     space, batch = world.space, world.batch
     if usable_threads(parts) < parts:
         pytest.skip("needs two cores and Numba with OpenMP")
-    work = ClassifiedBatch(batch, space, parts)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(jit, "MIN_LOOKUPS", 0)
+        work = ClassifiedBatch(batch, space, parts)
     distinct, inverse, bags, pool_ends = reference.find_distinct(
         batch.ids_N, batch.offsets, space.feature_order, space.pool_of_feature, space.feature_first_row
     )
@@ -108,10 +110,13 @@ def segments(world: World) -> list[tuple[int, int]]:
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("wrong", [-1, -(1 << 40), 3, 1 << 40])
 @pytest.mark.parametrize("lookup", [0, 2, 5])
-def test_an_id_outside_its_table_is_refused(wrong: int, lookup: int, threads: int) -> None:
+def test_an_id_outside_its_table_is_refused(
+    wrong: int, lookup: int, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     space = RowSpace.of((TableSpec("A", 3, 2), TableSpec("B", 3, 4)), (FeatureSpec("a", 0), FeatureSpec("b", 1)))
     batch = Batch.one_hot(np.zeros((3, 1), np.float32), np.zeros((3, 2), np.int64), np.zeros(3, np.float32))
     batch.ids_N[lookup] = wrong
+    monkeypatch.setattr(jit, "MIN_LOOKUPS", 0)
     with pytest.raises(DataError, match=rf"ids of table {'AB'[lookup % 2]} .* got {wrong} \(sample {lookup // 2} "):
         ClassifiedBatch(batch, space, usable_threads(threads))
 
@@ -168,7 +173,7 @@ def threads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     """On one thread, and cut into parts for two."""
     if usable_threads(request.param) < request.param:
         pytest.skip("needs two cores and Numba with OpenMP")
-    monkeypatch.setattr(cpu, "_MIN_LOOKUPS", 0)
+    monkeypatch.setattr(jit, "MIN_LOOKUPS", 0)
     return int(request.param)
 
 
