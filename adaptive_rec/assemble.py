@@ -109,8 +109,12 @@ def build_store(config: Config, space: RowSpace, policy: Policy, streams: Stream
         )
     if streams is None:
         return DirectStore(space, rule, config.run.seed, dtype, torch.device("cpu"), budget, policy.tracks_movement)
-    copy_threads = config.run.thread_budget(on_device=True).copy
+    copy_threads = config.run.thread_budget(stages_ahead=True).copy
     return StagedStore(space, rule, config.run.seed, dtype, streams, budget, policy.tracks_movement, copy_threads)
+
+
+FUSED_ON_CPU = ("Adagrad", "Adam", "AdamW", "SGD")
+"""Optimizers of torch.optim with a kernel that updates a CPU's parameters in one pass."""
 
 
 def build_dense_optimizer(config: Config, model: torch.nn.Module) -> torch.optim.Optimizer:
@@ -126,10 +130,15 @@ def build_dense_optimizer(config: Config, model: torch.nn.Module) -> torch.optim
         raise ConfigError(
             f"optimizer.dense must be an optimizer of torch.optim, got {name!r}{did_you_mean(name, known)}"
         )
+    make, options = getattr(torch.optim, name), dict(config.optimizer.dense_options)
+    if (
+        name in FUSED_ON_CPU
+        and not {"foreach", "differentiable"} & options.keys()
+        and all(parameter.device.type == "cpu" for parameter in model.parameters())
+    ):
+        options.setdefault("fused", True)
     try:
-        optimizer: torch.optim.Optimizer = getattr(torch.optim, name)(
-            model.parameters(), lr=config.optimizer.dense_lr, **config.optimizer.dense_options
-        )
+        optimizer: torch.optim.Optimizer = make(model.parameters(), lr=config.optimizer.dense_lr, **options)
     except (TypeError, ValueError) as error:
         raise ConfigError(f"optimizer.dense_options do not fit {name}: {error}") from None
     return optimizer

@@ -88,11 +88,11 @@ class RunConfig(Frozen):
         ge=0,
     )
 
-    def thread_budget(self, on_device: bool) -> ThreadBudget:
+    def thread_budget(self, stages_ahead: bool) -> ThreadBudget:
         """What is configured; what is left at 0 comes from the cores this process may use."""
         cores = len(os.sched_getaffinity(0))
         quarter = max(1, cores // 4)
-        ahead = quarter if on_device or cores >= CORES_FOR_CLASSIFYING_AHEAD else 0
+        ahead = quarter if stages_ahead or cores >= CORES_FOR_CLASSIFYING_AHEAD else 0
         return ThreadBudget(self.threads or cores, self.classify_threads or ahead, self.copy_threads or min(8, quarter))
 
     @model_validator(mode="after")

@@ -87,7 +87,7 @@ class Runtime:
 
     def run(self) -> Iterator[Report]:
         """Train to the end of the stream or the configured steps; yield what there is to report."""
-        classify_threads = self.config.run.thread_budget(on_device=self.device.type != "cpu").classify
+        classify_threads = self.config.run.thread_budget(self.store.stages_ahead).classify
         self.pipeline = pipeline = Pipeline(
             self.batches(), self.store, lambda: self.knobs.prefetch_depth, self.times, classify_threads
         )

@@ -41,6 +41,8 @@ HEADROOM_BYTES = 1 << 30
 class StagedStore(EmbeddingStore):
     """See the module's text. `stage` runs on the caller's worker, rows are put in their places by this store's own."""
 
+    stages_ahead = True
+
     def __init__(
         self,
         space: RowSpace,

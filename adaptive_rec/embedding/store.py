@@ -76,6 +76,9 @@ class Fetched:
 class EmbeddingStore(ABC):
     """Gathers, updates and moves rows. Only the training thread calls it, except `stage`."""
 
+    stages_ahead = False
+    """Whether cold rows are gathered ahead of their step and sent to where the step runs."""
+
     def __init__(
         self,
         space: RowSpace,

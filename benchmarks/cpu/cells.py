@@ -21,6 +21,8 @@ from benchmarks.cpu.contestants import Floor, OurRun, RivalRun, first_rows
 from benchmarks.cpu.parts import OurRows, RivalRows
 from benchmarks.cpu.plan import Cell
 from benchmarks.cpu.rivals import RIVALS, why_absent
+from benchmarks.cpu.torchrec_dlrm import NAMES as THEIR_DLRM
+from benchmarks.cpu.torchrec_dlrm import TorchRecDlrm
 from benchmarks.cpu.turns import first_turns, rows_of, take_turns, touched_rows
 
 Note = Callable[[str], None]
@@ -36,6 +38,7 @@ together do not."""
 
 OURS: dict[str, tuple[str, ...]] = {
     "hybrid": (),
+    "hybrid compiled": ("run.compile=true",),
     "hotline": ("knobs.policy=hotline",),
     "hotline split": ("knobs.policy=hotline", "run.split=always"),
     "no skipping": ("knobs.policy=random_skip", "knobs.action=drop", "knobs.target_skip_ratio=0"),
@@ -44,7 +47,7 @@ OURS: dict[str, tuple[str, ...]] = {
 }
 """Runs of ours by their names, with what they are set to beside the cell's settings."""
 
-EXACT = ("hybrid", "hotline", "hotline split", "without prefetching")
+EXACT = ("hybrid", "hybrid compiled", "hotline", "hotline split", "without prefetching")
 
 
 class Absent(Exception):
@@ -98,6 +101,11 @@ def whole_step(
                 config, RowSpace.of(source.tables, source.features), partial(first_rows, made["hybrid"].runtime.store)
             )
             made[name] = RivalRun(tables, config, source)
+        elif name in THEIR_DLRM:
+            if absent_for := why_absent("TorchRec"):
+                absent[name] = absent_for
+                continue
+            made[name] = TorchRecDlrm(config, source, made["hybrid"].runtime.store, THEIR_DLRM[name])
         else:
             made[name] = Floor(config, source)
         if name in EXACT or getattr(made[name], "row_wise", False):

@@ -32,6 +32,7 @@ CUT_SHORT = ("data.max_table_rows=500000",)
 BF16 = ("run.precision=bf16",)
 
 FUSED = ("FBGEMM", "TorchRec")
+WHOLE = ("hybrid", "hybrid compiled", "TorchRec's DLRM", "TorchRec's DLRM compiled", "floor")
 SPLIT = ("floor split", "hotline split")
 
 AUTOCAST = "dense part under bf16 autocast"
@@ -64,6 +65,9 @@ KAGGLE_BF16 = Cell(
     "kaggle-bf16", "step", f"{KAGGLE}; {AUTOCAST}", ("hybrid", "hotline", *FUSED, "FBGEMM fp16 rows", "floor"),
     settings=(*CUT, *BF16),
 )  # fmt: skip
+AS_IT_COMES = "TorchRec as it comes: its tables and its DLRM"
+DLRM_FP32 = replace(KAGGLE_FP32, name="dlrm-fp32", contestants=WHOLE, about=f"{KAGGLE}; {AS_IT_COMES}")
+DLRM_BF16 = replace(KAGGLE_BF16, name="dlrm-bf16", contestants=WHOLE, about=f"{KAGGLE}; {AUTOCAST}; {AS_IT_COMES}")
 MLPERF_FP32 = Cell("mlperf-fp32", "step", MLPERF, ("hybrid", *FUSED, "floor"), "mlperf", CUT_SHORT, steps=1, batches=24)
 MLPERF_BF16 = replace(MLPERF_FP32, name="mlperf-bf16", about=f"{MLPERF}; {AUTOCAST}", settings=(*CUT_SHORT, *BF16))
 EMBEDDING = (
@@ -76,6 +80,8 @@ QUICK = (
     KAGGLE_FP32,
     KAGGLE_BF16,
     _waiting(KAGGLE_FP32),
+    DLRM_FP32,
+    DLRM_BF16,
     *EMBEDDING,
     MLPERF_FP32,
     MLPERF_BF16,

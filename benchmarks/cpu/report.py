@@ -21,6 +21,13 @@ RIVAL_BARS = (
     ("embedding-kaggle", "ours", 5.0), ("embedding-mlperf", "ours", 1.15),
 )  # fmt: skip
 RIVALS = ("FBGEMM", "TorchRec")
+DLRM_BARS = (
+    ("dlrm-fp32", "", 1.08),
+    ("dlrm-fp32", " compiled", 1.08),
+    ("dlrm-bf16", "", 1.2),
+    ("dlrm-bf16", " compiled", 1.2),
+)
+"""TorchRec's DLRM and ours, both eager or both compiled."""
 SKETCH_BOUND, ROWS_BOUND, DROP_BOUND, FREEZE_BOUND, PREFETCH_BOUND = 80e6, 1.5, 0.9, 0.8, 0.98
 
 
@@ -36,8 +43,8 @@ def runs_of(found: Found, cell: str) -> dict[str, Any]:
 def bars(found: Found) -> list[dict[str, Any]]:
     """Every bar that the results say something about."""
     return [
-        *_floor_bars(found), *_rival_bars(found), *_sketch_bar(found), *_rows_bar(found), *_skipping_bars(found),
-        *_prefetch_bar(found),
+        *_floor_bars(found), *_rival_bars(found), *_dlrm_bars(found), *_sketch_bar(found), *_rows_bar(found),
+        *_skipping_bars(found), *_prefetch_bar(found),
     ]  # fmt: skip
 
 
@@ -64,6 +71,13 @@ def _rival_bars(found: Found) -> Iterator[dict[str, Any]]:
             if forms and mine in runs:
                 name, run, paired = min(forms, key=lambda form: form[1]["median"])
                 yield _of(f"{name} / {mine}, {cell}", run, runs[mine], bound, True, paired)
+
+
+def _dlrm_bars(found: Found) -> Iterator[dict[str, Any]]:
+    for cell, how, bound in DLRM_BARS:
+        runs, mine, theirs = runs_of(found, cell), f"hybrid{how}", f"TorchRec's DLRM{how}"
+        if mine in runs and theirs in runs:
+            yield _of(f"{theirs} / {mine}, {cell}", runs[theirs], runs[mine], bound, at_least=True)
 
 
 def _sketch_bar(found: Found) -> Iterator[dict[str, Any]]:

@@ -151,7 +151,7 @@ class TorchRec(Tables):
             )
             for number, (table, key) in enumerate(zip(space.tables, self._keys, strict=True))
         ]
-        self._collection = FusedEmbeddingBagCollection(
+        self.collection = FusedEmbeddingBagCollection(
             tables=tables,
             optimizer_type=torchrec.optim.RowWiseAdagrad,
             optimizer_kwargs={"lr": config.optimizer.embedding_lr, "eps": config.optimizer.eps},
@@ -159,11 +159,11 @@ class TorchRec(Tables):
             location=EmbeddingLocation.HOST,
         )
         self.begin_with(weights, len(tables))
-        inside = type(self._collection._emb_modules[0]._emb_module).__name__
+        inside = type(self.collection._emb_modules[0]._emb_module).__name__
         self.about = f"FusedEmbeddingBagCollection, HOST, RowWiseAdagrad: runs {inside} in float32"
 
     def weight(self, table: int) -> Tensor:
-        weight: Tensor = self._collection.state_dict()[f"embedding_bags.t{table}.weight"].detach()
+        weight: Tensor = self.collection.state_dict()[f"embedding_bags.t{table}.weight"].detach()
         return weight
 
     def prepare(self, batch: Batch) -> Any:
@@ -171,7 +171,7 @@ class TorchRec(Tables):
         return self._jagged.from_offsets_sync(keys=self._keys, values=values, offsets=offsets)
 
     def read(self, prepared: Any) -> Tensor:
-        pooled: Tensor = self._collection(prepared).values()
+        pooled: Tensor = self.collection(prepared).values()
         return pooled
 
 
