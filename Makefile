@@ -17,7 +17,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt
 
-.PHONY: train test check-long study-quality study-tracking study-sidecar bench bench-all bench-gpu bench-gpu-all lint clean
+.PHONY: train test check-long study-quality study-tracking study-globo study-sidecar bench bench-all bench-gpu bench-gpu-all lint clean
 
 train: $(VENV)/installed
 	$(BIN)/adaptive-rec train --policy slipstream $(ARGS)
@@ -36,6 +36,9 @@ study-quality: $(VENV)/installed-dev
 
 study-tracking: $(VENV)/installed-dev
 	$(BIN)/python benchmarks/tracking.py --data $(DATA) --out studies/tracking.json
+
+study-globo: $(VENV)/installed-dev
+	$(BIN)/python -m benchmarks.globo --data $(DATA) --out studies/globo.json --picture docs/images/globo-memory.svg
 
 # What being watched costs training. PRESET=criteo_kaggle: tables of 33.8 M rows.
 PRESET ?= synthetic

@@ -8,7 +8,7 @@ import signal
 import sys
 
 from adaptive_rec import __version__
-from adaptive_rec.commands import control, knobs, placement, runs, status, train
+from adaptive_rec.commands import control, data, knobs, placement, profile, report, runs, status, train
 from adaptive_rec.commands.parser import Parser
 from adaptive_rec.errors import (
     AdaptiveRecError,
@@ -21,7 +21,7 @@ from adaptive_rec.errors import (
 from adaptive_rec.openmp import wait_briefly
 
 EPILOG = f"""\
-{train.EXAMPLES}
+{train.EXAMPLES}{data.EXAMPLE}
 while a run is under way, from any shell of this machine:
   adaptive-rec status --watch                            how it is doing
   adaptive-rec knobs set alpha=0.8 hot_budget_bytes=64MiB
@@ -68,7 +68,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--version", action="version", version=f"adaptive-rec {__version__}")
     subparsers = parser.add_subparsers(metavar="COMMAND", title="commands")
     commands: dict[str, Parser] = {}
-    for part in (train, status, knobs, placement, control, runs):
+    for part in (train, data, status, knobs, placement, control, runs, report, profile):
         commands.update(part.add_commands(subparsers))
     name = next((word for word in argv if not word.startswith("-")), None)
     if name is not None and name not in commands:

@@ -134,7 +134,9 @@ class SyntheticConfig(Frozen):
 
 
 class DataConfig(Frozen):
-    source: str = knob("synthetic", "path", "synthetic, or a Criteo TSV file (plain, .gz or .zst).")
+    source: str = knob(
+        "synthetic", "path", "synthetic, a Criteo TSV file (plain, .gz or .zst), or a folder that data prepare made."
+    )
     table_rows: tuple[PositiveInt, ...] = Field(
         CRITEO_KAGGLE_ROWS,
         description="Rows of each table: one sparse feature each.",
@@ -160,7 +162,9 @@ class DataConfig(Frozen):
     in_memory_bytes: Bytes = knob(
         1 << 30, "bytes", "Largest file, by decompressed size, that auto holds in memory.", ge=0
     )
-    shuffle: bool = knob(True, "switch", "Draw a new order of the training samples each epoch (files held in memory).")
+    shuffle: bool = knob(
+        True, "switch", "Draw a new order of the training samples each epoch (files in memory, prepared folders)."
+    )
     epochs: PositiveInt = knob(1, "passes", "Passes over the training range at the most.")
     train_range: tuple[float, float] = Field(
         (0.0, 0.9),
@@ -252,7 +256,7 @@ class Config(Frozen):
     @model_validator(mode="after")
     def _check_table_dims(self) -> Config:
         dims, tables = self.model.table_dims, self.data.table_rows
-        if dims and len(dims) != len(tables):
+        if dims and len(dims) != len(tables) and not os.path.isdir(self.data.source):  # a folder knows its own tables
             raise ValueError(f"model.table_dims must have one entry for each of {len(tables)} tables, got {len(dims)}")
         return self
 

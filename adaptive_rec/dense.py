@@ -54,6 +54,8 @@ class DensePart:
         self._taken = 0
         self._gradients: list[list[Tensor]] = []
         """Gradients of the pooled vectors, for each micro-batch of the step a tensor for each pool."""
+        self.losses_S = self._empty(0)
+        """Losses of the lines of the micro-batch that ran last, without their weights."""
         self._forward: Callable[..., Tensor] = model
         """What trains; evaluations take the model as it is."""
 
@@ -102,7 +104,8 @@ class DensePart:
         pooled = [part.detach().requires_grad_() for part in micro.pooled]
         losses_S = self._losses(micro.dense_SX, pooled, micro.labels_S)
         losses_S.backward(micro.scale_S)
-        self.step_loss += losses_S.detach().sum()
+        self.losses_S = losses_S.detach()
+        self.step_loss += self.losses_S.sum()
         self._gradients.append([part.grad for part in pooled if part.grad is not None])
 
     def gradients(self) -> list[Tensor]:
@@ -159,6 +162,8 @@ class _Bucket:
     micro: MicroBatch
     gradients: list[Tensor]
     """Where the recording leaves the gradients of the pooled vectors."""
+    losses_S: Tensor
+    """Where it leaves the losses."""
     replay: Callable[[], object] | None = None
 
 
@@ -222,6 +227,7 @@ class ReplayedDense(DensePart):
         assert bucket.micro.scale_S is micro.scale_S, "a micro-batch that is run must be what inputs() gave last"
         self._keep_last()
         self.streams.launch(partial(self._replay, bucket))
+        self.losses_S = bucket.losses_S
         self._last, self._last_samples = bucket, micro.samples
 
     def gradients(self) -> list[Tensor]:
@@ -262,6 +268,7 @@ class ReplayedDense(DensePart):
         torch._foreach_add_(self.parameter_gradients, grads[: len(self.parameters)])
         for static, grad in zip(bucket.gradients, grads[len(self.parameters) :], strict=True):
             static.copy_(grad)
+        bucket.losses_S.copy_(losses_S.detach())
         self.step_loss += losses_S.detach().masked_fill_(micro.scale_S == 0, 0).sum()
 
     # Memory ----------------------------------------------------------------------------------------------------------
@@ -270,11 +277,12 @@ class ReplayedDense(DensePart):
         """Buffers for a larger batch than any before. The recordings over the old ones are dropped with them."""
         whole = self._lines(lines)
         gradients = [self._empty(lines, *shape) for shape in self.pool_shapes]
+        losses_S = self._empty(lines)
         eighth = -(-lines // BUCKETS)
         self._sizes = [min(size, lines) for size in range(eighth, lines + eighth, eighth)]
         self._buckets = {}
         for size in self._sizes:
-            self._buckets[size] = _Bucket(whole.first(size), [part[:size] for part in gradients])
+            self._buckets[size] = _Bucket(whole.first(size), [part[:size] for part in gradients], losses_S[:size])
 
     def _keep_last(self) -> None:
         """Queue copying the last micro-batch's gradients behind those of the step's earlier ones."""

@@ -58,14 +58,14 @@ class Knobs(Frozen):
         0.6, "ratio", "What a window's counts are multiplied by at its end; less forgets faster.", ge=0, le=1
     )
     action: Literal["freeze", "drop", "subsample"] = knob(
-        "freeze",
+        "subsample",
         "name",
         "What stale rows save: freeze skips their updates, drop skips popular samples that mostly touch them, "
         "subsample keeps such a sample with keep_probability and weights it up.",
     )
-    stale_metric: Literal["max_abs", "relative_l2"] = knob(
-        "max_abs", "name", "How a hot row's movement is measured: largest component, or length relative to the row's."
-    )
+    stale_metric: Literal[
+        "max_abs", "relative_l2", "per_touch", "step_length", "popularity", "net_over_path", "signal_to_noise"
+    ] = knob("signal_to_noise", "name", "What tells that a hot row has settled: see docs/staleness.md.")
     stale_threshold: Annotated[float, Field(ge=0)] | Literal["search"] = knob(
         "search",
         "movement",
@@ -82,7 +82,7 @@ class Knobs(Frozen):
         0.9, "ratio", "Share of a popular sample's lookups that must be stale for it to be skipped.", gt=0, le=1
     )
     keep_probability: float = knob(
-        0.25, "ratio", "Chance that subsample keeps a stale sample, at weight 1/chance.", gt=0, lt=1
+        0.42, "ratio", "Chance that subsample keeps a stale sample, at weight 1/chance.", gt=0, lt=1
     )
     probe_ratio: float = knob(
         0.0625,
@@ -92,7 +92,28 @@ class Knobs(Frozen):
         le=1,
     )
     min_probe_touches: PositiveInt = knob(
-        3, "probe steps", "Probe steps of a window that must have touched a hot row before its movement says anything."
+        2, "probe steps", "Probe steps of a window that must have touched a hot row before its movement says anything."
+    )
+    min_touch_ratio: float = knob(
+        0.3,
+        "ratio",
+        "Share of a window's probe steps that must have touched a row for it to be called stale: rows seldom touched still learn.",
+        ge=0,
+        le=1,
+    )
+    guard_ratio: float = knob(
+        0.05,
+        "ratio",
+        "Share of the samples, drawn at random, that the policy adaptive never skips: their loss tells what skipping costs.",
+        gt=0,
+        le=1,
+    )
+    guard_max_logloss_increase: float = knob(
+        0.001,
+        "nats",
+        "Rise of the guard's logloss, beyond its noise, at which the policy adaptive skips less.",
+        ge=0,
+        le=10,
     )
     prefetch_depth: int = knob(
         4,

@@ -6,6 +6,7 @@ of its own, beside the steps; whoever asks for the tracker waits for it, so resu
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections import deque
@@ -22,7 +23,9 @@ from adaptive_rec.placement import Migration
 from adaptive_rec.policy import AccessView, MovementView
 from adaptive_rec.telemetry import StageTimes
 from adaptive_rec.tracking.count_min import CountMinSketch, width_for
+from adaptive_rec.tracking.memory import Memory, MemoryTrials
 from adaptive_rec.tracking.popularity import PopularityTracker, samples
+from adaptive_rec.tracking.rules import RULES
 
 SKETCH_LIMIT_BYTES = 64 << 20
 
@@ -41,6 +44,9 @@ class Observer:
         self.store = store
         hot_rows = sum(store.device.capacities)
         self._tracker = PopularityTracker(self._sketch(hot_rows, seed), capacity_rows=hot_rows)
+        self._seed = seed
+        self.trials: MemoryTrials | None = None
+        """Which memory suits the data, where the policy goes by that."""
         self._times = times
         self._thread: ThreadPoolExecutor | None = None
         self._behind: deque[Future[None]] = deque()
@@ -48,6 +54,8 @@ class Observer:
         """Stale rows of each table."""
         self._sample_slots: list[NDArray[np.int64]] = []
         self._sample_lengths: list[NDArray[np.int64]] = []
+        self._probes = 0
+        """Probe steps since movement is measured."""
 
     def _sketch(self, hot_rows: int, seed: int) -> CountMinSketch:
         return CountMinSketch(width_for(hot_rows, self.store.space.rows, SKETCH_LIMIT_BYTES), seed=seed)
@@ -81,6 +89,13 @@ class Observer:
                 wider.add(rows, np.ceil(counter.estimate(rows)).astype(np.int64))
                 self.tracker.counter = wider
         self.tracker.resize(hot_rows)
+        if self.trials is not None:
+            self.trials.resize(hot_rows)
+
+    def try_memories(self, wanted: bool) -> None:
+        """Begin to find out which memory suits the data, or leave that."""
+        self.settle()
+        self.trials = MemoryTrials(sum(self.store.device.capacities), self._seed) if wanted else None
 
     # Each step -------------------------------------------------------------------------------------------------------
 
@@ -97,9 +112,12 @@ class Observer:
     def _count(self, work: ClassifiedBatch) -> None:
         with self._times.beside("observe"):
             self._tracker.observe(work.distinct_U, work.segments_U1, work.source_U)
+            if self.trials is not None:
+                self.trials.observe(work.distinct_U, work.segments_U1)
 
     def keep_popular_samples(self, work: ClassifiedBatch) -> None:
         """Remember the lookups of some popular samples of a probe step, as slots."""
+        self._probes += 1
         if sum(map(len, self._sample_lengths)) >= SAMPLES_PER_WINDOW:
             return
         chosen = np.flatnonzero(work.popular_B)[:SAMPLES_PER_PROBE]
@@ -151,13 +169,10 @@ class Observer:
 
     def movement_view(self, knobs: Knobs, skipped_ratio: float) -> MovementView:
         device = self.store.device
-        movement, touches = [], []
-        for pool in range(len(device.monitors)):
-            movement.append(self.store.movement(pool, knobs.stale_metric).astype(np.float64))
-            touches.append(self.store.touches(pool).astype(np.int64))
-        touches_H = np.concatenate(touches)
-        known_H = touches_H >= knobs.min_probe_touches
-        movement_H = np.where(known_H, np.concatenate(movement), np.inf)
+        rule, rows = RULES[knobs.stale_metric], [self.store.movement(pool) for pool in range(len(device.monitors))]
+        touches_H = np.concatenate([pool.touches_H for pool in rows])
+        known_H = touches_H >= max(knobs.min_probe_touches, math.ceil(knobs.min_touch_ratio * self._probes))
+        movement_H = np.where(known_H, np.concatenate([rule(pool) for pool in rows]), np.inf)
         lengths = np.concatenate([np.empty(0, dtype=np.int64), *self._sample_lengths])
         slots = np.concatenate([np.empty(0, dtype=np.int64), *self._sample_slots])
         return MovementView(
@@ -169,6 +184,12 @@ class Observer:
             sample_offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
             skipped_ratio=skipped_ratio,
         )
+
+    def end_tick(self, trials: MemoryTrials) -> Memory:
+        """Score the memories tried by all batches so far. Returns the one to go by."""
+        self.settle()
+        trials.end_tick()
+        return trials.best()
 
     def keep_estimates(self, rows: NDArray[np.int64]) -> None:
         """Keep beside the slots of some hot rows (-1: none) how popular they are now, for those who look."""
@@ -201,6 +222,7 @@ class Observer:
         """Forget all movement, and the samples kept with it."""
         for monitor in self.store.device.monitors:
             self.store.launch(monitor.begin_window)
+        self._probes = 0
         self.forget_samples()
 
     def end_window(self, decay: float, migration: Migration) -> None:

@@ -20,7 +20,7 @@ from adaptive_rec.knobs import Knobs
 if TYPE_CHECKING:
     from adaptive_rec.classify import ClassifiedBatch
 
-BUILT_IN = ("device_only", "hotline", "hybrid", "random_skip", "slipstream")
+BUILT_IN = ("adaptive", "device_only", "hotline", "hybrid", "random_skip", "slipstream")
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,8 @@ class StepPlan:
     """Loss weight of each sample; none is 1 for all."""
     frozen_U: NDArray[np.bool_] | None = None
     """Distinct rows whose update is skipped."""
+    guard_B: NDArray[np.bool_] | None = None
+    """Samples drawn without regard to what they are, none of them skipped, whose losses tell what skipping costs."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,26 @@ class MovementView:
 
 
 @dataclass(frozen=True)
+class QualityView:
+    """What a policy that guards quality sees every `reclassify_every` steps: progressive validation on the guard's samples."""
+
+    knobs: Knobs
+    samples: int
+    logloss: float
+    """Mean loss of the samples, each taken before it was trained; not a number where there were none."""
+    standard_error: float
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a guard answers."""
+
+    keep_probability: float
+    """Chance that a sample which might be skipped is trained, at weight 1/chance; 1 skips nothing."""
+    reason: str
+
+
+@dataclass(frozen=True)
 class Wish:
     """Rows a policy would like hot, with scores that rank them. Rows now hot stay unless better ones need their slots."""
 
@@ -126,6 +148,10 @@ class Policy:
     """Whether results equal plain steps on the same batches."""
     tracks_popularity: ClassVar[bool] = False
     """Whether lookups are counted (and `place` asked at the end of each window)."""
+    guards_quality: ClassVar[bool] = False
+    """Whether its plans name guard samples (and `judge_quality` is asked every `reclassify_every` steps)."""
+    adapts_memory: ClassVar[bool] = False
+    """Whether windows and their decay follow the data; `reclassify_every` is the unit of their length then."""
     tracks_movement: ClassVar[bool] = False
     """Whether the movement of hot rows is measured (and `find_stale` asked)."""
 
@@ -140,9 +166,17 @@ class Policy:
         """Which rows should be hot. Asked before the first step and at the end of each window, for each pool."""
         return HOLD
 
+    def share_budget(self, views: list[AccessView], row_bytes: list[int], budget_bytes: int) -> list[int] | None:
+        """Slots of each pool within the budget; None shares it by the pools' part of the lookups. Asked where `place` is."""
+        return None
+
     def find_stale(self, view: MovementView) -> Staleness:
         """Which hot rows are stale until the next window ends."""
         return Staleness(np.zeros_like(view.stale_H), 0.0)
+
+    def judge_quality(self, view: QualityView) -> Verdict | None:
+        """What follows from the losses of the guard's samples; None changes nothing."""
+        return None
 
     def plan(self, view: BatchView) -> StepPlan:
         """How a mini-batch runs. Not asked on probe steps of policies that skip: those train and update everything."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import resource
+import shlex
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,25 +14,33 @@ from typing import Any
 from adaptive_rec import __version__, checkpoint
 from adaptive_rec.assemble import assemble
 from adaptive_rec.config import Config, load_config, to_toml
-from adaptive_rec.errors import UsageError
+from adaptive_rec.errors import UsageError, first_line
 from adaptive_rec.evaluate import Evaluation
 from adaptive_rec.live import journal
 from adaptive_rec.policy import load_policy, policy_choices
+from adaptive_rec.report.run_report import write_report
 from adaptive_rec.runtime import Report
 from adaptive_rec.telemetry import Event, Snapshot, ratio, to_json
+
+HURRIED_REPORT_BYTES = 16 << 20
+"""Metrics of which a report is made, in well under a second, though a signal came."""
 
 
 class TrainingRun:
     """Train under a configuration and leave everything worth keeping in `out`.
 
-    With `replay`, the changes that another run's journal tells of are made again at the same steps.
+    With `replay`, the changes that another run's journal tells of are made again at the same steps. `command`: the words of
+    the command line, for the record.
     """
 
-    def __init__(self, config: Config, out: Path, resume: bool = False, replay: Path | None = None) -> None:
+    def __init__(
+        self, config: Config, out: Path, resume: bool = False, replay: Path | None = None, command: Sequence[str] = ()
+    ) -> None:
         if out.exists() and not resume and any(out.iterdir() if out.is_dir() else [out]):
             raise UsageError(f"--out must be a new directory, {out} exists; give another or add --resume")
         self.config = config
         self.out = out
+        self._command = ["adaptive-rec", *command] if command else []
         found = checkpoint.newest(out / "checkpoints") if resume else None
         self.runtime = assemble(config)
         self.config = self.runtime.config  # its hot budget is smaller where the device is
@@ -59,6 +68,7 @@ class TrainingRun:
         return {
             "version": __version__,
             "run_name": self.out.resolve().name,
+            "command": shlex.join(self._command),
             "started": time.time(),
             "seed": self.config.run.seed,
             "device": str(self.runtime.device),
@@ -96,6 +106,7 @@ class TrainingRun:
                 yield report
         except Exception as error:
             self.note("failed", f"{type(error).__name__}: {error}")
+            self._report()
             raise
         if runtime.hurried:
             self.note("stopping", "a signal came: a checkpoint follows")
@@ -127,8 +138,19 @@ class TrainingRun:
         summary = self.summary(seconds, evaluation)
         written.write_text(to_json(summary, indent=1) + "\n", encoding="utf-8")
         self.note("finished", "the run has ended")
+        self._report()
         self.runtime.enter("finished")
         return summary
+
+    def _report(self) -> None:
+        """Write ``report.html``. No run fails for its sake, and after a signal it must not take long."""
+        metrics = self.out / "metrics.jsonl"
+        if self.runtime.hurried and metrics.exists() and metrics.stat().st_size > HURRIED_REPORT_BYTES:
+            return
+        try:
+            write_report(self.out)
+        except Exception as error:
+            self.note("warning", f"no report could be made ({type(error).__name__}: {first_line(error)})")
 
     def summary(self, seconds: float, evaluation: Evaluation | None) -> dict[str, Any]:
         """What the run came to. Counters and seconds are of this process; `steps` counts from the very first one."""

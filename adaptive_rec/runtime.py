@@ -154,7 +154,14 @@ class Runtime:
         if outcome := self.splitting.after_step(self.step_number, self.recorder.seconds):
             yield self.control.split_chosen(outcome)
         yield from self.control.obey()
-        if self.reclassifier.window.ends(self.step_number, self.knobs.reclassify_every):
+        with self.times("reclassify"):
+            change = self.reclassifier.end_tick(self.step_number, self.knobs)
+            verdict = self.reclassifier.judge_quality(self.step_number, self.knobs)
+        if verdict:
+            yield Event(self.step_number, "guard", verdict.reason, {"keep_probability": verdict.keep_probability})
+        if change:
+            yield Event(self.step_number, "memory", str(change), asdict(change))
+        if self.reclassifier.window_ends(self.step_number, self.knobs):
             with self.times("reclassify"):
                 moved = self.reclassifier.end_window(self.step_number, self.knobs, self.counts())
                 self.publisher.placement()
@@ -194,6 +201,9 @@ class Runtime:
                 self.store.gather(work, samples, weight_S / work.batch.size, micro)
             with self.times("execute"):
                 self.dense.run(micro)
+            if plan.guard_B is not None and plan.guard_B[samples].any():
+                losses_S = self.store.fetch_later(self.dense.losses_S)
+                self.reclassifier.guard.add(losses_S, np.flatnonzero(plan.guard_B[samples]))
             position_B[samples] = np.arange(trained, trained + len(samples))
             trained += len(samples)
         return position_B

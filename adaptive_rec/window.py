@@ -10,12 +10,15 @@ from numpy.typing import NDArray
 
 from adaptive_rec.embedding.device import all_rows_bytes, split_budget
 from adaptive_rec.embedding.store import EmbeddingStore
+from adaptive_rec.errors import TrainingError
+from adaptive_rec.guard import QualityGuard
 from adaptive_rec.knobs import Knobs
 from adaptive_rec.observe import Observer
 from adaptive_rec.placement import Migration
-from adaptive_rec.policy import AccessView, Policy
+from adaptive_rec.policy import AccessView, Policy, Verdict
 from adaptive_rec.reclassify import plan_migration
 from adaptive_rec.telemetry import ratio
+from adaptive_rec.tracking.memory import FIRST_MEMORY, Memory
 
 NOTHING = Migration(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
 
@@ -41,6 +44,22 @@ class Window:
         return step - self.began >= reclassify_every
 
 
+@dataclass(frozen=True)
+class MemoryChange:
+    """Popularity is remembered for another time from now on."""
+
+    memory: Memory
+    window_steps: int
+    caught_ratio: float
+    """About what share of the last ticks' lookups it would have caught."""
+    before_ratio: float
+    """The same for the memory before."""
+
+    def __str__(self) -> str:
+        windows = f"windows of {self.window_steps} steps, decay {self.memory.window_decay:.2g}"
+        return f"{windows}: catches {self.caught_ratio:.1%} of the lookups (before {self.before_ratio:.1%})"
+
+
 class Reclassifier:
     """Turns a policy's wishes into stale classes and migrations, between two steps."""
 
@@ -51,23 +70,58 @@ class Reclassifier:
         self.stale_threshold = 0.0
         """The threshold that made the present stale classes."""
         self.window = Window()
+        self.guard = QualityGuard()
+        self._guarded_since = 0
+        self.memory: Memory | None = None
+        """How long popularity is remembered; None where the knobs tell."""
+        self._tick_began = 0
         self._judged_at: Mapping[str, float] = {}
 
     def begin(self, step: int, knobs: Knobs) -> None:
         """Place rows before the policy's first step, where it knows by then what it wants."""
         self.window = Window(step)
         self._migrate(step, knobs, max_moved_bytes=1 << 62)
+        self.memory, self._tick_began = FIRST_MEMORY if self.policy.adapts_memory else None, step
+        self.guard = QualityGuard()
+        self.observer.try_memories(self.policy.adapts_memory)
+
+    def end_tick(self, step: int, knobs: Knobs) -> MemoryChange | None:
+        """Every `reclassify_every` steps, find out which memory suits the data. Returns what changed, if anything did."""
+        trials, before = self.observer.trials, self.memory
+        if trials is None or before is None or step - self._tick_began < knobs.reclassify_every:
+            return None
+        self._tick_began = step
+        self.memory = found = self.observer.end_tick(trials)
+        if found == before:
+            return None
+        return MemoryChange(found, self.window_steps(knobs), trials.caught_ratio(found), trials.caught_ratio(before))
+
+    def window_steps(self, knobs: Knobs) -> int:
+        """Length of a full window."""
+        return (self.memory.ticks if self.memory else 1) * knobs.reclassify_every
+
+    def window_ends(self, step: int, knobs: Knobs) -> bool:
+        return self.window.ends(step, self.window_steps(knobs))
 
     def end_window(self, step: int, knobs: Knobs, totals: Mapping[str, float]) -> Migration:
         """Judge staleness on the window's probe steps, then move rows, then begin a new window. Returns what moved.
 
-        Windows shorter than `reclassify_every` place rows only: they hold too few probe steps to tell which have settled.
+        The first, short windows place rows only: they hold too few probe steps to tell which have settled.
         """
-        if self.window.is_full(step, knobs.reclassify_every):
+        ticks = max(1, (step - self.window.began) // knobs.reclassify_every)
+        decay = self.memory.decay**ticks if self.memory else knobs.decay
+        if self.window.is_full(step, self.window_steps(knobs)):
             self.window = Window(step, first=False)
             if self.policy.tracks_movement:
                 self._judge(knobs, totals)
-        return self.place_again(step, knobs, knobs.decay) if self.policy.tracks_popularity else NOTHING
+        return self.place_again(step, knobs, decay) if self.policy.tracks_popularity else NOTHING
+
+    def judge_quality(self, step: int, knobs: Knobs) -> Verdict | None:
+        """Every `reclassify_every` steps: ask what follows from the losses of the guard's samples."""
+        if not self.policy.guards_quality or step - self._guarded_since < knobs.reclassify_every:
+            return None
+        self._guarded_since = step
+        return self.policy.judge_quality(self.guard.end_window(knobs))
 
     def place_again(self, step: int, knobs: Knobs, decay: float = 1.0) -> Migration:
         """Move rows; out of turn, so without `decay`, when the budget or the policy is another or somebody asks for it."""
@@ -104,11 +158,11 @@ class Reclassifier:
         store, monitored = self.store, self.policy.tracks_movement
         row_bytes = store.row_bytes_when(monitored)
         budget = self.policy.budget_bytes(knobs, all_rows_bytes(store.space, row_bytes))
-        capacities = split_budget(store.space, row_bytes, budget)
         candidates = self.observer.tracker.candidates()
-        views = [self.observer.access_view(pool, step, knobs, candidates) for pool in range(len(capacities))]
+        views = [self.observer.access_view(pool, step, knobs, candidates) for pool in range(len(row_bytes))]
+        capacities = self._capacities(views, row_bytes, budget)
         if capacities != store.device.capacities or monitored != store.monitored:
-            migration = store.resize(budget, _ranked(views), monitored)
+            migration = store.resize(capacities, _ranked(views), monitored)
             self.observer.resize(sum(capacities))
             if self.policy.tracks_popularity:
                 self.observer.keep_estimates(np.concatenate(store.device.row_of_slot))
@@ -125,6 +179,20 @@ class Reclassifier:
         if self.policy.tracks_popularity:
             self.observer.keep_estimates(migration.promote)
         return migration
+
+    def _capacities(self, views: list[AccessView], row_bytes: list[int], budget_bytes: int) -> list[int]:
+        """Slots of each pool: as the policy wishes within the budget and the pools' rows, or by their part of the lookups."""
+        wished = self.policy.share_budget(views, row_bytes, budget_bytes)
+        if wished is None:
+            return split_budget(self.store.space, row_bytes, budget_bytes)
+        capacities = [min(slots, pool.rows) for slots, pool in zip(wished, self.store.space.pools, strict=True)]
+        used = sum(slots * size for slots, size in zip(capacities, row_bytes, strict=True))
+        if used > budget_bytes or min(capacities) < 0:
+            raise TrainingError(
+                f"share_budget of policy {self.policy.name} must stay within {budget_bytes} bytes, "
+                f"got {wished} slots of {used} bytes"
+            )
+        return capacities
 
     def _plan(self, view: AccessView, max_moved_rows: int) -> Migration:
         wish = self.policy.place(view)

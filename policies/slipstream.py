@@ -71,7 +71,11 @@ def skip_samples(view: BatchView, skippable_B: NDArray[np.bool_]) -> StepPlan:
     """Drop the skippable samples, or keep some of them at a weight that leaves the expected gradient as it was."""
     if view.knobs.action == "drop":
         return StepPlan(whole_or_split(view, ~skippable_B))
-    chance = view.knobs.keep_probability
+    return thin(view, skippable_B, view.knobs.keep_probability)
+
+
+def thin(view: BatchView, skippable_B: NDArray[np.bool_], chance: float) -> StepPlan:
+    """Train the skippable samples with some chance, at weight 1/chance."""
     keep_B = ~skippable_B | (view.random.random(view.samples) < chance)
     return StepPlan(whole_or_split(view, keep_B), weight_B=np.where(skippable_B, 1 / chance, 1.0))
 

@@ -15,9 +15,9 @@ import adaptive_rec
 PACKAGE = Path(adaptive_rec.__file__).parent
 
 LAYERS: list[set[str]] = [
-    {"__main__", "cli", "commands", "run", "config_reference", "live.sidecar"},
+    {"__main__", "cli", "commands", "run", "report", "profile", "config_reference", "live.sidecar"},
     {"assemble"},
-    {"runtime", "live.control", "live.publish", "live.snapshot", "live.journal", "window", "observe", "evaluate"},
+    {"runtime", "live.control", "live.publish", "live.snapshot", "live.journal", "window", "observe", "evaluate", "guard"},
     {"pipeline", "reclassify", "checkpoint", "dense", "splitting"},
     {"embedding", "tracking", "models", "data", "policy"},
     {"classify"},
@@ -141,7 +141,7 @@ def test_kernels_know_neither_torch_nor_logging() -> None:
         if name.startswith("kernels"):
             known = (
                 {"logging", "pydantic"}
-                if name in {"kernels.cuda", "kernels.host"}
+                if name in {"kernels.cuda", "kernels.host", "kernels.record"}
                 else {"torch", "logging", "pydantic"}
             )
             assert not {i.split(".")[0] for i in imports(tree)} & known, name

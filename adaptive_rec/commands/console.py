@@ -175,6 +175,8 @@ class Screen:
         if self._stopping:
             table.add_row("stopped", "before its end; --resume goes on from here")
         table.add_row("directory", Text(str(out), style="bold"))
+        if (out / "report.html").is_file():
+            table.add_row("report", Text(str(out / "report.html")))
         table.add_row("reopen", Text(f"{program()} serve {shlex.quote(str(out))}"))
         self.console.print()
         self.console.print(table, soft_wrap=False, width=min(self.console.width, MAX_WIDTH))

@@ -41,7 +41,7 @@ def add_commands(subparsers: Any) -> dict[str, Parser]:
     add = parser.add_argument
     add("config", nargs="?", metavar="CONFIG", help="preset (tiny, synthetic, criteo_kaggle, ...) or TOML file")
     add("--policy", metavar="NAME", help="slipstream, hotline, hybrid, device_only, random_skip or module:Class")
-    add("--data", metavar="PATH", help="a Criteo TSV file (plain, .gz, .zst), or synthetic")
+    add("--data", metavar="PATH", help="a Criteo TSV file (plain, .gz, .zst), a prepared folder, or synthetic")
     add("--steps", metavar="N", help="mini-batches to train on; 0 is all there are")
     add("--seed", metavar="N", help="seed of everything random")
     add("--device", metavar="NAME", help="auto, cpu or cuda")
@@ -109,7 +109,8 @@ def preset_for(data: str | None) -> str:
     """The preset that suits some data; that of the full data set would take a small file in a few dozen steps."""
     if data is None or data == "synthetic":
         return "synthetic"
-    small = os.path.isfile(data) and os.path.getsize(data) <= 256 << 20
+    files = Path(data).glob("*.npy") if os.path.isdir(data) else [Path(data)]
+    small = os.path.exists(data) and sum(file.stat().st_size for file in files) <= 256 << 20
     return "criteo_sample" if small else "criteo_kaggle"
 
 
@@ -135,7 +136,7 @@ def run(config: Config, out: Path, options: ServeOptions | None, args: argparse.
                 source = config.data.source
                 reading = "" if source == "synthetic" else f"reading {Path(source).name}, "
                 screen.status(f"{reading}building tables")
-                training = TrainingRun(config, out, args.resume, args.replay)
+                training = TrainingRun(config, out, args.resume, args.replay, args.argv)
                 signals.runtime = training.runtime
                 screen.begin(training.runtime)
                 sidecar = stack.enter_context(served(options, training, screen))

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from adaptive_rec.config import Config
 from adaptive_rec.data.criteo import open_criteo
+from adaptive_rec.data.prepare_meta import META
+from adaptive_rec.data.prepared import PreparedSource
 from adaptive_rec.data.source import Source
 from adaptive_rec.data.synthetic import SyntheticSource
 from adaptive_rec.errors import ConfigError, DataError
@@ -15,7 +17,10 @@ def open_source(config: Config) -> Source:
     """Open the source that `data.source` names."""
     if config.data.source == "synthetic":
         return SyntheticSource(config)
-    check_file(Path(config.data.source))
+    path = Path(config.data.source)
+    if (path / META).is_file():
+        return PreparedSource(config)
+    check_file(path)
     return open_criteo(config)
 
 
@@ -24,8 +29,8 @@ def check_file(path: Path) -> None:
     if not str(path) or not path.exists():
         raise ConfigError(f"data.source must be synthetic or a Criteo TSV file that exists, got {str(path)!r}")
     if not path.is_file():
-        kind = "a folder" if path.is_dir() else "neither file nor folder"
-        raise ConfigError(f"data.source must be a file, got {str(path)!r}, which is {kind}")
+        hint = f"a folder without {META} (data prepare makes one)" if path.is_dir() else "neither file nor folder"
+        raise ConfigError(f"data.source must be a file, got {str(path)!r}, which is {hint}")
     try:
         size_bytes = path.stat().st_size
         path.open("rb").close()

@@ -139,7 +139,7 @@ class DeviceStep:
     ) -> None:
         for pool, gradients in enumerate(gradients_of):
             monitor = tier.monitors[pool] if monitored else None
-            record = (None, None) if monitor is None else (monitor.movement_HD, monitor.touches_H)
+            record = (None, None) if monitor is None else (monitor.record_HR, monitor.touches_H)
             hot = [tier.weights[pool], tier.state[pool], *record]
             self._update_pool(staged, pool, work.pool_range(pool), [gradients, partial_PD[pool]], told, hot)
 

@@ -3,6 +3,7 @@ memory, a few megabytes at a time."""
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -113,13 +114,15 @@ class SlotMoves:
         for slot in [self.ring.take(self._slot_bytes) for _ in range(SLOTS - self.ring.slots)]:
             slot.release(None)
 
-    def read(self, count: int, dtype: torch.dtype, fill: Callable[[slice, Tensor], object]) -> NDArray[Any]:
-        """An array (count,) of what `fill` writes on the device, some of it at a time."""
-        found = np.empty(count, dtype=torch.empty(0, dtype=dtype).numpy().dtype)
-        step = max(16, self._slot_bytes // dtype.itemsize // 16 * 16)  # so that all parts are aligned alike
-        for start in range(0, count, step):
-            span = slice(start, min(start + step, count))
-            part = Layout().add(dtype, span.stop - span.start)
+    def read(self, shape: tuple[int, ...], dtype: torch.dtype, fill: Callable[[slice, Tensor], object]) -> NDArray[Any]:
+        """An array of what `fill` writes on the device, some of its lines at a time."""
+        found = np.empty(shape, dtype=torch.empty(0, dtype=dtype).numpy().dtype)
+        step = max(
+            16, self._slot_bytes // (dtype.itemsize * math.prod(shape[1:])) // 16 * 16
+        )  # so that all parts are aligned alike
+        for start in range(0, shape[0], step):
+            span = slice(start, min(start + step, shape[0]))
+            part = Layout().add(dtype, span.stop - span.start, *shape[1:])
             slot = self.ring.take(part.stop)
             self._streams.compute_waits(slot.upload(0, 0))  # the slot's former users
             out = part.device(slot)

@@ -32,7 +32,7 @@ from adaptive_rec.errors import first_line
 from adaptive_rec.kernels import staging
 from adaptive_rec.micro_batch import MicroBatch
 from adaptive_rec.placement import RowSpace
-from adaptive_rec.tracking.delta import Metric
+from adaptive_rec.tracking.delta import MEASURES
 
 HEADROOM_BYTES = 1 << 30
 """Device memory that hot rows must leave free: for staging, the dense part and its graphs, and what CUDA's libraries take."""
@@ -251,19 +251,17 @@ class StagedStore(EmbeddingStore):
     def fetch_later(self, tensor: Tensor) -> Fetched:
         return self._moves.fetch_later(tensor)
 
-    def movement(self, pool: int, metric: Metric) -> NDArray[Any]:
+    def measure(self, pool: int) -> NDArray[Any]:
         monitor, weights, kernels = self.device.monitors[pool], self.device.weights[pool], self.streams.kernels
         return self._moves.read(
-            len(weights),
+            (len(weights), MEASURES),
             self.dtype,
-            lambda span, out_H: kernels.movement(
-                metric, monitor.movement_HD[span], monitor.touches_H[span], weights[span], out_H
-            ),
+            lambda span, out_H5: kernels.movement(monitor.record_HR[span], weights[span], out_H5),
         )
 
     def touches(self, pool: int) -> NDArray[np.int32]:
         touches_H = self.device.monitors[pool].touches_H
-        return self._moves.read(len(touches_H), torch.int32, lambda span, out_H: out_H.copy_(touches_H[span]))
+        return self._moves.read((len(touches_H),), torch.int32, lambda span, out_H: out_H.copy_(touches_H[span]))
 
     def _device_tier(self, capacities: list[int]) -> DeviceTier:
         tier = super()._device_tier(capacities)

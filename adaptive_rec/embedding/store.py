@@ -22,7 +22,7 @@ from adaptive_rec.embedding.host import HostTier
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.micro_batch import MicroBatch
 from adaptive_rec.placement import COLD, Migration, Placement, RowSpace
-from adaptive_rec.tracking.delta import Metric
+from adaptive_rec.tracking.rules import RowMovement
 
 _CHUNK_ROWS = 1 << 18
 
@@ -189,10 +189,14 @@ class EmbeddingStore(ABC):
         """The same, not waited for: what is launched from now on does not change what comes."""
         return Fetched(tensor.numpy().copy())
 
-    def movement(self, pool: int, metric: Metric) -> NDArray[Any]:
-        """How far the row of each slot moved, by the monitor of a pool."""
-        moved: NDArray[Any] = self.device.monitors[pool].movement(metric, self.device.weights[pool]).numpy()
-        return moved
+    def movement(self, pool: int) -> RowMovement:
+        """How the row of each slot moved, by the monitor of a pool."""
+        return RowMovement.of(self.measure(pool), self.touches(pool))
+
+    def measure(self, pool: int) -> NDArray[Any]:
+        """What the monitor of a pool measures of each slot."""
+        measured: NDArray[Any] = self.device.monitors[pool].measure(self.device.weights[pool]).numpy()
+        return measured
 
     def count_updates(self, touched: int, hot: int, updated: int) -> None:
         """Rows touched by a step, hot ones among them, and those updated."""
@@ -219,8 +223,8 @@ class EmbeddingStore(ABC):
         # Last: a batch classified by a worker meanwhile carries the old version, so it is classified again.
         self.placement = Placement(self.placement.version + 1, self._slot_of_row)
 
-    def resize(self, budget_bytes: int, ranked_rows: NDArray[np.int64], monitored: bool | None = None) -> Migration:
-        """Give the device tier another budget: all rows go home, then as many of `ranked_rows` as fit return, best first.
+    def resize(self, capacities: list[int], ranked_rows: NDArray[np.int64], monitored: bool | None = None) -> Migration:
+        """Give each pool another number of slots: all rows go home, then as many of `ranked_rows` as fit return, best first.
 
         `monitored` says whether it keeps the movement of its rows from now on; None: as before. Returns what changed tier
         on the whole.
@@ -232,12 +236,12 @@ class EmbeddingStore(ABC):
         self.monitored = self.monitored if monitored is None else monitored
         failed: Exception | None = None
         try:
-            self._replace_tier(split_budget(self.space, self.row_bytes, budget_bytes))
+            self._replace_tier(capacities)
         except Exception as error:  # there is not so much
             failed = error.with_traceback(None)  # whose frames hold what could be had
         if failed is not None:  # all as it was, then tell
-            self.monitored, capacities = before
-            self._replace_tier(capacities)
+            self.monitored, former = before
+            self._replace_tier(former)
             self.migrate(Migration(promote=hot_before, demote=nothing))
             raise failed
         fitting = [

@@ -73,35 +73,32 @@ def sum_pieces(
 
 def apply_rows(
     rule: int, hyper_5: Tensor, piece_U1: Tensor, partial_PD: Tensor, source_U: Tensor, active_U: Tensor, hot_HD: Tensor,
-    hot_state_HK: Tensor, cold_CD: Tensor, cold_state_CK: Tensor, movement_HD: Tensor | None, touches_H: Tensor | None,
+    hot_state_HK: Tensor, cold_CD: Tensor, cold_state_CK: Tensor, record_HR: Tensor | None, touches_H: Tensor | None,
 ) -> None:  # fmt: skip
     """Update every active distinct row once, where it is, by the sum of its pieces ``piece_U1[u]`` to ``piece_U1[u + 1]``.
 
     `hyper_5`: learning rate, eps, beta1, beta2, Adam's correction sqrt(1 - beta2**step) / (1 - beta1**step), in float64
-    and on the device. Given `movement_HD`, the displacement of hot rows is added to it, and 1 to their `touches_H`.
+    and on the device. Given `record_HR` (see `tracking.delta`), the displacement of hot rows is added to it with its length and
+    the square of that, and 1 to their `touches_H`.
     """
     count, dim = len(source_U), hot_HD.shape[1]
     if count == 0:
         return
     rows, block_dim = _block(dim, 1)
     triton_rows.apply_rows[(-(-count // rows),)](
-        hyper_5, piece_U1, partial_PD, source_U, active_U, hot_HD, hot_state_HK, cold_CD, cold_state_CK, movement_HD,
+        hyper_5, piece_U1, partial_PD, source_U, active_U, hot_HD, hot_state_HK, cold_CD, cold_state_CK, record_HR,
         touches_H, count, RULE=rule, D=dim, ROWS=rows, BLOCK_D=block_dim, CHUNK=CHUNK, num_warps=1, enable_fp_fusion=_FUSED,
     )  # fmt: skip
 
 
-def movement(metric: str, movement_HD: Tensor, touches_H: Tensor, weights_HD: Tensor, out_H: Tensor) -> None:
-    """How far each slot's row has moved, by ``max_abs`` or ``relative_l2``, +inf where it was not touched.
-
-    See `adaptive_rec.tracking.delta`. `out_H` is float32, or float64 for float64.
-    """
-    slots, dim = movement_HD.shape
+def movement(record_HR: Tensor, weights_HD: Tensor, out_H5: Tensor) -> None:
+    """What is known of each slot's movement: see `tracking.delta.measure`. `out_H5` is float32, or float64 for float64."""
+    slots, dim = weights_HD.shape
     if slots == 0:
         return
     rows, block_dim = _block(dim, 4)
     triton_rows.movement[(-(-slots // rows),)](
-        movement_HD, touches_H, weights_HD, out_H, slots, RELATIVE=metric == "relative_l2",
-        TINY=torch.finfo(out_H.dtype).tiny, D=dim, ROWS=rows, BLOCK_D=block_dim, num_warps=4, enable_fp_fusion=_FUSED,
+        record_HR, weights_HD, out_H5, slots, D=dim, ROWS=rows, BLOCK_D=block_dim, num_warps=4, enable_fp_fusion=_FUSED,
     )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from numba import njit
 from torch import Tensor
 
 from adaptive_rec.kernels import cpu
+from adaptive_rec.kernels.record import add_to_record, measure
 from adaptive_rec.kernels.jit import JIT
 
 
@@ -44,7 +45,7 @@ def sum_pieces(
 
 def apply_rows(
     rule: int, hyper_5: Tensor, piece_U1: Tensor, partial_PD: Tensor, source_U: Tensor, active_U: Tensor, hot_HD: Tensor,
-    hot_state_HK: Tensor, cold_CD: Tensor, cold_state_CK: Tensor, movement_HD: Tensor | None, touches_H: Tensor | None,
+    hot_state_HK: Tensor, cold_CD: Tensor, cold_state_CK: Tensor, record_HR: Tensor | None, touches_H: Tensor | None,
 ) -> None:  # fmt: skip
     if len(source_U) == 0:
         return
@@ -61,23 +62,17 @@ def apply_rows(
         rule, (rate, eps, beta1, beta2, math.inf), source_U.numpy(), grad_UD.numpy(), active_U.numpy(),
         *(tier.numpy() for tier in wide),
     )  # fmt: skip
-    if movement_HD is not None and touches_H is not None:
-        movement_HD[slots] += (wide[0][slots] - before).to(movement_HD.dtype)
+    if record_HR is not None and touches_H is not None:
+        add_to_record(record_HR, slots, (wide[0][slots] - before).to(record_HR.dtype))
         touches_H[slots] += 1
     for mine, tier in zip(wide, tiers, strict=True):
         _give_back(mine, tier)
 
 
-def movement(metric: str, movement_HD: Tensor, touches_H: Tensor, weights_HD: Tensor, out_H: Tensor) -> None:
-    if len(out_H) == 0:
+def movement(record_HR: Tensor, weights_HD: Tensor, out_H5: Tensor) -> None:
+    if len(out_H5) == 0:
         return
-    moved_HD = movement_HD.to(out_H.dtype)
-    if metric == "max_abs":
-        moved_H = moved_HD.abs().amax(dim=1)
-    else:
-        length_H = torch.linalg.vector_norm(weights_HD.to(out_H.dtype), dim=1)
-        moved_H = torch.linalg.vector_norm(moved_HD, dim=1) / (length_H + torch.finfo(out_H.dtype).tiny)
-    out_H.copy_(torch.where(touches_H > 0, moved_H, torch.inf))
+    out_H5.copy_(measure(record_HR.to(out_H5.dtype), weights_HD.to(out_H5.dtype)))
 
 
 def copy_rows(from_RD: Tensor, from_rows_C: Tensor | None, to_RD: Tensor, to_rows_C: Tensor | None) -> None:

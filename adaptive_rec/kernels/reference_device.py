@@ -33,7 +33,7 @@ def sum_pieces(
 def apply_rows(
     rule: int, lr: float, eps: float, beta1: float, beta2: float, step: int, piece_U1: Array, partial_PD: Array,
     source_U: Array, active_U: Array, hot_HD: Array, hot_state_HK: Array, cold_CD: Array, cold_state_CK: Array,
-    movement_HD: Array | None, touches_H: Array | None,
+    record_HR: Array | None, touches_H: Array | None,
 ) -> None:  # fmt: skip
     """Update the active rows in place; `step` stands for what its correction is in the tensor of the calls."""
     for u in np.flatnonzero(active_U):
@@ -42,21 +42,22 @@ def apply_rows(
         weights, state = (hot_HD, hot_state_HK) if hot else (cold_CD, cold_state_CK)
         before_D = weights[r].copy()
         apply_row(rule, (lr, eps, beta1, beta2, step), weights[r], state[r], grad_D)
-        if hot and movement_HD is not None and touches_H is not None:
-            movement_HD[r] += weights[r] - before_D
+        if hot and record_HR is not None and touches_H is not None:
+            moved_D = weights[r] - before_D
+            length = np.sqrt(np.sum(moved_D**2))
+            record_HR[r] += np.array([*moved_D, length, length**2], dtype=record_HR.dtype)
             touches_H[r] += 1
 
 
-def movement(metric: str, movement_HD: Array, touches_H: Array, weights_HD: Array) -> Array:
-    """What `tracking.delta.UpdateDeltaMonitor.movement` says, for one slot at a time."""
-    moved_H = np.full(len(movement_HD), np.inf, dtype=movement_HD.dtype)
-    for slot in np.flatnonzero(touches_H):
-        if metric == "max_abs":
-            moved_H[slot] = np.abs(movement_HD[slot]).max()
-        else:
-            length = np.sqrt(np.sum(weights_HD[slot] ** 2))
-            moved_H[slot] = np.sqrt(np.sum(movement_HD[slot] ** 2)) / (length + np.finfo(weights_HD.dtype).tiny)
-    return moved_H
+def movement(record_HR: Array, weights_HD: Array) -> Array:
+    """What `tracking.delta.UpdateDeltaMonitor.measure` says, for one slot at a time."""
+    out_H5 = np.zeros((len(record_HR), 5), dtype=record_HR.dtype)
+    for slot, (moved_D, sums) in enumerate(zip(record_HR[:, :-2], record_HR[:, -2:], strict=True)):
+        out_H5[slot, 0] = np.abs(moved_D).max()
+        out_H5[slot, 1] = np.sqrt(np.sum(moved_D**2))
+        out_H5[slot, 2] = np.sqrt(np.sum(weights_HD[slot] ** 2))
+        out_H5[slot, 3:] = sums
+    return out_H5
 
 
 def copy_rows(from_RD: Array, from_rows_C: Array | None, to_RD: Array, to_rows_C: Array | None) -> None:

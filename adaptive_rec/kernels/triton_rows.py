@@ -141,7 +141,7 @@ def _row_gradient(u, active, piece_U1, partial, D: tl.constexpr, BLOCK_D: tl.con
 
 @triton.jit(do_not_specialize=_COUNTS, do_not_specialize_on_alignment=_INDICES)
 def apply_rows(
-    hyper, piece_U1, partial, source_U, active_U, hot, hot_state, cold, cold_state, movement, touches_H, U,
+    hyper, piece_U1, partial, source_U, active_U, hot, hot_state, cold, cold_state, record, touches_H, U,
     RULE: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, BLOCK_D: tl.constexpr, CHUNK: tl.constexpr,
 ):  # fmt: skip
     """Program i: ROWS distinct rows, read, updated and written once.
@@ -188,35 +188,39 @@ def apply_rows(
 
     stored = after.to(hot.dtype.element_ty)
     tl.store(weights, stored, mask=mask)
-    if movement is not None:
+    if record is not None:
         hot_row = active & (source >= 0)
         mask = mask & hot_row[:, None]
-        moved = movement + source.to(tl.int64)[:, None] * D + d[None, :]
-        tl.store(moved, tl.load(moved, mask=mask, other=0.0).to(SUM) + (stored.to(SUM) - before), mask=mask)
+        first_H = record + source.to(tl.int64) * (D + 2)
+        places, moved = first_H[:, None] + d[None, :], tl.where(mask, stored.to(SUM) - before, 0.0)
+        tl.store(places, tl.load(places, mask=mask, other=0.0).to(SUM) + moved, mask=mask)
+        square_H = tl.sum(moved * moved, axis=1)
+        tl.store(first_H + D, tl.load(first_H + D, mask=hot_row, other=0.0).to(SUM) + _root(square_H), mask=hot_row)
+        tl.store(first_H + D + 1, tl.load(first_H + D + 1, mask=hot_row, other=0.0).to(SUM) + square_H, mask=hot_row)
         tl.store(touches_H + source, tl.load(touches_H + source, mask=hot_row, other=0) + 1, mask=hot_row)
 
 
 @triton.jit(do_not_specialize=_COUNTS, do_not_specialize_on_alignment=_INDICES)
 def movement(
-    moved, touches_H, weights, out, H,
-    RELATIVE: tl.constexpr, TINY: tl.constexpr, D: tl.constexpr, ROWS: tl.constexpr, BLOCK_D: tl.constexpr,
+    record, weights, out, H,
+    D: tl.constexpr, ROWS: tl.constexpr, BLOCK_D: tl.constexpr,
 ):  # fmt: skip
     SUM: tl.constexpr = out.dtype.element_ty
     h = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
-    d = tl.arange(0, BLOCK_D)
-    place = h.to(tl.int64)[:, None] * D + d[None, :]
-    mask = (h < H)[:, None] & (d < D)[None, :]
-    change = tl.load(moved + place, mask=mask, other=0.0).to(SUM)
-    if RELATIVE:
-        row = tl.load(weights + place, mask=mask, other=0.0).to(SUM)
-        length = _root(tl.sum(row * row, axis=1))
-        result = _root(tl.sum(change * change, axis=1)) / (length + TINY)
-    else:
-        result = tl.max(tl.abs(change), axis=1)
-        # A maximum passes over what is not a number; a row that has such a component has to show it.
-        result = tl.where(tl.max((change != change).to(tl.int32), axis=1) != 0, float("nan"), result)
-    touched = tl.load(touches_H + h, mask=h < H, other=0) > 0
-    tl.store(out + h, tl.where(touched, result, float("inf")), mask=h < H)
+    d, inside = tl.arange(0, BLOCK_D), h < H
+    mask = inside[:, None] & (d < D)[None, :]
+    slot = h.to(tl.int64)
+    change = tl.load(record + slot[:, None] * (D + 2) + d[None, :], mask=mask, other=0.0).to(SUM)
+    row = tl.load(weights + slot[:, None] * D + d[None, :], mask=mask, other=0.0).to(SUM)
+    largest = tl.max(tl.abs(change), axis=1)
+    # A maximum passes over what is not a number; a row that has such a component has to show it.
+    largest = tl.where(tl.max((change != change).to(tl.int32), axis=1) != 0, float("nan"), largest)
+    to, sums = out + slot * 5, record + slot * (D + 2) + D
+    tl.store(to, largest, mask=inside)
+    tl.store(to + 1, _root(tl.sum(change * change, axis=1)), mask=inside)
+    tl.store(to + 2, _root(tl.sum(row * row, axis=1)), mask=inside)
+    tl.store(to + 3, tl.load(sums, mask=inside, other=0.0).to(SUM), mask=inside)
+    tl.store(to + 4, tl.load(sums + 1, mask=inside, other=0.0).to(SUM), mask=inside)
 
 
 @triton.jit(do_not_specialize=_COUNTS, do_not_specialize_on_alignment=_INDICES)

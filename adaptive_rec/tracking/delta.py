@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 
-Metric = Literal["max_abs", "relative_l2"]
+from adaptive_rec.kernels.record import MEASURES, SUMS, add_to_record, measure
+
+__all__ = ["MEASURES", "UpdateDeltaMonitor"]
 
 
 class UpdateDeltaMonitor:
-    """Net displacement of one pool's hot rows over the probe steps of a window. Lives on the device tier's device.
+    """Displacements of one pool's hot rows over the probe steps of a window. Lives on the device tier's device.
 
     Slipstream (arXiv 2404.04270) compares two snapshots of all hot rows; here displacements are added up as rows are
     touched, and over probe steps only. A frozen row moves in no other step, so measuring all steps would make rows look
@@ -18,43 +18,32 @@ class UpdateDeltaMonitor:
     """
 
     def __init__(self, capacity: int, dim: int, dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
-        self.movement_HD = torch.zeros((capacity, dim), dtype=dtype, device=device)
-        """Sum of (after - before): a row that goes there and back has not moved."""
+        self.record_HR = torch.zeros((capacity, dim + SUMS), dtype=dtype, device=device)
+        """Sum of (after - before), so that a row that goes there and back has not moved; then the two sums of lengths."""
         self.touches_H = torch.zeros(capacity, dtype=torch.int32, device=device)
         """Probe steps of this window in which the slot's row was updated."""
 
     @staticmethod
     def bytes_per_slot(dim: int, itemsize: int) -> int:
         """What a slot costs; part of the hot budget."""
-        return dim * itemsize + torch.int32.itemsize
+        return (dim + SUMS) * itemsize + torch.int32.itemsize
 
     def observe(self, slots: torch.Tensor, before: torch.Tensor, after: torch.Tensor) -> None:
         """Record a probe step: `slots` (int64, distinct) held `before` (n, D) and hold `after` (n, D)."""
-        # Distinct slots make this the same on every run; index_add_ on a GPU is not, for its atomic additions.
-        dtype = self.movement_HD.dtype  # rows may be of 16 bits: their difference would be rounded
-        self.movement_HD[slots] += after.to(dtype) - before.to(dtype)
+        dtype = self.record_HR.dtype  # rows may be of 16 bits: their difference would be rounded
+        add_to_record(self.record_HR, slots, after.to(dtype) - before.to(dtype))
         self.touches_H[slots] += 1
 
-    def movement(self, metric: Metric, weights_HD: torch.Tensor) -> torch.Tensor:
-        """Return each slot's movement (H); +inf where its row was not touched.
-
-        `max_abs` is the largest component's displacement (as Slipstream has it), in the unit of the weights;
-        `relative_l2` the displacement's length as a share of the row's length now.
-        """
-        if metric == "max_abs":
-            moved_H = self.movement_HD.abs().amax(dim=1)
-        else:
-            length_H = torch.linalg.vector_norm(weights_HD.to(self.movement_HD.dtype), dim=1)
-            moved_H = torch.linalg.vector_norm(self.movement_HD, dim=1)
-            moved_H = moved_H / (length_H + torch.finfo(length_H.dtype).tiny)
-        return torch.where(self.touches_H > 0, moved_H, torch.inf)
+    def measure(self, weights_HD: torch.Tensor) -> torch.Tensor:
+        """Numbers (H, MEASURES) of each slot, in the unit of the weights; all zero where its row was not touched."""
+        return measure(self.record_HR, weights_HD.to(self.record_HR.dtype))
 
     def begin_window(self) -> None:
         """Start a new measurement: all rows are unknown."""
-        self.movement_HD.zero_()
+        self.record_HR.zero_()
         self.touches_H.zero_()
 
     def forget(self, slots: torch.Tensor) -> None:
         """Make slots (int64) unknown that now hold another row."""
-        self.movement_HD.index_fill_(0, slots, 0)
+        self.record_HR.index_fill_(0, slots, 0)
         self.touches_H.index_fill_(0, slots, 0)

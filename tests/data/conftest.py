@@ -29,3 +29,9 @@ def criteo_sample() -> Path:
 def criteo_terabyte_head() -> Path:
     """The first 3,000 rows of a day of Criteo Terabyte."""
     return find("day_11_first_3k_rows.tsv.zst")
+
+
+@pytest.fixture
+def avazu_head() -> Path:
+    """The first 9,999 rows of Avazu's training file."""
+    return find("avazu_head_9999.csv.zst")

@@ -86,7 +86,7 @@ def test_a_device_tier_is_as_large_as_its_row_bytes_say(rule: str, row_precision
     tier = DeviceTier(SPACE, row_rule, torch.float32, torch.device("cpu"), [10, 20], monitored=True)
     for pool, bytes_per_row in enumerate(row_bytes(SPACE, row_rule, 4, monitored=True)):
         monitor = tier.monitors[pool]
-        parts = tier.weights[pool], tier.state[pool], monitor.movement_HD, monitor.touches_H
+        parts = tier.weights[pool], tier.state[pool], monitor.record_HR, monitor.touches_H
         assert sum(part.nbytes for part in parts) == bytes_per_row * tier.capacities[pool]
         assert as_array(tier.weights[pool]).dtype == KEPT[row_precision]
         assert tier.state[pool].dtype == torch.float32

@@ -197,9 +197,9 @@ class PlainTables:
         return parts
 
 
-def slots_for(store: EmbeddingStore, rows: int) -> int:
-    """A budget for about so many rows."""
-    return rows * max(store.row_bytes)
+def slots_for(store: EmbeddingStore, rows: int) -> list[int]:
+    """Slots of each pool within a budget for about so many rows."""
+    return split_budget(store.space, store.row_bytes, rows * max(store.row_bytes))
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -304,7 +304,8 @@ def test_another_budget_keeps_every_value_and_is_never_exceeded(kind: str, rows:
 
     assert_same(export(store), before)
     assert_tiers_agree(store)
-    assert store.device_bytes <= slots_for(store, rows)
+    assert store.device.capacities == slots_for(store, rows)
+    assert store.device_bytes <= rows * max(store.row_bytes)
     hot = set(np.flatnonzero(store.placement.slot_of_row >= 0).tolist())
     assert set(moved.promote.tolist()) == hot - hot_before
     assert set(moved.demote.tolist()) == hot_before - hot
@@ -318,7 +319,7 @@ def test_a_budget_for_everything_that_is_read_holds_every_row_that_is_read(kind:
     store = make_store(kind, shape, monitored=True)
     budget = sum(pool.rows * size for pool, size in zip(store.space.pools, store.row_bytes, strict=True))
     for larger in (budget, 10 * budget):
-        store.resize(larger, np.arange(store.space.rows))
+        store.resize(split_budget(store.space, store.row_bytes, larger), np.arange(store.space.rows))
         for pool, capacity in zip(store.space.pools, store.device.capacities, strict=True):
             assert capacity == (pool.rows if len(pool.features) else 0)
 
@@ -369,7 +370,7 @@ def test_row_bytes_count_everything_that_is_kept_for_a_row_on_the_device(kind: s
     store = make_store(kind, rule=rule, monitored=True)
     store.resize(slots_for(store, 9), NONE)
     tensors = [*store.device.weights, *store.device.state]
-    tensors += [tensor for monitor in store.device.monitors for tensor in (monitor.movement_HD, monitor.touches_H)]
+    tensors += [tensor for monitor in store.device.monitors for tensor in (monitor.record_HR, monitor.touches_H)]
     assert store.device_bytes == sum(tensor.nbytes for tensor in tensors) > 0
 
 

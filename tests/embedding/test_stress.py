@@ -12,6 +12,7 @@ import torch
 
 from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
 from adaptive_rec.classify import ClassifiedBatch
+from adaptive_rec.embedding.device import split_budget
 from adaptive_rec.embedding.device_step import DeviceStep
 from adaptive_rec.embedding.direct import DirectStore
 from adaptive_rec.embedding.homing import Homing
@@ -136,7 +137,8 @@ def drive(store: Any, seed: int, depth: int = 4, resizes: bool = True) -> list[A
             if chance < 0.25:
                 store.migrate(random_migration(store, random))
             elif chance < 0.3 and resizes:
-                store.resize(int(random.integers(0, 40)) * 100, random.permutation(SPACE.rows))
+                slots = split_budget(SPACE, store.row_bytes, int(random.integers(0, 40)) * 100)
+                store.resize(slots, random.permutation(SPACE.rows))
             elif chance < 0.4:
                 store.settle()
             elif chance < 0.45:
@@ -148,7 +150,7 @@ def drive(store: Any, seed: int, depth: int = 4, resizes: bool = True) -> list[A
     finally:
         pipeline.close()
     found = [part for table in range(len(SPACE.tables)) for part in store.export_table(table)]
-    found += [store.movement(pool, "max_abs") for pool in range(len(SPACE.pools))]
+    found += [store.measure(pool) for pool in range(len(SPACE.pools))]
     store.close()
     return [part for parts in seen for part in parts] + found
 

@@ -120,7 +120,7 @@ def test_slipstream_measures_their_movement_in_32_bits(row_precision: str) -> No
     runtime = build(f"run.row_precision={row_precision}", "knobs.policy=slipstream")
     outcome(runtime)
     for monitor, weights in zip(runtime.store.device.monitors, runtime.store.device.weights, strict=True):
-        assert monitor.movement_HD.dtype == torch.float32
+        assert monitor.record_HR.dtype == torch.float32
         assert weights.itemsize == 2
     assert runtime.store.device.hot_rows > 0
 
@@ -133,8 +133,8 @@ def test_the_movement_of_a_row_is_added_up_in_32_bits() -> None:
     before = torch.tensor([[1.0]], dtype=torch.bfloat16)
     after = torch.tensor([[-small]], dtype=torch.bfloat16)
     monitor.observe(slots, before, after)
-    assert monitor.movement("max_abs", after).tolist() == [1 + small]
-    assert monitor.movement("relative_l2", before).dtype == torch.float32
+    assert monitor.measure(after)[:, 0].tolist() == [1 + small]
+    assert monitor.measure(before).dtype == torch.float32
 
 
 def test_a_device_refuses_them_by_name() -> None:

@@ -15,11 +15,12 @@ from adaptive_rec.assemble import assemble
 from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config import load_config
+from adaptive_rec.embedding.device import split_budget
 from adaptive_rec.policy import BUILT_IN, load_policy
 
 USERS = "example_policy:FirstRows"
 POLICIES = (*BUILT_IN, USERS)
-SKIPPING = ("slipstream", "random_skip")
+SKIPPING = ("slipstream", "random_skip", "adaptive")
 DEVICES = ["direct", "late", pytest.param("cuda", marks=pytest.mark.gpu)]
 ACTIONS = ("freeze", "drop", "subsample")
 KNOWN_OVER_BUDGET = "device_only"
@@ -226,7 +227,7 @@ def test_subsampling_keeps_the_expected_gradient(watch: Any, action: str, unbias
     batch = WORLDS["one table"][0][0]
     work = ClassifiedBatch(batch, runtime.store.space)
     store = runtime.store
-    store.resize(1_000_000, np.arange(store.space.rows))
+    store.resize(split_budget(store.space, store.row_bytes, 1_000_000), np.arange(store.space.rows))
     store.classify(work)
     half = np.zeros(store.device.capacities[0], dtype=bool)
     half[: len(half) // 2] = True

@@ -1,0 +1,229 @@
+"""Globo.com news clicks (Moreira et al., 2018) as training rows: each click, and articles that were there but not clicked.
+
+The file is sorted by time. Each click is a row with label 1; after it come rows with label 0, of the same user and moment, whose
+article is drawn evenly from the others that anybody clicked within the last hour. Where no other was clicked, there are none.
+
+Everything in a row was known before the click: what happened later changes nothing in it. So `session_size` is not used, which
+counts clicks to come; and the time of the click is that of the impression.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adaptive_rec.data.criteo_file import line_blocks
+from adaptive_rec.data.prepare_criteo import plain_bytes
+from adaptive_rec.data.raw import MISSING_KEY, Keys, RawBlock, SparseColumn
+from adaptive_rec.errors import DataError
+from adaptive_rec.kernels.clicks import walk_clicks
+
+COLUMNS = (
+    "user_id", "session_id", "session_start", "session_size", "click_article_id", "click_timestamp", "click_environment",
+    "click_deviceGroup", "click_os", "click_country", "click_region", "click_referrer_type",
+)  # fmt: skip
+USER, SESSION, SESSION_START, ARTICLE, TIME = (
+    COLUMNS.index(name) for name in ("user_id", "session_id", "session_start", "click_article_id", "click_timestamp")
+)
+CONTEXT = (*range(6, 12),)
+CONTEXT_NAMES = ("environment", "device_group", "os", "country", "region", "referrer")
+LIMITS = np.array([2**53 if c in (SESSION, SESSION_START, TIME) else 2**32 - 2 for c in range(len(COLUMNS))])
+"""Highest value of each column: keys are values + 1, in 32 bits."""
+DENSE_NAMES = (
+    "session_clicks", "session_minutes", "pause_minutes", "first_click", "hour_sin", "hour_cos", "article_clicks",
+    "article_minutes",
+)  # fmt: skip
+
+HORIZON_MS = 3_600_000
+"""How long ago a click of an article may be for it to be offered as one that was not clicked."""
+NEGATIVES = 3
+BLOCK_CLICKS = 8192
+DAY_MS = 86_400_000
+SHOWN_BYTES = 40
+
+
+@dataclass(frozen=True)
+class Clicks:
+    """All clicks (C) of a file in order of time, those of one moment in the file's order."""
+
+    time_ms_C: NDArray[np.int64]
+    """Since 1970, UTC."""
+    article_C: NDArray[np.uint32]
+    user_C: NDArray[np.uint32]
+    session_C: NDArray[np.int64]
+    session_start_ms_C: NDArray[np.int64]
+    context_CX: NDArray[np.uint32]
+    """Values of CONTEXT_NAMES."""
+
+    @property
+    def count(self) -> int:
+        return len(self.time_ms_C)
+
+
+class GloboReader:
+    """Rows of a Globo.com file. Columns: the article, the one clicked before it in the session (0: none) by the ids of the
+    same table, the user, and what is known of device and place. The whole file is held in memory: 0.3 GB for 3 M clicks."""
+
+    dense_names: tuple[str, ...] = DENSE_NAMES
+    dense_transform: str = (
+        "log(1 + x) of: clicks of the session so far, minutes since it began, minutes since the user's last click, clicks of "
+        "the article within the last hour, minutes since its first click; first_click is 1 where the user has clicked nothing "
+        "before; hour_sin, hour_cos: time of day, UTC"
+    )
+    columns: tuple[SparseColumn, ...] = (
+        SparseColumn("article", "article"),
+        SparseColumn("previous_article", "article"),
+        SparseColumn("user", "user"),
+        *(SparseColumn(name, name) for name in CONTEXT_NAMES),
+    )
+
+    def __init__(self, path: Path, skip_bad_rows: bool, seed: int, negatives: int = NEGATIVES) -> None:
+        self._path = path
+        self._skip_bad_rows = skip_bad_rows
+        self._seed = seed
+        self._negatives = negatives
+        self.bad_rows = 0
+        self.read_ratio = 0.0
+        found = next(line_blocks(path), b"").partition(b"\n")[0].strip().decode("latin-1")
+        if found != ",".join(COLUMNS):
+            raise DataError(f"{path}, line 1: header must be {','.join(COLUMNS)}, got {ascii(found[:200])}")
+
+    def blocks(self) -> Iterator[RawBlock]:
+        """Yield the rows in order of time; a malformed one raises DataError with its line and column, or is skipped."""
+        clicks = self.clicks()
+        walk = Walk(clicks, self._negatives)
+        random = np.random.default_rng(self._seed)
+        for start in range(0, clicks.count, BLOCK_CLICKS):
+            stop = min(start + BLOCK_CLICKS, clicks.count)
+            yield walk.block(start, random.random((stop - start, self._negatives)))
+            self.read_ratio = (1 + stop / clicks.count) / 2
+        self.read_ratio = 1.0
+
+    def clicks(self) -> Clicks:
+        """The file's clicks, sorted."""
+        parts = [_columns(rows_BC) for rows_BC in self._parsed()]
+        joined = [np.concatenate(column) for column in zip(*parts, strict=True)]
+        order = np.argsort(joined[0], kind="stable")
+        return Clicks(*(column[order] for column in joined))
+
+    def _parsed(self) -> Iterator[NDArray[np.int64]]:
+        """The rows as they stand, block by block."""
+        size_bytes, read_bytes, lines = plain_bytes(self._path), 0, 0
+        for text in line_blocks(self._path):
+            read_bytes += len(text)
+            first = 0 if lines else text.index(b"\n") + 1
+            yield self._parse(text[first:], lines + (first > 0))
+            lines += text.count(b"\n")
+            self.read_ratio = min(1.0, read_bytes / size_bytes) / 2
+
+    def _parse(self, text: bytes, lines_before: int) -> NDArray[np.int64]:
+        lines = text.count(b"\n")
+        if lines and not text.translate(None, b"0123456789,\r\n"):  # NumPy takes signs and spaces too
+            try:
+                rows_BC = np.loadtxt(text.decode().splitlines(), np.int64, delimiter=",", ndmin=2)
+            except ValueError:
+                return self._parse_slowly(text, lines_before)
+            if rows_BC.shape == (lines, len(COLUMNS)) and (rows_BC <= LIMITS).all():
+                return rows_BC
+        return self._parse_slowly(text, lines_before)
+
+    def _parse_slowly(self, text: bytes, lines_before: int) -> NDArray[np.int64]:
+        """Go through the lines of a block that has a malformed one."""
+        rows = []
+        for number, line in enumerate(text.splitlines(), start=lines_before + 1):
+            cells = line.split(b",")
+            fault = _fault(cells)
+            if not fault:
+                rows.append([int(cell) for cell in cells])
+            elif self._skip_bad_rows:
+                self.bad_rows += 1
+            else:
+                raise DataError(f"{self._path}, line {number}{fault}")
+        return np.array(rows, dtype=np.int64).reshape(-1, len(COLUMNS))
+
+
+def _fault(cells: list[bytes]) -> str:
+    """What is wrong with a line; empty where nothing is."""
+    if len(cells) != len(COLUMNS):
+        return f": row must have {len(COLUMNS)} columns between commas, got {len(cells)}"
+    for name, cell, limit in zip(COLUMNS, cells, LIMITS.tolist(), strict=True):
+        if not (cell.isdigit() and len(cell) <= 18 and int(cell) <= limit):
+            value = ascii(cell[:SHOWN_BYTES].decode("latin-1"))
+            return f", column {name}: must be a whole number between 0 and {limit}, got {value}"
+    return ""
+
+
+def _columns(rows_BC: NDArray[np.int64]) -> tuple[NDArray[np.int64] | NDArray[np.uint32], ...]:
+    """A block's columns in the order of `Clicks`."""
+    small_BC = rows_BC.astype(np.uint32)
+    return (
+        rows_BC[:, TIME].copy(),
+        small_BC[:, ARTICLE].copy(),
+        small_BC[:, USER].copy(),
+        rows_BC[:, SESSION].copy(),
+        rows_BC[:, SESSION_START].copy(),
+        small_BC[:, CONTEXT],
+    )
+
+
+class Walk:
+    """A walk through all clicks, block by block, in order."""
+
+    def __init__(self, clicks: Clicks, negatives: int) -> None:
+        self._clicks = clicks
+        self._targets = 1 + negatives
+        self._articles, article_C = np.unique(clicks.article_C, return_inverse=True)
+        users, user_C = np.unique(clicks.user_C, return_inverse=True)
+        sessions, session_C = np.unique(clicks.session_C, return_inverse=True)
+        self._numbered = (clicks.time_ms_C, *(c.astype(np.int32) for c in (article_C, user_C, session_C)))
+        articles = len(self._articles)
+        self._state = (
+            np.zeros(2, dtype=np.int64),
+            np.zeros(articles, dtype=np.int32),
+            np.full(articles, -1, dtype=np.int32),
+            np.zeros(articles, dtype=np.int32),
+            np.full(articles, -1, dtype=np.int64),
+            np.full(len(users), -1, dtype=np.int64),
+            np.zeros(len(sessions), dtype=np.int32),
+            np.full(len(sessions), -1, dtype=np.int32),
+        )
+
+    def block(self, first: int, random_BK: NDArray[np.float64]) -> RawBlock:
+        """The rows of the clicks from `first` on, one for each line of random numbers, and of the articles not clicked."""
+        clicks, shape = self._clicks, (len(random_BK), self._targets)
+        article_BT, recent_BT = np.empty(shape, dtype=np.int32), np.empty(shape, dtype=np.int32)
+        age_ms_BT, pause_ms_B = np.empty(shape, dtype=np.int64), np.empty(shape[0], dtype=np.int64)
+        clicks_B, previous_B = np.empty(shape[0], dtype=np.int32), np.empty(shape[0], dtype=np.int32)
+        found = (article_BT, recent_BT, age_ms_BT, pause_ms_B, clicks_B, previous_B)
+        walk_clicks(first, *self._numbered, HORIZON_MS, random_BK, *self._state, *found)
+        part = slice(first, first + shape[0])
+        click_R, target_R = np.nonzero(article_BT >= 0)
+        now_ms_B = clicks.time_ms_C[part]
+        day_B = now_ms_B % DAY_MS * (2 * np.pi / DAY_MS)
+        by_click_BX = np.stack(
+            [
+                np.log1p(clicks_B),
+                np.log1p(_minutes(now_ms_B - clicks.session_start_ms_C[part])),
+                np.log1p(_minutes(pause_ms_B)),
+                pause_ms_B < 0,
+                np.sin(day_B),
+                np.cos(day_B),
+            ],
+            axis=1,
+        )
+        by_article_RX = np.stack([recent_BT, _minutes(age_ms_BT)], axis=2)[click_R, target_R]
+        key_A = self._articles + np.uint32(1)
+        previous_key_B = np.where(previous_B >= 0, key_A[previous_B], np.uint32(MISSING_KEY))
+        keys: list[Keys] = [key_A[article_BT[click_R, target_R]], previous_key_B[click_R]]
+        keys.append(clicks.user_C[part][click_R] + np.uint32(1))
+        keys += list((clicks.context_CX[part][click_R] + np.uint32(1)).T.copy())
+        dense_RX = np.concatenate([by_click_BX[click_R], np.log1p(by_article_RX)], axis=1).astype(np.float32)
+        return RawBlock(dense_RX, (target_R == 0).astype(np.float32), keys, [None] * len(keys))
+
+
+def _minutes(ms: NDArray[np.int64]) -> NDArray[np.float64]:
+    return np.maximum(ms, 0) / 60_000

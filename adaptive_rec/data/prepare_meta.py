@@ -1,0 +1,169 @@
+"""``meta.json`` of a prepared folder: what is in it, what it was made of, and how to see that it is whole."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, ValidationError
+
+from adaptive_rec.errors import DataError
+from adaptive_rec.kernels.number_keys import FIRST_ID, INFREQUENT_ID, MAX_COUNT, MISSING_ID
+from adaptive_rec.knobs import Frozen, describe
+
+META = "meta.json"
+HASH_CHUNK_BYTES = 4 << 20
+
+
+class SourceFile(Frozen):
+    """A file that rows come from, as it was when preparing began."""
+
+    name: str = Field(min_length=1)
+    """Files made of it begin with this."""
+    path: str
+    size_bytes: int
+    modified_ns: int
+
+
+class Job(Frozen):
+    """What was asked for. The same job always makes the same arrays."""
+
+    format: str
+    schema_sha256: str = ""
+    """Of the schema file, for Parquet."""
+    on_bad_row: Literal["error", "skip"]
+    min_count: int = Field(ge=1, le=int(MAX_COUNT))
+    seed: int
+    sources: tuple[SourceFile, ...] = Field(min_length=1)
+
+
+class Ids(Frozen):
+    """What the ids of every table mean."""
+
+    missing: int = Field(MISSING_ID, ge=MISSING_ID, le=MISSING_ID)
+    infrequent: int = Field(INFREQUENT_ID, ge=INFREQUENT_ID, le=INFREQUENT_ID)
+    min_count: int
+    """Values that occur less often than this in all columns of their table together are infrequent."""
+    first: int = Field(FIRST_ID, ge=FIRST_ID, le=FIRST_ID)
+    order: str = "from `first` on in order of first occurrence: column by column of the table, file by file, row by row"
+
+
+class TableMeta(Frozen):
+    name: str
+    rows: int = Field(ge=FIRST_ID)
+    """Ids lie below this: two, and one for each distinct value that occurs often enough."""
+
+
+class ColumnMeta(Frozen):
+    name: str
+    table: str
+    bag: bool
+    cardinality: int
+    """Rows of its table."""
+
+
+class ArrayFile(Frozen):
+    name: str = Field(pattern=r"^[^/]+\.npy$")
+    size_bytes: int
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+
+class SourceMeta(Frozen):
+    name: str
+    rows: int = Field(ge=1)
+    bad_rows: int
+    files: tuple[ArrayFile, ...]
+
+
+class Meta(Frozen):
+    """The whole of ``meta.json``."""
+
+    format_version: Literal[1] = 1
+    made_by: str
+    rows: int
+    bad_rows: int
+    dense_names: tuple[str, ...] = Field(min_length=1)
+    dense_transform: str
+    ids: Ids
+    tables: tuple[TableMeta, ...] = Field(min_length=1)
+    columns: tuple[ColumnMeta, ...] = Field(min_length=1)
+    """Sparse columns; those without bags are the columns of ``NAME_sparse.npy``, in this order."""
+    sources: tuple[SourceMeta, ...] = Field(min_length=1)
+    job: Job
+
+    def array_files(self) -> Iterator[ArrayFile]:
+        for source in self.sources:
+            yield from source.files
+
+
+def dense_file(name: str) -> str:
+    return f"{name}_dense.npy"
+
+
+def sparse_file(name: str) -> str:
+    return f"{name}_sparse.npy"
+
+
+def labels_file(name: str) -> str:
+    return f"{name}_labels.npy"
+
+
+def bag_files(name: str, column: str) -> tuple[str, str]:
+    """The files of a column with bags: ids of all bags one after another, and where each begins, with the end."""
+    return f"{name}_bag_{column}_values.npy", f"{name}_bag_{column}_offsets.npy"
+
+
+def array_names(name: str, columns: tuple[ColumnMeta, ...]) -> list[str]:
+    """All files that are made of a source."""
+    bags = [file for column in columns if column.bag for file in bag_files(name, column.name)]
+    sparse = [sparse_file(name)] if any(not column.bag for column in columns) else []
+    return [dense_file(name), *sparse, labels_file(name), *bags]
+
+
+def load_meta(folder: Path) -> Meta:
+    """Read ``meta.json`` and check that every file it names is there in its size."""
+    path = folder / META
+    try:
+        meta = Meta.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        raise DataError(f"a prepared folder must hold {META}, {folder} has none") from None
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from None
+    except ValidationError as error:
+        raise DataError(f"{path} breaks the rules of its format: {describe(error)}") from None
+    for file in meta.array_files():
+        try:
+            size_bytes = (folder / file.name).stat().st_size
+        except OSError as error:
+            raise DataError(f"{folder / file.name}, which {META} names, cannot be read: {error.strerror}") from None
+        if size_bytes != file.size_bytes:
+            raise DataError(f"{folder / file.name} must have {file.size_bytes} bytes, as {META} says, got {size_bytes}")
+    _check_sums(meta, path)
+    return meta
+
+
+def _check_sums(meta: Meta, path: Path) -> None:
+    """What stands in `meta.json` twice must agree."""
+    rows_of = {table.name: table.rows for table in meta.tables}
+    for column in meta.columns:
+        if rows_of.get(column.table) != column.cardinality:
+            raise DataError(f"{path}: column {column.name} must have the rows of its table {column.table}")
+    for source in meta.sources:
+        if [file.name for file in source.files] != array_names(source.name, meta.columns):
+            raise DataError(
+                f"{path}: source {source.name} must have the files {array_names(source.name, meta.columns)}"
+            )
+    if sum(source.rows for source in meta.sources) != meta.rows:
+        raise DataError(f"{path}: rows must be the sum of the sources' rows, got {meta.rows}")
+
+
+def sha256_of(path: Path, read: Callable[[int], None] = lambda read_bytes: None) -> str:
+    """The checksum of a file; `read` is told of every few megabytes."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(HASH_CHUNK_BYTES):
+            digest.update(chunk)
+            read(len(chunk))
+    return digest.hexdigest()

@@ -1,0 +1,130 @@
+"""A prepared folder as a source: arrays mapped into memory, read in file order or by a seeded shuffle of blocks.
+
+The shuffle is global: blocks of rows come in an order drawn over the whole training range, and the rows of a few dozen
+blocks that come together, a group, are mixed among each other. So an epoch reads the disk in long pieces and holds two
+groups in memory at the most, however many rows there are. The order depends on (seed, epoch) alone; where a group begins
+is known without reading those before it, so that any position is reached at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from adaptive_rec.batch import Batch, FeatureSpec, Position, TableSpec
+from adaptive_rec.config import Config
+from adaptive_rec.data.criteo import row_ranges
+from adaptive_rec.data.prepare_meta import Meta, load_meta
+from adaptive_rec.data.prepared_arrays import FolderArrays, Samples, to_batch
+from adaptive_rec.data.source import epoch_batches
+from adaptive_rec.errors import ConfigError
+
+BLOCK_ROWS = 4096
+GROUP_BLOCKS = 64
+
+
+class PreparedSource:
+    """The arrays of a folder, all sources one after another. A table has the rows that `meta.json` says, or
+    `data.max_table_rows`, into which further ids are folded. Bad rows were left out when the folder was made.
+    """
+
+    malformed_rows = 0
+
+    def __init__(self, config: Config) -> None:
+        folder = Path(config.data.source)
+        meta = load_meta(folder)
+        check_settings(config, meta)
+        self._train, self._test = row_ranges(config, meta.rows)
+        self.tables = table_specs(config, meta)
+        number = {table.name: t for t, table in enumerate(self.tables)}
+        pooling = config.data.pooling
+        self.features = tuple(FeatureSpec(c.name, number[c.table], pooling) for c in meta.columns)
+        self.dense_features = len(meta.dense_names)
+        self.train_samples = len(self._train)
+        self.epochs = config.data.epochs
+        self._shuffle = config.data.shuffle
+        self._arrays = FolderArrays(folder, meta, tuple(self.tables[number[c.table]].rows for c in meta.columns))
+
+    def train_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
+        """Yield the batches from `position` on."""
+        for epoch in range(position.epoch, self.epochs):
+            order = Order(self._train, position.seed, epoch) if self._shuffle else None
+            load = lru_cache(maxsize=1)(lambda group, order=order: order.load(group, self._arrays))
+            for start, stop, after in epoch_batches(position, epoch, self.train_samples, batch_size):
+                if order is None:
+                    pieces = [self._arrays.read(self._train.start + start, self._train.start + stop)]
+                else:
+                    pieces = [load(group)[low:high] for group, low, high in order.parts(start, stop)]
+                yield to_batch(pieces, self._arrays.columns, after)
+
+    def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
+        """Yield the held-out rows in file order."""
+        samples = min(len(self._test), max_samples or len(self._test))
+        for start, stop, _ in epoch_batches(Position(), 0, samples, batch_size):
+            rows = self._arrays.read(self._test.start + start, self._test.start + stop)
+            yield to_batch([rows], self._arrays.columns, Position())
+
+
+@dataclass
+class Order:
+    """The shuffled order of an epoch: place in the order -> row."""
+
+    rows: range
+    seed: int
+    epoch: int
+
+    def __post_init__(self) -> None:
+        blocks = -(-len(self.rows) // BLOCK_ROWS)
+        self._blocks = np.random.Generator(np.random.PCG64([self.seed, self.epoch])).permutation(blocks)
+        self._missing = blocks * BLOCK_ROWS - len(self.rows)  # of the range's last block, wherever it comes
+        self._last_comes = int(np.flatnonzero(self._blocks == blocks - 1)[0])
+
+    def group_start(self, group: int) -> int:
+        """The place in the order at which a group begins."""
+        blocks = min(group * GROUP_BLOCKS, len(self._blocks))
+        return blocks * BLOCK_ROWS - (self._missing if self._last_comes < blocks else 0)
+
+    def parts(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        """The places from `start` to `stop` as (group, first place in it, place after the last)."""
+        group = start // (GROUP_BLOCKS * BLOCK_ROWS)
+        while start < stop:
+            low, high = self.group_start(group), self.group_start(group + 1)
+            if start < high:
+                yield group, start - low, min(stop, high) - low
+                start = min(stop, high)
+            group += 1
+
+    def load(self, group: int, arrays: FolderArrays) -> Samples:
+        """The rows of a group in their order."""
+        blocks = self._blocks[group * GROUP_BLOCKS : (group + 1) * GROUP_BLOCKS].tolist()
+        first = [self.rows.start + block * BLOCK_ROWS for block in blocks]
+        samples = Samples.joined([arrays.read(row, min(row + BLOCK_ROWS, self.rows.stop)) for row in first])
+        drawn = np.random.Generator(np.random.PCG64([self.seed, self.epoch, group]))
+        return samples.take(drawn.permutation(len(samples.labels_B)))
+
+
+def check_settings(config: Config, meta: Meta) -> None:
+    """Raise ConfigError where a setting contradicts what the folder is."""
+    data, dims = config.data, config.model.table_dims
+    if data.ids == "hash":
+        raise ConfigError(f"data.ids must be auto or contiguous for a prepared folder, got {data.ids}")
+    if data.feature_tables:
+        raise ConfigError(
+            f"data.feature_tables must be empty for a prepared folder, whose meta.json says who shares a table, "
+            f"got {list(data.feature_tables)}"
+        )
+    if dims and len(dims) != len(meta.tables):
+        raise ConfigError(
+            f"model.table_dims must have one entry for each of {len(meta.tables)} tables, got {len(dims)}"
+        )
+
+
+def table_specs(config: Config, meta: Meta) -> tuple[TableSpec, ...]:
+    """The folder's tables with the model's dims, cut to `data.max_table_rows`."""
+    dims = config.model.table_dims or (config.model.embedding_dim,) * len(meta.tables)
+    limit = config.data.max_table_rows
+    return tuple(TableSpec(t.name, min(t.rows, limit), dim) for t, dim in zip(meta.tables, dims, strict=True))

@@ -1,0 +1,182 @@
+"""The arrays of a prepared folder as one long run of rows, and samples taken from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adaptive_rec.batch import Batch, Position
+from adaptive_rec.data.prepare_meta import Meta, bag_files, dense_file, labels_file, sparse_file
+from adaptive_rec.errors import DataError
+
+
+@dataclass(frozen=True)
+class Bags:
+    """The bags of one column for some samples."""
+
+    values_N: NDArray[np.int32]
+    offsets: NDArray[np.int64]
+    """One more than there are samples, from 0."""
+
+    def take(self, samples_S: NDArray[np.int64]) -> Bags:
+        lengths_S = np.diff(self.offsets)[samples_S]
+        offsets = offsets_of(lengths_S)
+        return Bags(self.values_N[spread(self.offsets[samples_S], lengths_S, offsets)], offsets)
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Samples in memory."""
+
+    dense_BX: NDArray[np.float32]
+    labels_B: NDArray[np.int32]
+    ids_BC: NDArray[np.int32]
+    """Of the columns without bags."""
+    bags: tuple[Bags, ...]
+    """Of the others."""
+
+    def take(self, samples_S: NDArray[np.int64]) -> Samples:
+        bags = tuple(bags.take(samples_S) for bags in self.bags)
+        return Samples(self.dense_BX[samples_S], self.labels_B[samples_S], self.ids_BC[samples_S], bags)
+
+    def __getitem__(self, part: slice) -> Samples:
+        bags = []
+        for column in self.bags:
+            offsets = column.offsets[part.start : part.stop + 1]
+            bags.append(Bags(column.values_N[offsets[0] : offsets[-1]], offsets - offsets[0]))
+        return Samples(self.dense_BX[part], self.labels_B[part], self.ids_BC[part], tuple(bags))
+
+    @staticmethod
+    def joined(parts: list[Samples]) -> Samples:
+        if len(parts) == 1:
+            return parts[0]
+        columns = [[part.bags[c] for part in parts] for c in range(len(parts[0].bags))]
+        bags = tuple(
+            Bags(
+                np.concatenate([bag.values_N for bag in column]),
+                offsets_of(np.concatenate([np.diff(bag.offsets) for bag in column])),
+            )
+            for column in columns
+        )
+        return Samples(
+            np.concatenate([part.dense_BX for part in parts]),
+            np.concatenate([part.labels_B for part in parts]),
+            np.concatenate([part.ids_BC for part in parts]),
+            bags,
+        )
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which sparse columns are single and which have bags, by their numbers."""
+
+    single: tuple[int, ...]
+    bags: tuple[int, ...]
+
+
+class FolderArrays:
+    """All arrays of a folder, mapped; rows are numbered over all its sources."""
+
+    def __init__(self, folder: Path, meta: Meta, table_rows_F: tuple[int, ...]) -> None:
+        """`table_rows_F` are the rows of each column's table, into which ids are folded."""
+        numbered = list(enumerate(meta.columns))
+        self.columns = Columns(
+            tuple(f for f, column in numbered if not column.bag), tuple(f for f, column in numbered if column.bag)
+        )
+        self._folds = any(rows < column.cardinality for rows, column in zip(table_rows_F, meta.columns, strict=True))
+        self._rows_C = np.array([table_rows_F[f] for f in self.columns.single], dtype=np.int32)
+        self._bag_rows = [table_rows_F[f] for f in self.columns.bags]
+        self._starts = offsets_of(np.array([source.rows for source in meta.sources]))
+        self._sources = [MappedSource(folder, meta, source.name, source.rows) for source in meta.sources]
+
+    def read(self, start: int, stop: int) -> Samples:
+        """Copy rows from `start` to `stop` into memory."""
+        parts = []
+        source = int(np.searchsorted(self._starts, start, side="right")) - 1
+        while start < stop:
+            first, end = int(self._starts[source]), min(stop, int(self._starts[source + 1]))
+            parts.append(self._sources[source].read(start - first, end - first))
+            start, source = end, source + 1
+        samples = Samples.joined(parts)
+        if self._folds:
+            np.remainder(samples.ids_BC, self._rows_C, out=samples.ids_BC)
+            for bags, rows in zip(samples.bags, self._bag_rows, strict=True):
+                np.remainder(bags.values_N, np.int32(rows), out=bags.values_N)
+        return samples
+
+
+class MappedSource:
+    """The arrays made of one source."""
+
+    def __init__(self, folder: Path, meta: Meta, name: str, rows: int) -> None:
+        single = sum(not column.bag for column in meta.columns)
+        self._dense_RX = mapped(folder / dense_file(name), np.float32, (rows, len(meta.dense_names)))
+        self._labels_R1 = mapped(folder / labels_file(name), np.int32, (rows, 1))
+        self._ids_RC = (
+            mapped(folder / sparse_file(name), np.int32, (rows, single)) if single else np.empty((rows, 0), np.int32)
+        )
+        self._bags = []
+        for column in meta.columns:
+            if column.bag:
+                values, offsets = (folder / file for file in bag_files(name, column.name))
+                offsets_R = mapped(offsets, np.int64, (rows + 1,))
+                self._bags.append((mapped(values, np.int32, (int(offsets_R[-1]),)), offsets_R))
+
+    def read(self, start: int, stop: int) -> Samples:
+        bags = []
+        for values_N, offsets_R in self._bags:
+            offsets = np.array(offsets_R[start : stop + 1])
+            bags.append(Bags(np.array(values_N[offsets[0] : offsets[-1]]), offsets - offsets[0]))
+        rows = slice(start, stop)
+        return Samples(
+            np.array(self._dense_RX[rows]),
+            np.array(self._labels_R1[rows, 0]),
+            np.array(self._ids_RC[rows]),
+            tuple(bags),
+        )
+
+
+def mapped(path: Path, dtype: type, shape: tuple[int, ...]) -> NDArray[Any]:
+    """A ``.npy`` file mapped for reading; raises DataError where it is not the array it should be."""
+    try:
+        array: NDArray[Any] = np.load(path, mmap_mode="r" if shape[0] else None)
+    except (OSError, ValueError) as error:
+        raise DataError(f"{path} must be a .npy file: {error}") from None
+    if array.dtype != dtype or array.shape != shape:
+        expected = f"{np.dtype(dtype).name} of shape {shape}"
+        raise DataError(f"{path} must be {expected}, got {array.dtype} of shape {array.shape}")
+    return array
+
+
+def to_batch(pieces: list[Samples], columns: Columns, position: Position) -> Batch:
+    """A batch in sample-major order of samples that come in pieces."""
+    samples = Samples.joined(pieces)
+    labels_B = samples.labels_B.astype(np.float32)
+    if not columns.bags:
+        return Batch.one_hot(samples.dense_BX, samples.ids_BC.astype(np.int64), labels_B, position)
+    lengths_BF = np.ones((len(labels_B), len(columns.single) + len(columns.bags)), dtype=np.int64)
+    for f, bags in zip(columns.bags, samples.bags, strict=True):
+        lengths_BF[:, f] = np.diff(bags.offsets)
+    offsets = offsets_of(lengths_BF.reshape(-1))
+    starts_BF = offsets[:-1].reshape(lengths_BF.shape)
+    ids_N = np.empty(offsets[-1], dtype=np.int64)
+    ids_N[starts_BF[:, columns.single]] = samples.ids_BC
+    for f, bags in zip(columns.bags, samples.bags, strict=True):
+        ids_N[spread(starts_BF[:, f], lengths_BF[:, f], bags.offsets)] = bags.values_N
+    return Batch(samples.dense_BX, ids_N, offsets, labels_B, position)
+
+
+def offsets_of(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where runs of these lengths begin, and where the last one ends."""
+    offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
+def spread(starts_S: NDArray[np.int64], lengths_S: NDArray[np.int64], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The places of runs that begin at `starts_S`, run after run; `offsets` are those of the lengths."""
+    return np.repeat(starts_S - offsets[:-1], lengths_S) + np.arange(offsets[-1])

@@ -1,0 +1,231 @@
+"""How long popularity should be remembered: several memories are tried at once on a sample of the rows.
+
+How fast rows go out of fashion is the data's business: news live a day, categories for years. Only the *next* lookups can tell
+which memory is right, so each is scored by what it would have caught of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adaptive_rec.errors import ConfigError
+from adaptive_rec.tracking.popularity import sort_distinct
+
+DECAYS = (0.0, 0.3, 0.6, 0.8, 0.9, 0.95, 0.98)
+"""What is left of a count after a tick."""
+INTERVALS_TICKS = (1, 2, 4, 8)
+SAMPLED_ROWS_LIMIT = 1 << 14
+KEPT_RATIO = 0.75
+"""Share of the limit that is kept when too many rows are held."""
+FORGOTTEN_LOOKUPS = 0.125
+"""A count that fades below this is 0. Rows of which no memory remembers anything are dropped first."""
+SCORE_DECAY = 0.95
+"""What is left of a score after a tick."""
+PROVEN_WINDOWS = 3
+"""Full windows that a memory must have been tried for before it is gone by; in its first ones it places rows more often."""
+MARGIN = 0.003
+"""A memory that catches less of the lookups than the best one, by no more than this share of them all, is about as good."""
+LEAVE_MARGIN = 0.01
+"""One that is gone by is left when it is further behind than this: so that the answer does not waver between equals."""
+
+
+@dataclass(frozen=True)
+class Memory:
+    """How lookups are remembered, and how often rows are placed by that."""
+
+    decay: float
+    """What is left of a count after a tick."""
+    ticks: int
+    """Ticks of a window."""
+
+    @property
+    def window_decay(self) -> float:
+        """What is left of a count after a window: the runtime lets counts fade at its end, all at once."""
+        return self.decay**self.ticks
+
+
+MEMORIES = tuple(Memory(decay, ticks) for ticks in INTERVALS_TICKS for decay in DECAYS)
+FIRST_MEMORY = Memory(0.8, 1)
+"""What to go by before there are scores; on the Criteo sample, the Scarab trace and Globo's news a fair one."""
+
+
+class MemoryTrials:
+    """Replays the lookups of a sample of the rows under each memory (M of them) and scores what its hot rows catch.
+
+    A row is in the sample when its hash is below a threshold, which falls when more than `limit_rows` are held: so the sample
+    is always what it would have been at that threshold from the start (SHARDS: Waldspurger et al., FAST 2015). The hottest
+    rows, in the sample by luck or not, are caught by any memory; so misses are counted, against the lookups that a sample of
+    this size stands for (as SHARDS-adj corrects its curves), not against those it happens to have.
+
+    K are the sampled rows held, in no order.
+    """
+
+    def __init__(self, capacity_rows: int, seed: int = 0, limit_rows: int = SAMPLED_ROWS_LIMIT) -> None:
+        if limit_rows < 2:
+            raise ConfigError(f"limit_rows must be at least 2, got {limit_rows}")
+        self.capacity_rows = capacity_rows
+        self.limit_rows = limit_rows
+        self.held_rows = 0
+        """K; what the arrays hold beyond is nothing."""
+        self.ticks = 0
+        """Ticks so far."""
+        self._salt = np.random.default_rng(seed).integers(0, 2**64, dtype=np.uint64)
+        self._threshold = np.uint64(2**64 - 1)
+        self._rows = np.empty(limit_rows, dtype=np.int64)
+        self._now = np.zeros(limit_rows, dtype=np.float32)
+        """Lookups of the present tick."""
+        self._counts = np.zeros((len(MEMORIES), limit_rows), dtype=np.float32)
+        self._hot = np.zeros((len(MEMORIES), limit_rows), dtype=np.float32)
+        """1 where a row is hot."""
+        self._sort()
+        self._new: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = []
+        """Rows not held yet, with their lookups; one may occur several times."""
+        self._new_rows = 0
+        self._lookups = 0
+        """All lookups of the present tick, of rows in the sample and others."""
+        self._missed_M = np.zeros(len(MEMORIES))
+        self._expected = 0.0
+        self._present = MEMORIES.index(FIRST_MEMORY)
+
+    @property
+    def rate(self) -> float:
+        """Share of the rows that is sampled."""
+        return (float(self._threshold) + 1) / 2**64
+
+    @property
+    def caught_M(self) -> NDArray[np.float64]:
+        """About what share of the last ticks' lookups each memory would have caught."""
+        return 1 - self._missed_M / self._expected if self._expected else np.zeros(len(MEMORIES))
+
+    def caught_ratio(self, memory: Memory) -> float:
+        """The same for one of MEMORIES."""
+        return float(self.caught_M[MEMORIES.index(memory)])
+
+    def resize(self, capacity_rows: int) -> None:
+        """Tell how many rows may be hot from now on."""
+        self.capacity_rows = capacity_rows
+
+    # Each step -------------------------------------------------------------------------------------------------------
+
+    def observe(self, rows_U: NDArray[np.int64], segments_U1: NDArray[np.int64]) -> None:
+        """Count a step's distinct rows, hot and cold; row ``rows_U[u]`` has ``segments_U1[u + 1] - segments_U1[u]`` lookups."""
+        self._lookups += int(segments_U1[-1])
+        chosen = np.flatnonzero(hash_rows(rows_U, self._salt) <= self._threshold)
+        rows, counts = rows_U[chosen], segments_U1[chosen + 1] - segments_U1[chosen]
+        if self.held_rows:
+            place = np.minimum(np.searchsorted(self._sorted_rows_K, rows), self.held_rows - 1)
+            held = self._sorted_rows_K[place] == rows
+            self._now[self._order_K[place[held]]] += counts[held]
+            rows, counts = rows[~held], counts[~held]
+        if len(rows):
+            self._new.append((rows, counts))
+            self._new_rows += len(rows)
+            if self._new_rows > self.limit_rows // 4:
+                self._take_in()
+
+    def _take_in(self) -> None:
+        """Hold the new rows too; where that are too many, fewer of them all."""
+        if not self._new:
+            return
+        new, counts = (np.concatenate(part) for part in zip(*self._new, strict=True))
+        rows = sort_distinct(new)
+        now = np.bincount(np.searchsorted(rows, new), weights=counts, minlength=len(rows))
+        self._new, self._new_rows = [], 0
+        if self.held_rows + len(rows) > self.limit_rows:
+            hashes = self._make_room(rows)
+            rows, now = rows[hashes <= self._threshold], now[hashes <= self._threshold]
+        fresh = slice(self.held_rows, self.held_rows + len(rows))
+        self._rows[fresh], self._now[fresh] = rows, now
+        self._counts[:, fresh] = self._hot[:, fresh] = 0
+        self.held_rows += len(rows)
+        self._sort()
+
+    def _make_room(self, new: NDArray[np.int64]) -> NDArray[np.uint64]:
+        """Drop the rows that are forgotten; then, if need be, those with the highest hashes. Returns the new rows' hashes."""
+        known = slice(self.held_rows)
+        self._keep((self._now[known] > 0) | self._counts[:, known].any(axis=0))
+        hashes = hash_rows(new, self._salt)
+        hashes_K = hash_rows(self._rows[: self.held_rows], self._salt)
+        kept = int(self.limit_rows * KEPT_RATIO)
+        if self.held_rows + len(new) > kept:
+            self._threshold = np.partition(np.concatenate([hashes_K, hashes]), kept - 1)[kept - 1]
+            self._keep(hashes_K <= self._threshold)
+        return hashes
+
+    def _keep(self, kept_K: NDArray[np.bool_]) -> None:
+        known, left = slice(self.held_rows), slice(int(np.count_nonzero(kept_K)))
+        for array in (self._rows, self._now, self._counts, self._hot):
+            array[..., left] = array[..., known][..., kept_K]
+        self.held_rows = left.stop
+
+    def _sort(self) -> None:
+        self._order_K = np.argsort(self._rows[: self.held_rows])
+        self._sorted_rows_K = self._rows[self._order_K]
+
+    # When a tick ends ------------------------------------------------------------------------------------------------
+
+    def end_tick(self) -> None:
+        """Score each memory by what its hot rows caught of this tick's lookups; then count them and choose hot rows anew."""
+        self._take_in()
+        known = slice(self.held_rows)
+        now_K, counts_MK, hot_MK = self._now[known], self._counts[:, known], self._hot[:, known]
+        if self.ticks:
+            missed_M = now_K.sum(dtype=np.float64) - hot_MK @ now_K
+            self._missed_M = SCORE_DECAY * self._missed_M + missed_M
+            self._expected = SCORE_DECAY * self._expected + self._lookups * self.rate
+        self.ticks += 1
+        counts_MK += now_K
+        for number, memory in enumerate(MEMORIES):
+            if since := self._since_placed(memory):
+                counts_K = counts_MK[number]
+                hot_MK[number] = best(counts_K, round(self.capacity_rows * self.rate))
+                counts_K *= memory.decay**since
+                counts_K[counts_K < FORGOTTEN_LOOKUPS] = 0
+        now_K[:] = 0
+        self._lookups = 0
+
+    def _since_placed(self, memory: Memory) -> int:
+        """Ticks of the window that ends now; 0 where none does. The first windows are short: nobody waits for hot rows."""
+        if self.ticks > memory.ticks:
+            return 0 if self.ticks % memory.ticks else memory.ticks
+        return 0 if self.ticks & (self.ticks - 1) else max(1, self.ticks // 2)
+
+    def best(self) -> Memory:
+        """The memory to go by: of those about as good as the best, the one with the longest windows.
+
+        It stays the same until it is clearly worse than the best one, or a memory of longer windows hardly is.
+        """
+        proven = [number for number, memory in enumerate(MEMORIES) if self.ticks > PROVEN_WINDOWS * memory.ticks]
+        if not proven:
+            return FIRST_MEMORY
+        behind_M, present = self.caught_M[proven].max() - self.caught_M, self._present
+        ticks = max(MEMORIES[number].ticks for number in proven if behind_M[number] <= MARGIN)
+        if behind_M[present] > LEAVE_MARGIN or ticks > MEMORIES[present].ticks:
+            long = [number for number, memory in enumerate(MEMORIES) if memory.ticks == ticks]
+            self._present = min(long, key=lambda number: (behind_M[number], -number))
+        return MEMORIES[self._present]
+
+
+def best(counts_K: NDArray[np.float32], count: int) -> NDArray[np.bool_]:
+    """Whether each of the sampled rows is one of the `count` most popular ones (of equals the first), and remembered at all."""
+    remembered_K: NDArray[np.bool_] = counts_K > 0
+    counts = counts_K[remembered_K]
+    if count >= len(counts):
+        return remembered_K
+    if count <= 0:
+        return np.zeros(len(counts_K), dtype=np.bool_)
+    bar = np.partition(counts, len(counts) - count)[len(counts) - count]
+    chosen: NDArray[np.bool_] = counts_K > bar
+    chosen[np.flatnonzero(counts_K == bar)[: count - np.count_nonzero(chosen)]] = True
+    return chosen
+
+
+def hash_rows(rows: NDArray[np.int64], salt: np.uint64) -> NDArray[np.uint64]:
+    """Scramble row numbers (the finalizer of SplitMix64)."""
+    mixed = rows.astype(np.uint64) + salt
+    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ (mixed >> np.uint64(31))

@@ -1,0 +1,87 @@
+"""Which hot rows have settled: rules that give every row a number, the smaller the staler.
+
+A row is stale where its number lies under a threshold (`tracking.stale` finds one). Rules see what the update-delta monitor
+recorded on a window's probe steps, and nothing that needs a pass over all rows. Rows touched too seldom are left out before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class RowMovement:
+    """What is known of each slot's row, over the probe steps that touched it. Lengths in the unit of the weights."""
+
+    max_abs_H: Array
+    """Largest component of the net displacement."""
+    net_H: Array
+    """Length of the net displacement."""
+    row_H: Array
+    """Length of the row now."""
+    path_H: Array
+    """Sum of the lengths of all displacements."""
+    square_H: Array
+    """Sum of the squares of these lengths."""
+    touches_H: NDArray[np.int64]
+    """Probe steps that touched the row."""
+
+    @staticmethod
+    def of(measured_H5: NDArray[Any], touches_H: NDArray[Any]) -> RowMovement:
+        """From what a monitor measures."""
+        max_abs_H, net_H, row_H, path_H, square_H = measured_H5.astype(np.float64).T
+        return RowMovement(max_abs_H, net_H, row_H, path_H, square_H, touches_H.astype(np.int64))
+
+
+def max_abs(rows: RowMovement) -> Array:
+    """Largest component of the net displacement: the published rule (Slipstream, arXiv 2404.04270)."""
+    return rows.max_abs_H
+
+
+def relative_l2(rows: RowMovement) -> Array:
+    """Length of the net displacement as a share of the row's length."""
+    return rows.net_H / (rows.row_H + np.finfo(np.float64).tiny)
+
+
+def per_touch(rows: RowMovement) -> Array:
+    """Largest component of the net displacement, for each touch: a row that is seldom touched is no settled one."""
+    return rows.max_abs_H / np.maximum(rows.touches_H, 1)
+
+
+def step_length(rows: RowMovement) -> Array:
+    """Mean length of a displacement: how far one more update takes the row."""
+    return rows.path_H / np.maximum(rows.touches_H, 1)
+
+
+def popularity(rows: RowMovement) -> Array:
+    """One over the touches: the most popular rows have had most updates. It looks at no movement at all."""
+    return 1 / np.maximum(rows.touches_H, 1)
+
+
+def net_over_path(rows: RowMovement) -> Array:
+    """Net displacement over the length of the path: 1 for a row on its way, about 1 / sqrt(touches) for one that wavers."""
+    return _ratio(rows.net_H, rows.path_H)
+
+
+def signal_to_noise(rows: RowMovement) -> Array:
+    """Squared net displacement over the sum of squares: about 1 for noise around zero, `touches` where all point one way."""
+    return _ratio(rows.net_H**2, rows.square_H)
+
+
+def _ratio(part_H: Array, whole_H: Array) -> Array:
+    """Part over whole; 0 where a row was touched and did not move at all."""
+    return np.divide(part_H, whole_H, out=np.zeros_like(part_H), where=whole_H != 0)
+
+
+RULES: dict[str, Callable[[RowMovement], Array]] = {
+    rule.__name__: rule
+    for rule in (max_abs, relative_l2, per_touch, step_length, popularity, net_over_path, signal_to_noise)
+}
+"""By the names that `knobs.stale_metric` takes."""

@@ -1,0 +1,1 @@
+"""Whether a rule of staleness beats chance: `make study-staleness`."""

@@ -1,0 +1,92 @@
+"""The streams and the variants of the study. Loads nothing heavy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SIXTH = 6 / 7
+
+SMALL_NET = (
+    "model.embedding_dim=8", "model.bottom_mlp=[16]", "model.top_mlp=[32]", "run.batch_size=2048", "knobs.report_every=200",
+)  # fmt: skip
+TEACHER = (
+    "data.table_rows=[1500000,400000,100000,20000,2000]", "data.max_table_rows=2000000", "data.dense_features=4",
+    "data.synthetic.samples=2500000", "data.synthetic.test_samples=200000", "data.synthetic.popular_ratio=0.7",
+    "data.synthetic.head_ratio=0.003", "data.synthetic.zipf_exponent=1.05", "data.synthetic.teacher_scale=1.5",
+    "knobs.hot_budget_bytes=520000", *SMALL_NET,
+)  # fmt: skip
+"""2 M rows, of which about 6,000 are hot; a hot row is looked up 1,500 times on average."""
+
+
+@dataclass(frozen=True)
+class Stream:
+    about: str
+    settings: tuple[str, ...]
+    file: str = ""
+    """Data it needs, in the folder of test data."""
+
+
+STREAMS = {
+    "stationary": Stream("synthetic teacher, 2 M rows, 2.5 M samples, hot rows looked up 1,500 times on average", TEACHER),
+    "drifting": Stream(
+        "the same; 2 ranks of every table's popularity order go round every 1,000 samples",
+        (*TEACHER, "data.synthetic.drift_ranks=2"),
+    ),
+    "criteo": Stream(
+        "Criteo sample, 118 k samples, one pass",
+        (
+            "data.ids=contiguous", f"data.train_range=[0.0, {SIXTH}]", f"data.test_range=[{SIXTH}, 1.0]",
+            "model.embedding_dim=16", "model.bottom_mlp=[64]", "model.top_mlp=[64]", "run.batch_size=256",
+            "knobs.hot_budget_bytes=4600000",
+        ),
+        "criteo_kaggle_sample_137k.tsv.zst",
+    ),
+    "globo": Stream(
+        "Globo clicks in time order with 3 negatives each: 2 M samples of 12 M, the next 240 k held out",
+        ("data.shuffle=false", "data.train_range=[0.6, 0.77]", "data.test_range=[0.77, 0.79]", *SMALL_NET,
+         "knobs.hot_budget_bytes=1000000"),
+        "globo",
+    ),
+}  # fmt: skip
+
+SUBSAMPLE = ("knobs.action=subsample", "knobs.keep_probability=0.42")
+TARGET, MOST = "knobs.target_skip_ratio=0.3", "knobs.target_skip_ratio=0.45"
+NO_FLOOR = ("knobs.min_probe_touches=1", "knobs.min_touch_ratio=0")
+RULES = ("max_abs", "relative_l2", "per_touch", "step_length", "popularity", "net_over_path", "signal_to_noise")
+LEVELS = (0.2, 0.4)
+"""Shares of the popular samples that the control skips: a rule is compared with the control at the share it really skipped."""
+
+WHOLE = "nothing skipped"
+
+
+@dataclass(frozen=True)
+class Variant:
+    name: str
+    settings: tuple[str, ...]
+    control: str = ""
+    """The control that it is compared with: variants of this name with a level behind it."""
+
+
+def _rule(rule: str) -> Variant:
+    return Variant(rule, ("knobs.policy=slipstream", f"knobs.stale_metric={rule}", *SUBSAMPLE, TARGET), "random")
+
+
+VARIANTS = (
+    Variant(WHOLE, ("knobs.policy=hotline",)),
+    *(
+        Variant(f"random {level}", ("knobs.policy=random_skip", *SUBSAMPLE, f"knobs.target_skip_ratio={level}"))
+        for level in LEVELS
+    ),
+    *map(_rule, RULES),
+    *(
+        Variant(f"{rule}, no floor", (*_rule(rule).settings, *NO_FLOOR), "random")
+        for rule in ("max_abs", "signal_to_noise")
+    ),
+    Variant(
+        "max_abs, dropped",
+        ("knobs.policy=slipstream", "knobs.stale_metric=max_abs", "knobs.action=drop", TARGET, *NO_FLOOR),
+        "random",
+    ),
+    Variant("signal_to_noise, more", (*_rule("signal_to_noise").settings[:-1], MOST), "random"),
+    Variant("adaptive", ("knobs.policy=adaptive", "knobs.stale_metric=signal_to_noise", *SUBSAMPLE), "random"),
+)  # fmt: skip

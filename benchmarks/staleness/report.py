@@ -1,0 +1,205 @@
+"""The study's table and its frontier."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.cpu.picture import INK, PALE, page, rule, text
+from benchmarks.staleness.plan import LEVELS, STREAMS, VARIANTS, WHOLE
+
+Runs = dict[int, dict[str, Any]]
+"""Results by seed."""
+
+RESAMPLES = 10_000
+LIMIT = 0.001
+"""Most that AUC may fall and logloss rise."""
+
+
+def report(out: Path) -> None:
+    """Write table.md and frontier.svg of what is in `out`."""
+    found = {stream: load(out / stream) for stream in STREAMS if (out / stream).is_dir()}
+    tables = "\n".join(table(stream, runs) for stream, runs in found.items())
+    (out / "table.md").write_text(tables, encoding="utf-8")
+    (out / "frontier.svg").write_text(frontier(found), encoding="utf-8")
+    print(tables)
+
+
+def load(folder: Path) -> dict[str, Runs]:
+    """Results by variant and seed."""
+    found: dict[str, Runs] = {}
+    for variant in VARIANTS:
+        stem = variant.name.replace(" ", "-").replace(",", "")
+        paths = sorted(folder.glob(f"{stem}-[0-9]*.json"))
+        runs = {
+            int(path.stem.rpartition("-")[2]): json.loads(path.read_text())
+            for path in paths
+            if path.stem.rpartition("-")[0] == stem
+        }
+        if runs:
+            found[variant.name] = runs
+    return found
+
+
+# Statistics ----------------------------------------------------------------------------------------------------------
+
+
+def differences(runs: Runs, whole: Runs, key: str) -> NDArray[np.float64]:
+    """Of the seeds that both have."""
+    return np.array([runs[seed][key] - whole[seed][key] for seed in sorted(runs.keys() & whole.keys())])
+
+
+def bounds(values: NDArray[np.float64]) -> tuple[float, float]:
+    """One-sided 95 % bootstrap bounds of the mean, low and high."""
+    dice = np.random.default_rng(0)
+    means = values[dice.integers(0, len(values), (RESAMPLES, len(values)))].mean(axis=1)
+    low, high = np.percentile(means, [5, 95])
+    return float(low), float(high)
+
+
+def over_control(found: dict[str, Runs], runs: Runs, key: str) -> NDArray[np.float64]:
+    """What each seed's run has over the control at the same trained share: that lies between runs of the control."""
+    ladder = [found[WHOLE], *(found[f"random {level}"] for level in LEVELS if f"random {level}" in found)]
+    values = []
+    for seed, run in sorted(runs.items()):
+        steps = [level[seed] for level in ladder if seed in level]
+        if len(steps) < 2:
+            continue
+        order = sorted(steps, key=lambda step: float(step["trained"]))
+        shares, figures = [step["trained"] for step in order], [step[key] for step in order]
+        values.append(run[key] - float(np.interp(run["trained"], shares, figures)))
+    return np.array(values)
+
+
+# Table ---------------------------------------------------------------------------------------------------------------
+
+
+def table(stream: str, found: dict[str, Runs]) -> str:
+    whole = found.get(WHOLE, {})
+    lines = [
+        f"### {stream}\n",
+        f"{STREAMS[stream].about}; {len(whole)} seeds.\n",
+        "| variant | trained | AUC | logloss | calibration | dAUC (worst, 95 %) | dlogloss (worst, 95 %) "
+        "| AUC over random (least, 95 %) | logloss over random (most, 95 %) | seconds |\n|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for variant in VARIANTS:
+        runs = found.get(variant.name)
+        if not runs:
+            continue
+        cells = [
+            variant.name,
+            *(
+                f"{mean(runs, key):{form}}"
+                for key, form in (("trained", ".3f"), ("auc", ".4f"), ("logloss", ".4f"), ("calibration", ".3f"))
+            ),
+        ]
+        if variant.name == WHOLE or not whole:
+            cells += ["", "", "", ""]
+        else:
+            cells += [_bound(differences(runs, whole, "auc"), 0), _bound(differences(runs, whole, "logloss"), 1)]
+            cells += ["", ""] if not variant.control else [
+                _bound(over_control(found, runs, "auc"), 0), _bound(over_control(found, runs, "logloss"), 1)]  # fmt: skip
+        cells.append(f"{mean(runs, 'seconds'):.1f}")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*lines, ""])
+
+
+def mean(runs: Runs, key: str) -> float:
+    return float(np.mean([run[key] for run in runs.values()]))
+
+
+def _bound(values: NDArray[np.float64], side: int) -> str:
+    return f"{1e3 * values.mean():+.2f}e-3 ({1e3 * bounds(values)[side]:+.2f}e-3)" if len(values) else ""
+
+
+# Frontier ------------------------------------------------------------------------------------------------------------
+
+LEFT, TOP, WIDTH, HEIGHT, GAP = 78, 96, 380, 230, 96
+COLOURS = (
+    "#d95f02", "#7570b3", "#e7298a", "#66a61e", "#e6ab02", "#a6761d", "#1b9e77", "#f4a582", "#c2a5cf", "#8dd3c7", "#b22222", "#00876c", "#1f5fbf",
+)  # fmt: skip
+
+
+def frontier(found: dict[str, dict[str, Runs]]) -> str:
+    """A row of two charts for each stream: AUC and logloss lost against the share of samples trained."""
+    parts = [
+        text(16, 28, "What skipping costs: same seed, same order, nothing skipped = 0", size=17, weight="600"),
+        text(
+            16,
+            48,
+            "mean of the seeds, whiskers: one standard error; the line is the control, samples skipped at random",
+            size=12,
+            colour=PALE,
+        ),
+    ]
+    measures: tuple[tuple[str, str, Callable[[float], float]], ...] = (
+        ("auc", "AUC lost, thousandths", lambda d: -1e3 * d), ("logloss", "logloss added, thousandths", lambda d: 1e3 * d),
+    )  # fmt: skip
+    y = float(TOP)
+    for stream, runs in found.items():
+        if WHOLE not in runs:
+            continue
+        parts.append(text(16, y - 26, stream, size=14, weight="600"))
+        for number, (key, title, of) in enumerate(measures):
+            parts += chart(runs, key, title, of, LEFT + number * (WIDTH + GAP), y)
+        y += HEIGHT + 110
+    x = float(LEFT)
+    names = [variant.name for variant in VARIANTS if variant.control]
+    for name, colour in zip(names, COLOURS, strict=True):
+        parts += [
+            f'<circle cx="{x:.0f}" cy="{y - 40:.0f}" r="5" fill="{colour}"/>',
+            text(x + 10, y - 36, name, size=12),
+        ]
+        x += 34 + 6.6 * len(name)
+        if x > LEFT + 2 * WIDTH:
+            x, y = float(LEFT), y + 22
+    return page(LEFT + 2 * WIDTH + GAP + 30, y, parts)
+
+
+def chart(
+    found: dict[str, Runs], key: str, title: str, of: Callable[[float], float], left: float, top: float
+) -> list[str]:
+    whole, points = found[WHOLE], {}
+    for variant in VARIANTS:
+        runs = found.get(variant.name)
+        if runs and variant.name != WHOLE:
+            lost = np.array([of(value) for value in differences(runs, whole, key)])
+            error = float(lost.std(ddof=1) / np.sqrt(len(lost))) if len(lost) > 1 else 0.0
+            points[variant.name] = mean(runs, "trained"), float(lost.mean()), error
+    low_share = min(0.95, *(share for share, _, _ in points.values())) - 0.02
+    ceiling = max(1.2, *(lost + error for _, lost, error in points.values())) * 1.1
+    floor = min(-0.2, *(lost - error for _, lost, error in points.values())) * 1.2
+
+    def at(share: float, lost: float) -> tuple[float, float]:
+        return left + WIDTH * (1 - share) / (1 - low_share), top + HEIGHT * (1 - (lost - floor) / (ceiling - floor))
+
+    parts = [text(left, top - 8, title, size=12, colour=PALE)]
+    for tick in np.linspace(0, ceiling, 5):
+        y = at(1, float(tick))[1]
+        parts += [rule(left, y, left + WIDTH, y, "#e4e8ec"), text(left - 8, y + 4, f"{tick:.1f}", "end", 12, PALE)]
+    y = at(1, 1)[1]
+    parts += [
+        rule(left, y, left + WIDTH, y, "#b22222", dashed=True),
+        text(left + WIDTH, y - 5, "0.001", "end", 11, "#b22222"),
+    ]
+    for share in np.linspace(1, low_share, 5):
+        x = at(float(share), 0)[0]
+        parts.append(text(x, top + HEIGHT + 18, f"{share:.0%}", "middle", 12, PALE))
+    parts.append(text(left + WIDTH / 2, top + HEIGHT + 38, "share of the samples that are trained", "middle", 12, PALE))
+    control = [(1.0, 0.0), *((points[f"random {level}"][:2]) for level in LEVELS if f"random {level}" in points)]
+    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in (at(*point) for point in sorted(control, reverse=True)))
+    parts.append(f'<polyline points="{line}" fill="none" stroke="{INK}" stroke-width="2"/>')
+    colours = dict(zip([variant.name for variant in VARIANTS if variant.control], COLOURS, strict=True))
+    for name, (share, lost, error) in points.items():
+        colour = colours.get(name, INK)
+        (x, y), upper, lower = at(share, lost), at(share, lost + error)[1], at(share, lost - error)[1]
+        parts += [
+            rule(x, upper, x, lower, colour, width=1.5),
+            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.5" fill="{colour}"/>',
+        ]
+    return parts

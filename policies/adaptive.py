@@ -1,0 +1,159 @@
+"""Adaptive: Slipstream that is careful. Ours, and the one to begin with.
+
+What it stands on: Hotline's hot set and exact micro-batches; Slipstream's staleness (arXiv 2404.04270), but by a rule that has a
+unit of its own (`signal_to_noise`: about 1 for a row whose gradients are noise around zero), so that only rows which have
+settled are called stale, many or few; skipping that leaves the expected gradient as it is (`subsample`). What is new: how long
+popularity is remembered follows the data (`tracking.memory`), as do the pools' shares of the budget; and a guard
+(`adaptive_rec.guard`) watches the loss of samples that are never skipped. While that still falls fast, or where it rises, all
+is trained; while it is level, the chance to train a stale sample comes down to the knob by and by. The guard cannot tell a loss
+that rises because of skipping from one that rises because the stream turned: either way rows have to move again.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from adaptive_rec.knobs import Knobs
+from adaptive_rec.policies.slipstream import Slipstream, thin
+from adaptive_rec.policy import (
+    AccessView,
+    BatchView,
+    MovementView,
+    QualityView,
+    Staleness,
+    StepPlan,
+    Verdict,
+    whole_or_split,
+)
+
+SETTLED = 1.5
+"""Signal to noise under which a row has settled: noise alone is about 1, whatever the number of touches."""
+
+SURE = 3.0
+"""Standard errors by which the guard's loss must rise: about one false alarm in 700 windows."""
+
+NEARLY = 0.03
+"""How near the knob the chance to keep a sample is taken for the knob's."""
+
+WAIT = 12
+"""Judgements in a row that must find the loss level after an alarm before anything is skipped again; twice as many after the
+next."""
+
+BACK = 0.5
+"""Share of its way back to the knob that the chance goes in a quiet window."""
+
+NOTICEABLE = 0.02
+"""Share of the bytes saved by which another sharing of the budget must save more: to change it moves all hot rows."""
+
+FORGET = 0.9
+"""What a window leaves of the distance between the lowest loss of late and the present one."""
+
+
+class Adaptive(Slipstream):
+    name = "adaptive"
+    adapts_memory = True
+    guards_quality = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._keep: float | None = 1.0
+        """Chance to train a stale sample; None is the knob's. All are trained until the guard's loss is level."""
+        self._wait = self._quiet = 0
+        """Judgements that must find the loss level before anything is skipped, and how many have since the last alarm."""
+        self._mean = self._lowest = (math.inf, 0.0)
+        """The guard's loss, of the last few windows and the lowest of late, with standard errors."""
+
+    def share_budget(self, views: list[AccessView], row_bytes: list[int], budget_bytes: int) -> list[int] | None:
+        """Slots where a byte of them saves most: by estimated lookups, whatever the pool, as a lookup of a hot row spares the
+        link about what the row's slot takes. Other shares than the present ones must save noticeably more."""
+        if len(views) < 2:
+            return None
+        scores = [-np.sort(-np.concatenate([view.hot_scores, view.candidate_scores])) for view in views]
+        pool = np.repeat(np.arange(len(views)), [len(part) for part in scores])
+        best = np.argsort(-np.concatenate(scores), kind="stable")
+        cost = np.cumsum(np.asarray(row_bytes)[pool[best]])
+        if not len(cost) or cost[-1] < budget_bytes:
+            return None  # too few rows are known to fill it
+        wished = np.bincount(pool[best[cost <= budget_bytes]], minlength=len(views)).tolist()
+        present = [view.capacity_rows for view in views]
+
+        def saved(slots: list[int]) -> float:
+            return sum(
+                size * float(part[:count].sum()) for size, part, count in zip(row_bytes, scores, slots, strict=True)
+            )
+
+        fits = sum(slots * size for slots, size in zip(present, row_bytes, strict=True)) <= budget_bytes
+        return present if fits and saved(wished) < (1 + NOTICEABLE) * saved(present) else wished
+
+    def chance(self, knobs: Knobs) -> float:
+        """Chance to train a sample that mostly touches stale rows."""
+        return knobs.keep_probability if self._keep is None else max(self._keep, knobs.keep_probability)
+
+    def plan(self, view: BatchView) -> StepPlan:
+        guard_B, chance = view.random.random(view.samples) < view.knobs.guard_ratio, self.chance(view.knobs)
+        left = (1 - chance) / (1 - view.knobs.keep_probability)  # of the skipping that the guard has not called off
+        if view.knobs.action == "freeze":
+            frozen_U = view.stale_U & (view.random.random(len(view.stale_U)) < left)
+            return StepPlan(whole_or_split(view), frozen_U=frozen_U, guard_B=guard_B)
+        skippable_B = self.skippable(view) & ~guard_B
+        if view.knobs.action == "drop":
+            skippable_B &= view.random.random(view.samples) < left
+            return StepPlan(whole_or_split(view, ~skippable_B), guard_B=guard_B)
+        return replace(thin(view, skippable_B, chance), guard_B=guard_B)
+
+    def find_stale(self, view: MovementView) -> Staleness:
+        if view.knobs.stale_metric != "signal_to_noise" or view.knobs.stale_threshold != "search":
+            return super().find_stale(view)  # as told, by a rule without a unit
+        return Staleness(view.movement_H < SETTLED, SETTLED)
+
+    def judge_quality(self, view: QualityView) -> Verdict | None:
+        if not math.isfinite(view.standard_error):
+            return None
+        before, found = self.chance(view.knobs), self._unrest(view)
+        self._follow(view)
+        if found:
+            self._keep, self._quiet = 1.0, 0
+            if before < 1:
+                self._wait = 2 * self._wait if self._wait else WAIT
+        elif self._quiet < self._wait:
+            self._quiet += 1
+        else:
+            found, now = "is level", before + (view.knobs.keep_probability - before) * BACK
+            self._keep = now if now - view.knobs.keep_probability > NEARLY else None
+        after = self.chance(view.knobs)
+        if after == before:
+            return None
+        return Verdict(
+            after, f"the guard's logloss {found}: stale samples are kept with chance {after:.2f} (before {before:.2f})"
+        )
+
+    def _unrest(self, view: QualityView) -> str:
+        """What the loss does that asks for training all; empty where it is level."""
+        (mean, mean_error), (lowest, lowest_error) = self._mean, self._lowest
+        if math.isinf(mean):
+            return "is not known yet"
+        limit = view.knobs.guard_max_logloss_increase
+        noise = SURE * math.hypot(view.standard_error, lowest_error)
+        if view.logloss - lowest > limit + noise:
+            return f"rose by {view.logloss - lowest:.4f} above {lowest:.4f}, noise is under {noise:.4f}"
+        noise = SURE * math.hypot(view.standard_error, mean_error)
+        if mean - view.logloss > limit + noise:
+            return f"still falls, by {mean - view.logloss:.4f} below {mean:.4f}, noise is under {noise:.4f}"
+        return ""
+
+    def _follow(self, view: QualityView) -> None:
+        """Let the level that losses are compared with follow the stream: down at once, up by and by."""
+        mean, error = self._mean
+        if math.isinf(mean):
+            self._mean = self._lowest = view.logloss, view.standard_error
+            return
+        mean, error = (mean + view.logloss) / 2, math.hypot(error, view.standard_error) / 2
+        lowest = self._lowest[0] + (mean - self._lowest[0]) * (1 - FORGET)
+        self._mean = mean, error
+        self._lowest = min(mean, lowest), error
+
+
+POLICY = Adaptive

@@ -1,0 +1,124 @@
+"""Reports and profiles as a browser shows them from a disk: drawn without a script or a request, and answering the pointer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adaptive_rec.cli import main
+from adaptive_rec.config import load_config
+from adaptive_rec.run import TrainingRun
+
+HOSTILE = "<img src=x onerror=alert(1)>"
+WIDE, NARROW = (1280, 900), (390, 800)
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of a short run with a hostile table name."""
+    run = tmp_path_factory.mktemp("pages") / "run"
+    training = TrainingRun(load_config("tiny", {}, ["knobs.report_every=4", "eval.every_steps=20"]), run)
+    for _ in training.events():
+        pass
+    training.finish()
+    about = json.loads((run / "run.json").read_text())
+    about["tables"][0]["name"] = HOSTILE
+    (run / "run.json").write_text(json.dumps(about))
+    assert main(["report", str(run)]) == 0
+    return run / "report.html"
+
+
+@pytest.fixture(scope="module")
+def profile(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("pages") / "profile"
+    assert main(["profile", "synthetic", "tiny", "--samples", "3000", "--out", str(out)]) == 0
+    return out / "profile.html"
+
+
+def opened(browser: Any, page: Path, size: tuple[int, int] = WIDE) -> list[str]:
+    """Open a page from the disk; return the addresses asked for meanwhile."""
+    browser.get("about:blank")
+    for kind in ("performance", "browser"):
+        browser.get_log(kind)
+    metrics = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    browser.get(page.as_uri())
+    messages = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    return [each["params"]["request"]["url"] for each in messages if each["method"] == "Network.requestWillBeSent"]
+
+
+@pytest.fixture(params=["report", "profile"])
+def page(request: pytest.FixtureRequest) -> Path:
+    path = request.getfixturevalue(request.param)
+    assert isinstance(path, Path)
+    return path
+
+
+def test_a_page_asks_for_nothing_and_complains_of_nothing(browser: Any, page: Path) -> None:
+    assert opened(browser, page) == [page.as_uri()]
+    assert browser.get_log("browser") == []
+    assert browser.execute_script("return document.images.length") == 0
+
+
+DRAWN = """
+return [...document.querySelectorAll('.picture svg')].map((svg) => {
+  const lengths = [...svg.querySelectorAll('path:not(.gridlines)')].map((path) => path.getTotalLength());
+  return [svg.closest('figure').id, svg.getBoundingClientRect().width, Math.max(0, ...lengths)];
+});
+"""
+
+
+def test_every_plot_is_drawn(browser: Any, page: Path) -> None:
+    opened(browser, page)
+    drawn = browser.execute_script(DRAWN)
+    assert len(drawn) >= 3
+    assert [figure for figure, width, length in drawn if width < 200 or length < 200] == []
+
+
+def test_nothing_is_wider_than_a_phone(browser: Any, page: Path) -> None:
+    opened(browser, page, NARROW)
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= NARROW[0]
+
+
+def test_both_schemes_have_text_that_can_be_read(browser: Any, page: Path) -> None:
+    opened(browser, page)
+    shades = {}
+    for scheme in ("light", "dark"):
+        chosen = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", chosen)
+        script = (
+            "return ['color', 'backgroundColor'].map((name) => getComputedStyle(document.body)[name].match(/\\d+/g)[0])"
+        )
+        text, ground = map(int, browser.execute_script(script))
+        assert abs(text - ground) > 150
+        shades[scheme] = ground
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+    assert shades["dark"] < 60 < 200 < shades["light"]
+
+
+def test_the_pointer_tells_the_values_under_it_in_all_plots(browser: Any, report: Path) -> None:
+    opened(browser, report)
+    script = """
+    const picture = document.querySelector('#loss .picture');
+    const box = picture.getBoundingClientRect();
+    const event = new PointerEvent(arguments[0], { clientX: box.left + 0.3 * box.width, bubbles: true });
+    picture.dispatchEvent(event);
+    return ['#loss', '#speed', '#auc'].map((name) => [document.querySelector(name + ' .at').textContent,
+      document.querySelector(name + ' .hair').hidden, document.querySelector(name + ' .legend b').textContent]);
+    """
+    before = browser.execute_script(script, "pointerleave")
+    loss, speed, auc = browser.execute_script(script, "pointermove")
+    assert loss[0] == speed[0]
+    assert loss[0].startswith("step ")
+    assert (loss[1], speed[1], auc[1]) == (False, False, True)
+    assert loss[2] != before[0][2]
+    assert browser.execute_script(script, "pointerleave") == before
+
+
+def test_a_hostile_name_is_text(browser: Any, report: Path) -> None:
+    opened(browser, report)
+    assert HOSTILE in browser.execute_script("return document.querySelector('#tables').textContent")
+    assert browser.execute_script("return document.querySelectorAll('img').length") == 0

@@ -1,0 +1,452 @@
+"""Preparing folders: against a plain reference, layout, bad input, what interrupted tries leave."""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import hashlib
+import itertools
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from adaptive_rec.data import prepare as prepare_module
+from adaptive_rec.data import prepare_criteo, prepare_number, prepare_write
+from adaptive_rec.data.criteo_file import chunks
+from adaptive_rec.data.prepare import prepare
+from adaptive_rec.data.prepare_job import Request
+from adaptive_rec.data.prepare_meta import Meta, load_meta
+from adaptive_rec.data.prepare_number import KeyFile, Numbering
+from adaptive_rec.data.prepare_progress import Progress
+from adaptive_rec.data.prepare_verify import verify
+from adaptive_rec.errors import AdaptiveRecError, DataError, UsageError
+from adaptive_rec.kernels.reference_data import check_fields
+from adaptive_rec.kernels.reference_keys import number_keys
+
+SURELY_GOOD = re.compile(rb"[01](\t(-?[0-9]{1,9})?){13}(\t[0-9a-f]{0,8}){26}")
+BAD_LINES = [
+    b"1\tx\n",
+    b"\n",
+    b"2" + b"\t" * 39 + b"\n",
+    b"1" + b"\t" * 38 + b"\tg\n",
+    b"0" + b"\t1" * 38 + b"\t123456789\n",
+]
+
+
+def silent(_: Progress) -> None:
+    pass
+
+
+def made(folder: Path, *sources: Path, **options: Any) -> Meta:
+    return prepare(Request(tuple(sources), folder, **options), silent)
+
+
+def row(i: int, **categories: str) -> bytes:
+    """A row of Criteo's shape: its number as first dense feature, few values in the sparse columns."""
+    ints = [str(i), "", str(-i), *["7"] * 10]
+    sparse = [categories.get(f"C{f + 1}", f"{(i * (f + 3)) % (f + 2):x}") for f in range(26)]
+    return "\t".join([str(i % 2), *ints, *sparse]).encode() + b"\n"
+
+
+def rows(count: int, first: int = 0) -> bytes:
+    return b"".join(row(i) for i in range(first, first + count))
+
+
+def write(path: Path, text: bytes) -> Path:
+    packed = {".gz": gzip.compress, ".zst": zstandard.compress}.get(path.suffix)
+    path.write_bytes(packed(text) if packed else text)
+    return path
+
+
+@dataclass
+class PlainRows:
+    """What a file's text holds, by pure Python."""
+
+    dense: list[list[np.float32]]
+    columns: list[list[int]]
+    labels: list[list[int]]
+    bad: int
+
+
+@cache
+def log_of(count: int) -> np.float32:
+    """log(1 + count) in 32 bits, negative counts being 0."""
+    value: np.float32 = np.log(np.float32(max(0, count)) + np.float32(1))
+    assert abs(float(value) - math.log(1 + max(0, count))) < 1e-6 * (1 + float(value))
+    return value
+
+
+def plain_rows(text: bytes) -> PlainRows:
+    rows = PlainRows([], [[] for _ in range(26)], [], 0)
+    for line in text.removesuffix(b"\n").split(b"\n"):
+        fields = line.removesuffix(b"\r").split(b"\t")
+        if not SURELY_GOOD.fullmatch(line) and check_fields(fields, 13, 26)[0]:
+            rows.bad += 1
+            continue
+        rows.labels.append([int(fields[0])])
+        rows.dense.append([log_of(int(field or b"0")) for field in fields[1:14]])
+        for column, field in zip(rows.columns, fields[14:], strict=True):
+            column.append(int(field or b"0", 16))
+    return rows
+
+
+def assert_equals_plain(folder: Path, plain: PlainRows, min_count: int) -> Meta:
+    meta = load_meta(folder)
+    numbered = [number_keys(column, min_count) for column in plain.columns]
+    sparse = np.array([ids for ids, _ in numbered], dtype=np.int32).T
+    arrays = {
+        kind: np.concatenate([np.load(folder / f"{source.name}_{kind}.npy") for source in meta.sources])
+        for kind in ("dense", "sparse", "labels")
+    }
+    assert arrays["sparse"].tobytes() == sparse.tobytes()
+    assert arrays["labels"].tobytes() == np.array(plain.labels, dtype=np.int32).tobytes()
+    assert arrays["dense"].tobytes() == np.array(plain.dense, dtype=np.float32).tobytes()
+    assert (meta.bad_rows, meta.rows) == (plain.bad, len(plain.labels))
+    assert [table.rows for table in meta.tables] == [table_rows for _, table_rows in numbered]
+    return meta
+
+
+def real_rows_with_damage(sample: Path, count: int) -> bytes:
+    """The first rows of the real sample, with blanked fields and malformed rows mixed in."""
+    lines = b"".join(chunks(sample)).split(b"\n")[:count]
+    random = np.random.default_rng(3)
+    for place in random.choice(count, count // 20, replace=False).tolist():
+        fields = lines[place].split(b"\t")
+        fields[1 + int(random.integers(39))] = b""
+        lines[place] = b"\t".join(fields)
+    for place in random.choice(count, 200, replace=False).tolist():
+        lines[place] = BAD_LINES[place % len(BAD_LINES)].rstrip(b"\n")
+    return b"\n".join(lines) + b"\n"
+
+
+def test_real_rows_equal_the_plain_reference(
+    tmp_path: Path, criteo_sample: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """100,000 rows in three files, plain and packed; few slots, so that large columns take several partitions."""
+    monkeypatch.setattr(prepare_module, "HASH_TABLES_BYTES", 2 << 18)
+    monkeypatch.setattr(prepare_number, "CHUNK_KEYS", 9_999)
+    text = real_rows_with_damage(criteo_sample, 100_000)
+    lines = text.splitlines(keepends=True)
+    parts = [b"".join(lines[:40_000]), b"".join(lines[40_000:40_007]), b"".join(lines[40_007:])]
+    names = ("day_0", "day_1.gz", "day_2.tsv.zst")
+    sources = [write(tmp_path / name, part) for name, part in zip(names, parts, strict=True)]
+    plain = plain_rows(text)
+    assert plain.bad == 200
+    for min_count in (1, 3):
+        out = tmp_path / f"out-{min_count}"
+        made(out, *sources, min_count=min_count, on_bad_row="skip")
+        meta = assert_equals_plain(out, plain, min_count)
+        assert [source.name for source in meta.sources] == ["day_0", "day_1", "day_2"]
+
+
+def test_dense_features_are_those_of_training_from_the_file(tmp_path: Path) -> None:
+    from adaptive_rec.data.criteo_file import Layout, Mark, RowReader, Rows
+
+    path = write(tmp_path / "day_0", rows(500))
+    made(tmp_path / "out", path)
+    layout = Layout(path, 13, 26, False)
+    parsed = Rows.empty(layout, 500)
+    assert RowReader(layout, Mark(0, 0, 0)).read(parsed) == 500
+    assert np.load(tmp_path / "out" / "day_0_dense.npy").tobytes() == parsed.dense_BX().tobytes()
+
+
+def test_layout_is_that_of_torchrec(tmp_path: Path) -> None:
+    made(tmp_path / "out", write(tmp_path / "day_0.gz", rows(50)))
+    folder = tmp_path / "out"
+    shapes = {path.name: (np.load(path).shape, np.load(path).dtype) for path in folder.glob("*.npy")}
+    assert shapes == {
+        "day_0_dense.npy": ((50, 13), np.float32),
+        "day_0_sparse.npy": ((50, 26), np.int32),
+        "day_0_labels.npy": ((50, 1), np.int32),
+    }
+    assert sorted(path.name for path in folder.iterdir()) == [*sorted(shapes), "meta.json"]
+
+
+def test_meta_tells_what_is_there(tmp_path: Path) -> None:
+    text = row(1, C1="") + row(2, C1="a") + row(3, C1="b") + row(4, C1="a") + row(5, C1="0")
+    source = write(tmp_path / "day_0.zst", text)
+    made(tmp_path / "out", source, min_count=2)
+    folder = tmp_path / "out"
+    meta = json.loads((folder / "meta.json").read_text())
+    assert np.load(folder / "day_0_sparse.npy")[:, 0].tolist() == [0, 2, 1, 2, 0]
+    assert meta["tables"][0] == {"name": "C1", "rows": 3}
+    assert meta["columns"][0] == {"name": "C1", "table": "C1", "bag": False, "cardinality": 3}
+    assert {name: meta["ids"][name] for name in ("missing", "infrequent", "first", "min_count")} == {
+        "missing": 0, "infrequent": 1, "first": 2, "min_count": 2,
+    }  # fmt: skip
+    assert (meta["rows"], meta["bad_rows"], meta["format_version"]) == (5, 0, 1)
+    assert meta["dense_names"] == [f"I{i}" for i in range(1, 14)]
+    assert meta["job"]["sources"][0]["size_bytes"] == source.stat().st_size
+    for file in meta["sources"][0]["files"]:
+        content = (folder / file["name"]).read_bytes()
+        assert (file["size_bytes"], file["sha256"]) == (len(content), hashlib.sha256(content).hexdigest())
+
+
+keys_of_files = st.lists(st.lists(st.integers(0, 40) | st.integers(0, 2**64 - 1), max_size=40), min_size=1, max_size=3)
+
+
+@settings(deadline=None, max_examples=60)
+@given(keys_of_files, st.integers(1, 4), st.sampled_from([4, 8, 64]), st.sampled_from([4, 8]))
+def test_numbering_equals_its_plain_twin(
+    tmp_path_factory: pytest.TempPathFactory, lists: list[list[int]], min_count: int, slots: int, key_bytes: int
+) -> None:
+    folder = tmp_path_factory.mktemp("numbering")
+    lists = [[key % 2 ** (8 * key_bytes) for key in keys] for keys in lists]
+    files = []
+    for k, keys in enumerate(lists):
+        np.array(keys, dtype=f"<u{key_bytes}").tofile(folder / f"{k}.keys")
+        files.append(KeyFile(folder / f"{k}.keys", key_bytes, len(keys), folder / f"{k}.ids"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(prepare_number, "FIRST_SLOTS", 4)
+        patch.setattr(prepare_number, "CHUNK_KEYS", 7)
+        numbering = Numbering(files, min_count, folder / "table", slots, lambda keys: None)
+        table_rows = numbering.run()
+    found = [np.fromfile(file.ids_path, "<i4").tolist() for file in files]
+    ids, expected_rows = number_keys([key for keys in lists for key in keys], min_count)
+    assert (sum(found, []), table_rows) == (ids, expected_rows)
+    assert sorted(path.suffix for path in folder.iterdir()) == [".ids"] * len(lists) + [".keys"] * len(lists)
+
+
+def test_a_bad_row_is_told_with_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prepare_criteo, "CHUNKS_PER_BLOCK", 1)
+    source = write(tmp_path / "day_0", rows(20_000) + BAD_LINES[0] + rows(3))
+    with pytest.raises(DataError, match="day_0, line 20001: row must have 40 tab-separated columns, got 2"):
+        made(tmp_path / "out", source)
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_cannot_be_read_or_written(tmp_path: Path) -> None:
+    good = write(tmp_path / "day_0", rows(9))
+    (tmp_path / "there").mkdir()
+    (tmp_path / "again").mkdir()
+    (tmp_path / "binary").write_bytes(b"\0\1\2\n")
+    cases: list[tuple[type[AdaptiveRecError], str, Path, list[Path], dict[str, Any]]] = [
+        (UsageError, "--out must be a new directory, .*there exists", tmp_path / "there", [good], {}),
+        (DataError, "a source must be a file that exists, got '.*none'", tmp_path / "o", [tmp_path / "none"], {}),
+        (DataError, "a source must be a file that exists, got '.*there'", tmp_path / "o", [tmp_path / "there"], {}),
+        (DataError, "at least one row, got '.*void', which is empty", tmp_path / "o", [write(tmp_path / "void", b"")], {}),
+        (UsageError, "the format of .*binary cannot be told", tmp_path / "o", [tmp_path / "binary"], {}),
+        (UsageError, "min_count .*greater than or equal to 1, got 0", tmp_path / "o", [good], {"min_count": 0}),
+        (UsageError, "min_count .*less than or equal to 65535", tmp_path / "o", [good], {"min_count": 65536}),
+        (UsageError, "two make arrays named day_0", tmp_path / "o", [good, write(tmp_path / "again/day_0.gz", rows(2))], {}),
+        (UsageError, "--schema is for --format parquet", tmp_path / "o", [good], {"schema": good}),
+        (UsageError, "--format parquet needs --schema", tmp_path / "o", [good], {"format": "parquet"}),
+        (DataError, "must be a complete gz file", tmp_path / "p", [_cut(write(tmp_path / "day_1.gz", rows(999)))], {}),
+        (DataError, "at least one well-formed row", tmp_path / "q", [write(tmp_path / "bad", b"\t\n")], {"on_bad_row": "skip"}),
+        (DataError, "q2.part cannot be written|Not a directory", good / "q2", [good], {}),
+    ]  # fmt: skip
+    for kind, message, out, sources, options in cases:
+        with pytest.raises(kind, match=message):
+            made(out, *sources, **options)
+        assert out.name == "there" or not out.exists()
+
+
+def _cut(path: Path) -> Path:
+    path.write_bytes(path.read_bytes()[:-9])
+    return path
+
+
+class Interrupted(Exception):
+    pass
+
+
+def test_after_a_bad_row_the_work_goes_on_with_skipping(tmp_path: Path) -> None:
+    good, bad = write(tmp_path / "day_0", rows(60)), write(tmp_path / "day_1", rows(5, 60) + BAD_LINES[0])
+    with pytest.raises(DataError, match="day_1, line 6"):
+        made(tmp_path / "out", good, bad)
+    written = (tmp_path / "out.part" / "day_0_dense.npy").stat().st_mtime_ns
+    made(tmp_path / "out", good, bad, on_bad_row="skip")
+    assert_equals_plain(tmp_path / "out", plain_rows(rows(65) + BAD_LINES[0]), 1)
+    assert (tmp_path / "out" / "day_0_dense.npy").stat().st_mtime_ns == written
+
+
+def told_until(stage: str, number: int) -> Any:
+    """A progress function that ends the work at the `number`-th news of a stage, as a kill would: nothing cleans up."""
+    heard = itertools.count()
+
+    def told(progress: Progress) -> None:
+        if progress.stage == stage and next(heard) >= number:
+            raise Interrupted
+
+    return told
+
+
+@pytest.mark.parametrize("stage", ["reading", "numbering", "writing", "checksums"])
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_an_interrupted_try_is_gone_on_with(tmp_path: Path, stage: str, number: int) -> None:
+    text = [rows(60), rows(40, 60)]
+    sources = [write(tmp_path / f"day_{k}", part) for k, part in enumerate(text)]
+    if stage == "reading" and number == 2:
+        pytest.skip("two sources of one block each")
+    if stage == "writing" and number == 2:
+        number = 1
+    with pytest.raises(Interrupted):
+        prepare(Request(tuple(sources), tmp_path / "out"), told_until(stage, number))
+    assert not (tmp_path / "out").exists()
+    part = tmp_path / "out.part"
+    before = {path.name: path.stat().st_mtime_ns for path in part.glob("*_dense.npy")}
+    made(tmp_path / "out", *sources)
+    assert_equals_plain(tmp_path / "out", plain_rows(b"".join(text)), 1)
+    verify(tmp_path / "out", load_meta(tmp_path / "out"), silent)
+    assert not part.exists()
+    if stage != "reading":  # what was read was not read again
+        assert before == {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*_dense.npy")}
+
+
+def test_another_job_does_not_go_on_with_it(tmp_path: Path) -> None:
+    source, other = write(tmp_path / "day_0", rows(60)), write(tmp_path / "day_1", rows(9))
+    with pytest.raises(Interrupted):
+        prepare(Request((source,), tmp_path / "out"), told_until("numbering", 0))
+    for message, sources, options in (
+        ("min_count 1 instead of 2; remove it to begin anew", [source], {"min_count": 2}),
+        ("with other sources", [other], {}),
+    ):
+        with pytest.raises(UsageError, match=message):
+            made(tmp_path / "out", *sources, **options)
+    write(source, rows(61))
+    with pytest.raises(UsageError, match="day_0 as it was before it changed; remove it to begin anew"):
+        made(tmp_path / "out", source)
+
+
+def test_a_source_that_changes_while_it_is_read(tmp_path: Path) -> None:
+    source = write(tmp_path / "day_0", rows(60))
+
+    def told(progress: Progress) -> None:
+        with source.open("ab") as file:
+            file.write(row(1))
+
+    with pytest.raises(DataError, match="must stay as it is while it is read, .*day_0 has changed"):
+        prepare(Request((source,), tmp_path / "out"), told)
+
+
+def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    source = write(tmp_path / "day_0", rows(9))
+    (tmp_path / "out.part").mkdir()
+    (tmp_path / "out.part" / "letter.txt").write_text("mine")
+    with pytest.raises(UsageError, match="out.part is needed for the work under way, but holds letter.txt"):
+        made(tmp_path / "out", source)
+
+
+def test_two_at_a_time_are_refused(tmp_path: Path) -> None:
+    source = write(tmp_path / "day_0", rows(9))
+
+    def told(progress: Progress) -> None:
+        with pytest.raises(UsageError, match="out.part is being prepared by another process"):
+            made(tmp_path / "out", source)
+
+    prepare(Request((source,), tmp_path / "out"), told)
+
+
+@pytest.mark.parametrize("stage", ["reading", "numbering", "writing"])
+def test_a_full_disk_is_told_and_survived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
+    def full(*_: Any) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    source = write(tmp_path / "day_0", rows(60))
+    with monkeypatch.context() as patch:
+        if stage == "reading":
+            patch.setattr("adaptive_rec.data.prepare_arrays.NpyWriter.append", full)
+        elif stage == "numbering":
+            patch.setattr(os, "posix_fallocate", full)
+        else:
+            patch.setattr(prepare_write, "write_at", full)
+        with pytest.raises(DataError, match="the disk of .*out.part is full; what was done is kept there: make room"):
+            made(tmp_path / "out", source)
+    made(tmp_path / "out", source)
+    assert_equals_plain(tmp_path / "out", plain_rows(rows(60)), 1)
+
+
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "kill_at", [pytest.param("reading day_1", marks=SLOW), "numbering", pytest.param("writing", marks=SLOW)]
+)
+def test_killed_processes_leave_what_can_be_gone_on_with(tmp_path: Path, kill_at: str) -> None:
+    """kill -9 from outside, at a stage; the same command makes the same arrays as one that was left alone."""
+    text = [rows(30_000), rows(20_000, 30_000)]
+    sources = [write(tmp_path / f"day_{k}.tsv", part) for k, part in enumerate(text)]
+    command = [
+        sys.executable,
+        "-u",
+        "-m",
+        "adaptive_rec",
+        "data",
+        "prepare",
+        *map(str, sources),
+        "--out",
+        str(tmp_path / "out"),
+    ]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith(kill_at):
+            break
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    process.stdout.close()
+    if not (tmp_path / "out").exists():  # the kill may have come after the end
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
+    made(tmp_path / "alone", *sources)
+    for file in load_meta(tmp_path / "alone").array_files():
+        assert (tmp_path / "out" / file.name).read_bytes() == (tmp_path / "alone" / file.name).read_bytes()
+
+
+def test_verify_finds_a_changed_byte(tmp_path: Path) -> None:
+    made(tmp_path / "out", write(tmp_path / "day_0", rows(60)))
+    path = tmp_path / "out" / "day_0_sparse.npy"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    with pytest.raises(DataError, match="day_0_sparse.npy must have the SHA-256 .*, as meta.json says, got"):
+        verify(tmp_path / "out", load_meta(tmp_path / "out"), silent)
+
+
+def lines_of(text: str) -> Iterator[str]:
+    return (" ".join(line.split()) for line in text.splitlines())
+
+
+def test_the_command_says_what_it_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from adaptive_rec.cli import main
+
+    source = write(tmp_path / "day_0.tsv", rows(60) + BAD_LINES[0])
+    out = tmp_path / "out"
+    assert main(["data", "prepare", str(source), "--out", str(out), "--on-bad-row", "skip"]) == 0
+    told = list(lines_of(capsys.readouterr().out))
+    assert "rows 60, 1 malformed ones left out" in told
+    assert "columns 13 dense, 26 sparse" in told
+    assert any(line.startswith("reading day_0.tsv (1 of 1)") for line in told)
+    assert main(["data", "verify", str(out)]) == 0
+    assert "is whole: 3 files" in capsys.readouterr().out
+    assert main(["data", "prepare", str(source), "--out", str(out)]) == 2
+    assert f"error: --out must be a new directory, {out} exists" in capsys.readouterr().err
+    assert main(["data", "prepare", str(source), "--out", str(tmp_path / "two"), "--on-bad-row", "skip", "--json"]) == 0
+    caught = capsys.readouterr()
+    assert json.loads(caught.out)["rows"] == 60
+    assert "reading day_0.tsv" in caught.err
+
+
+def test_a_shells_order_of_numbers_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from adaptive_rec.cli import main
+
+    sources = [str(write(tmp_path / f"day_{k}", rows(2))) for k in (1, 10, 2)]
+    assert main(["data", "prepare", *sources, "--out", str(tmp_path / "out")]) == 0
+    assert "note: rows keep the order day_1, day_10, day_2" in capsys.readouterr().err
+    assert main(["data", "prepare", *sorted(sources, key=len), "--out", str(tmp_path / "two")]) == 0
+    assert capsys.readouterr().err == ""

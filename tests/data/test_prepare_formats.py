@@ -1,0 +1,223 @@
+"""Avazu and Parquet as sources of prepared folders."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from adaptive_rec.data import avazu
+from adaptive_rec.data.avazu import AvazuReader, clock_features
+from adaptive_rec.data.prepare import prepare
+from adaptive_rec.data.prepare_formats import array_name, find_format
+from adaptive_rec.data.prepare_job import Request
+from adaptive_rec.errors import DataError, UsageError
+from adaptive_rec.kernels import parse_csv, reference_csv
+from adaptive_rec.kernels.reference_keys import number_keys
+
+KINDS = (parse_csv.LABEL, parse_csv.SKIP, parse_csv.HOUR, parse_csv.HEX, parse_csv.INTEGER)
+
+hours = st.sampled_from([b"14102100", b"14022923", b"16022900", b"14133100", b"14100024", b"1410210", b"", b"x"])
+hexes = st.sampled_from([b"", b"0", b"FFffFFff", b"100000000", b"g", b"1f", b"-1"])
+integers = st.sampled_from(
+    [b"", b"0", b"-1", b"-", b"--1", b"9" * 18, b"-" + b"9" * 18, b"9" * 19, b"1a", b" 1", b"7" * 40]
+)
+labels = st.sampled_from([b"0", b"1", b"2", b"", b"01"])
+any_row = st.tuples(labels, st.binary(max_size=2), hours, hexes, integers) | st.lists(integers, max_size=7).map(tuple)
+good_row = st.tuples(
+    st.sampled_from([b"0", b"1"]), st.just(b"id"), st.just(b"14102100"), st.just(b"1f"), st.just(b"-3")
+)
+texts = st.lists(st.tuples(good_row | any_row, st.sampled_from([b"\n", b"\r\n"])), max_size=6).map(
+    lambda rows: b"".join(b",".join(fields) + end for fields, end in rows)
+)
+
+
+def parse_all(parse_rows: Callable[..., Any], data: bytes, room: int) -> list[Any]:
+    """Every row and every fault of `data`, stepping over malformed lines."""
+    labels_B, hours_B = np.zeros(room, dtype=np.float32), np.zeros(room, dtype=np.int64)
+    keys_BF, start, found = np.zeros((room, 2), dtype=np.uint64), 0, []
+    while start < len(data):
+        array = np.frombuffer(data, dtype=np.uint8)
+        count, stop, fault, column = parse_rows(array, start, np.array(KINDS), labels_B, hours_B, keys_BF)
+        found.append(
+            (count, stop, fault, column, labels_B[:count].tolist(), hours_B[:count].tolist(), keys_BF[:count].tolist())
+        )
+        start = stop if fault == parse_csv.FINE else data.index(b"\n", stop) + 1
+    return found
+
+
+@settings(deadline=None, max_examples=300)
+@given(texts, st.integers(1, 3))
+def test_parser_of_fields_equals_its_plain_twin(data: bytes, room: int) -> None:
+    assert parse_all(parse_csv.parse_rows, data, room) == parse_all(reference_csv.parse_rows, data, room)
+
+
+def test_avazu_rows_equal_a_parse_by_the_csv_module(tmp_path: Path, avazu_head: Path) -> None:
+    with avazu_head.open("rb") as file:
+        text = zstandard.ZstdDecompressor().stream_reader(file).read().decode()
+    rows = list(csv.DictReader(io.StringIO(text)))
+    prepare(Request((avazu_head,), tmp_path / "out", min_count=2), lambda progress: None)
+    names = ["hour", *[name for name in rows[0] if name not in ("id", "click", "hour")]]
+    expected = []
+    for name in names:
+        values = [row[name][-2:] if name == "hour" else row[name] for row in rows]
+        known = {
+            value: key for key, value in enumerate(dict.fromkeys(values), 1)
+        }  # any key, as long as it tells values apart
+        expected.append(number_keys([known[value] for value in values], 2)[0])
+    stem = array_name(avazu_head)
+    np.testing.assert_array_equal(np.load(tmp_path / "out" / f"{stem}_sparse.npy"), np.array(expected).T)
+    np.testing.assert_array_equal(
+        np.load(tmp_path / "out" / f"{stem}_labels.npy")[:, 0], [int(row["click"]) for row in rows]
+    )
+    assert np.load(tmp_path / "out" / f"{stem}_dense.npy").shape == (9999, 4)
+
+
+def test_hours_become_places_on_two_circles() -> None:
+    """14102106: six o'clock on a Tuesday."""
+    (found,) = clock_features(np.array([14102106]))
+    angle = 2 * math.pi / 7
+    np.testing.assert_allclose(found, [1, 0, math.sin(angle), math.cos(angle)], atol=1e-6)
+
+
+def test_bad_avazu_rows(tmp_path: Path) -> None:
+    header = ",".join(avazu.KINDS)
+    good = ",".join({parse_csv.LABEL: "1", parse_csv.HOUR: "14102100"}.get(kind, "3") for kind in avazu.KINDS.values())
+    path = tmp_path / "clicks.csv"
+    path.write_text("\n".join([header, good, good.replace("14102100", "14102124"), good, good + ",1", good]) + "\n")
+    rule = "clicks.csv, line 3, column hour: must be a date and hour as YYMMDDHH, got '14102124'"
+    with pytest.raises(DataError, match=rule):
+        list(AvazuReader(path, False, 1).blocks())
+    reader = AvazuReader(path, True, 1)
+    assert sum(len(block.labels_B) for block in reader.blocks()) == 3
+    assert reader.bad_rows == 2
+    path.write_text(header.replace("click", "clicked") + "\n")
+    with pytest.raises(DataError, match="clicks.csv, line 1: columns must be id,click,hour"):
+        AvazuReader(path, False, 1)
+
+
+def test_formats_are_told_by_the_first_line(tmp_path: Path) -> None:
+    for name, text, expected in (
+        ("a.csv", "id,click,hour,C1\n", "avazu"),
+        ("b.csv", "user_id,session_id,click_article_id\n", "globo"),
+        ("c", "1\t2\t3\n", "criteo"),
+        ("d.parquet", "PAR1", "parquet"),
+    ):
+        (tmp_path / name).write_text(text)
+        assert find_format(tmp_path / name) == expected
+    (tmp_path / "e.txt").write_text("hello\n")
+    with pytest.raises(UsageError, match="the format of .* cannot be told from its first line, 'hello'; give --format"):
+        find_format(tmp_path / "e.txt")
+    names = {"day_0.gz": "day_0", "day_0": "day_0", "x.tsv.zst": "x", "part.0.parquet": "part.0", ".gz": ".gz"}
+    assert {name: array_name(Path(name)) for name in names} == names
+
+
+SCHEMA = """
+label = "clicked"
+dense = [{ column = "age" }, { column = "count", transform = "log", missing = -1 }]
+sparse = [{ column = "user" }, { column = "item" }, { column = "seen before", name = "seen", table = "item" }]
+"""
+
+
+def write_parquet(path: Path, **changes: Any) -> Path:
+    pa = pytest.importorskip("pyarrow", reason="pyarrow is not installed: pip install 'adaptive-rec[data]'")
+    import pyarrow.parquet
+
+    columns = {
+        "clicked": pa.array([1, 0, 0, 1]),
+        "age": pa.array([1.5, None, 2.0, -3.0]),
+        "count": pa.array([0, 9, None, -4], type=pa.int64()),
+        "user": pa.array([5, -1, None, 5]),
+        "item": pa.array(["x", "y", "x", None]),
+        "seen before": pa.array([["y", None], [], None, ["x", "z", "y"]]),
+        "unused": pa.array([[{"a": 1}]] * 4),
+    }
+    pyarrow.parquet.write_table(pa.table(columns | changes), path, row_group_size=3)
+    return path
+
+
+def made(tmp_path: Path, source: Path, schema: str = SCHEMA, **options: Any) -> Path:
+    (tmp_path / "schema.toml").write_text(schema)
+    request = Request((source,), tmp_path / "out", schema=tmp_path / "schema.toml", **options)
+    prepare(request, lambda progress: None)
+    return tmp_path / "out"
+
+
+def test_parquet_columns_lists_and_nulls(tmp_path: Path) -> None:
+    out = made(tmp_path, write_parquet(tmp_path / "clicks.parquet"))
+    arrays = {path.stem.removeprefix("clicks_"): np.load(path).tolist() for path in out.glob("*.npy")}
+    dense = [[1.5, 0], [0, np.log1p(9)], [2, -1], [-3, 0]]
+    np.testing.assert_allclose(arrays.pop("dense"), dense, rtol=1e-6)
+    assert arrays == {
+        "labels": [[1], [0], [0], [1]],
+        "sparse": [[2, 2], [3, 3], [0, 2], [2, 0]],
+        "bag_seen_values": [3, 0, 2, 4, 3],
+        "bag_seen_offsets": [0, 2, 2, 2, 5],
+    }
+
+
+def test_parquet_without_dense_columns_gets_a_constant(tmp_path: Path) -> None:
+    schema = 'label = "clicked"\nsparse = [{ column = "user" }]'
+    out = made(tmp_path, write_parquet(tmp_path / "clicks.parquet"), schema)
+    assert np.load(out / "clicks_dense.npy").tolist() == [[1.0]] * 4
+
+
+def test_bad_parquet_rows(tmp_path: Path) -> None:
+    pa = pytest.importorskip("pyarrow")
+    changes = {"clicked": pa.array([1, 2, None, 0]), "age": pa.array([1.0, 1.0, 1.0, math.inf])}
+    source = write_parquet(tmp_path / "clicks.parquet", **changes)
+    with pytest.raises(DataError, match="clicks.parquet, row 2, column clicked: must be 0 or 1, got 2.0"):
+        made(tmp_path, source)
+    out = made(tmp_path, source, on_bad_row="skip")
+    assert np.load(out / "clicks_bag_seen_offsets.npy").tolist() == [0, 2]
+    assert np.load(out / "clicks_labels.npy").tolist() == [[1]]
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ("label = 3", "label .*valid string"),
+        ('label = "clicked"', "sparse"),
+        ('label = "clicked"\nsparse = [{ column = "seen before" }]', "'seen before' needs a name of letters"),
+        (
+            'label = "clicked"\nsparse = [{ column = "user" }, { column = "item", name = "user" }]',
+            "two are called user",
+        ),
+        ('label = "clicked"\nsparse = [{ column = "user", transfrom = 1 }]', "transfrom"),
+        ("label = ", "is not valid TOML"),
+        ('label = "no"\nsparse = [{ column = "user" }]', "must have the column no of the schema, it has clicked, age"),
+        (
+            'label = "clicked"\nsparse = [{ column = "age" }]',
+            "column age: must hold integers, booleans or texts, got double",
+        ),
+        ('label = "item"\nsparse = [{ column = "user" }]', "column item: must hold numbers, got string"),
+    ],
+)
+def test_schemas_that_do_not_fit(tmp_path: Path, schema: str, message: str) -> None:
+    source = write_parquet(tmp_path / "clicks.parquet")
+    with pytest.raises((UsageError, DataError), match=message):
+        made(tmp_path, source, schema)
+
+
+def test_parquet_without_pyarrow_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "clicks.parquet").write_bytes(b"PAR1")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(UsageError, match=r"reading Parquet needs pyarrow: pip install 'adaptive-rec\[data\]'"):
+        made(tmp_path, tmp_path / "clicks.parquet")
+
+
+def test_a_damaged_parquet_file(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    (tmp_path / "clicks.parquet").write_bytes(b"PAR1 and no more")
+    with pytest.raises(DataError, match="clicks.parquet must be a Parquet file"):
+        made(tmp_path, tmp_path / "clicks.parquet")

@@ -1,0 +1,65 @@
+"""The bars of the Globo study on the real streams: adaptive windows against exact counts with the best fixed ones, and defaults.
+
+The replays are those of `benchmarks/globo.py`. Data: ADAPTIVE_REC_TEST_DATA, or `../shared/data` beside the repository.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from benchmarks import globo as study
+from benchmarks.globo_picture import WAYS, draw
+from benchmarks.tracking import criteo, data_folder, scarab
+
+
+def needs(name: str) -> Path:
+    if not (data_folder() / name).exists():
+        pytest.skip(f"{name} is absent: set ADAPTIVE_REC_TEST_DATA to the folder it is in")
+    return data_folder()
+
+
+@pytest.fixture(scope="module")
+def news() -> tuple[Any, Any]:
+    return study.read_globo(needs("globo_clicks_2988181.csv.zst"))
+
+
+def by_day(replay: Any, day_S: Any) -> Any:
+    return np.bincount(day_S, replay.hits_S) / np.bincount(day_S) / study.CLICKS_PER_STEP
+
+
+@pytest.mark.parametrize(("share", "window_steps", "decay"), [(0.01, 10, 0.6), (0.05, 10, 0.9)])
+def test_adaptive_windows_catch_nearly_what_the_best_fixed_ones_catch(
+    news: tuple[Any, Any], share: float, window_steps: int, decay: float
+) -> None:
+    stream, day_S = news
+    capacity = int(stream.rows * share)
+    best = study.replay_exact(stream, capacity, window_steps, decay)
+    found = study.replay_sketch(stream, capacity, study.ADAPTIVE, seed=0, adapts=True)
+    assert found.hits_S.sum() >= study.BAR * best.hits_S.sum()
+    assert by_day(found, day_S)[-1] >= study.BAR * by_day(best, day_S)[-1]
+    static = study.replay_static(stream, capacity, int(np.count_nonzero(day_S == 0)))
+    assert by_day(static, day_S)[-1] < 0.01
+
+
+@pytest.mark.parametrize("share", [0.01, 0.1])
+@pytest.mark.parametrize(
+    ("read", "name"), [(criteo, "criteo_kaggle_sample_137k.tsv.zst"), (scarab, "scarab-recs.trace.xz")]
+)
+def test_adaptive_windows_are_no_worse_where_the_defaults_do_well(read: Any, name: str, share: float) -> None:
+    line = study.compare(read(needs(name)), share, seed=0)
+    assert line["adaptive"] >= line["sketch"] - 0.001
+
+
+def test_the_picture_has_a_line_for_each_way_in_each_panel() -> None:
+    ways = {name: {"by_day": [0.9, 0.5, 0.1]} for name in WAYS}
+    drawn = ElementTree.fromstring(draw([{"share": share, "capacity": 10, "ways": ways} for share in (0.01, 0.05)]))
+    lines = drawn.findall("{http://www.w3.org/2000/svg}polyline")
+    assert len(lines) == 3 * len(WAYS), "two panels and the legend"

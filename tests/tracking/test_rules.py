@@ -1,0 +1,84 @@
+"""Rules of staleness against plain twins, one row at a time, and what they say of rows whose movement is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adaptive_rec.knobs import Knobs
+from adaptive_rec.tracking.delta import UpdateDeltaMonitor
+from adaptive_rec.tracking.rules import RULES, RowMovement
+
+
+def length(vector: Any) -> float:
+    return float(np.sqrt(np.sum(np.square(vector))))
+
+
+TWINS: dict[str, Callable[[Any, Any], float]] = {
+    "max_abs": lambda moves, row: float(np.abs(sum(moves)).max()),
+    "relative_l2": lambda moves, row: length(sum(moves)) / length(row),
+    "per_touch": lambda moves, row: float(np.abs(sum(moves)).max()) / len(moves),
+    "step_length": lambda moves, row: sum(length(move) for move in moves) / len(moves),
+    "popularity": lambda moves, row: 1 / len(moves),
+    "net_over_path": lambda moves, row: length(sum(moves)) / sum(length(move) for move in moves),
+    "signal_to_noise": lambda moves, row: length(sum(moves)) ** 2 / sum(length(move) ** 2 for move in moves),
+}
+"""From the displacements of one row and the row as it is now."""
+
+
+def observed(moves_of: list[list[Any]], rows: Any) -> RowMovement:
+    """What a monitor has seen of rows that made these moves, one step after the other."""
+    monitor = UpdateDeltaMonitor(len(rows), rows.shape[1], torch.float64)
+    for step in range(max(map(len, moves_of))):
+        slots = torch.tensor([slot for slot, moves in enumerate(moves_of) if step < len(moves)])
+        moved = torch.tensor(np.array([moves_of[slot][step] for slot in slots.tolist()]))
+        monitor.observe(slots, torch.zeros_like(moved), moved)
+    return RowMovement.of(monitor.measure(torch.tensor(rows)).numpy(), monitor.touches_H.numpy())
+
+
+@pytest.mark.parametrize("name", RULES)
+@given(seed=st.integers(0, 2**32 - 1), rows=st.integers(1, 5), dim=st.integers(1, 4))
+def test_a_rule_equals_its_plain_twin(name: str, seed: int, rows: int, dim: int) -> None:
+    random = np.random.default_rng(seed)
+    moves_of = [[random.normal(size=dim) for _ in range(random.integers(1, 9))] for _ in range(rows)]
+    now = random.normal(size=(rows, dim))
+    found = RULES[name](observed(moves_of, now))
+    expected = [TWINS[name](moves, row) for moves, row in zip(moves_of, now, strict=True)]
+    np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
+def test_every_rule_is_a_choice_of_the_knob() -> None:
+    assert get_args(Knobs.model_fields["stale_metric"].annotation) == tuple(RULES) == tuple(TWINS)
+
+
+def test_a_row_that_was_touched_and_never_moved_is_the_stalest() -> None:
+    still = observed([[np.zeros(3)] * 4], np.ones((1, 3)))
+    assert all(rule(still).tolist() == [0.0] for name, rule in RULES.items() if name != "popularity")
+
+
+@pytest.mark.parametrize("name", ["net_over_path", "signal_to_noise"])
+def test_a_row_on_its_way_is_told_from_one_that_wavers(name: str) -> None:
+    """However small its steps are."""
+    random = np.random.default_rng(1)
+    wavering = [random.normal(size=8) for _ in range(50)]
+    on_its_way = [np.full(8, 1e-6) + 1e-7 * random.normal(size=8) for _ in range(50)]
+    wavers, goes = RULES[name](observed([wavering, on_its_way], np.ones((2, 8))))
+    assert goes > 3 * wavers
+    if name == "signal_to_noise":
+        assert 0.3 < wavers < 3
+        assert 45 < goes <= 50.0001
+
+
+def test_the_published_rule_takes_a_row_that_is_seldom_touched_for_a_settled_one() -> None:
+    """And the others do not: the row moves as far at each touch."""
+    often, seldom = [np.ones(4)] * 40, [np.ones(4)] * 4
+    rows = observed([often, seldom], np.ones((2, 4)))
+    assert RULES["max_abs"](rows)[1] < RULES["max_abs"](rows)[0]
+    for name in ("per_touch", "step_length", "net_over_path"):
+        assert RULES[name](rows)[0] == pytest.approx(RULES[name](rows)[1])
