@@ -227,6 +227,27 @@ def test_eager_is_the_weighted_mean_loss_of_plain_torch(weights: bool) -> None:
     torch.testing.assert_close(part.step_loss, losses.detach().sum())
 
 
+def test_the_losses_of_a_micro_batch_are_those_of_its_lines() -> None:
+    """Replayed: taken in their turn, before the same memory serves the next micro-batch; lines of padding are left out."""
+    streams, (step,) = DeferredStreams(), steps_of([(9, 30, 2)], "float64")
+    eager, replayed = build("float64"), build("float64", streams, batch_size=41)
+    found: dict[str, list[Tensor]] = {"eager": [], "replayed": []}
+    for name, part, launch in (("eager", eager, at_once), ("replayed", replayed, streams.launch)):
+        part.begin_step()
+        first = 0
+        for samples in step.parts:
+            micro = part.inputs(samples)
+            launch(partial(fill, micro, step, first))
+            part.run(micro)
+            losses_S, to = part.losses_S, found[name]
+            launch(lambda losses_S=losses_S, to=to, samples=samples: to.append(losses_S[:samples].clone()))
+            first += samples
+    streams.drain()
+    for mine, expected in zip(found["replayed"], found["eager"], strict=True):
+        torch.testing.assert_close(mine, expected, rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(eager.step_loss, torch.cat(found["eager"]).sum())
+
+
 def test_nothing_runs_before_its_turn() -> None:
     streams = DeferredStreams()
     part = build("float64", streams)

@@ -94,7 +94,7 @@ def first_turns(
     touched: list[NDArray[np.int64]],
     first: Rows,
     steps: int,
-    bounds: tuple[float, float, float],
+    bounds_of: Callable[[str], tuple[float, float, float]],
     note: Callable[[str], None],
 ) -> list[dict[str, Any]]:
     """Everybody's first turn, from the same rows on the same batches; then those who make the same updates are compared with the
@@ -109,7 +109,7 @@ def first_turns(
         if reference is None:
             reference = outcome
             continue
-        found += check(name, outcome, reference, first, bounds)
+        found += check(name, outcome, reference, first, bounds_of(name))
     for one in found:
         if not one["passed"]:
             note(f"DISAGREES {one['check']}: {one['difference']:.3g} over {one['bound']:.3g}")

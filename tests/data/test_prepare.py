@@ -147,11 +147,9 @@ def test_real_rows_equal_the_plain_reference(
     sources = [write(tmp_path / name, part) for name, part in zip(names, parts, strict=True)]
     plain = plain_rows(text)
     assert plain.bad == 200
-    for min_count in (1, 3):
-        out = tmp_path / f"out-{min_count}"
-        made(out, *sources, min_count=min_count, on_bad_row="skip")
-        meta = assert_equals_plain(out, plain, min_count)
-        assert [source.name for source in meta.sources] == ["day_0", "day_1", "day_2"]
+    made(tmp_path / "out", *sources, min_count=2, on_bad_row="skip")
+    meta = assert_equals_plain(tmp_path / "out", plain, min_count=2)
+    assert [source.name for source in meta.sources] == ["day_0", "day_1", "day_2"]
 
 
 def test_dense_features_are_those_of_training_from_the_file(tmp_path: Path) -> None:
@@ -286,15 +284,22 @@ def told_until(stage: str, number: int) -> Any:
     return told
 
 
-@pytest.mark.parametrize("stage", ["reading", "numbering", "writing", "checksums"])
-@pytest.mark.parametrize("number", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("stage", "number"),
+    [
+        ("reading", 0),
+        ("reading", 1),
+        ("numbering", 0),
+        ("numbering", 1),
+        ("numbering", 2),
+        ("writing", 0),
+        ("writing", 1),
+        ("checksums", 0),
+    ],
+)
 def test_an_interrupted_try_is_gone_on_with(tmp_path: Path, stage: str, number: int) -> None:
     text = [rows(60), rows(40, 60)]
     sources = [write(tmp_path / f"day_{k}", part) for k, part in enumerate(text)]
-    if stage == "reading" and number == 2:
-        pytest.skip("two sources of one block each")
-    if stage == "writing" and number == 2:
-        number = 1
     with pytest.raises(Interrupted):
         prepare(Request(tuple(sources), tmp_path / "out"), told_until(stage, number))
     assert not (tmp_path / "out").exists()
