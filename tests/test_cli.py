@@ -149,7 +149,7 @@ def test_json_is_the_summary_and_nothing_else(finished):
     assert json.loads(result.stdout) == json.loads((out / "summary.json").read_text())
     assert "samples/s" in result.stderr
     assert "\r" not in result.stderr
-    files = {"config.toml", "run.json", "metrics.jsonl", "events.jsonl", "summary.json", "checkpoints"}
+    files = {"config.toml", "run.json", "metrics.jsonl", "events.jsonl", "summary.json", "report.html", "checkpoints"}
     assert {path.name for path in out.iterdir()} == files
 
 
@@ -185,7 +185,16 @@ def test_plain_output_has_header_progress_and_summary(tmp_path, capsys):
     assert re.search(r"quality +AUC 0\.[67]", text)
     assert "dashboard" not in text
     words = text.split()  # long paths are folded
-    assert words[words.index("directory") + 1 :] == [str(tmp_path / "run"), "reopen", *REOPEN, str(tmp_path / "run")]
+    assert words[words.index("directory") + 1 :] == [
+        *(
+            str(tmp_path / "run"),
+            "report",
+            str(tmp_path / "run" / "report.html"),
+            "reopen",
+            *REOPEN,
+            str(tmp_path / "run"),
+        )
+    ]
 
 
 def test_resume_goes_on_under_the_run_s_own_configuration(tmp_path, capsys):

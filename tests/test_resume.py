@@ -67,7 +67,7 @@ def test_a_run_is_scored_without_its_policys_memory(tmp_path: Path) -> None:
 def test_skipping_comes_back_after_it_was_overdone() -> None:
     """A share corrected down until nothing was stale is raised again."""
     policy, rows = Slipstream(), 6
-    knobs = load_config("tiny", {}, ["knobs.target_skip_ratio=0.3"]).knobs
+    knobs = load_config("tiny", {}, ["knobs.target_skip_ratio=0.3", "knobs.action=freeze"]).knobs
 
     def window(stale: np.ndarray, skipped: float) -> np.ndarray:
         movement = np.arange(1, rows + 1) * 0.01

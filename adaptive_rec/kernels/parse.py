@@ -15,10 +15,15 @@ from adaptive_rec.kernels.jit import JIT
 FINE, COLUMNS, LABEL, INTEGER, INTEGER_RANGE, CATEGORY, CATEGORY_RANGE = range(7)
 """What is wrong with a row; a wrong number of columns is told before anything else."""
 
-TAB, LF, CR, MINUS, DIGIT_0, LETTER_A = 9, 10, 13, 45, 48, 97
+TAB, LF, CR, MINUS, DIGIT_0 = 9, 10, 13, 45, 48
 INT32_MAX = (1 << 31) - 1
 HEX_DIGITS = 8
 HASH_FACTOR = np.uint64(0x9E3779B97F4A7C15)
+NO_DIGIT = 16
+DIGITS = np.full(256, NO_DIGIT, dtype=np.int64)
+"""What a byte is as a hexadecimal digit: a look-up, since whether it is a letter is nothing a processor can guess."""
+DIGITS[np.frombuffer(b"0123456789", dtype=np.uint8)] = range(10)
+DIGITS[np.frombuffer(b"abcdef", dtype=np.uint8)] = DIGITS[np.frombuffer(b"ABCDEF", dtype=np.uint8)] = range(10, 16)
 
 
 @njit(**JIT)
@@ -95,15 +100,11 @@ def _integer(data: NDArray[np.uint8], p: int) -> tuple[int, int, int]:
 def _category(data: NDArray[np.uint8], p: int) -> tuple[int, int, int]:
     """Read up to eight hexadecimal digits from byte `p`; returns (fault, byte after them, value)."""
     first, value = p, 0
-    while True:
-        byte = data[p]
-        digit = byte - DIGIT_0
-        if digit < 0 or digit > 9:
-            digit = (byte | 32) - LETTER_A + 10
-            if digit < 10 or digit > 15:
-                break
+    digit = DIGITS[data[p]]
+    while digit != NO_DIGIT:
         value = ((value << 4) | digit) & 0xFFFFFFFF
         p += 1
+        digit = DIGITS[data[p]]
     return (FINE if p - first <= HEX_DIGITS else CATEGORY_RANGE), p, value
 
 
