@@ -324,6 +324,7 @@ def test_a_stale_row_whose_effect_jumps_is_live_again_within_two_windows(
     jump_at = 10 * WINDOW
     runtime = build(
         *SKIPPING, f"knobs.action={action}", "knobs.stale_threshold=0.004", "knobs.keep_probability=0.05",
+        "knobs.stale_metric=max_abs",
         "optimizer.embedding_lr=1.0", "optimizer.dense_lr=0.01", device=device,
         source=flipping_stream(memory_source, jump_at, jump_at + 4 * WINDOW),
     )  # fmt: skip

@@ -9,7 +9,8 @@ import { on, readOnlyReason, store } from "./store.js";
 const GROUPS = [
   ["Policy", "What is on the device, and what stale rows save.", ["policy", "action"]],
   ["Skipping", "When a hot row counts as stale, and how much work is skipped for it.",
-    ["stale_threshold", "target_skip_ratio", "alpha", "keep_probability", "stale_metric", "probe_ratio", "min_probe_touches"]],
+    ["stale_threshold", "target_skip_ratio", "alpha", "keep_probability", "stale_metric", "probe_ratio", "min_probe_touches", "min_touch_ratio"]],
+  ["Guarding quality", "For the policy adaptive: when it trains what it might skip.", ["guard_ratio", "guard_max_logloss_increase"]],
   ["Placement", "How much is on the device, and how often that is decided anew.", ["hot_budget_bytes", "reclassify_every", "max_moved_bytes", "hysteresis"]],
   ["Tracking", "How popularity is counted.", ["sample_ratio", "decay"]],
   ["Loop", "Reading ahead and reporting.", ["prefetch_depth", "report_every"]],

@@ -1,0 +1,104 @@
+"""What the policy adaptive decides: shares of the budget, what is stale, what the guard leaves of skipping."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adaptive_rec.assemble import assemble
+from adaptive_rec.config import load_config
+from adaptive_rec.knobs import Knobs
+from adaptive_rec.policies.adaptive import NOTICEABLE, SETTLED, Adaptive
+from adaptive_rec.policy import AccessView, MovementView
+from adaptive_rec.telemetry import Event
+
+KNOBS = Knobs()
+
+
+def view(hot: Any, candidates: Any, capacity: int) -> AccessView:
+    """One pool's rows by their scores."""
+    return AccessView(
+        step=0, knobs=KNOBS, all_rows=range(1000), capacity_rows=capacity,
+        candidate_rows=np.arange(len(candidates)), candidate_scores=np.asarray(candidates, dtype=np.float64),
+        hot_rows=np.arange(len(hot)), hot_scores=np.asarray(hot, dtype=np.float64),
+    )  # fmt: skip
+
+
+def share_plainly(scores: list[list[float]], row_bytes: list[int], budget: int) -> list[int]:
+    """Row by row, the most looked up first, until the next one does not fit."""
+    ranked = sorted(((-score, pool) for pool, part in enumerate(scores) for score in part), key=lambda one: one)
+    slots, left = [0] * len(scores), budget
+    for _, pool in ranked:
+        if row_bytes[pool] > left:
+            break
+        slots[pool] += 1
+        left -= row_bytes[pool]
+    return slots
+
+
+@given(seed=st.integers(0, 2**32 - 1), pools=st.integers(2, 4))
+def test_the_budget_goes_to_the_rows_that_are_looked_up_most(seed: int, pools: int) -> None:
+    random = np.random.default_rng(seed)
+    scores = [random.permutation(1000)[: random.integers(1, 30)].astype(float).tolist() for _ in range(pools)]
+    row_bytes = random.integers(10, 100, pools).tolist()
+    budget = int(0.6 * sum(len(part) * size for part, size in zip(scores, row_bytes, strict=True)))
+    cut = [len(part) // 2 for part in scores]
+    views = [
+        view(part[:half], part[half:], 10**6) for part, half in zip(scores, cut, strict=True)
+    ]  # present: too large
+    found = Adaptive().share_budget(views, row_bytes, budget)
+    assert found is not None
+    assert sum(slots * size for slots, size in zip(found, row_bytes, strict=True)) <= budget
+    ties = len({score for part in scores for score in part}) < sum(map(len, scores))
+    assert ties or found == share_plainly(scores, row_bytes, budget)
+
+
+def test_a_share_that_saves_hardly_more_is_left() -> None:
+    even = [view(np.full(10, 5.0), np.full(10, 5.0), 10), view(np.full(10, 5.0), np.full(10, 5.0), 10)]
+    assert Adaptive().share_budget(even, [8, 8], 160) == [10, 10]
+    first = 5 * (1 + 3 * NOTICEABLE)
+    uneven = [view(np.full(10, first), np.full(10, first), 10), view(np.full(10, 5.0), np.full(10, 5.0), 10)]
+    assert Adaptive().share_budget(uneven, [8, 8], 160) == [20, 0]
+
+
+def test_one_pool_or_too_few_known_rows_leave_it_to_the_pools_parts() -> None:
+    assert Adaptive().share_budget([view([1, 2], [3], 2)], [8], 16) is None
+    assert Adaptive().share_budget([view([1, 2], [3], 2), view([], [1], 2)], [8, 8], 1000) is None
+
+
+def movement(*numbers: float) -> MovementView:
+    nothing = np.empty(0)
+    return MovementView(
+        KNOBS, np.zeros(len(numbers), dtype=bool), np.array(numbers), np.full(len(numbers), 9), nothing,
+        np.zeros(1, dtype=np.int64), 0.0,
+    )  # fmt: skip
+
+
+def test_rows_are_stale_that_have_settled_many_or_few() -> None:
+    for numbers in ([1.0, 1.2, 0.9], [1.0, 4.0, np.inf], [3.0, 5.0]):
+        judged = Adaptive().find_stale(movement(*numbers))
+        assert judged.stale_H.tolist() == [number < SETTLED for number in numbers]
+
+
+MIXED = (
+    "data.table_rows=[4000,4000,400]", "model.table_dims=[16,4,8]", "model.embedding_dim=8", "model.bottom_mlp=[8]",
+    "model.top_mlp=[8]", "data.dense_features=2", "data.synthetic.samples=40000", "data.synthetic.test_samples=500",
+    "run.batch_size=256", "run.steps=0", "run.threads=1", "run.device=cpu", "knobs.hot_budget_bytes=40000",
+    "knobs.reclassify_every=20", "knobs.probe_ratio=0.3",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("action", ["subsample", "freeze", "drop"])
+def test_a_run_over_pools_of_mixed_dims_keeps_its_budget_and_makes_the_same_run_again(action: str) -> None:
+    found = []
+    for _ in range(2):
+        runtime = assemble(load_config(None, {}, [*MIXED, "knobs.policy=adaptive", f"knobs.action={action}"]))
+        told = [(report.step, report.kind, report.text) for report in runtime.run() if isinstance(report, Event)]
+        assert runtime.store.device_bytes <= 40_000
+        found.append((told, float(runtime.dense.loss_sum), runtime.counts()["samples_trained"]))
+    assert found[0] == found[1]
+    assert any(kind == "guard" for _, kind, _ in found[0][0])
