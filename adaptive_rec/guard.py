@@ -42,8 +42,8 @@ class QualityGuard:
         if samples < 2:
             return QualityView(knobs, samples, math.nan, math.inf)
         mean = total / samples
-        variance = max(0.0, squares / samples - mean * mean) * samples / (samples - 1)
-        return QualityView(knobs, samples, mean, math.sqrt(variance / samples))
+        variance = (squares / samples - mean * mean) * samples / (samples - 1)
+        return QualityView(knobs, samples, mean, math.sqrt(0.0 if variance < 0 else variance / samples))
 
     def _take(self) -> None:
         losses_S, lines = self._coming.popleft()

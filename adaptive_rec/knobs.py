@@ -46,7 +46,11 @@ class Knobs(Frozen):
     hot_budget_bytes: Bytes = knob(
         8 << 20, "bytes", "Device memory for hot rows: weights, optimizer state and movement record together.", ge=0
     )
-    reclassify_every: PositiveInt = knob(100, "steps", "Length of a window: rows change class only at its end.")
+    reclassify_every: PositiveInt = knob(
+        100,
+        "steps",
+        "Length of a window: rows change class only at its end. Under the policy adaptive windows are 1 to 8 of these.",
+    )
     max_moved_bytes: Bytes = knob(
         64 << 20, "bytes", "Most bytes that one reclassification may move between the tiers.", ge=0
     )
@@ -55,7 +59,11 @@ class Knobs(Frozen):
     )
     sample_ratio: float = knob(0.5, "ratio", "Share of the samples whose lookups the sketch counts.", gt=0, le=1)
     decay: float = knob(
-        0.6, "ratio", "What a window's counts are multiplied by at its end; less forgets faster.", ge=0, le=1
+        0.6,
+        "ratio",
+        "What a window's counts are multiplied by at its end; less forgets faster. The policy adaptive finds its own.",
+        ge=0,
+        le=1,
     )
     action: Literal["freeze", "drop", "subsample"] = knob(
         "subsample",
@@ -74,7 +82,8 @@ class Knobs(Frozen):
     target_skip_ratio: float = knob(
         0.3,
         "ratio",
-        "Wanted share of popular samples (drop, subsample) or of hot row updates (freeze) to skip.",
+        "Wanted share of popular samples (drop, subsample) or of hot row updates (freeze) to skip; 0 skips nothing. The policy "
+        "adaptive skips what has settled by signal_to_noise, be it more or less.",
         ge=0,
         le=0.95,
     )
@@ -97,7 +106,7 @@ class Knobs(Frozen):
     min_touch_ratio: float = knob(
         0.3,
         "ratio",
-        "Share of a window's probe steps that must have touched a row for it to be called stale: rows seldom touched still learn.",
+        "Share of a window's probe steps that must have touched a row for it to be stale: rows seldom touched still learn.",
         ge=0,
         le=1,
     )

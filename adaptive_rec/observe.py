@@ -91,6 +91,7 @@ class Observer:
         self.tracker.resize(hot_rows)
         if self.trials is not None:
             self.trials.resize(hot_rows)
+        self._probes = 0  # the monitors begin anew
 
     def try_memories(self, wanted: bool) -> None:
         """Begin to find out which memory suits the data, or leave that."""
@@ -171,7 +172,7 @@ class Observer:
         device = self.store.device
         rule, rows = RULES[knobs.stale_metric], [self.store.movement(pool) for pool in range(len(device.monitors))]
         touches_H = np.concatenate([pool.touches_H for pool in rows])
-        known_H = touches_H >= max(knobs.min_probe_touches, math.ceil(knobs.min_touch_ratio * self._probes))
+        known_H = touches_H >= max(knobs.min_probe_touches, math.ceil(knobs.min_touch_ratio * self._probes - 1e-9))
         movement_H = np.where(known_H, np.concatenate([rule(pool) for pool in rows]), np.inf)
         lengths = np.concatenate([np.empty(0, dtype=np.int64), *self._sample_lengths])
         slots = np.concatenate([np.empty(0, dtype=np.int64), *self._sample_slots])
@@ -212,11 +213,19 @@ class Observer:
             first += len(stale)
         self.count_stale()
 
+    def all_stale_rows(self) -> NDArray[np.int64]:
+        """The joint rows that are stale."""
+        device = self.store.device
+        return np.concatenate([rows[stale_H] for rows, stale_H in zip(device.row_of_slot, device.stale, strict=True)])
+
+    def set_stale_rows(self, stale: NDArray[np.int64]) -> None:
+        """Give rows the class they had, where they are still hot, after all changed their slots."""
+        device = self.store.device
+        self.set_stale(np.concatenate([np.isin(rows, stale) & (rows >= 0) for rows in device.row_of_slot]))
+
     def count_stale(self) -> None:
         """Count the stale rows of each table, after they were judged or moved."""
-        device = self.store.device
-        stale = [rows[stale_H] for rows, stale_H in zip(device.row_of_slot, device.stale, strict=True)]
-        self.stale_rows_T = self.store.space.count_by_table(np.concatenate(stale))
+        self.stale_rows_T = self.store.space.count_by_table(self.all_stale_rows())
 
     def begin_measuring(self) -> None:
         """Forget all movement, and the samples kept with it."""

@@ -89,8 +89,8 @@ class MovementView:
     stale_H: NDArray[np.bool_]
     """Present class of each slot."""
     movement_H: NDArray[np.float64]
-    """Net movement over the window's probe steps, infinite where it is unknown: fewer than `min_probe_touches` of them
-    touched the row."""
+    """What the rule `stale_metric` says of the window's probe steps, infinite where it is unknown: fewer than
+    `min_probe_touches` of them, or less than `min_touch_ratio`, touched the row."""
     touches_H: NDArray[np.int64]
     """Probe steps that touched the row; 0 where its movement is unknown."""
     sample_movement_L: NDArray[np.float64]

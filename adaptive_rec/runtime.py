@@ -19,7 +19,7 @@ from adaptive_rec.data.source import Source
 from adaptive_rec.dense import DensePart
 from adaptive_rec.embedding.device_step import TOO_SMALL
 from adaptive_rec.embedding.optimizer import schedule
-from adaptive_rec.embedding.store import EmbeddingStore, RowUpdate
+from adaptive_rec.embedding.store import EmbeddingStore, Fetched, RowUpdate
 from adaptive_rec.errors import MemoryPlanError, first_line, is_out_of_memory
 from adaptive_rec.evaluate import Evaluation, evaluate
 from adaptive_rec.knobs import Knobs
@@ -74,6 +74,8 @@ class Runtime:
         self.knobs_step = 0
         """The step at which the knobs last changed."""
         self.phase = "starting"
+        self._guarded: list[tuple[Fetched, NDArray[np.int64]]] = []
+        """Losses of the present step, and which lines are the guard's: a step that is begun again must not count twice."""
         self.last_evaluation: Evaluation | None = None
         self.checkpoints: Path | None = None
         """Folder for checkpoints; without one none can be asked for."""
@@ -130,6 +132,8 @@ class Runtime:
             self.update(work, plan, position_B, probe)
         with self.times("observe"):
             self.observe(work, probe)
+            for losses_S, lines in self._guarded:
+                self.reclassifier.guard.add(losses_S, lines)
         self.count(work, position_B)
 
     def step_within_memory(self, work: ClassifiedBatch) -> Iterator[Report]:
@@ -192,6 +196,7 @@ class Runtime:
         """Forward and backward of every micro-batch; all read the same parameters. Returns each sample's line in the
         gradients, -1 for a sample that was skipped."""
         self.dense.begin_step()
+        self._guarded.clear()
         position_B = np.full(work.batch.size, -1, dtype=np.int64)
         trained = 0
         for samples in plan.micro_batches:
@@ -203,7 +208,7 @@ class Runtime:
                 self.dense.run(micro)
             if plan.guard_B is not None and plan.guard_B[samples].any():
                 losses_S = self.store.fetch_later(self.dense.losses_S)
-                self.reclassifier.guard.add(losses_S, np.flatnonzero(plan.guard_B[samples]))
+                self._guarded.append((losses_S, np.flatnonzero(plan.guard_B[samples])))
             position_B[samples] = np.arange(trained, trained + len(samples))
             trained += len(samples)
         return position_B

@@ -82,7 +82,7 @@ class Reclassifier:
         self.window = Window(step)
         self._migrate(step, knobs, max_moved_bytes=1 << 62)
         self.memory, self._tick_began = FIRST_MEMORY if self.policy.adapts_memory else None, step
-        self.guard = QualityGuard()
+        self.guard, self._guarded_since = QualityGuard(), step
         self.observer.try_memories(self.policy.adapts_memory)
 
     def end_tick(self, step: int, knobs: Knobs) -> MemoryChange | None:
@@ -160,10 +160,12 @@ class Reclassifier:
         budget = self.policy.budget_bytes(knobs, all_rows_bytes(store.space, row_bytes))
         candidates = self.observer.tracker.candidates()
         views = [self.observer.access_view(pool, step, knobs, candidates) for pool in range(len(row_bytes))]
-        capacities = self._capacities(views, row_bytes, budget)
+        capacities = self._capacities(views, row_bytes, budget, max_moved_bytes)
         if capacities != store.device.capacities or monitored != store.monitored:
+            stale = self.observer.all_stale_rows()
             migration = store.resize(capacities, _ranked(views), monitored)
             self.observer.resize(sum(capacities))
+            self.observer.set_stale_rows(stale)
             if self.policy.tracks_popularity:
                 self.observer.keep_estimates(np.concatenate(store.device.row_of_slot))
             return migration
@@ -180,11 +182,18 @@ class Reclassifier:
             self.observer.keep_estimates(migration.promote)
         return migration
 
-    def _capacities(self, views: list[AccessView], row_bytes: list[int], budget_bytes: int) -> list[int]:
-        """Slots of each pool: as the policy wishes within the budget and the pools' rows, or by their part of the lookups."""
+    def _capacities(
+        self, views: list[AccessView], row_bytes: list[int], budget_bytes: int, max_moved_bytes: int
+    ) -> list[int]:
+        """Slots of each pool: as the policy wishes within the budget and the pools' rows, or by their part of the lookups.
+
+        A new sharing moves all hot rows home and back: it waits where that is more than may be moved.
+        """
         wished = self.policy.share_budget(views, row_bytes, budget_bytes)
         if wished is None:
             return split_budget(self.store.space, row_bytes, budget_bytes)
+        if len(wished) != len(views):
+            raise TrainingError(f"share_budget of policy {self.policy.name} must name {len(views)} pools, got {wished}")
         capacities = [min(slots, pool.rows) for slots, pool in zip(wished, self.store.space.pools, strict=True)]
         used = sum(slots * size for slots, size in zip(capacities, row_bytes, strict=True))
         if used > budget_bytes or min(capacities) < 0:
@@ -192,7 +201,10 @@ class Reclassifier:
                 f"share_budget of policy {self.policy.name} must stay within {budget_bytes} bytes, "
                 f"got {wished} slots of {used} bytes"
             )
-        return capacities
+        present = self.store.device.capacities
+        left = budget_bytes - sum(slots * size for slots, size in zip(present, row_bytes, strict=True))
+        filled = 0 <= left < sum(row_bytes)
+        return present if filled and 2 * self.store.device_bytes > max_moved_bytes else capacities
 
     def _plan(self, view: AccessView, max_moved_rows: int) -> Migration:
         wish = self.policy.place(view)

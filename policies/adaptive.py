@@ -42,6 +42,9 @@ WAIT = 12
 """Judgements in a row that must find the loss level after an alarm before anything is skipped again; twice as many after the
 next."""
 
+FORGIVE = 5
+"""Times as many after which half as many will do the next time: on a long run noise alone raises alarms."""
+
 BACK = 0.5
 """Share of its way back to the knob that the chance goes in a quiet window."""
 
@@ -85,7 +88,8 @@ class Adaptive(Slipstream):
                 size * float(part[:count].sum()) for size, part, count in zip(row_bytes, scores, slots, strict=True)
             )
 
-        fits = sum(slots * size for slots, size in zip(present, row_bytes, strict=True)) <= budget_bytes
+        unused = budget_bytes - sum(slots * size for slots, size in zip(present, row_bytes, strict=True))
+        fits = 0 <= unused < sum(row_bytes)
         return present if fits and saved(wished) < (1 + NOTICEABLE) * saved(present) else wished
 
     def chance(self, knobs: Knobs) -> float:
@@ -105,15 +109,17 @@ class Adaptive(Slipstream):
         return replace(thin(view, skippable_B, chance), guard_B=guard_B)
 
     def find_stale(self, view: MovementView) -> Staleness:
-        if view.knobs.stale_metric != "signal_to_noise" or view.knobs.stale_threshold != "search":
-            return super().find_stale(view)  # as told, by a rule without a unit
+        knobs = view.knobs
+        if knobs.stale_metric != "signal_to_noise" or knobs.stale_threshold != "search" or not knobs.target_skip_ratio:
+            return super().find_stale(view)  # as told, or by a rule without a unit
         return Staleness(view.movement_H < SETTLED, SETTLED)
 
     def judge_quality(self, view: QualityView) -> Verdict | None:
-        if not math.isfinite(view.standard_error):
+        if view.samples < 2:
             return None
         before, found = self.chance(view.knobs), self._unrest(view)
-        self._follow(view)
+        if math.isfinite(view.logloss):
+            self._follow(view)
         if found:
             self._keep, self._quiet = 1.0, 0
             if before < 1:
@@ -121,6 +127,9 @@ class Adaptive(Slipstream):
         elif self._quiet < self._wait:
             self._quiet += 1
         else:
+            self._quiet += 1
+            if self._quiet >= FORGIVE * self._wait:
+                self._wait = self._wait // 2 if self._wait > WAIT else 0
             found, now = "is level", before + (view.knobs.keep_probability - before) * BACK
             self._keep = now if now - view.knobs.keep_probability > NEARLY else None
         after = self.chance(view.knobs)
@@ -133,6 +142,8 @@ class Adaptive(Slipstream):
     def _unrest(self, view: QualityView) -> str:
         """What the loss does that asks for training all; empty where it is level."""
         (mean, mean_error), (lowest, lowest_error) = self._mean, self._lowest
+        if not math.isfinite(view.logloss):
+            return "is no finite number"
         if math.isinf(mean):
             return "is not known yet"
         limit = view.knobs.guard_max_logloss_increase
@@ -151,9 +162,10 @@ class Adaptive(Slipstream):
             self._mean = self._lowest = view.logloss, view.standard_error
             return
         mean, error = (mean + view.logloss) / 2, math.hypot(error, view.standard_error) / 2
-        lowest = self._lowest[0] + (mean - self._lowest[0]) * (1 - FORGET)
+        lowest, lowest_error = self._lowest
+        lowest += (mean - lowest) * (1 - FORGET)
         self._mean = mean, error
-        self._lowest = min(mean, lowest), error
+        self._lowest = (mean, error) if mean <= lowest else (lowest, max(error, lowest_error * FORGET))
 
 
 POLICY = Adaptive

@@ -17,7 +17,17 @@ PACKAGE = Path(adaptive_rec.__file__).parent
 LAYERS: list[set[str]] = [
     {"__main__", "cli", "commands", "run", "report", "profile", "config_reference", "live.sidecar"},
     {"assemble"},
-    {"runtime", "live.control", "live.publish", "live.snapshot", "live.journal", "window", "observe", "evaluate", "guard"},
+    {
+        "runtime",
+        "live.control",
+        "live.publish",
+        "live.snapshot",
+        "live.journal",
+        "window",
+        "observe",
+        "evaluate",
+        "guard",
+    },
     {"pipeline", "reclassify", "checkpoint", "dense", "splitting"},
     {"embedding", "tracking", "models", "data", "policy"},
     {"classify"},

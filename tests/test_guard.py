@@ -13,6 +13,7 @@ from adaptive_rec.config import load_config
 from adaptive_rec.embedding.store import Fetched
 from adaptive_rec.guard import QualityGuard
 from adaptive_rec.knobs import Knobs
+from adaptive_rec.pipeline import Pipeline
 from adaptive_rec.policies.adaptive import WAIT, Adaptive
 from adaptive_rec.policy import QualityView, Verdict
 from adaptive_rec.telemetry import Event
@@ -105,6 +106,55 @@ def test_more_is_waited_for_after_each_alarm() -> None:
             told(policy, logloss)
     assert waited[0] > WAIT
     assert waited[1] > waited[0] + WAIT / 2
+
+
+def test_on_noise_alone_most_of_a_long_run_skips() -> None:
+    random, policy, skips = np.random.default_rng(4), Adaptive(), []
+    for _ in range(20_000):
+        told(policy, 0.5 + 0.01 * random.standard_normal(), error=0.01)
+        skips.append(policy.chance(KNOBS) < 1)
+    assert all(np.mean(part) > 0.8 for part in np.split(np.array(skips), 10))
+
+
+def test_a_loss_that_is_no_number_calls_skipping_off_and_is_forgotten() -> None:
+    policy, guard = settled(), QualityGuard()
+    guard.add(Fetched(np.array([0.5, np.nan, 0.4])), np.array([0, 1, 2]))
+    verdict = policy.judge_quality(guard.end_window(KNOBS))
+    assert verdict is not None
+    assert "no finite number" in verdict.reason
+    for _ in range(40):
+        told(policy, 0.5)
+    assert policy.chance(KNOBS) == KNOBS.keep_probability
+    assert told(policy, 0.6) is not None, "the guard still hears"
+
+
+def test_a_policy_that_takes_over_is_first_judged_after_a_whole_window() -> None:
+    runtime = assemble(load_config(None, {}, [*PLANTED, "knobs.policy=hotline", "run.steps=90"]))
+    for _ in runtime.run():
+        pass
+    policy = Adaptive()
+    runtime.reclassifier.change_policy(policy, 90, runtime.knobs)
+    guard = runtime.reclassifier.guard
+    guard.add(Fetched(np.array([0.5, 0.6])), np.array([0, 1]))
+    for step in range(91, 90 + 50):
+        assert runtime.reclassifier.judge_quality(step, runtime.knobs) is None
+    assert guard.end_window(KNOBS).samples == 2, "nobody has asked yet"
+
+
+def test_a_step_that_is_begun_again_counts_its_guard_samples_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    runtime = assemble(
+        load_config(None, {}, [*PLANTED, "knobs.policy=adaptive", "run.steps=30", "knobs.probe_ratio=0.01"])
+    )
+    seen: list[int] = []
+    runtime.reclassifier.begin(0, runtime.knobs)
+    monkeypatch.setattr(QualityGuard, "add", lambda guard, losses, lines: seen.append(len(lines)))
+    work = next(iter(Pipeline(runtime.batches(), runtime.store, lambda: 0, runtime.times)))
+    runtime.store.take(work)
+    plan = runtime.plan(work, probe=False)
+    runtime.execute(work, plan)
+    runtime.execute(work, plan)
+    assert len(runtime._guarded) == len(plan.micro_batches)
+    assert seen == [], "the guard hears of a step when it is made"
 
 
 PLANTED = (

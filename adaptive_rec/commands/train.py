@@ -40,7 +40,11 @@ def add_commands(subparsers: Any) -> dict[str, Parser]:
     parser.set_defaults(command=train)
     add = parser.add_argument
     add("config", nargs="?", metavar="CONFIG", help="preset (tiny, synthetic, criteo_kaggle, ...) or TOML file")
-    add("--policy", metavar="NAME", help="slipstream, hotline, hybrid, device_only, random_skip or module:Class")
+    add(
+        "--policy",
+        metavar="NAME",
+        help="adaptive, slipstream, hotline, hybrid, device_only, random_skip or module:Class",
+    )
     add("--data", metavar="PATH", help="a Criteo TSV file (plain, .gz, .zst), a prepared folder, or synthetic")
     add("--steps", metavar="N", help="mini-batches to train on; 0 is all there are")
     add("--seed", metavar="N", help="seed of everything random")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -64,10 +65,17 @@ class Preparation:
     """One job in its folder, stage by stage."""
 
     def __init__(self, paths: Sequence[Path], readers: list[RawReader], job: Job, part: Path, told: Told) -> None:
-        self._paths, self._readers, self._job, self._part, self._told = paths, readers, job, part, told
+        self._paths, self._readers, self._job, self._part = paths, readers, job, part
+        self._tell, self._stopped = told, threading.Event()
         self._columns = readers[0].columns
         self._scratch = part / "scratch"
         self._workers = min(len(os.sched_getaffinity(0)), MAX_WORKERS)
+
+    def _told(self, progress: Progress) -> None:
+        """Tell, from any thread, how far the work is. Ends its work where another thread's has failed or was interrupted."""
+        if self._stopped.is_set():
+            raise InterruptedError("the other threads' work was broken off")
+        self._tell(progress)
 
     def run(self) -> Meta:
         if (self._part / META).exists():  # only the rename was left to do
@@ -85,6 +93,9 @@ class Preparation:
                     )
                     self._write(pool, meta_columns, read)
                     meta = self._describe(pool, tables, meta_columns, read)
+                except BaseException:
+                    self._stopped.set()
+                    raise
                 finally:
                     pool.shutdown(cancel_futures=True)
             write_whole(self._part / META, meta.model_dump_json(indent=1) + "\n")

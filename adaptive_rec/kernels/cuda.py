@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from functools import cache
 
-import torch
 from torch import Tensor
 
 from adaptive_rec.kernels import triton_rows

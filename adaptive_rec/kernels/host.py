@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import math
 
-import torch
 from numba import njit
 from torch import Tensor
 
 from adaptive_rec.kernels import cpu
-from adaptive_rec.kernels.record import add_to_record, measure
 from adaptive_rec.kernels.jit import JIT
+from adaptive_rec.kernels.record import add_to_record, measure
 
 
 def gather_pooled(

@@ -35,7 +35,7 @@ class UpdateDeltaMonitor:
         self.touches_H[slots] += 1
 
     def measure(self, weights_HD: torch.Tensor) -> torch.Tensor:
-        """Numbers (H, MEASURES) of each slot, in the unit of the weights; all zero where its row was not touched."""
+        """Numbers (H, MEASURES) of each slot, in the unit of the weights; zero, but for the row's length, where not touched."""
         return measure(self.record_HR, weights_HD.to(self.record_HR.dtype))
 
     def begin_window(self) -> None:

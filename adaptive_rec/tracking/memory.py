@@ -24,6 +24,8 @@ FORGOTTEN_LOOKUPS = 0.125
 """A count that fades below this is 0. Rows of which no memory remembers anything are dropped first."""
 SCORE_DECAY = 0.95
 """What is left of a score after a tick."""
+FEWEST_SAMPLED_ROWS = 16
+"""Hot rows that the sample must hold on average for the memories to be told apart."""
 PROVEN_WINDOWS = 3
 """Full windows that a memory must have been tried for before it is gone by; in its first ones it places rows more often."""
 MARGIN = 0.003
@@ -198,6 +200,8 @@ class MemoryTrials:
 
         It stays the same until it is clearly worse than the best one, or a memory of longer windows hardly is.
         """
+        if self.rate < 1 and self.capacity_rows * self.rate < FEWEST_SAMPLED_ROWS:
+            return MEMORIES[self._present]  # what so few rows catch says nothing
         proven = [number for number, memory in enumerate(MEMORIES) if self.ticks > PROVEN_WINDOWS * memory.ticks]
         if not proven:
             return FIRST_MEMORY

@@ -85,7 +85,8 @@ def table(stream: str, found: dict[str, Runs]) -> str:
         f"### {stream}\n",
         f"{STREAMS[stream].about}; {len(whole)} seeds.\n",
         "| variant | trained | AUC | logloss | calibration | dAUC (worst, 95 %) | dlogloss (worst, 95 %) "
-        "| AUC over random (least, 95 %) | logloss over random (most, 95 %) | seconds |\n|---|---|---|---|---|---|---|---|---|---|",
+        "| AUC over random (least, 95 %) | logloss over random (most, 95 %) | seconds |",
+        "|---" * 10 + "|",
     ]
     for variant in VARIANTS:
         runs = found.get(variant.name)
@@ -119,9 +120,10 @@ def _bound(values: NDArray[np.float64], side: int) -> str:
 
 # Frontier ------------------------------------------------------------------------------------------------------------
 
-LEFT, TOP, WIDTH, HEIGHT, GAP = 78, 96, 380, 230, 96
+LEFT, TOP, WIDTH, HEIGHT, GAP = 78, 110, 380, 230, 96
 COLOURS = (
-    "#d95f02", "#7570b3", "#e7298a", "#66a61e", "#e6ab02", "#a6761d", "#1b9e77", "#f4a582", "#c2a5cf", "#8dd3c7", "#b22222", "#00876c", "#1f5fbf",
+    "#d95f02", "#7570b3", "#e7298a", "#66a61e", "#e6ab02", "#a6761d", "#1b9e77",
+    "#f4a582", "#c2a5cf", "#b22222", "#00876c", "#1f5fbf",
 )  # fmt: skip
 
 
@@ -179,15 +181,15 @@ def chart(
         return left + WIDTH * (1 - share) / (1 - low_share), top + HEIGHT * (1 - (lost - floor) / (ceiling - floor))
 
     parts = [text(left, top - 8, title, size=12, colour=PALE)]
-    for tick in np.linspace(0, ceiling, 5):
+    for tick in np.arange(0, ceiling, 0.5 if ceiling > 1.6 else 0.25):
         y = at(1, float(tick))[1]
-        parts += [rule(left, y, left + WIDTH, y, "#e4e8ec"), text(left - 8, y + 4, f"{tick:.1f}", "end", 12, PALE)]
+        parts += [rule(left, y, left + WIDTH, y, "#e4e8ec"), text(left - 8, y + 4, f"{tick:g}", "end", 12, PALE)]
     y = at(1, 1)[1]
     parts += [
         rule(left, y, left + WIDTH, y, "#b22222", dashed=True),
         text(left + WIDTH, y - 5, "0.001", "end", 11, "#b22222"),
     ]
-    for share in np.linspace(1, low_share, 5):
+    for share in np.arange(1, low_share, -0.05 if low_share < 0.85 else -0.02):
         x = at(float(share), 0)[0]
         parts.append(text(x, top + HEIGHT + 18, f"{share:.0%}", "middle", 12, PALE))
     parts.append(text(left + WIDTH / 2, top + HEIGHT + 38, "share of the samples that are trained", "middle", 12, PALE))
@@ -197,9 +199,10 @@ def chart(
     colours = dict(zip([variant.name for variant in VARIANTS if variant.control], COLOURS, strict=True))
     for name, (share, lost, error) in points.items():
         colour = colours.get(name, INK)
+        size = 6 if name == "signal_to_noise, more" or name == "adaptive" else 4
         (x, y), upper, lower = at(share, lost), at(share, lost + error)[1], at(share, lost - error)[1]
         parts += [
             rule(x, upper, x, lower, colour, width=1.5),
-            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="4.5" fill="{colour}"/>',
+            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{size}" fill="{colour}"/>',
         ]
     return parts

@@ -242,7 +242,14 @@ def test_exact_policies_taking_over_from_each_other_change_no_result(device: str
 
 
 def test_a_policy_that_skips_takes_over_and_hands_back() -> None:
-    runtime = build("knobs.probe_ratio=0.5", "knobs.min_probe_touches=1", "knobs.target_skip_ratio=0.5", "run.steps=90")
+    runtime = build(
+        "knobs.probe_ratio=0.5",
+        "knobs.min_probe_touches=1",
+        "knobs.target_skip_ratio=0.5",
+        "knobs.action=freeze",
+        "knobs.min_touch_ratio=0",
+        "run.steps=90",
+    )
     stale, skipped, monitors = {}, {}, {}
     for report in runtime.run():
         if isinstance(report, Snapshot):

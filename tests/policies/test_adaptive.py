@@ -65,6 +65,14 @@ def test_a_share_that_saves_hardly_more_is_left() -> None:
     assert Adaptive().share_budget(uneven, [8, 8], 160) == [20, 0]
 
 
+def test_a_larger_budget_is_used_though_the_shares_saved_would_hardly_change() -> None:
+    steep = [view(1000.0 / np.arange(1, 101) ** 3, 1e-6 / np.arange(1, 400), 100) for _ in range(2)]
+    assert Adaptive().share_budget(steep, [10, 10], 2000) == [100, 100]
+    found = Adaptive().share_budget(steep, [10, 10], 4000)
+    assert found is not None
+    assert sum(found) == 400
+
+
 def test_one_pool_or_too_few_known_rows_leave_it_to_the_pools_parts() -> None:
     assert Adaptive().share_budget([view([1, 2], [3], 2)], [8], 16) is None
     assert Adaptive().share_budget([view([1, 2], [3], 2), view([], [1], 2)], [8, 8], 1000) is None
