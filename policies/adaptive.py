@@ -11,7 +11,6 @@ that rises because of skipping from one that rises because the stream turned: ei
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -28,12 +27,10 @@ from adaptive_rec.policy import (
     Verdict,
     whole_or_split,
 )
+from adaptive_rec.tracking.level import LossLevel
 
 SETTLED = 1.5
 """Signal to noise under which a row has settled: noise alone is about 1, whatever the number of touches."""
-
-SURE = 3.0
-"""Standard errors by which the guard's loss must rise: about one false alarm in 700 windows."""
 
 NEARLY = 0.03
 """How near the knob the chance to keep a sample is taken for the knob's."""
@@ -51,9 +48,6 @@ BACK = 0.5
 NOTICEABLE = 0.02
 """Share of the bytes saved by which another sharing of the budget must save more: to change it moves all hot rows."""
 
-FORGET = 0.9
-"""What a window leaves of the distance between the lowest loss of late and the present one."""
-
 
 class Adaptive(Slipstream):
     name = "adaptive"
@@ -66,8 +60,7 @@ class Adaptive(Slipstream):
         """Chance to train a stale sample; None is the knob's. All are trained until the guard's loss is level."""
         self._wait = self._quiet = 0
         """Judgements that must find the loss level before anything is skipped, and how many have since the last alarm."""
-        self._mean = self._lowest = (math.inf, 0.0)
-        """The guard's loss, of the last few windows and the lowest of late, with standard errors."""
+        self._level = LossLevel()
 
     def share_budget(self, views: list[AccessView], row_bytes: list[int], budget_bytes: int) -> list[int] | None:
         """Slots where a byte of them saves most: by estimated lookups, whatever the pool, as a lookup of a hot row spares the
@@ -117,9 +110,8 @@ class Adaptive(Slipstream):
     def judge_quality(self, view: QualityView) -> Verdict | None:
         if view.samples < 2:
             return None
-        before, found = self.chance(view.knobs), self._unrest(view)
-        if math.isfinite(view.logloss):
-            self._follow(view)
+        before = self.chance(view.knobs)
+        found = self._level.take(view.logloss, view.standard_error, view.knobs.guard_max_logloss_increase)
         if found:
             self._keep, self._quiet = 1.0, 0
             if before < 1:
@@ -138,34 +130,6 @@ class Adaptive(Slipstream):
         return Verdict(
             after, f"the guard's logloss {found}: stale samples are kept with chance {after:.2f} (before {before:.2f})"
         )
-
-    def _unrest(self, view: QualityView) -> str:
-        """What the loss does that asks for training all; empty where it is level."""
-        (mean, mean_error), (lowest, lowest_error) = self._mean, self._lowest
-        if not math.isfinite(view.logloss):
-            return "is no finite number"
-        if math.isinf(mean):
-            return "is not known yet"
-        limit = view.knobs.guard_max_logloss_increase
-        noise = SURE * math.hypot(view.standard_error, lowest_error)
-        if view.logloss - lowest > limit + noise:
-            return f"rose by {view.logloss - lowest:.4f} above {lowest:.4f}, noise is under {noise:.4f}"
-        noise = SURE * math.hypot(view.standard_error, mean_error)
-        if mean - view.logloss > limit + noise:
-            return f"still falls, by {mean - view.logloss:.4f} below {mean:.4f}, noise is under {noise:.4f}"
-        return ""
-
-    def _follow(self, view: QualityView) -> None:
-        """Let the level that losses are compared with follow the stream: down at once, up by and by."""
-        mean, error = self._mean
-        if math.isinf(mean):
-            self._mean = self._lowest = view.logloss, view.standard_error
-            return
-        mean, error = (mean + view.logloss) / 2, math.hypot(error, view.standard_error) / 2
-        lowest, lowest_error = self._lowest
-        lowest += (mean - lowest) * (1 - FORGET)
-        self._mean = mean, error
-        self._lowest = (mean, error) if mean <= lowest else (lowest, max(error, lowest_error * FORGET))
 
 
 POLICY = Adaptive
