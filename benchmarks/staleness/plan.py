@@ -29,8 +29,8 @@ class Stream:
 STREAMS = {
     "stationary": Stream("synthetic teacher, 2 M rows, 2.5 M samples, hot rows looked up 1,500 times on average", TEACHER),
     "drifting": Stream(
-        "the same; 2 ranks of every table's popularity order go round every 1,000 samples",
-        (*TEACHER, "data.synthetic.drift_ranks=2"),
+        "the same; every 50,000 samples a new row enters each table's popularity order at its top",
+        (*TEACHER, "data.synthetic.drift_ranks=0.02"),
     ),
     "criteo": Stream(
         "Criteo sample, 118 k samples, one pass",
@@ -50,7 +50,8 @@ STREAMS = {
 }  # fmt: skip
 
 SUBSAMPLE = ("knobs.action=subsample", "knobs.keep_probability=0.42")
-TARGET, MOST = "knobs.target_skip_ratio=0.3", "knobs.target_skip_ratio=0.45"
+TARGET = "knobs.target_skip_ratio=0.3"
+MORE = ("knobs.target_skip_ratio=0.45", "knobs.keep_probability=0.38")
 NO_FLOOR = ("knobs.min_probe_touches=1", "knobs.min_touch_ratio=0")
 RULES = ("max_abs", "relative_l2", "per_touch", "step_length", "popularity", "net_over_path", "signal_to_noise")
 LEVELS = (0.2, 0.4)
@@ -87,6 +88,6 @@ VARIANTS = (
         ("knobs.policy=slipstream", "knobs.stale_metric=max_abs", "knobs.action=drop", TARGET, *NO_FLOOR),
         "random",
     ),
-    Variant("signal_to_noise, more", (*_rule("signal_to_noise").settings[:-1], MOST), "random"),
+    Variant("signal_to_noise, more", (*_rule("signal_to_noise").settings[:-1], *MORE), "random"),
     Variant("adaptive", ("knobs.policy=adaptive", "knobs.stale_metric=signal_to_noise", *SUBSAMPLE), "random"),
 )  # fmt: skip
