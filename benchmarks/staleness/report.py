@@ -84,9 +84,9 @@ def table(stream: str, found: dict[str, Runs]) -> str:
     lines = [
         f"### {stream}\n",
         f"{STREAMS[stream].about}; {len(whole)} seeds.\n",
-        "| variant | trained | AUC | logloss | calibration | dAUC (worst, 95 %) | dlogloss (worst, 95 %) "
+        "| variant | seeds | trained | AUC | logloss | calibration | dAUC (worst, 95 %) | dlogloss (worst, 95 %) "
         "| AUC over random (least, 95 %) | logloss over random (most, 95 %) | seconds |",
-        "|---" * 10 + "|",
+        "|---" * 11 + "|",
     ]
     for variant in VARIANTS:
         runs = found.get(variant.name)
@@ -94,6 +94,7 @@ def table(stream: str, found: dict[str, Runs]) -> str:
             continue
         cells = [
             variant.name,
+            str(len(runs)),
             *(
                 f"{mean(runs, key):{form}}"
                 for key, form in (("trained", ".3f"), ("auc", ".4f"), ("logloss", ".4f"), ("calibration", ".3f"))
