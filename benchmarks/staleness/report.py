@@ -182,7 +182,8 @@ def chart(
         return left + WIDTH * (1 - share) / (1 - low_share), top + HEIGHT * (1 - (lost - floor) / (ceiling - floor))
 
     parts = [text(left, top - 8, title, size=12, colour=PALE)]
-    for tick in np.arange(0, ceiling, 0.5 if ceiling > 1.6 else 0.25):
+    step = next(step for step in (0.25, 0.5, 1, 2, 5, 10, 1e9) if (ceiling - floor) / step <= 6)
+    for tick in np.arange(np.ceil(floor / step) * step, ceiling, step):
         y = at(1, float(tick))[1]
         parts += [rule(left, y, left + WIDTH, y, "#e4e8ec"), text(left - 8, y + 4, f"{tick:g}", "end", 12, PALE)]
     y = at(1, 1)[1]
