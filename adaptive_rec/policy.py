@@ -191,6 +191,12 @@ def whole_or_split(view: BatchView, keep_B: NDArray[np.bool_] | None = None) -> 
     return tuple(samples for samples in chosen if len(samples))
 
 
+def fills_budget(slots: list[int], row_bytes: list[int], budget_bytes: int) -> bool:
+    """Whether the pools' slots stay within a budget and leave no room for a row more of each."""
+    used = sum(count * size for count, size in zip(slots, row_bytes, strict=True))
+    return 0 <= budget_bytes - used < sum(row_bytes)
+
+
 def load_policy(name: str) -> Policy:
     """Find a policy by built-in name, by entry point (group ``adaptive_rec.policies``), or as ``package.module:Class``."""
     if ":" in name:

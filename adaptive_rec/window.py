@@ -15,7 +15,7 @@ from adaptive_rec.guard import QualityGuard
 from adaptive_rec.knobs import Knobs
 from adaptive_rec.observe import Observer
 from adaptive_rec.placement import Migration
-from adaptive_rec.policy import AccessView, Policy, Verdict
+from adaptive_rec.policy import AccessView, Policy, Verdict, fills_budget
 from adaptive_rec.reclassify import plan_migration
 from adaptive_rec.telemetry import ratio
 from adaptive_rec.tracking.memory import FIRST_MEMORY, Memory
@@ -202,9 +202,8 @@ class Reclassifier:
                 f"got {wished} slots of {used} bytes"
             )
         present = self.store.device.capacities
-        left = budget_bytes - sum(slots * size for slots, size in zip(present, row_bytes, strict=True))
-        filled = 0 <= left < sum(row_bytes)
-        return present if filled and 2 * self.store.device_bytes > max_moved_bytes else capacities
+        too_much = 2 * self.store.device_bytes > max_moved_bytes
+        return present if too_much and fills_budget(present, row_bytes, budget_bytes) else capacities
 
     def _plan(self, view: AccessView, max_moved_rows: int) -> Migration:
         wish = self.policy.place(view)

@@ -25,6 +25,7 @@ from adaptive_rec.policy import (
     Staleness,
     StepPlan,
     Verdict,
+    fills_budget,
     whole_or_split,
 )
 from adaptive_rec.tracking.level import LossLevel
@@ -81,8 +82,7 @@ class Adaptive(Slipstream):
                 size * float(part[:count].sum()) for size, part, count in zip(row_bytes, scores, slots, strict=True)
             )
 
-        unused = budget_bytes - sum(slots * size for slots, size in zip(present, row_bytes, strict=True))
-        fits = 0 <= unused < sum(row_bytes)
+        fits = fills_budget(present, row_bytes, budget_bytes)
         return present if fits and saved(wished) < (1 + NOTICEABLE) * saved(present) else wished
 
     def chance(self, knobs: Knobs) -> float:
@@ -116,10 +116,9 @@ class Adaptive(Slipstream):
             self._keep, self._quiet = 1.0, 0
             if before < 1:
                 self._wait = 2 * self._wait if self._wait else WAIT
-        elif self._quiet < self._wait:
-            self._quiet += 1
         else:
             self._quiet += 1
+        if self._quiet > self._wait:
             if self._quiet >= FORGIVE * self._wait:
                 self._wait = self._wait // 2 if self._wait > WAIT else 0
             found, now = "is level", before + (view.knobs.keep_probability - before) * BACK
