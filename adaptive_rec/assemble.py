@@ -19,7 +19,7 @@ from adaptive_rec.embedding.streams import CudaStreams, Streams
 from adaptive_rec.errors import ConfigError, MemoryPlanError, did_you_mean, first_line
 from adaptive_rec.host_memory import keep_freed_memory
 from adaptive_rec.live.control import shown
-from adaptive_rec.models.dlrm import DLRM
+from adaptive_rec.models.build import build_model
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy import Policy, load_policy
 from adaptive_rec.runtime import Runtime
@@ -55,14 +55,7 @@ def assemble(
 def _join(config: Config, source: Source, streams: Streams | None, policy: Policy) -> Runtime:
     space = RowSpace.of(source.tables, source.features)
     store = build_store(config, space, policy, streams)
-    model = DLRM(
-        space,
-        source.dense_features,
-        config.model.embedding_dim,
-        config.model.bottom_mlp,
-        config.model.top_mlp,
-        config.run.seed,
-    ).to(store.torch_device, store.dtype)
+    model = build_model(config, space, source.dense_features).to(store.torch_device, store.dtype)
     optimizer = build_dense_optimizer(config, model)
     parts = (model, optimizer, config.run.precision, store.dtype, store.torch_device, space, source.dense_features)
     if streams is None:

@@ -32,7 +32,9 @@ LAYERS: list[set[str]] = [
     {"embedding", "tracking", "models", "data", "policy"},
     {"classify"},
     {"batch", "micro_batch", "placement", "live.mailbox", "telemetry", "metrics"},
-    {"kernels", "knobs", "config", "live", "host_memory", "openmp"},
+    {"config"},
+    {"config_run", "config_data", "config_model"},
+    {"kernels", "knobs", "live", "host_memory", "openmp"},
     {"errors"},
 ]
 """From the top down: a module imports from lower layers and its own, in circles never."""

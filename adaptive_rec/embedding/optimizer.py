@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from adaptive_rec.config import OptimizerConfig
+from adaptive_rec.config_model import OptimizerConfig
 from adaptive_rec.kernels import cpu
 
 RULES = {"sgd": cpu.SGD, "rowwise_adagrad": cpu.ROWWISE_ADAGRAD, "adagrad": cpu.ADAGRAD, "lazy_adam": cpu.LAZY_ADAM}

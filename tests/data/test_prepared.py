@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from adaptive_rec.batch import Batch, Position, check_batch
-from adaptive_rec.config import Config, DataConfig, ModelConfig
+from adaptive_rec.config import Config
+from adaptive_rec.config_data import DataConfig
+from adaptive_rec.config_model import ModelConfig
 from adaptive_rec.data import prepare as prepare_module
 from adaptive_rec.data import prepared
 from adaptive_rec.data.open import open_source

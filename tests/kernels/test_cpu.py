@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
 from adaptive_rec.classify import ClassifiedBatch
-from adaptive_rec.config import OptimizerConfig
+from adaptive_rec.config_model import OptimizerConfig
 from adaptive_rec.embedding.optimizer import RULES, RowRule, schedule
 from adaptive_rec.errors import DataError
 from adaptive_rec.kernels import classify, cpu, jit, reference
