@@ -185,7 +185,7 @@ def chart(
     step = next(step for step in (0.25, 0.5, 1, 2, 5, 10, 1e9) if (ceiling - floor) / step <= 6)
     for tick in np.arange(np.ceil(floor / step) * step, ceiling, step):
         y = at(1, float(tick))[1]
-        parts += [rule(left, y, left + WIDTH, y, "#e4e8ec"), text(left - 8, y + 4, f"{tick:g}", "end", 12, PALE)]
+        parts += [rule(left, y, left + WIDTH, y, "#e4e8ec"), text(left - 8, y + 4, f"{tick or 0:g}", "end", 12, PALE)]
     y = at(1, 1)[1]
     parts += [
         rule(left, y, left + WIDTH, y, "#b22222", dashed=True),
