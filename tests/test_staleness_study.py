@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from benchmarks.staleness import report
 from benchmarks.staleness.__main__ import result_path
-from benchmarks.staleness.plan import RULES, VARIANTS, WHOLE
+from benchmarks.staleness.plan import RULES, TIMED, VARIANTS, WHOLE
 
 
 @pytest.fixture
@@ -51,7 +51,20 @@ def test_all_variants_stand_in_the_table_and_in_a_picture_that_is_well_formed(st
     drawn = ElementTree.fromstring((studied / "frontier.svg").read_text())
     circles = drawn.findall(".//{http://www.w3.org/2000/svg}circle")
     compared = [variant for variant in VARIANTS if variant.control]
-    assert len(circles) == len(compared) + 2 * (len(VARIANTS) - 1)
+    assert len(circles) == len(compared) + 3 * (len(VARIANTS) - 1)
+
+
+def test_seconds_are_compared_where_runs_were_made_for_them(studied: Path) -> None:
+    for name, seed, seconds in ((WHOLE, 1, 10.0), (WHOLE, 2, 40.0), ("max_abs", 1, 8.0), ("max_abs", 2, 36.0)):
+        path = result_path(studied / TIMED, "stationary", name, str(seed))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps({"seconds": seconds}))
+    report.report(studied)
+    lines = (studied / "table.md").read_text().splitlines()
+    times = {cells[1].strip(): cells[-2].strip() for cells in (line.split("|") for line in lines) if len(cells) > 2}
+    assert (times["max_abs"], times[WHOLE], times["popularity"]) == ("0.85", "1.00", "")
+    drawn = ElementTree.fromstring((studied / "frontier.svg").read_text())
+    assert "time, of the run that skips nothing" in "".join(drawn.itertext())
 
 
 def test_differences_are_to_the_same_seed_and_the_control_is_read_between_its_runs(studied: Path) -> None:

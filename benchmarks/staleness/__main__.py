@@ -1,10 +1,12 @@
 """The study of staleness rules: does skipping what a rule calls stale lose less than skipping as much at random?
 
-    python -m benchmarks.staleness --data FOLDER [--streams stationary drifting criteria globo] [--seeds 8] [--out FOLDER]
+    python -m benchmarks.staleness --data FOLDER [--streams stationary drifting criteo globo] [--seeds 8] [--out FOLDER]
+    python -m benchmarks.staleness --data FOLDER --timed --streams stationary --seeds 3
 
-Every run trains on the same stream from the same initialisation in the same order as the run of its seed that skips nothing, and
-is scored on the same held-out samples. A run whose result is on disk is not made again. Results: JSON for each run, table.md,
-frontier.svg.
+Every run trains on the same stream from the same initialisation in the same order as the run of its seed that skips nothing,
+and is scored on the same held-out samples. A run whose result is on disk is not made again. Results: JSON for each run,
+table.md, frontier.svg. `--timed` makes runs one at a time, all variants of a seed in turn, for the seconds they take: on a
+machine that does nothing else.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from benchmarks.staleness.plan import STREAMS, VARIANTS, Stream, Variant
+from benchmarks.staleness.plan import STREAMS, TIMED, VARIANTS, Stream, Variant
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -33,12 +35,16 @@ def main() -> None:
     )
     parser.add_argument("--seeds", type=int, default=8, help="seeds 1 to N")
     parser.add_argument("--jobs", type=int, default=2, help="runs at a time, of one thread each")
+    parser.add_argument("--timed", action="store_true", help="runs one at a time, for their seconds only")
     parser.add_argument("--out", type=Path, default=Path("studies/staleness"))
     parser.add_argument("--one", nargs=3, metavar=("STREAM", "VARIANT", "SEED"), help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.one:
         make_run(args, *args.one)
         return
+    out = args.out
+    if args.timed:
+        args.jobs, args.out = 1, out / TIMED
     chosen = [variant for variant in VARIANTS if args.variants is None or variant.name in args.variants]
     wanted = [
         (stream, variant.name, str(seed))
@@ -50,7 +56,7 @@ def main() -> None:
         failed = sum(pool.map(lambda job: make_in_process(args, job), left))
     from benchmarks.staleness.report import report
 
-    report(args.out)
+    report(out)
     if failed:
         raise SystemExit(f"{failed} runs failed")
 

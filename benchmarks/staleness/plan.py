@@ -58,6 +58,8 @@ LEVELS = (0.2, 0.4)
 """Shares of the popular samples that the control skips: a rule is compared with the control at the share it really skipped."""
 
 WHOLE = "nothing skipped"
+TIMED = "timed"
+"""Folder of the runs that were made for their seconds."""
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.cpu.picture import INK, PALE, page, rule, text
-from benchmarks.staleness.plan import LEVELS, STREAMS, VARIANTS, WHOLE
+from benchmarks.staleness.plan import LEVELS, STREAMS, TIMED, VARIANTS, WHOLE
 
 Runs = dict[int, dict[str, Any]]
 """Results by seed."""
@@ -24,9 +25,10 @@ LIMIT = 0.001
 def report(out: Path) -> None:
     """Write table.md and frontier.svg of what is in `out`."""
     found = {stream: load(out / stream) for stream in STREAMS if (out / stream).is_dir()}
-    tables = "\n".join(table(stream, runs) for stream, runs in found.items())
+    timed = {stream: load(out / TIMED / stream) for stream in found}
+    tables = "\n".join(table(stream, runs, timed[stream]) for stream, runs in found.items())
     (out / "table.md").write_text(tables, encoding="utf-8")
-    (out / "frontier.svg").write_text(frontier(found), encoding="utf-8")
+    (out / "frontier.svg").write_text(frontier(found, timed), encoding="utf-8")
     print(tables)
 
 
@@ -79,13 +81,13 @@ def over_control(found: dict[str, Runs], runs: Runs, key: str) -> NDArray[np.flo
 # Table ---------------------------------------------------------------------------------------------------------------
 
 
-def table(stream: str, found: dict[str, Runs]) -> str:
+def table(stream: str, found: dict[str, Runs], timed: dict[str, Runs]) -> str:
     whole = found.get(WHOLE, {})
     lines = [
         f"### {stream}\n",
         f"{STREAMS[stream].about}; {len(whole)} seeds.\n",
         "| variant | seeds | trained | AUC | logloss | calibration | dAUC (worst, 95 %) | dlogloss (worst, 95 %) "
-        "| AUC over random (least, 95 %) | logloss over random (most, 95 %) | seconds |",
+        "| AUC over random (least, 95 %) | logloss over random (most, 95 %) | time |",
         "|---" * 11 + "|",
     ]
     for variant in VARIANTS:
@@ -106,9 +108,15 @@ def table(stream: str, found: dict[str, Runs]) -> str:
             cells += [_bound(differences(runs, whole, "auc"), 0), _bound(differences(runs, whole, "logloss"), 1)]
             cells += ["", ""] if not variant.control else [
                 _bound(over_control(found, runs, "auc"), 0), _bound(over_control(found, runs, "logloss"), 1)]  # fmt: skip
-        cells.append(f"{mean(runs, 'seconds'):.1f}")
+        cells.append(f"{time_ratio(timed, variant.name):.2f}" if variant.name in timed and WHOLE in timed else "")
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join([*lines, ""])
+
+
+def time_ratio(timed: dict[str, Runs], variant: str) -> float:
+    """Seconds of a variant's runs by those of the run of the same seed that skips nothing: the median."""
+    runs, whole = timed[variant], timed[WHOLE]
+    return float(np.median([runs[seed]["seconds"] / whole[seed]["seconds"] for seed in runs.keys() & whole.keys()]))
 
 
 def mean(runs: Runs, key: str) -> float:
@@ -128,8 +136,9 @@ COLOURS = (
 )  # fmt: skip
 
 
-def frontier(found: dict[str, dict[str, Runs]]) -> str:
-    """A row of two charts for each stream: AUC and logloss lost against the share of samples trained."""
+def frontier(found: dict[str, dict[str, Runs]], timed: dict[str, dict[str, Runs]]) -> str:
+    """A row of charts for each stream: AUC and logloss lost and calibration against the share of samples trained; where
+    seconds were taken, AUC lost against them."""
     parts = [
         text(16, 28, "What skipping costs: same seed, same order, nothing skipped = 0", size=17, weight="600"),
         text(
@@ -140,16 +149,23 @@ def frontier(found: dict[str, dict[str, Runs]]) -> str:
             colour=PALE,
         ),
     ]
+    shares = "share of the samples that are trained"
     measures: tuple[tuple[str, str, Callable[[float], float]], ...] = (
         ("auc", "AUC lost, thousandths", lambda d: -1e3 * d), ("logloss", "logloss added, thousandths", lambda d: 1e3 * d),
+        ("calibration", "calibration moved, hundredths", lambda d: 1e2 * d),
     )  # fmt: skip
     y = float(TOP)
     for stream, runs in found.items():
         if WHOLE not in runs:
             continue
         parts.append(text(16, y - 26, stream, size=14, weight="600"))
+        trained = {name: mean(runs[name], "trained") for name in runs}
         for number, (key, title, of) in enumerate(measures):
-            parts += chart(runs, key, title, of, LEFT + number * (WIDTH + GAP), y)
+            parts += chart(runs, key, title, of, trained, shares, LEFT + number * (WIDTH + GAP), y)
+        if WHOLE in timed[stream]:
+            took = {name: time_ratio(timed[stream], name) for name in timed[stream]}
+            left = LEFT + len(measures) * (WIDTH + GAP)
+            parts += chart(runs, *measures[0], took, "time, of the run that skips nothing", left, y)
         y += HEIGHT + 110
     x = float(LEFT)
     names = [variant.name for variant in VARIANTS if variant.control]
@@ -159,52 +175,83 @@ def frontier(found: dict[str, dict[str, Runs]]) -> str:
             text(x + 10, y - 36, name, size=12),
         ]
         x += 34 + 6.6 * len(name)
-        if x > LEFT + 2 * WIDTH:
+        if x > LEFT + 3 * WIDTH:
             x, y = float(LEFT), y + 22
-    return page(LEFT + 2 * WIDTH + GAP + 30, y, parts)
+    columns = len(measures) + any(timed.values())
+    return page(LEFT + columns * (WIDTH + GAP) - GAP + 30, y, parts)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """From what a run took along and what it lost to a place on the page. Along falls from left to right."""
+
+    left: float
+    top: float
+    most: float
+    least: float
+    floor: float
+    ceiling: float
+
+    def at(self, along: float, lost: float) -> tuple[float, float]:
+        x = self.left + WIDTH * (self.most - along) / (self.most - self.least)
+        return x, self.top + HEIGHT * (1 - (lost - self.floor) / (self.ceiling - self.floor))
 
 
 def chart(
-    found: dict[str, Runs], key: str, title: str, of: Callable[[float], float], left: float, top: float
+    found: dict[str, Runs],
+    key: str,
+    title: str,
+    of: Callable[[float], float],
+    along: dict[str, float],
+    along_title: str,
+    left: float,
+    top: float,
 ) -> list[str]:
-    whole, points = found[WHOLE], {}
+    """What the variants lost against what they took."""
+    points = {}
     for variant in VARIANTS:
-        runs = found.get(variant.name)
-        if runs and variant.name != WHOLE:
-            lost = np.array([of(value) for value in differences(runs, whole, key)])
+        if variant.name in found and variant.name in along and variant.name != WHOLE:
+            lost = np.array([of(value) for value in differences(found[variant.name], found[WHOLE], key)])
             error = float(lost.std(ddof=1) / np.sqrt(len(lost))) if len(lost) > 1 else 0.0
-            points[variant.name] = mean(runs, "trained"), float(lost.mean()), error
-    low_share = min(0.95, *(share for share, _, _ in points.values())) - 0.02
-    ceiling = max(1.2, *(lost + error for _, lost, error in points.values())) * 1.1
-    floor = min(-0.2, *(lost - error for _, lost, error in points.values())) * 1.2
-
-    def at(share: float, lost: float) -> tuple[float, float]:
-        return left + WIDTH * (1 - share) / (1 - low_share), top + HEIGHT * (1 - (lost - floor) / (ceiling - floor))
-
-    parts = [text(left, top - 8, title, size=12, colour=PALE)]
-    step = next(step for step in (0.25, 0.5, 1, 2, 5, 10, 1e9) if (ceiling - floor) / step <= 6)
-    for tick in np.arange(np.ceil(floor / step) * step, ceiling, step):
-        y = at(1, float(tick))[1]
-        parts += [rule(left, y, left + WIDTH, y, "#e4e8ec"), text(left - 8, y + 4, f"{tick or 0:g}", "end", 12, PALE)]
-    y = at(1, 1)[1]
-    parts += [
-        rule(left, y, left + WIDTH, y, "#b22222", dashed=True),
-        text(left + WIDTH, y - 5, "0.001", "end", 11, "#b22222"),
-    ]
-    for share in np.arange(1, low_share, -0.05 if low_share < 0.85 else -0.02):
-        x = at(float(share), 0)[0]
-        parts.append(text(x, top + HEIGHT + 18, f"{share:.0%}", "middle", 12, PALE))
-    parts.append(text(left + WIDTH / 2, top + HEIGHT + 38, "share of the samples that are trained", "middle", 12, PALE))
-    control = [(1.0, 0.0), *((points[f"random {level}"][:2]) for level in LEVELS if f"random {level}" in points)]
-    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in (at(*point) for point in sorted(control, reverse=True)))
+            points[variant.name] = along[variant.name], float(lost.mean()), error
+    scale = Scale(
+        left,
+        top,
+        most=max(1.0, *(x for x, _, _ in points.values())),
+        least=min(0.95, *(x for x, _, _ in points.values())) - 0.02,
+        floor=min(-0.2, *(lost - error for _, lost, error in points.values())) * 1.2,
+        ceiling=max(1.2, *(lost + error for _, lost, error in points.values())) * 1.1,
+    )
+    control = [(1.0, 0.0), *((points[name][:2]) for name in (f"random {level}" for level in LEVELS) if name in points)]
+    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in (scale.at(*point) for point in sorted(control, reverse=True)))
+    parts = [*axes(scale, title, along_title, limited=key != "calibration")]
     parts.append(f'<polyline points="{line}" fill="none" stroke="{INK}" stroke-width="2"/>')
     colours = dict(zip([variant.name for variant in VARIANTS if variant.control], COLOURS, strict=True))
-    for name, (share, lost, error) in points.items():
+    for name, (x_value, lost_mean, error) in points.items():
         colour = colours.get(name, INK)
         size = 6 if name == "signal_to_noise, more" or name == "adaptive" else 4
-        (x, y), upper, lower = at(share, lost), at(share, lost + error)[1], at(share, lost - error)[1]
+        x, y = scale.at(x_value, lost_mean)
+        upper, lower = (scale.at(x_value, lost_mean + part)[1] for part in (error, -error))
         parts += [
             rule(x, upper, x, lower, colour, width=1.5),
             f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{size}" fill="{colour}"/>',
         ]
     return parts
+
+
+def axes(scale: Scale, title: str, along_title: str, limited: bool) -> list[str]:
+    left, top, right = scale.left, scale.top, scale.left + WIDTH
+    parts = [text(left, top - 8, title, size=12, colour=PALE)]
+    height = scale.ceiling - scale.floor
+    step = next(step for step in (0.25, 0.5, 1, 2, 5, 10, 1e9) if height / step <= 6)
+    for tick in np.arange(np.ceil(scale.floor / step) * step, scale.ceiling, step):
+        y = scale.at(1, float(tick))[1]
+        parts += [rule(left, y, right, y, "#e4e8ec"), text(left - 8, y + 4, f"{tick or 0:g}", "end", 12, PALE)]
+    if limited:
+        y = scale.at(1, 1)[1]
+        parts += [rule(left, y, right, y, "#b22222", dashed=True), text(right, y - 5, "0.001", "end", 11, "#b22222")]
+    width = scale.most - scale.least
+    step = next(step for step in (0.02, 0.05, 0.1, 0.25, 1e9) if width / step <= 7)
+    for tick in np.arange(np.floor(scale.most / step + 1e-9) * step, scale.least, -step):
+        parts.append(text(scale.at(float(tick), 0)[0], top + HEIGHT + 18, f"{tick:.0%}", "middle", 12, PALE))
+    return [*parts, text(left + WIDTH / 2, top + HEIGHT + 38, along_title, "middle", 12, PALE)]
