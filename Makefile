@@ -22,8 +22,11 @@ INSTALL := $(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--extra-inde
 train: $(VENV)/installed
 	$(BIN)/adaptive-rec train --policy slipstream $(ARGS)
 
+# Tests of processes that talk to each other in real time have the machine to themselves, a folder at a time; the others share it.
+ALONE := tests/browser tests/commands tests/live tests/service
 test: lint
-	$(BIN)/pytest -m "not slow"
+	$(BIN)/pytest -m "not slow" -n auto --maxprocesses=4 $(addprefix --ignore=,$(ALONE))
+	for folder in $(ALONE); do $(BIN)/pytest -m "not slow" $$folder || exit 1; done
 
 # Minutes to an hour. Resumable: what has passed on this commit is not run again.
 check-long: $(VENV)/installed-dev

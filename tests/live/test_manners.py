@@ -45,7 +45,7 @@ def test_killing_the_sidecar_loses_no_step_and_no_knob(start: Start) -> None:
     job = start()
     asked, steps = 0, []
     with job.client() as client:
-        for kill in range(20 if os.environ.get("ADAPTIVE_REC_LONG") else 4):
+        for kill in range(20 if os.environ.get("ADAPTIVE_REC_LONG") else 3):
             asked = 100 + kill
             response = patch(client, min_probe_touches=asked)
             assert response.status_code in (200, 202)

@@ -88,7 +88,7 @@ def race(job: Job, changes: int) -> None:
 
 
 def test_no_change_is_lost_in_a_race(job: Job) -> None:
-    race(job, 12)
+    race(job, 5)
 
 
 @pytest.mark.slow
