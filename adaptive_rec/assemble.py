@@ -53,9 +53,9 @@ def assemble(
 
 
 def _join(config: Config, source: Source, streams: Streams | None, policy: Policy) -> Runtime:
-    space = RowSpace.of(source.tables, source.features)
+    space = RowSpace.of(source.tables, source.features, policy.request_per_table)
     store = build_store(config, space, policy, streams)
-    model = build_model(config, space, source.dense_features).to(store.torch_device, store.dtype)
+    model = build_model(config, space, source.dense_features, source.sequence).to(store.torch_device, store.dtype)
     optimizer = build_dense_optimizer(config, model)
     parts = (model, optimizer, config.run.precision, store.dtype, store.torch_device, space, source.dense_features)
     if streams is None:

@@ -37,6 +37,35 @@ class FeatureSpec:
 
 
 @dataclass(frozen=True)
+class SequenceSpec:
+    """Which features and dense columns of a sample are steps of a history, and what a candidate has in their place.
+
+    Each step of each column is a feature of its own; all those of a column read one table. A history shorter than `steps` ends
+    with the last step like any other: its first steps' bags are empty.
+    """
+
+    features: tuple[tuple[int, ...], ...]
+    """For each column of the sequence the features of its `steps` steps, oldest first, then that of the candidate."""
+    dense: tuple[tuple[int, ...], ...]
+    """For each dense column of the sequence those of its `steps` steps, oldest first; a candidate's is 0."""
+    length: int
+    """The dense column that says how many steps a sample's history has."""
+
+    @property
+    def steps(self) -> int:
+        return len(self.features[0]) - 1
+
+    def shared_features(self, count: int) -> tuple[int, ...]:
+        """Those of `count` features that belong to the sample as a whole."""
+        return tuple(f for f in range(count) if not any(f in column for column in self.features))
+
+    def shared_dense(self, count: int) -> tuple[int, ...]:
+        """Those of `count` dense columns that belong to the sample as a whole."""
+        taken = {self.length, *(column for columns in self.dense for column in columns)}
+        return tuple(x for x in range(count) if x not in taken)
+
+
+@dataclass(frozen=True)
 class Position:
     """Where a reader stands: everything it needs to produce the batches that follow."""
 
@@ -63,6 +92,9 @@ class Batch:
     """The reader's position after this batch."""
     malformed_rows: int = 0
     """Input rows skipped while this batch was read."""
+    skipped_samples: int = 0
+    """Samples that a policy left out of the stream while this batch was put together. A batch without samples is not trained, it
+    only carries what was left out after the last one."""
 
     @property
     def size(self) -> int:

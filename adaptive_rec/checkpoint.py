@@ -32,17 +32,18 @@ FORMAT = 1
 def save(runtime: Runtime, folder: Path) -> Path:
     """Write a checkpoint of the run as it stands; it becomes visible whole or not at all."""
     target = folder / f"step-{runtime.step_number:09d}"
-    if (target / "checkpoint.json").exists():
-        return target  # a run that was resumed with nothing left to do
     draft = folder / f".{target.name}.draft"
     try:
+        if (target / "checkpoint.json").exists():
+            _describe(runtime, target)  # no step since, but a run that reorders its stream may have come to its end
+            return target
         shutil.rmtree(draft, ignore_errors=True)
         draft.mkdir(parents=True)
         for index in range(len(runtime.store.space.tables)):
             weights, state = map(as_tensor, runtime.store.table(index))
             save_torch({"weight": weights, "optimizer_state": state}, draft / f"table-{index:04d}.safetensors")
         save_torch(_dense_tensors(runtime), draft / "dense.safetensors")
-        (draft / "checkpoint.json").write_text(json.dumps(_description(runtime), indent=1))
+        _describe(runtime, draft)
         os.rename(draft, target)
     except (OSError, SafetensorError) as error:
         raise CheckpointError(f"checkpoint {target} cannot be written: {error}") from None
@@ -66,6 +67,7 @@ def load(runtime: Runtime, checkpoint: Path) -> None:
                 runtime.store.import_table(index, *saved)
         _set_dense(runtime, load_torch(checkpoint / "dense.safetensors"))
         runtime.step_number, runtime.position = description["step"], Position(**description["position"])
+        runtime.phases.reordered = description.get("reordered", False)
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
         raise CheckpointError(f"checkpoint {checkpoint} cannot be read: {error}") from None
 
@@ -83,11 +85,18 @@ class SavedRows:
         return as_array(self._slice[rows])
 
 
+def _describe(runtime: Runtime, folder: Path) -> None:
+    draft = folder / ".checkpoint.json"
+    draft.write_text(json.dumps(_description(runtime), indent=1))
+    os.replace(draft, folder / "checkpoint.json")
+
+
 def _description(runtime: Runtime) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "step": runtime.step_number,
         "position": asdict(runtime.position),
+        "reordered": runtime.phases.reordered,
         "tables": [asdict(table) for table in runtime.store.space.tables],
         "embedding_optimizer": runtime.config.optimizer.embedding,
         "dense_optimizer": runtime.config.optimizer.dense,

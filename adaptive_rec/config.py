@@ -16,6 +16,7 @@ from pydantic import BaseModel, PositiveInt, ValidationError, model_validator
 
 from adaptive_rec.config_data import DataConfig
 from adaptive_rec.config_model import ModelConfig, OptimizerConfig
+from adaptive_rec.config_policy import PolicyConfig
 from adaptive_rec.config_run import RunConfig
 from adaptive_rec.errors import ConfigError, did_you_mean
 from adaptive_rec.knobs import Frozen, Knobs, describe, knob
@@ -25,9 +26,14 @@ PRESETS_FOLDER = Path(__file__).parent / "configs"
 
 
 class EvalConfig(Frozen):
-    every_steps: int = knob(0, "steps", "Steps between evaluations on held-out rows; 0: only at the end.", ge=0)
+    every_steps: int = knob(0, "steps", "Steps between evaluations on held-out rows; 0: as many as eval.count.", ge=0)
+    count: int = knob(0, "number", "Evaluations spread evenly over a run, the last one at its end; 0: only that.", ge=0)
     batch_size: PositiveInt = knob(8192, "samples", "Samples of an evaluation batch.")
     max_samples: int = knob(0, "samples", "Held-out samples to use; 0 is all.", ge=0)
+
+    def interval(self, steps: int) -> int:
+        """Steps from one evaluation to the next in a run of `steps`; 0 where there are none along the way."""
+        return self.every_steps or (max(1, round(steps / self.count)) if self.count else 0)
 
 
 class Config(Frozen):
@@ -38,6 +44,7 @@ class Config(Frozen):
     model: ModelConfig = ModelConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     eval: EvalConfig = EvalConfig()
+    policy: PolicyConfig = PolicyConfig()
     knobs: Knobs = Knobs()
 
     @model_validator(mode="after")

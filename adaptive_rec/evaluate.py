@@ -6,14 +6,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from adaptive_rec.batch import Batch
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.dense import DensePart
 from adaptive_rec.embedding.store import EmbeddingStore
-from adaptive_rec.errors import DataError
+from adaptive_rec.errors import DataError, MemoryPlanError, first_line
 from adaptive_rec.metrics import Quality, quality
+
+TOO_SMALL = "the device's memory must hold an evaluation; lower eval.batch_size or knobs.hot_budget_bytes"
 
 
 @dataclass(frozen=True)
@@ -25,7 +28,7 @@ class Evaluation:
 def evaluate(
     batches: Iterable[Batch], store: EmbeddingStore, dense: DensePart, given_up: Callable[[], bool] = lambda: False
 ) -> Quality | None:
-    """Score held-out batches. None where it was given up on the way."""
+    """Score held-out batches. None where it was given up on the way. Raises MemoryPlanError where the device is too small."""
     traffic = replace(store.traffic)
     labels, logits = [], []
     try:
@@ -34,6 +37,8 @@ def evaluate(
                 return None
             labels.append(batch.labels_B)
             logits.append(_logits(batch, store, dense))
+    except torch.OutOfMemoryError as error:
+        raise MemoryPlanError(f"{TOO_SMALL}: {first_line(error)}") from error
     finally:
         store.traffic = traffic  # the counters speak of training
     if not labels:

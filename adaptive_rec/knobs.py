@@ -131,6 +131,11 @@ class Knobs(Frozen):
         ge=0,
         le=64,
     )
+    lookahead_batches: PositiveInt = knob(
+        2,
+        "batches",
+        "Batches that the policy cdlrm looks ahead: their rows are made hot together. More move fewer rows.",
+    )
     report_every: PositiveInt = knob(20, "steps", "Steps between two published snapshots and lines of metrics.jsonl.")
 
     def changed(self, changes: dict[str, Any]) -> Knobs:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
@@ -44,6 +44,13 @@ class Pipeline:
     def __iter__(self) -> Iterator[ClassifiedBatch]:
         while (work := self._next()) is not None:
             yield work
+
+    def over(self, batches: Iterable[Batch]) -> Iterator[ClassifiedBatch]:
+        """Iterate over another stretch of batches, once those before have come to their end; workers stay."""
+        self.settle()
+        self._ahead.clear()  # all of them have found the end
+        self._batches = iter(batches)
+        return iter(self)
 
     def _next(self) -> ClassifiedBatch | None:
         depth = self._depth()

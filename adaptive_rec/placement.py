@@ -15,7 +15,8 @@ COLD = np.int32(-1)
 
 @dataclass(frozen=True)
 class Pool:
-    """All tables of one dim: one tensor in each tier. Its rows are a contiguous range of the joint row space."""
+    """All tables of one dim, or one of them alone: one tensor in each tier. Its rows are a contiguous range of the joint row
+    space."""
 
     dim: int
     first_row: int
@@ -64,24 +65,37 @@ class RowSpace:
 
     def table_range(self, table: int) -> tuple[int, int, int]:
         """A table's pool, and its first and end row within that pool."""
-        spec = self.tables[table]
-        pool = next(i for i, p in enumerate(self.pools) if p.dim == spec.dim)
-        first = int(self.table_first_row[table]) - self.pools[pool].first_row
-        return pool, first, first + spec.rows
+        row = int(self.table_first_row[table])
+        pool = next(i for i, p in enumerate(self.pools) if p.first_row <= row < p.end_row)
+        first = row - self.pools[pool].first_row
+        return pool, first, first + self.tables[table].rows
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """The dims that occur, in the order of the pools."""
+        return tuple(dict.fromkeys(pool.dim for pool in self.pools))
+
+    @property
+    def vector_order(self) -> NDArray[np.int64]:
+        """Where each feature's vector stands among the pooled vectors of all pools, one pool after the other: by it a model
+        sees the features in their own order, whatever the pools."""
+        return np.argsort(np.concatenate([pool.features for pool in self.pools]))
 
     @staticmethod
-    def of(tables: tuple[TableSpec, ...], features: tuple[FeatureSpec, ...]) -> RowSpace:
+    def of(tables: tuple[TableSpec, ...], features: tuple[FeatureSpec, ...], pool_per_table: bool = False) -> RowSpace:
+        """The space of some tables. With a pool for each table rows have the same numbers, and every tier a tensor a table."""
         pools: list[Pool] = []
         table_first_row = np.zeros(len(tables), dtype=np.int64)
         row = 0
-        for dim in dict.fromkeys(table.dim for table in tables):
+        dims = dict.fromkeys(table.dim for table in tables)
+        of_dim = [[index for index, table in enumerate(tables) if table.dim == dim] for dim in dims]
+        for group in [[index] for part in of_dim for index in part] if pool_per_table else of_dim:
             first_row = row
-            for index, table in enumerate(tables):
-                if table.dim == dim:
-                    table_first_row[index] = row
-                    row += table.rows
-            reading = [i for i, feature in enumerate(features) if tables[feature.table].dim == dim]
-            pools.append(Pool(dim, first_row, row - first_row, np.array(reading, dtype=np.int64)))
+            for index in group:
+                table_first_row[index] = row
+                row += tables[index].rows
+            reading = [i for i, feature in enumerate(features) if feature.table in group]
+            pools.append(Pool(tables[group[0]].dim, first_row, row - first_row, np.array(reading, dtype=np.int64)))
         table_of_feature = np.array([feature.table for feature in features], dtype=np.int64)
         feature_first_row = table_first_row[table_of_feature]
         pool_of_feature = np.zeros(len(features), dtype=np.int64)

@@ -7,20 +7,27 @@ I/O, touch no device and read no clock.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from adaptive_rec.batch import Batch
+from adaptive_rec.config_policy import PolicyConfig
 from adaptive_rec.errors import ConfigError, did_you_mean
 from adaptive_rec.knobs import Knobs
+from adaptive_rec.placement import RowSpace
 
 if TYPE_CHECKING:
     from adaptive_rec.classify import ClassifiedBatch
 
-BUILT_IN = ("adaptive", "device_only", "hotline", "hybrid", "random_skip", "slipstream")
+BUILT_IN = (
+    "adaptive", "cdlrm", "device_only", "fae", "fae_released", "hotline", "hybrid", "oracle", "random_skip", "slipstream",
+    "slipstream_released", "xdl",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -140,6 +147,70 @@ class Staleness:
     threshold: float
 
 
+class StreamView(Protocol):
+    """What a policy that arranges the stream sees of it. Rows are numbered in the joint row space."""
+
+    space: RowSpace
+    batch_size: int
+    seed: int
+    epochs: range
+    """The epochs that the run is still to train; of the first and the last perhaps a part."""
+    options: PolicyConfig
+
+    def knobs(self) -> Knobs:
+        """The knobs as they are now."""
+        ...
+
+    def slots(self, pool: int) -> int:
+        """Rows of a pool that may be hot, within the budget as it is now."""
+        ...
+
+    def samples(self, epoch: int) -> int:
+        """Samples of an epoch that the run is to train."""
+        ...
+
+    def read(self, epoch: int, batch_size: int | None = None) -> Iterator[Batch]:
+        """Those samples in the source's order, from their beginning, as often as it is called."""
+        ...
+
+    def rest(self) -> Iterator[Batch]:
+        """The stream from where the run stands to its end, in the source's order: for policies that look ahead only."""
+        ...
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A stretch of the stream between two decisions of a policy that arranges it."""
+
+    name: str
+    """As events and pages name it: "hot", "cold", "window"."""
+    batches: Iterable[Batch]
+    """Read lazily, on the reader's thread. See `Batch.skipped_samples` for samples that are left out."""
+    hot_rows: NDArray[np.int64] | None = None
+    """Rows to be hot meanwhile, the best first, as many as fit; None leaves the placement as it is."""
+    others_stay: bool = False
+    """Whether rows that are hot and not listed stay where nobody needs their slot; those last listed longest ago leave first."""
+    measured: bool = False
+    """Whether every step of it is a probe step: movement is measured from its beginning, nothing is skipped."""
+    evaluated: bool = False
+    """Whether held-out samples (`policy.schedule_samples`) are scored after it."""
+    note: str = ""
+    """What the journal is to say when it begins."""
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a phase came to."""
+
+    logloss: float | None = None
+    """Of the evaluation, where one was asked for."""
+    rows: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    """Hot rows, where the phase was measured ..."""
+    movement: NDArray[np.float64] = field(default_factory=lambda: np.empty(0, dtype=np.float64))
+    """... and how far each moved by its largest component; 0 for a row that was not touched."""
+
+
 class Policy:
     """Base of all policies: every row where it is, plain steps."""
 
@@ -155,8 +226,19 @@ class Policy:
     tracks_movement: ClassVar[bool] = False
     """Whether the movement of hot rows is measured (and `find_stale` asked)."""
 
+    request_per_table: ClassVar[bool] = False
+    """Whether every table is gathered and updated by a request of its own. Chosen before a run: rows are laid out so."""
+    prefetches: ClassVar[bool] = True
+    """Whether batches are made ready ahead of their step, `prefetch_depth` of them."""
     arranges_stream: ClassVar[bool] = False
-    """Whether it reorders or repacks the stream: such a policy is chosen before a run, not while it trains."""
+    """Whether it looks at the stream before it is trained (see `arrange`): chosen before a run, not while it trains."""
+    reorders_stream: ClassVar[bool] = False
+    """Whether its phases do not keep the source's order. Such a run keeps its policy, and does not go on from its middle."""
+
+    def arrange(self, stream: StreamView) -> Generator[Phase, Outcome, None]:
+        """The stream in phases, `outcome = yield Phase(...)`; asked where `arranges_stream`. It runs on the training thread,
+        between two steps. Every sample of the epochs must come once, or be counted as skipped."""
+        raise NotImplementedError(f"policy {self.name} arranges the stream, so it must have a method arrange")
 
     def budget_bytes(self, knobs: Knobs, all_rows_bytes: int) -> int:
         """Device memory for hot rows."""
@@ -226,16 +308,25 @@ def load_policy(name: str) -> Policy:
         raise ConfigError(f"knobs.policy {name} cannot be made: {type(error).__name__}: {error}") from error
 
 
+def why_not_live(policy: Policy, present: Policy) -> str:
+    """Why a run under `present` cannot go over to a policy while it trains; empty where it can."""
+    if present.reorders_stream:
+        return f"the run's policy {present.name} reorders the stream, so it stays to the end"
+    if policy.arranges_stream:
+        return f"policy {policy.name} arranges the stream, so it is chosen before a run, not while it trains"
+    if policy.request_per_table and not present.request_per_table:
+        return f"policy {policy.name} keeps every table by itself, so it is chosen before a run, not while it trains"
+    return ""
+
+
 def policy_choices(present: str) -> list[dict[str, Any]]:
     """Policies by name, with whether a run may go over to them while it trains, and why not; the present one included."""
     plugins = [point.name for point in entry_points(group="adaptive_rec.policies")]
-    found = []
+    found, now = [], load_policy(present)
     for name in dict.fromkeys((*BUILT_IN, *plugins, present)):
         try:
-            arranges = load_policy(name).arranges_stream
+            reason = why_not_live(load_policy(name), now) if name != present else ""
         except ConfigError as error:
-            found.append({"name": name, "live": False, "reason": str(error)})
-        else:
-            reason = "it arranges the stream, so it is chosen before a run" if arranges else ""
-            found.append({"name": name, "live": not arranges, "reason": reason})
+            reason = str(error)
+        found.append({"name": name, "live": not reason, "reason": reason})
     return found

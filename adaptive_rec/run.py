@@ -46,6 +46,7 @@ class TrainingRun:
         self.config = self.runtime.config  # its hot budget is smaller where the device is
         if found:
             checkpoint.load(self.runtime, found)
+            self.runtime.phases.check_resumable()
         self.started_at_step = self.runtime.step_number
         self.runtime.control.scheduled = journal.commands(replay) if replay else {}
         self.runtime.splitting.told = replay is not None
@@ -102,7 +103,7 @@ class TrainingRun:
                 if isinstance(report, Event):
                     journal.append(self.out, report)
                 else:
-                    self._record(report)
+                    self._record(report, runtime.recorder.seconds)
                 yield report
         except Exception as error:
             self.note("failed", f"{type(error).__name__}: {error}")
@@ -111,9 +112,9 @@ class TrainingRun:
         if runtime.hurried:
             self.note("stopping", "a signal came: a checkpoint follows")
 
-    def _record(self, report: Snapshot | Evaluation) -> None:
+    def _record(self, report: Snapshot | Evaluation, seconds: float) -> None:
         with open(self.out / "metrics.jsonl", "a", encoding="utf-8") as metrics:
-            metrics.write(to_json(_line(report)) + "\n")
+            metrics.write(to_json(_line(report, seconds, self.runtime.tally.counters.samples_seen)) + "\n")
         if isinstance(report, Evaluation):
             self.note("evaluation", f"AUC {report.quality.auc:.4f}, logloss {report.quality.logloss:.4f}")
 
@@ -132,9 +133,10 @@ class TrainingRun:
         seconds = self.runtime.recorder.seconds
         path = checkpoint.save(self.runtime, self.out / "checkpoints")
         self.note("checkpoint", f"checkpoint {path.name} written", checkpoint=path.name)
-        evaluation = self.runtime.evaluate()
-        if evaluation:
-            self._record(evaluation)
+        made = self.runtime.last_evaluation
+        evaluation = made if made and made.step == self.runtime.step_number else self.runtime.evaluate()
+        if evaluation is not made and evaluation:
+            self._record(evaluation, seconds)
         summary = self.summary(seconds, evaluation)
         written.write_text(to_json(summary, indent=1) + "\n", encoding="utf-8")
         self.note("finished", "the run has ended")
@@ -162,6 +164,7 @@ class TrainingRun:
             "device": str(runtime.device),
             "precision": self.config.run.precision,
             "steps": runtime.step_number,
+            "steps_total": runtime.steps_total,
             "resumed_at_step": self.started_at_step,
             "samples_seen": totals["samples_seen"],
             "samples_trained": totals["samples_trained"],
@@ -204,7 +207,9 @@ def evaluate_run(run: Path) -> Evaluation:
     return evaluation
 
 
-def _line(event: Snapshot | Evaluation) -> dict[str, Any]:
+def _line(event: Snapshot | Evaluation, seconds: float, samples_seen: int) -> dict[str, Any]:
+    """A report as a line; evaluations are told by the clock and the samples at which they were made, which is not theirs."""
     if isinstance(event, Evaluation):
-        return {"event": "evaluation", "step": event.step, **asdict(event.quality)}
+        at = {"step": event.step, "seconds": seconds, "samples_seen": samples_seen}
+        return {"event": "evaluation", **at, **asdict(event.quality)}
     return {"event": "snapshot", **event.as_dict()}

@@ -28,10 +28,12 @@ from adaptive_rec.live.mailbox import Mailbox
 from adaptive_rec.live.publish import Publisher
 from adaptive_rec.live.snapshot import Reports
 from adaptive_rec.observe import Observer
+from adaptive_rec.phases import Phases
 from adaptive_rec.pipeline import Pipeline
 from adaptive_rec.policy import BatchView, Policy, StepPlan, whole_or_split
 from adaptive_rec.splitting import Splitting
-from adaptive_rec.telemetry import Counters, Event, Recorder, Snapshot, StageTimes
+from adaptive_rec.tally import Tally
+from adaptive_rec.telemetry import Event, Recorder, Snapshot, StageTimes
 from adaptive_rec.window import Reclassifier
 
 Report = Snapshot | Evaluation | Event
@@ -40,14 +42,7 @@ Report = Snapshot | Evaluation | Event
 class Runtime:
     """One training run. Only the thread that iterates over `run` changes anything; others use the mailbox."""
 
-    def __init__(
-        self,
-        config: Config,
-        source: Source,
-        policy: Policy,
-        store: EmbeddingStore,
-        dense: DensePart,
-    ) -> None:
+    def __init__(self, config: Config, source: Source, policy: Policy, store: EmbeddingStore, dense: DensePart) -> None:
         self.config = config
         self.knobs: Knobs = config.knobs
         self.source = source
@@ -61,15 +56,14 @@ class Runtime:
         self.reclassifier = Reclassifier(policy, store, self.observer)
         self.pipeline: Pipeline | None = None
         """What makes batches ready, once the run has begun."""
-        self.mailbox = Mailbox(self.knobs, check_policy)
+        self.mailbox = Mailbox(self.knobs, lambda knobs: check_policy(knobs, self.policy))
         self.control = Control(self)
         self.publisher = Publisher(self)
-        self.counters = Counters()
+        self.tally = Tally(store.space)
+        self.phases = Phases(self)
         self.recorder = Recorder()
         self.reports = Reports(self)
         self.position = Position(seed=config.run.seed)
-        self.lookups_T = np.zeros(len(store.space.tables), dtype=np.int64)
-        self.hot_lookups_T = np.zeros(len(store.space.tables), dtype=np.int64)
         self.step_number = 0
         self.knobs_step = 0
         """The step at which the knobs last changed."""
@@ -89,9 +83,13 @@ class Runtime:
 
     def run(self) -> Iterator[Report]:
         """Train to the end of the stream or the configured steps; yield what there is to report."""
-        classify_threads = self.config.run.thread_budget(self.store.stages_ahead).classify
+        self.phases.check_resumable()
         self.pipeline = pipeline = Pipeline(
-            self.batches(), self.store, lambda: self.knobs.prefetch_depth, self.times, classify_threads
+            iter(()),
+            self.store,
+            lambda: self.knobs.prefetch_depth if self.policy.prefetches else 0,
+            self.times,
+            self.config.run.thread_budget(self.store.stages_ahead).classify,
         )
         for text in self.notices:
             yield Event(self.step_number, "warning", text)
@@ -100,15 +98,18 @@ class Runtime:
         self.recorder.start(self.totals())
         try:
             self.enter("training")
-            for work in pipeline:
-                yield from self.step_within_memory(work)
-                yield from self.boundary()
-                if self.stop_requested:
-                    break
+            for phase in self.phases:
+                yield from self.phases.begin(phase)
+                for work in pipeline.over(self.phases.batches(phase)):
+                    yield from self.step_within_memory(work)
+                    yield from self.boundary()
+                    if self.stop_requested:
+                        break
+                self.phases.end(phase)
             self.enter("finishing")
             self.observer.settle()
             yield from self.reports.finish(wait=True)
-            if self.counters.steps and self.step_number % self.knobs.report_every:
+            if self.tally.counters.steps and self.step_number % self.knobs.report_every:
                 self.reports.begin()
                 yield from self.reports.finish(wait=True)
         except BaseException:
@@ -124,7 +125,7 @@ class Runtime:
         """One mini-batch: plan, gather and execute, update, observe. Loading and classifying came before."""
         with self.times("classify"):
             self.store.take(work)
-        probe = not self.policy.exact and self.random("probe").random() < self.knobs.probe_ratio
+        probe = self.phases.is_probe_step()
         with self.times("plan"):
             plan = self.plan(work, probe)
         position_B = self.execute(work, plan)
@@ -132,9 +133,8 @@ class Runtime:
             self.update(work, plan, position_B, probe)
         with self.times("observe"):
             self.observe(work, probe)
-            for losses_S, lines in self._guarded:
-                self.reclassifier.guard.add(losses_S, lines)
-        self.count(work, position_B)
+        self.tally.add(work, position_B)
+        self.position, self.step_number = work.batch.position, self.step_number + 1
 
     def step_within_memory(self, work: ClassifiedBatch) -> Iterator[Report]:
         """A step. Where the device's memory is too small for it, the hot budget is made smaller first."""
@@ -177,7 +177,7 @@ class Runtime:
             yield from self.reports.finish(wait=True)
             self.reports.begin()
             yield from self.reports.finish(wait=False)
-        every = self.config.eval.every_steps
+        every = self.config.eval.interval(self.steps_total)
         if every and self.step_number % every == 0:
             with self.recorder.paused(), self.during("evaluating"):
                 evaluation = self.evaluate()
@@ -234,25 +234,13 @@ class Runtime:
             self.observer.count_lookups(self.step_number, work, self.knobs)
         if probe and self.policy.tracks_movement:
             self.observer.keep_popular_samples(work)
+        for losses_S, lines in self._guarded:
+            self.reclassifier.guard.add(losses_S, lines)
 
-    def count(self, work: ClassifiedBatch, position_B: NDArray[np.int64]) -> None:
-        tables_F = self.store.space.table_of_feature
-        np.add.at(self.lookups_T, tables_F, work.lookups_F)
-        np.add.at(self.hot_lookups_T, tables_F, work.hot_lookups_F)
-        self.counters.steps += 1
-        self.counters.samples_seen += work.batch.size
-        self.counters.samples_trained += int(np.count_nonzero(position_B >= 0))
-        self.counters.samples_popular += int(np.count_nonzero(work.popular_B))
-        self.counters.lookups += work.batch.lookups
-        self.counters.lookups_hot += int(work.hot_lookups_F.sum())
-        self.counters.malformed_rows += work.batch.malformed_rows
-        self.position = work.batch.position
-        self.step_number += 1
-
-    # Phases --------------------------------------------------------------------------------------------------------------
+    # Small things ----------------------------------------------------------------------------------------------------
 
     def enter(self, phase: str) -> None:
-        """Tell what the run is at: starting, training, paused, evaluating, checkpointing, finishing, finished or failed."""
+        """Tell what the run is at: starting, training, paused, evaluating, checkpointing, finishing, finished, failed."""
         self.phase = phase
         self.publisher.pulse()
         self.publisher.board()
@@ -266,8 +254,6 @@ class Runtime:
         finally:
             self.enter(before)
 
-    # Small things ----------------------------------------------------------------------------------------------------
-
     def batches(self) -> Iterator[Batch]:
         """The stream from where the run stands, cut at the configured number of steps."""
         stream = self.source.train_batches(self.position, self.config.run.batch_size)
@@ -277,11 +263,7 @@ class Runtime:
     def evaluate(self) -> Evaluation | None:
         """Score the model as it stands on the held-out range. None where a signal left no time for it."""
         held_out = self.source.test_batches(self.config.eval.batch_size, self.config.eval.max_samples)
-        try:
-            quality = evaluate(held_out, self.store, self.dense, lambda: self.hurried)
-        except torch.OutOfMemoryError as error:
-            rule = "the device's memory must hold an evaluation; lower eval.batch_size or knobs.hot_budget_bytes"
-            raise MemoryPlanError(f"{rule}: {first_line(error)}") from error
+        quality = evaluate(held_out, self.store, self.dense, lambda: self.hurried)
         if quality is None:
             return None
         self.last_evaluation = Evaluation(self.step_number, quality)
@@ -289,7 +271,7 @@ class Runtime:
 
     def counts(self) -> dict[str, float]:
         """What the run has done, as far as the host knows."""
-        return {**asdict(self.counters), **asdict(self.store.traffic)}
+        return {**asdict(self.tally.counters), **asdict(self.store.traffic)}
 
     def totals(self) -> dict[str, float]:
         """The same with the sum of all losses, which is waited for."""
@@ -301,10 +283,9 @@ class Runtime:
 
     @property
     def steps_total(self) -> int:
-        """Steps this run will have made at its end."""
-        size = self.config.run.batch_size
-        in_stream = self.source.epochs * -(-self.source.train_samples // size)
-        return min(in_stream, self.config.run.steps or in_stream)
+        """Steps this run will have made at its end; where its policy repacks the stream, at the most."""
+        in_stream = self.source.epochs * -(-self.source.train_samples // self.config.run.batch_size)
+        return min(in_stream, self.config.run.steps or in_stream) + self.phases.more_steps
 
     def random(self, purpose: str) -> np.random.Generator:
         """Dice of their own for each seed, step and purpose (its first eight letters)."""

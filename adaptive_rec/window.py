@@ -16,7 +16,7 @@ from adaptive_rec.knobs import Knobs
 from adaptive_rec.observe import Observer
 from adaptive_rec.placement import Migration
 from adaptive_rec.policy import AccessView, Policy, Verdict, fills_budget
-from adaptive_rec.reclassify import plan_migration
+from adaptive_rec.reclassify import ListedRows, plan_migration
 from adaptive_rec.telemetry import ratio
 from adaptive_rec.tracking.memory import FIRST_MEMORY, Memory
 
@@ -74,6 +74,7 @@ class Reclassifier:
         self._guarded_since = 0
         self.memory: Memory | None = None
         """How long popularity is remembered; None where the knobs tell."""
+        self._listed = ListedRows()
         self._tick_began = 0
         self._judged_at: Mapping[str, float] = {}
 
@@ -112,7 +113,7 @@ class Reclassifier:
         decay = self.memory.decay**ticks if self.memory else knobs.decay
         if self.window.is_full(step, self.window_steps(knobs)):
             self.window = Window(step, first=False)
-            if self.policy.tracks_movement:
+            if self.policy.tracks_movement and not self.policy.arranges_stream:
                 self._judge(knobs, totals)
         return self.place_again(step, knobs, decay) if self.policy.tracks_popularity else NOTHING
 
@@ -127,6 +128,14 @@ class Reclassifier:
         """Move rows; out of turn, so without `decay`, when the budget or the policy is another or somebody asks for it."""
         migration = self._migrate(step, knobs, knobs.max_moved_bytes)
         self.observer.end_window(decay, migration)
+        self.observer.count_stale()
+        return migration
+
+    def place_listed(self, rows: NDArray[np.int64], others_stay: bool) -> Migration:
+        """Make the rows hot that a phase of the stream lists. Returns what moved."""
+        migration = self._listed.place(self.store, rows, others_stay)
+        if self.policy.tracks_popularity:
+            self.observer.end_window(1.0, migration)
         self.observer.count_stale()
         return migration
 

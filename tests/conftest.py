@@ -78,6 +78,7 @@ class MemorySource:
     held_out: list[Batch] = field(default_factory=list)
     epochs: int = 1
     malformed_rows: int = 0
+    sequence: Any = None
 
     @property
     def dense_features(self) -> int:

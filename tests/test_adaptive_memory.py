@@ -125,7 +125,7 @@ def test_every_lookup_is_seen_hot_or_cold(start: Start) -> None:
         pass
     trials = runtime.observer.trials
     assert trials
-    assert runtime.counters.lookups_hot > 0
+    assert runtime.tally.counters.lookups_hot > 0
     assert trials._lookups == 5 * LOOKUPS, "two ticks have ended, of a third five steps are counted"
     seen = trials._counts[:, : trials.held_rows].max(axis=0) > 0
     assert set(trials._rows[: trials.held_rows][seen]) >= set(np.concatenate(runtime.store.device.row_of_slot)) - {-1}

@@ -43,7 +43,7 @@ def add_commands(subparsers: Any) -> dict[str, Parser]:
     add(
         "--policy",
         metavar="NAME",
-        help="adaptive, slipstream, hotline, hybrid, device_only, random_skip or module:Class",
+        help="adaptive, hotline, hybrid, fae, cdlrm, slipstream, ... (docs/policies.md) or module:Class",
     )
     add("--data", metavar="PATH", help="a Criteo TSV file (plain, .gz, .zst), a prepared folder, or synthetic")
     add("--steps", metavar="N", help="mini-batches to train on; 0 is all there are")

@@ -13,7 +13,7 @@ from adaptive_rec.errors import AdaptiveRecError, ConflictError, MemoryPlanError
 from adaptive_rec.knobs import Knobs
 from adaptive_rec.live.mailbox import Command
 from adaptive_rec.placement import Migration
-from adaptive_rec.policy import Policy, load_policy
+from adaptive_rec.policy import Policy, load_policy, why_not_live
 from adaptive_rec.splitting import Outcome
 from adaptive_rec.telemetry import Event, Snapshot
 
@@ -28,13 +28,10 @@ PAUSED_POLL_SECONDS = 0.2
 """How soon a paused run notices a signal; commands wake it at once."""
 
 
-def check_policy(knobs: Knobs) -> None:
-    """Whether a run may go over to the policy these knobs name. Raises ConfigError or ConflictError."""
-    policy = load_policy(knobs.policy)
-    if policy.arranges_stream:
-        raise ConflictError(
-            f"policy {knobs.policy} arranges the stream, so it is chosen before a run, not while it trains"
-        )
+def check_policy(knobs: Knobs, present: Policy) -> None:
+    """Whether a run under a policy may go over to the one these knobs name. Raises ConfigError or ConflictError."""
+    if reason := why_not_live(load_policy(knobs.policy), present):
+        raise ConflictError(reason)
 
 
 def shown(name: str, value: Any) -> str:
@@ -165,7 +162,8 @@ class Control:
     def _reclassify(self) -> Event:
         run = self._runtime
         if not run.policy.tracks_popularity:
-            raise ConflictError(f"policy {run.knobs.policy} never moves rows, there is nothing to reclassify")
+            how = "moves rows where its phases begin" if run.policy.arranges_stream else "never moves rows"
+            raise ConflictError(f"policy {run.knobs.policy} {how}, there is nothing to reclassify")
         moved = self._place(lambda: run.reclassifier.place_again(run.step_number, run.knobs))
         return self.reclassified(moved, asked_for=True)
 
@@ -199,10 +197,10 @@ class Control:
             self._runtime.publisher.placement()
         return moved
 
-    def reclassified(self, moved: Migration, asked_for: bool = False) -> Event:
-        """The event of rows that changed tier."""
+    def reclassified(self, *moved: Migration, asked_for: bool = False, **details: Any) -> Event:
+        """The event of rows that changed tier, in one migration or in several."""
         store = self._runtime.store
-        promoted, demoted = len(moved.promote), len(moved.demote)
+        promoted, demoted = sum(len(one.promote) for one in moved), sum(len(one.demote) for one in moved)
         stale = store.device.stale_rows
         return self._event(
             "reclassified",
@@ -214,4 +212,5 @@ class Control:
             hot_rows=store.device.hot_rows,
             version=store.placement.version,
             stale_threshold=self._runtime.reclassifier.stale_threshold,
+            **details,
         )

@@ -56,8 +56,8 @@ def _state(run: Runtime) -> dict[str, Any]:
         "stale_threshold": run.reclassifier.stale_threshold,
         "stage_seconds": {stage: round(seconds, 4) for stage, seconds in dict(run.times.seconds).items()},
         "tables": {
-            "lookups": run.lookups_T.tolist(),
-            "lookups_hot": run.hot_lookups_T.tolist(),
+            "lookups": run.tally.lookups_T.tolist(),
+            "lookups_hot": run.tally.hot_lookups_T.tolist(),
             "hot_rows": run.store.hot_rows_T.tolist(),
             "stale_rows": run.observer.stale_rows_T.tolist(),
         },

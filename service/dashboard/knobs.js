@@ -13,7 +13,7 @@ const GROUPS = [
   ["Guarding quality", "For the policy adaptive: when it trains what it might skip.", ["guard_ratio", "guard_max_logloss_increase"]],
   ["Placement", "How much is on the device, and how often that is decided anew.", ["hot_budget_bytes", "reclassify_every", "max_moved_bytes", "hysteresis"]],
   ["Tracking", "How popularity is counted.", ["sample_ratio", "decay"]],
-  ["Loop", "Reading ahead and reporting.", ["prefetch_depth", "report_every"]],
+  ["Loop", "Reading ahead and reporting.", ["prefetch_depth", "lookahead_batches", "report_every"]],
 ];
 const OTHER = ["More", "", []];
 const fields = new Map();

@@ -9,6 +9,7 @@ const MEANING = {
   wait: "waiting for the next batch", plan: "deciding what the step does", gather: "fetching cold rows", execute: "forward and backward pass",
   update: "writing rows back", observe: "counting lookups, measuring movement", reclassify: "moving rows between the tiers",
   load: "reading batches", classify: "telling hot lookups from cold ones", stage: "getting batches ready for the device",
+  arrange: "looking at the stream before it is trained", evaluate: "scoring held-out samples for the policy",
   other: "everything not timed on its own",
 };
 const ORDER = ["execute", "update", "gather", "wait", "plan", "observe", "reclassify", "classify"];

@@ -151,7 +151,7 @@ def test_a_step_that_runs_out_of_memory_is_made_with_half_the_budget(
     assert any("the hot budget is halved: CUDA out of memory" in event.text for event in events)
     assert "more lines" not in str([event.text for event in events])
     assert runtime.store.device_bytes <= 100_000
-    assert runtime.counters.steps == 40
+    assert runtime.tally.counters.steps == 40
     plain = build(None, *LARGER)
     np.testing.assert_allclose(losses, run(plain)[0], rtol=1e-12)
     for mine, theirs in zip(tables_of(runtime), tables_of(plain), strict=True):

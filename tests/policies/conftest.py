@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,12 @@ from adaptive_rec.assemble import assemble
 from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config import load_config
+from adaptive_rec.config_policy import PolicyConfig
 from adaptive_rec.embedding.late_streams import LateStreams
 from adaptive_rec.embedding.streams import CudaStreams
-from adaptive_rec.policy import StepPlan
+from adaptive_rec.knobs import Knobs
+from adaptive_rec.placement import RowSpace
+from adaptive_rec.policy import Policy, StepPlan
 from adaptive_rec.runtime import Runtime
 from adaptive_rec.telemetry import Snapshot
 
@@ -29,6 +32,7 @@ TINY = [
     "model.top_mlp=[8]",
     "optimizer.embedding=sgd", "optimizer.dense=SGD", "knobs.reclassify_every=6", "knobs.report_every=1",
     "knobs.sample_ratio=1.0", "knobs.hysteresis=0.0", "knobs.probe_ratio=0.2", "knobs.hot_budget_bytes=6000",
+    "policy.small_table_bytes=200", "policy.search_sample_ratio=1.0", "policy.drop_tolerance_ratio=0.2",
 ]  # fmt: skip
 
 STREAMS = {
@@ -58,6 +62,12 @@ class Watched:
     runtime: Runtime
     steps: list[SeenStep] = field(default_factory=list)
     losses: list[float] = field(default_factory=list)
+
+    @property
+    def samples(self) -> int:
+        """Samples of the stream that the run was to train."""
+        source, run = self.runtime.source, self.runtime.config.run
+        return min(source.epochs * source.train_samples, run.steps * run.batch_size or 1 << 60)
 
     @property
     def totals(self) -> dict[str, float]:
@@ -90,6 +100,7 @@ class Plain:
 
 Watch = Callable[..., Watched]
 World = tuple[list[Batch], tuple[TableSpec, ...], tuple[FeatureSpec, ...]]
+Build = Callable[..., Runtime]
 
 
 @pytest.fixture
@@ -105,7 +116,7 @@ def watch(memory_source: Any, monkeypatch: pytest.MonkeyPatch) -> Watch:
     ) -> Watched:
         config = load_config(None, {}, [*TINY, *(["run.steps=0"] if world else []), *changes, f"knobs.policy={policy}"])
         streams = STREAMS[device]()
-        runtime = assemble(config, memory_source(*world) if world else None, streams)
+        runtime = assemble(config, memory_source(*world, held_out=world[0][:2]) if world else None, streams)
         seen = Watched(runtime)
         plan = runtime.plan
 
@@ -127,18 +138,79 @@ def watch(memory_source: Any, monkeypatch: pytest.MonkeyPatch) -> Watch:
 
 
 @pytest.fixture(scope="session")
-def _plain_runs() -> dict[int, Plain]:
+def _plain_runs() -> dict[int, tuple[Plain, World | None]]:
     return {}
 
 
 @pytest.fixture
-def plain(watch: Watch, _plain_runs: dict[int, Plain]) -> Callable[..., Plain]:
-    """The run under `hybrid` on a world, which must be a constant of its module; made once."""
+def plain(watch: Watch, _plain_runs: dict[int, tuple[Plain, World | None]]) -> Callable[..., Plain]:
+    """The run under `hybrid` on a world; made once for each, which is kept so that no other gets its number."""
 
     def run(world: World | None = None) -> Plain:
         if id(world) not in _plain_runs:
             seen = watch("hybrid", world=world)
-            _plain_runs[id(world)] = Plain(seen.losses, seen.tables())
-        return _plain_runs[id(world)]
+            _plain_runs[id(world)] = Plain(seen.losses, seen.tables()), world
+        return _plain_runs[id(world)][0]
 
     return run
+
+
+@pytest.fixture
+def build() -> Build:
+    """A runtime for a tiny run under a policy, by name or given."""
+
+    def made(policy: str, *changes: str, given: Policy | None = None) -> Runtime:
+        return assemble(load_config(None, {}, [*TINY, *changes, f"knobs.policy={policy}"]), policy=given)
+
+    return made
+
+
+# What a stream looks like to a policy --------------------------------------------------------------------------------
+
+
+@dataclass
+class View:
+    """A stream of given batches, an epoch of them."""
+
+    space: RowSpace
+    batches: list[Batch]
+    room: list[int]
+    options: PolicyConfig = field(default_factory=PolicyConfig)
+    now: Knobs = field(default_factory=Knobs)
+    batch_size: int = 8
+    seed: int = 1
+    epochs: range = range(1)
+
+    def knobs(self) -> Knobs:
+        return self.now
+
+    def slots(self, pool: int) -> int:
+        return self.room[pool]
+
+    def samples(self, epoch: int) -> int:
+        return sum(batch.size for batch in self.batches)
+
+    def read(self, epoch: int, batch_size: int | None = None) -> Iterator[Batch]:
+        return iter(self.batches)
+
+    def rest(self) -> Iterator[Batch]:
+        return iter(self.batches)
+
+
+def space_of(*tables: tuple[int, int]) -> RowSpace:
+    specs = tuple(TableSpec(f"T{i}", rows, dim) for i, (rows, dim) in enumerate(tables))
+    return RowSpace.of(specs, tuple(FeatureSpec(f"F{i}", i) for i in range(len(specs))))
+
+
+def _view(space: RowSpace, room: list[int], random: np.random.Generator, batches: int = 6, **options: Any) -> View:
+    made = []
+    for _ in range(batches):
+        ids = (random.random((8, len(space.features))) ** 2 * space.rows_F).astype(np.int64)
+        made.append(Batch.one_hot(np.zeros((8, 1), np.float32), ids, np.zeros(8, np.float32)))
+    return View(space, made, room, PolicyConfig(**options))
+
+
+@pytest.fixture
+def stream_view() -> Callable[..., View]:
+    """A stream of skewed lookups in tables of (rows, dim), with room for so many rows of each pool."""
+    return lambda tables, room, seed, **options: _view(space_of(*tables), room, np.random.default_rng(seed), **options)

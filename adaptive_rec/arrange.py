@@ -1,0 +1,140 @@
+"""What policies arrange a stream with: which samples are hot, samples taken out of batches, batches put together anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adaptive_rec.batch import Batch, Position, check_ids, check_shapes
+from adaptive_rec.kernels.arrange import copy_samples, count_chosen, count_flagged, find_hot_samples, ids_fit
+from adaptive_rec.placement import RowSpace
+
+Choose = Callable[[Batch], NDArray[np.bool_]]
+"""Tells of each sample of a batch whether it is wanted."""
+
+
+def checked(batch: Batch, space: RowSpace) -> Batch:
+    """The batch itself. Raises DataError where its shapes disagree or an id lies outside its table."""
+    check_shapes(batch, len(space.features))
+    if not ids_fit(batch.ids_N, batch.offsets, space.rows_F):
+        check_ids(batch, space.tables, space.features)
+    return batch
+
+
+def hot_samples(batch: Batch, space: RowSpace, hot_R: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Whether all lookups (B) of each sample are of hot rows; `hot_R` has an entry for each row of the joint row space."""
+    hot_B = np.empty(batch.size, dtype=np.bool_)
+    find_hot_samples(batch.ids_N, batch.offsets, space.feature_first_row, hot_R, hot_B)
+    return hot_B
+
+
+def flagged_lookups(batch: Batch, space: RowSpace, flag_R: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """How many lookups of each sample (B) are of flagged rows; `flag_R` has an entry for each row."""
+    count_B = np.empty(batch.size, dtype=np.int64)
+    count_flagged(batch.ids_N, batch.offsets, space.feature_first_row, flag_R, count_B)
+    return count_B
+
+
+def rows_of(batch: Batch, space: RowSpace) -> NDArray[np.int64]:
+    """The joint row (N) of every lookup."""
+    first_row = np.tile(space.feature_first_row, batch.size)
+    return batch.ids_N + np.repeat(first_row, np.diff(batch.offsets))
+
+
+def count_rows(
+    batches: Iterable[Batch], space: RowSpace, chosen: Choose
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The rows that the chosen samples look up, in rising order, and how often each."""
+    counts_R = np.zeros(space.rows, dtype=np.uint32)
+    for batch in batches:
+        count_chosen(batch.ids_N, batch.offsets, space.feature_first_row, chosen(batch), counts_R)
+    rows = np.flatnonzero(counts_R)
+    return rows, counts_R[rows].astype(np.int64)
+
+
+def take(batch: Batch, samples_S: NDArray[np.int64]) -> Batch:
+    """Some samples of a batch, in the order of their numbers here."""
+    features = (len(batch.offsets) - 1) // max(1, batch.size)
+    lengths_S = (
+        np.diff(batch.offsets[:: max(1, features)])[samples_S] if features else np.zeros(len(samples_S), np.int64)
+    )
+    ids_N = np.empty(int(lengths_S.sum()), dtype=np.int64)
+    offsets = np.zeros(len(samples_S) * features + 1, dtype=np.int64)
+    copy_samples(samples_S, features, batch.ids_N, batch.offsets, ids_N, offsets)
+    return replace(
+        batch, dense_BX=batch.dense_BX[samples_S], ids_N=ids_N, offsets=offsets, labels_B=batch.labels_B[samples_S]
+    )
+
+
+def join(parts: list[Batch]) -> Batch:
+    """Batches put together, under the position of the last one."""
+    if len(parts) == 1:
+        return parts[0]
+    before = np.cumsum([0, *(part.lookups for part in parts)])
+    offsets = [part.offsets[:-1] + first for part, first in zip(parts, before[:-1], strict=True)]
+    return replace(
+        parts[-1],
+        dense_BX=np.concatenate([part.dense_BX for part in parts]),
+        ids_N=np.concatenate([part.ids_N for part in parts]),
+        offsets=np.concatenate([*offsets, before[-1:]]),
+        labels_B=np.concatenate([part.labels_B for part in parts]),
+        malformed_rows=sum(part.malformed_rows for part in parts),
+        skipped_samples=sum(part.skipped_samples for part in parts),
+    )
+
+
+def repack(
+    batches: Iterable[Batch], size: int, wanted: Choose, skipped: Choose | None = None, malformed: bool = True
+) -> Iterator[Batch]:
+    """The wanted samples of some batches in batches of `size`, the last one perhaps smaller. No more than one is held back.
+
+    Samples that are `skipped` too are left out and counted with the batch they would have been in; what is left out after the
+    last one comes as a batch without samples. `malformed`: whether these batches tell of malformed rows of the input; of
+    several that read one epoch, one should.
+    """
+    held: list[Batch] = []
+    samples, position = 0, Position()
+    for batch in batches:
+        position = Position(batch.position.epoch, batch.position.seed, 0)  # the source's offset means nothing here
+        wanted_B = wanted(batch)
+        left_out_B = wanted_B & skipped(batch) if skipped is not None else np.zeros(batch.size, np.bool_)
+        part = take(batch, np.flatnonzero(wanted_B & ~left_out_B))
+        held.append(
+            replace(
+                part,
+                position=position,
+                malformed_rows=batch.malformed_rows if malformed else 0,
+                skipped_samples=int(np.count_nonzero(left_out_B)),
+            )
+        )
+        samples += part.size
+        while samples >= size:
+            whole = join(held)
+            yield take(whole, np.arange(size))
+            rest = take(whole, np.arange(size, whole.size))
+            held, samples = [replace(rest, malformed_rows=0, skipped_samples=0)], rest.size
+    if held and (samples or any(part.skipped_samples or part.malformed_rows for part in held)):
+        yield join(held)
+
+
+class Portions:
+    """Batches that are handed out in portions. One is read ahead, so that the end is known when it is reached."""
+
+    def __init__(self, batches: Iterable[Batch]) -> None:
+        self._batches = iter(batches)
+        self._next = next(self._batches, None)
+
+    @property
+    def over(self) -> bool:
+        return self._next is None
+
+    def portion(self, count: int | None = None) -> Iterator[Batch]:
+        """So many batches, or all that are left."""
+        taken = 0
+        while self._next is not None and taken != count:
+            batch, self._next = self._next, next(self._batches, None)
+            taken += 1
+            yield batch

@@ -1,0 +1,255 @@
+"""Runs under policies that arrange the stream: every sample once, stopping, going on, turning knobs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Generator
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from adaptive_rec import checkpoint
+from adaptive_rec.arrange import repack
+from adaptive_rec.batch import Batch, Position
+from adaptive_rec.errors import CheckpointError, ConflictError, TrainingError
+from adaptive_rec.live.mailbox import Command
+from adaptive_rec.policy import BUILT_IN, Outcome, Phase, Policy, StreamView, load_policy
+from adaptive_rec.runtime import Runtime
+from adaptive_rec.telemetry import Snapshot
+
+ARRANGING = tuple(name for name in BUILT_IN if load_policy(name).arranges_stream)
+REORDERING = tuple(name for name in ARRANGING if load_policy(name).reorders_stream)
+EPOCHS = ["run.steps=0", "data.epochs=2", "data.synthetic.samples=900", "knobs.hot_budget_bytes=1500"]
+"""Two epochs whose last batch is a part of one; a part of the rows fits."""
+
+
+def keys(batch: Batch) -> list[bytes]:
+    """The samples of a batch, each as what it holds."""
+    features = (len(batch.offsets) - 1) // batch.size
+    bounds = batch.offsets[::features]
+    return [
+        batch.dense_BX[b].tobytes() + batch.labels_B[b].tobytes() + batch.ids_N[bounds[b] : bounds[b + 1]].tobytes()
+        for b in range(batch.size)
+    ]
+
+
+def source_keys(runtime: Runtime) -> Counter[bytes]:
+    batches = runtime.source.train_batches(Position(seed=runtime.config.run.seed), runtime.config.run.batch_size)
+    return Counter(key for batch in batches for key in keys(batch))
+
+
+@pytest.mark.parametrize("policy", [*ARRANGING, "example_policy:EvenThenOdd"])
+def test_every_sample_of_each_epoch_is_trained_once_or_counted_as_skipped(watch: Any, policy: str) -> None:
+    seen = watch(policy, *EPOCHS)
+    wanted = source_keys(seen.runtime)
+    trained = Counter(key for step in seen.steps for key in keys(step.batch))
+    skipped = seen.totals["samples_seen"] - seen.totals["samples_trained"]
+    assert not trained - wanted, "a sample was trained more often than there are epochs"
+    assert (wanted - trained).total() == skipped
+    assert (skipped > 0) == (policy == "slipstream_released")
+    assert seen.runtime.position == Position(2, seen.runtime.config.run.seed, 0)
+
+
+@pytest.mark.parametrize("policy", ["fae", "fae_released", "cdlrm"])
+def test_a_run_cut_by_its_steps_trains_the_samples_that_plain_steps_would(watch: Any, policy: str) -> None:
+    cut = ["run.steps=59", "data.epochs=2", "data.synthetic.samples=1500"]  # one epoch and 12 batches
+    seen, plain = watch(policy, *cut), watch("hybrid", *cut)
+    assert Counter(k for s in seen.steps for k in keys(s.batch)) == Counter(
+        k for s in plain.steps for k in keys(s.batch)
+    )
+    assert 0 <= len(seen.steps) - len(plain.steps) <= 2
+    assert seen.runtime.position == plain.runtime.position
+
+
+def test_a_run_that_reorders_goes_on_from_its_end_only(build: Any, tmp_path: Path) -> None:
+    first = build("fae_released", "run.steps=20")
+    for event in first.run():
+        if isinstance(event, Snapshot) and event.step == 7:
+            middle = checkpoint.save(first, tmp_path)
+    end = checkpoint.save(first, tmp_path)
+    again = build("fae_released", "run.steps=20")
+    checkpoint.load(again, middle)
+    with pytest.raises(
+        CheckpointError, match=r"reorders its stream \(policy fae_released\) goes on from its end only.*step 7"
+    ):
+        list(again.run())
+    longer = build("fae_released", "run.steps=40")
+    checkpoint.load(longer, end)
+    list(longer.run())
+    assert first.totals()["samples_seen"] == longer.totals()["samples_seen"] == 20 * 32
+    assert longer.position.offset == 40 * 32
+
+
+def test_a_run_that_looks_ahead_goes_on_where_it_was(build: Any, tmp_path: Path) -> None:
+    straight = build("cdlrm")
+    losses = [event.loss for event in straight.run() if isinstance(event, Snapshot)]
+    first = build("cdlrm", "run.steps=21")
+    list(first.run())
+    second = build("cdlrm")
+    checkpoint.load(second, checkpoint.save(first, tmp_path))
+    rest = [event.loss for event in second.run() if isinstance(event, Snapshot)]
+    np.testing.assert_allclose(rest, losses[21:], rtol=1e-12)
+
+
+def test_a_policy_that_reorders_stays_and_one_that_looks_ahead_may_be_left(build: Any) -> None:
+    fae, ahead = build("fae"), build("cdlrm")
+    with pytest.raises(ConflictError, match="policy fae reorders the stream, so it stays to the end"):
+        fae.mailbox.change_knobs(policy="hotline")
+    with pytest.raises(ConflictError, match="policy oracle arranges the stream, so it is chosen before a run"):
+        ahead.mailbox.change_knobs(policy="oracle")
+    with pytest.raises(ConflictError, match="policy xdl keeps every table by itself"):
+        ahead.mailbox.change_knobs(policy="xdl")
+    samples = 0
+    for event in ahead.run():
+        if isinstance(event, Snapshot) and event.step == 9:
+            ahead.mailbox.change_knobs(policy="hotline")
+    samples = ahead.totals()["samples_trained"]
+    assert (ahead.policy.name, ahead.step_number, samples) == ("hotline", 48, 48 * 32)
+    plain = build("hybrid")
+    list(plain.run())
+    for table in range(4):
+        np.testing.assert_allclose(ahead.store.export_table(table)[0], plain.store.export_table(table)[0], atol=1e-11)
+
+
+@pytest.mark.parametrize("policy", ["fae", "cdlrm"])
+def test_a_run_stops_in_the_middle_of_a_phase(build: Any, policy: str) -> None:
+    runtime = build(policy)
+    for event in runtime.run():
+        if isinstance(event, Snapshot) and event.step == 5:
+            runtime.hurry()
+    assert runtime.step_number in (5, 6)
+
+
+def test_the_budget_turned_during_a_run_that_reorders_is_kept(build: Any, watch: Any) -> None:
+    runtime = build("fae", *EPOCHS)
+    largest = 0
+    for event in runtime.run():
+        if isinstance(event, Snapshot) and event.step == 30:
+            runtime.mailbox.change_knobs(hot_budget_bytes=500)
+        if isinstance(event, Snapshot) and event.step > 31:
+            largest = max(largest, runtime.store.device_bytes)
+            assert runtime.store.device.hot_rows <= 15
+    assert 0 < largest <= 500
+    assert runtime.totals()["samples_trained"] == 1800
+
+
+class Careless(Policy):
+    name = "careless"
+    arranges_stream = True
+
+    def arrange(self, stream: StreamView) -> Generator[Phase, Outcome, None]:
+        yield Phase("all", stream.rest(), measured=True)
+
+
+def test_measuring_needs_a_record_of_movement(build: Any) -> None:
+    with pytest.raises(TrainingError, match="tracks_movement of policy careless must be set"):
+        list(build("hybrid", given=Careless()).run())
+
+
+class FirstBatch(Policy):
+    """Leaves out all but the first batch of the stream."""
+
+    name = "first_batch"
+    exact = False
+    arranges_stream = True
+    reorders_stream = True
+
+    def arrange(self, stream: StreamView) -> Generator[Phase, Outcome, None]:
+        seen = 0
+
+        def later(batch: Batch) -> NDArray[np.bool_]:
+            nonlocal seen
+            seen += 1
+            return np.full(batch.size, seen > 1)
+
+        every = repack(stream.read(0), stream.batch_size, lambda batch: np.ones(batch.size, np.bool_), later)
+        yield Phase("all", every)
+
+
+def test_what_is_left_out_after_the_last_batch_is_counted_too(build: Any) -> None:
+    runtime = build("hybrid", given=FirstBatch())
+    list(runtime.run())
+    totals = runtime.totals()
+    assert (runtime.step_number, totals["samples_trained"], totals["samples_seen"]) == (1, 32, 48 * 32)
+    assert runtime.steps_total == 1
+
+
+def wanted_everywhere(batch: Batch) -> NDArray[np.bool_]:
+    return np.ones(batch.size, np.bool_)
+
+
+class TwoParts(Policy):
+    """A phase put together of two parts, each of which leaves samples out after its last batch."""
+
+    name = "two_parts"
+    exact = False
+    arranges_stream = True
+    reorders_stream = True
+
+    def arrange(self, stream: StreamView) -> Generator[Phase, Outcome, None]:
+        parts = [islice(stream.read(0), first, None, 2) for first in (0, 1)]
+        yield Phase("both", chain(*(repack(part, 32, wanted_everywhere, wanted_everywhere) for part in parts)))
+
+
+def test_a_phase_may_leave_samples_out_after_each_of_its_parts(build: Any) -> None:
+    runtime = build("hybrid", given=TwoParts())
+    list(runtime.run())
+    assert runtime.totals()["samples_seen"] == 48 * 32
+
+
+class Measuring(Policy):
+    name = "measuring"
+    exact = False
+    arranges_stream = True
+    tracks_movement = True
+
+    def arrange(self, stream: StreamView) -> Generator[Phase, Outcome, None]:
+        yield Phase("all", stream.rest(), np.arange(20), measured=True)
+
+
+def test_a_phase_that_is_measured_may_be_left_for_a_policy_that_keeps_no_record(build: Any) -> None:
+    runtime = build("hybrid", given=Measuring())
+    for event in runtime.run():
+        if isinstance(event, Snapshot) and event.step == 5:
+            runtime.mailbox.change_knobs(policy="hotline")
+    assert (runtime.policy.name, runtime.totals()["samples_trained"]) == ("hotline", 48 * 32)
+
+
+@pytest.mark.parametrize("policy", REORDERING)
+def test_a_run_stopped_before_its_first_step_goes_on(build: Any, tmp_path: Path, policy: str) -> None:
+    first, again = build(policy), build(policy)
+    first.hurry()
+    assert not [event for event in first.run() if isinstance(event, Snapshot)]
+    checkpoint.load(again, checkpoint.save(first, tmp_path))
+    list(again.run())
+    assert again.totals()["samples_seen"] == 48 * 32
+
+
+def test_no_more_steps_are_made_than_foretold(build: Any, tmp_path: Path) -> None:
+    """However often a run went on from its end, which may take a step more each time."""
+    last = None
+    for steps in (20, 40, 45):
+        runtime = build("fae_released", f"run.steps={steps}", "data.epochs=9")
+        if last:
+            checkpoint.load(runtime, last)
+        told = [event.steps_total for event in runtime.run() if isinstance(event, Snapshot)]
+        last = checkpoint.save(runtime, tmp_path)
+        assert runtime.step_number <= min(told)
+        assert max(told) <= runtime.step_number + 1, "a step more for each epoch that is really begun"
+        assert runtime.steps_total == runtime.step_number
+
+
+def test_a_checkpoint_asked_for_at_the_last_step_is_one_of_the_run_s_end(build: Any, tmp_path: Path) -> None:
+    first, longer = build("fae_released", "run.steps=20"), build("fae_released", "run.steps=40")
+    first.checkpoints = tmp_path
+    for event in first.run():
+        if isinstance(event, Snapshot):
+            first.mailbox.send(Command("checkpoint"))
+    assert checkpoint.newest(tmp_path) == tmp_path / f"step-{first.step_number:09d}"
+    checkpoint.load(longer, checkpoint.save(first, tmp_path))
+    list(longer.run())
+    assert longer.totals()["samples_seen"] == 20 * 32

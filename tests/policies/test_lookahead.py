@@ -1,0 +1,98 @@
+"""Policies that look ahead, and the rows that a phase lists."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from adaptive_rec.arrange import rows_of
+from adaptive_rec.errors import AdaptiveRecError
+from adaptive_rec.policies.cdlrm import CDLRM, most_looked_up
+from adaptive_rec.reclassify import ListedRows
+
+quick = settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@quick
+@given(seed=st.integers(0, 2**32 - 1), stay=st.booleans())
+def test_listed_rows_are_hot_as_far_as_there_is_room(build: Any, seed: int, stay: bool) -> None:
+    """Against a plain cache for each pool: a list of rows by when they were listed last."""
+    random = np.random.default_rng(seed)
+    store = build("hybrid", "model.table_dims=[4,2,4,2]", "model.embedding_dim=4").store
+    store.resize([13, 7], np.empty(0, np.int64))
+    listed, plain = ListedRows(), [dict[int, int]() for _ in store.space.pools]
+    for time in range(8):
+        rows = random.permutation(store.space.rows)[: random.integers(0, 40)]
+        listed.place(store, rows, others_stay=stay)
+        for cache, spec, room in zip(plain, store.space.pools, (13, 7), strict=True):
+            wanted = [int(row) for row in rows if spec.first_row <= row < spec.end_row][:room]
+            if not stay:
+                cache.clear()
+            ages = sorted(cache[row] for row in cache if row not in wanted)
+            gone = max(0, len(set(wanted) | set(cache)) - room)
+            hot = {
+                row
+                for row in np.flatnonzero(store.placement.slot_of_row >= 0).tolist()
+                if spec.first_row <= row < spec.end_row
+            }
+            assert set(wanted) <= hot <= set(wanted) | set(cache)
+            left = [cache[row] for row in cache if row not in hot]
+            assert sorted(left) == ages[:gone], "those listed longest ago leave, no more than are in the way"
+            cache.update(dict.fromkeys(wanted, time))
+            for row in [row for row in cache if row not in hot]:
+                del cache[row]
+
+
+@pytest.mark.parametrize(
+    ("rows", "named"), [([3, 4, 3], "distinct, got 3 twice"), ([1, 999], r"\[0, 139\), got 999"), ([-2], "got -2")]
+)
+def test_bad_lists_are_refused(build: Any, rows: list[int], named: str) -> None:
+    store = build("hotline").store
+    with pytest.raises(AdaptiveRecError, match=named):
+        ListedRows().place(store, np.array(rows), others_stay=False)
+
+
+def test_cdlrm_has_the_rows_of_the_next_batches_on_the_device(watch: Any) -> None:
+    """Where a window's rows fit, every lookup is of a hot row, and rows only leave when they are in the way."""
+    large = watch("cdlrm", "knobs.hot_budget_bytes=3000")
+    assert large.totals["lookups_hot"] == large.totals["lookups"]
+    moved = {}
+    for ahead in (1, 2, 12):
+        small = watch("cdlrm", "knobs.hot_budget_bytes=640", f"knobs.lookahead_batches={ahead}")
+        assert sum(small.steps[-1].capacities) == 20
+        moved[ahead] = small.totals["migrated_rows"]
+        assert 0.3 < small.totals["lookups_hot"] / small.totals["lookups"] < 1
+    assert moved[1] > moved[2] > moved[12], "a longer look-ahead moves fewer rows"
+
+
+def test_the_next_window_is_as_long_as_the_knob_was_when_its_forerunner_began(stream_view: Any) -> None:
+    """Not as it is when the reader comes to it, or a run made again from its journal would have other windows."""
+    stream = stream_view([(9, 2)], [9], 1)
+    phases, lengths = CDLRM().arrange(stream), []
+    for phase in phases:
+        batches = iter(phase.batches)
+        lengths.append(1 if next(batches, None) else 0)
+        stream.now = stream.now.changed({"lookahead_batches": 1})
+        lengths[-1] += len(list(batches))
+    assert lengths == [2, 2, 1, 1]
+
+
+def test_most_looked_up_first() -> None:
+    rows = [np.array([5, 2, 5]), np.array([9, 2, 5, 1]), np.empty(0, np.int64)]
+    assert most_looked_up(rows).tolist() == [5, 2, 1, 9]
+    assert most_looked_up([]).tolist() == []
+
+
+def test_the_oracle_catches_the_best_rows_of_every_window(watch: Any) -> None:
+    budget = "knobs.hot_budget_bytes=1280"  # 40 rows of 139
+    best = watch("oracle", budget)
+    caught = 0
+    for first in range(0, len(best.steps), 6):
+        window = [rows_of(step.batch, best.runtime.store.space) for step in best.steps[first : first + 6]]
+        caught += int(np.sort(np.bincount(np.concatenate(window)))[-40:].sum())
+    assert best.totals["lookups_hot"] == caught
+    assert caught > watch("hotline", budget).totals["lookups_hot"]

@@ -1,0 +1,123 @@
+"""Slipstream as released: movement, threshold, what is dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from adaptive_rec.arrange import rows_of
+from adaptive_rec.batch import Batch
+from adaptive_rec.classify import ClassifiedBatch
+from adaptive_rec.policies.slipstream_released import SlipstreamReleased, critical_movements, search
+from adaptive_rec.policy import Outcome, Phase, StreamView
+from adaptive_rec.telemetry import Event
+
+EPOCHS = ["run.steps=0", "data.epochs=2", "data.synthetic.samples=900", "knobs.hot_budget_bytes=1500"]
+"""Two epochs whose last batch is a part of one; a part of the rows fits."""
+
+
+def test_the_threshold_is_found_by_bisection(stream_view: Any) -> None:
+    stream = stream_view([(9, 2)], [9], 1)
+    critical = np.linspace(0.001, 0.011, 1001)
+    threshold, said = search(critical, stream)
+    assert abs(np.mean(critical < threshold) - 0.3) <= 0.08
+    middle, low, high = 0.05, 0.0, 0.1
+    while abs(np.mean(critical < middle) - 0.3) > 0.08:
+        low, high = (middle, high) if np.mean(critical < middle) < 0.3 else (low, middle)
+        middle = (low + high) / 2
+    assert threshold == middle
+    assert "drops" in said
+    for hopeless in (np.zeros(50), np.full(50, 0.2), np.full(50, np.inf), np.empty(0)):
+        threshold, said = search(hopeless, stream)
+        assert threshold == 0
+        assert "all are trained" in said
+
+
+def test_movement_is_that_of_the_window_and_what_is_dropped_hardly_moved(
+    build: Any, watch: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two snapshots of the hot rows tell how far each moved; a hot sample trained after the window has a row that moved
+    further than the threshold."""
+    found: dict[str, Any] = {}
+    arrange = SlipstreamReleased.arrange
+
+    def spied(policy: SlipstreamReleased, stream: StreamView) -> Generator[Phase, Outcome, None]:
+        phases, outcome = arrange(policy, stream), None
+        while True:
+            try:
+                phase = next(phases) if outcome is None else phases.send(outcome)
+            except StopIteration:
+                return
+            store = spied.runtime.store  # type: ignore[attr-defined]
+            before = rows_now(store)
+            outcome = yield phase
+            if phase.name == "window":
+                found.update(outcome=outcome, before=before, after=rows_now(store), steps=spied.runtime.step_number)  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(SlipstreamReleased, "arrange", spied)
+    runtime = build(
+        "slipstream_released",
+        *EPOCHS[:-1],
+        "data.epochs=1",
+        "knobs.hot_budget_bytes=3500",
+        "knobs.reclassify_every=1",
+        "policy.window_ratio=0.2",
+    )
+    spied.runtime = runtime  # type: ignore[attr-defined]
+    trained: list[Batch] = []
+    step = runtime.step
+
+    def seen_step(work: ClassifiedBatch) -> None:
+        trained.append(work.batch)
+        step(work)
+
+    monkeypatch.setattr(runtime, "step", seen_step)
+    told = [event for event in runtime.run() if isinstance(event, Event)]
+    outcome, space = found["outcome"], runtime.store.space
+    moved = np.abs(found["after"] - found["before"]).max(axis=1)
+    np.testing.assert_allclose(outcome.movement, moved[outcome.rows], atol=1e-12)
+    assert (outcome.movement == 0).any(), "some hot row is not touched in the window"
+    said = next(event.text for event in told if "threshold" in event.text)
+    threshold = float(said.split()[1])
+    stale = set(outcome.rows[outcome.movement < threshold * (1 + 1e-3)].tolist())
+    rest = [rows for batch in trained[found["steps"] :] for rows in rows_of(batch, space).reshape(batch.size, -1)]
+    assert rest
+    assert not any(set(rows.tolist()) <= stale for rows in rest)
+    totals = runtime.totals()
+    dropped = totals["samples_seen"] - totals["samples_trained"]
+    hot = (
+        sum(
+            set(rows.tolist()) <= set(outcome.rows.tolist())
+            for batch in trained
+            for rows in rows_of(batch, space).reshape(batch.size, -1)
+        )
+        + dropped
+    )
+    assert (
+        f"dropped {int(dropped):,} samples: {dropped / hot:.1%} of the hot ones, {dropped / 900:.1%} of all"
+        in told[-1].text
+    )
+
+
+def test_a_row_that_was_sent_home_during_the_window_is_not_counted_on_to_be_stale(stream_view: Any) -> None:
+    stream = stream_view([(9, 2)], [9], 1, search_sample_ratio=1.0)
+    rows = np.arange(4)
+    critical = critical_movements(stream, 0, lambda batch: batch.ids_N >= 0, 0, Outcome(None, rows, np.zeros(4)))
+    looked_up = np.concatenate([batch.ids_N for batch in stream.batches])
+    assert np.array_equal(critical, np.where(looked_up < 4, 0, np.inf))
+    assert {0.0, np.inf} == set(critical.tolist())
+
+
+def rows_now(store: Any) -> Any:
+    return np.concatenate([store.export_table(table)[0] for table in range(len(store.space.tables))])
+
+
+def test_without_a_share_to_drop_slipstream_as_released_is_exact(watch: Any) -> None:
+    seen = watch("slipstream_released", "knobs.target_skip_ratio=0.0")
+    space = seen.runtime.store.space
+    plain = watch("hybrid", world=([step.batch for step in seen.steps], space.tables, space.features))
+    assert seen.totals["samples_trained"] == seen.totals["samples_seen"]
+    np.testing.assert_allclose(seen.losses, plain.losses, rtol=1e-12)
