@@ -32,6 +32,12 @@ class SyntheticConfig(Frozen):
     lookups_per_feature: PositiveInt = knob(
         1, "ids", "Mean ids of a bag; above 1 bags are multi-hot, empty ones included."
     )
+    feature_lookups: tuple[PositiveInt, ...] = Field(
+        (),
+        description="Ids of each feature's bag, always so many; empty: lookups_per_feature for all.",
+        json_schema_extra={"unit": "ids"},
+        strict=False,
+    )
     drift_ranks: float = knob(
         0.0,
         "ranks/1000 samples",
@@ -56,6 +62,13 @@ class DataConfig(Frozen):
         strict=False,
     )
     max_table_rows: PositiveInt = knob(100_000, "rows", "Tables are cut to this size; ids are folded into it.")
+    scale: float = knob(
+        1.0,
+        "ratio",
+        "Share of each table's rows that is kept (of tables of 100 rows and less all); a large shape on a smaller machine.",
+        gt=0,
+        le=1,
+    )
     feature_tables: tuple[int, ...] = Field(
         (),
         description="Table of each sparse feature, where several share one; empty: feature i has table i.",
@@ -103,6 +116,11 @@ class DataConfig(Frozen):
         if max(self.train_range[0], self.test_range[0]) < min(self.train_range[1], self.test_range[1]):
             raise ValueError(
                 f"train_range {list(self.train_range)} and test_range {list(self.test_range)} must not overlap"
+            )
+        bags, features = self.synthetic.feature_lookups, len(self.feature_tables or self.table_rows)
+        if bags and len(bags) != features:
+            raise ValueError(
+                f"synthetic.feature_lookups must have one entry for each of {features} features, got {len(bags)}"
             )
         if any(not 0 <= table < len(self.table_rows) for table in self.feature_tables):
             raise ValueError(

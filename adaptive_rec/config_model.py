@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveInt, model_validator
 
 from adaptive_rec.knobs import Frozen, knob
 
 
 class ModelConfig(Frozen):
-    name: Literal["dlrm"] = knob("dlrm", "name", "The dense part.")
+    name: Literal["dlrm", "tbsm"] = knob(
+        "dlrm", "name", "The dense part; tbsm runs a DLRM over each step of a history and needs data that has one."
+    )
+    interaction: Literal["dot", "dcnv2"] = knob(
+        "dot", "name", "How a sample's vectors meet: products of all pairs, or DCN-v2's low-rank cross network."
+    )
     embedding_dim: PositiveInt = knob(16, "components", "Dim of every embedding row.")
     table_dims: tuple[PositiveInt, ...] = Field(
         (),
@@ -25,8 +30,31 @@ class ModelConfig(Frozen):
         strict=False,
     )
     top_mlp: tuple[PositiveInt, ...] = Field(
-        (512, 256), description="Hidden widths of the top MLP.", json_schema_extra={"unit": "units"}, strict=False
+        (512, 256),
+        description="Hidden widths of the top MLP; of tbsm all its widths, the last one that of a step's vector.",
+        json_schema_extra={"unit": "units"},
+        strict=False,
     )
+    cross_layers: PositiveInt = knob(3, "layers", "dcnv2: layers of the cross network.")
+    cross_rank: PositiveInt = knob(512, "units", "dcnv2: rank of its weight matrices.")
+    attention_mlp: tuple[PositiveInt, ...] = Field(
+        (15, 15),
+        description="tbsm: hidden widths of the MLP that weighs a history's steps.",
+        json_schema_extra={"unit": "units"},
+        strict=False,
+    )
+    final_mlp: tuple[PositiveInt, ...] = Field(
+        (60,),
+        description="tbsm: hidden widths of the MLP over context and candidate.",
+        json_schema_extra={"unit": "units"},
+        strict=False,
+    )
+
+    @model_validator(mode="after")
+    def _check_tower(self) -> ModelConfig:
+        if self.name == "tbsm" and not self.top_mlp:
+            raise ValueError("top_mlp must have at least one width where name is tbsm, got []")
+        return self
 
 
 class OptimizerConfig(Frozen):

@@ -21,6 +21,7 @@ examples:
   adaptive-rec data prepare day_0.gz day_1.gz --out criteo   Criteo TSV files (plain, .gz, .zst)
   adaptive-rec data prepare train.csv.zst --out avazu --min-count 2
   adaptive-rec data prepare clicks.parquet --schema clicks.toml --out clicks
+  adaptive-rec data prepare UserBehavior.csv --out taobao    rows with a history, then: train taobao_tbsm --data taobao
   adaptive-rec train --data criteo                           training from what it made
   adaptive-rec data verify criteo                            every checksum again
 """
@@ -32,6 +33,14 @@ when the same command is given again. The order of the sources is the order of t
 EXAMPLE = """\
   adaptive-rec data prepare day_0.gz --out criteo        click logs of any size, then train --data criteo
 """
+
+PRESET_OF = {
+    "avazu": ("avazu",),
+    "globo_sequence": ("globo_tbsm",),
+    "taobao": ("taobao_tbsm",),
+    "movietweetings": ("movietweetings",),
+}
+"""The preset for what a format makes, where it is not the one that `train` takes by itself."""
 
 
 def add_commands(subparsers: Any) -> dict[str, Parser]:
@@ -46,11 +55,14 @@ def add_commands(subparsers: Any) -> dict[str, Parser]:
     add("--out", metavar="DIR", type=Path, required=True, help="folder to make; DIR.part until it is complete")
     add(
         "--format",
-        choices=("auto", "criteo", "avazu", "parquet", "globo"),
+        choices=("auto", "criteo", "avazu", "parquet", "globo", "globo_sequence", "taobao", "movietweetings"),
         default="auto",
         help="auto looks at the first line",
     )
     add("--min-count", metavar="N", type=int, default=1, help="values that occur less often share one id (default: 1)")
+    add(
+        "--history", metavar="N", type=int, help="longest history of a row, for globo_sequence and taobao (default: 20)"
+    )
     add("--schema", metavar="FILE", type=Path, help="TOML file that names label and columns, for Parquet")
     add("--on-bad-row", choices=("error", "skip"), default="error", help="a malformed row ends the work, or is skipped")
     add("--seed", metavar="N", type=int, default=1, help="seed of what a format draws, such as negatives (default: 1)")
@@ -70,7 +82,14 @@ def prepare(args: argparse.Namespace) -> int:
 
     began = time.monotonic()
     request = Request(
-        tuple(args.sources), args.out, args.format, args.schema, args.on_bad_row, args.min_count, args.seed
+        tuple(args.sources),
+        args.out,
+        args.format,
+        args.schema,
+        args.on_bad_row,
+        args.min_count,
+        args.seed,
+        args.history,
     )
     note_order(args.sources)
     try:
@@ -129,5 +148,5 @@ def summary(meta: Meta, out: Path, seconds: float) -> list[tuple[str, str]]:
         ("size", size(sum(file.size_bytes for file in meta.array_files()))),
         ("time", f"{clock(seconds)}, {count(meta.rows / max(seconds, 1e-9))} rows/s"),
         ("directory", str(out)),
-        ("train", f"adaptive-rec train --data {out}"),
+        ("train", " ".join(["adaptive-rec train", *PRESET_OF.get(meta.job.format, ()), f"--data {out}"])),
     ]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from adaptive_rec.data.criteo_file import line_blocks
 from adaptive_rec.data.prepare_criteo import plain_bytes
-from adaptive_rec.data.raw import RawBlock, SparseColumn
+from adaptive_rec.data.raw import RawBlock, SequenceColumns, SparseColumn
 from adaptive_rec.errors import DataError
 from adaptive_rec.kernels import parse_csv
 
@@ -42,6 +42,7 @@ class AvazuReader:
     day of week stand on their circles, from -1 to 1. The id of a row is left out."""
 
     dense_names: tuple[str, ...] = ("hour_sin", "hour_cos", "weekday_sin", "weekday_cos")
+    sequence: SequenceColumns | None = None
     dense_transform = "sine and cosine of the hour of the day (of 24) and of the day of the week (of 7)"
 
     def __init__(self, path: Path, skip_bad_rows: bool, seed: int) -> None:

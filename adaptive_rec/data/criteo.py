@@ -5,7 +5,8 @@ Ranges of a file are shares of its rows by position; malformed rows that are ski
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,15 @@ from numpy.typing import NDArray
 from adaptive_rec.batch import Batch, Position
 from adaptive_rec.config import Config
 from adaptive_rec.data.criteo_file import Layout, Mark, RowReader, Rows, mark_rows, open_at
-from adaptive_rec.data.source import Source, cut_rows, epoch_batches, feature_specs, feature_tables, table_specs
+from adaptive_rec.data.source import (
+    Source,
+    cut_rows,
+    epoch_batches,
+    feature_specs,
+    feature_tables,
+    kept_rows,
+    table_specs,
+)
 from adaptive_rec.errors import DataError
 from adaptive_rec.kernels import parse
 
@@ -37,6 +46,8 @@ class MemorySource:
     further ids are folded. With `data.shuffle` every epoch has an order of its own, drawn from (seed, epoch).
     """
 
+    sequence = None
+
     def __init__(self, config: Config, layout: Layout, lines: int) -> None:
         reader, rows = RowReader(layout, Mark(0, 0, 0)), Rows.empty(layout, lines)
         rows = rows[: reader.read(rows)]
@@ -49,7 +60,7 @@ class MemorySource:
         self._shuffle = config.data.shuffle
         self._labels_R = rows.labels_B
         self._dense_RX = rows.dense_BX()
-        self._ids_RF, table_rows = number_ids(rows.values_BF, feature_tables(config), cut_to=config.data.max_table_rows)
+        self._ids_RF, table_rows = number_ids(rows.values_BF, feature_tables(config), partial(kept_rows, config))
         self.tables = table_specs(config, tuple(table_rows.get(t, 1) for t in range(len(config.data.table_rows))))
 
     def train_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
@@ -80,6 +91,8 @@ class MemorySource:
 
 class StreamSource:
     """A file read block by block, always in file order. An id is its value modulo its table's rows; missing is 0."""
+
+    sequence = None
 
     def __init__(self, config: Config, layout: Layout, marks: list[Mark]) -> None:
         self._layout, self._marks = layout, marks
@@ -135,9 +148,12 @@ def row_ranges(config: Config, rows: int) -> tuple[range, range]:
 
 
 def number_ids(
-    values_RF: NDArray[np.uint32], tables_F: tuple[int, ...], cut_to: int
+    values_RF: NDArray[np.uint32], tables_F: tuple[int, ...], kept: Callable[[int], int]
 ) -> tuple[NDArray[np.int32], dict[int, int]]:
-    """Number each table's values in order of first occurrence, in place; returns the ids and the tables' rows."""
+    """Number each table's values in order of first occurrence, in place; returns the ids and the tables' rows.
+
+    A table has the rows that `kept` makes of the number of its values; further ids are folded into them.
+    """
     ids_RF = values_RF.view(np.int32)
     table_rows: dict[int, int] = {}
     for table in sorted(set(tables_F)):
@@ -146,6 +162,6 @@ def number_ids(
         slots = np.full(1 << (2 * len(values_N)).bit_length(), -1, dtype=np.int32)
         ids_N = np.empty(len(values_N), dtype=np.int32)
         distinct = parse.number_values(values_N, slots, ids_N)
-        table_rows[table] = max(1, min(distinct, cut_to))
+        table_rows[table] = max(1, kept(distinct))
         ids_RF[:, columns] = (ids_N % np.int32(table_rows[table])).reshape(len(values_RF), len(columns))
     return ids_RF, table_rows

@@ -16,10 +16,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.data.criteo_file import line_blocks
-from adaptive_rec.data.prepare_criteo import plain_bytes
-from adaptive_rec.data.raw import MISSING_KEY, Keys, RawBlock, SparseColumn
-from adaptive_rec.errors import DataError
+from adaptive_rec.data.integer_lines import Cell, IntegerLines
+from adaptive_rec.data.raw import MISSING_KEY, Keys, RawBlock, SequenceColumns, SparseColumn
 from adaptive_rec.kernels.clicks import walk_clicks
 
 COLUMNS = (
@@ -31,8 +29,8 @@ USER, SESSION, SESSION_START, ARTICLE, TIME = (
 )
 CONTEXT = (*range(6, 12),)
 CONTEXT_NAMES = ("environment", "device_group", "os", "country", "region", "referrer")
-LIMITS = np.array([2**53 if c in (SESSION, SESSION_START, TIME) else 2**32 - 2 for c in range(len(COLUMNS))])
-"""Highest value of each column: keys are values + 1, in 32 bits."""
+CELLS = tuple(Cell(name, 2**53 if c in (SESSION, SESSION_START, TIME) else 2**32 - 2) for c, name in enumerate(COLUMNS))
+"""Keys are values + 1, in 32 bits."""
 DENSE_NAMES = (
     "session_clicks", "session_minutes", "pause_minutes", "first_click", "hour_sin", "hour_cos", "article_clicks",
     "article_minutes",
@@ -43,7 +41,6 @@ HORIZON_MS = 3_600_000
 NEGATIVES = 3
 BLOCK_CLICKS = 8192
 DAY_MS = 86_400_000
-SHOWN_BYTES = 40
 
 
 @dataclass(frozen=True)
@@ -69,6 +66,7 @@ class GloboReader:
     same table, the user, and what is known of device and place. The whole file is held in memory: 0.3 GB for 3 M clicks."""
 
     dense_names: tuple[str, ...] = DENSE_NAMES
+    sequence: SequenceColumns | None = None
     dense_transform: str = (
         "log(1 + x) of: clicks of the session so far, minutes since it began, minutes since the user's last click, clicks of "
         "the article within the last hour, minutes since its first click; first_click is 1 where the user has clicked nothing "
@@ -82,79 +80,40 @@ class GloboReader:
     )
 
     def __init__(self, path: Path, skip_bad_rows: bool, seed: int, negatives: int = NEGATIVES) -> None:
-        self._path = path
-        self._skip_bad_rows = skip_bad_rows
+        self._lines = IntegerLines(path, CELLS, skip_bad_rows, header=",".join(COLUMNS))
+        self._lines.check_header()
         self._seed = seed
         self._negatives = negatives
-        self.bad_rows = 0
-        self.read_ratio = 0.0
-        found = next(line_blocks(path), b"").partition(b"\n")[0].strip().decode("latin-1")
-        if found != ",".join(COLUMNS):
-            raise DataError(f"{path}, line 1: header must be {','.join(COLUMNS)}, got {ascii(found[:200])}")
+        self._walked_ratio = 0.0
+
+    @property
+    def bad_rows(self) -> int:
+        return self._lines.bad_rows
+
+    @property
+    def read_ratio(self) -> float:
+        return (self._lines.read_ratio + self._walked_ratio) / 2
 
     def blocks(self) -> Iterator[RawBlock]:
         """Yield the rows in order of time; a malformed one raises DataError with its line and column, or is skipped."""
-        clicks = self.clicks()
+        yield from (block for _, block in self._walked(self.clicks()))
+
+    def _walked(self, clicks: Clicks) -> Iterator[tuple[int, RawBlock]]:
+        """Yield the rows of some clicks at a time, with the number of the first."""
         walk = Walk(clicks, self._negatives)
         random = np.random.default_rng(self._seed)
         for start in range(0, clicks.count, BLOCK_CLICKS):
             stop = min(start + BLOCK_CLICKS, clicks.count)
-            yield walk.block(start, random.random((stop - start, self._negatives)))
-            self.read_ratio = (1 + stop / clicks.count) / 2
-        self.read_ratio = 1.0
+            yield start, walk.block(start, random.random((stop - start, self._negatives)))
+            self._walked_ratio = stop / clicks.count
+        self._walked_ratio = 1.0
 
     def clicks(self) -> Clicks:
         """The file's clicks, sorted."""
-        parts = [_columns(rows_BC) for rows_BC in self._parsed()]
+        parts = [_columns(rows_BC) for rows_BC in self._lines.blocks()]
         joined = [np.concatenate(column) for column in zip(*parts, strict=True)]
         order = np.argsort(joined[0], kind="stable")
         return Clicks(*(column[order] for column in joined))
-
-    def _parsed(self) -> Iterator[NDArray[np.int64]]:
-        """The rows as they stand, block by block."""
-        size_bytes, read_bytes, lines = plain_bytes(self._path), 0, 0
-        for text in line_blocks(self._path):
-            read_bytes += len(text)
-            first = 0 if lines else text.index(b"\n") + 1
-            yield self._parse(text[first:], lines + (first > 0))
-            lines += text.count(b"\n")
-            self.read_ratio = min(1.0, read_bytes / size_bytes) / 2
-
-    def _parse(self, text: bytes, lines_before: int) -> NDArray[np.int64]:
-        lines = text.count(b"\n")
-        if lines and not text.translate(None, b"0123456789,\r\n"):  # NumPy takes signs and spaces too
-            try:
-                rows_BC = np.loadtxt(text.decode().splitlines(), np.int64, delimiter=",", ndmin=2)
-            except ValueError:
-                return self._parse_slowly(text, lines_before)
-            if rows_BC.shape == (lines, len(COLUMNS)) and (rows_BC <= LIMITS).all():
-                return rows_BC
-        return self._parse_slowly(text, lines_before)
-
-    def _parse_slowly(self, text: bytes, lines_before: int) -> NDArray[np.int64]:
-        """Go through the lines of a block that has a malformed one."""
-        rows = []
-        for number, line in enumerate(text.splitlines(), start=lines_before + 1):
-            cells = line.split(b",")
-            fault = _fault(cells)
-            if not fault:
-                rows.append([int(cell) for cell in cells])
-            elif self._skip_bad_rows:
-                self.bad_rows += 1
-            else:
-                raise DataError(f"{self._path}, line {number}{fault}")
-        return np.array(rows, dtype=np.int64).reshape(-1, len(COLUMNS))
-
-
-def _fault(cells: list[bytes]) -> str:
-    """What is wrong with a line; empty where nothing is."""
-    if len(cells) != len(COLUMNS):
-        return f": row must have {len(COLUMNS)} columns between commas, got {len(cells)}"
-    for name, cell, limit in zip(COLUMNS, cells, LIMITS.tolist(), strict=True):
-        if not (cell.isdigit() and len(cell) <= 18 and int(cell) <= limit):
-            value = ascii(cell[:SHOWN_BYTES].decode("latin-1"))
-            return f", column {name}: must be a whole number between 0 and {limit}, got {value}"
-    return ""
 
 
 def _columns(rows_BC: NDArray[np.int64]) -> tuple[NDArray[np.int64] | NDArray[np.uint32], ...]:

@@ -46,6 +46,7 @@ class ParquetReader:
         self.dense_names = tuple(column.column for column in s.dense) or (CONSTANT,)
         self.dense_transform = ", ".join(f"{c.column}: {c.transform}" for c in s.dense) or "the constant 1"
         self.columns = tuple(SparseColumn(c.feature, c.table or c.feature, self._is_list(c)) for c in s.sparse)
+        self.sequence = None
         self.bad_rows = 0
         self.read_ratio = 0.0
 

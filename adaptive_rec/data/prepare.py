@@ -49,7 +49,7 @@ def prepare(request: Request, told: Told) -> Meta:
     if out.exists() or out.is_symlink():
         raise UsageError(f"--out must be a new directory, {out} exists")
     job = make_job(request)
-    options = ReadOptions(job.format, request.schema, job.on_bad_row == "skip", job.seed)
+    options = ReadOptions(job.format, request.schema, job.on_bad_row == "skip", job.seed, job.history_steps)
     readers = [open_reader(path, options) for path in request.sources]
     check_same_columns(request.sources, readers)
     part = out.with_name(out.name + ".part")
@@ -234,6 +234,7 @@ class Preparation:
             ids=Ids(min_count=self._job.min_count),
             tables=tuple(TableMeta(name=name, rows=table_rows) for name, table_rows in tables.items()),
             columns=columns,
+            sequence=self._readers[0].sequence,
             sources=sources,
             job=self._job,
         )
@@ -243,5 +244,5 @@ def check_same_columns(paths: Sequence[Path], readers: list[RawReader]) -> None:
     """Raise where the sources have different columns."""
     first = readers[0]
     for path, reader in zip(paths, readers, strict=True):
-        if (reader.dense_names, reader.columns) != (first.dense_names, first.columns):
+        if (reader.dense_names, reader.columns, reader.sequence) != (first.dense_names, first.columns, first.sequence):
             raise DataError(f"all sources must have the same columns, {path} has others than {paths[0]}")

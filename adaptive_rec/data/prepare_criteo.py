@@ -15,7 +15,7 @@ import numpy as np
 import zstandard
 
 from adaptive_rec.data.criteo_file import Layout, Rows, line_blocks, malformed
-from adaptive_rec.data.raw import RawBlock, SparseColumn
+from adaptive_rec.data.raw import RawBlock, SequenceColumns, SparseColumn
 from adaptive_rec.kernels import parse
 
 DENSE, CATEGORIES = 13, 26
@@ -37,6 +37,7 @@ class Fault:
 class CriteoReader:
     """A Criteo TSV file, Kaggle or Terabyte: dense features log(1 + count), keys as they stand, missing ones 0."""
 
+    sequence: SequenceColumns | None = None
     dense_transform = "log(1 + max(count, 0)), a missing count is 0"
 
     def __init__(self, path: Path, skip_bad_rows: bool, seed: int) -> None:

@@ -9,8 +9,11 @@ from adaptive_rec.data.criteo_file import line_blocks
 from adaptive_rec.data.raw import RawReader
 from adaptive_rec.errors import DataError, UsageError
 
-FORMATS = ("criteo", "avazu", "parquet", "globo")
-SUFFIXES = (".gz", ".zst", ".tsv", ".csv", ".txt", ".parquet")
+FORMATS = ("criteo", "avazu", "parquet", "globo", "globo_sequence", "taobao", "movietweetings")
+WITH_HISTORY = ("globo_sequence", "taobao")
+HISTORY_STEPS = 20
+"""As the TBSM reference."""
+SUFFIXES = (".gz", ".zst", ".tsv", ".csv", ".txt", ".dat", ".parquet")
 """What the name of a source loses on its way to the names of its arrays."""
 
 
@@ -22,6 +25,7 @@ class ReadOptions:
     schema: Path | None
     skip_bad_rows: bool
     seed: int
+    history_steps: int = HISTORY_STEPS
 
 
 def open_reader(path: Path, options: ReadOptions) -> RawReader:
@@ -43,9 +47,32 @@ def open_reader(path: Path, options: ReadOptions) -> RawReader:
         from adaptive_rec.data.globo import GloboReader
 
         return GloboReader(path, options.skip_bad_rows, options.seed)
+    if options.format == "globo_sequence":
+        from adaptive_rec.data.globo_sequence import GloboSequenceReader
+
+        return GloboSequenceReader(path, options.skip_bad_rows, options.seed, options.history_steps)
+    if options.format == "taobao":
+        from adaptive_rec.data.taobao import TaobaoReader
+
+        return TaobaoReader(path, options.skip_bad_rows, options.seed, options.history_steps)
+    if options.format == "movietweetings":
+        from adaptive_rec.data.movietweetings import MovieTweetingsReader
+
+        return MovieTweetingsReader(path, options.skip_bad_rows, options.seed)
     from adaptive_rec.data.prepare_criteo import CriteoReader
 
     return CriteoReader(path, options.skip_bad_rows, options.seed)
+
+
+def history_steps(format_: str, wanted: int | None) -> int:
+    """The longest history of a row: what was asked for, the default, or 0 for a format without histories."""
+    if format_ not in WITH_HISTORY:
+        if wanted is not None:
+            raise UsageError(f"--history is for --format {' or '.join(WITH_HISTORY)}, got --format {format_}")
+        return 0
+    if wanted is not None and wanted < 1:
+        raise UsageError(f"--history must be at least 1 step, got {wanted}")
+    return HISTORY_STEPS if wanted is None else wanted
 
 
 def find_format(path: Path) -> str:
@@ -59,6 +86,10 @@ def find_format(path: Path) -> str:
         return "avazu"
     if "click_article_id" in names:
         return "globo"
+    if len(names) == 5 and names[3] in ("pv", "buy", "cart", "fav"):
+        return "taobao"
+    if line.count(b"::") == 3:
+        return "movietweetings"
     if b"\t" in line:
         return "criteo"
     raise UsageError(

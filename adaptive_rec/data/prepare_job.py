@@ -14,7 +14,7 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from adaptive_rec.data.prepare_formats import array_name, check_source, find_format
+from adaptive_rec.data.prepare_formats import array_name, check_source, find_format, history_steps
 from adaptive_rec.data.prepare_meta import Job, SourceFile
 from adaptive_rec.errors import DataError, UsageError
 from adaptive_rec.knobs import describe
@@ -31,6 +31,8 @@ class Request:
     on_bad_row: Literal["error", "skip"] = "error"
     min_count: int = 1
     seed: int = 1
+    history_steps: int | None = None
+    """Longest history, for formats that have them; None takes the default."""
 
 
 def make_job(request: Request) -> Job:
@@ -61,6 +63,7 @@ def make_job(request: Request) -> Job:
             on_bad_row=request.on_bad_row,
             min_count=request.min_count,
             seed=request.seed,
+            history_steps=history_steps(format_, request.history_steps),
             sources=tuple(sources),
         )
     except ValidationError as error:

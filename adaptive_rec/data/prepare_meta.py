@@ -9,6 +9,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationError
 
+from adaptive_rec.data.raw import SequenceColumns
 from adaptive_rec.errors import DataError
 from adaptive_rec.kernels.number_keys import FIRST_ID, INFREQUENT_ID, MAX_COUNT, MISSING_ID
 from adaptive_rec.knobs import Frozen, describe
@@ -36,6 +37,8 @@ class Job(Frozen):
     on_bad_row: Literal["error", "skip"]
     min_count: int = Field(ge=1, le=int(MAX_COUNT))
     seed: int
+    history_steps: int = Field(0, ge=0)
+    """Longest history of formats that have them; 0 for the others."""
     sources: tuple[SourceFile, ...] = Field(min_length=1)
 
 
@@ -90,6 +93,8 @@ class Meta(Frozen):
     tables: tuple[TableMeta, ...] = Field(min_length=1)
     columns: tuple[ColumnMeta, ...] = Field(min_length=1)
     """Sparse columns; those without bags are the columns of ``NAME_sparse.npy``, in this order."""
+    sequence: SequenceColumns | None = None
+    """Those that tell of a sample's history, where it has one."""
     sources: tuple[SourceMeta, ...] = Field(min_length=1)
     job: Job
 
@@ -155,8 +160,25 @@ def _check_sums(meta: Meta, path: Path) -> None:
             raise DataError(
                 f"{path}: source {source.name} must have the files {array_names(source.name, meta.columns)}"
             )
+    if meta.sequence is not None:
+        check_sequence(meta, meta.sequence, path)
     if sum(source.rows for source in meta.sources) != meta.rows:
         raise DataError(f"{path}: rows must be the sum of the sources' rows, got {meta.rows}")
+
+
+def check_sequence(meta: Meta, sequence: SequenceColumns, path: Path) -> None:
+    """Every column that a history is made of must be there, in its kind."""
+    columns = {column.name: column for column in meta.columns}
+    for history in sequence.histories:
+        bags, single = columns.get(history.column), columns.get(history.candidate)
+        if bags is None or single is None or not bags.bag or single.bag or bags.table != single.table:
+            raise DataError(
+                f"{path}: column {history.column} must have bags, {history.candidate} none, and both the same table"
+            )
+    dense = [sequence.length, *(name for names in sequence.dense for name in names)]
+    missing = [name for name in dense if name not in meta.dense_names]
+    if missing or any(len(names) != sequence.steps for names in sequence.dense):
+        raise DataError(f"{path}: sequence must name dense columns, one for each of {sequence.steps} steps, {missing}")
 
 
 def sha256_of(path: Path, read: Callable[[int], None] = lambda read_bytes: None) -> str:

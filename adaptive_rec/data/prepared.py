@@ -15,12 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
-from adaptive_rec.batch import Batch, FeatureSpec, Position, TableSpec
+from adaptive_rec.batch import Batch, FeatureSpec, Pooling, Position, SequenceSpec, TableSpec
 from adaptive_rec.config import Config
 from adaptive_rec.data.criteo import row_ranges
 from adaptive_rec.data.prepare_meta import Meta, load_meta
-from adaptive_rec.data.prepared_arrays import FolderArrays, Samples, to_batch
-from adaptive_rec.data.source import epoch_batches
+from adaptive_rec.data.prepared_arrays import Columns, FolderArrays, Samples, to_batch
+from adaptive_rec.data.source import epoch_batches, kept_rows
 from adaptive_rec.errors import ConfigError
 
 BLOCK_ROWS = 4096
@@ -41,8 +41,9 @@ class PreparedSource:
         self._train, self._test = row_ranges(config, meta.rows)
         self.tables = table_specs(config, meta)
         number = {table.name: t for t, table in enumerate(self.tables)}
-        pooling = config.data.pooling
-        self.features = tuple(FeatureSpec(c.name, number[c.table], pooling) for c in meta.columns)
+        columns = Columns.of(meta)
+        self.features = feature_specs(meta, number, columns, config.data.pooling)
+        self.sequence = sequence_spec(meta, columns)
         self.dense_features = len(meta.dense_names)
         self.train_samples = len(self._train)
         self.epochs = config.data.epochs
@@ -123,8 +124,34 @@ def check_settings(config: Config, meta: Meta) -> None:
         )
 
 
+def feature_specs(
+    meta: Meta, table_numbers: dict[str, int], columns: Columns, pooling: Pooling
+) -> tuple[FeatureSpec, ...]:
+    """A feature for each column, and for each step of a column that is a history's: ``NAME_20`` to ``NAME_1``, the last."""
+    steps = dict(zip(columns.bags, columns.steps, strict=True))
+    specs: list[FeatureSpec] = []
+    for column in meta.columns:
+        of_history = range(steps.get(len(specs), 0), 0, -1)
+        names = [f"{column.name}_{step}" for step in of_history] or [column.name]
+        specs += [FeatureSpec(name, table_numbers[column.table], pooling) for name in names]
+    return tuple(specs)
+
+
+def sequence_spec(meta: Meta, columns: Columns) -> SequenceSpec | None:
+    """The steps of the folder's histories by features and dense columns, where it has any."""
+    if meta.sequence is None:
+        return None
+    single = dict(zip((c.name for c in meta.columns if not c.bag), columns.single, strict=True))
+    bags = dict(zip((c.name for c in meta.columns if c.bag), columns.bags, strict=True))
+    steps = range(meta.sequence.steps)
+    return SequenceSpec(
+        tuple((*(bags[h.column] + t for t in steps), single[h.candidate]) for h in meta.sequence.histories),
+        tuple(tuple(meta.dense_names.index(name) for name in names) for names in meta.sequence.dense),
+        meta.dense_names.index(meta.sequence.length),
+    )
+
+
 def table_specs(config: Config, meta: Meta) -> tuple[TableSpec, ...]:
-    """The folder's tables with the model's dims, cut to `data.max_table_rows`."""
+    """The folder's tables with the model's dims, cut by `data.scale` and to `data.max_table_rows`."""
     dims = config.model.table_dims or (config.model.embedding_dim,) * len(meta.tables)
-    limit = config.data.max_table_rows
-    return tuple(TableSpec(t.name, min(t.rows, limit), dim) for t, dim in zip(meta.tables, dims, strict=True))
+    return tuple(TableSpec(t.name, kept_rows(config, t.rows), dim) for t, dim in zip(meta.tables, dims, strict=True))

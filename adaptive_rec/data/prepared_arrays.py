@@ -72,10 +72,29 @@ class Samples:
 
 @dataclass(frozen=True)
 class Columns:
-    """Which sparse columns are single and which have bags, by their numbers."""
+    """Which features the sparse columns become: one each, a history's as many as it may have steps."""
 
     single: tuple[int, ...]
+    """Features of the columns without bags."""
     bags: tuple[int, ...]
+    """The first feature of each column with bags."""
+    steps: tuple[int, ...]
+    """Of each column with bags its steps, where it is a history's; else 0."""
+    features: int
+    """Of all columns."""
+
+    @staticmethod
+    def of(meta: Meta) -> Columns:
+        histories = {history.column for history in meta.sequence.histories} if meta.sequence else set()
+        steps = [meta.sequence.steps if meta.sequence and c.name in histories else 0 for c in meta.columns]
+        first = [sum(max(1, n) for n in steps[:c]) for c in range(len(steps) + 1)]
+        numbered = list(enumerate(meta.columns))
+        return Columns(
+            tuple(first[c] for c, column in numbered if not column.bag),
+            tuple(first[c] for c, column in numbered if column.bag),
+            tuple(steps[c] for c, column in numbered if column.bag),
+            first[-1],
+        )
 
 
 class FolderArrays:
@@ -83,13 +102,11 @@ class FolderArrays:
 
     def __init__(self, folder: Path, meta: Meta, table_rows_F: tuple[int, ...]) -> None:
         """`table_rows_F` are the rows of each column's table, into which ids are folded."""
-        numbered = list(enumerate(meta.columns))
-        self.columns = Columns(
-            tuple(f for f, column in numbered if not column.bag), tuple(f for f, column in numbered if column.bag)
-        )
+        self.columns = Columns.of(meta)
         self._folds = any(rows < column.cardinality for rows, column in zip(table_rows_F, meta.columns, strict=True))
-        self._rows_C = np.array([table_rows_F[f] for f in self.columns.single], dtype=np.int32)
-        self._bag_rows = [table_rows_F[f] for f in self.columns.bags]
+        of_column = list(zip(meta.columns, table_rows_F, strict=True))
+        self._rows_C = np.array([rows for column, rows in of_column if not column.bag], dtype=np.int32)
+        self._bag_rows = [rows for column, rows in of_column if column.bag]
         self._starts = offsets_of(np.array([source.rows for source in meta.sources]))
         self._sources = [MappedSource(folder, meta, source.name, source.rows) for source in meta.sources]
 
@@ -158,15 +175,19 @@ def to_batch(pieces: list[Samples], columns: Columns, position: Position) -> Bat
     labels_B = samples.labels_B.astype(np.float32)
     if not columns.bags:
         return Batch.one_hot(samples.dense_BX, samples.ids_BC.astype(np.int64), labels_B, position)
-    lengths_BF = np.ones((len(labels_B), len(columns.single) + len(columns.bags)), dtype=np.int64)
-    for f, bags in zip(columns.bags, samples.bags, strict=True):
-        lengths_BF[:, f] = np.diff(bags.offsets)
+    lengths_BF = np.ones((len(labels_B), columns.features), dtype=np.int64)
+    for f, steps, bags in zip(columns.bags, columns.steps, samples.bags, strict=True):
+        lengths_B = np.diff(bags.offsets)
+        if steps:  # a history's ids stand together: the last of its features have one each, the first ones none
+            lengths_BF[:, f : f + steps] = np.arange(steps) >= steps - lengths_B[:, None]
+        else:
+            lengths_BF[:, f] = lengths_B
     offsets = offsets_of(lengths_BF.reshape(-1))
     starts_BF = offsets[:-1].reshape(lengths_BF.shape)
     ids_N = np.empty(offsets[-1], dtype=np.int64)
     ids_N[starts_BF[:, columns.single]] = samples.ids_BC
     for f, bags in zip(columns.bags, samples.bags, strict=True):
-        ids_N[spread(starts_BF[:, f], lengths_BF[:, f], bags.offsets)] = bags.values_N
+        ids_N[spread(starts_BF[:, f], np.diff(bags.offsets), bags.offsets)] = bags.values_N
     return Batch(samples.dense_BX, ids_N, offsets, labels_B, position)
 
 

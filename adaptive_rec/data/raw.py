@@ -13,8 +13,10 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from adaptive_rec.errors import DataError
+from adaptive_rec.knobs import Frozen
 
 Keys = NDArray[np.uint32] | NDArray[np.uint64]
 MISSING_KEY = 0
@@ -29,6 +31,27 @@ class SparseColumn:
     table: str
     """The embedding table; columns that name the same one share its ids. Most columns have one of their own name."""
     bag: bool = False
+
+
+class History(Frozen):
+    """A column of bags that is one column of a history: its keys are in order, oldest first."""
+
+    column: str
+    candidate: str
+    """The column, without bags, of what stands at the end of it, by the ids of the same table."""
+
+
+class SequenceColumns(Frozen):
+    """Which columns tell of a sample's history. Each of its steps becomes a feature of its own when it is read for training."""
+
+    steps: int = Field(ge=1)
+    """The longest a history may be."""
+    histories: tuple[History, ...] = Field(min_length=1)
+    """Their bags have the same length in a row."""
+    dense: tuple[tuple[str, ...], ...]
+    """Dense columns by step, `steps` of each kind, oldest first; those of missing steps, the first ones, are 0."""
+    length: str
+    """The dense column of the number of steps that a row's history has."""
 
 
 @dataclass(frozen=True)
@@ -53,11 +76,24 @@ class RawReader(Protocol):
     """At least one."""
     dense_transform: str
     """What was done to the dense features, in words; `meta.json` tells it."""
-    columns: tuple[SparseColumn, ...]
-    bad_rows: int
-    """Malformed rows that `blocks` has skipped so far."""
-    read_ratio: float
-    """Share of the source that `blocks` has read so far, in [0, 1]; an estimate will do, it moves a progress bar."""
+
+    @property
+    def columns(self) -> tuple[SparseColumn, ...]: ...
+
+    @property
+    def sequence(self) -> SequenceColumns | None:
+        """Which of the columns tell of a row's history, where it has one."""
+        ...
+
+    @property
+    def bad_rows(self) -> int:
+        """Malformed rows that `blocks` has skipped so far."""
+        ...
+
+    @property
+    def read_ratio(self) -> float:
+        """Share of the source that `blocks` has read so far, in [0, 1]; an estimate will do, it moves a progress bar."""
+        ...
 
     def blocks(self) -> Iterator[RawBlock]:
         """Yield the rows in order. Called once. Raises DataError for a malformed row unless they are skipped."""
@@ -77,3 +113,18 @@ def check_block(block: RawBlock, reader: RawReader) -> None:
             raise DataError(f"column {column.name} must have a length for each of {rows} rows just where it has bags")
         if len(values) != expected:
             raise DataError(f"column {column.name} of a block must have {expected} keys, got {len(values)}")
+    if reader.sequence is not None:
+        check_history(block, reader, reader.sequence)
+
+
+def check_history(block: RawBlock, reader: RawReader, sequence: SequenceColumns) -> None:
+    """Raise DataError where the lengths of a block's histories are not as the reader's length column says."""
+    told_B = block.dense_BX[:, reader.dense_names.index(sequence.length)]
+    names = [column.name for column in reader.columns]
+    for history in sequence.histories:
+        lengths_B = block.lengths_F[names.index(history.column)]
+        if lengths_B is None or (lengths_B != told_B).any() or (lengths_B > sequence.steps).any():
+            raise DataError(
+                f"bags of column {history.column} must have as many keys as column {sequence.length} says, "
+                f"at most {sequence.steps}"
+            )

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Protocol
 
-from adaptive_rec.batch import Batch, FeatureSpec, Position, TableSpec
+from adaptive_rec.batch import Batch, FeatureSpec, Position, SequenceSpec, TableSpec
 from adaptive_rec.config import Config
 from adaptive_rec.errors import DataError
+
+LEAST_SCALED_ROWS = 100
+"""Tables of fewer rows stay as they are under `data.scale`, and no other is scaled below."""
 
 
 class Source(Protocol):
@@ -21,6 +24,11 @@ class Source(Protocol):
     epochs: int
     malformed_rows: int
     """Malformed rows of the input; they are skipped and count as rows nowhere else."""
+
+    @property
+    def sequence(self) -> SequenceSpec | None:
+        """Which features and dense columns are a history's steps, where samples have one."""
+        ...
 
     def train_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
         """Yield the batches from `position` to the end of the last epoch; an epoch's last batch may be smaller."""
@@ -48,8 +56,14 @@ def feature_specs(config: Config) -> tuple[FeatureSpec, ...]:
 
 
 def cut_rows(config: Config) -> tuple[int, ...]:
-    """Rows of each table after the cut to `data.max_table_rows`."""
-    return tuple(min(rows, config.data.max_table_rows) for rows in config.data.table_rows)
+    """Rows of each table of `data.table_rows` that are kept."""
+    return tuple(kept_rows(config, rows) for rows in config.data.table_rows)
+
+
+def kept_rows(config: Config, rows: int) -> int:
+    """Rows that a table of so many has after `data.scale` and the cut to `data.max_table_rows`. Ids are folded into them."""
+    scaled = max(round(rows * config.data.scale), min(rows, LEAST_SCALED_ROWS))
+    return min(scaled, config.data.max_table_rows)
 
 
 def epoch_batches(position: Position, epoch: int, samples: int, batch_size: int) -> Iterator[tuple[int, int, Position]]:

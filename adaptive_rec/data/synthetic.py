@@ -55,13 +55,16 @@ class SyntheticSource:
       id from the heads of the tables, with the same relative popularity; other samples draw from whole tables.
     - Gradual drift: every 1000 samples, `drift_ranks` new rows enter the popularity order at its top; all other rows
       fall behind by as many ranks and the last ones come round to the top. Sudden drift: all ranks go to other rows.
-    - Bags of `lookups_per_feature` = L > 1: lengths uniform on 0, 1, ..., 2 L, of mean L; 1 / (2 L + 1) are empty.
+    - Bags of `lookups_per_feature` = L > 1: lengths uniform on 0, 1, ..., 2 L, of mean L; 1 / (2 L + 1) are empty. With
+      `feature_lookups` each feature's bags have a length of their own, always the same.
     - Dense features: log(1 + count) of log-normal counts, each feature with a mean and a spread of its own.
     - Labels: Bernoulli of a logistic teacher over the dense features and one weight for each row of each table;
       the logit is scaled by the mean and deviation of its sum over a few samples along the stream.
     - Epochs repeat the same samples in the same order. The held-out samples follow the training samples of the
       first epoch: under drift they show the popularity (and the teacher) of the stream's end.
     """
+
+    sequence = None
 
     def __init__(self, config: Config) -> None:
         self._settings = config.data.synthetic
@@ -126,6 +129,8 @@ class SyntheticSource:
 
     def _bag_offsets(self, first: int, samples: int) -> NDArray[np.int64]:
         bags = samples * len(self.features)
+        if self._settings.feature_lookups:
+            return np.append(0, np.cumsum(np.tile(self._settings.feature_lookups, samples)))
         if self._max_bag == 1:
             return np.arange(bags + 1, dtype=np.int64)
         units_BF = np.empty((samples, len(self.features)))

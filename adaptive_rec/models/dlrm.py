@@ -1,21 +1,65 @@
-"""DLRM, the dense part: bottom MLP, dot interaction, top MLP.
+"""DLRM, the dense part: bottom MLP, interaction, top MLP.
 
 Paper: Naumov et al., "Deep Learning Recommendation Model for Personalization and Recommendation Systems" (arXiv 1906.00091).
-Initialisation as the reference code: weights N(0, 2 / (inputs + outputs)), biases N(0, 1 / outputs) (second argument: variance).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
+from adaptive_rec.models.layers import CrossInteraction, DotInteraction, RowMaps, mlp
 from adaptive_rec.placement import RowSpace
 
 
-class DLRM(nn.Module):
+@dataclass(frozen=True)
+class Interaction:
+    """How the vectors of a sample meet."""
+
+    name: Literal["dot", "dcnv2"] = "dot"
+    cross_layers: int = 3
+    cross_rank: int = 512
+
+    def build(self, vectors: int, dim: int, generator: torch.Generator) -> DotInteraction | CrossInteraction:
+        if self.name == "dot":
+            return DotInteraction(vectors, dim)
+        return CrossInteraction(vectors, dim, self.cross_layers, self.cross_rank, generator)
+
+
+DOT = Interaction()
+
+
+class Tower(nn.Module):
+    """Outputs (S, `top_mlp[-1]`) from dense features (S, X) and `rows` vectors of each sample, in parts (S, T, D)."""
+
+    def __init__(
+        self,
+        dense_features: int,
+        rows: int,
+        dim: int,
+        bottom_mlp: Sequence[int],
+        top_mlp: Sequence[int],
+        interaction: Interaction,
+        generator: torch.Generator,
+        last: type[nn.Module] | None = None,
+    ) -> None:
+        super().__init__()
+        self.bottom = mlp([dense_features, *bottom_mlp, dim], generator, last=nn.ReLU)
+        self.interaction = interaction.build(rows + 1, dim, generator)
+        self.top = mlp([self.interaction.width, *top_mlp], generator, last=last)
+
+    def forward(self, dense_SX: Tensor, parts: Sequence[Tensor]) -> Tensor:
+        bottom_SD = self.bottom(dense_SX)
+        vectors = torch.cat([bottom_SD.unsqueeze(1), *(part.to(bottom_SD.dtype) for part in parts)], dim=1)
+        outputs: Tensor = self.top(self.interaction(vectors))
+        return outputs
+
+
+class DLRM(Tower):
     """Logits (S,) from dense features (S, X) and pooled rows, a tensor (S, T, D) for each pool.
 
     Pools whose dim differs from the model's are brought to it by a linear map without bias.
@@ -29,64 +73,11 @@ class DLRM(nn.Module):
         bottom_mlp: Sequence[int],
         top_mlp: Sequence[int],
         seed: int,
+        interaction: Interaction = DOT,
     ) -> None:
-        super().__init__()
         generator = torch.Generator().manual_seed(seed)
-        vectors = len(space.features) + 1
-        self.bottom = _mlp([dense_features, *bottom_mlp, dim], generator, last_relu=True)
-        self.maps = nn.ModuleList(
-            nn.Identity() if pool.dim == dim else _linear(pool.dim, dim, generator, bias=False) for pool in space.pools
-        )
-        self.top = _mlp([dim + vectors * (vectors - 1) // 2, *top_mlp, 1], generator, last_relu=False)
-        low, high = torch.tril_indices(vectors, vectors, offset=-1)
-        place_VV = torch.zeros((vectors, vectors), dtype=torch.int64)
-        place_VV[low, high] = place_VV[high, low] = torch.arange(len(low))
-        self.pairs: Tensor
-        self.register_buffer("pairs", low * vectors + high, persistent=False)
-        self.places: Tensor
-        self.register_buffer("places", place_VV.flatten(), persistent=False)
+        super().__init__(dense_features, len(space.features), dim, bottom_mlp, [*top_mlp, 1], interaction, generator)
+        self.rows = RowMaps(space, dim, generator)
 
     def forward(self, dense_SX: Tensor, pooled: Sequence[Tensor]) -> Tensor:
-        bottom_SD = self.bottom(dense_SX)
-        mapped = [to_dim(part) for to_dim, part in zip(self.maps, pooled, strict=True)]
-        vectors = torch.cat([bottom_SD.unsqueeze(1), *(part.to(bottom_SD.dtype) for part in mapped)], dim=1)
-        top: Tensor = self.top(torch.cat([bottom_SD, _PairProducts.apply(vectors, self.pairs, self.places)], dim=1))
-        return top.squeeze(1)
-
-
-class _PairProducts(torch.autograd.Function):
-    """Dot products (S, P) of all pairs of V vectors (S, V, D).
-
-    With a backward of its own: a product's gradient G stands at both of its places in a symmetric matrix, and G times the
-    vectors is the gradient. Autograd would scatter G with atomics and multiply twice.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, vectors: Tensor, pairs: Tensor, places: Tensor) -> Tensor:
-        """`pairs` are the places of P products in a matrix (V, V); `places` names a product for each of its elements."""
-        ctx.save_for_backward(vectors, places)
-        return torch.bmm(vectors, vectors.transpose(1, 2)).flatten(1).index_select(1, pairs)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        vectors, places = ctx.saved_tensors
-        count = vectors.shape[1]
-        symmetric = grads[0].index_select(1, places).view(-1, count, count)
-        symmetric.diagonal(dim1=1, dim2=2).zero_()  # a vector with itself is no pair
-        return torch.bmm(symmetric, vectors), None, None
-
-
-def _mlp(widths: Sequence[int], generator: torch.Generator, last_relu: bool) -> nn.Sequential:
-    layers: list[nn.Module] = []
-    for inputs, outputs in zip(widths[:-1], widths[1:], strict=True):
-        layers += [_linear(inputs, outputs, generator), nn.ReLU()]
-    return nn.Sequential(*(layers if last_relu else layers[:-1]))
-
-
-def _linear(inputs: int, outputs: int, generator: torch.Generator, bias: bool = True) -> nn.Linear:
-    layer = nn.Linear(inputs, outputs, bias=bias)
-    with torch.no_grad():
-        layer.weight.normal_(0, (2 / (inputs + outputs)) ** 0.5, generator=generator)
-        if bias:
-            layer.bias.normal_(0, (1 / outputs) ** 0.5, generator=generator)
-    return layer
+        return super().forward(dense_SX, [self.rows(pooled)]).squeeze(1)

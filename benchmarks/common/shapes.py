@@ -90,6 +90,7 @@ class Preloaded:
     def __init__(self, source: Source, batches: list[Batch]) -> None:
         self.tables, self.features, self.dense_features = source.tables, source.features, source.dense_features
         self.train_samples, self.epochs, self.malformed_rows = ENDLESS_SAMPLES, 1, 0
+        self.sequence = source.sequence
         self.batches = batches
 
     def train_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -35,3 +36,9 @@ def criteo_terabyte_head() -> Path:
 def avazu_head() -> Path:
     """The first 9,999 rows of Avazu's training file."""
     return find("avazu_head_9999.csv.zst")
+
+
+@pytest.fixture
+def real_file() -> Callable[[str], Path]:
+    """A file of that folder by its name."""
+    return find

@@ -28,6 +28,7 @@ class MadeReader:
 
     dense_names = ("number",)
     dense_transform = "none"
+    sequence = None
     columns = (SparseColumn("one", "one"), SparseColumn("bag", "things", bag=True), SparseColumn("other", "things"))
     bad_rows = 0
     read_ratio = 1.0

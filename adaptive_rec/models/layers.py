@@ -1,0 +1,148 @@
+"""What the dense parts are made of: MLPs, pooled rows brought to one dim, and the two ways in which vectors meet.
+
+Initialisation as the DLRM reference code: weights N(0, 2 / (inputs + outputs)), biases N(0, 1 / outputs) (second argument:
+variance).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from adaptive_rec.placement import RowSpace
+
+
+def mlp(widths: Sequence[int], generator: torch.Generator, last: type[nn.Module] | None) -> nn.Sequential:
+    """Linear layers from the first width to the last, a ReLU after each; after the last one `last`, or nothing."""
+    layers: list[nn.Module] = []
+    for inputs, outputs in zip(widths[:-1], widths[1:], strict=True):
+        layers += [linear(inputs, outputs, generator), nn.ReLU()]
+    return nn.Sequential(*layers[:-1], *([last()] if last else []))
+
+
+def linear(inputs: int, outputs: int, generator: torch.Generator, bias: bool = True) -> nn.Linear:
+    layer = nn.Linear(inputs, outputs, bias=bias)
+    with torch.no_grad():
+        layer.weight.normal_(0, (2 / (inputs + outputs)) ** 0.5, generator=generator)
+        if bias:
+            layer.bias.normal_(0, (1 / outputs) ** 0.5, generator=generator)
+    return layer
+
+
+class RowMaps(nn.Module):
+    """Pooled rows (S, F, dim) of all features from a tensor (S, T, D) for each pool; other dims by a linear map without bias.
+
+    There is one map for each dim and one order of the features, whatever the pools: weights learnt with a pool for each table
+    are those of a run with a pool for each dim.
+    """
+
+    def __init__(self, space: RowSpace, dim: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.maps = nn.ModuleList(
+            nn.Identity() if of_dim == dim else linear(of_dim, dim, generator, bias=False) for of_dim in space.dims
+        )
+        self.map_of_pool = [space.dims.index(pool.dim) for pool in space.pools]
+        self.by_feature = Reordered(space.vector_order.tolist())
+
+    def forward(self, pooled: Sequence[Tensor]) -> Tensor:
+        mapped = [self.maps[number](part) for number, part in zip(self.map_of_pool, pooled, strict=True)]
+        if len(mapped) == 1:
+            return mapped[0]
+        vectors: Tensor = self.by_feature(torch.cat([part.to(mapped[0].dtype) for part in mapped], dim=1))
+        return vectors
+
+
+class Reordered(nn.Module):
+    """The vectors (S, F, D) in another order: vector i is that of number `order[i]`; each number occurs once."""
+
+    def __init__(self, order: Sequence[int]) -> None:
+        super().__init__()
+        self.order: Tensor
+        self.register_buffer("order", torch.tensor(order, dtype=torch.int64), persistent=False)
+        self.places: Tensor
+        self.register_buffer("places", self.order.argsort(), persistent=False)
+        self.as_is = list(order) == sorted(order)
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        reordered: Tensor = vectors if self.as_is else _Reorder.apply(vectors, self.order, self.places)
+        return reordered
+
+
+class _Reorder(torch.autograd.Function):
+    """With a backward of its own, as it too is a selection; autograd would add with atomics to what it set to zero."""
+
+    @staticmethod
+    def forward(ctx: Any, vectors: Tensor, order: Tensor, places: Tensor) -> Tensor:
+        ctx.save_for_backward(places)
+        return vectors.index_select(1, order)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        return grads[0].index_select(1, ctx.saved_tensors[0]), None, None
+
+
+class DotInteraction(nn.Module):
+    """The bottom MLP's vector and the dot products of all pairs of V vectors: (S, V, D) to (S, D + V (V - 1) / 2)."""
+
+    def __init__(self, vectors: int, dim: int) -> None:
+        super().__init__()
+        self.width = dim + vectors * (vectors - 1) // 2
+        low, high = torch.tril_indices(vectors, vectors, offset=-1)
+        place_VV = torch.zeros((vectors, vectors), dtype=torch.int64)
+        place_VV[low, high] = place_VV[high, low] = torch.arange(len(low))
+        self.pairs: Tensor
+        self.register_buffer("pairs", low * vectors + high, persistent=False)
+        self.places: Tensor
+        self.register_buffer("places", place_VV.flatten(), persistent=False)
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        return torch.cat([vectors[:, 0], _PairProducts.apply(vectors, self.pairs, self.places)], dim=1)
+
+
+class _PairProducts(torch.autograd.Function):
+    """Dot products (S, P) of all pairs of V vectors (S, V, D).
+
+    With a backward of its own: a product's gradient G stands at both of its places in a symmetric matrix, and G times the
+    vectors is the gradient. Autograd would scatter G with atomics and multiply twice.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, vectors: Tensor, pairs: Tensor, places: Tensor) -> Tensor:
+        """`pairs` are the places of P products in a matrix (V, V); `places` names a product for each of its elements."""
+        ctx.save_for_backward(vectors, places)
+        return torch.bmm(vectors, vectors.transpose(1, 2)).flatten(1).index_select(1, pairs)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        vectors, places = ctx.saved_tensors
+        count = vectors.shape[1]
+        symmetric = grads[0].index_select(1, places).view(-1, count, count)
+        symmetric.diagonal(dim1=1, dim2=2).zero_()  # a vector with itself is no pair
+        return torch.bmm(symmetric, vectors), None, None
+
+
+class CrossInteraction(nn.Module):
+    """A low-rank cross network over V vectors side by side: (S, V, D) to (S, V D).
+
+    Paper: Wang et al., "DCN V2: Improved Deep & Cross Network and Practical Lessons for Web-scale Learning to Rank Systems"
+    (WWW 2021). Layer l makes x0 * (W V x + b) + x of x, with V (rank, V D) and W (V D, rank). Both begin as Glorot's normal,
+    N(0, 2 / (rank + V D)), the bias as 0, as in TorchRec's and so in MLPerf's DLRM-DCNv2.
+    """
+
+    def __init__(self, vectors: int, dim: int, layers: int, rank: int, generator: torch.Generator) -> None:
+        super().__init__()
+        self.width = vectors * dim
+        self.down = nn.ModuleList(linear(self.width, rank, generator, bias=False) for _ in range(layers))
+        self.up = nn.ModuleList(linear(rank, self.width, generator) for _ in range(layers))
+        with torch.no_grad():
+            for layer in self.up:
+                layer.get_parameter("bias").zero_()
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        first = x = vectors.flatten(1)
+        for down, up in zip(self.down, self.up, strict=True):
+            x = first * up(down(x)) + x
+        return x
