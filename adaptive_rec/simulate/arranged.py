@@ -1,0 +1,85 @@
+"""Policies that arrange the stream, phase by phase, each reading it for itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator
+
+import numpy as np
+
+from adaptive_rec.batch import Batch, Position
+from adaptive_rec.config import Config
+from adaptive_rec.data.source import Source
+from adaptive_rec.phases import Stream
+from adaptive_rec.policy import Outcome, Phase
+from adaptive_rec.simulate.kept import KeptSource
+from adaptive_rec.simulate.lane import Lane
+
+FALLING = 0.999
+"""What a phase leaves of the test loss: a model that learns is taken for granted, as there is none here."""
+
+
+def follow(lane: Lane, config: Config, source: KeptSource, samples_done: Callable[[int], None]) -> None:
+    """Take a lane through all phases of its policy; `samples_done` is told of each batch.
+
+    What a phase came to depends on training, so it is made up: the test loss falls, and every hot row has moved so far that none
+    is stale. A policy that goes by more than that arranges another stream in a run.
+    """
+    started, logloss, counted = time.perf_counter(), 1.0, Counted(source)
+    stream = Stream(config, counted, lane.store, Position(seed=config.run.seed), 0, lambda: lane.knobs)
+    phases = lane.reclassifier.policy.arrange(stream)
+    phase = next(phases, None)
+    lane.now.decided_lookups += counted.take()
+    while phase is not None:
+        if phase.hot_rows is not None:
+            lane.place(phase.hot_rows, phase.others_stay)
+        for batch in phase.batches:
+            if batch.size:
+                lane.step(source.classified(batch))
+                samples_done(batch.size)
+        lane.now.read_lookups += counted.take()
+        if phase.evaluated:
+            logloss *= FALLING
+            lane.now.evaluated_samples += config.policy.schedule_samples
+        phase = _next(phases, _outcome(lane, phase, logloss))
+        lane.now.decided_lookups += counted.take()
+    lane.seconds = time.perf_counter() - started
+
+
+class Counted:
+    """A source that counts the lookups it hands out."""
+
+    def __init__(self, source: Source) -> None:
+        self.tables, self.features, self.sequence = source.tables, source.features, source.sequence
+        self.dense_features, self.malformed_rows = source.dense_features, source.malformed_rows
+        self.train_samples, self.epochs = source.train_samples, source.epochs
+        self._source, self._lookups = source, 0
+
+    def take(self) -> int:
+        """Lookups since the last time."""
+        taken, self._lookups = self._lookups, 0
+        return taken
+
+    def train_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
+        for batch in self._source.train_batches(position, batch_size):
+            self._lookups += batch.lookups
+            yield batch
+
+    def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
+        return self._source.test_batches(batch_size, max_samples)
+
+
+def _next(phases: Generator[Phase, Outcome, None], outcome: Outcome) -> Phase | None:
+    try:
+        return phases.send(outcome)
+    except StopIteration:
+        return None
+
+
+def _outcome(lane: Lane, phase: Phase, logloss: float) -> Outcome:
+    loss = logloss if phase.evaluated else None
+    if not phase.measured:
+        return Outcome(loss)
+    rows = np.concatenate(lane.store.device.row_of_slot)
+    hot = rows[rows >= 0]
+    return Outcome(loss, hot, np.full(len(hot), np.inf))
