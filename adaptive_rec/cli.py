@@ -8,7 +8,20 @@ import signal
 import sys
 
 from adaptive_rec import __version__
-from adaptive_rec.commands import control, data, knobs, placement, profile, report, runs, status, train
+from adaptive_rec.commands import (
+    calibrate,
+    compare,
+    control,
+    data,
+    knobs,
+    placement,
+    profile,
+    report,
+    runs,
+    simulate,
+    status,
+    train,
+)
 from adaptive_rec.commands.parser import Parser
 from adaptive_rec.errors import (
     AdaptiveRecError,
@@ -68,7 +81,7 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--version", action="version", version=f"adaptive-rec {__version__}")
     subparsers = parser.add_subparsers(metavar="COMMAND", title="commands")
     commands: dict[str, Parser] = {}
-    for part in (train, data, status, knobs, placement, control, runs, report, profile):
+    for part in (train, data, status, knobs, placement, control, runs, report, profile, compare, simulate, calibrate):
         commands.update(part.add_commands(subparsers))
     name = next((word for word in argv if not word.startswith("-")), None)
     if name is not None and name not in commands:

@@ -15,10 +15,22 @@ import adaptive_rec
 PACKAGE = Path(adaptive_rec.__file__).parent
 
 LAYERS: list[set[str]] = [
-    {"__main__", "cli", "commands", "run", "report", "profile", "config_reference", "live.sidecar"},
+    {
+        "__main__",
+        "cli",
+        "commands",
+        "run",
+        "report",
+        "profile",
+        "compare",
+        "simulate",
+        "config_reference",
+        "live.sidecar",
+    },
     {"assemble"},
     {
         "runtime",
+        "phases",
         "live.control",
         "live.publish",
         "live.snapshot",
@@ -28,19 +40,30 @@ LAYERS: list[set[str]] = [
         "evaluate",
         "guard",
     },
-    {"pipeline", "reclassify", "checkpoint", "dense", "splitting"},
+    {"pipeline", "reclassify", "checkpoint", "dense", "splitting", "tally"},
     {"embedding", "tracking", "models", "data", "policy"},
-    {"classify"},
+    {"classify", "arrange"},
     {"batch", "micro_batch", "placement", "live.mailbox", "telemetry", "metrics"},
     {"config"},
-    {"config_run", "config_data", "config_model"},
+    {"config_run", "config_data", "config_model", "config_policy"},
     {"kernels", "knobs", "live", "host_memory", "openmp"},
     {"errors"},
 ]
 """From the top down: a module imports from lower layers and its own, in circles never."""
 
 BESIDE: dict[str, set[str]] = {
-    "policies": {"policies", "policy", "placement", "tracking", "kernels", "knobs", "errors"},
+    "policies": {
+        "policies",
+        "policy",
+        "placement",
+        "tracking",
+        "kernels",
+        "knobs",
+        "errors",
+        "batch",
+        "arrange",
+        "config_policy",
+    },
     "service": {"service", "telemetry", "knobs", "live.shared_state", "errors", "kernels.reference_sketch"},
 }
 """What stands beside the layers, and all it may import; the layers import it by name only, never in their text."""

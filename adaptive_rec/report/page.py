@@ -17,8 +17,8 @@ HOUSE_STYLE = ("base.css", "screens.css")
 """Style sheets of the dashboard, which give the page colours, type, cards and tables."""
 
 
-def page(title: str, subtitle: str, badge: tuple[str, str] | None, *sections: Any) -> str:
-    """A whole page. `badge`: a state (for its colour) and what it says."""
+def page(title: str, subtitle: str, badge: tuple[str, str] | None, *sections: Any, style: str = "") -> str:
+    """A whole page. `badge`: a state (for its colour) and what it says; `style`: what it has besides the style of all."""
     script = (HERE / "report.js").read_text(encoding="utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
@@ -29,7 +29,7 @@ def page(title: str, subtitle: str, badge: tuple[str, str] | None, *sections: An
         tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
         tag("meta", name="color-scheme", content="light dark"),
         tag("title", title),
-        tag("style", Markup(_styles())),
+        tag("style", Markup(_styles() + style)),
     )
     state = tag("span", badge[1], class_="badge", data_phase=badge[0]) if badge else None
     about = tag("div", tag("h1", title), tag("p", subtitle, class_="muted"), class_="run")

@@ -55,7 +55,7 @@ class RunFigures:
         return Figure(
             "auc", "Held-out AUC", "", places, texts, "at", self._x, linear(low, high, short), [line],
             marks=self._marks, group="evaluations",
-            note="" if len(values) > 1 else "eval.every_steps makes evaluations while a run trains.",
+            note="" if len(values) > 1 else "eval.every_steps or eval.count makes evaluations while a run trains.",
         )  # fmt: skip
 
     def rows(self, total_rows: int) -> Figure:

@@ -65,7 +65,10 @@ def phase(record: Record) -> tuple[str, str]:
 
 def _early(record: Record) -> bool:
     snapshots = [s for stretch in record.stretches for s in stretch.snapshots]
-    return bool(record.summary and snapshots and record.summary.get("steps", 0) < snapshots[-1]["steps_total"])
+    summary = record.summary
+    return bool(
+        summary and snapshots and summary.get("steps", 0) < summary.get("steps_total", snapshots[-1]["steps_total"])
+    )
 
 
 # Result --------------------------------------------------------------------------------------------------------------
