@@ -139,12 +139,12 @@ class Phases:
             stream = self._stream()
             with run.times("arrange"):
                 arranged = policy.arrange(stream)
-                phase = _next(arranged, None)
+                phase = next_phase(arranged, None)
             while phase is not None and not run.stop_requested and run.policy is policy:
                 self.reordered = policy.reorders_stream
                 yield phase
                 with run.times("arrange"):
-                    phase = None if run.stop_requested else _next(arranged, self._outcome)
+                    phase = None if run.stop_requested else next_phase(arranged, self._outcome)
             arranged.close()
             if phase is None and not run.stop_requested and policy.reorders_stream:
                 run.position, self.reordered = stream.end, False
@@ -221,7 +221,7 @@ class Phases:
         self._outcome = Outcome(logloss, *(_movement(run.store) if kept else ()))
 
 
-def _next(arranged: Generator[Phase, Outcome, None], outcome: Outcome | None) -> Phase | None:
+def next_phase(arranged: Generator[Phase, Outcome, None], outcome: Outcome | None) -> Phase | None:
     """The next phase, None after the last one."""
     try:
         return next(arranged) if outcome is None else arranged.send(outcome)

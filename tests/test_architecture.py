@@ -46,7 +46,7 @@ LAYERS: list[set[str]] = [
     {"batch", "micro_batch", "placement", "live.mailbox", "telemetry", "metrics"},
     {"config"},
     {"config_run", "config_data", "config_model", "config_policy"},
-    {"kernels", "knobs", "live", "host_memory", "openmp"},
+    {"kernels", "knobs", "live", "host_memory", "openmp", "processor"},
     {"errors"},
 ]
 """From the top down: a module imports from lower layers and its own, in circles never."""

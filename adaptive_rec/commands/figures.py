@@ -12,6 +12,11 @@ def percent(share: float) -> str:
     return f"{share:.0%}" if share >= 0.0995 or share == 0 else f"{share:.1%}"
 
 
+def fine(share: float) -> str:
+    """One decimal, where shares are compared by less than a percent."""
+    return f"{share:.1%}"
+
+
 def count(number: float) -> str:
     """1234567 -> 1.2 M."""
     for limit, suffix in ((1e9, " G"), (1e6, " M"), (1e4, " k")):

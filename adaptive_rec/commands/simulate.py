@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adaptive_rec.commands.figures import count, size, whole
+from adaptive_rec.commands.figures import count, fine, size, whole
 from adaptive_rec.commands.output import columns, pairs, print_json, show, text
 from adaptive_rec.commands.parser import Parser
 from adaptive_rec.errors import UsageError
@@ -166,8 +166,3 @@ def rows(made: Mapping[str, Any], budget: int, timed: bool) -> Iterator[list[str
             link = [size(one[key] / steps) for key in ("host_to_device_bytes", "device_to_host_bytes")]
             step = [f"{1e3 * one['predicted_step_seconds']:.2f} ms"] if timed else []
             yield [one["policy"], *map(fine, shares), count(one["migrated_rows"]), *link, *step]
-
-
-def fine(share: float) -> str:
-    """One decimal: budgets are compared by less than a percent."""
-    return f"{share:.1%}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from adaptive_rec.commands.figures import clock, count, size
+from adaptive_rec.commands.figures import clock, count, fine, size
 from adaptive_rec.report.record import read_run
 from adaptive_rec.telemetry import ratio
 
@@ -44,10 +44,6 @@ def four(value: float) -> str:
     return f"{value:.4f}"
 
 
-def share(value: float) -> str:
-    return f"{value:.1%}"
-
-
 WALL_CLOCK = Measure("seconds", "wall clock", duration, "low", True, ("less", "more"))
 AUC = Measure("auc", "AUC", four, "high", noun=("lower", "higher"))
 LOGLOSS = Measure("logloss", "log loss", four, "low", noun=("lower", "higher"))
@@ -62,10 +58,10 @@ OTHERS = (
     Measure("start_seconds", "start", duration),
     Measure("process_seconds", "whole process", duration),
     Measure("samples_trained", "samples trained", count),
-    Measure("trained_ratio", "share trained", share),
-    Measure("updates_skipped_ratio", "row updates skipped", share),
-    Measure("hot_lookup_ratio", "hot lookups", share),
-    Measure("popular_sample_ratio", "popular samples", share),
+    Measure("trained_ratio", "share trained", fine),
+    Measure("updates_skipped_ratio", "row updates skipped", fine),
+    Measure("hot_lookup_ratio", "hot lookups", fine),
+    Measure("popular_sample_ratio", "popular samples", fine),
     Measure("to_device_bytes", "to the hot tier", size),
     Measure("to_host_bytes", "back to the host", size),
     Measure("migrated_rows", "rows that changed tier", count),

@@ -15,6 +15,7 @@ from typing import Any
 from adaptive_rec import __version__
 from adaptive_rec.config import Config
 from adaptive_rec.errors import UsageError
+from adaptive_rec.processor import processor
 from adaptive_rec.report.page import write_page
 from adaptive_rec.telemetry import to_json
 
@@ -104,7 +105,7 @@ def conditions(config: Config) -> dict[str, Any]:
         "version of adaptive-rec": __version__,
         "version of Python": platform.python_version(),
         **{f"version of {name}": metadata.version(name) for name in LIBRARIES},
-        "processor": _processor(),
+        "processor": processor(),
         "cores": len(os.sched_getaffinity(0)),
         "graphics processors": _graphics(),
     }
@@ -156,14 +157,6 @@ def _data_bytes(source: str) -> int:
     if path.is_dir():
         return sum(file.stat().st_size for file in path.iterdir() if file.is_file())
     return path.stat().st_size if path.is_file() else 0
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return platform.machine()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 def _graphics() -> list[str]:

@@ -39,6 +39,22 @@ class Source(Protocol):
         ...
 
 
+class Wrapped:
+    """A source that stands for another one, as it is; who inherits it says what is different."""
+
+    def __init__(self, source: Source) -> None:
+        self.tables, self.features, self.dense_features = source.tables, source.features, source.dense_features
+        self.train_samples, self.epochs = source.train_samples, source.epochs
+        self.malformed_rows, self.sequence = source.malformed_rows, source.sequence
+        self._source = source
+
+    def train_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
+        return self._source.train_batches(position, batch_size)
+
+    def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
+        return self._source.test_batches(batch_size, max_samples)
+
+
 def table_specs(config: Config, rows: tuple[int, ...]) -> tuple[TableSpec, ...]:
     """Tables C1, C2, ... of `rows` rows each, with the model's dims."""
     dims = config.model.table_dims or (config.model.embedding_dim,) * len(rows)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from adaptive_rec.commands.figures import count, percent, size, whole
+from adaptive_rec.commands.figures import count, fine, percent, size, whole
 from adaptive_rec.report.markup import Markup, tag
 from adaptive_rec.report.page import facts, grid, page, section, table, tile
 from adaptive_rec.report.plot import Figure, Line, Mark
@@ -191,8 +191,3 @@ def _table(made: Mapping[str, Any]) -> Markup:
         "tier; what describes a batch is left out, and no row is taken over from a batch before it. Hot rows: at the end."
     )
     return table(heads, rows, said)
-
-
-def fine(share: float) -> str:
-    """One decimal: budgets are compared by less than a percent."""
-    return f"{share:.1%}"

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from adaptive_rec.batch import Batch, Position
 from adaptive_rec.config import Config
-from adaptive_rec.data.source import Source
-from adaptive_rec.phases import Stream
+from adaptive_rec.data.source import Source, Wrapped
+from adaptive_rec.phases import Stream, next_phase
 from adaptive_rec.policy import Outcome, Phase
 from adaptive_rec.simulate.kept import KeptSource
 from adaptive_rec.simulate.lane import Lane
@@ -28,7 +28,7 @@ def follow(lane: Lane, config: Config, source: KeptSource, samples_done: Callabl
     started, logloss, counted = time.perf_counter(), 1.0, Counted(source)
     stream = Stream(config, counted, lane.store, Position(seed=config.run.seed), 0, lambda: lane.knobs)
     phases = lane.reclassifier.policy.arrange(stream)
-    phase = next(phases, None)
+    phase = next_phase(phases, None)
     lane.now.decided_lookups += counted.take()
     while phase is not None:
         if phase.hot_rows is not None:
@@ -41,19 +41,17 @@ def follow(lane: Lane, config: Config, source: KeptSource, samples_done: Callabl
         if phase.evaluated:
             logloss *= FALLING
             lane.now.evaluated_samples += config.policy.schedule_samples
-        phase = _next(phases, _outcome(lane, phase, logloss))
+        phase = next_phase(phases, _outcome(lane, phase, logloss))
         lane.now.decided_lookups += counted.take()
     lane.seconds = time.perf_counter() - started
 
 
-class Counted:
+class Counted(Wrapped):
     """A source that counts the lookups it hands out."""
 
     def __init__(self, source: Source) -> None:
-        self.tables, self.features, self.sequence = source.tables, source.features, source.sequence
-        self.dense_features, self.malformed_rows = source.dense_features, source.malformed_rows
-        self.train_samples, self.epochs = source.train_samples, source.epochs
-        self._source, self._lookups = source, 0
+        super().__init__(source)
+        self._lookups = 0
 
     def take(self) -> int:
         """Lookups since the last time."""
@@ -64,16 +62,6 @@ class Counted:
         for batch in self._source.train_batches(position, batch_size):
             self._lookups += batch.lookups
             yield batch
-
-    def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
-        return self._source.test_batches(batch_size, max_samples)
-
-
-def _next(phases: Generator[Phase, Outcome, None], outcome: Outcome) -> Phase | None:
-    try:
-        return phases.send(outcome)
-    except StopIteration:
-        return None
 
 
 def _outcome(lane: Lane, phase: Phase, logloss: float) -> Outcome:

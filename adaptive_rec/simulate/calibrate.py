@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import os
-import platform
 import time
 from functools import partial
 from itertools import islice
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -26,6 +24,7 @@ from adaptive_rec.errors import DataError
 from adaptive_rec.kernels.jit import usable_threads
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy import load_policy
+from adaptive_rec.processor import processor
 from adaptive_rec.simulate.calibrate_rows import RowCosts
 from adaptive_rec.simulate.hardware import Dense, Hardware, Link, Rows, Step
 from adaptive_rec.simulate.lane import Lane
@@ -253,14 +252,7 @@ def _short(config: Config) -> Config:
 
 def machine() -> str:
     """Its processor, and its device where there is one."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    named = next(
-        (line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine()
-    )
-    return f"{named} + {torch.cuda.get_device_name()}" if torch.cuda.is_available() else named
+    return f"{processor()} + {torch.cuda.get_device_name()}" if torch.cuda.is_available() else processor()
 
 
 def memory_gbs() -> float:

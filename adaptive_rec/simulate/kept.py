@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from adaptive_rec.batch import Batch, Position
 from adaptive_rec.classify import ClassifiedBatch
-from adaptive_rec.data.source import Source
+from adaptive_rec.data.source import Source, Wrapped
 from adaptive_rec.placement import RowSpace
 
 KEPT_LIMIT_BYTES = 1 << 30
@@ -21,17 +21,15 @@ class _Begun:
     batches: list[Batch] = field(default_factory=list)
 
 
-class KeptSource:
+class KeptSource(Wrapped):
     """A source whose batches stay in memory, with their distinct rows, up to a limit; those beyond are read anew each time.
 
     The same position gives the same batches, so nobody can tell the difference.
     """
 
     def __init__(self, source: Source, space: RowSpace, limit_bytes: int = KEPT_LIMIT_BYTES) -> None:
-        self.tables, self.features, self.sequence = source.tables, source.features, source.sequence
-        self.dense_features, self.malformed_rows = source.dense_features, source.malformed_rows
-        self.train_samples, self.epochs = source.train_samples, source.epochs
-        self._source, self._space, self._left_bytes = source, space, limit_bytes
+        super().__init__(source)
+        self._space, self._left_bytes = space, limit_bytes
         self._begun: dict[tuple[Position, int], _Begun] = {}
         self._works: dict[int, ClassifiedBatch] = {}
         """By the identity of a batch, which is kept as long."""
@@ -55,9 +53,6 @@ class KeptSource:
             yield begun.batches[place]
             position = begun.batches[place].position
             place += 1
-
-    def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
-        return self._source.test_batches(batch_size, max_samples)
 
     def keep(self, work: ClassifiedBatch) -> None:
         """Keep a batch's distinct rows too, where there is room."""

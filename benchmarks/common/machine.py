@@ -11,6 +11,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from adaptive_rec.processor import processor
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 NOT_MEASURING = ("__main__.py", "conduct.py", "plan.py", "picture.py", "report.py", "explain.py", "results.py")
 """Files of the benchmarks that no figure depends on. Of the plan a result keeps its own cell."""
@@ -65,14 +67,6 @@ def versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return found
-
-
-def processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 
 
 def driver() -> str:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from adaptive_rec.batch import Batch, Position
 from adaptive_rec.config import Config, load_config
 from adaptive_rec.data.open import open_source
-from adaptive_rec.data.source import Source, feature_tables
+from adaptive_rec.data.source import Source, Wrapped, feature_tables
 from adaptive_rec.data.synthetic import SyntheticSource
 
 ENDLESS_SAMPLES = 1 << 40
@@ -84,13 +84,12 @@ def open_shape(shape: Shape, config: Config) -> Source:
     return FixedBags(config, shape.bags) if shape.bags else open_source(config)
 
 
-class Preloaded:
+class Preloaded(Wrapped):
     """Batches that lie in memory, handed out round and round."""
 
     def __init__(self, source: Source, batches: list[Batch]) -> None:
-        self.tables, self.features, self.dense_features = source.tables, source.features, source.dense_features
+        super().__init__(source)
         self.train_samples, self.epochs, self.malformed_rows = ENDLESS_SAMPLES, 1, 0
-        self.sequence = source.sequence
         self.batches = batches
 
     def train_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
