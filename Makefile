@@ -17,7 +17,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt
 
-.PHONY: train test check-long study-quality study-tracking study-globo study-staleness study-sidecar bench bench-all bench-gpu bench-gpu-all lint clean
+.PHONY: train test check-long study-quality study-tracking study-policies study-globo study-staleness study-sidecar bench bench-all bench-gpu bench-gpu-all lint clean
 
 train: $(VENV)/installed
 	$(BIN)/adaptive-rec train --policy slipstream $(ARGS)
@@ -43,6 +43,10 @@ study-tracking: $(VENV)/installed-dev
 # About an hour on two cores for all streams; Globo's wants its clicks prepared under studies/staleness/data/globo.
 study-staleness: $(VENV)/installed-dev
 	$(BIN)/python -m benchmarks.staleness --data $(DATA) $(ARGS)
+
+# Every policy on four streams, about an hour in all; compare's pages lie beside the tables.
+study-policies: $(VENV)/installed-dev
+	$(BIN)/python -m benchmarks.policies --data $(DATA) $(ARGS)
 
 study-globo: $(VENV)/installed-dev
 	$(BIN)/python -m benchmarks.globo --data $(DATA) --out studies/globo.json --picture docs/images/globo-memory.svg

@@ -1,7 +1,9 @@
 """Globo.com news clicks (Moreira et al., 2018) as training rows: each click, and articles that were there but not clicked.
 
-The file is sorted by time. Each click is a row with label 1; after it come rows with label 0, of the same user and moment, whose
-article is drawn evenly from the others that anybody clicked within the last hour. Where no other was clicked, there are none.
+The file is sorted by time. On offer are the articles that anybody clicked within the last hour. Each click on one of them is a
+row with label 1; after it come rows with label 0, of the same user and moment, whose article is drawn evenly from the others.
+A click on an article that was not on offer (one in nineteen) makes no rows, but is known to later ones: no row of label 0 could
+have such an article, so its count of recent clicks, 0, would give the label away.
 
 Everything in a row was known before the click: what happened later changes nothing in it. So `session_size` is not used, which
 counts clicks to come; and the time of the click is that of the impression.
@@ -96,15 +98,17 @@ class GloboReader:
 
     def blocks(self) -> Iterator[RawBlock]:
         """Yield the rows in order of time; a malformed one raises DataError with its line and column, or is skipped."""
-        yield from (block for _, block in self._walked(self.clicks()))
+        yield from (block for _, block in self.walked(self.clicks()))
 
-    def _walked(self, clicks: Clicks) -> Iterator[tuple[int, RawBlock]]:
-        """Yield the rows of some clicks at a time, with the number of the first."""
+    def walked(self, clicks: Clicks) -> Iterator[tuple[NDArray[np.int64], RawBlock]]:
+        """Yield the rows (R) of some clicks at a time, with the number of each one's click (R,)."""
         walk = Walk(clicks, self._negatives)
         random = np.random.default_rng(self._seed)
         for start in range(0, clicks.count, BLOCK_CLICKS):
             stop = min(start + BLOCK_CLICKS, clicks.count)
-            yield start, walk.block(start, random.random((stop - start, self._negatives)))
+            click_R, block = walk.block(start, random.random((stop - start, self._negatives)))
+            if len(click_R):
+                yield click_R, block
             self._walked_ratio = stop / clicks.count
         self._walked_ratio = 1.0
 
@@ -151,8 +155,9 @@ class Walk:
             np.full(len(sessions), -1, dtype=np.int32),
         )
 
-    def block(self, first: int, random_BK: NDArray[np.float64]) -> RawBlock:
-        """The rows of the clicks from `first` on, one for each line of random numbers, and of the articles not clicked."""
+    def block(self, first: int, random_BK: NDArray[np.float64]) -> tuple[NDArray[np.int64], RawBlock]:
+        """The rows of the clicks from `first` on, one for each line of random numbers, and of the articles not clicked; with
+        the number of each row's click."""
         clicks, shape = self._clicks, (len(random_BK), self._targets)
         article_BT, recent_BT = np.empty(shape, dtype=np.int32), np.empty(shape, dtype=np.int32)
         age_ms_BT, pause_ms_B = np.empty(shape, dtype=np.int64), np.empty(shape[0], dtype=np.int64)
@@ -181,7 +186,7 @@ class Walk:
         keys.append(clicks.user_C[part][click_R] + np.uint32(1))
         keys += list((clicks.context_CX[part][click_R] + np.uint32(1)).T.copy())
         dense_RX = np.concatenate([by_click_BX[click_R], np.log1p(by_article_RX)], axis=1).astype(np.float32)
-        return RawBlock(dense_RX, (target_R == 0).astype(np.float32), keys, [None] * len(keys))
+        return first + click_R, RawBlock(dense_RX, (target_R == 0).astype(np.float32), keys, [None] * len(keys))
 
 
 def _minutes(ms: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from adaptive_rec.data.globo import CONTEXT_NAMES, DENSE_NAMES, Clicks, GloboReader
 from adaptive_rec.data.histories import LENGTH, Histories, padded
@@ -49,11 +50,12 @@ class GloboSequenceReader(GloboReader):
         """Yield the rows in order of time; a malformed one raises DataError with its line and column, or is skipped."""
         clicks = self.clicks()
         histories = Histories(clicks.user_C, self._steps)
-        for first, block in self._walked(clicks):
-            yield self._with_history(block, first, clicks, histories)
+        for click_R, block in self.walked(clicks):
+            yield self._with_history(block, click_R, clicks, histories)
 
-    def _with_history(self, block: RawBlock, first: int, clicks: Clicks, histories: Histories) -> RawBlock:
-        click_R = first - 1 + np.cumsum(block.labels_B, dtype=np.int64)  # each click's rows begin with that of label 1
+    def _with_history(
+        self, block: RawBlock, click_R: NDArray[np.int64], clicks: Clicks, histories: Histories
+    ) -> RawBlock:
         earlier_N, lengths_R = histories.of(click_R)
         ms_N = np.repeat(clicks.time_ms_C[click_R], lengths_R) - clicks.time_ms_C[earlier_N]
         ages_RT = padded(np.log1p(ms_N / MS_PER_MINUTE).astype(np.float32), lengths_R, self._steps)

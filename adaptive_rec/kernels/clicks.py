@@ -36,8 +36,9 @@ def walk_clicks(
     The state is carried from call to call: `state_2` (recent articles, clicks that are too old), of each article its recent
     clicks, its place and its first click (-1: none), of each user the last click (-1: none), of each session its clicks and
     the article of the last one (-1: none). Out come, for each click, T articles, the clicked one and one for each random
-    number (-1 where no other is recent), with their recent clicks and the time since their first one (0: none yet); the time
-    since the user's last click (-1: none); the session's clicks so far, and the article of its last one.
+    number (-1 where no other is recent; all -1 where the clicked one is not), with their recent clicks and the time since
+    their first one; the time since the user's last click (-1: none); the session's clicks so far, and the article of its
+    last one.
     """
     active, old = state_2[0], state_2[1]
     for b in range(len(random_BK)):
@@ -47,19 +48,19 @@ def walk_clicks(
             active = _forget(article_C[old], active, recent_A, place_A, active_A)
             old += 1
         place = place_A[article]
-        others = active - (place >= 0)
-        article_BT[b, 0] = article
+        offered = place >= 0
+        article_BT[b, 0] = article if offered else -1
         for k in range(random_BK.shape[1]):
-            drawn = np.int64(random_BK[b, k] * others)
-            drawn += place >= 0 and drawn >= place
-            article_BT[b, k + 1] = active_A[drawn] if others else -1
+            drawn = np.int64(random_BK[b, k] * (active - 1))
+            drawn += drawn >= place
+            article_BT[b, k + 1] = active_A[drawn] if offered and active > 1 else -1
         for t in range(article_BT.shape[1]):
             shown = article_BT[b, t]
             recent_BT[b, t] = recent_A[shown] if shown >= 0 else 0
-            age_ms_BT[b, t] = now - seen_ms_A[shown] if shown >= 0 and seen_ms_A[shown] >= 0 else 0
+            age_ms_BT[b, t] = now - seen_ms_A[shown] if shown >= 0 else 0
         pause_ms_B[b] = now - clicked_ms_U[user] if clicked_ms_U[user] >= 0 else -1
         clicks_B[b], previous_B[b] = clicks_S[session], previous_S[session]
-        if place < 0:
+        if not offered:
             active_A[active], place_A[article] = article, active
             active += 1
         recent_A[article] += 1

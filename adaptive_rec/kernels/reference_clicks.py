@@ -33,7 +33,8 @@ def walk_clicks(
                 active[active.index(gone)] = active[-1]
                 active.pop()
         others = [other for other in active if other != article]
-        shown = [article, *(others[int(number * len(others))] if others else -1 for number in random[c])]
+        drawn = [others[int(number * len(others))] if others else -1 for number in random[c]]
+        shown = [article, *drawn] if article in active else [-1] * (1 + len(drawn))
         past = clicks[:c]
         answer.append(
             WalkedClick(

@@ -61,22 +61,43 @@ def dense(block: RawBlock, name: str) -> Any:
 
 @pytest.mark.parametrize("name", ["clicks.csv", "clicks.csv.zst"])
 def test_clicks_come_in_order_of_time_each_with_articles_that_were_there(write: Write, name: str) -> None:
-    path = write(line(5, 30, 2), line(0, 10, 1), line(1, 20, 1), line(1, 10, 2), line(70, 40, 1), name=name)
+    path = write(
+        line(5, 20, 2), line(0, 10, 1), line(1, 20, 1), line(1, 10, 2), line(70, 40, 1), line(71, 40, 1), name=name
+    )
     reader, block = read(path)
     assert (reader.bad_rows, reader.read_ratio) == (0, 1.0)
-    assert block.labels_B.tolist() == [1, 1, 0, 0, 0, 1, 0, 0, 0, 1, 0, 0, 0, 1]
-    clicked = [key - 1 for key, label in zip(column(block, "article"), block.labels_B, strict=True) if label]
-    assert clicked == [10, 20, 10, 30, 40], "those of one moment as the file has them"
-    drawn = [key - 1 for key, label in zip(column(block, "article"), block.labels_B, strict=True) if not label]
-    assert drawn[:3] == [10] * 3
-    assert drawn[3:6] == [20] * 3
-    assert set(drawn[6:]) <= {10, 20}, "after an hour without a click no other article is recent"
-    assert column(block, "user") == [2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 3, 3, 3, 2]
+    assert block.labels_B.tolist() == [1, 0, 0, 0, 1, 0, 0, 0, 1]
+    articles = [key - 1 for key in column(block, "article")]
+    assert articles[:8] == [10, *[20] * 3, 20, *[10] * 3]
+    assert articles[8:] == [40], "after an hour without a click no other article is on offer"
+    assert column(block, "user") == [3] * 8 + [2]
+
+
+def test_a_click_on_an_article_not_on_offer_makes_no_rows_but_is_known_later(write: Write) -> None:
+    lines = line(0, 10, 1), line(1, 20, 1), line(2, 10, 1), line(61.5, 20, 1), line(62, 20, 1)
+    _, block = read(write(*lines))
+    assert [key - 1 for key in column(block, "article")] == [10, *[20] * 3, 20, *[10] * 3]
+    assert column(block, "previous_article") == [21] * 8, "of a click that made no rows"
+    assert np.expm1(dense(block, "session_clicks")).round().tolist() == [2] * 4 + [4] * 4
+
+
+def test_no_count_gives_a_label_away() -> None:
+    """Of what says how popular the article is, each value that a clicked one has may be that of one not clicked."""
+    random = np.random.default_rng(3)
+    minutes = np.sort(random.integers(0, 600, 4000))
+    ordered = [
+        (START + int(m) * MINUTE, int(a), 0, 0) for m, a in zip(minutes, random.zipf(1.3, 4000) % 50, strict=True)
+    ]
+    _, block = Walk(clicks_of(ordered), 3).block(0, random.random((4000, 3)))
+    counts = np.expm1(dense(block, "article_clicks")).round()
+    assert counts.min() == 1
+    assert {True, False} == {bool(label) for label in block.labels_B[counts == 1]}
 
 
 def test_a_row_tells_what_was_known_before_its_click(write: Write) -> None:
+    first = line(-5, 10, 5, 5, -5), line(-4, 20, 5, 5, -5)
     lines = line(0, 10, 1, 7, -2), line(1, 20, 1, 7, -2), line(3, 10, 1, 8, 3), line(61.5, 10, 2, 9, 60)
-    _, block = read(write(*lines))
+    _, block = read(write(*first, *lines))
     rows = np.flatnonzero(block.labels_B)
     undone = np.expm1(block.dense_BX[rows])
     names = GloboReader.dense_names
@@ -85,8 +106,8 @@ def test_a_row_tells_what_was_known_before_its_click(write: Write) -> None:
     np.testing.assert_allclose(undone[:, names.index("session_minutes")], [2, 3, 0, 1.5], atol=1e-5)
     np.testing.assert_allclose(undone[:, names.index("pause_minutes")], [0, 1, 2, 0], atol=1e-5)
     assert dense(block, "first_click")[rows].tolist() == [1, 0, 0, 1]
-    assert undone[:, names.index("article_clicks")].round().tolist() == [0, 0, 1, 1], "within an hour"
-    np.testing.assert_allclose(undone[:, names.index("article_minutes")], [0, 0, 3, 61.5], atol=1e-3)
+    assert undone[:, names.index("article_clicks")].round().tolist() == [1, 1, 2, 1], "within an hour"
+    np.testing.assert_allclose(undone[:, names.index("article_minutes")], [5, 5, 8, 66.5], atol=1e-3)
     np.testing.assert_allclose(dense(block, "hour_sin")[0], np.sin(np.pi / 4), atol=1e-6)
     assert column(block, "environment") == [4] * len(block.labels_B)
 
@@ -104,15 +125,18 @@ def test_the_walk_equals_its_plain_twin(found: list[tuple[int, ...]], cut: int, 
     expected = reference_clicks.walk_clicks(ordered, HORIZON_MS, random.tolist())
     walk = Walk(clicks_of(ordered), negatives)
     bounds = sorted({0, len(ordered) // cut, len(ordered)})
-    blocks = [walk.block(a, random[a:b]) for a, b in zip(bounds, bounds[1:], strict=False)]
+    of_rows, blocks = zip(*(walk.block(a, random[a:b]) for a, b in zip(bounds, bounds[1:], strict=False)), strict=True)
     rows = [(w, t) for w in expected for t in range(1 + negatives) if w.articles[t] >= 0]
     assert np.concatenate([b.values_F[0] for b in blocks]).tolist() == [w.articles[t] + 1 for w, t in rows]
+    assert np.concatenate(of_rows).tolist() == [
+        c for c, w in enumerate(expected) for article in w.articles if article >= 0
+    ]
     assert np.concatenate([b.values_F[1] for b in blocks]).tolist() == [w.previous + 1 for w, _ in rows]
     mine = np.concatenate([b.dense_BX for b in blocks])
     theirs = [
         [w.clicks, 0, max(w.pause_ms, 0) / MINUTE, w.recent[t], w.ages_ms[t] / MINUTE, w.pause_ms < 0] for w, t in rows
     ]
-    told = np.array(theirs).reshape(-1, 6)
+    told = np.array(theirs, dtype=np.float64).reshape(-1, 6)
     np.testing.assert_allclose(mine[:, [0, 1, 2, 6, 7]], np.log1p(told[:, :5]), atol=1e-5)
     assert mine[:, 3].tolist() == told[:, 5].tolist()
 
@@ -144,7 +168,7 @@ def test_what_happens_later_changes_nothing_before(
         path.write_text("\n".join([",".join(COLUMNS), *past, *(line(t, a, u, 99) for t, a, u in later), ""]))
         rows = [block for block in GloboReader(path, False, 5).blocks()]
         outcomes.append([[b.dense_BX, b.labels_B, *b.values_F] for b in rows])
-    if past:
+    if outcomes[2]:
         kept = len(outcomes[2][0][1])
         for outcome in outcomes:
             for mine, theirs in zip(outcome[0], outcomes[2][0], strict=True):
@@ -188,7 +212,7 @@ BAD = {
 
 @pytest.mark.parametrize("bad", BAD)
 def test_a_bad_line_is_told_or_skipped(write: Write, bad: str) -> None:
-    path = write(line(0, 10), bad, line(1, 20))
+    path = write(line(0, 10), bad, line(1, 20), line(2, 10))
     with pytest.raises(DataError, match=BAD[bad]):
         list(GloboReader(path, False, 1).blocks())
     reader, block = read(path, skip_bad_rows=True)
@@ -204,7 +228,7 @@ def test_another_header_or_none_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_columns_share_the_articles_ids_and_have_one_dtype(write: Write) -> None:
-    reader, block = read(write(line(0, 10), line(1, 20)))
+    reader, block = read(write(line(0, 10), line(1, 20), line(2, 10)))
     assert [one.table for one in reader.columns[:3]] == ["article", "article", "user"]
     assert len({one.name for one in reader.columns}) == len(block.values_F) == 9
     assert {values.dtype for values in block.values_F} == {np.dtype(np.uint32)}
@@ -222,5 +246,5 @@ def test_the_real_file_is_read_to_its_end() -> None:
         check_block(block, reader)
         assert np.isfinite(block.dense_BX).all()
         rows, clicked = rows + len(block.labels_B), clicked + int(block.labels_B.sum())
-    assert clicked == 2_988_181
+    assert clicked == 2_826_704, "of 2,988,181: the others were on articles that nobody had clicked for an hour"
     assert 3.99 < rows / clicked <= 4

@@ -80,9 +80,9 @@ def test_news_rows_are_those_without_histories_and_the_clicks_before(tmp_path: P
     lengths, keys = block.lengths_F[1], block.values_F[1].tolist()
     assert lengths is not None
     assert {0, STEPS} <= set(lengths.tolist())
-    click, place = -1, 0
-    for row, label in enumerate(block.labels_B):
-        click += int(label)
+    (of_rows,) = [click_R for click_R, _ in plain.walked(clicks)]
+    place = 0
+    for row, click in enumerate(of_rows):
         before = [c for c in range(click) if clicks.user_C[c] == clicks.user_C[click]][-STEPS:]
         assert keys[place : place + lengths[row]] == [clicks.article_C[c] + 1 for c in before]
         place += lengths[row]
