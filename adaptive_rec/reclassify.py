@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import AdaptiveRecError
 from adaptive_rec.placement import Migration
 from adaptive_rec.tracking.popularity import best_rows
@@ -88,51 +87,3 @@ def _count_swaps(cold_scores: Scores, hot_scores: Scores, hysteresis: float, mos
     # A margin makes sense above zero only: multiplying a negative score would lower the bar.
     bar = np.where(hot > 0, (1 + hysteresis) * hot, hot)
     return int(np.sum(cold_scores[:pairs] > bar))
-
-
-class ListedRows:
-    """Makes the rows that a phase lists hot, as many as there are slots for. What is listed moves at once, however much it is."""
-
-    def __init__(self) -> None:
-        self._time = 0
-        self._listed: list[NDArray[np.int64]] = []
-        """When the row of each slot was last listed."""
-
-    def place(self, store: EmbeddingStore, rows: Rows, others_stay: bool) -> Migration:
-        """Make rows hot, the best first. Others leave, or where they stay only as many as are in the way, those listed longest
-        ago first. Returns what moved."""
-        self._time += 1
-        if len(rows) and not (0 <= rows.min() and rows.max() < store.space.rows):
-            wrong = rows.min() if rows.min() < 0 else rows.max()
-            raise AdaptiveRecError(f"rows listed to be hot must lie in [0, {store.space.rows}), got {wrong}")
-        if [len(listed) for listed in self._listed] != store.device.capacities:
-            self._listed = [np.zeros(slots, dtype=np.int64) for slots in store.device.capacities]
-        parts = [self._plan(store, pool, rows, others_stay) for pool in range(len(self._listed))]
-        migration = Migration(*(np.concatenate(moves) for moves in zip(*parts, strict=True)))
-        store.migrate(migration)
-        for listed, row_of_slot in zip(self._listed, store.device.row_of_slot, strict=True):
-            promoted = np.flatnonzero(listed < 0)
-            listed[promoted[row_of_slot[promoted] >= 0]] = self._time
-        return migration
-
-    def _plan(self, store: EmbeddingStore, pool: int, rows: Rows, others_stay: bool) -> tuple[Rows, Rows]:
-        """Rows of a pool to promote and to demote."""
-        spec, listed, row_of_slot = store.space.pools[pool], self._listed[pool], store.device.row_of_slot[pool]
-        wanted = rows[(rows >= spec.first_row) & (rows < spec.end_row)][: len(listed)]
-        slots = store.placement.slot_of_row[wanted]
-        promote = wanted[slots < 0]
-        twice = np.sort(promote)
-        if (twice[1:] == twice[:-1]).any():
-            raise AdaptiveRecError(
-                f"rows listed to be hot must be distinct, got {twice[:-1][twice[1:] == twice[:-1]][0]} twice"
-            )
-        listed[row_of_slot < 0] = -1
-        listed[(row_of_slot >= 0) & (listed < 0)] = 0  # somebody else made it hot
-        listed[slots[slots >= 0]] = self._time
-        leaving = np.flatnonzero((listed >= 0) & (listed < self._time))
-        if others_stay:
-            excess = len(promote) - np.count_nonzero(listed < 0)
-            order = np.argpartition(listed[leaving], excess - 1)[: max(0, excess)] if excess > 0 else leaving[:0]
-            leaving = leaving[order]
-        listed[leaving] = -1
-        return promote, row_of_slot[leaving]

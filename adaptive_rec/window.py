@@ -13,10 +13,11 @@ from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import TrainingError
 from adaptive_rec.guard import QualityGuard
 from adaptive_rec.knobs import Knobs
+from adaptive_rec.listed_rows import ListedRows
 from adaptive_rec.observe import Observer
 from adaptive_rec.placement import Migration
 from adaptive_rec.policy import AccessView, Policy, Verdict, fills_budget
-from adaptive_rec.reclassify import ListedRows, plan_migration
+from adaptive_rec.reclassify import plan_migration
 from adaptive_rec.telemetry import ratio
 from adaptive_rec.tracking.memory import FIRST_MEMORY, Memory
 

@@ -69,7 +69,9 @@ def most_looked_up(rows: list[NDArray[np.int64]]) -> NDArray[np.int64]:
     lookups = np.sort(np.concatenate([np.empty(0, dtype=np.int64), *rows]))
     first = np.flatnonzero(np.concatenate([[True], lookups[1:] != lookups[:-1]])[: len(lookups)])
     counts = np.diff(np.append(first, len(lookups)))
-    return lookups[first][np.argsort(-counts, kind="stable")]
+    rank = counts.max(initial=0) - counts
+    small = rank.max(initial=0) < 1 << 16  # NumPy sorts these by radix
+    return lookups[first][np.argsort(rank.astype(np.uint16) if small else rank, kind="stable")]
 
 
 POLICY = CDLRM

@@ -11,40 +11,51 @@ from hypothesis import strategies as st
 
 from adaptive_rec.arrange import rows_of
 from adaptive_rec.errors import AdaptiveRecError
+from adaptive_rec.listed_rows import ListedRows
+from adaptive_rec.placement import Migration
 from adaptive_rec.policies.cdlrm import CDLRM, most_looked_up
-from adaptive_rec.reclassify import ListedRows
 
 quick = settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
+def in_pool(rows: Any, spec: Any) -> list[int]:
+    return [int(row) for row in rows if spec.first_row <= row < spec.end_row]
+
+
 @quick
-@given(seed=st.integers(0, 2**32 - 1), stay=st.booleans())
-def test_listed_rows_are_hot_as_far_as_there_is_room(build: Any, seed: int, stay: bool) -> None:
-    """Against a plain cache for each pool: a list of rows by when they were listed last."""
+@given(seed=st.integers(0, 2**32 - 1), stay=st.booleans(), largest=st.sampled_from([3, 12, 40]))
+def test_listed_rows_are_hot_as_far_as_there_is_room(build: Any, seed: int, stay: bool, largest: int) -> None:
+    """Against a plain cache for each pool: its rows, the first to leave first."""
     random = np.random.default_rng(seed)
     store = build("hybrid", "model.table_dims=[4,2,4,2]", "model.embedding_dim=4").store
     store.resize([13, 7], np.empty(0, np.int64))
-    listed, plain = ListedRows(), [dict[int, int]() for _ in store.space.pools]
-    for time in range(8):
-        rows = random.permutation(store.space.rows)[: random.integers(0, 40)]
+    listed, plain = ListedRows(), [list[int]() for _ in store.space.pools]
+    for _ in range(20):
+        if (
+            random.random() < 0.1
+        ):  # somebody else makes a row cold: the others count as listed at once, in the slots' order
+            hot = np.flatnonzero(store.placement.slot_of_row >= 0)
+            store.migrate(Migration(np.empty(0, np.int64), hot[:1]))
+            plain = [[int(row) for row in rows[::-1] if row >= 0] for rows in store.device.row_of_slot]
+        rows = random.permutation(store.space.rows)[: random.integers(0, largest)]
         listed.place(store, rows, others_stay=stay)
-        for cache, spec, room in zip(plain, store.space.pools, (13, 7), strict=True):
-            wanted = [int(row) for row in rows if spec.first_row <= row < spec.end_row][:room]
-            if not stay:
-                cache.clear()
-            ages = sorted(cache[row] for row in cache if row not in wanted)
-            gone = max(0, len(set(wanted) | set(cache)) - room)
-            hot = {
-                row
-                for row in np.flatnonzero(store.placement.slot_of_row >= 0).tolist()
-                if spec.first_row <= row < spec.end_row
-            }
-            assert set(wanted) <= hot <= set(wanted) | set(cache)
-            left = [cache[row] for row in cache if row not in hot]
-            assert sorted(left) == ages[:gone], "those listed longest ago leave, no more than are in the way"
-            cache.update(dict.fromkeys(wanted, time))
-            for row in [row for row in cache if row not in hot]:
-                del cache[row]
+        hot = np.flatnonzero(store.placement.slot_of_row >= 0)
+        for pool, (spec, room) in enumerate(zip(store.space.pools, (13, 7), strict=True)):
+            wanted = in_pool(rows, spec)[:room]
+            others = [row for row in plain[pool] if row not in wanted and stay]
+            plain[pool] = [*others[max(0, len(others) + len(wanted) - room) :], *wanted[::-1]]
+            assert sorted(plain[pool]) == in_pool(hot, spec)
+
+
+def test_what_is_remembered_of_lists_does_not_grow_with_their_number(build: Any) -> None:
+    store = build("hybrid").store
+    store.resize([20], np.empty(0, np.int64))
+    listed, rows = ListedRows(), np.arange(10)
+    for _ in range(200):
+        listed.place(store, rows, others_stay=True)
+    (recency,) = listed._recency
+    assert recency._length == sum(len(slots) for _, slots in recency._lists) <= 2 * 20 + 10
+    assert len(recency._lists) <= 50
 
 
 @pytest.mark.parametrize(
@@ -85,6 +96,8 @@ def test_most_looked_up_first() -> None:
     rows = [np.array([5, 2, 5]), np.array([9, 2, 5, 1]), np.empty(0, np.int64)]
     assert most_looked_up(rows).tolist() == [5, 2, 1, 9]
     assert most_looked_up([]).tolist() == []
+    often = np.full(70_000, 3)
+    assert most_looked_up([np.array([7, 7, 1]), often]).tolist() == [3, 7, 1], "more often than sorts in 16 bits"
 
 
 def test_the_oracle_catches_the_best_rows_of_every_window(watch: Any) -> None:

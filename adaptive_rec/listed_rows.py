@@ -1,0 +1,124 @@
+"""The rows that a phase of the stream lists become hot, as many as there are slots for, at once and however much moves."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adaptive_rec.embedding.store import EmbeddingStore
+from adaptive_rec.errors import AdaptiveRecError
+from adaptive_rec.placement import Migration
+
+Rows = NDArray[np.int64]
+Slots = NDArray[Any]
+
+FREE = -1
+
+
+class Recency:
+    """The hot slots of a pool in the order in which they were listed last. What a call takes follows what it lists, not how
+    many slots there are."""
+
+    def __init__(self, row_of_slot: Rows) -> None:
+        hot = np.flatnonzero(row_of_slot >= 0)
+        self._listed = np.full(len(row_of_slot), FREE, dtype=np.int64)
+        """When each slot was last listed."""
+        self._listed[hot] = 0
+        self._lists = deque([(0, hot)])
+        """Lists by time. A slot that was listed again or freed since is still in the old one, and counts no more there."""
+        self._length = len(hot)
+        self._hot = len(hot)
+
+    @property
+    def free(self) -> int:
+        return len(self._listed) - self._hot
+
+    def stay(self, time: int, slots: Slots) -> None:
+        """Hot ones that will be listed now: nothing takes them before."""
+        self._listed[slots] = time
+
+    def list(self, time: int, slots: Slots) -> None:
+        """These, distinct and hot by now, are listed, the best first."""
+        if not len(slots):
+            return
+        self._hot += int(np.count_nonzero(self._listed[slots] == FREE))
+        self._listed[slots] = time
+        self._lists.append((time, slots))
+        self._length += len(slots)
+        if self._length > 2 * len(self._listed) + len(slots):
+            kept = ((then, self._still(then, old)) for then, old in self._lists)
+            self._lists = deque((then, old) for then, old in kept if len(old))
+            self._length = sum(len(old) for _, old in self._lists)
+
+    def take_unlisted(self, time: int) -> Slots:
+        """Free all that are not listed now."""
+        return self._taken(np.flatnonzero((self._listed != FREE) & (self._listed < time)))
+
+    def take_oldest(self, count: int) -> Slots:
+        """Free some: those listed longest ago, of one list the last first."""
+        parts = [np.empty(0, dtype=np.int64)]
+        while count > 0:
+            time, old = self._lists.popleft()
+            still = self._still(time, old)
+            cut = max(0, len(still) - count)
+            parts.append(still[cut:])
+            count -= len(still) - cut
+            self._length -= len(old) - cut
+            if cut:
+                self._lists.appendleft((time, still[:cut]))
+        return self._taken(np.concatenate(parts))
+
+    def _still(self, time: int, slots: Slots) -> Slots:
+        return slots[self._listed[slots] == time]
+
+    def _taken(self, slots: Slots) -> Slots:
+        self._listed[slots] = FREE
+        self._hot -= len(slots)
+        return slots
+
+
+class ListedRows:
+    """Makes listed rows hot, the best first. Others leave, or stay where they are not in the way."""
+
+    def __init__(self) -> None:
+        self._time = 0
+        self._recency: list[Recency] = []
+        self._version = -1
+        """Of the placement that `_recency` tells of."""
+
+    def place(self, store: EmbeddingStore, rows: Rows, others_stay: bool) -> Migration:
+        """Make rows hot, as many as each pool has slots. Others leave, or where they stay only as many as are in the way, those
+        listed longest ago first. Returns what moved."""
+        if len(rows) and not (0 <= rows.min() and rows.max() < store.space.rows):
+            wrong = rows.min() if rows.min() < 0 else rows.max()
+            raise AdaptiveRecError(f"rows listed to be hot must lie in [0, {store.space.rows}), got {wrong}")
+        self._time += 1
+        if store.placement.version != self._version:  # somebody else moved rows: theirs were listed before all others
+            self._recency = [Recency(row_of_slot) for row_of_slot in store.device.row_of_slot]
+        wanted = [
+            rows[(rows >= pool.first_row) & (rows < pool.end_row)][:slots]
+            for pool, slots in zip(store.space.pools, store.device.capacities, strict=True)
+        ]
+        parts = [self._plan(store, pool, part, others_stay) for pool, part in enumerate(wanted)]
+        migration = Migration(*(np.concatenate(moves) for moves in zip(*parts, strict=True)))
+        store.migrate(migration)
+        self._version = store.placement.version
+        for recency, part in zip(self._recency, wanted, strict=True):
+            recency.list(self._time, store.placement.slot_of_row[part])
+        return migration
+
+    def _plan(self, store: EmbeddingStore, pool: int, wanted: Rows, others_stay: bool) -> tuple[Rows, Rows]:
+        """Rows of a pool to promote and to demote."""
+        recency = self._recency[pool]
+        ordered = np.sort(wanted)
+        twice = ordered[:-1][ordered[1:] == ordered[:-1]]
+        if len(twice):
+            raise AdaptiveRecError(f"rows listed to be hot must be distinct, got {twice[0]} twice")
+        slots = store.placement.slot_of_row[wanted]
+        promote = wanted[slots < 0]
+        recency.stay(self._time, slots[slots >= 0])
+        leaving = recency.take_oldest(len(promote) - recency.free) if others_stay else recency.take_unlisted(self._time)
+        return promote, store.device.row_of_slot[pool][leaving]
