@@ -18,10 +18,11 @@ from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.embedding.streams import CudaStreams, Streams
 from adaptive_rec.errors import ConfigError, MemoryPlanError, did_you_mean, first_line
 from adaptive_rec.host_memory import keep_freed_memory
+from adaptive_rec.known_policies import load_policy
 from adaptive_rec.live.control import shown
 from adaptive_rec.models.build import build_model
 from adaptive_rec.placement import RowSpace
-from adaptive_rec.policy import Policy, load_policy
+from adaptive_rec.policy import Policy
 from adaptive_rec.runtime import Runtime
 
 

@@ -6,10 +6,8 @@ I/O, touch no device and read no clock.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import numpy as np
@@ -17,17 +15,11 @@ from numpy.typing import NDArray
 
 from adaptive_rec.batch import Batch
 from adaptive_rec.config_policy import PolicyConfig
-from adaptive_rec.errors import ConfigError, did_you_mean
 from adaptive_rec.knobs import Knobs
 from adaptive_rec.placement import RowSpace
 
 if TYPE_CHECKING:
     from adaptive_rec.classify import ClassifiedBatch
-
-BUILT_IN = (
-    "adaptive", "cdlrm", "device_only", "fae", "fae_released", "hotline", "hybrid", "oracle", "random_skip", "slipstream",
-    "slipstream_released", "xdl",
-)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -277,56 +269,3 @@ def fills_budget(slots: list[int], row_bytes: list[int], budget_bytes: int) -> b
     """Whether the pools' slots stay within a budget and leave no room for a row more of each."""
     used = sum(count * size for count, size in zip(slots, row_bytes, strict=True))
     return 0 <= budget_bytes - used < sum(row_bytes)
-
-
-def load_policy(name: str) -> Policy:
-    """Find a policy by built-in name, by entry point (group ``adaptive_rec.policies``), or as ``package.module:Class``."""
-    if ":" in name:
-        module, _, attribute = name.partition(":")
-        try:
-            found = getattr(importlib.import_module(module), attribute)
-        except Exception as error:  # whatever a user's module raises
-            raise ConfigError(f"knobs.policy {name} cannot be loaded: {type(error).__name__}: {error}") from error
-    elif name in BUILT_IN:
-        found = importlib.import_module(f"adaptive_rec.policies.{name}").POLICY
-    else:
-        plugins = {point.name: point for point in entry_points(group="adaptive_rec.policies")}
-        if name not in plugins:
-            known = (*BUILT_IN, *plugins)
-            raise ConfigError(
-                f"knobs.policy must be one of {', '.join(known)} or package.module:Class, got {name!r}{did_you_mean(name, known)}"
-            )
-        try:
-            found = plugins[name].load()
-        except Exception as error:  # whatever somebody's package raises
-            raise ConfigError(f"knobs.policy {name} cannot be loaded: {type(error).__name__}: {error}") from error
-    if not (isinstance(found, type) and issubclass(found, Policy)):
-        raise ConfigError(f"knobs.policy must name a subclass of adaptive_rec.policy.Policy, got {name!r}")
-    try:
-        return found()
-    except Exception as error:  # likewise
-        raise ConfigError(f"knobs.policy {name} cannot be made: {type(error).__name__}: {error}") from error
-
-
-def why_not_live(policy: Policy, present: Policy) -> str:
-    """Why a run under `present` cannot go over to a policy while it trains; empty where it can."""
-    if present.reorders_stream:
-        return f"the run's policy {present.name} reorders the stream, so it stays to the end"
-    if policy.arranges_stream:
-        return f"policy {policy.name} arranges the stream, so it is chosen before a run, not while it trains"
-    if policy.request_per_table and not present.request_per_table:
-        return f"policy {policy.name} keeps every table by itself, so it is chosen before a run, not while it trains"
-    return ""
-
-
-def policy_choices(present: str) -> list[dict[str, Any]]:
-    """Policies by name, with whether a run may go over to them while it trains, and why not; the present one included."""
-    plugins = [point.name for point in entry_points(group="adaptive_rec.policies")]
-    found, now = [], load_policy(present)
-    for name in dict.fromkeys((*BUILT_IN, *plugins, present)):
-        try:
-            reason = why_not_live(load_policy(name), now) if name != present else ""
-        except ConfigError as error:
-            reason = str(error)
-        found.append({"name": name, "live": not reason, "reason": reason})
-    return found

@@ -16,8 +16,8 @@ from adaptive_rec.assemble import assemble
 from adaptive_rec.config import Config, load_config, to_toml
 from adaptive_rec.errors import UsageError, first_line
 from adaptive_rec.evaluate import Evaluation
+from adaptive_rec.known_policies import load_policy, policy_choices
 from adaptive_rec.live import journal
-from adaptive_rec.policy import load_policy, policy_choices
 from adaptive_rec.report.run_report import write_report
 from adaptive_rec.runtime import Report
 from adaptive_rec.telemetry import Event, Snapshot, ratio, to_json

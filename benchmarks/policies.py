@@ -18,7 +18,7 @@ from pathlib import Path
 
 from adaptive_rec.data.prepare import prepare
 from adaptive_rec.data.prepare_job import Request
-from adaptive_rec.policy import BUILT_IN
+from adaptive_rec.known_policies import BUILT_IN
 from benchmarks.staleness.plan import STREAMS as RULES_STREAMS
 from benchmarks.tracking import data_folder
 

@@ -28,7 +28,7 @@ from adaptive_rec.compare.statistics import t_quantile
 from adaptive_rec.config import Config, load_config
 from adaptive_rec.data.open import open_source
 from adaptive_rec.data.source import Source
-from adaptive_rec.policy import BUILT_IN
+from adaptive_rec.known_policies import BUILT_IN
 from adaptive_rec.runtime import Report
 from adaptive_rec.simulate.calibrate import calibrated
 from adaptive_rec.simulate.hardware import read_hardware, to_text

@@ -40,7 +40,7 @@ LAYERS: list[set[str]] = [
         "evaluate",
         "guard",
     },
-    {"pipeline", "reclassify", "listed_rows", "checkpoint", "dense", "splitting", "tally"},
+    {"pipeline", "reclassify", "listed_rows", "known_policies", "checkpoint", "dense", "splitting", "tally"},
     {"embedding", "tracking", "models", "data", "policy"},
     {"classify", "arrange"},
     {"batch", "micro_batch", "placement", "live.mailbox", "telemetry", "metrics"},

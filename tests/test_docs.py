@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from adaptive_rec.config import load_config, presets
-from adaptive_rec.policy import BUILT_IN, load_policy
+from adaptive_rec.known_policies import BUILT_IN, load_policy
 from adaptive_rec.run import TrainingRun
 
 ROOT = Path(__file__).parent.parent

@@ -11,8 +11,9 @@ import pytest
 
 from adaptive_rec.config import load_config
 from adaptive_rec.errors import CheckpointError, ConfigError
+from adaptive_rec.known_policies import load_policy
 from adaptive_rec.policies.slipstream import Slipstream
-from adaptive_rec.policy import MovementView, load_policy
+from adaptive_rec.policy import MovementView
 from adaptive_rec.run import TrainingRun, evaluate_run
 from adaptive_rec.telemetry import Snapshot
 

@@ -67,7 +67,7 @@ def compare(args: argparse.Namespace) -> int:
     from adaptive_rec.compare.plan import conditions, plan_of, settle_conditions
     from adaptive_rec.compare.processes import alone_in
     from adaptive_rec.config import to_toml
-    from adaptive_rec.policy import load_policy
+    from adaptive_rec.known_policies import load_policy
     from adaptive_rec.report.page import write_page
 
     config = resolve(args)

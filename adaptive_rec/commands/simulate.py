@@ -50,7 +50,7 @@ def add_commands(subparsers: Any) -> dict[str, Parser]:
 def simulate(args: argparse.Namespace) -> int:
     """Replay, print, write."""
     from adaptive_rec.commands.profile import progress_shown
-    from adaptive_rec.policy import BUILT_IN, load_policy
+    from adaptive_rec.known_policies import BUILT_IN, load_policy
     from adaptive_rec.simulate.budgets import SHARES
     from adaptive_rec.simulate.trace import SUFFIXES
 

@@ -70,7 +70,7 @@ def add_commands(subparsers: Any) -> dict[str, Parser]:
 def train(args: argparse.Namespace) -> int:
     """Train, or print the configuration that training would have."""
     from adaptive_rec.config import to_toml
-    from adaptive_rec.policy import load_policy
+    from adaptive_rec.known_policies import load_policy
 
     if args.resume and args.out is None:
         raise UsageError("--resume needs --out DIR, the run directory to go on with")

@@ -13,7 +13,7 @@ from adaptive_rec.compare.figures import JUDGED, MEASURES, TARGET_SLACK_AUC, TO_
 from adaptive_rec.compare.plan import Plan, digest
 from adaptive_rec.compare.processes import finished, read_outcome
 from adaptive_rec.compare.statistics import difference, holm, interval
-from adaptive_rec.policy import load_policy
+from adaptive_rec.known_policies import load_policy
 
 BEYOND_NOISE = 0.05
 """p, adjusted for the number of policies, below which a difference is called one."""

@@ -11,9 +11,10 @@ from pydantic import ByteSize
 from adaptive_rec import checkpoint
 from adaptive_rec.errors import AdaptiveRecError, ConflictError, MemoryPlanError, first_line
 from adaptive_rec.knobs import Knobs
+from adaptive_rec.known_policies import load_policy, why_not_live
 from adaptive_rec.live.mailbox import Command
 from adaptive_rec.placement import Migration
-from adaptive_rec.policy import Policy, load_policy, why_not_live
+from adaptive_rec.policy import Policy
 from adaptive_rec.splitting import Outcome
 from adaptive_rec.telemetry import Event, Snapshot
 

@@ -17,8 +17,8 @@ from adaptive_rec.data.open import open_source
 from adaptive_rec.embedding.device import row_bytes
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.errors import DataError
+from adaptive_rec.known_policies import load_policy
 from adaptive_rec.placement import RowSpace
-from adaptive_rec.policy import load_policy
 from adaptive_rec.profile.passes import Progress, Samples, count_rows, count_windows
 from adaptive_rec.profile.ranking import Ranking, Seen, curve_budgets, knee_bytes, top_share
 from adaptive_rec.telemetry import ratio

@@ -22,8 +22,8 @@ from adaptive_rec.data.source import Source
 from adaptive_rec.dense import DensePart
 from adaptive_rec.errors import DataError
 from adaptive_rec.kernels.jit import usable_threads
+from adaptive_rec.known_policies import load_policy
 from adaptive_rec.placement import RowSpace
-from adaptive_rec.policy import load_policy
 from adaptive_rec.processor import processor
 from adaptive_rec.simulate.calibrate_rows import RowCosts
 from adaptive_rec.simulate.hardware import Dense, Hardware, Link, Rows, Step

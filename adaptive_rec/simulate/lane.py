@@ -14,9 +14,9 @@ from adaptive_rec.config import Config
 from adaptive_rec.embedding.device import all_rows_bytes, row_bytes
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.knobs import Knobs
+from adaptive_rec.known_policies import load_policy
 from adaptive_rec.observe import Observer
 from adaptive_rec.placement import RowSpace
-from adaptive_rec.policy import load_policy
 from adaptive_rec.simulate.store import PlacementStore
 from adaptive_rec.telemetry import StageTimes
 from adaptive_rec.tracking.popularity import samples

@@ -11,8 +11,8 @@ from adaptive_rec.batch import Batch, Position
 from adaptive_rec.config import Config
 from adaptive_rec.data.source import Source
 from adaptive_rec.embedding.device import all_rows_bytes, row_bytes
+from adaptive_rec.known_policies import load_policy
 from adaptive_rec.placement import RowSpace
-from adaptive_rec.policy import load_policy
 from adaptive_rec.simulate.arranged import follow
 from adaptive_rec.simulate.ceiling import Ceiling
 from adaptive_rec.simulate.kept import KeptSource

@@ -12,8 +12,9 @@ from adaptive_rec.config import Config
 from adaptive_rec.data.open import open_source
 from adaptive_rec.data.source import Source
 from adaptive_rec.embedding.device import all_rows_bytes
+from adaptive_rec.known_policies import load_policy
 from adaptive_rec.placement import RowSpace
-from adaptive_rec.policy import Policy, load_policy
+from adaptive_rec.policy import Policy
 from adaptive_rec.simulate.budgets import parse_budgets
 from adaptive_rec.simulate.hardware import Hardware
 from adaptive_rec.simulate.lane import Lane, Tally

@@ -14,11 +14,11 @@ import pytest
 
 from adaptive_rec.config import load_config
 from adaptive_rec.errors import AdaptiveRecError, ConfigError
+from adaptive_rec.known_policies import load_policy, policy_choices
 from adaptive_rec.live import runtime_file, sidecar
 from adaptive_rec.live.link import Link
 from adaptive_rec.live.listen import ServeOptions
 from adaptive_rec.live.sidecar import Sidecar
-from adaptive_rec.policy import load_policy, policy_choices
 from adaptive_rec.run import TrainingRun
 
 from .conftest import wait_for
@@ -187,7 +187,7 @@ def test_a_broken_plugin_harms_only_those_who_ask_for_it(monkeypatch: pytest.Mon
         def load(self) -> None:
             raise ImportError("libfoo.so: cannot open shared object file")
 
-    monkeypatch.setattr("adaptive_rec.policy.entry_points", lambda group: [Point()])
+    monkeypatch.setattr("adaptive_rec.known_policies.entry_points", lambda group: [Point()])
     with pytest.raises(ConfigError, match=r"broken cannot be loaded: ImportError: libfoo\.so"):
         load_policy("broken")
     choices = {choice["name"]: choice for choice in policy_choices("hybrid")}

@@ -16,8 +16,9 @@ from adaptive_rec import checkpoint
 from adaptive_rec.arrange import repack
 from adaptive_rec.batch import Batch, Position
 from adaptive_rec.errors import CheckpointError, ConflictError, TrainingError
+from adaptive_rec.known_policies import BUILT_IN, load_policy
 from adaptive_rec.live.mailbox import Command
-from adaptive_rec.policy import BUILT_IN, Outcome, Phase, Policy, StreamView, load_policy
+from adaptive_rec.policy import Outcome, Phase, Policy, StreamView
 from adaptive_rec.runtime import Runtime
 from adaptive_rec.telemetry import Snapshot
 

@@ -17,7 +17,7 @@ from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config import load_config
 from adaptive_rec.embedding.device import split_budget
-from adaptive_rec.policy import BUILT_IN, load_policy
+from adaptive_rec.known_policies import BUILT_IN, load_policy
 
 USERS = "example_policy:FirstRows"
 USERS_ORDER = "example_policy:EvenThenOdd"

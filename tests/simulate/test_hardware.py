@@ -10,8 +10,8 @@ import pytest
 from adaptive_rec.config import load_config
 from adaptive_rec.data.open import open_source
 from adaptive_rec.errors import ConfigError
+from adaptive_rec.known_policies import load_policy
 from adaptive_rec.placement import RowSpace
-from adaptive_rec.policy import load_policy
 from adaptive_rec.simulate.calibrate import calibrated
 from adaptive_rec.simulate.hardware import Dense, Hardware, Link, Rows, Step, read_hardware, to_text
 from adaptive_rec.simulate.lane import Tally

@@ -16,9 +16,9 @@ from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config import Config, load_config
 from adaptive_rec.data.open import open_source
 from adaptive_rec.embedding.optimizer import RowRule
+from adaptive_rec.known_policies import BUILT_IN
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policies.hotline import Hotline
-from adaptive_rec.policy import BUILT_IN
 from adaptive_rec.simulate import replay as replaying
 from adaptive_rec.simulate.ceiling import Ceiling
 from adaptive_rec.simulate.kept import KeptSource
