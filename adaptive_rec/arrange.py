@@ -102,21 +102,21 @@ def repack(
         wanted_B = wanted(batch)
         left_out_B = wanted_B & skipped(batch) if skipped is not None else np.zeros(batch.size, np.bool_)
         part = take(batch, np.flatnonzero(wanted_B & ~left_out_B))
-        held.append(
-            replace(
-                part,
-                position=position,
-                malformed_rows=batch.malformed_rows if malformed else 0,
-                skipped_samples=int(np.count_nonzero(left_out_B)),
-            )
+        part = replace(
+            part,
+            position=position,
+            malformed_rows=batch.malformed_rows if malformed else 0,
+            skipped_samples=int(np.count_nonzero(left_out_B)),
         )
+        if part.size or part.malformed_rows or part.skipped_samples:
+            held.append(part)
         samples += part.size
         while samples >= size:
             whole = join(held)
             yield take(whole, np.arange(size))
             rest = take(whole, np.arange(size, whole.size))
-            held, samples = [replace(rest, malformed_rows=0, skipped_samples=0)], rest.size
-    if held and (samples or any(part.skipped_samples or part.malformed_rows for part in held)):
+            held, samples = [replace(rest, malformed_rows=0, skipped_samples=0)] if rest.size else [], rest.size
+    if held:
         yield join(held)
 
 

@@ -122,8 +122,8 @@ class Phases:
         """Raise where the run cannot go on from where a checkpoint left it."""
         if self.reordered:
             raise CheckpointError(
-                f"a run that reorders its stream (policy {self._runtime.knobs.policy}) goes on from its end only, and the "
-                f"checkpoint is of step {self._runtime.step_number}, in the middle; begin anew"
+                f"a run that reorders its stream goes on from its end only, and the checkpoint is of step "
+                f"{self._runtime.step_number}, in the middle; begin anew"
             )
 
     def is_probe_step(self) -> bool:
@@ -188,10 +188,16 @@ class Phases:
         run, (name, step) = self._runtime, self._told
         if moved.moved_rows:
             self._untold.append(moved)
-        if self._untold and (phase.name != name or run.step_number - step >= run.knobs.reclassify_every):
-            self._told = phase.name, run.step_number
+        if phase.name != name or run.step_number - step >= run.knobs.reclassify_every:
+            yield from self.tell_rest(phase.name)
+
+    def tell_rest(self, phase: str = "") -> Iterator[Event]:
+        """Tell of rows that moved and were not told of; at a run's end under the last phase's name."""
+        run = self._runtime
+        if self._untold:
+            self._told = phase or self._told[0], run.step_number
             run.publisher.placement()
-            yield run.control.reclassified(*self._untold, phase=phase.name)
+            yield run.control.reclassified(*self._untold, phase=self._told[0])
             self._untold.clear()
 
     def batches(self, phase: Phase) -> Iterator[Batch]:

@@ -106,6 +106,7 @@ class Runtime:
                     if self.stop_requested:
                         break
                 self.phases.end(phase)
+            yield from self.phases.tell_rest()
             self.enter("finishing")
             self.observer.settle()
             yield from self.reports.finish(wait=True)
@@ -158,13 +159,8 @@ class Runtime:
         if outcome := self.splitting.after_step(self.step_number, self.recorder.seconds):
             yield self.control.split_chosen(outcome)
         yield from self.control.obey()
-        with self.times("reclassify"):
-            change = self.reclassifier.end_tick(self.step_number, self.knobs)
-            verdict = self.reclassifier.judge_quality(self.step_number, self.knobs)
-        if verdict:
-            yield Event(self.step_number, "guard", verdict.reason, {"keep_probability": verdict.keep_probability})
-        if change:
-            yield Event(self.step_number, "memory", str(change), asdict(change))
+        if self.reclassifier.tick_ends(self.step_number, self.knobs):
+            yield from self._end_tick()
         if self.reclassifier.window_ends(self.step_number, self.knobs):
             with self.times("reclassify"):
                 moved = self.reclassifier.end_window(self.step_number, self.knobs, self.counts())
@@ -183,6 +179,15 @@ class Runtime:
                 evaluation = self.evaluate()
             if evaluation:
                 yield evaluation
+
+    def _end_tick(self) -> Iterator[Report]:
+        with self.times("reclassify"):
+            change = self.reclassifier.adapt_memory(self.knobs)
+            verdict = self.reclassifier.judge_quality(self.knobs)
+        if verdict:
+            yield Event(self.step_number, "guard", verdict.reason, {"keep_probability": verdict.keep_probability})
+        if change:
+            yield Event(self.step_number, "memory", str(change), asdict(change))
 
     # The verbs -------------------------------------------------------------------------------------------------------
 
@@ -285,7 +290,7 @@ class Runtime:
     def steps_total(self) -> int:
         """Steps this run will have made at its end; where its policy repacks the stream, at the most."""
         in_stream = self.source.epochs * -(-self.source.train_samples // self.config.run.batch_size)
-        return min(in_stream, self.config.run.steps or in_stream) + self.phases.more_steps
+        return max(self.step_number, min(in_stream, self.config.run.steps or in_stream) + self.phases.more_steps)
 
     def random(self, purpose: str) -> np.random.Generator:
         """Dice of their own for each seed, step and purpose (its first eight letters)."""

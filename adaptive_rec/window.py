@@ -72,7 +72,6 @@ class Reclassifier:
         """The threshold that made the present stale classes."""
         self.window = Window()
         self.guard = QualityGuard()
-        self._guarded_since = 0
         self.memory: Memory | None = None
         """How long popularity is remembered; None where the knobs tell."""
         self._listed = ListedRows()
@@ -84,15 +83,21 @@ class Reclassifier:
         self.window = Window(step)
         self._migrate(step, knobs, max_moved_bytes=1 << 62)
         self.memory, self._tick_began = FIRST_MEMORY if self.policy.adapts_memory else None, step
-        self.guard, self._guarded_since = QualityGuard(), step
+        self.guard = QualityGuard()
         self.observer.try_memories(self.policy.adapts_memory)
 
-    def end_tick(self, step: int, knobs: Knobs) -> MemoryChange | None:
-        """Every `reclassify_every` steps, find out which memory suits the data. Returns what changed, if anything did."""
-        trials, before = self.observer.trials, self.memory
-        if trials is None or before is None or step - self._tick_began < knobs.reclassify_every:
-            return None
+    def tick_ends(self, step: int, knobs: Knobs) -> bool:
+        """Whether `reclassify_every` steps are over; the next ones begin then."""
+        if step - self._tick_began < knobs.reclassify_every:
+            return False
         self._tick_began = step
+        return True
+
+    def adapt_memory(self, knobs: Knobs) -> MemoryChange | None:
+        """Where a tick ends: find out which memory suits the data. Returns what changed, if anything did."""
+        trials, before = self.observer.trials, self.memory
+        if trials is None or before is None:
+            return None
         self.memory = found = self.observer.end_tick(trials)
         if found == before:
             return None
@@ -118,12 +123,9 @@ class Reclassifier:
                 self._judge(knobs, totals)
         return self.place_again(step, knobs, decay) if self.policy.tracks_popularity else NOTHING
 
-    def judge_quality(self, step: int, knobs: Knobs) -> Verdict | None:
-        """Every `reclassify_every` steps: ask what follows from the losses of the guard's samples."""
-        if not self.policy.guards_quality or step - self._guarded_since < knobs.reclassify_every:
-            return None
-        self._guarded_since = step
-        return self.policy.judge_quality(self.guard.end_window(knobs))
+    def judge_quality(self, knobs: Knobs) -> Verdict | None:
+        """Where a tick ends: ask what follows from the losses of the guard's samples."""
+        return self.policy.judge_quality(self.guard.end_window(knobs)) if self.policy.guards_quality else None
 
     def place_again(self, step: int, knobs: Knobs, decay: float = 1.0) -> Migration:
         """Move rows; out of turn, so without `decay`, when the budget or the policy is another or somebody asks for it."""

@@ -41,15 +41,15 @@ STREAMS = {
     "globo": Stream(
         "synthetic",
         "globo_clicks_2988181.csv.zst",
-        (*RULES_STREAMS["globo"].settings, "data.train_range=[0.6, 0.65]", "data.test_range=[0.65, 0.66]",
+        (*RULES_STREAMS["globo"].settings, "data.train_range=[0.6, 0.7]", "data.test_range=[0.7, 0.71]",
          "run.steps=0", "run.batch_size=1024"),
         format="globo",
     ),
     "drifting": Stream(
         "synthetic",
         "",
-        (*RULES_STREAMS["drifting"].settings, "run.steps=0", "run.batch_size=1024", "data.synthetic.samples=600000",
-         "data.synthetic.test_samples=50000", "data.synthetic.drift_ranks=0.2"),
+        (*RULES_STREAMS["drifting"].settings, "run.steps=0", "run.batch_size=1024", "data.synthetic.samples=1500000",
+         "data.synthetic.test_samples=100000", "data.synthetic.drift_ranks=0.2"),
     ),
 }  # fmt: skip
 """Those of the study of rules, shorter: thirty-six runs of each are to take less than an hour."""

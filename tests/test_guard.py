@@ -137,7 +137,7 @@ def test_a_policy_that_takes_over_is_first_judged_after_a_whole_window() -> None
     guard = runtime.reclassifier.guard
     guard.add(Fetched(np.array([0.5, 0.6])), np.array([0, 1]))
     for step in range(91, 90 + 50):
-        assert runtime.reclassifier.judge_quality(step, runtime.knobs) is None
+        assert not runtime.reclassifier.tick_ends(step, runtime.knobs)
     assert guard.end_window(KNOBS).samples == 2, "nobody has asked yet"
 
 

@@ -46,7 +46,8 @@ def simulate_page(made: Mapping[str, Any]) -> str:
 
 def _tiles(made: Mapping[str, Any]) -> Markup:
     data = made["data"]
-    best = max(made["results"], key=lambda r: (r["follows_budget"], r["hot_lookup_ratio"]))
+    contenders = [result for result in made["results"] if result["follows_budget"] and result["policy"] != "oracle"]
+    best = max(contenders or made["results"], key=lambda result: result["hot_lookup_ratio"])
     return tag(
         "div",
         tile("Lookups", count(data["lookups"]), f"{whole(data['steps'])} steps of {whole(data['batch_size'])}"),

@@ -26,6 +26,7 @@ def follow(lane: Lane, config: Config, source: KeptSource, samples_done: Callabl
     is stale. A policy that goes by more than that arranges another stream in a run.
     """
     started, logloss, counted = time.perf_counter(), 1.0, Counted(source)
+    held_out = 0
     stream = Stream(config, counted, lane.store, Position(seed=config.run.seed), 0, lambda: lane.knobs)
     phases = lane.reclassifier.policy.arrange(stream)
     phase = next_phase(phases, None)
@@ -40,10 +41,17 @@ def follow(lane: Lane, config: Config, source: KeptSource, samples_done: Callabl
         lane.now.read_lookups += counted.take()
         if phase.evaluated:
             logloss *= FALLING
-            lane.now.evaluated_samples += config.policy.schedule_samples
+            held_out = held_out or held_out_samples(config, source)
+            lane.now.evaluated_samples += held_out
         phase = next_phase(phases, _outcome(lane, phase, logloss))
         lane.now.decided_lookups += counted.take()
     lane.seconds = time.perf_counter() - started
+
+
+def held_out_samples(config: Config, source: Source) -> int:
+    """On how many samples the test loss is taken."""
+    batches = source.test_batches(config.eval.batch_size, config.policy.schedule_samples)
+    return sum(batch.size for batch in batches)
 
 
 class Counted(Wrapped):

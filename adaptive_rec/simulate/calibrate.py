@@ -204,10 +204,10 @@ def _ranking(lane: Lane, works: list[ClassifiedBatch], decide_seconds: float) ->
 
 
 def measure_listing(config: Config, space: RowSpace, works: list[ClassifiedBatch]) -> float:
-    """Seconds a slot: the rows of one batch made hot after those of the other, a mean, as batches differ."""
+    """Seconds a listed row: those of one batch made hot after those of the other, a mean, as batches differ."""
     lane = Lane.of(config, space, "cdlrm", config.knobs.hot_budget_bytes)
     seconds = [once(partial(lane.place, work.distinct_U, True)) for work in works]
-    return sum(seconds[1:]) / max(1, len(seconds) - 1) / max(1, sum(lane.store.device.capacities))
+    return sum(seconds[1:]) / max(1, sum(len(work.distinct_U) for work in works[1:]))
 
 
 def measure_arranging(works: list[ClassifiedBatch]) -> float:

@@ -58,7 +58,7 @@ class Step(Frozen):
     )
     decide_us: float = knob(0.0, "us/decision", "A reclassification, besides its rows.", ge=0)
     decide_ns: float = knob(0.0, "ns/row", "Ranking a hot row or a candidate at a reclassification.", ge=0)
-    list_ns: float = knob(0.0, "ns/slot", "Going through a slot where a phase of the stream lists its hot rows.", ge=0)
+    list_ns: float = knob(0.0, "ns/row", "A row that a phase of the stream lists, to be hot.", ge=0)
     request_us: float = knob(
         0.0, "us/request", "One more request for a table's rows (xdl makes two a table and step).", ge=0
     )

@@ -43,8 +43,8 @@ class Tally:
     reclassifications: int = 0
     ranked_rows: int = 0
     """Hot rows and candidates that were ranked at them."""
-    listed_slots: int = 0
-    """Slots that were gone through when phases of the stream listed rows."""
+    listed_rows: int = 0
+    """Rows that phases of the stream listed, to be hot."""
     ticks: int = 0
     """Times that memories were scored."""
     read_lookups: int = 0
@@ -135,7 +135,8 @@ class Lane:
         self._count(work, counted)
         self.step_number += 1
         self.now.ticks += policy.adapts_memory and self.step_number % self.knobs.reclassify_every == 0
-        self.reclassifier.end_tick(self.step_number, self.knobs)
+        if self.reclassifier.tick_ends(self.step_number, self.knobs):
+            self.reclassifier.adapt_memory(self.knobs)
         if self.reclassifier.window_ends(self.step_number, self.knobs):
             self._end_window()
         self.seconds += time.perf_counter() - started
@@ -143,7 +144,7 @@ class Lane:
     def place(self, rows: NDArray[np.int64], others_stay: bool) -> None:
         """Make the rows hot that a phase of the stream lists."""
         self.reclassifier.place_listed(rows, others_stay)
-        self.now.listed_slots += sum(self.store.device.capacities)
+        self.now.listed_rows += len(rows)
         self._take_migrations()
 
     def _end_window(self) -> None:

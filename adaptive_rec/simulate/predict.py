@@ -131,7 +131,7 @@ def cost(load: Workload, hardware: Hardware) -> Parts:
         + (tally.rows - tally.hot_rows) * rows.update_cold_ns,
         "track": tally.counted_rows * (step.track_ns + (step.trial_ns if load.adapts_memory else 0.0)),
         "decide": tally.ranked_rows * step.decide_ns
-        + tally.listed_slots * step.list_ns
+        + tally.listed_rows * step.list_ns
         + tally.reclassifications * step.decide_us * 1e3
         + tally.ticks * step.tick_ms * 1e6,
         "migrate": tally.migrated_rows * rows.migrate_ns,

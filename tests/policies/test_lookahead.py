@@ -14,6 +14,7 @@ from adaptive_rec.errors import AdaptiveRecError
 from adaptive_rec.listed_rows import ListedRows
 from adaptive_rec.placement import Migration
 from adaptive_rec.policies.cdlrm import CDLRM, most_looked_up
+from adaptive_rec.telemetry import Event
 
 quick = settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -78,6 +79,14 @@ def test_cdlrm_has_the_rows_of_the_next_batches_on_the_device(watch: Any) -> Non
         moved[ahead] = small.totals["migrated_rows"]
         assert 0.3 < small.totals["lookups_hot"] / small.totals["lookups"] < 1
     assert moved[1] > moved[2] > moved[12], "a longer look-ahead moves fewer rows"
+
+
+@pytest.mark.parametrize("every", [1, 5, 1000])
+def test_all_that_moved_is_told_by_the_end(build: Any, every: int) -> None:
+    runtime = build("cdlrm", "knobs.hot_budget_bytes=640", f"knobs.reclassify_every={every}")
+    told = [event.details for event in runtime.run() if isinstance(event, Event) and event.kind == "reclassified"]
+    assert sum(data["promoted"] + data["demoted"] for data in told) == runtime.totals()["migrated_rows"]
+    assert {data["phase"] for data in told} == {"window"}
 
 
 def test_the_next_window_is_as_long_as_the_knob_was_when_its_forerunner_began(stream_view: Any) -> None:
