@@ -74,9 +74,7 @@ def test_a_run_that_reorders_goes_on_from_its_end_only(build: Any, tmp_path: Pat
     end = checkpoint.save(first, tmp_path)
     again = build("fae_released", "run.steps=20")
     checkpoint.load(again, middle)
-    with pytest.raises(
-        CheckpointError, match=r"reorders its stream goes on from its end only.*step 7"
-    ):
+    with pytest.raises(CheckpointError, match=r"reorders its stream goes on from its end only.*step 7"):
         list(again.run())
     longer = build("fae_released", "run.steps=40")
     checkpoint.load(longer, end)
@@ -238,7 +236,11 @@ def test_no_more_steps_are_made_than_foretold(build: Any, tmp_path: Path) -> Non
         if last:
             checkpoint.load(runtime, last)
             assert runtime.steps_total >= runtime.step_number
+        began = runtime.step_number
         told = [event.steps_total for event in runtime.run() if isinstance(event, Snapshot)]
+        if not told:
+            assert (steps, runtime.step_number) == (20, began), "that was the end"
+            continue
         last = checkpoint.save(runtime, tmp_path)
         assert runtime.step_number <= min(told)
         assert max(told) <= runtime.step_number + 1, "a step more for each epoch that is really begun"
