@@ -63,10 +63,7 @@ def calibrated(config: Config, name: str, progress: Progress) -> Hardware:
     rows: list[Rows] = []
     for number, dim in enumerate(dims):
         progress(f"rows of dim {dim}", 3 + number, parts)
-        costs = RowCosts(config, source, dim, [work.batch for work in works[:ROW_BATCHES]])
-        rows.append(costs.measure())
-        if dim == config.model.embedding_dim or number == 0:
-            step = step.model_copy(update={"request_us": costs.request_us()})
+        rows.append(RowCosts(config, source, dim, [work.batch for work in works[:ROW_BATCHES]]).measure())
     found = Hardware(
         name=machine(),
         made=f"{time.strftime('%Y-%m-%d')} by adaptive-rec {__version__}",
@@ -222,26 +219,51 @@ def measure_arranging(works: list[ClassifiedBatch]) -> float:
 
 
 def with_the_rest(found: Hardware, config: Config, source: Source, space: RowSpace) -> Hardware:
-    """What a step of plain training takes beyond the parts measured: a short run tells."""
-    config = _short(config)
-    runtime = assemble(config, source=source, policy=load_policy("hybrid"))
-    clock: list[float] = []
-    lane, stream = Lane.of(config, space, "hybrid", 0), source.train_batches
-    for batch in islice(stream(Position(seed=config.run.seed), config.run.batch_size), RUN_STEPS):
-        lane.step(ClassifiedBatch(batch, space))
-    for _ in runtime.run():
-        clock.append(Clock.now())
-    timed = np.diff(clock)[RUN_STEPS // 3 :]
-    if not len(timed):
+    """What a step of plain training takes beyond the parts measured, and what a request takes, table by table: short runs,
+    step by step in turns, tell."""
+    runs = {name: ShortRun(config, source, space, name) for name in ("hybrid", "xdl")}
+    while all([run.step() for run in runs.values()]):
+        pass
+    plain, by_table = (run.beyond(found) for run in runs.values())
+    if plain is None or by_table is None:
         return found  # there is too little data for a run
-    load = Workload.of(config, source, space, load_policy("hybrid"), lane.total, found.dense.multiplications)
-    rest = float(np.quantile(timed, 0.1)) - predict(load, found)
-    return found.model_copy(update={"step": found.step.model_copy(update={"other_ms": max(0.0, 1e3 * rest)})})
+    requests = 2 * (len(space.tables) - 1)
+    step = {"other_ms": 1e3 * max(0.0, plain), "request_us": 1e6 * max(0.0, by_table - plain) / max(1, requests)}
+    return found.model_copy(update={"step": found.step.model_copy(update=step)})
 
 
-def _short(config: Config) -> Config:
+class ShortRun:
+    """A few steps of training under a policy, timed one by one, and the work they were."""
+
+    def __init__(self, config: Config, source: Source, space: RowSpace, policy: str) -> None:
+        config = _short(config, policy)
+        self._runtime = assemble(config, source=source)
+        self._reports = self._runtime.run()
+        self._seconds: list[float] = []
+        lane = Lane.of(config, space, policy, 0)
+        for batch in islice(source.train_batches(Position(seed=config.run.seed), config.run.batch_size), RUN_STEPS):
+            lane.step(ClassifiedBatch(batch, space))
+        self._load = partial(Workload.of, config, source, space, load_policy(policy), lane.total)
+
+    def step(self) -> bool:
+        """Make one; whether there was one left."""
+        started = Clock.now()
+        left = next(self._reports, None) is not None
+        if left:
+            self._seconds.append(Clock.now() - started)
+        return left
+
+    def beyond(self, found: Hardware) -> float | None:
+        """Seconds of a step that the parts do not tell of; None where too few were made."""
+        timed = self._seconds[RUN_STEPS // 3 :]
+        if not timed:
+            return None
+        return float(np.quantile(timed, 0.1)) - predict(self._load(found.dense.multiplications), found)
+
+
+def _short(config: Config, policy: str = "hybrid") -> Config:
     """A run of a few steps that reports each of them."""
-    knobs = config.knobs.changed({"policy": "hybrid", "report_every": 1})
+    knobs = config.knobs.changed({"policy": policy, "report_every": 1})
     run = config.run.model_copy(update={"steps": RUN_STEPS})
     eval_ = config.eval.model_copy(update={"every_steps": 0})
     return config.model_copy(update={"knobs": knobs, "run": run, "eval": eval_})

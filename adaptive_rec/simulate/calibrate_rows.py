@@ -35,23 +35,18 @@ class RowCosts:
     """
 
     def __init__(self, config: Config, source: Source, dim: int, batches: list[Batch]) -> None:
-        self._config, self._dim, self._batches = config, dim, batches
-        self._tables = tuple(TableSpec(table.name, table.rows, dim) for table in source.tables)
-        self._features = source.features
-        self._begin(pool_per_table=False)
-
-    def _begin(self, pool_per_table: bool) -> None:
-        config = self._config
-        self._space = RowSpace.of(self._tables, self._features, pool_per_table)
+        self._dim = dim
+        tables = tuple(TableSpec(table.name, table.rows, dim) for table in source.tables)
+        self._space = RowSpace.of(tables, source.features)
         rule, dtype = row_rule(config), row_type(config)
         sizes = row_bytes(self._space, rule, dtype.itemsize, monitored=True)
         budget = max(config.knobs.hot_budget_bytes, 256 * max(sizes))
         self._store = DirectStore(self._space, rule, config.run.seed, dtype, torch.device("cpu"), budget, True)
         threads = self._store.threads
-        self._works = [ClassifiedBatch(batch, self._space, threads) for batch in self._batches]
-        samples = max(batch.size for batch in self._batches)
+        self._works = [ClassifiedBatch(batch, self._space, threads) for batch in batches]
+        samples = max(batch.size for batch in batches)
         shapes = [(samples, len(pool.features), pool.dim) for pool in self._space.pools]
-        columns = self._batches[0].dense_BX.shape[1]
+        columns = batches[0].dense_BX.shape[1]
         self._micro = MicroBatch(
             torch.zeros(samples, columns, dtype=dtype), [torch.zeros(shape, dtype=dtype) for shape in shapes],
             torch.zeros(samples, dtype=dtype), torch.zeros(samples, dtype=dtype), samples,
@@ -108,16 +103,6 @@ class RowCosts:
             "probe_ns": (probe_apply - mixed_apply) / max(1.0, hot_rows),
         }  # fmt: skip
         return Rows(dim=self._dim, **{name: max(0.0, 1e9 * seconds) for name, seconds in costs.items()})
-
-    def request_us(self) -> float:
-        """What one more request costs: a pool for each table against one for all."""
-        for work in self._works:
-            self._store.classify(work)
-        together = sum(self._seconds(self._works))
-        tables = len(self._space.read_tables)
-        self._begin(pool_per_table=True)
-        apart = sum(self._seconds(self._works))
-        return max(0.0, 1e6 * (apart - together) / max(1, 2 * (tables - 1)))
 
     def _one_row_each(self, work: ClassifiedBatch) -> ClassifiedBatch:
         """The same batch with every lookup going to its table's first row."""
