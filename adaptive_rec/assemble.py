@@ -17,9 +17,10 @@ from adaptive_rec.embedding.staged import StagedStore
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.embedding.streams import CudaStreams, Streams
 from adaptive_rec.errors import ConfigError, MemoryPlanError, did_you_mean, first_line
-from adaptive_rec.host_memory import keep_freed_memory
+from adaptive_rec.host_memory import available_bytes, keep_freed_memory
 from adaptive_rec.known_policies import load_policy
 from adaptive_rec.live.control import shown
+from adaptive_rec.memory_plan import MemoryPlan, Place, least_parameters, plan_memory
 from adaptive_rec.models.build import build_model
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy import Policy
@@ -53,10 +54,27 @@ def assemble(
             streams.trim()
 
 
+def plan_run(config: Config) -> MemoryPlan:
+    """What a run will hold in memory: the data are opened, and nothing else is made that is large."""
+    policy, source, device = load_policy(config.knobs.policy), open_source(config), choose_device(config)
+    space = RowSpace.of(source.tables, source.features, policy.request_per_table)
+    model = _build_model(config, space, source)
+    free: dict[Place, int] = {"host": available_bytes()}
+    if device.type == "cuda":
+        free["device"] = torch.cuda.mem_get_info(device)[0]
+    return plan_memory(config, source, policy, model, build_dense_optimizer, device, free, first_batch=True)
+
+
 def _join(config: Config, source: Source, streams: Streams | None, policy: Policy) -> Runtime:
     space = RowSpace.of(source.tables, source.features, policy.request_per_table)
+    model = _build_model(config, space, source)
+    device = torch.device("cpu") if streams is None else streams.device
+    free: dict[Place, int] = {"host": available_bytes()}
+    if streams is not None:
+        free["device"] = streams.free_bytes()
+    plan_memory(config, source, policy, model, build_dense_optimizer, device, free).check_host()
     store = build_store(config, space, policy, streams)
-    model = build_model(config, space, source.dense_features, source.sequence).to(store.torch_device, store.dtype)
+    model = model.to(store.torch_device, store.dtype)
     optimizer = build_dense_optimizer(config, model)
     parts = (model, optimizer, config.run.precision, store.dtype, store.torch_device, space, source.dense_features)
     if streams is None:
@@ -66,6 +84,17 @@ def _join(config: Config, source: Source, streams: Streams | None, policy: Polic
     else:
         dense = ReplayedDense(*parts, streams, config.run.batch_size)
     return Runtime(config, source, policy, store, dense)
+
+
+def _build_model(config: Config, space: RowSpace, source: Source) -> torch.nn.Module:
+    """The dense part, on the CPU. Raises MemoryPlanError where its memory is not to be had."""
+    least, available = 4 * least_parameters(config.model, source.dense_features), available_bytes()
+    if least > available:
+        raise MemoryPlanError(
+            f"the dense part must fit in host memory, its parameters take {least:,} bytes or more, {available:,} are available; "
+            "lower the widths under model"
+        )
+    return build_model(config, space, source.dense_features, source.sequence)
 
 
 def _with_half_the_budget(config: Config, policy: Policy, source: Source, reason: str) -> tuple[Config, str]:

@@ -13,6 +13,7 @@ from adaptive_rec.commands import (
     compare,
     control,
     data,
+    doctor,
     knobs,
     placement,
     profile,
@@ -81,7 +82,21 @@ def parse(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--version", action="version", version=f"adaptive-rec {__version__}")
     subparsers = parser.add_subparsers(metavar="COMMAND", title="commands")
     commands: dict[str, Parser] = {}
-    for part in (train, data, status, knobs, placement, control, runs, report, profile, compare, simulate, calibrate):
+    for part in (
+        train,
+        data,
+        status,
+        knobs,
+        placement,
+        control,
+        runs,
+        report,
+        profile,
+        compare,
+        simulate,
+        calibrate,
+        doctor,
+    ):
         commands.update(part.add_commands(subparsers))
     name = next((word for word in argv if not word.startswith("-")), None)
     if name is not None and name not in commands:

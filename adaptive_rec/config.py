@@ -14,6 +14,7 @@ from typing import Any
 
 from pydantic import BaseModel, PositiveInt, ValidationError, model_validator
 
+from adaptive_rec.config_checkpoint import CheckpointConfig
 from adaptive_rec.config_data import DataConfig
 from adaptive_rec.config_model import ModelConfig, OptimizerConfig
 from adaptive_rec.config_policy import PolicyConfig
@@ -23,6 +24,8 @@ from adaptive_rec.knobs import Frozen, Knobs, describe, knob
 
 ENVIRONMENT_PREFIX = "ADAPTIVE_REC_"
 PRESETS_FOLDER = Path(__file__).parent / "configs"
+MAX_FILE_BYTES = 1 << 20
+TOO_DEEP = "values must not be nested so deep"
 
 
 class EvalConfig(Frozen):
@@ -44,6 +47,7 @@ class Config(Frozen):
     model: ModelConfig = ModelConfig()
     optimizer: OptimizerConfig = OptimizerConfig()
     eval: EvalConfig = EvalConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
     policy: PolicyConfig = PolicyConfig()
     knobs: Knobs = Knobs()
 
@@ -75,13 +79,26 @@ def load_config(source: str | None, environment: Mapping[str, str], settings: Se
     tree: dict[str, Any] = {}
     if source is not None:
         path = Path(source)
-        if not path.suffix and not path.exists():
+        if not path.suffix and not os.path.exists(path):
             path = PRESETS_FOLDER / f"{source}.toml"
-            if not path.exists():
+            if not os.path.exists(path):
                 raise ConfigError(
                     f"no preset or file named {source}{did_you_mean(source, presets())} (presets: {', '.join(presets())})"
                 )
         _merge(tree, _read_toml(path), f"in {source}")
+    _lay_told(tree, environment, settings)
+    return validate(tree)
+
+
+def told_knobs(environment: Mapping[str, str], settings: Sequence[str]) -> set[str]:
+    """Names of the knobs that the environment or the settings name, whatever their value."""
+    tree: dict[str, Any] = {}
+    _lay_told(tree, environment, settings)
+    return set(tree.get("knobs", {}))
+
+
+def _lay_told(tree: dict[str, Any], environment: Mapping[str, str], settings: Sequence[str]) -> None:
+    """Lay the layers of the environment and of the settings over a tree."""
     for name in sorted(environment):
         if name.startswith(ENVIRONMENT_PREFIX) and "__" in name:
             key = name.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", ".")
@@ -91,7 +108,6 @@ def load_config(source: str | None, environment: Mapping[str, str], settings: Se
         if not equals:
             raise ConfigError(f"--set takes section.key=value, got {setting!r}")
         _merge(tree, _nested(key.strip(), _literal(value.strip())), "in --set")
-    return validate(tree)
 
 
 def validate(tree: Mapping[str, Any]) -> Config:
@@ -99,7 +115,14 @@ def validate(tree: Mapping[str, Any]) -> Config:
     try:
         return Config.model_validate(tree)
     except ValidationError as error:
-        raise ConfigError(describe(error)) from None
+        raise ConfigError(_described(error)) from None
+
+
+def _described(error: ValidationError) -> str:
+    try:
+        return describe(error)
+    except RecursionError:
+        return TOO_DEEP
 
 
 def to_toml(config: Config) -> str:
@@ -111,21 +134,31 @@ def to_toml(config: Config) -> str:
 
 def _read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+        if len(content) > MAX_FILE_BYTES:
+            raise ConfigError(f"configuration file {path} must have at most {MAX_FILE_BYTES} bytes, it has more")
+        return tomllib.loads(content.decode("utf-8"))
     except FileNotFoundError:
         raise ConfigError(f"configuration file {path} does not exist") from None
     except OSError as error:
         raise ConfigError(f"configuration file {path} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except ValueError as error:
         raise ConfigError(f"configuration file {path} is not valid TOML: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"configuration file {path} is not valid TOML: {TOO_DEEP}") from None
 
 
 def _literal(text: str) -> Any:
     """A value as TOML would read it; text that is no TOML value is a plain string."""
     try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        text.encode("utf-8")  # what a shell hands over need not be
+        found = tomllib.loads(f"value = {text}")
+    except UnicodeEncodeError:
+        raise ConfigError(f"values must be text in UTF-8, got {text!r}") from None
+    except (ValueError, RecursionError):
         return text
+    return found["value"] if len(found) == 1 else text  # a line more would be a key more
 
 
 def _nested(key: str, value: Any) -> dict[str, Any]:

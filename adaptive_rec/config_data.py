@@ -75,7 +75,7 @@ class DataConfig(Frozen):
         json_schema_extra={"unit": "index"},
         strict=False,
     )
-    dense_features: PositiveInt = knob(13, "features", "Dense features of a sample.")
+    dense_features: int = knob(13, "features", "Dense features of a sample.", gt=0, le=1 << 20)
     pooling: Literal["sum", "mean"] = knob("sum", "name", "How the rows of a bag become one vector.")
     ids: Literal["auto", "hash", "contiguous"] = knob(
         "auto",

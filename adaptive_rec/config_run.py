@@ -50,6 +50,12 @@ class RunConfig(Frozen):
         "switch",
         "On a CPU, compile the dense part with torch.compile before the first step; pays in bf16, needs a C++ compiler.",
     )
+    on_nan: Literal["stop", "skip_batch"] = knob(
+        "stop",
+        "name",
+        "A step whose losses or gradients are no finite numbers updates nothing: it ends the run, or its batch is left out "
+        "(on a CPU; 10 such batches in a row end the run all the same).",
+    )
     cuda_graphs: bool = knob(
         True, "switch", "On CUDA, record the dense part once for each size of micro-batch and replay it from then on."
     )

@@ -6,6 +6,7 @@ the store and `step`. The loss of a step is the sum of its lines' losses, each t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -54,8 +55,11 @@ class DensePart:
         self._taken = 0
         self._gradients: list[list[Tensor]] = []
         """Gradients of the pooled vectors, for each micro-batch of the step a tensor for each pool."""
+        self._step_losses: list[Tensor] = []
+        """Losses of the lines, for each micro-batch of the step."""
         self.losses_S = self._empty(0)
         """Losses of the lines of the micro-batch that ran last, without their weights."""
+        self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._forward: Callable[..., Tensor] = model
         """What trains; evaluations take the model as it is."""
 
@@ -84,7 +88,7 @@ class DensePart:
         """Forget the last step's gradients."""
         self.optimizer.zero_grad(set_to_none=True)
         self.step_loss.zero_()
-        self._gradients, self._taken = [], 0
+        self._gradients, self._step_losses, self._taken = [], [], 0
 
     def inputs(self, samples: int) -> MicroBatch:
         """A micro-batch for the store to fill, with no fewer lines than samples. Its memory serves every step."""
@@ -102,10 +106,11 @@ class DensePart:
     def run(self, micro: MicroBatch) -> None:
         """Forward and backward. Adds to the parameters' gradients and to `step_loss`."""
         pooled = [part.detach().requires_grad_() for part in micro.pooled]
-        losses_S = self._losses(micro.dense_SX, pooled, micro.labels_S)
+        losses_S = self._losses_of(micro.dense_SX, pooled, micro.labels_S)
         losses_S.backward(micro.scale_S)
         self.losses_S = losses_S.detach()
         self.step_loss += self.losses_S.sum()
+        self._step_losses.append(self.losses_S)
         self._gradients.append([part.grad for part in pooled if part.grad is not None])
 
     def gradients(self) -> list[Tensor]:
@@ -116,6 +121,19 @@ class DensePart:
         if len(self._gradients) <= 1:
             return [part for parts in self._gradients for part in parts]
         return [torch.cat(parts) for parts in zip(*self._gradients, strict=True)]
+
+    def losses(self) -> Tensor:
+        """Losses of the step's samples, in the order of their gradients."""
+        return torch.cat(self._step_losses)
+
+    def squares(self) -> float:
+        """Sum of the squares of the step's gradients: of the pooled vectors and of the parameters.
+
+        In their own precision, so it is no finite number where one of them is none or its square overflows.
+        """
+        parts = [part for parts in self._gradients for part in parts]
+        parts += [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+        return sum(float(torch.dot(flat, flat)) for flat in (part.reshape(-1) for part in parts))
 
     def step(self, factor: float) -> None:
         """One optimizer step with `factor` times the configured learning rates."""
@@ -129,7 +147,7 @@ class DensePart:
         with torch.no_grad():
             return self._logits(dense_SX, pooled, training=False)
 
-    def _losses(self, dense_SX: Tensor, pooled: list[Tensor], labels_S: Tensor) -> Tensor:
+    def _losses_of(self, dense_SX: Tensor, pooled: list[Tensor], labels_S: Tensor) -> Tensor:
         logits_S = self._logits(dense_SX, pooled, training=True)
         return binary_cross_entropy_with_logits(logits_S, labels_S, reduction="none")
 
@@ -189,10 +207,16 @@ class ReplayedDense(DensePart):
     ) -> None:
         super().__init__(model, optimizer, precision, dtype, device, space, dense_features)
         self.streams = streams
-        self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         for parameter in self.parameters:
             parameter.grad = torch.zeros_like(parameter)
         self.parameter_gradients = [p.grad for p in self.parameters if p.grad is not None]
+        self._step_sums = torch.zeros(2, dtype=torch.float64, device=device)
+        self.step_loss, self._step_length = self._step_sums[0], self._step_sums[1]
+        """The latter: the lengths of the present step's gradients, of each tensor its own, added up."""
+        self.health = torch.zeros(2, dtype=torch.float64, device=device)
+        """Losses and lengths of gradients of all steps made, added up: no finite number from the first step on that had one which
+        is none; and how many steps had been made by then."""
+        self._sum, self._steps_sound = self.health[0], self.health[1]
         self._sizes: list[int] = []
         self._buckets: dict[int, _Bucket] = {}
         self._last: _Bucket | None = None
@@ -211,7 +235,7 @@ class ReplayedDense(DensePart):
 
     def _zero(self) -> None:
         torch._foreach_zero_(self.parameter_gradients)
-        self.step_loss.zero_()
+        self._step_sums.zero_()
 
     def inputs(self, samples: int) -> MicroBatch:
         """A micro-batch for the store to fill, with no fewer lines than samples. Its memory is that of the last one."""
@@ -237,7 +261,12 @@ class ReplayedDense(DensePart):
         return [part[: self._kept_lines] for part in self._kept]
 
     def step(self, factor: float) -> None:
-        self.streams.launch(partial(super().step, factor))
+        self.streams.launch(partial(self._step, factor))
+
+    def _step(self, factor: float) -> None:
+        self._sum += self._step_sums.sum()
+        self._steps_sound += self._sum < math.inf  # no step after one that was not, as the sum stays what it is
+        super().step(factor)
 
     def logits(self, dense_SX: Tensor, pooled: list[Tensor]) -> Tensor:
         """Queue the logits (S,) for evaluation, of any number of lines."""
@@ -252,7 +281,7 @@ class ReplayedDense(DensePart):
         """Run a micro-batch; record its bucket first where that was never done."""
         if bucket.replay is None:
             # Recording warms up by running: what it adds to is put back. The pooled vectors' gradients are overwritten.
-            sums = [*self.parameter_gradients, self.step_loss]
+            sums = [*self.parameter_gradients, self._step_sums]
             before = [tensor.clone() for tensor in sums]
             bucket.replay = self.streams.capture(partial(self._forward_backward, bucket))
             torch._foreach_copy_(sums, before)
@@ -262,7 +291,7 @@ class ReplayedDense(DensePart):
         """What is recorded. Its results go to memory that stays, so that recordings may share all they use in between."""
         micro = bucket.micro
         pooled = [part.detach().requires_grad_() for part in micro.pooled]
-        losses_S = self._losses(micro.dense_SX, pooled, micro.labels_S)
+        losses_S = self._losses_of(micro.dense_SX, pooled, micro.labels_S)
         # Not backward(): the nodes that add to .grad remember a stream, which need not be the one that records.
         grads = torch.autograd.grad(losses_S, [*self.parameters, *pooled], micro.scale_S)
         torch._foreach_add_(self.parameter_gradients, grads[: len(self.parameters)])
@@ -270,6 +299,7 @@ class ReplayedDense(DensePart):
             static.copy_(grad)
         bucket.losses_S.copy_(losses_S.detach())
         self.step_loss += losses_S.detach().masked_fill_(micro.scale_S == 0, 0).sum()
+        self._step_length += torch.stack(torch._foreach_norm(grads)).sum()
 
     # Memory ----------------------------------------------------------------------------------------------------------
 

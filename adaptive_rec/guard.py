@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from adaptive_rec.embedding.store import Fetched
 from adaptive_rec.knobs import Knobs
 from adaptive_rec.policy import QualityView
+from adaptive_rec.saved import Saved
 
 BEHIND_LIMIT = 8
 """Micro-batches whose losses may be on their way from the device."""
@@ -44,6 +46,19 @@ class QualityGuard:
         mean = total / samples
         variance = (squares / samples - mean * mean) * samples / (samples - 1)
         return QualityView(knobs, samples, mean, math.sqrt(0.0 if variance < 0 else variance / samples))
+
+    def state(self) -> dict[str, Any]:
+        """Losses on their way are waited for."""
+        while self._coming:
+            self._take()
+        return {"samples": self._samples, "sum": self._sum, "squares": self._squares}
+
+    def set_state(self, found: Saved) -> None:
+        self._samples, self._sum, self._squares = (
+            found.integer("samples"),
+            found.number("sum"),
+            found.number("squares"),
+        )
 
     def _take(self) -> None:
         losses_S, lines = self._coming.popleft()

@@ -1,10 +1,11 @@
-"""How the process holds on to host memory."""
+"""How much host memory there is, and how the process holds on to it."""
 
 from __future__ import annotations
 
 import ctypes
 import os
 import sys
+from pathlib import Path
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """M_TRIM_THRESHOLD and M_MMAP_THRESHOLD of glibc's malloc.h."""
@@ -28,3 +29,34 @@ def keep_freed_memory() -> bool:
     except AttributeError:  # musl has no such thing
         return False
     return bool(mallopt(_MMAP_THRESHOLD, LARGEST_KEPT_BYTES) and mallopt(_TRIM_THRESHOLD, KEPT_BYTES))
+
+
+UNLIMITED = 1 << 62
+_GROUP_FILES = (
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"),
+)
+"""Of a control group's two versions: limit, use, and what of that is cached files that make room."""
+
+
+def available_bytes(system: Path = Path("/proc"), group: Path = Path("/sys/fs/cgroup")) -> int:
+    """Host memory that can be taken without swapping, of the machine and of the container; unlimited where nobody tells."""
+    return min(_of_machine(system), *(_of_group(group, *files) for files in _GROUP_FILES))
+
+
+def _of_machine(system: Path) -> int:
+    try:
+        lines = (system / "meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return UNLIMITED
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), UNLIMITED)
+
+
+def _of_group(group: Path, limit: str, use: str, reclaimable: str) -> int:
+    try:
+        most, used = (group / limit).read_text(encoding="ascii"), (group / use).read_text(encoding="ascii")
+        told = (group / use).with_name("memory.stat").read_text(encoding="ascii").split()
+        cached = int(told[told.index(reclaimable) + 1]) if reclaimable in told else 0
+        return max(0, int(most) - int(used) + cached)
+    except (OSError, ValueError):  # no group, or one without a limit ("max")
+        return UNLIMITED

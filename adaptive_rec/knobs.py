@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, TypeAdapter, ValidationError
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 from pydantic.types import ByteSize
 
 from adaptive_rec.errors import ConfigError, did_you_mean
 
 _BYTE_SIZE = TypeAdapter(ByteSize)
+LARGEST = (1 << 63) - 1
 
 
 def _parse_bytes(value: Any) -> Any:
@@ -32,6 +42,16 @@ class Frozen(BaseModel):
     model_config = ConfigDict(
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
+
+    @model_validator(mode="after")
+    def _check_sizes(self) -> Self:
+        """Python's whole numbers have no end, and those of arrays do."""
+        for name in type(self).model_fields:
+            value = getattr(self, name)
+            for part in value if isinstance(value, tuple) else (value,):
+                if isinstance(part, int) and abs(part) > LARGEST:
+                    raise ValueError(f"{name} must be at most {LARGEST}, got {str(part)[:40]}")
+        return self
 
 
 class Knobs(Frozen):

@@ -9,18 +9,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.embedding.store import EmbeddingStore
-from adaptive_rec.errors import AdaptiveRecError
+from adaptive_rec.errors import AdaptiveRecError, CheckpointError
 from adaptive_rec.placement import Migration
+from adaptive_rec.saved import ANY, Saved, numbered
 
 Rows = NDArray[np.int64]
 Slots = NDArray[Any]
 
 FREE = -1
+FEW = 1 << 10
 
 
 class Recency:
-    """The hot slots of a pool in the order in which they were listed last. What a call takes follows what it lists, not how
-    many slots there are."""
+    """The hot slots of a pool in the order in which they were listed last. Listing some, or taking the oldest, goes through few
+    others."""
 
     def __init__(self, row_of_slot: Rows) -> None:
         hot = np.flatnonzero(row_of_slot >= 0)
@@ -31,6 +33,10 @@ class Recency:
         """Lists by time. A slot that was listed again or freed since is still in the old one, and counts no more there."""
         self._length = len(hot)
         self._hot = len(hot)
+
+    @property
+    def slots(self) -> int:
+        return len(self._listed)
 
     @property
     def free(self) -> int:
@@ -62,14 +68,38 @@ class Recency:
         parts = [np.empty(0, dtype=np.int64)]
         while count > 0:
             time, old = self._lists.popleft()
-            still = self._still(time, old)
+            begin = max(0, len(old) - max(count, FEW))  # of a long list no more than its end
+            still = self._still(time, old[begin:])
             cut = max(0, len(still) - count)
             parts.append(still[cut:])
             count -= len(still) - cut
-            self._length -= len(old) - cut
-            if cut:
-                self._lists.appendleft((time, still[:cut]))
+            self._length -= len(old) - begin - cut
+            for left in (old[:begin], still[:cut]):
+                if len(left):
+                    self._lists.appendleft((time, left))
         return self._taken(np.concatenate(parts))
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "listed_H": self._listed,
+            "times": np.array([time for time, _ in self._lists], dtype=np.int64),
+            "lengths": np.array([len(slots) for _, slots in self._lists], dtype=np.int64),
+            "slots": np.concatenate([np.empty(0, dtype=np.int64), *(slots for _, slots in self._lists)]),
+        }
+
+    def set_state(self, found: Saved) -> None:
+        self._listed[:] = found.array("listed_H", np.int64, len(self._listed))
+        times, lengths = found.array("times", np.int64, ANY), found.array("lengths", np.int64, ANY)
+        slots = found.array("slots", np.int64, ANY)
+        if len(times) != len(lengths) or (lengths < 0).any() or lengths.sum() != len(slots):
+            raise CheckpointError(f"lists of slots must have as many as their lengths say, got {len(slots)} slots")
+        if len(slots) and not (0 <= slots.min() and slots.max() < len(self._listed)):
+            raise CheckpointError(
+                f"slots listed must lie in [0, {len(self._listed)}), got {slots.min()} to {slots.max()}"
+            )
+        parts = np.split(slots, np.cumsum(lengths)[:-1]) if len(lengths) else []
+        self._lists = deque(zip(times.tolist(), parts, strict=True))
+        self._length, self._hot = len(slots), int(np.count_nonzero(self._listed != FREE))
 
     def _still(self, time: int, slots: Slots) -> Slots:
         return slots[self._listed[slots] == time]
@@ -96,7 +126,9 @@ class ListedRows:
             wrong = rows.min() if rows.min() < 0 else rows.max()
             raise AdaptiveRecError(f"rows listed to be hot must lie in [0, {store.space.rows}), got {wrong}")
         self._time += 1
-        if store.placement.version != self._version:  # somebody else moved rows: theirs were listed before all others
+        slots = [recency.slots for recency in self._recency]
+        if store.placement.version != self._version or slots != store.device.capacities:
+            # Somebody else moved rows, or there are more or fewer slots: what is hot was listed before all that comes.
             self._recency = [Recency(row_of_slot) for row_of_slot in store.device.row_of_slot]
         wanted = [
             rows[(rows >= pool.first_row) & (rows < pool.end_row)][:slots]
@@ -109,6 +141,24 @@ class ListedRows:
         for recency, part in zip(self._recency, wanted, strict=True):
             recency.list(self._time, store.placement.slot_of_row[part])
         return migration
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "time": self._time,
+            "version": self._version,
+            "recency": numbered(recency.state() for recency in self._recency),
+        }
+
+    def set_state(self, found: Saved, store: EmbeddingStore) -> None:
+        """`store` has its placement again."""
+        self._time, self._version = found.integer("time"), found.integer("version")
+        recencies = found.parts("recency")
+        if recencies and len(recencies) != len(store.space.pools):
+            raise CheckpointError(f"recency must be of {len(store.space.pools)} pools, got {len(recencies)}")
+        self._recency = []
+        for part, row_of_slot in zip(recencies, store.device.row_of_slot, strict=False):
+            self._recency.append(Recency(row_of_slot))
+            self._recency[-1].set_state(part)
 
     def _plan(self, store: EmbeddingStore, pool: int, wanted: Rows, others_stay: bool) -> tuple[Rows, Rows]:
         """Rows of a pool to promote and to demote."""

@@ -12,15 +12,18 @@ import threading
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.classify import ClassifiedBatch, expand_ranges
 from adaptive_rec.embedding.store import EmbeddingStore
+from adaptive_rec.errors import CheckpointError
 from adaptive_rec.knobs import Knobs
 from adaptive_rec.placement import Migration
 from adaptive_rec.policy import AccessView, MovementView
+from adaptive_rec.saved import ANY, Saved
 from adaptive_rec.telemetry import StageTimes
 from adaptive_rec.tracking.count_min import CountMinSketch, width_for
 from adaptive_rec.tracking.memory import Memory, MemoryTrials
@@ -245,6 +248,68 @@ class Observer:
         """Drop the kept samples: their slots may mean other rows now."""
         self._sample_slots.clear()
         self._sample_lengths.clear()
+
+    # Kept in a checkpoint --------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        nothing = np.empty(0, dtype=np.int64)
+        return {
+            "tracker": self.tracker.state(),
+            "trials": self.trials and self.trials.state(),
+            "stale_rows_T": self.stale_rows_T,
+            "sample_slots": np.concatenate([nothing, *self._sample_slots]),
+            "sample_lengths": np.concatenate([nothing, *self._sample_lengths]),
+            "probes": self._probes,
+        }
+
+    def set_state(self, found: Saved) -> None:
+        """The store has its slots again."""
+        self._take_sketch(found.part("tracker").part("counter"))
+        self._rows(found)
+        self._tracker.set_state(found.part("tracker"))
+        trials = found.maybe("trials")
+        self.try_memories(trials is not None)
+        if trials is not None and self.trials is not None:
+            self.trials.set_state(trials)
+        self.stale_rows_T[:] = found.array("stale_rows_T", np.int64, len(self.stale_rows_T))
+        slots, lengths = found.array("sample_slots", np.int64, ANY), found.array("sample_lengths", np.int64, ANY)
+        known = sum(self.store.device.capacities)
+        if lengths.sum() != len(slots) or (len(slots) and not (-1 <= slots.min() and slots.max() < known)):
+            raise CheckpointError(f"slots of kept samples must be as many as their lookups and below {known}")
+        self._sample_slots, self._sample_lengths = ([slots], [lengths]) if len(lengths) else ([], [])
+        self._probes = found.integer("probes")
+
+    def _take_sketch(self, found: Saved) -> None:
+        """Have a sketch as wide as the saved one, which may have had to grow."""
+        counter = self._tracker.counter
+        if not isinstance(counter, CountMinSketch):
+            return
+        shape = found.shape("counters")
+        if shape != counter.counters.shape:
+            wide = 4 * math.prod(shape) > SKETCH_LIMIT_BYTES
+            if (
+                len(shape) != 2
+                or wide
+                or shape[0] != len(counter.counters)
+                or shape[1] < 2
+                or shape[1] & (shape[1] - 1)
+            ):
+                raise CheckpointError(f"a sketch must have {len(counter.counters)} lines of 2^n cells, got {shape}")
+            self._tracker.counter = CountMinSketch(shape[1], shape[0], counter.seed)
+
+    def remember(self, found: Saved, rows: NDArray[np.int64]) -> None:
+        """Where a run goes on with another placement: what was counted, if its sketch is as wide, candidates and some more."""
+        counter, saved = self._tracker.counter, found.part("tracker").part("counter")
+        if isinstance(counter, CountMinSketch) and saved.shape("counters") == counter.counters.shape:
+            counter.set_state(saved)
+            self._tracker.remember(np.concatenate([self._rows(found), rows]))
+
+    def _rows(self, found: Saved) -> NDArray[np.int64]:
+        """The candidates that were saved."""
+        rows, end = found.part("tracker").array("met", np.int64, ANY), self.store.space.rows
+        if len(rows) and not (0 <= rows.min() and rows.max() < end):
+            raise CheckpointError(f"candidates must lie in [0, {end}), got {rows.min()} to {rows.max()}")
+        return rows
 
 
 def _give_way() -> None:

@@ -1,103 +1,31 @@
-"""The stream in phases: what a policy that arranges it sees of it, and what happens where one phase ends and the next begins.
+"""The stream in phases: what happens where one phase of a policy that arranges it ends and the next begins.
 
 A policy that does not arrange has one phase, the whole stream.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Generator, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.arrange import checked, take
 from adaptive_rec.batch import Batch, Position
-from adaptive_rec.config import Config
-from adaptive_rec.data.source import Source
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import CheckpointError, TrainingError
 from adaptive_rec.evaluate import evaluate
-from adaptive_rec.knobs import Knobs
 from adaptive_rec.placement import Migration
-from adaptive_rec.policy import Outcome, Phase
+from adaptive_rec.policy import Outcome, Phase, Policy
+from adaptive_rec.saved import ANY, Saved
+from adaptive_rec.stream import Decision, Stream, Stretch
 from adaptive_rec.telemetry import Event
 
 if TYPE_CHECKING:
     from adaptive_rec.runtime import Runtime
 
-
-class Stream:
-    """The stream from a position to the end of a run. See `policy.StreamView`."""
-
-    def __init__(
-        self,
-        config: Config,
-        source: Source,
-        store: EmbeddingStore,
-        position: Position,
-        steps_done: int,
-        knobs: Callable[[], Knobs],
-        stopped: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self.space = store.space
-        self.batch_size = config.run.batch_size
-        self.seed = config.run.seed
-        self.options = config.policy
-        self.knobs = knobs
-        self._source = source
-        self._store = store
-        self._begin = position
-        self._stopped = stopped
-        self._steps = max(0, config.run.steps - steps_done) if config.run.steps else None
-        self._samples = dict(self._cut())
-        self.epochs = range(position.epoch, position.epoch + len(self._samples))
-
-    def _cut(self) -> Iterator[tuple[int, int]]:
-        """The epochs to come with the samples of each, as far as the run's steps reach in the source's order."""
-        steps = self._steps
-        for epoch in range(self._begin.epoch, self._source.epochs):
-            samples = self._source.train_samples - (self._begin.offset if epoch == self._begin.epoch else 0)
-            if steps is not None:
-                samples = min(samples, steps * self.batch_size)
-                steps -= -(-samples // self.batch_size)
-            if samples:
-                yield epoch, samples
-
-    @property
-    def end(self) -> Position:
-        """Where a reader stands when all is read."""
-        if not self._samples:
-            return self._begin
-        last = max(self._samples)
-        offset = self._samples[last] + (self._begin.offset if last == self._begin.epoch else 0)
-        if offset < self._source.train_samples:
-            return Position(last, self._begin.seed, offset)
-        return Position(last + 1, self._begin.seed, 0)
-
-    def slots(self, pool: int) -> int:
-        return self._store.device.capacities[pool]
-
-    def samples(self, epoch: int) -> int:
-        return self._samples[epoch]
-
-    def read(self, epoch: int, batch_size: int | None = None) -> Iterator[Batch]:
-        left = self._samples[epoch]
-        begin = self._begin if epoch == self._begin.epoch else Position(epoch, self._begin.seed, 0)
-        for batch in self._source.train_batches(begin, batch_size or self.batch_size):
-            checked(batch, self.space)
-            yield batch if batch.size <= left else take(batch, np.arange(left))
-            left -= batch.size
-            if left <= 0 or self._stopped():
-                return
-
-    def rest(self) -> Iterator[Batch]:
-        left = self._steps
-        for batch in self._source.train_batches(self._begin, self.batch_size) if left != 0 else ():
-            yield checked(batch, self.space)
-            left = left if left is None else left - 1
-            if left == 0 or self._stopped():
-                return
+Arranged = Generator[Phase, Outcome, None]
 
 
 class Phases:
@@ -117,13 +45,21 @@ class Phases:
         """Name and step of the phase whose rows the journal told of last."""
         self._untold: list[Migration] = []
         self._tails: list[Batch] = []
+        self._stretch: Stretch | None = None
+        """What is trained under a policy that arranges; after a restart, what is gone on with."""
+        self._decided: Decision | None = None
+        """By which the present phase was decided on, until it begins."""
+        self._placed = False
+        """Whether the phase that is gone on with has its rows."""
+        self._trained: int | Position | None = None
+        """Batches that were trained before the run went on and come again: so many, or up to a position."""
 
     def check_resumable(self) -> None:
         """Raise where the run cannot go on from where a checkpoint left it."""
-        if self.reordered:
+        if self.reordered and self._stretch is None:
             raise CheckpointError(
-                f"a run that reorders its stream goes on from its end only, and the checkpoint is of step "
-                f"{self._runtime.step_number}, in the middle; begin anew"
+                "a run in the middle of a stream that its policy reorders goes on under that policy only; the checkpoint is "
+                f"of step {self._runtime.step_number}, the policy {self._runtime.policy.name} is another"
             )
 
     def is_probe_step(self) -> bool:
@@ -135,46 +71,110 @@ class Phases:
 
     def __iter__(self) -> Iterator[Phase]:
         run, policy = self._runtime, self._runtime.policy
-        if policy.arranges_stream:
-            stream = self._stream()
-            with run.times("arrange"):
-                arranged = policy.arrange(stream)
-                phase = next_phase(arranged, None)
-            while phase is not None and not run.stop_requested and run.policy is policy:
-                self.reordered = policy.reorders_stream
-                yield phase
-                with run.times("arrange"):
-                    phase = None if run.stop_requested else next_phase(arranged, self._outcome)
-            arranged.close()
-            if phase is None and not run.stop_requested and policy.reorders_stream:
-                run.position, self.reordered = stream.end, False
-                self.more_steps += run.step_number - run.steps_total
-            if run.stop_requested or run.policy is policy:
+        while policy.arranges_stream and not run.stop_requested and run.policy is policy:
+            stretch = self._stretch
+            yield from self._arranged(policy)
+            if run.stop_requested or run.policy is not policy:
+                break
+            self._stretch = None
+            if stretch is None or not policy.reorders_stream or (stretch.steps, stretch.epochs) == self._limits:
                 return
-        yield Phase("stream", run.batches())  # from the beginning, or since the run went over to such a policy
+        if not (policy.arranges_stream and run.stop_requested):
+            self._stretch = self._trained = None
+            self._placed = False
+            yield Phase("stream", run.batches())  # from the beginning, or since the run went over to such a policy
 
-    def _stream(self) -> Stream:
-        run, position, steps = self._runtime, self._runtime.position, self._runtime.step_number
+    def _arranged(self, policy: Policy) -> Iterator[Phase]:
+        """The phases of a stretch: the one that is gone on with, or all that is left."""
+        run, again = self._runtime, self._stretch is not None
+        self._stretch = stretch = self._stretch or self._new_stretch()
+        limits = run.config.model_copy(update={"run": run.config.run.model_copy(update={"steps": stretch.steps})})
+        stream = Stream(
+            limits, run.source, run.store, stretch.position, stretch.steps_done, lambda: run.knobs,
+            lambda: run.stop_requested, stretch.epochs,
+        )  # fmt: skip
+        if policy.reorders_stream and not again:
+            self.more_steps = run.step_number - stretch.steps_done + len(stream.epochs)
+        with run.times("arrange"):
+            arranged = policy.arrange(stream)
+            phase = self._find_again(arranged, stream) if again else self._decide(arranged, None)
+        while phase is not None and not run.stop_requested and run.policy is policy:
+            self.reordered = policy.reorders_stream
+            yield phase
+            with run.times("arrange"):
+                phase = None if run.stop_requested else self._decide(arranged, self._outcome)
+        arranged.close()
+        if phase is not None or run.stop_requested:
+            return
+        if self._trained:
+            raise CheckpointError(
+                "the stream must hold the batches that were trained before the run went on, it ended first"
+            )
+        if policy.reorders_stream:
+            run.position, self.reordered = stream.end, False
+            if (stretch.steps, stretch.epochs) == self._limits:
+                self.more_steps += run.step_number - run.steps_total
+
+    @property
+    def _limits(self) -> tuple[int, int]:
+        return self._runtime.config.run.steps, self._runtime.source.epochs
+
+    def _new_stretch(self) -> Stretch:
+        run, position, steps_done = self._runtime, self._runtime.position, self._runtime.step_number
         if run.policy.reorders_stream:  # of an earlier stretch it may have made a step more than plain training would
             samples = run.source.train_samples, position.offset
             epoch, part = (-(-count // run.config.run.batch_size) for count in samples)
-            steps = position.epoch * epoch + part
-        stream = Stream(
-            run.config, run.source, run.store, position, steps, lambda: run.knobs, lambda: run.stop_requested
-        )
+            steps_done = position.epoch * epoch + part
+        return Stretch(position, steps_done, *self._limits, run.config.run.batch_size, run.config.policy.model_dump())
+
+    def _decide(self, arranged: Arranged, outcome: Outcome | None) -> Phase | None:
+        run = self._runtime
+        self._decided = Decision(run.knobs, list(run.store.device.capacities), outcome)
+        return next_phase(arranged, outcome)
+
+    def _find_again(self, arranged: Arranged, stream: Stream) -> Phase | None:
+        """Let the phases pass that are over, as they were decided on, up to the one that is gone on with."""
+        run, phase = self._runtime, None
+        assert self._stretch is not None
+        for decision in self._stretch.decisions:
+            for _ in phase.batches if phase is not None else ():
+                if run.stop_requested:
+                    return None
+            stream.told = decision
+            phase = next_phase(arranged, decision.outcome)
+            if phase is None:
+                raise CheckpointError(
+                    f"policy {run.policy.name} must arrange a stream as it did before, it has fewer phases"
+                )
+        stream.told = None
+        return phase
+
+    def _note_down(self, decided: Decision, stretch: Stretch) -> None:
+        """A phase begins: what it takes to find it again."""
+        run = self._runtime
         if run.policy.reorders_stream:
-            self.more_steps = run.step_number - steps + len(stream.epochs)
-        return stream
+            stretch.decisions.append(decided)
+        else:
+            stretch.position, stretch.steps_done = run.position, run.step_number
+            stretch.decisions = [replace(decided, outcome=None)]
+        stretch.phase_began, stretch.ended, self._decided = run.step_number, False, None
 
     def begin(self, phase: Phase) -> Iterator[Event]:
         """Place the rows that a phase lists; begin to measure where it is measured."""
         run = self._runtime
+        if self._decided is not None and self._stretch is not None:
+            self._note_down(self._decided, self._stretch)
+        if self._placed:
+            self._placed, self.measured = False, phase.measured
+            return
         if phase.note:
             yield Event(run.step_number, "arranged", phase.note, {"phase": phase.name, **phase.details})
         if phase.hot_rows is not None:
             with run.times("reclassify"):
                 moved = run.reclassifier.place_listed(phase.hot_rows, phase.others_stay)
             yield from self._tell(phase, moved)
+        else:
+            yield from self.tell_rest()
         self.measured = phase.measured
         if phase.measured:
             if not run.policy.tracks_movement:
@@ -203,10 +203,19 @@ class Phases:
     def batches(self, phase: Phase) -> Iterator[Batch]:
         """The phase's batches; those without samples are put aside for `end`. On the reader's thread."""
         for batch in phase.batches:
-            if batch.size:
-                yield batch
-            else:
+            if not batch.size:
                 self._tails.append(batch)
+            elif not self._was_trained(batch):
+                yield batch
+
+    def _was_trained(self, batch: Batch) -> bool:
+        """Whether a batch was trained before the run went on."""
+        trained = self._trained
+        if isinstance(trained, int):
+            self._trained = trained - 1 if trained > 1 else None
+        elif trained is not None and batch.position == trained:
+            self._trained = None
+        return trained is not None
 
     def end(self, phase: Phase) -> None:
         """Find out what the phase came to."""
@@ -214,7 +223,10 @@ class Phases:
         self.measured = False
         if run.stop_requested:
             return
-        for tail in self._tails:
+        if isinstance(self._trained, int):
+            raise CheckpointError(f"phase {phase.name} must hold {self._trained} more batches that were trained before")
+        counted = self._stretch is not None and self._stretch.ended
+        for tail in () if counted else self._tails:
             run.tally.left_out(tail.skipped_samples, tail.malformed_rows)
         self._tails.clear()
         logloss = None
@@ -225,6 +237,49 @@ class Phases:
             logloss = None if quality is None else quality.logloss
         kept = phase.measured and run.store.monitored  # unless the run went over to a policy that keeps no record
         self._outcome = Outcome(logloss, *(_movement(run.store) if kept else ()))
+        if self._stretch is not None:
+            self._stretch.ended = True
+
+    # Kept in a checkpoint --------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        going = self._stretch is not None and bool(self._stretch.decisions) and self._runtime.policy.arranges_stream
+        nothing, (phase, step) = np.empty(0, dtype=np.int64), self._told
+        return {
+            "reordered": self.reordered,
+            "more_steps": self.more_steps,
+            "stretch": self._stretch.state() if going and self._stretch is not None else None,
+            "told": {"phase": phase, "step": step},
+            "untold": {
+                "promote": np.concatenate([nothing, *(moved.promote for moved in self._untold)]),
+                "demote": np.concatenate([nothing, *(moved.demote for moved in self._untold)]),
+            },
+        }
+
+    def set_state(self, found: Saved, placed: bool) -> None:
+        """Step and position of the run are known. `placed` says that hot rows are where they were."""
+        self.reordered, self.more_steps = found.flag("reordered"), found.integer("more_steps")
+        told, untold, stretch = found.part("told"), found.part("untold"), found.maybe("stretch")
+        self._told = told.text("phase"), told.integer("step")
+        moved = Migration(untold.array("promote", np.int64, ANY), untold.array("demote", np.int64, ANY))
+        self._untold = [moved] if moved.moved_rows else []
+        if stretch is not None:
+            self._go_on_with(Stretch.of(stretch, len(self._runtime.store.space.pools)), placed)
+
+    def _go_on_with(self, stretch: Stretch, placed: bool) -> None:
+        run = self._runtime
+        for name, was, now in (
+            ("run.batch_size", stretch.samples, run.config.run.batch_size),
+            ("the section policy", stretch.options, run.config.policy.model_dump()),
+        ):
+            if was == now:
+                continue
+            if self.reordered:
+                raise CheckpointError(f"{name} must stay in the middle of a stream that is reordered, {was}, got {now}")
+            return  # the policy begins anew where the reader stands
+        self._stretch, self._placed = stretch, placed
+        if trained := run.step_number - stretch.phase_began:
+            self._trained = trained if run.policy.reorders_stream else run.position
 
 
 def next_phase(arranged: Generator[Phase, Outcome, None], outcome: Outcome | None) -> Phase | None:

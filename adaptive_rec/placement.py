@@ -8,6 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.batch import FeatureSpec, TableSpec
+from adaptive_rec.errors import ConfigError
+
+MAX_ROWS = 1 << 40
+"""Of all tables together: far more than any memory holds, and few enough for every product with a row's bytes."""
 
 COLD = np.int32(-1)
 """The slot of a row that is not hot."""
@@ -84,6 +88,8 @@ class RowSpace:
     @staticmethod
     def of(tables: tuple[TableSpec, ...], features: tuple[FeatureSpec, ...], pool_per_table: bool = False) -> RowSpace:
         """The space of some tables. With a pool for each table rows have the same numbers, and every tier a tensor a table."""
+        if (rows := sum(table.rows for table in tables)) > MAX_ROWS:
+            raise ConfigError(f"the rows of all tables must be at most {MAX_ROWS:,}, got {rows:,}")
         pools: list[Pool] = []
         table_first_row = np.zeros(len(tables), dtype=np.int64)
         row = 0

@@ -17,6 +17,7 @@ from adaptive_rec.batch import Batch
 from adaptive_rec.config_policy import PolicyConfig
 from adaptive_rec.knobs import Knobs
 from adaptive_rec.placement import RowSpace
+from adaptive_rec.saved import Saved
 
 if TYPE_CHECKING:
     from adaptive_rec.classify import ClassifiedBatch
@@ -225,11 +226,15 @@ class Policy:
     arranges_stream: ClassVar[bool] = False
     """Whether it looks at the stream before it is trained (see `arrange`): chosen before a run, not while it trains."""
     reorders_stream: ClassVar[bool] = False
-    """Whether its phases do not keep the source's order. Such a run keeps its policy, and does not go on from its middle."""
+    """Whether its phases do not keep the source's order. Such a run keeps its policy."""
 
     def arrange(self, stream: StreamView) -> Generator[Phase, Outcome, None]:
         """The stream in phases, `outcome = yield Phase(...)`; asked where `arranges_stream`. It runs on the training thread,
-        between two steps. Every sample of the epochs must come once, or be counted as skipped."""
+        between two steps. Every sample of the epochs must come once, or be counted as skipped.
+
+        A run that goes on in the middle asks again and lets the phases that are over pass, with the outcomes they had: so the
+        same stream and the same outcomes must give the same phases. Where the order is the source's, it asks for the stream
+        from the present phase on."""
         raise NotImplementedError(f"policy {self.name} arranges the stream, so it must have a method arrange")
 
     def budget_bytes(self, knobs: Knobs, all_rows_bytes: int) -> int:
@@ -251,6 +256,13 @@ class Policy:
     def judge_quality(self, view: QualityView) -> Verdict | None:
         """What follows from the losses of the guard's samples; None changes nothing."""
         return None
+
+    def state(self) -> dict[str, Any]:
+        """What it remembers from one call to the next, for a checkpoint: names of numbers, texts, arrays and such mappings."""
+        return {}
+
+    def set_state(self, found: Saved) -> None:
+        """Remember what `state` said, each value asked for by its name."""
 
     def plan(self, view: BatchView) -> StepPlan:
         """How a mini-batch runs. Not asked on probe steps of policies that skip: those train and update everything."""

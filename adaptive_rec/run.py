@@ -6,7 +6,7 @@ import json
 import resource
 import shlex
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,11 @@ from adaptive_rec.assemble import assemble
 from adaptive_rec.config import Config, load_config, to_toml
 from adaptive_rec.errors import UsageError, first_line
 from adaptive_rec.evaluate import Evaluation
-from adaptive_rec.known_policies import load_policy, policy_choices
+from adaptive_rec.known_policies import load_policy, policy_choices, why_not_live
 from adaptive_rec.live import journal
+from adaptive_rec.live.line_file import LineFile
 from adaptive_rec.report.run_report import write_report
-from adaptive_rec.runtime import Report
+from adaptive_rec.runtime import Report, Runtime
 from adaptive_rec.telemetry import Event, Snapshot, ratio, to_json
 
 HURRIED_REPORT_BYTES = 16 << 20
@@ -30,28 +31,63 @@ class TrainingRun:
     """Train under a configuration and leave everything worth keeping in `out`.
 
     With `replay`, the changes that another run's journal tells of are made again at the same steps. `command`: the words of
-    the command line, for the record.
+    the command line, for the record. A run that is gone on with keeps the knobs it was saved with, but for those that
+    `config` has otherwise than the run's own ``config.toml``, and those that `told` names.
     """
 
     def __init__(
-        self, config: Config, out: Path, resume: bool = False, replay: Path | None = None, command: Sequence[str] = ()
+        self,
+        config: Config,
+        out: Path,
+        resume: bool = False,
+        replay: Path | None = None,
+        command: Sequence[str] = (),
+        told: Collection[str] = (),
     ) -> None:
         if out.exists() and not resume and any(out.iterdir() if out.is_dir() else [out]):
             raise UsageError(f"--out must be a new directory, {out} exists; give another or add --resume")
-        self.config = config
         self.out = out
+        self._journal, self._metrics = LineFile(out / journal.NAME), LineFile(out / "metrics.jsonl")
         self._command = ["adaptive-rec", *command] if command else []
-        found = checkpoint.newest(out / "checkpoints") if resume else None
-        self.runtime = assemble(config)
-        self.config = self.runtime.config  # its hot budget is smaller where the device is
-        if found:
-            checkpoint.load(self.runtime, found)
-            self.runtime.phases.check_resumable()
+        found = checkpoint.find(out / "checkpoints") if resume else None
+        self._went_on_from = generation = found.generation if found else None
+        self._knobs_event: dict[str, Any] = {}
+        """Knobs changed before the run could begin to go on, old and new values."""
+        if found is not None and generation is not None:
+            self.runtime = self._go_on(config, generation, told)
+            self.runtime.notices += [f"checkpoint {name} was passed over: {why}" for name, why in found.skipped]
+        else:
+            self.runtime = assemble(config)
+            self.config = self.runtime.config  # its hot budget is smaller where the device is
         self.started_at_step = self.runtime.step_number
         self.runtime.control.scheduled = journal.commands(replay) if replay else {}
         self.runtime.splitting.told = replay is not None
         self.runtime.checkpoints = out / "checkpoints"
         self._make_directory()  # last: a run that cannot go on leaves its directory as it was
+
+    def _go_on(self, config: Config, generation: Path, told: Collection[str]) -> Runtime:
+        """The run as it was saved. Knobs that are to be others are changed before its next step; where a run cannot go over to
+        them while it trains, it begins with them."""
+        kept = self.out / "config.toml"
+        first = load_config(str(kept), {}).knobs if kept.is_file() else config.knobs
+        saved, wanted = checkpoint.saved_knobs(generation), config.knobs.model_dump()
+        changes = {
+            name: value
+            for name, value in wanted.items()
+            if (name in told or value != getattr(first, name)) and value != getattr(saved, name)
+        }
+        policy = load_policy(saved.policy)
+        live = "policy" not in changes or not why_not_live(load_policy(changes["policy"]), policy)
+        knobs = saved if live else saved.changed(changes)
+        runtime = assemble(config.model_copy(update={"knobs": knobs}))
+        checkpoint.load(runtime, generation, verified=True)
+        runtime.phases.check_resumable()
+        if live:
+            runtime.told = changes
+        was, now = saved.model_dump(), runtime.knobs.model_dump()
+        self._knobs_event = {name: {"old": was[name], "new": now[name]} for name in now if now[name] != was[name]}
+        self.config = runtime.config.model_copy(update={"knobs": first})
+        return runtime
 
     def _make_directory(self) -> None:
         try:
@@ -97,14 +133,20 @@ class TrainingRun:
         """Train; yield reports after they are written: figures to ``metrics.jsonl``, the journal to ``events.jsonl``."""
         runtime = self.runtime
         left = runtime.steps_total - runtime.step_number
-        yield self.note("started", f"{runtime.knobs.policy} on {runtime.device}, {left:,} steps to go")
+        details = {"checkpoint": self._went_on_from.name} if self._went_on_from else {}
+        yield self.note("started", f"{runtime.knobs.policy} on {runtime.device}, {left:,} steps to go", **details)
+        if self._knobs_event:
+            text = ", ".join(f"{name} {each['old']} -> {each['new']}" for name, each in self._knobs_event.items())
+            yield self.note("knobs", text, changed=self._knobs_event)
         try:
             for report in runtime.run():
                 if isinstance(report, Event):
-                    journal.append(self.out, report)
+                    self._journal.append(journal.line_of(report))
                 else:
                     self._record(report, runtime.recorder.seconds)
                 yield report
+                for text in filter(None, (self._journal.complaint(), self._metrics.complaint())):
+                    yield self.note("warning", text)
         except Exception as error:
             self.note("failed", f"{type(error).__name__}: {error}")
             self._report()
@@ -113,23 +155,22 @@ class TrainingRun:
             self.note("stopping", "a signal came: a checkpoint follows")
 
     def _record(self, report: Snapshot | Evaluation, seconds: float) -> None:
-        with open(self.out / "metrics.jsonl", "a", encoding="utf-8") as metrics:
-            metrics.write(to_json(_line(report, seconds, self.runtime.tally.counters.samples_seen)) + "\n")
+        self._metrics.append(to_json(_line(report, seconds, self.runtime.tally.counters.samples_seen)))
         if isinstance(report, Evaluation):
             self.note("evaluation", f"AUC {report.quality.auc:.4f}, logloss {report.quality.logloss:.4f}")
 
     def note(self, kind: str, text: str, **details: Any) -> Event:
         """Write an event of this moment to the journal."""
         event = Event(self.runtime.step_number, kind, text, details)
-        journal.append(self.out, event)
+        self._journal.append(journal.line_of(event))
         return event
 
     def finish(self) -> dict[str, Any]:
         """Write the final checkpoint, evaluate unless the run was hurried, write and return the summary."""
         written = self.out / "summary.json"
-        if self.runtime.step_number == self.started_at_step and written.exists():
+        if self.runtime.step_number == self.started_at_step and (done := self._summary_of_this_step(written)):
             self.runtime.enter("finished")
-            return dict(json.loads(written.read_text(encoding="utf-8")))  # nothing was left to do
+            return done  # nothing was left to do
         seconds = self.runtime.recorder.seconds
         path = checkpoint.save(self.runtime, self.out / "checkpoints")
         self.note("checkpoint", f"checkpoint {path.name} written", checkpoint=path.name)
@@ -144,6 +185,15 @@ class TrainingRun:
         self.runtime.enter("finished")
         return summary
 
+    def _summary_of_this_step(self, written: Path) -> dict[str, Any]:
+        """The summary of a run that came as far as this one, empty where there is none."""
+        try:
+            summary = json.loads(written.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            return {}
+        whole = isinstance(summary, dict) and summary.get("steps") == self.runtime.step_number
+        return dict(summary) if whole else {}
+
     def _report(self) -> None:
         """Write ``report.html``. No run fails for its sake, and after a signal it must not take long."""
         metrics = self.out / "metrics.jsonl"
@@ -155,7 +205,7 @@ class TrainingRun:
             self.note("warning", f"no report could be made ({type(error).__name__}: {first_line(error)})")
 
     def summary(self, seconds: float, evaluation: Evaluation | None) -> dict[str, Any]:
-        """What the run came to. Counters and seconds are of this process; `steps` counts from the very first one."""
+        """What the run came to, from its very first step on."""
         runtime, totals = self.runtime, self.runtime.totals()
         return {
             "policy": runtime.knobs.policy,
@@ -201,7 +251,7 @@ def evaluate_run(run: Path) -> Evaluation:
     if config.run.row_precision != "float32":  # no device carries such rows
         config = config.model_copy(update={"run": config.run.model_copy(update={"device": "cpu"})})
     runtime = assemble(config, policy=load_policy("hybrid"))  # every row in host memory, wherever it was trained
-    checkpoint.load(runtime, found)
+    checkpoint.load(runtime, found, verified=True)
     evaluation = runtime.evaluate()
     assert evaluation is not None
     return evaluation

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +23,7 @@ from adaptive_rec.embedding.optimizer import schedule
 from adaptive_rec.embedding.store import EmbeddingStore, Fetched, RowUpdate
 from adaptive_rec.errors import MemoryPlanError, first_line, is_out_of_memory
 from adaptive_rec.evaluate import Evaluation, evaluate
+from adaptive_rec.finite import step_check
 from adaptive_rec.knobs import Knobs
 from adaptive_rec.live.control import Control, check_policy
 from adaptive_rec.live.mailbox import Mailbox
@@ -60,6 +62,8 @@ class Runtime:
         self.control = Control(self)
         self.publisher = Publisher(self)
         self.tally = Tally(store.space)
+        self.finite = step_check(config.run.on_nan, dense, store)
+        """Whether a step's losses and gradients are numbers."""
         self.phases = Phases(self)
         self.recorder = Recorder()
         self.reports = Reports(self)
@@ -68,11 +72,19 @@ class Runtime:
         self.knobs_step = 0
         """The step at which the knobs last changed."""
         self.phase = "starting"
+        self.begun = False
+        """Whether rows are placed: a run that goes on has them where they were."""
+        self.window_due = False
+        """Whether the boundary under way has its windows' ends to come: a run that is saved here goes on with them."""
+        self.told: dict[str, Any] = {}
+        """Knobs that are to be others than the ones a run goes on with."""
         self._guarded: list[tuple[Fetched, NDArray[np.int64]]] = []
         """Losses of the present step, and which lines are the guard's: a step that is begun again must not count twice."""
         self.last_evaluation: Evaluation | None = None
         self.checkpoints: Path | None = None
         """Folder for checkpoints; without one none can be asked for."""
+        self.saved: tuple[tuple[Any, ...], Path] | None = None
+        """What the last checkpoint of this process was of, and where it is."""
         self.notices: list[str] = []
         """What the user is to be told when the run begins."""
         self.stop_requested = False
@@ -93,11 +105,14 @@ class Runtime:
         )
         for text in self.notices:
             yield Event(self.step_number, "warning", text)
-        self.reclassifier.begin(self.step_number, self.knobs)
+        if not self.begun:
+            self.reclassifier.begin(self.step_number, self.knobs)
+            self.begun = True
         self.publisher.placement()
         self.recorder.start(self.totals())
         try:
             self.enter("training")
+            yield from self._go_on()
             for phase in self.phases:
                 yield from self.phases.begin(phase)
                 for work in pipeline.over(self.phases.batches(phase)):
@@ -108,9 +123,10 @@ class Runtime:
                 self.phases.end(phase)
             yield from self.phases.tell_rest()
             self.enter("finishing")
+            self.finite.settle()
             self.observer.settle()
             yield from self.reports.finish(wait=True)
-            if self.tally.counters.steps and self.step_number % self.knobs.report_every:
+            if self.tally.counters.steps > self.recorder.steps_told:
                 self.reports.begin()
                 yield from self.reports.finish(wait=True)
         except BaseException:
@@ -152,14 +168,27 @@ class Runtime:
 
     def boundary(self) -> Iterator[Report]:
         """Between two steps: commands, a new placement, something to report."""
+        self.window_due = True
         self.publisher.pulse()
         yield from self.reports.finish(wait=False)
         for text in self.store.complaints():
             yield Event(self.step_number, "warning", text)
+        yield from self.finite.events()
         if outcome := self.splitting.after_step(self.step_number, self.recorder.seconds):
             yield self.control.split_chosen(outcome)
         yield from self.control.obey()
-        if self.reclassifier.tick_ends(self.step_number, self.knobs):
+        yield from self.control.save_when_due()
+        yield from self._end_boundary()
+
+    def _go_on(self) -> Iterator[Report]:
+        """What was still to come between two steps when the run was saved; knobs that are others now come first."""
+        if self.told:
+            yield self.control.change_at_start(self.told)
+        if self.window_due:
+            yield from self._end_boundary()
+
+    def _end_boundary(self) -> Iterator[Report]:
+        if self.reclassifier.end_tick(self.step_number, self.knobs):
             yield from self._end_tick()
         if self.reclassifier.window_ends(self.step_number, self.knobs):
             with self.times("reclassify"):
@@ -169,6 +198,7 @@ class Runtime:
                 yield self.control.reclassified(moved)
                 if not self.reclassifier.window.first:
                     self.splitting.begin_trial(self.step_number)
+        self.window_due = False
         if self.step_number % self.knobs.report_every == 0:
             yield from self.reports.finish(wait=True)
             self.reports.begin()
@@ -219,9 +249,14 @@ class Runtime:
         return position_B
 
     def update(self, work: ClassifiedBatch, plan: StepPlan, position_B: NDArray[np.int64], probe: bool) -> None:
-        """One update of each distinct row, and one dense step."""
+        """One update of each distinct row, and one dense step. Where their numbers forbid it the batch is left out."""
         if not plan.micro_batches:
             self.store.release(work)
+            return
+        if not self.finite.passes(work, position_B, self.step_number + 1):
+            self.store.release(work)
+            self._guarded.clear()
+            position_B[:] = -1
             return
         factor = schedule(self.config.optimizer, self.step_number)
         lr = self.config.optimizer.embedding_lr * factor

@@ -10,6 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from statistics import median
+from typing import Any
+
+from adaptive_rec.saved import Saved, numbered
 
 BLOCK_STEPS = 16
 """Steps of one way in a row; the first ones are not timed, as the device is still at work on those before them."""
@@ -70,6 +73,29 @@ class Splitting:
     def forget(self) -> None:
         """Something changed that a trial depends on: hold one soon."""
         self._trial, self._next_trial = None, 0
+
+    def state(self) -> dict[str, Any]:
+        trial = self._trial
+        return {
+            "chosen": self.chosen,
+            "next_trial": self._next_trial,
+            "trial": trial
+            and {
+                "first_step": trial.first_step,
+                "block_began": trial.block_began,
+                "seconds": numbered({"seconds": numbered(way)} for way in trial.seconds),
+            },
+        }
+
+    def set_state(self, found: Saved) -> None:
+        """What was found out counts where it would be found out again; else the configuration tells."""
+        chosen, next_trial, trial = found.flag("chosen"), found.integer("next_trial"), found.maybe("trial")
+        held = None
+        if trial is not None:
+            ways = [list(way.numbers("seconds").values()) for way in trial.parts("seconds", 2)]
+            held = _Trial(trial.integer("first_step"), trial.number("block_began"), (ways[0], ways[1]))
+        if self.measured:
+            self.chosen, self._next_trial, self._trial = chosen, next_trial, held
 
     def after_step(self, steps: int, clock: float) -> Outcome | None:
         """Tell that `steps` steps are done at `clock` seconds. Returns what a trial found that ends here."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.placement import RowSpace
+from adaptive_rec.saved import Saved
 from adaptive_rec.telemetry import Counters
 
 
@@ -35,3 +39,16 @@ class Tally:
         """Samples of the stream that came in no batch, and malformed rows found with them."""
         self.counters.samples_seen += samples
         self.counters.malformed_rows += malformed_rows
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "counters": asdict(self.counters),
+            "lookups_T": self.lookups_T,
+            "hot_lookups_T": self.hot_lookups_T,
+        }
+
+    def set_state(self, found: Saved) -> None:
+        counters = found.part("counters")
+        self.counters = Counters(**{name: counters.integer(name) for name in asdict(self.counters)})
+        self.lookups_T[:] = found.array("lookups_T", np.int64, len(self.lookups_T))
+        self.hot_lookups_T[:] = found.array("hot_lookups_T", np.int64, len(self.hot_lookups_T))

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from adaptive_rec.saved import Saved
+
 
 class StageTimes:
     """Seconds by stage. Stages timed on a worker overlap with the others; those of several workers are added up.
@@ -42,6 +44,12 @@ class StageTimes:
             for stage, seconds in sums.copy().items():
                 total[stage] += seconds
         return total
+
+    def state(self) -> dict[str, Any]:
+        return {"seconds": dict(self.seconds)}
+
+    def set_state(self, found: Saved) -> None:
+        self._sums().update(found.numbers("seconds"))
 
     def _sums(self) -> dict[str, float]:
         sums: dict[str, float] | None = getattr(self._own, "sums", None)
@@ -132,16 +140,26 @@ class Recorder:
     def __init__(self) -> None:
         self._started = time.perf_counter()
         self._paused_seconds = 0.0
+        self._before = 0.0
+        """Seconds of the loop in the processes that the run went on from."""
         self._last: dict[str, float] = defaultdict(float)
 
     def start(self, totals: Mapping[str, float]) -> None:
+        """The loop begins. What a run that goes on counted last was restored."""
         self._started = time.perf_counter()
-        self._last = dict(totals)
+        self._last = self._last or dict(totals)
+
+    def state(self) -> dict[str, Any]:
+        return {"seconds": self.seconds, "last": dict(self._last)}
+
+    def set_state(self, found: Saved) -> None:
+        self._before = found.number("seconds")
+        self._last = found.numbers("last")
 
     @property
     def seconds(self) -> float:
         """Wall clock of the loop so far, loading included, evaluations not."""
-        return time.perf_counter() - self._started - self._paused_seconds
+        return self._before + time.perf_counter() - self._started - self._paused_seconds
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -151,6 +169,11 @@ class Recorder:
             yield
         finally:
             self._paused_seconds = before + time.perf_counter() - start
+
+    @property
+    def steps_told(self) -> float:
+        """Steps made up to the last snapshot."""
+        return self._last.get("steps", 0)
 
     def snapshot(self, totals: Mapping[str, float], **state: Any) -> Snapshot:
         """Ratios over what happened since the last snapshot; `totals` hold the seconds too, `state` is the rest of its fields."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +19,9 @@ from adaptive_rec.observe import Observer
 from adaptive_rec.placement import Migration
 from adaptive_rec.policy import AccessView, Policy, Verdict, fills_budget
 from adaptive_rec.reclassify import plan_migration
+from adaptive_rec.saved import Saved
 from adaptive_rec.telemetry import ratio
-from adaptive_rec.tracking.memory import FIRST_MEMORY, Memory
+from adaptive_rec.tracking.memory import FIRST_MEMORY, Memory, saved_memory
 
 NOTHING = Migration(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
 
@@ -86,8 +88,8 @@ class Reclassifier:
         self.guard = QualityGuard()
         self.observer.try_memories(self.policy.adapts_memory)
 
-    def tick_ends(self, step: int, knobs: Knobs) -> bool:
-        """Whether `reclassify_every` steps are over; the next ones begin then."""
+    def end_tick(self, step: int, knobs: Knobs) -> bool:
+        """Begin another tick where `reclassify_every` steps are over; whether they are."""
         if step - self._tick_began < knobs.reclassify_every:
             return False
         self._tick_began = step
@@ -149,6 +151,30 @@ class Reclassifier:
         self.observer.set_stale(np.zeros(sum(self.store.device.capacities), dtype=np.bool_))
         self.place_again(step, knobs)
         self.begin(step, knobs)
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "stale_threshold": self.stale_threshold,
+            "window": asdict(self.window),
+            "guard": self.guard.state(),
+            "memory": self.memory and asdict(self.memory),
+            "listed": self._listed.state(),
+            "tick_began": self._tick_began,
+            "judged_at": dict(self._judged_at),
+            "policy": self.policy.state(),
+        }
+
+    def set_state(self, found: Saved) -> None:
+        """Store and observer have theirs again."""
+        self.stale_threshold = found.number("stale_threshold")
+        window, memory = found.part("window"), found.maybe("memory")
+        self.window = Window(window.integer("began"), window.flag("first"))
+        self.guard.set_state(found.part("guard"))
+        self.memory = saved_memory(memory) if memory is not None else None
+        self._listed.set_state(found.part("listed"), self.store)
+        self._tick_began = found.integer("tick_began")
+        self._judged_at = found.numbers("judged_at")
+        self.policy.set_state(found.part("policy"))
 
     def _judge(self, knobs: Knobs, totals: Mapping[str, float]) -> None:
         """Ask which hot rows are stale, telling what was skipped since the last time."""

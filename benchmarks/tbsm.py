@@ -68,6 +68,8 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1, help="threads of a run")
     args = parser.parse_args()
     args.train, args.test = tuple(args.train), tuple(args.test)
+    if args.train[0] < args.test[1] - args.test[0]:
+        parser.error("--train must begin after as many rows as --test has: learning rates are chosen that much earlier")
     print(
         f"seeds 1 to {args.seeds}; rows {args.train} to train on, {args.test} held out; negatives of seed {DRAWN_WITH}"
     )

@@ -12,6 +12,7 @@ that rises because of skipping from one that rises because the stream turned: ei
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -28,6 +29,7 @@ from adaptive_rec.policy import (
     fills_budget,
     whole_or_split,
 )
+from adaptive_rec.saved import Saved
 from adaptive_rec.tracking.level import LossLevel
 
 SETTLED = 1.5
@@ -62,6 +64,17 @@ class Adaptive(Slipstream):
         self._wait = self._quiet = 0
         """Judgements that must find the loss level before anything is skipped, and how many have since the last alarm."""
         self._level = LossLevel()
+
+    def state(self) -> dict[str, Any]:
+        own = {"at_knob": self._keep is None, "keep": self._keep or 0.0, "wait": self._wait, "quiet": self._quiet}
+        return {**super().state(), **own, "level": self._level.state()}
+
+    def set_state(self, found: Saved) -> None:
+        super().set_state(found)
+        at_knob, keep = found.flag("at_knob"), found.number("keep")
+        self._keep = None if at_knob else keep
+        self._wait, self._quiet = found.integer("wait"), found.integer("quiet")
+        self._level.set_state(found.part("level"))
 
     def share_budget(self, views: list[AccessView], row_bytes: list[int], budget_bytes: int) -> list[int] | None:
         """Slots where a byte of them saves most: by estimated lookups, whatever the pool, as a lookup of a hot row spares the

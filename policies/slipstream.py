@@ -10,12 +10,15 @@ nothing, so a row whose target moves comes back. The paper's text freezes rows (
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.knobs import Knobs
 from adaptive_rec.policies.hotline import Hotline
 from adaptive_rec.policy import BatchView, MovementView, Staleness, StepPlan, whole_or_split
+from adaptive_rec.saved import Saved
 from adaptive_rec.tracking.stale import (
     critical_movement,
     stale_lookups_needed,
@@ -31,6 +34,12 @@ class Slipstream(Hotline):
 
     def __init__(self) -> None:
         self._correction = 0.0
+
+    def state(self) -> dict[str, Any]:
+        return {"correction": self._correction}
+
+    def set_state(self, found: Saved) -> None:
+        self._correction = found.number("correction")
 
     def find_stale(self, view: MovementView) -> Staleness:
         threshold = view.knobs.stale_threshold

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from adaptive_rec import checkpoint
 from adaptive_rec.assemble import assemble
+from adaptive_rec.checkpoint.files import Disk, Output
 from adaptive_rec.config import load_config
 from adaptive_rec.errors import CheckpointError
 from adaptive_rec.runtime import Runtime
@@ -81,10 +82,12 @@ def test_a_resumed_run_places_rows_as_a_fresh_one_does(tmp_path: Path, policy: s
     folder = checkpoint.save(first, tmp_path)
     second = build(f"knobs.policy={policy}")
     checkpoint.load(second, folder)
+    before = second.totals()
     run_to_end(second)
-    assert (second.totals()["lookups_hot"] > 0) == (policy != "hybrid")
+    gain = {name: value - before[name] for name, value in second.totals().items()}
+    assert (gain["lookups_hot"] > 0) == (policy != "hybrid")
     if policy == "device_only":
-        assert second.totals()["lookups_hot"] == second.totals()["lookups"]
+        assert gain["lookups_hot"] == gain["lookups"] > 0
 
 
 def test_saving_changes_nothing(tmp_path: Path) -> None:
@@ -127,20 +130,21 @@ def test_another_shape_of_the_dense_part_is_refused(saved: Path) -> None:
         checkpoint.load(build("optimizer.dense=Adam", "optimizer.embedding=adagrad", "model.top_mlp=[9]"), saved)
 
 
-def test_another_format_is_refused_by_its_number(saved: Path) -> None:
-    edit(saved, format=2)
-    with pytest.raises(CheckpointError, match="format of checkpoint .* must be 1, got 2"):
-        checkpoint.load(fresh(), saved)
+def test_a_checkpoint_of_the_first_format_is_refused_by_its_number(tmp_path: Path) -> None:
+    old = tmp_path / "step-000000003"
+    old.mkdir()
+    (old / "checkpoint.json").write_text('{"format": 1, "step": 3}')
+    with pytest.raises(CheckpointError, match="must be a checkpoint of format 2, got one of format 1"):
+        checkpoint.load(fresh(), old)
+    with pytest.raises(CheckpointError, match=r"must be whole, none is: .*format 1"):
+        checkpoint.newest(tmp_path)
 
 
-def edit(saved: Path, **changes: Any) -> None:
-    path = saved / "checkpoint.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+TABLES = ["table-0000.safetensors", "table-0002.safetensors"]
+FILES = ["MANIFEST.json", "state.json", "state.safetensors", "dense.safetensors", *TABLES]
 
 
-@pytest.mark.parametrize(
-    "name", ["checkpoint.json", "dense.safetensors", "table-0000.safetensors", "table-0002.safetensors"]
-)
+@pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("damage", ["missing", "empty", "truncated", "overwritten"])
 def test_damaged_files_are_told_as_a_checkpoint_that_cannot_be_read(saved: Path, name: str, damage: str) -> None:
     path = saved / name
@@ -163,62 +167,83 @@ def test_rows_of_another_shape_or_type_are_told(saved: Path, rows: tuple[int, in
     """Though the description says otherwise: none is left out, repeated or taken for what it is not."""
     path = saved / "table-0000.safetensors"
     save_file(load_file(path) | {"weight": torch.zeros(rows, dtype=dtype)}, path)
-    with pytest.raises(CheckpointError, match=r"cannot be read: weight must be of \(40, 4\) float64, got"):
-        checkpoint.load(fresh(), saved)
+    with pytest.raises(CheckpointError, match=r"cannot be used: weight must be of \(40, 4\) float64, got"):
+        checkpoint.load(fresh(), saved, verified=True)
 
 
 @pytest.mark.parametrize(
-    "changes",
-    [{"step": None}, {"position": None}, {"position": {"epoch": 0, "page": 1}}],
-    ids=["no step", "no position", "unknown position"],
+    ("change", "told"),
+    [
+        ({"step": None}, "state must hold step, which is missing"),
+        ({"step": "3"}, "state/step must be a whole number, got 3"),
+        ({"step": True}, "state/step must be a whole number, got True"),
+        ({"position": None}, "position"),
+        ({"position": {"epoch": 0, "page": 1}}, "state/position must hold seed"),
+        ({"page": 1}, "state must hold nothing unknown, got page"),
+        ({"knobs": {"alpha": 7}}, "knobs of a checkpoint must be valid: knobs.alpha"),
+        ({"tally": []}, "array tally/.* of a state must lie where state.json has a place, tally is none"),
+    ],
 )
-def test_a_description_that_makes_no_sense_cannot_be_read(saved: Path, changes: dict[str, Any]) -> None:
-    description = json.loads((saved / "checkpoint.json").read_text()) | changes
-    (saved / "checkpoint.json").write_text(
-        json.dumps({key: value for key, value in description.items() if value is not None})
-    )
-    with pytest.raises(CheckpointError, match=saved.name):
-        checkpoint.load(fresh(), saved)
+def test_a_state_that_makes_no_sense_cannot_be_used(saved: Path, change: dict[str, Any], told: str) -> None:
+    found = json.loads((saved / "state.json").read_text())
+    state = found["state"] | change
+    found["state"] = {key: value for key, value in state.items() if value is not None or key not in change}
+    (saved / "state.json").write_text(json.dumps(found))
+    runtime = build("run.steps=3", "optimizer.dense=Adam", "optimizer.embedding=adagrad")
+    with pytest.raises(CheckpointError, match=f"{saved.name} cannot be used: .*{told}"):
+        checkpoint.load(runtime, saved, verified=True)
 
 
-def test_a_description_that_is_no_table_cannot_be_read(saved: Path) -> None:
-    (saved / "checkpoint.json").write_text("[1, 2]")
-    with pytest.raises(CheckpointError, match=saved.name):
-        checkpoint.load(fresh(), saved)
+@pytest.mark.parametrize("text", ["[1, 2]", "{}", '{"state": {}, "run": 1}'])
+def test_a_state_that_is_none_cannot_be_read(saved: Path, text: str) -> None:
+    (saved / "state.json").write_text(text)
+    with pytest.raises(CheckpointError, match=f"{saved.name}/state.json must have parts state and run"):
+        checkpoint.load(fresh(), saved, verified=True)
 
 
 def test_the_newest_whole_checkpoint_is_found(tmp_path: Path) -> None:
     assert checkpoint.newest(tmp_path) is None
     assert checkpoint.newest(tmp_path / "absent") is None
-    runtime = build()
+    runtime = build("checkpoint.keep=3")
     folders = []
     for number in (9, 12, 100):
         runtime.step_number = number
         folders.append(checkpoint.save(runtime, tmp_path))
     assert checkpoint.newest(tmp_path) == folders[-1], "step 100 is newer than step 12"
-    (folders[-1] / "checkpoint.json").unlink()
-    assert checkpoint.newest(tmp_path) == folders[1], "the description is written last: without it a folder is a draft"
+    (folders[-1] / "MANIFEST.json").unlink()
+    found = checkpoint.find(tmp_path)
+    assert found.generation == folders[1], "the manifest is written last: without it nothing is whole"
+    assert [name for name, _ in found.skipped] == [folders[-1].name]
+    for folder in folders[:2]:
+        (folder / "state.json").write_bytes(b"{")
+    with pytest.raises(
+        CheckpointError, match=r"must be whole, none is: .*step-000000100.*step-000000012.*step-000000009"
+    ):
+        checkpoint.newest(tmp_path)
 
 
-@pytest.mark.parametrize("error", [OSError, SafetensorError])
-def test_a_save_that_fails_leaves_the_old_checkpoint_and_no_half_new_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
-) -> None:
-    """The tensor library has an error of its own for a full disk."""
+def test_older_checkpoints_go_but_for_those_to_keep(tmp_path: Path) -> None:
+    runtime = build("checkpoint.keep=2")
+    for number in (1, 2, 3, 4):
+        runtime.step_number = number
+        checkpoint.save(runtime, tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000000003", "step-000000004"]
+
+
+class FullDisk(Disk):
+    def create(self, path: Path) -> Output:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_save_that_fails_leaves_the_old_checkpoint_and_no_half_new_one(tmp_path: Path) -> None:
     runtime = run_to_end(build("run.steps=3"))
     old = checkpoint.save(runtime, tmp_path)
     runtime.step_number = 4
-
-    def full(*arguments: Any, **options: Any) -> None:
-        raise error("No space left on device")
-
-    monkeypatch.setattr(checkpoint, "save_torch", full)
-    with pytest.raises(CheckpointError, match=r"step-000000004 cannot be written.*No space left"):
-        checkpoint.save(runtime, tmp_path)
+    with pytest.raises(CheckpointError, match=r"step-000000004.*No space left"):
+        checkpoint.save(runtime, tmp_path, FullDisk())
     assert checkpoint.newest(tmp_path) == old
-    monkeypatch.undo()
-    assert checkpoint.newest(tmp_path) == old
-    assert checkpoint.save(runtime, tmp_path).name == "step-000000004", "the draft that was left is no obstacle"
+    assert [path.name for path in tmp_path.iterdir()] == [old.name]
+    assert checkpoint.save(runtime, tmp_path).name == "step-000000004"
 
 
 def test_a_checkpoint_once_written_stays_as_it_is(tmp_path: Path) -> None:
@@ -233,7 +258,17 @@ def test_a_checkpoint_once_written_stays_as_it_is(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [folder.name]
 
 
+def test_knobs_that_changed_since_are_a_checkpoint_of_their_own(tmp_path: Path) -> None:
+    runtime = run_to_end(build("run.steps=3"))
+    folder = checkpoint.save(runtime, tmp_path)
+    runtime.knobs = runtime.knobs.changed({"alpha": 0.5})
+    again = checkpoint.save(runtime, tmp_path)
+    assert again.name == f"{folder.name}.1"
+    assert checkpoint.newest(tmp_path) == again
+    assert checkpoint.saved_knobs(again).alpha == 0.5
+
+
 def test_a_folder_that_cannot_be_made_is_a_checkpoint_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(CheckpointError, match="cannot be written"):
+    with pytest.raises(CheckpointError, match="file"):
         checkpoint.save(build(), tmp_path / "file")

@@ -136,9 +136,11 @@ def test_a_policy_that_takes_over_is_first_judged_after_a_whole_window() -> None
     runtime.reclassifier.change_policy(policy, 90, runtime.knobs)
     guard = runtime.reclassifier.guard
     guard.add(Fetched(np.array([0.5, 0.6])), np.array([0, 1]))
-    for step in range(91, 90 + 50):
-        assert not runtime.reclassifier.tick_ends(step, runtime.knobs)
-    assert guard.end_window(KNOBS).samples == 2, "nobody has asked yet"
+    every = runtime.knobs.reclassify_every
+    assert [step for step in range(91, 91 + every) if runtime.reclassifier.end_tick(step, runtime.knobs)] == [
+        90 + every
+    ]
+    assert guard.end_window(KNOBS).samples == 2, "a window that the policy before began is no part of it"
 
 
 def test_a_step_that_is_begun_again_counts_its_guard_samples_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,16 +46,16 @@ def test_a_finished_run_resumed_keeps_its_summary(tmp_path: Path) -> None:
     assert first["samples_seen"] > 0
 
 
-def test_a_resumed_run_finds_hot_rows_as_soon_as_a_new_one(tmp_path: Path) -> None:
+def test_a_resumed_run_has_its_hot_rows_at_once(tmp_path: Path) -> None:
     out = tmp_path / "run"
-    train(out, "run.steps=11", "knobs.reclassify_every=100", "knobs.policy=hotline")
-    _, snapshots = train(
-        out, "run.steps=40", "knobs.reclassify_every=100", "knobs.policy=hotline", "knobs.report_every=1", resume=True
-    )
+    first, _ = train(out, "run.steps=11", "knobs.policy=hotline", "knobs.report_every=1")
+    again, snapshots = train(out, "run.steps=40", "knobs.policy=hotline", "knobs.report_every=1", resume=True)
 
-    hot = {snapshot.step: snapshot.hot_rows for snapshot in snapshots}
-    assert hot[11 + 7] == 0
-    assert hot[11 + 8] > 0
+    assert snapshots[0].step == 12
+    assert snapshots[0].hot_rows == first["hot_rows"] > 0
+    assert snapshots[0].totals["samples_seen"] == 12 * 128
+    assert (again["resumed_at_step"], again["samples_seen"]) == (11, 40 * 128)
+    assert again["seconds"] > first["seconds"]
 
 
 def test_a_run_is_scored_without_its_policys_memory(tmp_path: Path) -> None:

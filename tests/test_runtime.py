@@ -267,20 +267,22 @@ def poisoned(memory_source: Any, at: int, batches: int = 20) -> Any:
     return memory_source(made, (TableSpec("T", 3, 4),), (FeatureSpec("F", 0),))
 
 
-@pytest.mark.parametrize(("report_every", "named"), [(1, 7), (5, 10)])
+@pytest.mark.parametrize("report_every", [1, 5])
 @pytest.mark.parametrize("depth", [0, 3])
 def test_a_loss_that_is_no_number_stops_the_run_and_names_the_step(
-    memory_source: Any, report_every: int, named: int, depth: int
+    memory_source: Any, report_every: int, depth: int
 ) -> None:
     changes = (f"knobs.report_every={report_every}", f"knobs.prefetch_depth={depth}", "run.steps=0")
     runtime = build(*changes, source=poisoned(memory_source, at=7))
-    with pytest.raises(TrainingError, match=f"must stay finite, got nan by step {named};"):
+    with pytest.raises(TrainingError, match="must stay finite, got nan in step 7 for sample 0 of 4"):
         list(runtime.run())
 
 
-def test_a_loss_that_goes_wrong_after_the_last_report_stops_the_run_too(memory_source: Any) -> None:
-    runtime = build("knobs.report_every=15", "run.steps=0", source=poisoned(memory_source, at=18))
-    with pytest.raises(TrainingError, match="got nan by step 20"):
+def test_a_report_of_a_loss_that_is_no_number_stops_the_run_too(memory_source: Any) -> None:
+    """On a device a report may come before the check of the step's numbers."""
+    changes = ("knobs.report_every=5", "run.steps=0")
+    runtime = build(*changes, device="late", source=poisoned(memory_source, at=4))
+    with pytest.raises(TrainingError, match="must stay finite, got nan by step 5;"):
         list(runtime.run())
 
 

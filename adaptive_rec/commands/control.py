@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
+from adaptive_rec.commands.checkpoint import add_checkpoint_commands
 from adaptive_rec.commands.figures import printable, whole
 from adaptive_rec.commands.output import print_json
 from adaptive_rec.commands.parser import Parser, add_client_options
@@ -15,7 +16,10 @@ COMMANDS = {
     "resume": ("go on after a pause", "resumed at step {step}"),
     "stop": ("end a run in good order, with a checkpoint and a summary", "stopping at step {step}"),
     "reclassify": ("decide now which rows are hot, not at the window's end", "reclassified at step {step}"),
-    "checkpoint": ("write a checkpoint now", "checkpoint {checkpoint} written at step {step}"),
+    "checkpoint": (
+        "write a checkpoint now; list, verify, compare, export them",
+        "checkpoint {checkpoint} written at step {step}",
+    ),
 }
 """Help and what is printed once it is done."""
 
@@ -27,6 +31,7 @@ def add_commands(subparsers: Any) -> dict[str, Parser]:
         parser.set_defaults(command=control, name=name)
         add_client_options(parser)
         commands[name] = parser
+    add_checkpoint_commands(commands["checkpoint"])
     return commands
 
 

@@ -59,8 +59,9 @@ def add_commands(subparsers: Any) -> dict[str, Parser]:
         help="make a run again: its configuration, its knob changes at their steps",
     )
     add("--detach", action="store_true", help="train in the background; returns once training is up")
+    add("--dry-run", action="store_true", help="print what the run would hold in memory and exit")
     add("--print-config", action="store_true", help="print the resolved configuration as TOML and exit")
-    add("--json", action="store_true", help="print only the summary, as JSON; progress goes to stderr")
+    add("--json", action="store_true", help="print only the summary (or the plan), as JSON; progress goes to stderr")
     add("--no-serve", action="store_true", help="no dashboard, API or shell commands for this run")
     add("--linger", action="store_true", help="keep the dashboard and the API after the last step, until stopped")
     add_serve_options(parser)
@@ -84,6 +85,10 @@ def train(args: argparse.Namespace) -> int:
     if args.print_config:
         sys.stdout.write(to_toml(config))
         return 0
+    if args.dry_run:
+        from adaptive_rec.commands.dry_run import dry_run
+
+        return dry_run(config, args.json)
     if options is not None:
         options.read_token()  # likewise
     out = args.out or default_out(config.knobs.policy)
@@ -101,12 +106,17 @@ def resolve(args: argparse.Namespace) -> Config:
         raise UsageError(f"--replay RUN must be a run directory, {args.replay} has no config.toml")
     known = kept is not None and (kept / "config.toml").is_file()
     source = args.config or (str(kept / "config.toml") if known else preset_for(args.data))
+    return load_config(source, os.environ, told_settings(args))
+
+
+def told_settings(args: argparse.Namespace) -> list[str]:
+    """Those of the command line, flags among them."""
     settings = list(args.set)
     names = {"knobs.policy": args.policy, "data.source": args.data, "run.device": args.device}
     numbers = {"run.steps": args.steps, "run.seed": args.seed}
     settings += [f"{key}={json.dumps(text, ensure_ascii=False)}" for key, text in names.items() if text is not None]
     settings += [f"{key}={text}" for key, text in numbers.items() if text is not None]
-    return load_config(source, os.environ, settings)
+    return settings
 
 
 def preset_for(data: str | None) -> str:
@@ -128,6 +138,7 @@ def default_out(policy: str) -> Path:
 def run(config: Config, out: Path, options: ServeOptions | None, args: argparse.Namespace) -> int:
     """Train in this process and print the summary."""
     from adaptive_rec.commands.console import Screen, compiling_shown
+    from adaptive_rec.config import told_knobs
 
     screen = Screen(to_stderr=args.json)
     with StopSignals(screen) as signals, ExitStack() as stack:
@@ -140,7 +151,8 @@ def run(config: Config, out: Path, options: ServeOptions | None, args: argparse.
                 source = config.data.source
                 reading = "" if source == "synthetic" else f"reading {Path(source).name}, "
                 screen.status(f"{reading}building tables")
-                training = TrainingRun(config, out, args.resume, args.replay, args.argv)
+                told = told_knobs(os.environ, told_settings(args))
+                training = TrainingRun(config, out, args.resume, args.replay, args.argv, told)
                 signals.runtime = training.runtime
                 screen.begin(training.runtime)
                 sidecar = stack.enter_context(served(options, training, screen))

@@ -32,7 +32,8 @@ def open_criteo(config: Config) -> Source:
     layout, data = Layout.of(config), config.data
     marks = mark_rows(layout, parse_them=False)
     if data.ids == "contiguous" or (data.ids == "auto" and marks[-1].byte <= data.in_memory_bytes):
-        return MemorySource(config, layout, marks[-1].line)
+        most = marks[-1].byte // (layout.columns + 1)  # a row has a label, its tabs and the line's end at the least
+        return MemorySource(config, layout, min(marks[-1].line, most))
     if layout.skip_bad_rows:
         marks = mark_rows(layout, parse_them=True)
     return StreamSource(config, layout, marks)

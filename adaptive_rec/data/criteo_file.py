@@ -19,6 +19,8 @@ from adaptive_rec.errors import DataError
 from adaptive_rec.kernels import parse
 
 CHUNK_BYTES = 1 << 20
+COMPRESSED_BYTES = 1 << 12
+"""What is decompressed at once: to at most 128 MiB, as zstd's smallest block of 4 bytes stands for no more than 128 KiB."""
 MAX_LINE_BYTES = 4 << 20
 """A longer line means that the file is no TSV file; reading on could fill the memory."""
 MARK_BYTES = 4 << 20
@@ -206,15 +208,21 @@ def _zstd_chunks(path: Path) -> Iterator[bytes]:
     """Decompress frame by frame: zstandard's own stream reader takes a truncated file for a complete one."""
     frame = zstandard.ZstdDecompressor().decompressobj()
     inside = True
+    pieces: list[bytes] = []
     with path.open("rb") as file:
-        while data := file.read(CHUNK_BYTES // 8):
+        while data := file.read(COMPRESSED_BYTES):
             while data:
                 inside = True
-                yield frame.decompress(data)
+                pieces.append(frame.decompress(data))
                 data = b""
                 if frame.eof:
                     data, inside = frame.unused_data, False
                     frame = zstandard.ZstdDecompressor().decompressobj()
+            if sum(map(len, pieces)) >= CHUNK_BYTES:
+                yield b"".join(pieces)
+                pieces = []
+    if pieces:
+        yield b"".join(pieces)
     if inside:
         raise EOFError("compressed file ended before the end of its last frame")
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from adaptive_rec.data.integer_lines import Cell, IntegerLines
 from adaptive_rec.data.raw import MISSING_KEY, Keys, RawBlock, SequenceColumns, SparseColumn
+from adaptive_rec.errors import DataError
 from adaptive_rec.kernels.clicks import walk_clicks
 
 COLUMNS = (
@@ -84,6 +85,7 @@ class GloboReader:
     def __init__(self, path: Path, skip_bad_rows: bool, seed: int, negatives: int = NEGATIVES) -> None:
         self._lines = IntegerLines(path, CELLS, skip_bad_rows, header=",".join(COLUMNS))
         self._lines.check_header()
+        self._path = path
         self._seed = seed
         self._negatives = negatives
         self._walked_ratio = 0.0
@@ -103,13 +105,18 @@ class GloboReader:
     def walked(self, clicks: Clicks) -> Iterator[tuple[NDArray[np.int64], RawBlock]]:
         """Yield the rows (R) of some clicks at a time, with the number of each one's click (R,)."""
         walk = Walk(clicks, self._negatives)
-        random = np.random.default_rng(self._seed)
+        random, offered = np.random.default_rng(self._seed), False
         for start in range(0, clicks.count, BLOCK_CLICKS):
             stop = min(start + BLOCK_CLICKS, clicks.count)
             click_R, block = walk.block(start, random.random((stop - start, self._negatives)))
             if len(click_R):
+                offered = True
                 yield click_R, block
             self._walked_ratio = stop / clicks.count
+        if not offered and clicks.count:
+            raise DataError(
+                f"{self._path} must hold a click on an article that was clicked within the hour before, has none"
+            )
         self._walked_ratio = 1.0
 
     def clicks(self) -> Clicks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from adaptive_rec.config import Config
@@ -18,7 +19,7 @@ def open_source(config: Config) -> Source:
     if config.data.source == "synthetic":
         return SyntheticSource(config)
     path = Path(config.data.source)
-    if (path / META).is_file():
+    if os.path.isfile(path / META):  # which takes no offence at a name too long
         return PreparedSource(config)
     check_file(path)
     return open_criteo(config)
@@ -26,7 +27,7 @@ def open_source(config: Config) -> Source:
 
 def check_file(path: Path) -> None:
     """Raise where `path` is not a file with at least one byte."""
-    if not str(path) or not path.exists():
+    if not str(path) or not os.path.exists(path):
         raise ConfigError(f"data.source must be synthetic or a Criteo TSV file that exists, got {str(path)!r}")
     if not path.is_file():
         hint = f"a folder without {META} (data prepare makes one)" if path.is_dir() else "neither file nor folder"

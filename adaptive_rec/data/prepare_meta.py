@@ -16,6 +16,7 @@ from adaptive_rec.knobs import Frozen, describe
 
 META = "meta.json"
 HASH_CHUNK_BYTES = 4 << 20
+MAX_META_BYTES = 64 << 20
 
 
 class SourceFile(Frozen):
@@ -131,7 +132,11 @@ def load_meta(folder: Path) -> Meta:
     """Read ``meta.json`` and check that every file it names is there in its size."""
     path = folder / META
     try:
-        meta = Meta.model_validate_json(path.read_bytes())
+        with path.open("rb") as text:
+            content = text.read(MAX_META_BYTES + 1)
+        if len(content) > MAX_META_BYTES:
+            raise DataError(f"{path} must have at most {MAX_META_BYTES} bytes, it has more")
+        meta = Meta.model_validate_json(content)
     except FileNotFoundError:
         raise DataError(f"a prepared folder must hold {META}, {folder} has none") from None
     except OSError as error:

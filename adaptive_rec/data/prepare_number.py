@@ -105,7 +105,7 @@ class Numbering:
         return tables
 
     def _load(self, table: Path | NDArray[np.uint64]) -> NDArray[np.uint64]:
-        return np.load(table) if isinstance(table, Path) else table
+        return np.load(table, allow_pickle=False) if isinstance(table, Path) else table
 
     def _count_partition(self, partition: int) -> NDArray[np.uint64] | None:
         table_S2, used, first_position = np.zeros((FIRST_SLOTS, 2), dtype=np.uint64), 0, 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,10 @@ from numpy.typing import NDArray
 
 from adaptive_rec.batch import Batch, Position
 from adaptive_rec.data.prepare_meta import Meta, bag_files, dense_file, labels_file, sparse_file
-from adaptive_rec.errors import DataError
+from adaptive_rec.errors import DataError, first_line
+
+EMPTY_FILE_BYTES = 4096
+"""More than any header takes."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +151,10 @@ class MappedSource:
         bags = []
         for values_N, offsets_R in self._bags:
             offsets = np.array(offsets_R[start : stop + 1])
+            if offsets[0] < 0 or offsets[-1] > len(values_N) or (np.diff(offsets) < 0).any():
+                raise DataError(
+                    f"offsets of bags must rise from 0 to {len(values_N)}, those of rows {start} to {stop} do not"
+                )
             bags.append(Bags(np.array(values_N[offsets[0] : offsets[-1]]), offsets - offsets[0]))
         rows = slice(start, stop)
         return Samples(
@@ -159,10 +167,20 @@ class MappedSource:
 
 def mapped(path: Path, dtype: type, shape: tuple[int, ...]) -> NDArray[Any]:
     """A ``.npy`` file mapped for reading; raises DataError where it is not the array it should be."""
+    array: NDArray[Any]
     try:
-        array: NDArray[Any] = np.load(path, mmap_mode="r" if shape[0] else None)
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path} must be a .npy file: {error}") from None
+        if shape[0]:
+            with warnings.catch_warnings():
+                warnings.simplefilter("error")  # of headers that Python 2 wrote
+                array = np.lib.format.open_memmap(path, mode="r")
+        elif path.stat().st_size <= EMPTY_FILE_BYTES:  # nothing cannot be mapped
+            array = np.load(path, allow_pickle=False)
+        else:
+            raise DataError(f"{path} must hold an array without rows, it is too large for that")
+    except DataError:
+        raise
+    except Exception as error:  # NumPy reads headers as it would Python, and fails in as many ways
+        raise DataError(f"{path} must be a .npy file: {type(error).__name__}: {first_line(error)}") from None
     if array.dtype != dtype or array.shape != shape:
         expected = f"{np.dtype(dtype).name} of shape {shape}"
         raise DataError(f"{path} must be {expected}, got {array.dtype} of shape {array.shape}")

@@ -12,6 +12,9 @@ from adaptive_rec.embedding.row_types import as_array, as_tensor
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.tracking.delta import UpdateDeltaMonitor
 
+SLOT_RECORD_BYTES = 8 + 1 + 4 + 4
+"""Host memory of a slot, wherever its row is: its row's number, class, estimate and movement."""
+
 
 class DeviceTier:
     """Slots of every pool. On the CPU the tensors share their memory with the NumPy views the kernels use."""

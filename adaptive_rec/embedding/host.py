@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ from numpy.typing import DTypeLike, NDArray
 
 from adaptive_rec.embedding.memory import zeros
 from adaptive_rec.embedding.optimizer import RowRule
-from adaptive_rec.errors import MemoryPlanError
 from adaptive_rec.kernels.fill import fill_uniform
 from adaptive_rec.kernels.rows16 import PATTERNS
 from adaptive_rec.placement import RowSpace
@@ -29,9 +27,6 @@ class HostTier:
     def __init__(self, space: RowSpace, rule: RowRule, seed: int, dtype: DTypeLike) -> None:
         """`dtype` is what is computed with: that of the optimizer state, and of weights that are not kept in 16 bits."""
         self.dtype = np.dtype(dtype)
-        _check_memory(
-            sum(pool.rows * (rule.bytes_per_row(pool.dim, self.dtype.itemsize) + SLOT_BYTES) for pool in space.pools)
-        )
         kept = PATTERNS.get(rule.row_precision, self.dtype)
         self.weights: list[NDArray[Any]] = [zeros((pool.rows, pool.dim), kept) for pool in space.pools]
         """Bit patterns where rows are kept in 16 bits, see `kernels/rows16.py`."""
@@ -41,16 +36,6 @@ class HostTier:
         for table in range(len(space.tables)):
             pool, first, end = space.table_range(table)
             _initialise(self.weights[pool][first:end], seed, table)
-
-
-def _check_memory(needed: int) -> None:
-    available = _available_bytes()
-    if needed > available:
-        raise MemoryPlanError(
-            f"the tables and their optimizer state need {needed / 2**30:.1f} GiB of host memory, "
-            f"{available / 2**30:.1f} GiB are available; lower data.max_table_rows or model.embedding_dim, "
-            "or keep rows in 16 bits (run.row_precision)"
-        )
 
 
 def _initialise(weights_RD: NDArray[Any], seed: int, table: int) -> None:
@@ -66,12 +51,3 @@ def _initialise(weights_RD: NDArray[Any], seed: int, table: int) -> None:
         return
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
         deque(threads.map(fill, parts), maxlen=0)  # raises what a thread raised
-
-
-def _available_bytes() -> int:
-    """Host memory that can be taken without swapping; unlimited where the system does not tell."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-    except OSError:
-        return 1 << 62
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:")), 1 << 62)

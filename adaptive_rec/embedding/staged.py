@@ -263,6 +263,10 @@ class StagedStore(EmbeddingStore):
         touches_H = self.device.monitors[pool].touches_H
         return self._moves.read((len(touches_H),), torch.int32, lambda span, out_H: out_H.copy_(touches_H[span]))
 
+    def movement_record(self, pool: int) -> NDArray[Any]:
+        record_HR = self.device.monitors[pool].record_HR
+        return self._moves.read(tuple(record_HR.shape), self.dtype, lambda span, out_HR: out_HR.copy_(record_HR[span]))
+
     def _device_tier(self, capacities: list[int]) -> DeviceTier:
         tier = super()._device_tier(capacities)
         if any(capacities):

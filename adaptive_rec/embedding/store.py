@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -20,8 +20,10 @@ from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding.device import DeviceTier, row_bytes, split_budget
 from adaptive_rec.embedding.host import HostTier
 from adaptive_rec.embedding.optimizer import RowRule
+from adaptive_rec.errors import CheckpointError
 from adaptive_rec.micro_batch import MicroBatch
 from adaptive_rec.placement import COLD, Migration, Placement, RowSpace
+from adaptive_rec.saved import Saved, numbered
 from adaptive_rec.tracking.rules import RowMovement
 
 _CHUNK_ROWS = 1 << 18
@@ -198,6 +200,10 @@ class EmbeddingStore(ABC):
         measured: NDArray[Any] = self.device.monitors[pool].measure(self.device.weights[pool]).numpy()
         return measured
 
+    def movement_record(self, pool: int) -> NDArray[Any]:
+        """The record of a pool's monitor, as it stands."""
+        return self.fetch(self.device.monitors[pool].record_HR)
+
     def count_updates(self, touched: int, hot: int, updated: int) -> None:
         """Rows touched by a step, hot ones among them, and those updated."""
         self.traffic.row_updates += updated
@@ -335,6 +341,80 @@ class EmbeddingStore(ABC):
             chunk = slice(start, min(start + _CHUNK_ROWS, high))
             self.host.weights[pool][chunk] = weights[chunk.start - low : chunk.stop - low]
             self.host.state[pool][chunk] = state[chunk.start - low : chunk.stop - low]
+
+    # Kept in a checkpoint --------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """Where every row is and what is known of the hot ones. Rows and optimizer state are `table`'s."""
+        device = self.device
+        return {
+            "version": self.placement.version,
+            "traffic": asdict(self.traffic),
+            "pools": numbered(
+                {
+                    "row_of_slot": device.row_of_slot[pool],
+                    "stale": device.stale[pool],
+                    "estimate": device.estimate[pool],
+                    "movement": device.movement[pool],
+                    "monitor": self._monitor_state(pool) if self.monitored else None,
+                }
+                for pool in range(len(self.space.pools))
+            ),
+        }
+
+    def _monitor_state(self, pool: int) -> dict[str, Any]:
+        return {"record_HR": self.movement_record(pool), "touches_H": self.touches(pool)}
+
+    def set_state(self, found: Saved) -> None:
+        """Rows into the slots they had. Only where every row is cold and tables are imported; see `set_slots`."""
+        assert not self.device.hot_rows, "a placement is restored before any other"
+        version, pools = found.integer("version"), found.parts("pools", len(self.space.pools))
+        for pool, part in enumerate(pools):
+            self._fill_slots(pool, part)
+            monitor = part.maybe("monitor")
+            if (monitor is not None) != self.monitored:
+                raise CheckpointError(f"monitor of pool {pool} must be there where movement is kept, and only there")
+            if monitor is not None:
+                self._set_monitor(pool, monitor)
+        self.hot_rows_T = self.space.count_by_table(np.flatnonzero(self._slot_of_row != COLD))
+        self.set_traffic(found.part("traffic"))
+        self.placement = Placement(version, self._slot_of_row)
+
+    def set_slots(self, capacities: list[int]) -> None:
+        """Give each pool so many slots, while every row is cold."""
+        assert not self.device.hot_rows, "rows would be lost with their slots"
+        if capacities != self.device.capacities:
+            self._replace_tier(capacities)
+
+    def set_traffic(self, found: Saved) -> None:
+        self.traffic = Traffic(**{name: found.integer(name) for name in asdict(self.traffic)})
+
+    def _fill_slots(self, pool: int, found: Saved) -> None:
+        device, spec = self.device, self.space.pools[pool]
+        slots = len(device.row_of_slot[pool])
+        row_of_slot = found.array("row_of_slot", np.int64, slots)
+        hot = np.flatnonzero(row_of_slot != -1)
+        rows = row_of_slot[hot]
+        inside = not len(rows) or (spec.first_row <= rows.min() and rows.max() < spec.end_row)
+        if not inside or len(np.unique(rows)) != len(rows):
+            raise CheckpointError(
+                f"rows of slots of pool {pool} must be distinct rows of it, or -1 where there is none"
+            )
+        device.row_of_slot[pool][:] = row_of_slot
+        device.stale[pool][:] = found.array("stale", np.bool_, slots)
+        device.estimate[pool][:] = found.array("estimate", np.float32, slots)
+        device.movement[pool][:] = found.array("movement", np.float32, slots)
+        self._send_up(pool, rows - spec.first_row, hot)
+        self._slot_of_row[rows] = hot
+
+    def _set_monitor(self, pool: int, found: Saved) -> None:
+        monitor = self.device.monitors[pool]
+        record_HR = torch.from_numpy(
+            found.array("record_HR", NUMPY_DTYPE[monitor.record_HR.dtype], *monitor.record_HR.shape)
+        )
+        touches_H = torch.from_numpy(found.array("touches_H", np.int32, len(monitor.touches_H)))
+        self.launch(lambda: monitor.record_HR.copy_(record_HR))
+        self.launch(lambda: monitor.touches_H.copy_(touches_H))
 
 
 def _within(rows: NDArray[np.int64], low: int, high: int) -> NDArray[np.int64]:

@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 
-def _cache_folder() -> Path:
+def cache_folder() -> Path:
+    """Where compiled kernels are kept unless NUMBA_CACHE_DIR says otherwise."""
     digest = hashlib.sha256()
     for source in sorted(Path(__file__).parent.glob("*.py")):
         digest.update(source.read_bytes())
@@ -23,7 +24,7 @@ def _cache_folder() -> Path:
 if "NUMBA_CACHE_DIR" not in os.environ:
     import numba
 
-    numba.config.CACHE_DIR = str(_cache_folder())  # type: ignore[attr-defined]
+    numba.config.CACHE_DIR = str(cache_folder())  # type: ignore[attr-defined]
 
 FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
 """Floating-point freedoms of every kernel. Full fastmath would fold isnan() to False."""

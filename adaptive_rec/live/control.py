@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import ByteSize
 
 from adaptive_rec import checkpoint
-from adaptive_rec.errors import AdaptiveRecError, ConflictError, MemoryPlanError, first_line
+from adaptive_rec.checkpoint.saving import Saving
+from adaptive_rec.errors import AdaptiveRecError, CheckpointError, ConflictError, MemoryPlanError, first_line
 from adaptive_rec.knobs import Knobs
 from adaptive_rec.known_policies import load_policy, why_not_live
 from adaptive_rec.live.mailbox import Command
@@ -46,6 +47,7 @@ class Control:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self.paused = False
+        self._saving = Saving(runtime.config.checkpoint)
         self.scheduled: Mapping[int, list[Command]] = {}
         """Commands to carry out at given steps: those of the run that is made again."""
 
@@ -99,15 +101,38 @@ class Control:
         yield self._event("warning", f"out of device memory, the hot budget is halved: {reason}")
         run.store.free_memory()
         try:
-            yield self._halve_budget(smaller)
+            yield self._halve_budget(hot_budget_bytes=smaller)
         except ConflictError as error:
             raise MemoryPlanError(f"{TOO_SMALL}: {error}") from error
 
-    def _halve_budget(self, hot_budget_bytes: int) -> Event:
-        event = self._change_knobs(hot_budget_bytes=hot_budget_bytes)
+    def _halve_budget(self, **changes: Any) -> Event:
+        event = self._change_by_itself(changes)
+        return replace(event, details={**event.details, "before_step": True})
+
+    def _change_by_itself(self, changes: Mapping[str, Any]) -> Event:
+        """Change knobs that no command asked to change."""
+        event = self._change_knobs(**changes)
         self._runtime.mailbox.changed(self._runtime.knobs)
         self._runtime.publisher.board()
-        return replace(event, details={**event.details, "before_step": True})
+        return event
+
+    # Checkpoints -----------------------------------------------------------------------------------------------------
+
+    def change_at_start(self, changes: Mapping[str, Any]) -> Event:
+        """A run goes on with other knobs than it was saved with. Made again, it changes them at the same place."""
+        return self._change_by_itself(changes) if self._runtime.window_due else self._halve_budget(**changes)
+
+    def save_when_due(self) -> Iterator[Event]:
+        """A checkpoint now and then. One that cannot be written is told, and training goes on."""
+        run = self._runtime
+        last = run.stop_requested or run.step_number >= run.steps_total  # one follows in any case
+        if run.checkpoints is None or last or not self._saving.is_due(run.step_number):
+            return
+        try:
+            yield self._checkpoint()
+        except CheckpointError as error:
+            yield self._event("warning", f"no checkpoint was written, training goes on: {error}")
+        self._saving.begin()
 
     # One method for each verb ----------------------------------------------------------------------------------------
 

@@ -8,42 +8,57 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from pathlib import Path
+from typing import Any
 
-from adaptive_rec.errors import DataError
+from adaptive_rec.errors import ConfigError, DataError
+from adaptive_rec.knobs import Knobs
+from adaptive_rec.live.line_file import append_lines
 from adaptive_rec.live.mailbox import Command
 from adaptive_rec.telemetry import Event, to_json
 
 NAME = "events.jsonl"
+SPLIT_TYPES: dict[str, Any] = {"split": bool, "whole_seconds": (int, float), "split_seconds": (int, float)}
 
 
 def append(run: Path, event: Event) -> None:
     """Add an event to a run's journal."""
-    with open(run / NAME, "ab+") as journal:
-        size = journal.seek(0, 2)
-        if size:
-            journal.seek(size - 1)
-            if journal.read(1) != b"\n":
-                journal.write(b"\n")  # a run was killed in the middle of a line
-        journal.write(to_json(event.as_dict()).encode() + b"\n")
+    append_lines(run / NAME, [line_of(event).encode()])
+
+
+def line_of(event: Event) -> str:
+    """An event as it stands in the journal."""
+    return to_json(event.as_dict())
 
 
 def commands(run: Path) -> dict[int, list[Command]]:
-    """Step -> the commands that changed the course of a run there.
-
-    Raises DataError where the journal cannot be read, or is of a run that was resumed: what that forgot cannot be made again.
+    """Step -> the commands that changed the course of a run there; what was lost when the run went on from a checkpoint is not
+    among them. Raises DataError where the journal cannot be read, or does not say what a run went on from.
     """
     path = run / NAME
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
         raise DataError(f"journal {path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise DataError(f"journal {path} must be text in UTF-8: {error}") from None
     found: dict[int, list[Command]] = defaultdict(list)
-    starts = 0
+    saved: dict[str, tuple[int, int]] = {}
+    """Step of each checkpoint, and how many commands of that step it has taken in."""
+    starts = torn = 0  # the latter: a line that ends early, which is what a run leaves that is killed
     for number, line in enumerate(lines, start=1):
         try:
-            event = json.loads(line)
-            starts += event["kind"] == "started"
-            if event["kind"] == "knobs":
+            event = _read(line, torn)
+            if event is None:
+                torn = torn or number
+                continue
+            if event["kind"] == "started":
+                torn = 0
+                _go_back(found, event, saved, starts, path)
+                starts += 1
+            elif event["kind"] == "checkpoint" and "checkpoint" in event["details"]:
+                step = event["step"]
+                saved.setdefault(event["details"]["checkpoint"], (step, len(found[step])))
+            elif event["kind"] == "knobs":
                 new = {name: values["new"] for name, values in event["details"]["changed"].items()}
                 by_itself = event["details"].get("before_step", False)
                 found[event["step"]].append(Command("halve_budget" if by_itself else "change_knobs", new))
@@ -51,10 +66,54 @@ def commands(run: Path) -> dict[int, list[Command]]:
                 found[event["step"]].append(Command("choose_split", event["details"]))
             elif event["kind"] == "reclassified" and event["details"]["asked_for"]:
                 found[event["step"]].append(Command("reclassify"))
-        except (ValueError, KeyError, TypeError) as error:
-            raise DataError(f"journal {path}, line {number}, must be an event, got {error!r}") from None
-    if starts > 1:
-        raise DataError(
-            f"journal {path} must be of a run that went through in one piece, it was started {starts} times"
-        )
-    return dict(found)
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            raise DataError(f"journal {path}, line {torn or number}, must be an event, got {error!r}") from None
+    if torn:
+        raise DataError(f"journal {path}, line {torn}, must be an event, got something that ends early")
+    for step, done in found.items():
+        for command in done:
+            _check(step, command, path)
+    return {step: done for step, done in found.items() if done}
+
+
+def _check(step: Any, command: Command, path: Path) -> None:
+    """Raise DataError for what no run can have written."""
+    try:
+        if type(step) is not int or step < 0:
+            raise ValueError(f"step must be a whole number from 0 on, got {step!r}")
+        if command.verb in ("change_knobs", "halve_budget"):
+            Knobs().changed(dict(command.values))
+        if command.verb == "choose_split":
+            if command.values.keys() != SPLIT_TYPES.keys():
+                raise ValueError(f"split must tell {', '.join(SPLIT_TYPES)}, got {', '.join(command.values)}")
+            for name, kind in SPLIT_TYPES.items():
+                if not isinstance(command.values[name], kind):
+                    raise ValueError(f"{name} of split must be a {kind}, got {command.values[name]!r}")
+    except (ValueError, TypeError, AttributeError, ConfigError) as error:
+        raise DataError(f"journal {path} must be of a run, at step {step!r} it is not: {error}") from None
+
+
+def _read(line: str, torn: int) -> Any:
+    """An event. None for what is no JSON; only a start may follow it."""
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return None
+    if torn and event["kind"] != "started":
+        raise ValueError("something that ends early")
+    return event
+
+
+def _go_back(
+    found: dict[int, list[Command]], event: Any, saved: dict[str, tuple[int, int]], starts: int, path: Path
+) -> None:
+    """A run was started: what was done since the checkpoint that it goes on from is lost."""
+    name = event["details"].get("checkpoint")
+    if starts and name is None and event["step"]:
+        raise DataError(f"journal {path} must say what the run went on from at step {event['step']}, it does not")
+    step, kept = saved.get(name, (event["step"], len(found[event["step"]]))) if name else (0, 0)
+    for later in [each for each in found if each > step]:
+        del found[later]
+    for other in [each for each, (then, _) in saved.items() if then > step]:
+        del saved[other]  # a later one may have its name
+    del found[step][kept:]

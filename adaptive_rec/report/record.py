@@ -28,7 +28,9 @@ TOTALS_KEYS = {
     "row_updates_skipped", "host_to_device_bytes", "device_to_host_bytes", "migrated_rows",
 }  # fmt: skip
 HEAD_BYTES = 600
-HEAD = re.compile(rb'\{"event": "snapshot",.{0,200}? "seconds": ([-+.\de]+),.{0,200}? "loss": ([-+.\de]+|null),')
+HEAD = re.compile(
+    rb'\{"event": "snapshot", "step": (\d+),.{0,200}? "seconds": ([-+.\de]+),.{0,200}? "loss": ([-+.\de]+|null),'
+)
 """What decides about a line, without reading all of it."""
 
 
@@ -84,14 +86,15 @@ class _Metrics:
         self.stretches: list[Stretch] = []
         self.evaluations: list[Mapping[str, Any]] = []
         self.reports, self.bad, self.stride = 0, 0, 1
-        self._seconds = float("inf")
+        self._step, self._seconds = 0, float("inf")
         self._low, self._high = float("inf"), float("-inf")
         self._pending: bytes | None = None
         """The newest report, if it was not kept: the last of a stretch is."""
 
     def take(self, line: bytes) -> None:
         if found := HEAD.match(line[:HEAD_BYTES]):
-            self._report(line, float(found[1]), None if found[2] == b"null" else float(found[2]))
+            loss = None if found[3] == b"null" else float(found[3])
+            self._report(line, int(found[1]), float(found[2]), loss)
         elif line.strip():
             values = _parse(line)
             if values is not None and values.get("event") == "evaluation" and isinstance(values.get("step"), int):
@@ -106,11 +109,11 @@ class _Metrics:
         if self._pending is not None:
             self._keep(self._pending)
 
-    def _report(self, line: bytes, seconds: float, loss: float | None) -> None:
-        begins = seconds < self._seconds
+    def _report(self, line: bytes, step: int, seconds: float, loss: float | None) -> None:
+        begins = seconds < self._seconds or step <= self._step
         if begins:
             self.end_stretch()
-        self._seconds = seconds
+        self._step, self._seconds = step, seconds
         if loss is not None:
             self._low, self._high = min(self._low, loss), max(self._high, loss)
         if begins or self.reports % self.stride == 0:
@@ -135,13 +138,21 @@ class _Metrics:
             self._thin()
 
     def _begin(self, first: Mapping[str, Any]) -> None:
-        """Begin the reports of another process; what an earlier one did beyond its start was made again."""
+        """Begin the reports of another process; what an earlier one did beyond its start was made again. Its counters go on from
+        where it was resumed, or as in runs of old begin anew."""
         start = int(first["step"] - first["totals"].get("steps", first["step"]))
+        if self.stretches and self.stretches[-1].began_at_step == start:
+            self._drop_from(int(first["step"]) - 1)
+            if self.stretches:
+                return
+        self._drop_from(start)
+        self.stretches.append(Stretch(began_at_step=start))
+
+    def _drop_from(self, start: int) -> None:
         for stretch in self.stretches:
             kept = sum(snapshot["step"] <= start for snapshot in stretch.snapshots)
             del stretch.snapshots[kept:], stretch.losses[kept:]
         self.stretches = [stretch for stretch in self.stretches if stretch.snapshots]
-        self.stretches.append(Stretch(began_at_step=start))
 
     def _thin(self) -> None:
         self.stride *= 2

@@ -31,6 +31,7 @@ from adaptive_rec.simulate.lane import Lane
 from adaptive_rec.simulate.predict import Workload, multiplications, predict
 from adaptive_rec.simulate.replay import Progress
 from adaptive_rec.simulate.timing import Clock, once, quickest
+from adaptive_rec.telemetry import Snapshot
 
 DIMS = (16, 64, 128)
 """Dims that rows are measured in, beside the configuration's own."""
@@ -219,53 +220,36 @@ def measure_arranging(works: list[ClassifiedBatch]) -> float:
 
 
 def with_the_rest(found: Hardware, config: Config, source: Source, space: RowSpace) -> Hardware:
-    """What a step of plain training takes beyond the parts measured, and what a request takes, table by table: short runs,
-    step by step in turns, tell."""
-    runs = {name: ShortRun(config, source, space, name) for name in ("hybrid", "xdl")}
-    while all([run.step() for run in runs.values()]):
-        pass
-    plain, by_table = (run.beyond(found) for run in runs.values())
+    """What a step of plain training takes beyond its parts, and what a request takes, table by table: short runs tell."""
+    plain, by_table = (beyond(found, config, source, space, policy) for policy in ("hybrid", "xdl"))
     if plain is None or by_table is None:
         return found  # there is too little data for a run
-    requests = 2 * (len(space.tables) - 1)
-    step = {"other_ms": 1e3 * max(0.0, plain), "request_us": 1e6 * max(0.0, by_table - plain) / max(1, requests)}
+    requests = max(1, 2 * (len(space.tables) - 1))
+    step = {"other_ms": 1e3 * max(0.0, plain), "request_us": 1e6 * max(0.0, by_table - plain) / requests}
     return found.model_copy(update={"step": found.step.model_copy(update=step)})
 
 
-class ShortRun:
-    """A few steps of training under a policy, timed one by one, and the work they were."""
-
-    def __init__(self, config: Config, source: Source, space: RowSpace, policy: str) -> None:
-        config = _short(config, policy)
-        self._runtime = assemble(config, source=source)
-        self._reports = self._runtime.run()
-        self._seconds: list[float] = []
-        lane = Lane.of(config, space, policy, 0)
-        for batch in islice(source.train_batches(Position(seed=config.run.seed), config.run.batch_size), RUN_STEPS):
-            lane.step(ClassifiedBatch(batch, space))
-        self._load = partial(Workload.of, config, source, space, load_policy(policy), lane.total)
-
-    def step(self) -> bool:
-        """Make one; whether there was one left."""
-        started = Clock.now()
-        left = next(self._reports, None) is not None
-        if left:
-            self._seconds.append(Clock.now() - started)
-        return left
-
-    def beyond(self, found: Hardware) -> float | None:
-        """Seconds of a step that the parts do not tell of; None where too few were made."""
-        timed = self._seconds[RUN_STEPS // 3 :]
-        if not timed:
-            return None
-        return float(np.quantile(timed, 0.1)) - predict(self._load(found.dense.multiplications), found)
+def beyond(found: Hardware, config: Config, source: Source, space: RowSpace, policy: str) -> float | None:
+    """Seconds of a step under a policy that the parts do not tell of; None where too few can be made."""
+    config = _short(config, policy)
+    lane, clock = Lane.of(config, space, policy, 0), []
+    for batch in islice(source.train_batches(Position(seed=config.run.seed), config.run.batch_size), RUN_STEPS):
+        lane.step(ClassifiedBatch(batch, space))
+    for report in assemble(config, source=source).run():
+        if isinstance(report, Snapshot):
+            clock.append(Clock.now())
+    timed = np.diff(clock)[RUN_STEPS // 3 :]
+    if not len(timed):
+        return None
+    load = Workload.of(config, source, space, load_policy(policy), lane.total, found.dense.multiplications)
+    return float(np.quantile(timed, 0.1)) - predict(load, found)
 
 
 def _short(config: Config, policy: str = "hybrid") -> Config:
     """A run of a few steps that reports each of them."""
     knobs = config.knobs.changed({"policy": policy, "report_every": 1})
     run = config.run.model_copy(update={"steps": RUN_STEPS})
-    eval_ = config.eval.model_copy(update={"every_steps": 0})
+    eval_ = config.eval.model_copy(update={"every_steps": 0, "count": 0})
     return config.model_copy(update={"knobs": knobs, "run": run, "eval": eval_})
 
 

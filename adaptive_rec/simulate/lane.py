@@ -134,9 +134,9 @@ class Lane:
             self.observer.count_lookups(self.step_number, work, self.knobs)
         self._count(work, counted)
         self.step_number += 1
-        self.now.ticks += policy.adapts_memory and self.step_number % self.knobs.reclassify_every == 0
-        if self.reclassifier.tick_ends(self.step_number, self.knobs):
+        if self.reclassifier.end_tick(self.step_number, self.knobs):
             self.reclassifier.adapt_memory(self.knobs)
+            self.now.ticks += policy.adapts_memory
         if self.reclassifier.window_ends(self.step_number, self.knobs):
             self._end_window()
         self.seconds += time.perf_counter() - started

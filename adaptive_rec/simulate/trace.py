@@ -51,7 +51,7 @@ class TraceSource:
 def read_keys(path: Path) -> NDArray[np.generic]:
     """The keys of a file, a line for each sample. Raises DataError where it cannot be read or holds something else."""
     try:
-        keys = np.load(path) if path.suffix == ".npy" else _big_endian(path)
+        keys = np.load(path, allow_pickle=False) if path.suffix == ".npy" else _big_endian(path)
     except (OSError, ValueError, EOFError, lzma.LZMAError) as error:
         raise DataError(f"a trace must be a readable {' or '.join(SUFFIXES)} file, got {path}: {error}") from None
     if not np.issubdtype(keys.dtype, np.integer) or keys.ndim not in (1, 2) or not keys.size:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.errors import ConfigError
 from adaptive_rec.kernels.sketch import sketch_add, sketch_decay, sketch_estimate, sketch_observe
+from adaptive_rec.saved import Saved
 
 UNIT = 16
 """What one lookup adds to a cell. The fraction bits keep decay fair to rare rows: the lowest of four cells that are
@@ -74,6 +77,13 @@ class CountMinSketch:
             raise ConfigError(f"decay must be between 0 and 1, got {factor}")
         sketch_decay(self.counters, factor, np.uint64((self.seed * 2**32 + self.decays) % 2**64))
         self.decays += 1
+
+    def state(self) -> dict[str, Any]:
+        return {"counters": self.counters, "decays": self.decays}
+
+    def set_state(self, found: Saved) -> None:
+        self.counters[:] = found.array("counters", np.uint32, *self.counters.shape)
+        self.decays = found.integer("decays")
 
 
 def width_for(hot_rows: int, rows: int, limit_bytes: int, depth: int = DEPTH) -> int:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
+from adaptive_rec.errors import CheckpointError
+from adaptive_rec.saved import ANY, Saved
 from adaptive_rec.tracking.popularity import best_rows
 
 
@@ -57,6 +61,17 @@ class ExactCounter:
         """Return the `count` most popular rows (of equals the lower ones), sorted."""
         self._merge()
         return best_rows(self._rows_K, self._counts_K, count)
+
+    def state(self) -> dict[str, Any]:
+        self._merge()
+        return {"rows_K": self._rows_K, "counts_K": self._counts_K}
+
+    def set_state(self, found: Saved) -> None:
+        rows_K, counts_K = found.array("rows_K", np.int64, ANY), found.array("counts_K", np.float64, ANY)
+        if len(rows_K) != len(counts_K):
+            raise CheckpointError(f"rows and counts must be equally many, got {len(rows_K)} and {len(counts_K)}")
+        self._rows_K, self._counts_K = rows_K, counts_K
+        self._new_rows, self._new_counts = [], []
 
     def _merge(self) -> None:
         if not self._new_rows:

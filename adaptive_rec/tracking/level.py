@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+from typing import Any
+
+from adaptive_rec.saved import Saved
 
 SURE = 3.0
 """Standard errors that a change must exceed: about one false alarm in 700 measurements."""
@@ -25,6 +28,14 @@ class LossLevel:
         found = self._compare(loss, standard_error, limit)
         self._follow(loss, standard_error)
         return found
+
+    def state(self) -> dict[str, Any]:
+        (mean, mean_error), (lowest, lowest_error) = self._mean, self._lowest
+        return {"mean": mean, "mean_error": mean_error, "lowest": lowest, "lowest_error": lowest_error}
+
+    def set_state(self, found: Saved) -> None:
+        self._mean = found.number("mean"), found.number("mean_error")
+        self._lowest = found.number("lowest"), found.number("lowest_error")
 
     def _compare(self, loss: float, standard_error: float, limit: float) -> str:
         (mean, mean_error), (lowest, lowest_error) = self._mean, self._lowest

@@ -6,12 +6,14 @@ which memory is right, so each is scored by what it would have caught of them.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.errors import ConfigError
+from adaptive_rec.errors import CheckpointError, ConfigError
+from adaptive_rec.saved import ANY, Saved
 from adaptive_rec.tracking.popularity import sort_distinct
 
 DECAYS = (0.0, 0.3, 0.6, 0.8, 0.9, 0.95, 0.98)
@@ -167,6 +169,46 @@ class MemoryTrials:
         self._order_K = np.argsort(self._rows[: self.held_rows])
         self._sorted_rows_K = self._rows[self._order_K]
 
+    # Kept in a checkpoint --------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        known, nothing = slice(self.held_rows), np.empty(0, dtype=np.int64)
+        return {
+            "capacity_rows": self.capacity_rows,
+            "ticks": self.ticks,
+            "threshold": np.array([self._threshold]),
+            "rows_K": self._rows[known],
+            "now_K": self._now[known],
+            "counts_MK": self._counts[:, known],
+            "hot_MK": self._hot[:, known],
+            "new_rows": np.concatenate([nothing, *(rows for rows, _ in self._new)]),
+            "new_counts": np.concatenate([nothing, *(counts for _, counts in self._new)]),
+            "lookups": self._lookups,
+            "missed_M": self._missed_M,
+            "expected": float(self._expected),
+            "memory": asdict(MEMORIES[self._present]),
+        }
+
+    def set_state(self, found: Saved) -> None:
+        self.capacity_rows, self.ticks = found.integer("capacity_rows"), found.integer("ticks")
+        self._threshold = found.array("threshold", np.uint64, 1)[0]
+        rows_K = found.array("rows_K", np.int64, ANY)
+        if len(rows_K) > self.limit_rows:
+            raise CheckpointError(f"sampled rows must be at most {self.limit_rows}, got {len(rows_K)}")
+        self.held_rows = len(rows_K)
+        known, memories = slice(self.held_rows), len(MEMORIES)
+        self._rows[known] = rows_K
+        self._now[known] = found.array("now_K", np.float32, self.held_rows)
+        self._counts[:, known] = found.array("counts_MK", np.float32, memories, self.held_rows)
+        self._hot[:, known] = found.array("hot_MK", np.float32, memories, self.held_rows)
+        self._sort()
+        new_rows = found.array("new_rows", np.int64, ANY)
+        new_counts = found.array("new_counts", np.int64, len(new_rows))
+        self._new, self._new_rows = [(new_rows, new_counts)] if len(new_rows) else [], len(new_rows)
+        self._lookups, self._expected = found.integer("lookups"), found.number("expected")
+        self._missed_M[:] = found.array("missed_M", np.float64, memories)
+        self._present = MEMORIES.index(saved_memory(found.part("memory")))
+
     # When a tick ends ------------------------------------------------------------------------------------------------
 
     def end_tick(self) -> None:
@@ -211,6 +253,14 @@ class MemoryTrials:
             long = [number for number, memory in enumerate(MEMORIES) if memory.ticks == ticks]
             self._present = min(long, key=lambda number: (behind_M[number], -number))
         return MEMORIES[self._present]
+
+
+def saved_memory(found: Saved) -> Memory:
+    """One of MEMORIES that was saved."""
+    memory = Memory(found.number("decay"), found.integer("ticks"))
+    if memory not in MEMORIES:
+        raise CheckpointError(f"memory must be one of those that are tried, got {memory}")
+    return memory
 
 
 def best(counts_K: NDArray[np.float32], count: int) -> NDArray[np.bool_]:

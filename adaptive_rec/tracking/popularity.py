@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.placement import Migration
+from adaptive_rec.saved import ANY, Saved
 
 MIN_BUFFER_ROWS = 1 << 16
 
@@ -33,6 +34,10 @@ class Counter(Protocol):
     def estimate(self, rows_U: NDArray[np.int64], /) -> NDArray[np.float64]: ...
 
     def decay(self, factor: float, /) -> None: ...
+
+    def state(self) -> dict[str, Any]: ...
+
+    def set_state(self, found: Saved, /) -> None: ...
 
 
 def samples(step: int, ratio: float) -> bool:
@@ -121,6 +126,26 @@ class PopularityTracker:
             left = np.setdiff1d(self.candidates(), migration.promote, assume_unique=True)
             self._hold(sort_distinct(np.concatenate([left, migration.demote])))
         self.counter.decay(decay)
+        self._shrink()
+
+    def state(self) -> dict[str, Any]:
+        """The rows met with their repetitions: how many there are decides when the least popular are thrown out."""
+        return {
+            "counter": self.counter.state(),
+            "met": self._met[: self._rows_met],
+            "distinct": self._distinct,
+            "capacity_rows": self._capacity_rows,
+        }
+
+    def set_state(self, found: Saved) -> None:
+        self.counter.set_state(found.part("counter"))
+        self._capacity_rows = found.integer("capacity_rows")
+        self._hold(found.array("met", np.int64, ANY))
+        self._distinct = found.flag("distinct")
+
+    def remember(self, rows: NDArray[np.int64]) -> None:
+        """Make these rows candidates too."""
+        self._hold(sort_distinct(np.concatenate([self._met[: self._rows_met], rows])))
         self._shrink()
 
     def _shrink(self) -> None:

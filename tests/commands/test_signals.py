@@ -37,7 +37,7 @@ def test_a_signal_ends_the_run_in_good_order_and_soon(wait_for, lines_of, tmp_pa
     assert seconds < 5
     summary = json.loads((out / "summary.json").read_text())
     assert summary["eval"] is None
-    assert (out / "checkpoints" / f"step-{summary['steps']:09d}" / "checkpoint.json").exists()
+    assert (out / "checkpoints" / f"step-{summary['steps']:09d}" / "MANIFEST.json").exists()
     assert re.search("quality +not scored, the run was stopped", text)
     assert re.search("stopped +before its end", text)
     assert under_way() == []

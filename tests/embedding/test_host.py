@@ -18,7 +18,6 @@ from adaptive_rec.embedding.memory import zeros
 from adaptive_rec.embedding.optimizer import RULES, RowRule
 from adaptive_rec.embedding.row_types import as_array, as_tensor
 from adaptive_rec.embedding.store import RowUpdate
-from adaptive_rec.errors import MemoryPlanError
 from adaptive_rec.kernels.reference_rows16 import widened
 from adaptive_rec.micro_batch import MicroBatch
 from adaptive_rec.placement import Migration, RowSpace
@@ -64,19 +63,13 @@ def test_rows_are_a_matter_of_the_seed_alone() -> None:
         ("adagrad", "float32", np.float64, 16 * 8 + 16 * 8 + 4),
     ],
 )
-def test_what_a_row_costs_is_asked_for_to_the_byte(
-    rule: str, row_precision: str, dtype: Any, expected: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_a_row_costs_is_known_to_the_byte(rule: str, row_precision: str, dtype: Any, expected: int) -> None:
     """Weights, optimizer state, and the slot array of 4 bytes a row, which the store makes."""
     space = RowSpace.of((TableSpec("t", 100, 16),), (FeatureSpec("t", 0),))
-    monkeypatch.setattr(host, "_available_bytes", lambda: 100 * expected)
-    tier = HostTier(space, rule_of(rule, row_precision), 1, dtype)
-    assert tier.weights[0].nbytes + tier.state[0].nbytes + 100 * 4 == 100 * expected
-    monkeypatch.setattr(host, "_available_bytes", lambda: 100 * expected - 1)
-    with pytest.raises(
-        MemoryPlanError, match=r"need .* GiB of host memory, .* are available; lower data\.max_table_rows"
-    ):
-        HostTier(space, rule_of(rule, row_precision), 1, dtype)
+    row_rule = rule_of(rule, row_precision)
+    tier = HostTier(space, row_rule, 1, dtype)
+    assert tier.weights[0].nbytes + tier.state[0].nbytes + 100 * host.SLOT_BYTES == 100 * expected
+    assert row_rule.bytes_per_row(16, np.dtype(dtype).itemsize) + host.SLOT_BYTES == expected
 
 
 @precisions
@@ -124,7 +117,6 @@ def test_no_position_is_limited_to_32_bits(monkeypatch: pytest.MonkeyPatch) -> N
     """140 M rows of dim 16: the last components lie beyond 2^31. Of memory that nobody writes the system gives none."""
     rows, dim = 140_000_000, 16
     monkeypatch.setattr(host, "_initialise", lambda weights_RD, seed, table: None)
-    monkeypatch.setattr(host, "_available_bytes", lambda: 1 << 40)
     space = RowSpace.of((TableSpec("t", rows, dim),), (FeatureSpec("t", 0),))
     rule = rule_of("sgd", "bf16")
     store = DirectStore(space, rule, 1, torch.float32, torch.device("cpu"), 4 * 32, False)

@@ -118,7 +118,7 @@ def test_a_checkpoint_asked_for_in_a_pause_does_not_stop_the_clock_twice(tmp_pat
         pass
     passed = time.perf_counter() - began
     assert answers.all[1]["checkpoint"] == "step-000000001"
-    assert (tmp_path / "step-000000001" / "checkpoint.json").exists()
+    assert (tmp_path / "step-000000001" / "MANIFEST.json").exists()
     assert 0 < runtime.recorder.seconds <= passed - 0.35
 
 
@@ -449,21 +449,25 @@ def test_a_run_made_again_tells_the_mailbox_of_its_changes(tmp_path: Path) -> No
     assert again.runtime.mailbox.desired.alpha == 0.25
 
 
-def test_a_journal_of_a_resumed_run_is_not_made_again(tmp_path: Path) -> None:
+def test_a_torn_line_is_no_journal_unless_a_start_follows_it(tmp_path: Path) -> None:
     config = load_config(None, {}, TINY)
-    for _ in range(2):
-        run = TrainingRun(config, tmp_path / "run", resume=True)
-        list(run.events())
+    run = TrainingRun(config, tmp_path / "run", resume=True)
+    list(run.events())
     with open(tmp_path / "run" / "events.jsonl", "a") as journal:
         journal.write('{"kind": "kno')  # killed in the middle of a line
     run.note("checkpoint", "written after a torn line")
     assert json.loads((tmp_path / "run" / "events.jsonl").read_text().splitlines()[-1])["kind"] == "checkpoint"
     with pytest.raises(DataError, match="line"):
         TrainingRun(config, tmp_path / "again", replay=tmp_path / "run")
-    lines = [line for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines() if line.endswith("}")]
+    lines = (tmp_path / "run" / "events.jsonl").read_text().splitlines()[:-1]
     (tmp_path / "run" / "events.jsonl").write_text("\n".join(lines) + "\n")
-    with pytest.raises(DataError, match="started 2 times"):
-        TrainingRun(config, tmp_path / "again", replay=tmp_path / "run")
+    run.runtime.step_number = 0
+    run.note("started", "again from the start")
+    TrainingRun(config, tmp_path / "again", replay=tmp_path / "run")
+    run.runtime.step_number = 3
+    run.note("started", "from nobody knows where")
+    with pytest.raises(DataError, match="must say what the run went on from at step 3"):
+        TrainingRun(config, tmp_path / "once more", replay=tmp_path / "run")
 
 
 def test_a_run_that_fails_says_so_in_its_journal(tmp_path: Path) -> None:

@@ -85,7 +85,7 @@ def test_a_signal_ends_the_run_in_good_order_with_streams_open(start: Start, num
         assert job.process.wait(20) == code
         seconds = time.monotonic() - began
     assert seconds < 5
-    assert list((job.out / "checkpoints").glob("step-*/checkpoint.json")), "the final checkpoint was written"
+    assert list((job.out / "checkpoints").glob("step-*/MANIFEST.json")), "the final checkpoint was written"
     summary = json.loads((job.out / "summary.json").read_text())
     assert summary["eval"] is None, "scoring is left out when there is no time"
     assert not alive(sidecar)

@@ -66,21 +66,76 @@ def test_a_run_cut_by_its_steps_trains_the_samples_that_plain_steps_would(watch:
     assert seen.runtime.position == plain.runtime.position
 
 
-def test_a_run_that_reorders_goes_on_from_its_end_only(build: Any, tmp_path: Path) -> None:
+def test_a_run_in_the_middle_of_a_reordered_stream_goes_on_under_its_policy_only(build: Any, tmp_path: Path) -> None:
     first = build("fae_released", "run.steps=20")
     for event in first.run():
         if isinstance(event, Snapshot) and event.step == 7:
             middle = checkpoint.save(first, tmp_path)
     end = checkpoint.save(first, tmp_path)
-    again = build("fae_released", "run.steps=20")
-    checkpoint.load(again, middle)
-    with pytest.raises(CheckpointError, match=r"reorders its stream goes on from its end only.*step 7"):
-        list(again.run())
+    for policy in ("hybrid", "fae", "slipstream_released"):
+        other = build(policy, "run.steps=20")
+        checkpoint.load(other, middle)
+        with pytest.raises(CheckpointError, match=rf"goes on under that policy only.*step 7, the policy {policy}"):
+            list(other.run())
+    with pytest.raises(CheckpointError, match=r"run.batch_size must stay in the middle of a stream .*, 32, got 16"):
+        checkpoint.load(build("fae_released", "run.steps=20", "run.batch_size=16"), middle)
+    with pytest.raises(CheckpointError, match="the section policy must stay in the middle of a stream"):
+        checkpoint.load(build("fae_released", "run.steps=20", "policy.sampling_ratio=0.5"), middle)
     longer = build("fae_released", "run.steps=40")
     checkpoint.load(longer, end)
     list(longer.run())
-    assert first.totals()["samples_seen"] == longer.totals()["samples_seen"] == 20 * 32
+    assert (first.totals()["samples_seen"], longer.totals()["samples_seen"]) == (20 * 32, 40 * 32)
     assert longer.position.offset == 40 * 32
+
+
+@pytest.mark.parametrize("policy", REORDERING)
+def test_a_run_made_longer_in_the_middle_first_ends_what_was_arranged(build: Any, tmp_path: Path, policy: str) -> None:
+    first = build(policy, "run.steps=20")
+    for event in first.run():
+        if isinstance(event, Snapshot) and event.step == 7:
+            middle = checkpoint.save(first, tmp_path)
+    longer = build(policy, "run.steps=40")
+    checkpoint.load(longer, middle)
+    told = [event.steps_total for event in longer.run() if isinstance(event, Snapshot)]
+    assert longer.totals()["samples_seen"] == 40 * 32
+    assert longer.position.offset == 40 * 32
+    assert max(told) >= longer.step_number == longer.steps_total
+
+
+@pytest.mark.parametrize("policy", [*REORDERING, "cdlrm"])
+def test_a_run_with_another_budget_goes_on_in_the_middle(build: Any, tmp_path: Path, policy: str) -> None:
+    """Rows are placed anew for it; the stream is arranged as it was, so every sample comes once."""
+    first = build(policy, *EPOCHS)
+    for event in first.run():
+        if isinstance(event, Snapshot) and event.step == 19:
+            middle = checkpoint.save(first, tmp_path)
+    other = build(policy, *EPOCHS, "knobs.hot_budget_bytes=900")
+    checkpoint.load(other, middle)
+    list(other.run())
+    assert other.position == first.position
+    assert other.totals()["samples_seen"] == first.totals()["samples_seen"]
+    assert 0 < other.store.device.hot_rows < first.store.device.hot_rows or policy == "fae"
+
+
+def test_more_batches_ahead_than_before_lose_no_step_and_repeat_none(build: Any, tmp_path: Path) -> None:
+    """The window under way is looked at again with the knobs of now: it may be longer or shorter than what was trained."""
+    plain = build("hybrid")
+    list(plain.run())
+    for before, after in ((5, 2), (2, 7), (4, 1)):
+        first = build("cdlrm", f"knobs.lookahead_batches={before}")
+        for event in first.run():
+            if isinstance(event, Snapshot) and event.step == 22:
+                first.mailbox.change_knobs(lookahead_batches=after)
+            if isinstance(event, Snapshot) and event.step == 23:
+                middle = checkpoint.save(first, tmp_path / str(before))
+        again = build("cdlrm", f"knobs.lookahead_batches={after}")
+        checkpoint.load(again, middle)
+        list(again.run())
+        assert again.totals()["samples_trained"] == 48 * 32
+        for table in range(4):
+            np.testing.assert_allclose(
+                again.store.export_table(table)[0], plain.store.export_table(table)[0], atol=1e-11
+            )
 
 
 def test_a_run_that_looks_ahead_goes_on_where_it_was(build: Any, tmp_path: Path) -> None:
@@ -253,7 +308,10 @@ def test_a_checkpoint_asked_for_at_the_last_step_is_one_of_the_run_s_end(build: 
     for event in first.run():
         if isinstance(event, Snapshot):
             first.mailbox.send(Command("checkpoint"))
-    assert checkpoint.newest(tmp_path) == tmp_path / f"step-{first.step_number:09d}"
-    checkpoint.load(longer, checkpoint.save(first, tmp_path))
+    asked_for = tmp_path / f"step-{first.step_number:09d}"
+    assert checkpoint.newest(tmp_path) == asked_for
+    end = checkpoint.save(first, tmp_path)
+    assert end.name == f"{asked_for.name}.1", "the stream is over by now"
+    checkpoint.load(longer, end)
     list(longer.run())
-    assert longer.totals()["samples_seen"] == 20 * 32
+    assert longer.totals()["samples_seen"] == 40 * 32

@@ -290,6 +290,7 @@ ALLOWED = {
     "kernels",
     "knobs",
     "errors",
+    "saved",
     "policies",
     "batch",
     "arrange",

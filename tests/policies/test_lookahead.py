@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from adaptive_rec.arrange import rows_of
 from adaptive_rec.errors import AdaptiveRecError
-from adaptive_rec.listed_rows import ListedRows
+from adaptive_rec.listed_rows import ListedRows, Recency
 from adaptive_rec.placement import Migration
 from adaptive_rec.policies.cdlrm import CDLRM, most_looked_up
 from adaptive_rec.telemetry import Event
@@ -46,6 +46,34 @@ def test_listed_rows_are_hot_as_far_as_there_is_room(build: Any, seed: int, stay
             others = [row for row in plain[pool] if row not in wanted and stay]
             plain[pool] = [*others[max(0, len(others) + len(wanted) - room) :], *wanted[::-1]]
             assert sorted(plain[pool]) == in_pool(hot, spec)
+
+
+@pytest.mark.parametrize("before", [0, 12])
+def test_more_or_fewer_slots_begin_anew_though_nothing_was_hot(build: Any, before: int) -> None:
+    store = build("hybrid").store
+    listed, nothing = ListedRows(), np.empty(0, np.int64)
+    store.resize([before], nothing)
+    listed.place(store, nothing, others_stay=True)
+    for slots in (30, 5):
+        store.resize([slots], nothing)
+        listed.place(store, np.arange(20), others_stay=True)
+        assert store.device.hot_rows == min(slots, 20)
+        listed.place(store, np.arange(20, 60), others_stay=True)
+        assert np.flatnonzero(store.placement.slot_of_row >= 0).tolist() == list(range(20, 20 + slots))
+        listed.place(store, nothing, others_stay=False)
+
+
+def test_the_end_of_a_long_list_leaves_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("adaptive_rec.listed_rows.FEW", 4)
+    recency, left = Recency(np.full(5000, -1)), list(range(5000))
+    recency.list(1, np.arange(5000))
+    recency.stay(2, np.array([4998, 3000]))
+    left = [slot for slot in left if slot not in (4998, 3000)]
+    for count in (1, 2, 900, 0, 3, 1500):
+        taken = recency.take_oldest(count)
+        assert sorted(taken.tolist()) == left[len(left) - count :]
+        left = left[: len(left) - count]
+        assert recency.free == 4998 - len(left)
 
 
 def test_what_is_remembered_of_lists_does_not_grow_with_their_number(build: Any) -> None:

@@ -1,0 +1,56 @@
+"""JSON with limits: what a damaged or hostile file makes of a reader takes no more than some tens of megabytes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from adaptive_rec.checkpoint.files import SMALL_FILE_BYTES
+from adaptive_rec.errors import CheckpointError
+
+
+class Limits(NamedTuple):
+    """How much there may be in a text; depth has Python's own limit."""
+
+    size_bytes: int
+    brackets: int
+    commas: int
+
+
+VALUES = Limits(SMALL_FILE_BYTES, brackets=100_000, commas=1_000_000)
+
+
+def to_json(value: Any, path: Path, limits: Limits = VALUES) -> bytes:
+    """A value as JSON, of which floats are read back bit by bit. Raises CheckpointError where `read_json` would."""
+    try:
+        data = json.dumps(value, allow_nan=False).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} must hold numbers, texts, lists and objects: {error}") from None
+    check_limits(data, path, limits)
+    return data
+
+
+def read_json(data: bytes, path: Path, limits: Limits = VALUES) -> Any:
+    """Raises CheckpointError for what is no JSON, too large or too deep."""
+    check_limits(data, path, limits)
+    try:
+        return json.loads(data, parse_constant=_refuse)
+    except (ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} must hold JSON: {error}") from None
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no number of JSON")
+
+
+def check_limits(data: bytes, path: Path, limits: Limits) -> None:
+    """Objects and lists take up to 60 times the room of their text in memory, so they are counted first."""
+    brackets, commas = data.count(b"{") + data.count(b"["), data.count(b",")
+    for what, found, most in (
+        ("bytes", len(data), limits.size_bytes),
+        ("opening brackets", brackets, limits.brackets),
+        ("commas", commas, limits.commas),
+    ):
+        if found > most:
+            raise CheckpointError(f"{path} must have {most} {what} or fewer, got {found}")

@@ -1,0 +1,171 @@
+"""Arrays in a safetensors file, written as they lie in memory and read part by part.
+
+The safetensors library reads these files. It is not used for writing, as it takes whole tensors, opens files by itself and syncs
+none; nor for reading damaged ones, as it allows a header of 100 MB.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adaptive_rec.checkpoint.files import Files, Output
+from adaptive_rec.checkpoint.plain_json import read_json
+from adaptive_rec.errors import CheckpointError
+
+BLOCK_BYTES = 4 << 20
+"""What is copied at a time of an array that does not lie in one piece."""
+
+HEADER_BYTES = 4 << 20
+MAX_DIMENSIONS = 32
+
+DTYPES: dict[str, np.dtype[Any]] = {
+    "F64": np.dtype("<f8"), "F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2"),
+    "I64": np.dtype("<i8"), "I32": np.dtype("<i4"), "I16": np.dtype("<i2"), "I8": np.dtype("i1"),
+    "U64": np.dtype("<u8"), "U32": np.dtype("<u4"), "U16": np.dtype("<u2"), "U8": np.dtype("u1"), "BOOL": np.dtype("?"),
+}  # fmt: skip
+"""The arrays that hold each type of the format; NumPy has no bfloat16, so these are bit patterns."""
+
+_TYPES = {dtype: name for name, dtype in DTYPES.items() if name != "BF16"}
+
+
+def write_arrays(out: Output, arrays: Mapping[str, NDArray[Any]], types: Mapping[str, str] | None = None) -> None:
+    """Write a safetensors file of these arrays, none of which is copied as a whole.
+
+    `types` names, in the words of the format, those that hold bit patterns: ``{"weight": "BF16"}`` of an array of uint16.
+    """
+    types = types or {}
+    kinds = {name: _type_of(name, array, types.get(name)) for name, array in arrays.items()}
+    order = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))  # so that each array is aligned
+    header, end = {}, 0
+    for name in order:
+        array, start = arrays[name], end
+        end += array.nbytes
+        header[name] = {"dtype": kinds[name], "shape": list(array.shape), "data_offsets": [start, end]}
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    if len(text) > HEADER_BYTES:
+        raise CheckpointError(f"names and shapes of arrays must take {HEADER_BYTES} bytes or fewer, got {len(text)}")
+    out.write(struct.pack("<Q", len(text)) + text)
+    for name in order:
+        for part in _pieces(arrays[name]):
+            out.write(part.reshape(-1).view(np.uint8).data)
+
+
+def _type_of(name: str, array: NDArray[Any], told: str | None) -> str:
+    kind = told or _TYPES.get(array.dtype, "")
+    if kind not in DTYPES or DTYPES[kind].itemsize != array.dtype.itemsize or array.dtype not in _TYPES:
+        raise CheckpointError(
+            f"array {name} must be of a type that safetensors has, got {array.dtype}{f' as {told}' if told else ''}"
+        )
+    return kind
+
+
+def _pieces(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    if array.flags.c_contiguous:
+        yield array
+        return
+    rows = max(1, BLOCK_BYTES // max(1, array.nbytes // array.shape[0]))
+    for start in range(0, array.shape[0], rows):
+        yield np.ascontiguousarray(array[start : start + rows])
+
+
+@dataclass(frozen=True)
+class StoredArray:
+    """An array in a file: its type in the words of the format, and where its bytes are."""
+
+    type: str
+    shape: tuple[int, ...]
+    start_byte: int
+    size_bytes: int
+
+
+class ArraysFile:
+    """A safetensors file, read part by part. Raises CheckpointError where it breaks the rules of its format."""
+
+    def __init__(self, files: Files, path: Path) -> None:
+        self._files, self._path = files, path
+        self.arrays = read_header(files, path)
+
+    def rows(self, name: str, start: int = 0, stop: int | None = None) -> NDArray[Any]:
+        """Some rows of an array, or an array without any dimension as it is; 16-bit floats of torch's are bit patterns."""
+        stored = self.arrays[name]
+        dtype = DTYPES[stored.type]
+        if not stored.shape:
+            return np.frombuffer(self._bytes(stored.start_byte, dtype.itemsize), dtype).reshape(())
+        start, stop, _ = slice(start, stop).indices(stored.shape[0])
+        shape = (max(0, stop - start), *stored.shape[1:])
+        row_bytes = dtype.itemsize * math.prod(shape[1:])
+        data = self._bytes(stored.start_byte + start * row_bytes, shape[0] * row_bytes)
+        return np.frombuffer(data, dtype).reshape(shape)
+
+    def _bytes(self, start_byte: int, size_bytes: int) -> bytes:
+        try:
+            data = self._files.read_part(self._path, start_byte, size_bytes)
+        except OSError as error:
+            raise CheckpointError(f"{self._path} cannot be read: {error.strerror}") from None
+        if len(data) != size_bytes:
+            raise CheckpointError(
+                f"{self._path} must have {start_byte + size_bytes} bytes, got {start_byte + len(data)}"
+            )
+        return data
+
+
+def read_header(files: Files, path: Path) -> dict[str, StoredArray]:
+    """What arrays are in a file, in the order of their bytes. Raises CheckpointError where not every byte has its place."""
+    try:
+        size_bytes = files.size_bytes(path)
+        head = files.read_part(path, 0, 8)
+        if len(head) < 8:
+            raise CheckpointError(f"{path} must begin with the length of its header in 8 bytes, got {len(head)}")
+        length, most_bytes = struct.unpack("<Q", head)[0], min(HEADER_BYTES, size_bytes - 8)
+        if length > most_bytes:
+            raise CheckpointError(f"{path}: the header must have {most_bytes} bytes or fewer, got {length}")
+        text = files.read_part(path, 8, length)
+    except OSError as error:
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
+    header = read_json(text, path)
+    if not isinstance(header, dict):
+        raise CheckpointError(f"{path}: the header must be a JSON object")
+    header.pop("__metadata__", None)
+    arrays = {name: _stored(path, name[:80], value, 8 + length) for name, value in header.items()}
+    arrays = dict(sorted(arrays.items(), key=lambda item: (item[1].start_byte, item[1].size_bytes)))
+    end = 8 + length
+    for name, stored in arrays.items():
+        if stored.start_byte != end:
+            raise CheckpointError(f"{path}: array {name[:80]!r} must begin at byte {end}, got {stored.start_byte}")
+        end += stored.size_bytes
+    if end != size_bytes:
+        raise CheckpointError(f"{path}: the last array must end with the file, at byte {size_bytes}, got {end}")
+    return arrays
+
+
+def _stored(path: Path, name: str, value: Any, first_byte: int) -> StoredArray:
+    if not isinstance(value, dict) or set(value) != {"dtype", "shape", "data_offsets"}:
+        raise CheckpointError(f"{path}: array {name!r} must have dtype, shape and data_offsets")
+    kind, shape, offsets = value["dtype"], value["shape"], value["data_offsets"]
+    if not (isinstance(kind, str) and kind in DTYPES and _counts(shape) and _counts(offsets) and len(offsets) == 2):
+        raise CheckpointError(f"{path}: array {name!r} must be of a known type and have whole numbers for its shape")
+    size_bytes = DTYPES[kind].itemsize * math.prod(shape)
+    if offsets[1] - offsets[0] != size_bytes:
+        raise CheckpointError(
+            f"{path}: array {name!r} must have the {size_bytes} bytes of its shape, got {offsets[1] - offsets[0]}"
+        )
+    return StoredArray(kind, tuple(shape), first_byte + offsets[0], size_bytes)
+
+
+def _counts(values: Any) -> bool:
+    """Whether these are whole numbers that can be sizes, and not so many that their product takes long."""
+    return (
+        isinstance(values, list)
+        and len(values) <= MAX_DIMENSIONS
+        and all(type(value) is int and 0 <= value < 1 << 62 for value in values)
+    )

@@ -1,0 +1,65 @@
+"""A state as files hold it: its arrays in one, by names joined with slashes, and all else as JSON in another."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adaptive_rec.errors import CheckpointError
+
+UNBOUNDED = "number:"
+"""What a float that JSON cannot hold is written behind, as a text."""
+
+
+def flatten(state: Mapping[str, Any], prefix: str = "") -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """A nested state as what JSON holds of it and its arrays by name."""
+    values: dict[str, Any] = {}
+    arrays: dict[str, NDArray[Any]] = {}
+    for name, value in state.items():
+        if isinstance(value, Mapping):
+            values[name], inner = flatten(value, f"{prefix}{name}/")
+            arrays |= inner
+        elif isinstance(value, np.ndarray):
+            arrays[prefix + name] = value
+        elif isinstance(value, float) and not math.isfinite(value):
+            values[name] = f"{UNBOUNDED}{value}"
+        else:
+            values[name] = value
+    return values, arrays
+
+
+def unflatten(values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
+    """The state that `flatten` took apart. Raises CheckpointError where the two do not belong together."""
+    state = _bounded(values)
+    for path, array in arrays.items():
+        *folders, name = path.split("/")
+        place = state
+        for folder in folders:
+            place = place.get(folder)  # type: ignore[assignment]
+            if not isinstance(place, dict):
+                raise CheckpointError(
+                    f"array {path} of a state must lie where state.json has a place, {folder} is none"
+                )
+        if name in place:
+            raise CheckpointError(f"array {path} of a state must not be a value of state.json too")
+        place[name] = array
+    return state
+
+
+def _bounded(values: Mapping[str, Any]) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            made[name] = _bounded(value)
+        elif isinstance(value, str) and value.startswith(UNBOUNDED):
+            try:
+                made[name] = float(value.removeprefix(UNBOUNDED))
+            except ValueError:
+                raise CheckpointError(f"{name} of a state must be a number behind {UNBOUNDED}, got {value}") from None
+        else:
+            made[name] = value
+    return made

@@ -1,0 +1,232 @@
+"""``checkpoint list`` and more: what checkpoints a run has, whether they are whole, how they differ; tables in other files."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from adaptive_rec.commands.figures import size, whole
+from adaptive_rec.commands.output import columns, print_json, show
+from adaptive_rec.commands.parser import Parser
+from adaptive_rec.errors import CheckpointError, UsageError
+
+if TYPE_CHECKING:
+    from adaptive_rec.checkpoint.difference import Difference
+    from adaptive_rec.checkpoint.manifest import FileEntry
+
+EXAMPLES = """\
+examples:
+  adaptive-rec checkpoint                                the run under way writes one now
+  adaptive-rec checkpoint list runs/NAME
+  adaptive-rec checkpoint verify runs/NAME               every byte of every checkpoint of a run
+  adaptive-rec checkpoint verify runs/NAME/checkpoints/step-000000800
+  adaptive-rec checkpoint diff runs/ONE runs/OTHER       their newest ones; exit code 1 where they differ
+  adaptive-rec checkpoint export runs/NAME --out tables --as torchrec
+"""
+
+TIMED_FROM_BYTES = 1 << 20
+"""Of files that are shorter no speed is told."""
+
+
+def add_checkpoint_commands(parser: Parser) -> None:
+    """What there is beside `checkpoint` by itself, which has a run under way write one."""
+    parser.epilog = EXAMPLES
+    parts = parser.add_subparsers(metavar="COMMAND", title="for the checkpoints there are")
+    run_or_one = "run directory, or one checkpoint of it"
+    listing: Parser = parts.add_parser("list", help="the checkpoints of a run, oldest first")
+    listing.set_defaults(command=list_them)
+    listing.add_argument("path", metavar="RUN", type=Path, help="run directory")
+    check: Parser = parts.add_parser("verify", help="read every byte again and compare checksums")
+    check.set_defaults(command=verify)
+    check.add_argument("path", metavar="RUN|CHECKPOINT", type=Path, help=run_or_one)
+    compared: Parser = parts.add_parser("diff", help="which arrays and values differ, and by how much")
+    compared.set_defaults(command=diff)
+    for name in ("A", "B"):
+        compared.add_argument(
+            name.lower(), metavar=name, type=Path, help=f"{run_or_one}; of a run, the newest whole one"
+        )
+    made: Parser = parts.add_parser("export", help="write the tables for other programs")
+    made.set_defaults(command=export)
+    made.add_argument("path", metavar="RUN|CHECKPOINT", type=Path, help=f"{run_or_one}; of a run, the newest whole one")
+    made.add_argument("--out", metavar="DIR", type=Path, required=True, help="folder to make")
+    forms = "a file for each table, or one with TorchRec's names for load_state_dict (default: safetensors)"
+    made.add_argument(
+        "--as", dest="form", choices=("safetensors", "npy", "torchrec"), default="safetensors", help=forms
+    )
+    for each in (listing, check, compared, made):
+        each.add_argument("--json", action="store_true", help="print it as JSON")
+
+
+def list_them(args: argparse.Namespace) -> int:
+    """What is there by its manifests; no file but those is read."""
+    from adaptive_rec.checkpoint.files import DISK
+    from adaptive_rec.checkpoint.generation import read_manifest
+
+    found: list[dict[str, Any]] = []
+    for path in checkpoints_at(args.path):
+        entry: dict[str, Any] = {"name": path.name, "error": None}
+        try:
+            manifest = read_manifest(DISK, path)
+            entry |= manifest.model_dump(include={"format", "kind", "step", "description"})
+            entry |= {"files": len(manifest.files), "size_bytes": manifest.size_bytes, "written": written(path)}
+        except CheckpointError as error:
+            entry["error"] = str(error)
+        found.append(entry)
+    if args.json:
+        print_json(found)
+        return 0
+    rows = [listed(entry) for entry in found]
+    show(columns(("checkpoint", "step>", "written", "files>", "size>", ""), rows))
+    return 0
+
+
+def listed(entry: dict[str, Any]) -> tuple[str, ...]:
+    if entry["error"]:
+        return entry["name"], "", "", "", "", entry["error"]
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry["written"]))
+    return entry["name"], whole(entry["step"]), when, whole(entry["files"]), size(entry["size_bytes"]), ""
+
+
+def written(path: Path) -> float:
+    """When a checkpoint was written, in seconds since 1970."""
+    from adaptive_rec.checkpoint.manifest import MANIFEST
+
+    return (path / MANIFEST).stat().st_mtime
+
+
+def verify(args: argparse.Namespace) -> int:
+    """Every file, and how fast it was read. An error at the end names how many checkpoints are damaged."""
+    from adaptive_rec.checkpoint.files import DISK
+    from adaptive_rec.checkpoint.generation import read_manifest, verify_names
+
+    lines: list[dict[str, Any]] = []
+    paths = checkpoints_at(args.path)
+    for path in paths:
+        try:
+            manifest = read_manifest(DISK, path)
+            verify_names(DISK, path, manifest)
+        except CheckpointError as error:
+            lines.append(line(path, "", str(error)))
+            continue
+        lines += [verified(path, entry) for entry in manifest.files]
+    damaged = {entry["checkpoint"] for entry in lines if entry["error"]}
+    if args.json:
+        print_json({"files": lines, "damaged": sorted(damaged)})
+    else:
+        show(columns(("checkpoint", "file", "size>", "speed>", ""), map(told, lines)))
+        read = ", ".join(filter(None, (size(sum(entry["size_bytes"] for entry in lines)), speed(*lines))))
+        print(f"{len(paths) - len(damaged)} of {len(paths)} whole ({read})")
+    if damaged:
+        raise CheckpointError(f"{len(damaged)} of {len(paths)} checkpoints damaged: {', '.join(sorted(damaged))}")
+    return 0
+
+
+def line(path: Path, name: str, error: str | None, size_bytes: int = 0, seconds: float = 0.0) -> dict[str, Any]:
+    return {"checkpoint": path.name, "file": name, "size_bytes": size_bytes, "seconds": seconds, "error": error}
+
+
+def verified(path: Path, entry: FileEntry) -> dict[str, Any]:
+    """A file's size, how long it took, and what is wrong with it."""
+    from adaptive_rec.checkpoint.files import DISK
+    from adaptive_rec.checkpoint.generation import verify_file
+
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{path.name}/{entry.name} ...", end="\r", file=sys.stderr, flush=True)
+    began, error = time.perf_counter(), None
+    try:
+        verify_file(DISK, path / entry.name, entry)
+    except CheckpointError as raised:
+        error = str(raised)
+    if sys.stderr.isatty():
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+    return line(path, entry.name, error, entry.size_bytes, time.perf_counter() - began)
+
+
+def told(entry: dict[str, Any]) -> tuple[str, ...]:
+    size_told = size(entry["size_bytes"]) if entry["file"] else ""
+    return entry["checkpoint"], entry["file"], size_told, speed(entry), entry["error"] or "whole"
+
+
+def speed(*entries: dict[str, Any]) -> str:
+    """How fast files were read, where that took long enough to be told."""
+    size_bytes, seconds = (sum(entry[key] for entry in entries) for key in ("size_bytes", "seconds"))
+    return f"{size_bytes / seconds / 1e9:.2f} GB/s" if size_bytes >= TIMED_FROM_BYTES else ""
+
+
+def diff(args: argparse.Namespace) -> int:
+    """What differs; 1 where anything does, as of the command that is called so too."""
+    from dataclasses import asdict
+
+    from adaptive_rec.checkpoint.difference import differences
+    from adaptive_rec.checkpoint.files import DISK
+
+    a, b = one_at(args.a), one_at(args.b)
+    found = list(differences(DISK, a, b))
+    if args.json:
+        print_json({"a": str(a), "b": str(b), "differences": [asdict(each) for each in found]})
+    elif found:
+        arrays = [each for each in found if not each.file.endswith(".json")]
+        show(columns(("file", "array", "rows that differ>", "by at most>", "on average>", ""), map(differing, arrays)))
+        values = [(each.name, each.a, each.b) for each in found if each not in arrays]
+        if values:
+            print()
+            show(columns(("value", "A", "B"), values))
+    else:
+        print(f"{a} and {b} hold the same, bit by bit")
+    return 1 if found else 0
+
+
+def differing(found: Difference) -> tuple[str, ...]:
+    file = found.file.removesuffix(".safetensors")
+    if found.kind != "values":
+        note = f"{found.kind} {found.a}, {found.b}" if found.a else found.kind
+        return file, found.name, "", "", "", note
+    apart = ["not a number" if value is None else f"{value:.3g}" for value in (found.largest, found.mean)]
+    return file, found.name, f"{whole(found.rows)} of {whole(found.of_rows)}", *apart, ""
+
+
+def export(args: argparse.Namespace) -> int:
+    """Write the weights of all tables and say where they are."""
+    from adaptive_rec.checkpoint.export import export as run
+
+    found = one_at(args.path)
+    paths = run(found, args.out, args.form)
+    if args.json:
+        print_json({"checkpoint": str(found), "files": [str(path) for path in paths]})
+    else:
+        show(columns(("file", "size>"), [(str(path), size(path.stat().st_size)) for path in paths]))
+    return 0
+
+
+def checkpoints_at(path: Path) -> list[Path]:
+    """A checkpoint itself, or those of a run, oldest first. Raises UsageError where there is none."""
+    from adaptive_rec.checkpoint.files import DISK
+    from adaptive_rec.checkpoint.generation import generations, names_in
+    from adaptive_rec.checkpoint.manifest import MANIFEST
+
+    if (path / MANIFEST).exists() or generations([path.name]):
+        return [path]
+    folder = path / "checkpoints"
+    found = [folder / name for name in generations(names_in(DISK, folder))]
+    if not found:
+        raise UsageError(f"RUN must be a run directory with a checkpoint, or a checkpoint, {path} is neither")
+    return found
+
+
+def one_at(path: Path) -> Path:
+    """A checkpoint itself, or the newest of a run that is whole."""
+    from adaptive_rec.checkpoint.files import DISK
+    from adaptive_rec.checkpoint.history import newest_valid
+
+    paths = checkpoints_at(path)
+    if paths == [path]:
+        return path
+    found = newest_valid(DISK, path / "checkpoints")
+    for name, why in found.skipped:
+        print(f"note: {name} is skipped: {why}", file=sys.stderr)
+    if found.generation is None:
+        raise CheckpointError(f"a checkpoint of {path} must be whole, all {len(found.skipped)} are damaged")
+    return found.generation

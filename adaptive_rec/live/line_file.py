@@ -1,0 +1,69 @@
+"""Files that grow by whole lines, and what becomes of lines for which the disk has no room."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from contextlib import suppress
+from pathlib import Path
+
+WAITING_LIMIT = 20_000
+"""Lines that wait for room; of more the oldest are lost."""
+
+
+def append_lines(path: Path, lines: list[bytes]) -> None:
+    """Add lines to a file, all of them or none. Raises OSError."""
+    with open(path, "ab+", buffering=0) as file:
+        size = file.seek(0, os.SEEK_END)
+        text = b"".join(line + b"\n" for line in lines)
+        if size:
+            file.seek(size - 1)
+            if file.read(1) != b"\n":
+                text = b"\n" + text  # a run was killed in the middle of a line
+        try:
+            left = memoryview(text)
+            while left:
+                left = left[file.write(left) :]
+        except OSError:
+            with suppress(OSError):
+                file.truncate(size)
+            raise
+
+
+class LineFile:
+    """What is appended is written at once, or as soon as there is room, in its order. Nobody fails for want of it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.error = ""
+        """Why lines wait; empty where none do."""
+        self._waiting: deque[bytes] = deque()
+        self._lost = 0
+        self._told = ""
+
+    def append(self, line: str) -> None:
+        self._waiting.append(line.encode())
+        if len(self._waiting) > WAITING_LIMIT:
+            self._waiting.popleft()
+            self._lost += 1
+        self.flush()
+
+    def flush(self) -> None:
+        """Try to write what waits."""
+        try:
+            if self._waiting:
+                append_lines(self.path, list(self._waiting))
+                self._waiting.clear()
+                self.error = ""
+        except OSError as error:
+            self.error = error.strerror or str(error)
+
+    def complaint(self) -> str:
+        """What somebody is to be told that was not told before: lines wait, or were written after all."""
+        if self.error == self._told:
+            return ""
+        self._told = self.error
+        if self.error:
+            return f"{self.path} cannot be written, its lines wait in memory: {self.error}"
+        lost, self._lost = self._lost, 0
+        return f"{self.path} can be written again" + (f", its {lost} oldest lines that waited are lost" if lost else "")

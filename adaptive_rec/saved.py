@@ -1,0 +1,131 @@
+"""State that was saved and is read back: every value is asked for by name and checked, and none may be left over.
+
+What a component saves is a mapping of names to mappings, arrays and JSON values; see `Keeps`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from adaptive_rec.errors import CheckpointError
+
+ANY = -1
+"""A length that may be any."""
+
+
+class Keeps(Protocol):
+    """What a checkpoint keeps of a component, and what it gives back to a fresh one."""
+
+    def state(self) -> dict[str, Any]:
+        """All that later steps depend on. Arrays may be views: they are written before anything changes."""
+        ...
+
+    def set_state(self, found: Saved) -> None:
+        """Go on from what `state` of another one said. Raises CheckpointError where it does not fit."""
+        ...
+
+
+def numbered(parts: Iterable[Any]) -> dict[str, Any]:
+    """A list as a part of a state: parts by their numbers. See `Saved.parts`."""
+    return {str(number): part for number, part in enumerate(parts)}
+
+
+class Saved:
+    """A part of a saved state."""
+
+    def __init__(self, values: Mapping[str, Any], name: str = "state") -> None:
+        self._values = values
+        self._name = name
+        self._asked: set[str] = set()
+        self._parts: dict[str, Saved] = {}
+
+    def integer(self, key: str) -> int:
+        return int(self._of(key, int, "a whole number"))
+
+    def number(self, key: str) -> float:
+        return float(self._of(key, (int, float), "a number"))
+
+    def flag(self, key: str) -> bool:
+        return bool(self._of(key, bool, "true or false"))
+
+    def text(self, key: str) -> str:
+        return str(self._of(key, str, "a text"))
+
+    def numbers(self, key: str) -> dict[str, float]:
+        """Numbers by name, whatever names there are. Whole ones stay whole."""
+        return self.part(key).all_numbers()
+
+    def all_numbers(self) -> dict[str, float]:
+        """Those of this part, which has nothing else."""
+        for name, value in self._values.items():
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise self._wrong(name, "a number", value)
+        return self.everything()
+
+    def everything(self) -> dict[str, Any]:
+        """All values of this part, for somebody who checks them."""
+        self._asked.update(self._values)
+        return dict(self._values)
+
+    def array(self, key: str, dtype: DTypeLike, *shape: int) -> NDArray[Any]:
+        """An array of a type and a shape, whose lengths may be ANY."""
+        value: NDArray[Any] = self._of(key, np.ndarray, "an array")
+        fits = len(value.shape) == len(shape) and all(
+            want in (ANY, got) for want, got in zip(shape, value.shape, strict=True)
+        )
+        if value.dtype != np.dtype(dtype) or not fits:
+            wanted = ", ".join("any" if length == ANY else str(length) for length in shape)
+            raise self._wrong(key, f"of ({wanted}) {np.dtype(dtype)}", f"{value.shape} {value.dtype}")
+        return value
+
+    def shape(self, key: str) -> tuple[int, ...]:
+        """Of an array that may fit or not."""
+        shape: tuple[int, ...] = self._of(key, np.ndarray, "an array").shape
+        return shape
+
+    def part(self, key: str) -> Saved:
+        if key not in self._parts:
+            self._parts[key] = Saved(self._of(key, Mapping, "a part with names"), f"{self._name}/{key}")
+        return self._parts[key]
+
+    def maybe(self, key: str) -> Saved | None:
+        """A part that may not be there."""
+        if self._ask(key) is None:
+            return None
+        return self.part(key)
+
+    def parts(self, key: str, count: int = ANY) -> list[Saved]:
+        """Parts that were `numbered`."""
+        whole = self.part(key)
+        names = [str(number) for number in range(len(whole._values))]
+        if count not in (ANY, len(names)):
+            raise self._wrong(key, f"{count} parts", len(names))
+        return [whole.part(name) for name in names]
+
+    def finish(self) -> None:
+        """Raise CheckpointError where something was saved that nobody asked for."""
+        for name in self._values:
+            if name not in self._asked:
+                raise CheckpointError(f"{self._name} must hold nothing unknown, got {name}")
+        for part in self._parts.values():
+            part.finish()
+
+    def _ask(self, key: str) -> Any:
+        self._asked.add(key)
+        if key not in self._values:
+            raise CheckpointError(f"{self._name} must hold {key}, which is missing")
+        return self._values[key]
+
+    def _of(self, key: str, kind: Any, wanted: str) -> Any:
+        value = self._ask(key)
+        if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
+            raise self._wrong(key, wanted, value)
+        return value
+
+    def _wrong(self, key: str, wanted: str, value: Any) -> CheckpointError:
+        text = value if isinstance(value, str) else repr(value)
+        return CheckpointError(f"{self._name}/{key} must be {wanted}, got {text[:200]}")

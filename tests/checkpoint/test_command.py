@@ -1,0 +1,214 @@
+"""``adaptive-rec checkpoint`` as users meet it."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from adaptive_rec.checkpoint.files import DISK
+from adaptive_rec.checkpoint.generation import Draft
+from adaptive_rec.cli import main
+
+
+def make(run: Path, step: int, changed: float = 0.0, **more: Any) -> Path:
+    """A checkpoint of two tables, one of them of bfloat16; `changed` is added to two rows of the other."""
+    rng = np.random.default_rng(1)
+    weight = rng.random((100, 8)).astype(np.float32)
+    weight[[3, 70]] += np.float32(changed)
+    narrow = rng.integers(0, 1 << 14, (40, 4)).astype(np.uint16)
+    run.mkdir(exist_ok=True)
+    draft = Draft(DISK, run / "checkpoints", step)
+    draft.arrays("table-0000.safetensors", {"weight": weight, "optimizer_state": np.ones((100, 1), np.float32)})
+    draft.arrays("table-0001.safetensors", {"weight": narrow}, {"weight": "BF16"})
+    tables = [{"name": "C1", "rows": 100}, {"name": "../odd", "rows": 40}]
+    draft.json("state.json", {"run": {"tables": tables}, "step": step, "knobs": {"alpha": 0.5}} | more)
+    return draft.commit({"version": "0"})
+
+
+def spoil(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 4
+    path.write_bytes(data)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    for step in (5, 800):
+        make(tmp_path / "run", step)
+    return tmp_path / "run"
+
+
+def told(capsys: pytest.CaptureFixture[str], *words: object, code: int = 0) -> str:
+    assert main(["checkpoint", *map(str, words)]) == code
+    captured = capsys.readouterr()
+    assert "Traceback" not in captured.err
+    return captured.out + captured.err
+
+
+def test_list_tells_each_checkpoint_and_what_is_wrong_with_it(capsys: pytest.CaptureFixture[str], run: Path) -> None:
+    spoil(run / "checkpoints/step-000000005/MANIFEST.json")
+    lines = told(capsys, "list", run).splitlines()
+    assert lines[0].split() == ["checkpoint", "step", "written", "files", "size"]
+    assert "step-000000005" in lines[1]
+    assert "MANIFEST.json must end with its crc32" in lines[1]
+    assert lines[2].split()[:2] == ["step-000000800", "800"]
+    assert len(lines) == 3
+    damaged, good = json.loads(told(capsys, "list", run, "--json"))
+    assert damaged["error"]
+    assert (good["step"], good["format"], good["files"], good["error"]) == (800, 2, 3, None)
+    assert good["size_bytes"] == sum(path.stat().st_size for path in (run / "checkpoints/step-000000800").glob("[st]*"))
+
+
+def test_verify_tells_each_file_and_its_speed(capsys: pytest.CaptureFixture[str], run: Path) -> None:
+    lines = told(capsys, "verify", run).splitlines()
+    assert [line.split()[1] for line in lines[1:-1]] == [
+        "table-0000.safetensors",
+        "table-0001.safetensors",
+        "state.json",
+    ] * 2
+    assert all(line.endswith("whole") for line in lines[1:-1])
+    assert lines[-1] == "2 of 2 whole (8.3 KiB)"
+    answer = json.loads(told(capsys, "verify", run / "checkpoints/step-000000800", "--json"))
+    assert answer["damaged"] == []
+    assert [entry["checkpoint"] for entry in answer["files"]] == ["step-000000800"] * 3
+    assert all(entry["seconds"] > 0 and entry["error"] is None for entry in answer["files"])
+
+
+def test_verify_tells_the_speed_of_large_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    draft = Draft(DISK, tmp_path, 1)
+    draft.arrays("table-0000.safetensors", {"weight": np.zeros((1 << 18, 4), np.float32)})
+    lines = told(capsys, "verify", draft.commit({})).splitlines()
+    assert re.search(r"4.0 MiB  \d+\.\d\d GB/s  whole$", lines[1])
+    assert re.fullmatch(r"1 of 1 whole \(4.0 MiB, \d+\.\d\d GB/s\)", lines[2])
+
+
+def test_verify_names_all_that_is_damaged_and_fails(capsys: pytest.CaptureFixture[str], run: Path) -> None:
+    spoil(run / "checkpoints/step-000000800/table-0001.safetensors")
+    spoil(run / "checkpoints/step-000000800/state.json")
+    (run / "checkpoints/step-000000005/state.json").unlink()
+    text = told(capsys, "verify", run, code=5)
+    assert "table-0001.safetensors is damaged between byte 0 and" in text
+    assert text.count("state.json is damaged") == 1
+    assert "state.json is missing" in text
+    assert len(re.findall("whole$", text, flags=re.M)) == 1
+    assert "0 of 2 whole" in text
+    assert text.splitlines()[-1] == "error: 2 of 2 checkpoints damaged: step-000000005, step-000000800"
+
+
+def test_diff_of_equals_says_so(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    a, b = make(tmp_path / "a", 5), make(tmp_path / "b", 5)
+    assert "hold the same, bit by bit" in told(capsys, "diff", a, b)
+    assert json.loads(told(capsys, "diff", a, b, "--json"))["differences"] == []
+
+
+def test_diff_tells_rows_and_how_much(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    make(tmp_path / "a", 5)
+    make(tmp_path / "b", 6, changed=0.25, loss=0.5)
+    found = json.loads(told(capsys, "diff", tmp_path / "a", tmp_path / "b", "--json", code=1))["differences"]
+    values = {each["name"]: each for each in found}
+    assert set(values) == {"weight", "step", "loss"}
+    assert (values["weight"]["file"], values["weight"]["rows"], values["weight"]["of_rows"]) == (
+        "table-0000.safetensors",
+        2,
+        100,
+    )
+    assert values["weight"]["largest"] == pytest.approx(0.25, rel=1e-5)
+    assert values["weight"]["mean"] == pytest.approx(0.25 * 2 / 100, rel=1e-5)
+    assert (values["step"]["a"], values["step"]["b"]) == ("5", "6")
+    assert values["loss"]["kind"] == "only in B"
+    lines = told(capsys, "diff", tmp_path / "a", tmp_path / "b", code=1).splitlines()
+    assert next(line for line in lines if "weight" in line).split() == [
+        "table-0000", "weight", "2", "of", "100", "0.25", "0.005"
+    ]  # fmt: skip
+
+
+def test_diff_compares_what_can_be_compared(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    sides = {
+        "a": {
+            "w": np.array([1.0, np.nan, np.inf]),
+            "t": np.zeros(3, np.float32),
+            "s": np.zeros((2, 3)),
+            "x": np.zeros(1),
+        },
+        "b": {"w": np.array([1.0, np.nan, 2.0]), "t": np.zeros(3, np.float64), "s": np.zeros((3, 2)), "y": np.zeros(1)},
+    }
+    for name, arrays in sides.items():
+        (tmp_path / name).mkdir()
+        draft = Draft(DISK, tmp_path / name / "checkpoints", 1)
+        draft.arrays("state.safetensors", arrays)
+        draft.commit({})
+    found = json.loads(told(capsys, "diff", tmp_path / "a", tmp_path / "b", "--json", code=1))["differences"]
+    values = {each["name"]: each for each in found}
+    assert {name: each["kind"] for name, each in values.items()} == {
+        "w": "values", "t": "type", "s": "shape", "x": "only in A", "y": "only in B",
+    }  # fmt: skip
+    assert (values["w"]["rows"], values["w"]["largest"]) == (1, None)
+    assert (values["s"]["a"], values["s"]["b"]) == ("[2, 3]", "[3, 2]")
+    assert "not a number" in told(capsys, "diff", tmp_path / "a", tmp_path / "b", code=1)
+
+
+def test_diff_takes_a_runs_newest_whole_checkpoint_and_says_what_it_skips(
+    capsys: pytest.CaptureFixture[str], run: Path
+) -> None:
+    spoil(run / "checkpoints/step-000000800/state.json")
+    text = told(capsys, "diff", run, run / "checkpoints/step-000000005")
+    assert "note: step-000000800 is skipped: " in text
+    assert "hold the same" in text
+    assert "is damaged" in told(capsys, "diff", run, run / "checkpoints/step-000000800", code=5)
+
+
+@pytest.mark.parametrize("form", ["safetensors", "npy", "torchrec"])
+def test_export_writes_the_tables_as_others_read_them(capsys: pytest.CaptureFixture[str], run: Path, form: str) -> None:
+    out = run.parent / "out"
+    told(capsys, "export", run, "--out", out, "--as", form)
+    saved = run / "checkpoints/step-000000800"
+    first, second = (load_file(saved / f"table-{number:04d}.safetensors")["weight"] for number in range(2))
+    if form == "torchrec":
+        state = load_file(out / "state_dict.safetensors")
+        assert set(state) == {"embedding_bags.C1.weight", "embedding_bags.table-0001.weight"}, (
+            "a name that leads elsewhere is not taken"
+        )
+        bags = torch.nn.ModuleDict({"C1": torch.nn.EmbeddingBag(100, 8), "table-0001": torch.nn.EmbeddingBag(40, 4)})
+        module = torch.nn.ModuleDict({"embedding_bags": bags})
+        module.load_state_dict(state)
+        assert torch.equal(bags["C1"].weight, first)  # type: ignore[arg-type]
+        assert torch.equal(state["embedding_bags.table-0001.weight"], second)
+    elif form == "safetensors":
+        assert torch.equal(load_file(out / "C1.safetensors")["weight"], first)
+        assert torch.equal(load_file(out / "table-0001.safetensors")["weight"], second)
+    else:
+        assert np.array_equal(np.load(out / "C1.npy"), first.numpy())
+        assert np.array_equal(np.load(out / "table-0001.npy"), second.float().numpy())
+    assert len(list(out.iterdir())) == (1 if form == "torchrec" else 2)
+    assert "can be made: File exists" in told(capsys, "export", run, "--out", out, code=2)
+
+
+def test_a_damaged_checkpoint_is_not_exported(capsys: pytest.CaptureFixture[str], run: Path) -> None:
+    saved = run / "checkpoints/step-000000800"
+    spoil(saved / "table-0000.safetensors")
+    assert "is damaged" in told(capsys, "export", saved, "--out", run.parent / "out", code=5)
+    assert not (run.parent / "out").exists()
+
+
+def test_what_is_no_run_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    for words in (
+        ["list", tmp_path],
+        ["verify", tmp_path],
+        ["diff", tmp_path, tmp_path],
+        ["export", tmp_path, "--out", "x"],
+    ):
+        assert "must be a run directory with a checkpoint" in told(capsys, *words, code=2)
+    assert "format 1" in told(capsys, "verify", old(tmp_path), code=5)
+
+
+def old(run: Path) -> Path:
+    (run / "checkpoints" / "step-000000003").mkdir(parents=True)
+    (run / "checkpoints" / "step-000000003" / "checkpoint.json").write_text("{}")
+    return run

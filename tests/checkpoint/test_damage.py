@@ -1,0 +1,200 @@
+"""No flipped bit and no byte that is missing goes unnoticed, wherever it is."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from adaptive_rec.checkpoint.files import DISK
+from adaptive_rec.checkpoint.generation import Draft, read_manifest, verify
+from adaptive_rec.checkpoint.history import newest_valid, prune
+from adaptive_rec.checkpoint.manifest import CHUNK_BYTES, FileEntry, unsealed
+from adaptive_rec.errors import CheckpointError
+from tests.checkpoint.histories import STEPS, found_step, write
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Three generations on the disk."""
+    for step in STEPS:
+        write(DISK, step, tmp_path / "checkpoints")
+    return tmp_path / "checkpoints"
+
+
+def flip(path: Path, bit: int) -> None:
+    data = bytearray(path.read_bytes())
+    data[bit // 8] ^= 1 << bit % 8
+    path.write_bytes(data)
+
+
+def damage_and_look(folder: Path, count: int) -> None:
+    """Flip a bit or cut an end off, in any file of the newest two generations, and see that nothing wrong is found."""
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    rng = random.Random(seed)
+    for number in range(count):
+        spoilt = rng.choice(STEPS[1:])
+        path = rng.choice(sorted((folder / f"step-{spoilt:09d}").iterdir()))
+        whole = path.read_bytes()
+        if rng.random() < 0.5:
+            told = f"bit {(bit := rng.randrange(8 * len(whole)))} of {path.name}"
+            flip(path, bit)
+        else:
+            told = f"{path.name} cut to {(length := rng.randrange(len(whole)))} bytes"
+            path.write_bytes(whole[:length])
+        with pytest.raises(CheckpointError, match=path.name):
+            verify(DISK, path.parent)
+        found = newest_valid(DISK, folder)
+        assert found_step(DISK, folder) == (STEPS[1] if spoilt == STEPS[2] else STEPS[2]), (
+            f"seed {seed}, {number}: {told}"
+        )
+        assert [name for name, _ in found.skipped] == ([path.parent.name] if spoilt == STEPS[2] else [])
+        path.write_bytes(whole)
+    assert found_step(DISK, folder) == STEPS[2]
+
+
+def test_every_damage_is_detected(folder: Path) -> None:
+    damage_and_look(folder, 200)
+
+
+@pytest.mark.slow
+def test_every_one_of_2000_damages_is_detected(folder: Path) -> None:
+    damage_and_look(folder, 2000)
+
+
+def test_every_single_bit_of_the_manifest_counts(tmp_path: Path) -> None:
+    path = Draft(DISK, tmp_path, 7).commit({}) / "MANIFEST.json"
+    data = bytearray(path.read_bytes())
+    for bit in range(8 * len(data)):
+        data[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(CheckpointError, match=r"MANIFEST\.json"):
+            unsealed(bytes(data), path)
+        data[bit // 8] ^= 1 << bit % 8
+    assert unsealed(bytes(data), path).step == 7
+
+
+@pytest.mark.parametrize("where", ["first", "last of the first chunk", "first of the second", "last"])
+def test_the_place_of_a_damage_is_named(tmp_path: Path, where: str) -> None:
+    draft = Draft(DISK, tmp_path, 7)
+    draft.arrays("table-0000.safetensors", {"weight": np.arange(2_500_000, dtype=np.float32)})
+    generation = draft.commit({})
+    path = generation / "table-0000.safetensors"
+    size_bytes = path.stat().st_size
+    byte = {
+        "first": 0,
+        "last of the first chunk": CHUNK_BYTES - 1,
+        "first of the second": CHUNK_BYTES,
+        "last": size_bytes - 1,
+    }
+    flip(path, 8 * byte[where])
+    start = byte[where] // CHUNK_BYTES * CHUNK_BYTES
+    place = f"between byte {start} and {min(start + CHUNK_BYTES, size_bytes)}"
+    with pytest.raises(
+        CheckpointError, match=rf"table-0000.safetensors is damaged {place}: crc32 must be \w{{8}}, got \w{{8}}"
+    ):
+        verify(DISK, generation)
+
+
+SPOILINGS: dict[str, tuple[Callable[[Path], object], str]] = {
+    "a file that is missing": (lambda g: (g / "state.json").unlink(), r"state\.json is missing"),
+    "a file too many": (lambda g: (g / "notes.json").write_text("{}"), r"notes\.json must not be there"),
+    "bytes too many": (lambda g: (g / "state.json").open("a").write(" "), r"state\.json must have \d+ bytes, got \d+"),
+    "an empty file": (lambda g: (g / "state.json").write_text(""), r"state\.json must have \d+ bytes, got 0"),
+    "no manifest": (lambda g: (g / "MANIFEST.json").unlink(), r"MANIFEST\.json: reading failed: No such file"),
+    "another step": (lambda g: shutil.copy(g.parent / "step-000000040/MANIFEST.json", g), "must be of step 123.* got 40"),
+    "a link": (lambda g: relink(g / "state.json"), r"state\.json: reading failed"),
+    "a folder": (lambda g: ((g / "state.json").unlink(), (g / "state.json").mkdir()), r"state\.json: reading failed"),
+    "format 1": (lambda g: (g / "MANIFEST.json").rename(g / "checkpoint.json"), "of format 2, got one of format 1"),
+}  # fmt: skip
+
+
+def relink(path: Path) -> None:
+    path.rename(path.parent.parent / "elsewhere.json")
+    path.symlink_to(path.parent.parent / "elsewhere.json")
+
+
+@pytest.mark.parametrize("spoiling", SPOILINGS)
+def test_what_is_wrong_with_a_skipped_generation_is_told(folder: Path, spoiling: str) -> None:
+    spoil, told = SPOILINGS[spoiling]
+    spoil(folder / "step-000000123")
+    found = newest_valid(DISK, folder)
+    assert found.generation == folder / "step-000000040"
+    [(name, why)] = found.skipped
+    assert name == "step-000000123"
+    with pytest.raises(CheckpointError, match=told):
+        raise CheckpointError(why)
+
+
+def test_a_pipe_does_not_hold_a_reader_up(folder: Path) -> None:
+    import os
+
+    path = folder / "step-000000123" / "state.json"
+    path.unlink()
+    os.mkfifo(path)
+    with pytest.raises(CheckpointError, match="must be a regular file"):
+        verify(DISK, path.parent)
+
+
+def test_where_all_are_damaged_none_is_found_and_each_is_told(folder: Path) -> None:
+    for step in STEPS:
+        flip(folder / f"step-{step:09d}" / "state.json", 9)
+    found = newest_valid(DISK, folder)
+    assert found.generation is None
+    assert [name for name, _ in found.skipped] == [f"step-{step:09d}" for step in reversed(STEPS)]
+
+
+def test_of_a_folder_that_is_absent_or_empty_nothing_is_found(tmp_path: Path) -> None:
+    for folder in (tmp_path, tmp_path / "absent"):
+        assert newest_valid(DISK, folder).generation is None
+        assert prune(DISK, folder, keep=2) == []
+
+
+def test_steps_are_ordered_by_number(tmp_path: Path) -> None:
+    for step in (999_999_999, 1_000_000_000, 12):
+        Draft(DISK, tmp_path, step).commit({})
+    (tmp_path / "step-1").mkdir()
+    (tmp_path / "step-000000012x").mkdir()
+    assert newest_valid(DISK, tmp_path).generation == tmp_path / "step-1000000000"
+
+
+def test_verify_tells_each_file(folder: Path) -> None:
+    told: list[FileEntry] = []
+    manifest = verify(DISK, folder / "step-000000123", told.append)
+    assert told == list(manifest.files)
+    assert [entry.name for entry in told] == ["table-0000.safetensors", "state.safetensors", "state.json"]
+    assert (
+        manifest.size_bytes
+        == sum(path.stat().st_size for path in (folder / "step-000000123").iterdir())
+        - (folder / "step-000000123/MANIFEST.json").stat().st_size
+    )
+    assert read_manifest(DISK, folder / "step-000000123").description == {"config_hash": "of step 123"}
+
+
+def test_pruning_keeps_whole_generations_only_and_removes_drafts(folder: Path) -> None:
+    (folder / ".step-000000200.draft").mkdir()
+    flip(folder / "step-000000040" / "table-0000.safetensors", 77)
+    assert prune(DISK, folder, keep=2) == [".step-000000200.draft"], "the oldest is the second that is whole"
+    write(DISK, 300, folder)
+    assert prune(DISK, folder, keep=2) == ["step-000000007", "step-000000040"]
+    assert DISK.names(folder) == ["step-000000123", "step-000000300"]
+
+
+def test_a_newest_generation_that_is_damaged_is_told_by_pruning(folder: Path) -> None:
+    write(DISK, 300, folder)
+    flip(folder / "step-000000300" / "state.safetensors", 1000)
+    with pytest.raises(CheckpointError, match=r"step-000000300/state\.safetensors is damaged"):
+        prune(DISK, folder, keep=2)
+    assert DISK.names(folder) == ["step-000000040", "step-000000123", "step-000000300"], (
+        "two that are whole have been kept"
+    )
+    assert found_step(DISK, folder) == 123
+
+
+def test_fewer_than_two_are_never_kept(folder: Path) -> None:
+    with pytest.raises(CheckpointError, match="must be 2 or more, got 1"):
+        prune(DISK, folder, keep=1)

@@ -1,0 +1,138 @@
+"""Whatever operation fails: the newest committed generation loads, nothing is tried again, and the next draft works."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from adaptive_rec.checkpoint.files import DISK, Files
+from adaptive_rec.checkpoint.generation import Draft
+from adaptive_rec.checkpoint.history import newest_valid, prune
+from adaptive_rec.errors import CheckpointError
+from tests.checkpoint.histories import CHECKPOINTS, STEPS, found_step, values, write, write_history
+from tests.checkpoint.sim_files import Failing, Meddling, SimFiles
+
+
+def operations() -> list[tuple[str, Path]]:
+    """What a history asks of a file system that fails nothing."""
+    files, failing = SimFiles(), Failing(-1, errno.EIO, False)
+    write_history(Meddling(files, failing), files.log)
+    return failing.done
+
+
+def go_on(files: Files) -> tuple[list[int], str]:
+    """Write the history until something fails: which steps were committed, and the error."""
+    committed: list[int] = []
+    try:
+        for step in STEPS:
+            write(files, step)
+            committed.append(step)
+            prune(files, CHECKPOINTS, keep=2)
+    except CheckpointError as error:
+        return committed, str(error)
+    return committed, ""
+
+
+def newest_written(done: list[tuple[str, Path]]) -> str:
+    """The name of the generation that was committed last."""
+    drafts = [path.name for operation, path in done if operation == "rename"]
+    return drafts[-1].removeprefix(".").removesuffix(".draft") if drafts else ""
+
+
+@pytest.mark.parametrize("lasting", [False, True], ids=["once", "from then on"])
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO], ids=["ENOSPC", "EIO"])
+def test_whichever_operation_fails_the_last_generation_loads_and_the_next_is_written(code: int, lasting: bool) -> None:
+    expected = operations()
+    for number, (operation, path) in enumerate(expected):
+        files, failing = SimFiles(), Failing(number, code, lasting)
+        committed, error = go_on(Meddling(files, failing))
+        told = f"operation {number}, {operation} of {path}: {error}"
+        if error:
+            assert lasting or path.name in error, told
+            assert ("No space left" if code == errno.ENOSPC else "Input/output") in error, told
+        else:
+            assert path.parts[2] != newest_written(expected[:number]), "an older generation that cannot be read is kept"
+        if lasting:  # what is visible but could not be synced could not be removed either
+            assert found_step(files) in {[None, *committed][-1], *(STEPS[len(committed) :][:1])}, told
+        else:
+            assert found_step(files) == [None, *committed][-1], told
+        write(files, 500)
+        assert found_step(files) == 500, told
+        prune(files, CHECKPOINTS, keep=2)
+        assert found_step(files) == 500, told
+        assert all(name.startswith("step-") for name in files.names(CHECKPOINTS)), told
+
+
+@pytest.mark.parametrize("operation", ["write", "sync", "sync_folder", "rename", "close"])
+def test_a_failed_operation_is_not_tried_again(operation: str) -> None:
+    expected = operations()
+    for number, (name, path) in enumerate(expected):
+        if name == operation:
+            files, failing = SimFiles(), Failing(number, errno.EIO, False)
+            with pytest.raises(CheckpointError):
+                write_history(Meddling(files, failing), files.log)
+            after = [entry for entry in failing.done[number + 1 :] if entry[0] != "close"]
+            begun = path != CHECKPOINTS.parent  # before that is synced there is nothing to remove
+            assert [entry[0] for entry in after] == ["remove_folder"] * begun, f"{name} of {path}: {after}"
+
+
+def test_the_error_names_operation_and_file() -> None:
+    for operation, told in {"write": "write", "sync": "sync", "rename": "renaming", "create": "creation"}.items():
+        files = SimFiles()
+
+        def meddle(asked: str, path: Path, operation: str = operation) -> bool:
+            if asked == operation and path.name in {"state.json", ".step-000000007.draft"}:
+                raise OSError(errno.EIO, "Input/output error")
+            return True
+
+        with pytest.raises(CheckpointError, match=rf"(state.json|\.draft): {told} failed: Input/output error"):
+            write(Meddling(files, meddle), 7)
+
+
+def test_a_draft_that_was_given_up_takes_nothing_more() -> None:
+    files = SimFiles()
+    draft = Draft(files, CHECKPOINTS, 7)
+    draft.arrays("table-0000.safetensors", values(7)["table-0000.safetensors"])
+    draft.abandon()
+    draft.abandon()
+    assert files.names(CHECKPOINTS) == []
+    for late in (lambda: draft.json("state.json", {}), lambda: draft.commit({})):
+        with pytest.raises(CheckpointError, match="committed or given up"):
+            late()
+
+
+def test_what_is_no_error_of_the_system_ends_a_draft_too() -> None:
+    files = SimFiles()
+    draft = Draft(files, CHECKPOINTS, 7)
+    with pytest.raises(CheckpointError, match=r"state.json must hold numbers, texts, lists and objects"):
+        draft.json("state.json", {"loss": float("nan")})
+    assert files.names(CHECKPOINTS) == []
+
+
+@pytest.mark.parametrize(
+    "name", ["../x.json", "a/b.json", "MANIFEST.json", ".x.json", "x.bin", "", "x.json\n", "ä.json"]
+)
+def test_names_of_files_are_plain(name: str) -> None:
+    files = SimFiles()
+    with pytest.raises(CheckpointError, match="must be called"):
+        Draft(files, CHECKPOINTS, 7).json(name, {})
+    assert files.names(CHECKPOINTS) == []
+
+
+def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(CheckpointError, match="file: listing failed: Not a directory"):
+        Draft(DISK, tmp_path / "file", 1)
+    with pytest.raises(CheckpointError, match="checkpoints: creation failed: No such file"):
+        Draft(DISK, tmp_path / "absent" / "checkpoints", 1)
+
+
+def test_a_second_generation_of_a_step_stands_beside_the_first_and_is_newer() -> None:
+    files = SimFiles()
+    first, second, third = (write(files, 7) for _ in range(3))
+    assert [path.name for path in (first, second, third)] == ["step-000000007", "step-000000007.1", "step-000000007.2"]
+    assert newest_valid(files, CHECKPOINTS).generation == third
+    assert prune(files, CHECKPOINTS, keep=2) == [first.name]
+    assert newest_valid(files, CHECKPOINTS).skipped == []

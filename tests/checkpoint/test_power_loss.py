@@ -1,0 +1,132 @@
+"""Whenever power is lost, and whatever of the unsynced is lost with it: the newest committed generation is found, whole."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from adaptive_rec.checkpoint.generation import Draft
+from adaptive_rec.checkpoint.history import prune
+from adaptive_rec.checkpoint.synced_file import SyncedFile
+from tests.checkpoint.histories import CHECKPOINTS, STEPS, History, found_step, write, write_history, wrong
+from tests.checkpoint.sim_files import Meddling, SimFiles, Tree, choices, disk_after, frozen, state
+
+
+def every_sync() -> list[tuple[str, Path]]:
+    """All that a history syncs, in this order."""
+    syncs = []
+
+    def meddle(operation: str, path: Path) -> bool:
+        if operation in ("sync", "sync_folder"):
+            syncs.append((operation, path))
+        return True
+
+    files = SimFiles()
+    write_history(Meddling(files, meddle), files.log)
+    return syncs
+
+
+SYNCS = every_sync()
+
+
+def states(files: SimFiles, history: History, most: int, rng: random.Random) -> Iterator[tuple[Tree, set[int | None]]]:
+    """Distinct states of the disk after a loss of power behind each entry of the log, with what may be found in each."""
+    seen = set()
+    for entries in range(len(files.log) + 1):
+        disk, allowed = disk_after(files.log[:entries], files.root), history.allowed(entries)
+        for kept in choices(len(disk.late), most, rng):
+            tree = state(disk, files.root, kept)
+            key = hash((frozen(tree), frozenset(allowed)))
+            if key not in seen:
+                seen.add(key)
+                yield tree, allowed
+
+
+@pytest.fixture(scope="module")
+def written() -> tuple[SimFiles, History]:
+    files = SimFiles()
+    return files, write_history(files, files.log)
+
+
+def test_the_straight_history_ends_with_its_newest_two(written: tuple[SimFiles, History]) -> None:
+    files, _ = written
+    assert files.names(CHECKPOINTS) == [f"step-{step:09d}" for step in STEPS[1:]]
+    assert found_step(files) == STEPS[-1]
+
+
+def test_after_a_loss_of_power_the_newest_generation_is_found(written: tuple[SimFiles, History]) -> None:
+    """About 1,000 states; and in each the run goes on: a generation more, of which the newest is found again."""
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    files, history = written
+    every = list(states(files, history, 1536, random.Random(seed)))
+    sample = random.Random(seed).sample(every, min(1000, len(every)))
+    assert len(sample) == 1000, f"{len(every)} states"
+    for number, (tree, allowed) in enumerate(sample):
+        assert not wrong(tree, allowed), f"seed {seed}, state {number}: {wrong(tree, allowed)}"
+        if number % 10 == 0:
+            after = SimFiles(tree)
+            write(after, 500)
+            prune(after, CHECKPOINTS, keep=2)
+            assert found_step(after) == 500
+            assert not [name for name in after.names(CHECKPOINTS) if name.startswith(".")], "drafts of before are gone"
+
+
+@pytest.mark.slow
+def test_after_any_loss_of_power_the_newest_generation_is_found(written: tuple[SimFiles, History]) -> None:
+    """Every state that there is, but where more than 15 things were not synced, of which 32,768 choices are looked at."""
+    files, history = written
+    seed = random.randrange(1 << 32)
+    count = 0
+    for tree, allowed in states(files, history, 1 << 15, random.Random(seed)):
+        assert not wrong(tree, allowed), f"seed {seed}: {wrong(tree, allowed)}"
+        count += 1
+    late = max(len(disk_after(files.log[:entries], files.root).late) for entries in range(len(files.log)))
+    print(f"{count} distinct states of {len(files.log)} operations, at most {late} of them pending, seed {seed}")
+    assert count >= 10_000
+
+
+@pytest.mark.parametrize("with_manifest", [False, True])
+def test_what_a_kill_has_left_does_no_harm_after_a_loss_of_power_either(with_manifest: bool) -> None:
+    """A draft of the same step, and a file of it, are removed by the next one; that need not be on the disk yet."""
+    files, history = SimFiles(), History()
+    for step in STEPS:
+        begun = len(files.log)
+        draft = Draft(files, CHECKPOINTS, step)
+        draft.json("state.json", {"step": step, "half": True})
+        if with_manifest:  # killed right before the draft got its name
+            left = SyncedFile(files, CHECKPOINTS / f".step-{step:09d}.draft" / "MANIFEST.json")
+            left.write(b"{}")
+            left.sync()
+        write(files, step)
+        history.moments.append((step, begun, len(files.log)))
+        prune(files, CHECKPOINTS, keep=2)
+    for tree, allowed in states(files, history, 128, random.Random(2)):
+        assert not wrong(tree, allowed), wrong(tree, allowed)
+
+
+@pytest.mark.parametrize("left_out", range(len(SYNCS)), ids=lambda number: f"{number} {SYNCS[number][1]}")
+def test_without_any_one_sync_a_loss_of_power_is_not_survived(left_out: int) -> None:
+    """So the states above are those that matter, and no sync is there in vain."""
+    files = SimFiles()
+    syncs = 0
+
+    def meddle(operation: str, path: Path) -> bool:
+        nonlocal syncs
+        if operation not in ("sync", "sync_folder"):
+            return True
+        syncs += 1
+        return syncs != left_out + 1
+
+    history = write_history(Meddling(files, meddle), files.log)
+    assert syncs == len(SYNCS)
+    assert any(wrong(tree, allowed) for tree, allowed in states(files, history, 64, random.Random(1)))
+
+
+def test_files_manifest_draft_and_parent_are_synced_in_this_order() -> None:
+    named = [path.name for _, path in SYNCS]
+    one = ["table-0000.safetensors", "state.safetensors", "state.json", "MANIFEST.json"]
+    assert named == ["", *(name for step in STEPS for name in [*one, f".step-{step:09d}.draft", "checkpoints"])]

@@ -1,0 +1,296 @@
+"""A run that is lost at any step and goes on from there ends as the one that was never lost, to the last bit."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from adaptive_rec import checkpoint
+from adaptive_rec.assemble import assemble
+from adaptive_rec.checkpoint import files as disk
+from adaptive_rec.classify import ClassifiedBatch
+from adaptive_rec.config import load_config
+from adaptive_rec.embedding.device import DeviceTier
+from adaptive_rec.embedding.late_streams import LateStreams
+from adaptive_rec.embedding.store import EmbeddingStore
+from adaptive_rec.knobs import Knobs
+from adaptive_rec.observe import Observer
+from adaptive_rec.phases import Phases
+from adaptive_rec.runtime import Runtime
+from adaptive_rec.stream import Stretch
+from adaptive_rec.telemetry import Snapshot
+from adaptive_rec.tracking.memory import MemoryTrials
+from adaptive_rec.tracking.popularity import PopularityTracker
+
+TINY = [
+    "run.device=cpu", "run.threads=1", "run.batch_size=32", "run.steps=12", "run.split=always",
+    "data.table_rows=[60, 40, 9, 30]", "data.dense_features=2", "data.synthetic.samples=4000", "data.synthetic.test_samples=64",
+    "data.synthetic.head_ratio=0.1", "data.synthetic.popular_ratio=0.8", "model.embedding_dim=4", "model.bottom_mlp=[8]",
+    "model.table_dims=[4, 2, 4, 4]", "model.top_mlp=[8]", "optimizer.embedding=rowwise_adagrad", "optimizer.dense=Adam",
+    "optimizer.warmup_steps=4", "knobs.reclassify_every=3", "knobs.report_every=1", "knobs.sample_ratio=1.0",
+    "knobs.hysteresis=0.0", "knobs.probe_ratio=0.4", "knobs.min_probe_touches=1", "knobs.stale_metric=max_abs",
+    "knobs.stale_threshold=0.05", "knobs.alpha=0.3", "knobs.guard_ratio=0.3", "knobs.guard_max_logloss_increase=10.0",
+    "knobs.keep_probability=0.3", "knobs.hot_budget_bytes=4000", "policy.small_table_bytes=200", "policy.sampling_ratio=0.5",
+    "policy.search_sample_ratio=1.0", "policy.drop_tolerance_ratio=0.4", "policy.window_ratio=0.2",
+    "policy.stale_lookups_ratio=0.5",
+]  # fmt: skip
+
+ARRANGED = ["run.steps=0", "data.epochs=2", "data.synthetic.samples=200"]
+"""Two epochs of seven batches, the last of each smaller."""
+
+RUNS = {
+    "hybrid": [],
+    "xdl": [],
+    "hotline": [],
+    "hotline few moves": ["knobs.sample_ratio=0.5", "knobs.max_moved_bytes=200"],
+    "slipstream": ["knobs.action=freeze"],
+    "slipstream drop": ["knobs.action=drop"],
+    "slipstream subsample": ["knobs.action=subsample"],
+    "slipstream search": ["knobs.stale_threshold=search", "knobs.target_skip_ratio=0.5", "knobs.action=drop"],
+    "random_skip": ["knobs.action=drop"],
+    "adaptive": ["knobs.reclassify_every=2"],
+    "adaptive freeze": ["knobs.action=freeze", "knobs.reclassify_every=1"],
+    "device_only": [],
+    "cdlrm": [],
+    "oracle": [],
+    "fae": ARRANGED,
+    "fae_released": ARRANGED,
+    "slipstream_released": ARRANGED,
+    "hotline bf16": ["run.row_precision=bf16", "optimizer.embedding=lazy_adam"],
+    "slipstream float64": ["run.precision=float64", "optimizer.embedding=adagrad", "optimizer.dense=SGD"],
+}
+"""Policies with what is changed for them."""
+
+SKIPPING = {name for name in RUNS if name.startswith(("slipstream", "random_skip", "adaptive"))}
+
+
+@pytest.fixture(autouse=True)
+def _disk_that_need_not_be_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(disk.DiskOutput, "sync", lambda self: None)
+    monkeypatch.setattr(disk.Disk, "sync_folder", lambda self, path: None)
+
+
+def build(name: str, *changes: str, streams: Any = None) -> Runtime:
+    settings = [*TINY, f"knobs.policy={name.split()[0]}", *RUNS[name], *changes]
+    return assemble(load_config(None, {}, settings), streams=streams)
+
+
+# All that a run remembers ------------------------------------------------------------------------------------------------
+
+TIMES = {"_times", "times", "recorder"}
+"""Clocks: a run that goes on later is later."""
+
+OUTSIDE = {"config", "source", "device", "torch_device", "space", "rule", "rules", "mailbox", "control", "publisher", "reports",
+           "pipeline", "notices", "checkpoints", "saved", "told", "phase", "streams", "_runtime", "runtime", "options",
+           "seeds", "_hashes"}  # fmt: skip
+"""Made from the configuration alone, or facing those who look."""
+
+WITHIN_A_STEP = {
+    "_guarded", "step_loss", "losses_S", "_buffers", "_taken", "_gradients", "_step_losses", "_forward", "pool_shapes",
+    "parameters",
+    "_decided", "_outcome", "ended", "_placed", "_trained", "_tails", "_due", "window_due", "measured",
+}  # fmt: skip
+"""Filled anew in each step or phase, or used up when a run that goes on has found its place."""
+
+THREADS = {"_thread", "_behind", "_copier", "threads"}
+
+
+def image(thing: Any, seen: dict[int, Any] | None = None) -> Any:
+    """A copy of all that can be reached from a component, in plain values; of what can be reached twice, one."""
+    seen = {} if seen is None else seen
+    if isinstance(thing, np.ndarray):
+        return thing.copy()
+    if isinstance(thing, torch.Tensor):
+        return image(thing.detach().view(torch.int16).numpy() if thing.element_size() == 2 else thing.detach().numpy())
+    if thing is None or isinstance(thing, (bool, int, float, str, np.generic)):
+        return thing
+    if isinstance(thing, Mapping):
+        return {str(key): image(value, seen) for key, value in thing.items()}
+    if isinstance(thing, (list, tuple, deque)):
+        return [image(value, seen) for value in thing]
+    if isinstance(thing, Knobs):
+        return thing.model_dump()
+    if id(thing) in seen:
+        return "seen before"
+    seen[id(thing)] = thing
+    if isinstance(thing, torch.nn.Module):
+        return image(thing.state_dict(), seen)
+    if isinstance(thing, torch.optim.Optimizer):  # rates are set in each step
+        return image(thing.state_dict()["state"], seen)
+    if isinstance(thing, EmbeddingStore):
+        parts = {name: image(value, seen) for name, value in kept(thing).items() if name not in ("host", "device")}
+        tables = [[part.copy() for part in thing.export_table(index)] for index in range(len(thing.space.tables))]
+        return {**parts, "tables": tables, "device": image(thing.device, seen)}
+    if isinstance(thing, DeviceTier):  # what free slots hold means nothing
+        hot = [rows >= 0 for rows in thing.row_of_slot]
+        own = {name: image(value, seen) for name, value in kept(thing).items() if name not in ("weights", "state")}
+        return own | {
+            name: [array[hot_H] for array, hot_H in zip(image(getattr(thing, name)), hot, strict=True)]
+            for name in ("weights", "state")
+        }
+    if isinstance(thing, Observer):
+        thing.settle()  # lookups are counted beside the steps
+        lists = {name: np.concatenate([[], *getattr(thing, name)]) for name in ("_sample_slots", "_sample_lengths")}
+        return {name: image(value, seen) for name, value in kept(thing).items()} | lists
+    if isinstance(thing, Phases):
+        untold = [
+            np.concatenate([[], *(getattr(moved, way) for moved in thing._untold)]) for way in ("promote", "demote")
+        ]
+        return {name: image(value, seen) for name, value in kept(thing).items()} | {"_untold": untold}
+    if isinstance(thing, PopularityTracker):
+        own = {name: image(value, seen) for name, value in kept(thing).items()}
+        return own | {"_met": thing._met[: thing._rows_met].copy()}
+    if isinstance(thing, MemoryTrials):  # see _new: lists that are taken in as one
+        own, known = {name: image(value, seen) for name, value in kept(thing).items()}, slice(thing.held_rows)
+        held = {name: image(getattr(thing, name)[..., known]) for name in ("_rows", "_now", "_counts", "_hot")}
+        return own | held | {"_new": [np.concatenate([[], *parts]) for parts in zip(*thing._new, strict=True)]}
+    if isinstance(thing, Callable | Future | ClassifiedBatch):  # type: ignore[arg-type]
+        return type(thing).__name__
+    return {name: image(value, seen) for name, value in kept(thing).items()}
+
+
+def kept(thing: Any) -> dict[str, Any]:
+    """Attributes of an object, but for those that need not come back."""
+    left_out = TIMES | OUTSIDE | WITHIN_A_STEP | THREADS
+    if isinstance(thing, Stretch):
+        left_out = left_out - {"options"}
+    slots = {name: getattr(thing, name) for name in getattr(thing, "__slots__", ())}
+    return {name: value for name, value in (getattr(thing, "__dict__", {}) | slots).items() if name not in left_out}
+
+
+def differences(one: Any, other: Any, path: str = "run") -> Iterator[str]:
+    if isinstance(one, dict) and isinstance(other, dict):
+        for name in sorted(one.keys() | other.keys()):
+            if name in one and name in other:
+                yield from differences(one[name], other[name], f"{path}.{name}")
+            else:
+                yield f"{path}.{name} is in one of them"
+    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        for number, (mine, theirs) in enumerate(zip(one, other, strict=True)):
+            yield from differences(mine, theirs, f"{path}[{number}]")
+    elif isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
+        if not np.array_equal(one, other, equal_nan=np.asarray(one).dtype.kind == "f"):
+            yield f"{path}: {one} and {other}"
+    elif one != other and not (one != one and other != other):
+        yield f"{path}: {one} and {other}"
+
+
+@dataclass
+class Straight:
+    """A run that was saved at every step and never lost."""
+
+    folder: Path
+    images: dict[int, Any] = field(default_factory=dict)
+    """Of the run after each step's boundary; the last one under -1."""
+    saved: dict[int, Path] = field(default_factory=dict)
+    quality: Any = None
+    runtime: Runtime | None = None
+
+
+def follow(runtime: Runtime, images: dict[int, Any]) -> None:
+    for event in runtime.run():
+        if isinstance(event, Snapshot) and event.step == runtime.step_number:
+            images[event.step] = image(runtime)
+    images[-1] = image(runtime)
+
+
+def straight(name: str, folder: Path, *changes: str) -> Straight:
+    runtime = build(name, "checkpoint.every_steps=1", "checkpoint.keep=99", *changes)
+    runtime.checkpoints = folder
+    made = Straight(folder, runtime=runtime)
+    follow(runtime, made.images)
+    made.saved = {int(path.name[5:14]): path for path in folder.iterdir()}
+    evaluation = runtime.evaluate()
+    assert evaluation
+    made.quality = evaluation.quality
+    return made
+
+
+def assert_goes_on(run: Straight, name: str, step: int, *changes: str) -> None:
+    again = build(name, *changes)
+    checkpoint.load(again, run.saved[step])
+    images: dict[int, Any] = {}
+    follow(again, images)
+    wrong = [text for at in images for text in differences(run.images[at], images[at], f"at step {at}")]
+    assert not wrong, "\n".join([f"lost at step {step}:", *wrong[:20]])
+    assert set(images) == {-1, *(at for at in run.images if at >= step)}
+    evaluation = again.evaluate()
+    assert evaluation
+    assert evaluation.quality == run.quality
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_lost_at_any_step_ends_as_the_straight_one(name: str, tmp_path: Path) -> None:
+    run = straight(name, tmp_path)
+    assert run.runtime
+    totals = run.runtime.totals()
+    skipped = totals["samples_seen"] - totals["samples_trained"] + totals["row_updates_skipped"]
+    assert (skipped > 0) == (name in SKIPPING), "the run must show what its policy is about"
+    steps = sorted(run.saved)
+    assert len(steps) >= 11
+    for step in steps:
+        assert_goes_on(run, name, step)
+
+
+def test_saving_changes_nothing(tmp_path: Path) -> None:
+    run = straight("adaptive", tmp_path)
+    plain = build("adaptive")
+    images: dict[int, Any] = {}
+    follow(plain, images)
+    assert not [text for at in images for text in differences(run.images[at], images[at])]
+
+
+def test_the_walk_finds_what_is_forgotten(tmp_path: Path) -> None:
+    """Each of these, changed alone, is seen; so the test above would see it if a checkpoint left it out."""
+    runtime = build("adaptive")
+    list(runtime.run())
+    before = image(runtime)
+
+    def seen(change: Callable[[], object]) -> list[str]:
+        change()
+        return list(differences(before, image(runtime)))
+
+    sketch: Any = runtime.observer.tracker.counter
+    assert seen(lambda: setattr(sketch, "decays", sketch.decays + 1))
+    sketch.decays -= 1
+    assert not seen(lambda: None)
+    policy: Any = runtime.policy
+    policy._level._mean = (0.5, 0.1)
+    assert any("_level._mean" in text for text in seen(lambda: None))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RUNS)
+def test_a_run_of_60_steps_lost_at_any_step_ends_as_the_straight_one(name: str, tmp_path: Path) -> None:
+    longer = ["data.synthetic.samples=900"] if RUNS[name] == ARRANGED else ["run.steps=60"]
+    longer.append("knobs.reclassify_every=5")
+    run = straight(name, tmp_path, *longer)
+    assert len(run.saved) >= 49
+    for step in sorted(run.saved):
+        assert_goes_on(run, name, step, *longer)
+
+
+@pytest.mark.parametrize("name", ["hotline", "slipstream", "fae_released"])
+def test_a_device_run_goes_on_too(name: str, tmp_path: Path) -> None:
+    """On a device that is as late as it may be: rows, placement and popularity as in the straight run."""
+    first = build(name, "run.split=never", streams=LateStreams(seed=3))
+    first.checkpoints = tmp_path
+    paths = []
+    for event in first.run():
+        if isinstance(event, Snapshot) and event.step == 5:
+            paths.append(checkpoint.save(first, tmp_path))
+    again = build(name, "run.split=never", streams=LateStreams(seed=4))
+    checkpoint.load(again, paths[0])
+    list(again.run())
+    np.testing.assert_array_equal(again.store.placement.slot_of_row, first.store.placement.slot_of_row)
+    for table in range(4):
+        for mine, theirs in zip(again.store.export_table(table), first.store.export_table(table), strict=True):
+            np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-7)

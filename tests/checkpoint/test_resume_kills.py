@@ -1,0 +1,96 @@
+"""Real kills: a process is killed at random moments and started again until its run ends, as the straight run does."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adaptive_rec import checkpoint
+from adaptive_rec.config import load_config
+from adaptive_rec.run import TrainingRun
+
+COMMAND = [sys.executable, "-m", "adaptive_rec", "train"]
+STEPS = 300
+SETTINGS = [
+    f"run.steps={STEPS}", "run.device=cpu", "run.threads=1", "data.epochs=10", "knobs.reclassify_every=20", "knobs.action=drop",
+    "knobs.target_skip_ratio=0.6", "knobs.stale_metric=max_abs",
+]  # fmt: skip
+RUN = ["tiny", "--no-serve", "--json", "--set=checkpoint.every_steps=9", *(f"--set={setting}" for setting in SETTINGS)]
+CLOCKS = ("recorder", "times")
+WAIT_SECONDS = 120
+
+
+def start(out: Path, log: Path, policy: str) -> subprocess.Popen[bytes]:
+    words = [*RUN, "--policy", policy] if not (out / "config.toml").exists() else ["--no-serve", "--json"]
+    with open(log, "ab") as errors:
+        return subprocess.Popen(
+            [*COMMAND, *words, "--resume", "--out", str(out)], stdout=subprocess.DEVNULL, stderr=errors
+        )
+
+
+def step_of(out: Path) -> int:
+    """How far a run has come, by its newest checkpoint, whole or not."""
+    folder = out / "checkpoints"
+    names = [name for name in os.listdir(folder) if name.startswith("step-")] if folder.exists() else []
+    return max((int(name[5:14]) for name in names), default=0)
+
+
+def kill_and_go_on(out: Path, kills: int, dice: random.Random, policy: str) -> list[int]:
+    """Start a run again and again, and kill it when it has come a random part of the way; then let it end. Returns the steps of
+    the newest checkpoints at each kill."""
+    log, at = out.parent / "log.txt", []
+    for number in range(kills):
+        target = step_of(out) + dice.randrange(1, max(2, (STEPS - step_of(out)) // (kills - number + 1)))
+        process, deadline = start(out, log, policy), time.monotonic() + WAIT_SECONDS
+        while step_of(out) < target and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.002)
+        time.sleep(dice.random() * 0.05)
+        process.kill()
+        assert process.wait() in (-9, 0), log.read_text()
+        at.append(step_of(out))
+    process = start(out, log, policy)
+    assert process.wait(WAIT_SECONDS) == 0, log.read_text()
+    return at
+
+
+def final_state(out: Path) -> dict[str, Any]:
+    newest = checkpoint.newest(out / "checkpoints")
+    assert newest
+    found: dict[str, Any] = {path.name: path.read_bytes() for path in newest.iterdir() if path.suffix == ".safetensors"}
+    state = json.loads((newest / "state.json").read_text())["state"]
+    quality = json.loads((out / "summary.json").read_text())["eval"]
+    return found | {"state": {name: value for name, value in state.items() if name not in CLOCKS}, "quality": quality}
+
+
+def check(tmp_path: Path, kills: int, policy: str) -> None:
+    seed = int(os.environ.get("ADAPTIVE_REC_KILL_SEED", random.randrange(1 << 30)))
+    print(f"seed of the kills: {seed} (ADAPTIVE_REC_KILL_SEED={seed} makes them again)")
+    straight = TrainingRun(load_config("tiny", {}, [*SETTINGS, f"knobs.policy={policy}"]), tmp_path / "straight")
+    list(straight.events())
+    straight.finish()
+    at = kill_and_go_on(tmp_path / "run", kills, random.Random(seed), policy)
+    print(f"killed when the newest checkpoints were of steps {at}")
+    assert len(set(at)) > 1
+    wanted, got = final_state(tmp_path / "straight"), final_state(tmp_path / "run")
+    assert wanted["state"]["step"] == STEPS
+    assert {name for name in wanted.keys() | got.keys() if wanted.get(name) != got.get(name)} == set()
+
+
+def test_a_run_killed_five_times_ends_as_the_straight_one(tmp_path: Path) -> None:
+    check(tmp_path, 5, "slipstream")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("policy", ["adaptive", "slipstream_released"])
+def test_a_run_killed_many_times_ends_as_the_straight_one(tmp_path: Path, policy: str) -> None:
+    """`ADAPTIVE_REC_KILLS` of them, half for each policy."""
+    check(tmp_path, int(os.environ.get("ADAPTIVE_REC_KILLS", "100")) // 2, policy)

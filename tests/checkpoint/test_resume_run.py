@@ -1,0 +1,260 @@
+"""Runs of the command line's kind that go on: knobs, journal, checkpoints now and then, and disks that fail."""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adaptive_rec import checkpoint
+from adaptive_rec.checkpoint import files as disk
+from adaptive_rec.config import load_config, told_knobs
+from adaptive_rec.errors import CheckpointError
+from adaptive_rec.run import TrainingRun, evaluate_run
+from adaptive_rec.telemetry import Event, Snapshot
+
+SMALL = [
+    "run.device=cpu", "run.threads=1", "run.steps=40", "run.batch_size=64", "data.synthetic.samples=6000",
+    "data.synthetic.test_samples=200", "knobs.report_every=1", "knobs.reclassify_every=5", "knobs.stale_metric=max_abs",
+    "knobs.stale_threshold=0.05", "knobs.alpha=0.3", "knobs.min_probe_touches=1", "knobs.policy=slipstream",
+]  # fmt: skip
+
+CLOCKS = {"recorder", "times"}
+
+
+def begin(out: Path, *changes: str, **options: Any) -> TrainingRun:
+    return TrainingRun(load_config("tiny", {}, [*SMALL, *changes]), out, **options)
+
+
+def go_on(out: Path, *settings: str) -> TrainingRun:
+    """As ``train --resume --out OUT`` with some --set."""
+    config = load_config(str(out / "config.toml"), {}, settings)
+    return TrainingRun(config, out, resume=True, told=told_knobs({}, settings))
+
+
+def steered(run: TrainingRun, changes: dict[int, dict[str, Any]], lost_at: int | None = None) -> Iterator[Event]:
+    """Train with knobs changed by a client after some steps. A run that is lost leaves its directory as it is."""
+    for report in run.events():
+        if isinstance(report, Snapshot) and report.step == run.runtime.step_number:
+            if report.step == lost_at:
+                return
+            if report.step in changes:
+                run.runtime.mailbox.change_knobs(**changes[report.step])
+        if isinstance(report, Event):
+            yield report
+
+
+def final_state(out: Path) -> dict[str, Any]:
+    """All files of the newest checkpoint, without clocks."""
+    newest = checkpoint.newest(out / "checkpoints")
+    assert newest
+    found: dict[str, Any] = {path.name: path.read_bytes() for path in newest.iterdir() if path.suffix == ".safetensors"}
+    state = json.loads((newest / "state.json").read_text())["state"]
+    return found | {"state": {name: value for name, value in state.items() if name not in CLOCKS}}
+
+
+def assert_same_end(one: Path, other: Path) -> None:
+    mine, theirs = final_state(one), final_state(other)
+    assert {name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name)} == set()
+
+
+def test_a_run_goes_on_with_the_knobs_it_was_steered_to(tmp_path: Path) -> None:
+    run = begin(tmp_path / "run", "run.steps=10")
+    list(steered(run, {4: {"alpha": 0.5, "hot_budget_bytes": 9000}}))
+    run.finish()
+
+    again = go_on(tmp_path / "run", "run.steps=20")
+    assert (again.runtime.knobs.alpha, again.runtime.knobs.hot_budget_bytes) == (0.5, 9000)
+    assert again.runtime.knobs_step == 5
+    assert [event.kind for event in steered(again, {}) if event.kind == "knobs"] == []
+    assert load_config(str(tmp_path / "run" / "config.toml"), {}).knobs.alpha == 0.3, "what it began with"
+
+
+def test_knobs_that_are_told_win_and_are_journaled(tmp_path: Path) -> None:
+    run = begin(tmp_path / "run", "run.steps=10")
+    list(steered(run, {4: {"alpha": 0.5}}))
+    run.finish()
+
+    again = go_on(tmp_path / "run", "run.steps=20", "knobs.alpha=0.3", "knobs.decay=0.25")
+    [event] = [event for event in steered(again, {}) if event.kind == "knobs"]
+    assert event.step == 10
+    assert event.details["changed"] == {"alpha": {"old": 0.5, "new": 0.3}, "decay": {"old": 0.6, "new": 0.25}}
+    assert again.runtime.knobs.alpha == again.runtime.mailbox.desired.alpha == 0.3
+
+
+def test_a_policy_that_a_run_cannot_go_over_to_begins_where_the_reader_stands(tmp_path: Path) -> None:
+    run = begin(tmp_path / "run", "run.steps=10")
+    list(run.events())
+    run.finish()
+    again = go_on(tmp_path / "run", "run.steps=20", "knobs.policy=cdlrm")
+    [event] = [event for event in steered(again, {}) if event.kind == "knobs"]
+    assert event.details["changed"] == {"policy": {"old": "slipstream", "new": "cdlrm"}}
+    assert again.runtime.totals()["samples_seen"] == 20 * 64
+    assert again.runtime.policy.name == "cdlrm"
+
+
+def test_a_policy_that_looks_ahead_may_be_left_where_a_run_goes_on(tmp_path: Path) -> None:
+    run = begin(tmp_path / "run", "run.steps=11", "knobs.policy=cdlrm", "knobs.lookahead_batches=4")
+    list(run.events())
+    run.finish()
+    again = go_on(tmp_path / "run", "run.steps=20", "knobs.policy=hotline")
+    assert [event.kind for event in steered(again, {}) if event.kind == "knobs"] == ["knobs"]
+    assert again.runtime.totals()["samples_trained"] == 20 * 64
+    assert again.runtime.policy.name == "hotline"
+
+
+@pytest.mark.parametrize("lost_at", [12, 14, 16, 23])
+def test_a_run_lost_and_steered_ends_as_the_straight_one_and_can_be_made_again(tmp_path: Path, lost_at: int) -> None:
+    changes = {3: {"alpha": 0.2}, 9: {"hot_budget_bytes": 9000}, 30: {"action": "freeze"}}
+    straight = begin(tmp_path / "straight")
+    list(steered(straight, changes))
+    straight.finish()
+
+    lost = begin(tmp_path / "run", "checkpoint.every_steps=5")
+    list(steered(lost, {**changes, lost_at - 1: {"alpha": 0.9}}, lost_at))  # this change is lost with the steps
+    again = go_on(tmp_path / "run")
+    assert again.started_at_step == 5 * (lost_at // 5)
+    list(steered(again, changes))
+    again.finish()
+    assert_same_end(tmp_path / "straight", tmp_path / "run")
+
+    config = load_config(str(tmp_path / "run" / "config.toml"), {})
+    replayed = TrainingRun(config, tmp_path / "replayed", replay=tmp_path / "run")
+    list(replayed.events())
+    replayed.finish()
+    assert_same_end(tmp_path / "straight", tmp_path / "replayed")
+
+
+@pytest.mark.parametrize("stopped_at", [10, 13])
+def test_a_run_resumed_with_other_knobs_can_be_made_again(tmp_path: Path, stopped_at: int) -> None:
+    """At the end of a window and within one; the change comes after the window's end, as it did."""
+    run = begin(tmp_path / "run", f"run.steps={stopped_at}")
+    list(run.events())
+    run.finish()
+    again = go_on(tmp_path / "run", "run.steps=40", "knobs.hot_budget_bytes=9000", "knobs.alpha=0.2")
+    list(again.events())
+    again.finish()
+
+    config = load_config(str(tmp_path / "run" / "config.toml"), {})
+    replayed = TrainingRun(config, tmp_path / "replayed", replay=tmp_path / "run")
+    list(replayed.events())
+    replayed.finish()
+    assert_same_end(tmp_path / "run", tmp_path / "replayed")
+
+
+def test_checkpoints_now_and_then_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    straight = begin(tmp_path / "straight")
+    list(straight.events())
+    straight.finish()
+    run = begin(tmp_path / "run", "checkpoint.every_seconds=0.000001", "checkpoint.every_steps=7", "checkpoint.keep=3")
+    written = [event.details["checkpoint"] for event in steered(run, {}) if event.kind == "checkpoint"]
+    assert len(written) == 39, "the last one is the run's end"
+    run.finish()
+    assert_same_end(tmp_path / "straight", tmp_path / "run")
+    assert len(list((tmp_path / "run" / "checkpoints").iterdir())) == 3
+
+
+def test_checkpoints_by_steps_only(tmp_path: Path) -> None:
+    run = begin(tmp_path / "run", "checkpoint.every_seconds=0", "checkpoint.every_steps=15")
+    assert [event.step for event in steered(run, {}) if event.kind == "checkpoint"] == [15, 30]
+
+
+def test_a_full_disk_is_told_and_training_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = begin(tmp_path / "run", "checkpoint.every_steps=10")
+    create, full = disk.Disk.create, [20]
+
+    def create_or_fail(self: Any, path: Path) -> Any:
+        if run.runtime.step_number in full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return create(self, path)
+
+    monkeypatch.setattr(disk.Disk, "create", create_or_fail)
+    events = list(steered(run, {}))
+    warnings = [event for event in events if event.kind == "warning"]
+    assert [event.step for event in warnings] == [20]
+    assert "no checkpoint was written, training goes on" in warnings[0].text
+    assert "No space left" in warnings[0].text
+    assert [event.step for event in events if event.kind == "checkpoint"] == [10, 30]
+    full.append(40)
+    with pytest.raises(CheckpointError, match="No space left"):
+        run.finish()
+
+
+def test_a_damaged_checkpoint_is_passed_over_and_told(tmp_path: Path) -> None:
+    run = begin(tmp_path / "run", "checkpoint.every_steps=10")
+    list(steered(run, {}, lost_at=33))
+    newest = tmp_path / "run" / "checkpoints" / "step-000000030"
+    table = bytearray((newest / "table-0001.safetensors").read_bytes())
+    table[-1] ^= 1
+    (newest / "table-0001.safetensors").write_bytes(table)
+
+    again = go_on(tmp_path / "run")
+    assert again.started_at_step == 20
+    events = list(steered(again, {}))
+    [warning] = [event for event in events if event.kind == "warning"]
+    assert "step-000000030 was passed over" in warning.text
+    assert "table-0001.safetensors is damaged" in warning.text
+    again.finish()
+    straight = begin(tmp_path / "straight")
+    list(straight.events())
+    straight.finish()
+    assert_same_end(tmp_path / "straight", tmp_path / "run")
+
+    for path in (tmp_path / "run" / "checkpoints").glob("*/state.json"):
+        path.write_bytes(b"{}")
+    with pytest.raises(CheckpointError, match="must be whole, none is"):
+        go_on(tmp_path / "run")
+
+
+def test_a_run_lost_after_its_last_step_still_gets_its_summary(tmp_path: Path) -> None:
+    run = begin(tmp_path / "run", "run.steps=10")
+    list(run.events())
+    run.finish()
+    longer = go_on(tmp_path / "run", "run.steps=20", "checkpoint.every_steps=10")
+    list(longer.events())  # and never finished: what is there is the summary of step 10
+    again = go_on(tmp_path / "run")
+    assert [report for report in again.events() if isinstance(report, Snapshot) and report.step > 20] == []
+    assert again.finish()["steps"] == 20
+    assert go_on(tmp_path / "run").finish()["steps"] == 20
+
+
+OTHERS = {
+    "hybrid": ["knobs.policy=hybrid"],
+    "slipstream": ["knobs.policy=slipstream", "knobs.probe_ratio=1.0"],
+    "another budget": ["knobs.hot_budget_bytes=5000"],
+    "no budget": ["knobs.hot_budget_bytes=0"],
+    "nothing ahead": ["knobs.prefetch_depth=0"],
+    "xdl": ["knobs.policy=xdl"],
+    "cdlrm": ["knobs.policy=cdlrm"],
+    "device_only": ["knobs.policy=device_only"],
+}
+
+
+@pytest.mark.parametrize("changed", OTHERS)
+def test_a_checkpoint_of_hotline_goes_on_under_anything_with_the_same_evaluation(tmp_path: Path, changed: str) -> None:
+    """Taken over as it is, and trained on by plain steps: `slipstream` skips nothing on probe steps."""
+    exact = ["knobs.policy=hotline", "run.precision=float64"]
+    straight = begin(tmp_path / "straight", *exact)
+    list(straight.events())
+    wanted = straight.finish()["eval"]
+
+    first = begin(tmp_path / "run", *exact, "run.steps=17")
+    list(first.events())
+    stopped = first.finish()["eval"]
+    assert first.runtime.store.device.hot_rows
+    taken_over = go_on(tmp_path / "run", *OTHERS[changed])
+    evaluation = taken_over.runtime.evaluate()
+    assert evaluation
+    assert evaluation.quality.auc == pytest.approx(stopped["auc"], abs=1e-12)
+    assert evaluate_run(tmp_path / "run").quality.auc == pytest.approx(stopped["auc"], abs=1e-12)
+
+    again = go_on(tmp_path / "run", *OTHERS[changed], "run.steps=40")
+    list(again.events())
+    found = again.finish()
+    assert found["steps"] == 40
+    assert found["eval"]["auc"] == pytest.approx(wanted["auc"], abs=1e-9)
+    assert found["eval"]["logloss"] == pytest.approx(wanted["logloss"], abs=1e-9)

@@ -1,0 +1,240 @@
+"""What a run is said to hold in memory before it is made, against what it then holds."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from adaptive_rec import assemble as assembling
+from adaptive_rec.assemble import assemble, plan_run
+from adaptive_rec.cli import main
+from adaptive_rec.config import load_config
+from adaptive_rec.embedding.device import SLOT_RECORD_BYTES
+from adaptive_rec.embedding.late_streams import LateStreams
+from adaptive_rec.errors import MemoryPlanError
+from adaptive_rec.host_memory import UNLIMITED, available_bytes
+from adaptive_rec.memory_plan import MemoryPlan, Part, array_bytes
+from adaptive_rec.runtime import Runtime
+
+TINY = [
+    "run.device=cpu", "run.threads=1", "run.steps=3", "run.batch_size=32", "data.table_rows=[600, 400, 90]",
+    "data.dense_features=2", "data.synthetic.samples=4000", "model.embedding_dim=4", "model.bottom_mlp=[8]",
+    "model.top_mlp=[8]", "knobs.hot_budget_bytes=9000",
+]  # fmt: skip
+MEDIUM = [
+    "run.device=cpu", "run.threads=1", "run.steps=3", "run.batch_size=256", "data.table_rows=[200000, 50000, 3000, 40]",
+    "model.table_dims=[16, 8, 16, 4]", "data.synthetic.samples=9000", "run.row_precision=bf16",
+    "optimizer.embedding=lazy_adam", "optimizer.dense=Adam", "knobs.hot_budget_bytes=2MiB", "knobs.policy=adaptive",
+]  # fmt: skip
+DATA_DEPENDENT = {"batches ahead", "a step's inputs and their gradients", "data", "data being shuffled", "staging"}
+"""Parts that come and go while a run trains."""
+
+
+def config_of(*settings: str) -> Any:
+    return load_config(None, {}, list(settings))
+
+
+def tables_bytes(runtime: Runtime) -> int:
+    host = runtime.store.host
+    return sum(array.nbytes for array in [*host.weights, *host.state, runtime.store.placement.slot_of_row])
+
+
+def tier_bytes(runtime: Runtime) -> int:
+    device = runtime.store.device
+    monitors = [part for monitor in device.monitors for part in (monitor.record_HR, monitor.touches_H)]
+    return sum(part.nbytes for part in [*device.weights, *device.state, *monitors])
+
+
+def records_bytes(runtime: Runtime) -> int:
+    device = runtime.store.device
+    return sum(part.nbytes for part in [*device.row_of_slot, *device.stale, *device.estimate, *device.movement])
+
+
+def dense_bytes(runtime: Runtime) -> dict[str, int]:
+    parameters = list(runtime.dense.model.parameters())
+    state = [value for kept in runtime.dense.optimizer.state.values() for value in kept.values()]
+    return {
+        "dense parameters": sum(parameter.nbytes for parameter in parameters),
+        "dense gradients": sum(parameter.grad.nbytes for parameter in parameters if parameter.grad is not None),
+        "dense optimizer": sum(value.nbytes for value in state if isinstance(value, torch.Tensor)),
+    }
+
+
+def of(plan: MemoryPlan, name: str) -> int:
+    return sum(part.bytes for part in plan.parts if part.name == name)
+
+
+@pytest.mark.parametrize("settings", [TINY, MEDIUM, [*TINY, "knobs.policy=hybrid"], [*TINY, "knobs.policy=xdl"]])
+def test_a_run_holds_what_its_plan_says(settings: list[str]) -> None:
+    plan = plan_run(config_of(*settings))
+    runtime = assemble(config_of(*settings))
+    list(runtime.run())
+    tracker = runtime.observer.tracker
+    held = {
+        "tables": tables_bytes(runtime),
+        "hot rows": tier_bytes(runtime),
+        "records of slots": records_bytes(runtime),
+        **dense_bytes(runtime),
+        "sketch": tracker.counter.bytes,
+        "candidates": tracker.bytes - tracker.counter.bytes,
+        "trials of memories": array_bytes(runtime.observer.trials) if runtime.observer.trials else 0,
+    }
+    for name in (
+        "tables",
+        "hot rows",
+        "records of slots",
+        "dense parameters",
+        "dense gradients",
+        "dense optimizer",
+        "sketch",
+    ):
+        assert of(plan, name) == held[name], name
+    total, planned = sum(held.values()), sum(p.bytes for p in plan.parts if p.name not in DATA_DEPENDENT)
+    assert planned == pytest.approx(total, rel=0.05)
+    assert {part.name for part in plan.parts} >= {name for name, size in held.items() if size}
+    assert sum(t.weights_bytes + t.state_bytes + t.placement_bytes for t in plan.tables) == held["tables"]
+    assert plan.needed("device") == 0
+
+
+def test_on_a_device_hot_rows_and_the_dense_part_are_the_devices() -> None:
+    settings = [*TINY, "knobs.policy=hotline"]
+    streams = LateStreams(1)
+    runtime = assemble(config_of(*settings), streams=streams)
+    policy, source = runtime.policy, runtime.source
+    plan = assembling.plan_memory(
+        config_of(*settings), source, policy, runtime.dense.model, assembling.build_dense_optimizer, torch.device("cpu"),
+        {"host": 1 << 40, "device": 1 << 40}, first_batch=True,
+    )  # fmt: skip
+    list(runtime.run())
+    on_device = {part.name: part.bytes for part in plan.parts if part.place == "device"}
+    assert on_device["hot rows"] == tier_bytes(runtime) == runtime.store.device_bytes
+    for name, size in dense_bytes(runtime).items():
+        assert on_device[name] == size
+    assert 0.3 * on_device["staging"] < runtime.store.ring.device_bytes <= on_device["staging"]  # type: ignore[attr-defined]
+    host = {part.name: part.bytes for part in plan.parts if part.place == "host"}
+    assert host["staging"] == on_device["staging"], "every slot has a pinned half"
+    assert host["tables"] == tables_bytes(runtime)
+    assert not {"hot rows", "dense parameters"} & host.keys()
+
+
+def test_a_slots_record_is_as_large_as_its_constant_says() -> None:
+    runtime = assemble(config_of(*TINY))
+    assert records_bytes(runtime) == SLOT_RECORD_BYTES * sum(runtime.store.device.capacities) > 0
+
+
+# What does not fit ---------------------------------------------------------------------------------------------------
+
+
+def plan_with(available: int, *parts: Part) -> MemoryPlan:
+    return MemoryPlan("cpu", "hybrid", [], [], list(parts), {"host": available})
+
+
+def test_what_fits_to_the_byte_fits() -> None:
+    parts = Part("tables", "host", 100, "a"), Part("data", "host", 50, "b", held=True)
+    assert plan_with(100, *parts).problems == []
+    (problem,) = plan_with(99, *parts).problems
+    assert "host memory" in problem
+
+
+def test_what_does_not_fit_names_the_keys_of_its_largest_parts() -> None:
+    gib = 1 << 30
+    parts = Part("data", "host", 2 * gib, "b"), Part("tables", "host", 6 * gib, "a"), Part("tiny", "host", 5, "c")
+    (problem,) = plan_with(4 * gib, *parts).problems
+    assert problem == "the run will need 8.0 GiB of host memory, 4.0 GiB are available; lower a, then b"
+
+
+def test_a_run_that_does_not_fit_is_refused_before_its_tables_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(assembling, "available_bytes", lambda: 20_000)
+
+    def no_store(*_: Any) -> None:
+        raise AssertionError("tables were made")
+
+    monkeypatch.setattr(assembling, "build_store", no_store)
+    with pytest.raises(MemoryPlanError, match=r"GiB of host memory, .* are available; lower knobs\.hot_budget_bytes"):
+        assemble(config_of(*TINY))
+
+
+# The command ---------------------------------------------------------------------------------------------------------
+
+
+def dry_run(*arguments: str) -> int:
+    settings = [part for setting in TINY for part in ("--set", setting)]
+    return main(["train", "--dry-run", *settings, *arguments])
+
+
+def test_the_plan_is_printed_and_nothing_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(assembling, "build_store", lambda *_: pytest.fail("tables were made"))
+    assert dry_run() == 0
+    printed = capsys.readouterr().out
+    for word in (
+        "C1",
+        "all 3",
+        "hot rows",
+        "candidates",
+        "dense optimizer",
+        "needed",
+        "fits",
+        "knobs.hot_budget_bytes",
+    ):
+        assert word in printed
+    assert not list(tmp_path.iterdir())
+
+
+def test_as_json_it_has_the_same_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    assert dry_run("--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["fits"] is True
+    assert told["problems"] == []
+    assert [table["name"] for table in told["tables"]] == ["C1", "C2", "C3"]
+    assert told["needed_bytes"]["host"] == sum(part["bytes"] for part in told["parts"])
+
+
+def test_what_does_not_fit_is_said_and_is_exit_code_1(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(assembling, "available_bytes", lambda: 20_000)
+    assert dry_run() == 1
+    printed = capsys.readouterr().out
+    assert "problem" in printed
+    assert "lower knobs.hot_budget_bytes" in printed
+
+
+# How much there is ---------------------------------------------------------------------------------------------------
+
+
+def system_with(folder: Path, **files: str) -> tuple[Path, Path]:
+    for name, content in {"meminfo": "MemTotal: 9 kB\nMemAvailable:  4 kB\n", **files}.items():
+        path = folder / name.replace("__", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+    for old, new in (("max", "memory.max"), ("current", "memory.current"), ("stat", "memory.stat")):
+        if (folder / old).exists():
+            (folder / old).rename(folder / new)
+    return folder, folder
+
+
+def test_memory_is_what_the_machine_and_the_container_have_left(tmp_path: Path) -> None:
+    assert available_bytes(*system_with(tmp_path / "none")) == 4096
+    assert available_bytes(*system_with(tmp_path / "open", max="max\n", current="10\n", stat="x 1\n")) == 4096
+    limited = system_with(tmp_path / "tight", max="3000\n", current="2500\n", stat="anon 9\ninactive_file 400\n")
+    assert available_bytes(*limited) == 900
+    assert available_bytes(tmp_path / "gone", tmp_path / "gone") == UNLIMITED
+    over = system_with(tmp_path / "over", max="3000\n", current="3500\n", stat="anon 9\n")
+    assert available_bytes(*over) == 0
+
+
+def test_mapped_arrays_are_not_held(tmp_path: Path) -> None:
+    class Source:
+        def __init__(self) -> None:
+            self.mapped = np.memmap(tmp_path / "x", dtype=np.uint8, mode="w+", shape=(100,))
+            self.own = np.zeros(7, dtype=np.uint8)
+
+    assert array_bytes(Source()) == 7

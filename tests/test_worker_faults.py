@@ -1,0 +1,60 @@
+"""A worker that fails: the run ends with its error a few steps later, and neither hangs nor goes on without it."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from adaptive_rec.assemble import assemble
+from adaptive_rec.config import load_config
+from adaptive_rec.embedding.homing import RETURNING_LIMIT, Homing
+from adaptive_rec.embedding.late_streams import LateStreams
+from adaptive_rec.embedding.stager import RowCopier, Stager
+from adaptive_rec.observe import BEHIND_LIMIT
+from adaptive_rec.pipeline import Pipeline
+from adaptive_rec.tracking.popularity import PopularityTracker
+
+SMALL = [
+    "knobs.policy=hotline", "run.device=cpu", "run.threads=1", "run.classify_threads=1", "run.batch_size=16", "run.steps=60",
+    "data.table_rows=[300, 200]", "data.synthetic.samples=4000", "model.embedding_dim=4", "model.bottom_mlp=[4]",
+    "model.top_mlp=[4]", "knobs.report_every=1000", "knobs.sample_ratio=1.0", "knobs.prefetch_depth=3",
+    "knobs.hot_budget_bytes=2000",
+]  # fmt: skip
+AT = 20
+"""The call that fails, where there is about one a step."""
+
+
+class Broken(Exception):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("place", "method"),
+    [(Homing, "_land"), (Stager, "stage"), (RowCopier, "scatter"), (PopularityTracker, "observe"), (Pipeline, "_classify"),
+     (Pipeline, "_load")],
+    ids=lambda value: value if isinstance(value, str) else value.__name__,
+)  # fmt: skip
+@pytest.mark.timeout(60)
+def test_the_error_of_a_worker_ends_the_run_soon(place: type, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, calls = getattr(place, method), 0
+    threads: list[str] = []
+
+    def fails_once(*arguments: Any, **more: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == AT:
+            threads.append(threading.current_thread().name)
+            raise Broken("the worker broke")
+        return whole(*arguments, **more)
+
+    monkeypatch.setattr(place, method, fails_once)
+    runtime = assemble(load_config(None, {}, SMALL), streams=LateStreams(3))
+    before = threading.active_count()
+    with pytest.raises(Broken, match="the worker broke"):
+        list(runtime.run())
+    assert threads != ["MainThread"], "it was a worker that failed"
+    assert runtime.step_number <= AT + RETURNING_LIMIT + BEHIND_LIMIT
+    assert runtime.phase == "failed"
+    assert threading.active_count() <= before, "no worker is left behind"
