@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     BaseModel,
@@ -13,7 +13,7 @@ from pydantic import (
     PositiveInt,
     TypeAdapter,
     ValidationError,
-    model_validator,
+    field_validator,
 )
 from pydantic.types import ByteSize
 
@@ -43,15 +43,14 @@ class Frozen(BaseModel):
         frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
     )
 
-    @model_validator(mode="after")
-    def _check_sizes(self) -> Self:
+    @field_validator("*", mode="after")
+    @classmethod
+    def _check_size(cls, value: Any) -> Any:
         """Python's whole numbers have no end, and those of arrays do."""
-        for name in type(self).model_fields:
-            value = getattr(self, name)
-            for part in value if isinstance(value, tuple) else (value,):
-                if isinstance(part, int) and abs(part) > LARGEST:
-                    raise ValueError(f"{name} must be at most {LARGEST}, got {str(part)[:40]}")
-        return self
+        for part in value if isinstance(value, tuple) else (value,):
+            if isinstance(part, int) and abs(part) > LARGEST:
+                raise ValueError(f"must be at most {LARGEST}, got {str(part)[:40]}")
+        return value
 
 
 class Knobs(Frozen):

@@ -88,6 +88,8 @@ class Phases:
         """The phases of a stretch: the one that is gone on with, or all that is left."""
         run, again = self._runtime, self._stretch is not None
         self._stretch = stretch = self._stretch or self._new_stretch()
+        if not policy.reorders_stream:  # begun anew at the present phase, so it may end where the run now does
+            stretch.steps, stretch.epochs = self._limits
         limits = run.config.model_copy(update={"run": run.config.run.model_copy(update={"steps": stretch.steps})})
         stream = Stream(
             limits, run.source, run.store, stretch.position, stretch.steps_done, lambda: run.knobs,

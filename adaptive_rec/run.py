@@ -6,13 +6,15 @@ import json
 import resource
 import shlex
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from adaptive_rec import __version__, checkpoint
 from adaptive_rec.assemble import assemble
+from adaptive_rec.checkpoint.files import DISK
+from adaptive_rec.checkpoint.history import set_aside
 from adaptive_rec.config import Config, load_config, to_toml
 from adaptive_rec.errors import UsageError, first_line
 from adaptive_rec.evaluate import Evaluation
@@ -20,6 +22,7 @@ from adaptive_rec.known_policies import load_policy, policy_choices, why_not_liv
 from adaptive_rec.live import journal
 from adaptive_rec.live.line_file import LineFile
 from adaptive_rec.report.run_report import write_report
+from adaptive_rec.run_directory import replace_text, sole_writer
 from adaptive_rec.runtime import Report, Runtime
 from adaptive_rec.telemetry import Event, Snapshot, ratio, to_json
 
@@ -47,6 +50,7 @@ class TrainingRun:
         if out.exists() and not resume and any(out.iterdir() if out.is_dir() else [out]):
             raise UsageError(f"--out must be a new directory, {out} exists; give another or add --resume")
         self.out = out
+        self._lock = sole_writer(out) if resume else None
         self._journal, self._metrics = LineFile(out / journal.NAME), LineFile(out / "metrics.jsonl")
         self._command = ["adaptive-rec", *command] if command else []
         found = checkpoint.find(out / "checkpoints") if resume else None
@@ -55,7 +59,10 @@ class TrainingRun:
         """Knobs changed before the run could begin to go on, old and new values."""
         if found is not None and generation is not None:
             self.runtime = self._go_on(config, generation, told)
-            self.runtime.notices += [f"checkpoint {name} was passed over: {why}" for name, why in found.skipped]
+            set_aside(DISK, out / "checkpoints", [name for name, _ in found.skipped])
+            self.runtime.notices += [
+                f"checkpoint {name} was passed over and set aside: {why}" for name, why in found.skipped
+            ]
         else:
             self.runtime = assemble(config)
             self.config = self.runtime.config  # its hot budget is smaller where the device is
@@ -92,8 +99,9 @@ class TrainingRun:
     def _make_directory(self) -> None:
         try:
             self.out.mkdir(parents=True, exist_ok=True)
-            (self.out / "config.toml").write_text(to_toml(self.config), encoding="utf-8")
-            (self.out / "run.json").write_text(to_json(self._description(), indent=1) + "\n", encoding="utf-8")
+            self._lock = self._lock or sole_writer(self.out)
+            replace_text(self.out / "config.toml", to_toml(self.config))
+            replace_text(self.out / "run.json", to_json(self._description(), indent=1) + "\n")
         except OSError as error:
             raise UsageError(f"--out {self.out} cannot be written: {error.strerror}") from None
 
@@ -137,7 +145,7 @@ class TrainingRun:
         yield self.note("started", f"{runtime.knobs.policy} on {runtime.device}, {left:,} steps to go", **details)
         if self._knobs_event:
             text = ", ".join(f"{name} {each['old']} -> {each['new']}" for name, each in self._knobs_event.items())
-            yield self.note("knobs", text, changed=self._knobs_event)
+            yield self.note("knobs", text, changed=self._knobs_event, at_start=True)
         try:
             for report in runtime.run():
                 if isinstance(report, Event):
@@ -166,13 +174,23 @@ class TrainingRun:
         return event
 
     def finish(self) -> dict[str, Any]:
-        """Write the final checkpoint, evaluate unless the run was hurried, write and return the summary."""
+        """Write the final checkpoint, evaluate unless the run was hurried, write and return the summary. Then the directory is
+        free for another process."""
+        try:
+            return self._finish()
+        finally:
+            if self._lock is not None:
+                self._lock.close()
+
+    def _finish(self) -> dict[str, Any]:
         written = self.out / "summary.json"
         if self.runtime.step_number == self.started_at_step and (done := self._summary_of_this_step(written)):
             self.runtime.enter("finished")
             return done  # nothing was left to do
         seconds = self.runtime.recorder.seconds
         path = checkpoint.save(self.runtime, self.out / "checkpoints")
+        for text in self.runtime.complaints():
+            self.note("warning", text)
         self.note("checkpoint", f"checkpoint {path.name} written", checkpoint=path.name)
         made = self.runtime.last_evaluation
         evaluation = made if made and made.step == self.runtime.step_number else self.runtime.evaluate()
@@ -242,9 +260,12 @@ class TrainingRun:
         }
 
 
-def evaluate_run(run: Path) -> Evaluation:
-    """Evaluate a run's newest checkpoint on its held-out range."""
-    found = checkpoint.newest(run / "checkpoints")
+def evaluate_run(run: Path, told: Callable[[str], None] = lambda text: None) -> Evaluation:
+    """Evaluate a run's newest whole checkpoint on its held-out range; `told` hears of those that were passed over."""
+    looked = checkpoint.find(run / "checkpoints")
+    for name, why in looked.skipped:
+        told(f"checkpoint {name} was passed over: {why}")
+    found = looked.generation
     if found is None:
         raise UsageError(f"RUN must be a run directory with a checkpoint, {run} has none")
     config = load_config(str(run / "config.toml"), {}, ["run.device=auto", "run.compile=false"])

@@ -85,6 +85,10 @@ class Runtime:
         """Folder for checkpoints; without one none can be asked for."""
         self.saved: tuple[tuple[Any, ...], Path] | None = None
         """What the last checkpoint of this process was of, and where it is."""
+        self.changes = 0
+        """Commands carried out that changed something, and the knobs with them."""
+        self.unsaid: list[str] = []
+        """Complaints that no event has told of."""
         self.notices: list[str] = []
         """What the user is to be told when the run begins."""
         self.stop_requested = False
@@ -149,7 +153,7 @@ class Runtime:
         with self.times("update"):
             self.update(work, plan, position_B, probe)
         with self.times("observe"):
-            self.observe(work, probe)
+            self.observe(work, probe and bool((position_B >= 0).any()))
         self.tally.add(work, position_B)
         self.position, self.step_number = work.batch.position, self.step_number + 1
 
@@ -171,7 +175,7 @@ class Runtime:
         self.window_due = True
         self.publisher.pulse()
         yield from self.reports.finish(wait=False)
-        for text in self.store.complaints():
+        for text in self.complaints():
             yield Event(self.step_number, "warning", text)
         yield from self.finite.events()
         if outcome := self.splitting.after_step(self.step_number, self.recorder.seconds):
@@ -278,6 +282,11 @@ class Runtime:
             self.reclassifier.guard.add(losses_S, lines)
 
     # Small things ----------------------------------------------------------------------------------------------------
+
+    def complaints(self) -> list[str]:
+        """What the user is to be told that was not told before."""
+        told, self.unsaid = [*self.store.complaints(), *self.unsaid], []
+        return told
 
     def enter(self, phase: str) -> None:
         """Tell what the run is at: starting, training, paused, evaluating, checkpointing, finishing, finished, failed."""

@@ -140,6 +140,7 @@ class Recorder:
     def __init__(self) -> None:
         self._started = time.perf_counter()
         self._paused_seconds = 0.0
+        self._paused_since: float | None = None
         self._before = 0.0
         """Seconds of the loop in the processes that the run went on from."""
         self._last: dict[str, float] = defaultdict(float)
@@ -159,16 +160,21 @@ class Recorder:
     @property
     def seconds(self) -> float:
         """Wall clock of the loop so far, loading included, evaluations not."""
-        return self._before + time.perf_counter() - self._started - self._paused_seconds
+        now = time.perf_counter() if self._paused_since is None else self._paused_since
+        return self._before + now - self._started - self._paused_seconds
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Stop the run's clock. May be nested; the outermost one counts."""
-        start, before = time.perf_counter(), self._paused_seconds
+        if self._paused_since is not None:
+            yield
+            return
+        self._paused_since = time.perf_counter()
         try:
             yield
         finally:
-            self._paused_seconds = before + time.perf_counter() - start
+            self._paused_seconds += time.perf_counter() - self._paused_since
+            self._paused_since = None
 
     @property
     def steps_told(self) -> float:

@@ -51,7 +51,7 @@ LAYERS: list[set[str]] = [
     {"batch", "micro_batch", "placement", "live.mailbox", "telemetry", "metrics"},
     {"config"},
     {"config_run", "config_checkpoint", "config_data", "config_model", "config_policy"},
-    {"kernels", "knobs", "saved", "live", "host_memory", "openmp", "processor"},
+    {"kernels", "knobs", "saved", "live", "host_memory", "run_directory", "openmp", "processor"},
     {"errors"},
 ]
 """From the top down: a module imports from lower layers and its own, in circles never."""

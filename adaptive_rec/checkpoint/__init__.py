@@ -43,7 +43,7 @@ def save(runtime: Runtime, folder: Path, files: Files = DISK) -> Path:
     """Write a checkpoint of the run as it stands; it becomes visible whole or not at all. Older ones go, but for
     `checkpoint.keep`. Where nothing has changed since the last one, that is the answer."""
     runtime.finite.settle()
-    what = (folder, runtime.step_number, runtime.window_due, runtime.knobs, runtime.phases.reordered)
+    what = (folder, runtime.step_number, runtime.window_due, runtime.knobs, runtime.changes, runtime.phases.reordered)
     if runtime.saved is not None and runtime.saved[0] == what:
         return runtime.saved[1]
     draft = Draft(files, folder, runtime.step_number)
@@ -65,8 +65,12 @@ def save(runtime: Runtime, folder: Path, files: Files = DISK) -> Path:
     except BaseException:
         draft.abandon()
         raise
+    try:
+        prune(files, folder, runtime.config.checkpoint.keep)
+    except CheckpointError as error:
+        verify(files, made)
+        runtime.unsaid.append(f"checkpoint {made.name} is written, but older ones could not be removed: {error}")
     runtime.saved = what, made
-    prune(files, folder, runtime.config.checkpoint.keep)
     return made
 
 

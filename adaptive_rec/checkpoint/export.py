@@ -47,14 +47,19 @@ def export(generation: Path, out: Path, form: str) -> list[Path]:
 
 
 def _own_names(generation: Path) -> dict[int, str]:
-    """Names of tables by their numbers, as the run knows them; those that cannot be a file's are left out."""
+    """Names of tables by their numbers, as the run knows them; those that cannot be a file's, or could be taken for another
+    table's number, are left out."""
     found = read_json_file(DISK, generation / STATE)
     for key in ("run", "tables"):
         found = found.get(key) if isinstance(found, dict) else None
     tables = found if isinstance(found, list) else []
     names = [table.get("name") if isinstance(table, dict) else None for table in tables]
     plain = [name if isinstance(name, str) and _PLAIN_NAME.fullmatch(name) else "" for name in names]
-    return {number: name for number, name in enumerate(plain) if name and plain.count(name) == 1}
+    return {
+        number: name
+        for number, name in enumerate(plain)
+        if name and plain.count(name) == 1 and not re.fullmatch(r"table-[0-9]+", name)
+    }
 
 
 def _write(path: Path, weights: Mapping[str, Path]) -> Path:

@@ -32,6 +32,20 @@ def newest_valid(files: Files, folder: Path) -> Found:
     return found
 
 
+def set_aside(files: Files, folder: Path, names: list[str]) -> None:
+    """Rename generations that a run did not go on from, so that none of them is taken for a newer state of it later."""
+    taken = names_in(files, folder)
+    for name in names:
+        places = (f"{name}.set-aside{f'-{number}' if number else ''}" for number in range(len(taken) + 1))
+        place = next(place for place in places if place not in taken)
+        with telling("renaming", folder / name):
+            files.rename(folder / name, folder / place)
+        taken.append(place)
+    if names:
+        with telling("sync", folder):
+            files.sync_folder(folder)
+
+
 def prune(files: Files, folder: Path, keep: int) -> list[str]:
     """Remove what is older than the newest `keep` whole generations, and what drafts have left; the names of what went.
 

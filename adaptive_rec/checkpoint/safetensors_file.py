@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.checkpoint.files import Files, Output
-from adaptive_rec.checkpoint.plain_json import read_json
+from adaptive_rec.checkpoint.plain_json import VALUES, check_limits, read_json
 from adaptive_rec.errors import CheckpointError
 
 BLOCK_BYTES = 4 << 20
@@ -51,6 +51,7 @@ def write_arrays(out: Output, arrays: Mapping[str, NDArray[Any]], types: Mapping
         end += array.nbytes
         header[name] = {"dtype": kinds[name], "shape": list(array.shape), "data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
+    check_limits(text, Path("the header of a checkpoint's arrays"), VALUES)
     text += b" " * (-len(text) % 8)
     if len(text) > HEADER_BYTES:
         raise CheckpointError(f"names and shapes of arrays must take {HEADER_BYTES} bytes or fewer, got {len(text)}")

@@ -20,6 +20,10 @@ def flatten(state: Mapping[str, Any], prefix: str = "") -> tuple[dict[str, Any],
     values: dict[str, Any] = {}
     arrays: dict[str, NDArray[Any]] = {}
     for name, value in state.items():
+        if "/" in name or (isinstance(value, str) and value.startswith(UNBOUNDED)):
+            raise CheckpointError(
+                f"{prefix}{name} of a state must have no / in its name and not begin with {UNBOUNDED}, got {value}"
+            )
         if isinstance(value, Mapping):
             values[name], inner = flatten(value, f"{prefix}{name}/")
             arrays |= inner

@@ -72,7 +72,7 @@ def list_them(args: argparse.Namespace) -> int:
             manifest = read_manifest(DISK, path)
             entry |= manifest.model_dump(include={"format", "kind", "step", "description"})
             entry |= {"files": len(manifest.files), "size_bytes": manifest.size_bytes, "written": written(path)}
-        except CheckpointError as error:
+        except (CheckpointError, OSError) as error:  # the latter: the run just removed it
             entry["error"] = str(error)
         found.append(entry)
     if args.json:

@@ -99,7 +99,7 @@ def evaluate(args: argparse.Namespace) -> int:
     from adaptive_rec.run import evaluate_run
     from adaptive_rec.telemetry import to_json
 
-    result = evaluate_run(args.directory)
+    result = evaluate_run(args.directory, lambda text: print(f"warning: {text}", file=sys.stderr))
     figures = {"step": result.step, **asdict(result.quality)}
     if args.json:
         print(to_json(figures))

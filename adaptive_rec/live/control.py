@@ -69,6 +69,7 @@ class Control:
         for command in commands:
             try:
                 event: Event = getattr(self, f"_{command.verb}")(**command.values)
+                self._runtime.changes += command.verb != "checkpoint"
                 outcome: Mapping[str, Any] | AdaptiveRecError = {"step": event.step, **event.details}
             except AdaptiveRecError as error:
                 event, outcome = self._event("warning", f"{command.verb}: {error}"), error

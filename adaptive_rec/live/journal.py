@@ -12,17 +12,11 @@ from typing import Any
 
 from adaptive_rec.errors import ConfigError, DataError
 from adaptive_rec.knobs import Knobs
-from adaptive_rec.live.line_file import append_lines
 from adaptive_rec.live.mailbox import Command
 from adaptive_rec.telemetry import Event, to_json
 
 NAME = "events.jsonl"
 SPLIT_TYPES: dict[str, Any] = {"split": bool, "whole_seconds": (int, float), "split_seconds": (int, float)}
-
-
-def append(run: Path, event: Event) -> None:
-    """Add an event to a run's journal."""
-    append_lines(run / NAME, [line_of(event).encode()])
 
 
 def line_of(event: Event) -> str:
@@ -58,6 +52,10 @@ def commands(run: Path) -> dict[int, list[Command]]:
             elif event["kind"] == "checkpoint" and "checkpoint" in event["details"]:
                 step = event["step"]
                 saved.setdefault(event["details"]["checkpoint"], (step, len(found[step])))
+            elif event["kind"] == "knobs" and event["details"].get("at_start"):
+                raise LookupError(
+                    "a run without another start under knobs that none can go over to: it cannot be made again"
+                )
             elif event["kind"] == "knobs":
                 new = {name: values["new"] for name, values in event["details"]["changed"].items()}
                 by_itself = event["details"].get("before_step", False)
@@ -111,6 +109,8 @@ def _go_back(
     name = event["details"].get("checkpoint")
     if starts and name is None and event["step"]:
         raise DataError(f"journal {path} must say what the run went on from at step {event['step']}, it does not")
+    if name and starts and name not in saved:
+        raise DataError(f"journal {path} must tell of checkpoint {name}, from which the run went on, it does not")
     step, kept = saved.get(name, (event["step"], len(found[event["step"]]))) if name else (0, 0)
     for later in [each for each in found if each > step]:
         del found[later]

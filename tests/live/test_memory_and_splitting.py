@@ -20,6 +20,7 @@ from adaptive_rec.embedding.late_streams import LateStreams
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import MemoryPlanError
 from adaptive_rec.live import journal
+from adaptive_rec.live.line_file import LineFile
 from adaptive_rec.live.mailbox import Command
 from adaptive_rec.runtime import Runtime
 from adaptive_rec.splitting import BLOCK_STEPS, BLOCKS
@@ -94,7 +95,7 @@ def tables_of(runtime: Runtime) -> list[np.ndarray]:
 def made_again(events: list[Event], folder: Path, *changes: str) -> Runtime:
     """The same run, changes taken from the journal, times from nowhere."""
     for event in events:
-        journal.append(folder, event)
+        LineFile(folder / journal.NAME).append(journal.line_of(event))
     again = build(LateStreams(seed=9), *changes)
     again.control.scheduled = journal.commands(folder)
     again.splitting.told = True

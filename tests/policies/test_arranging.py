@@ -88,7 +88,7 @@ def test_a_run_in_the_middle_of_a_reordered_stream_goes_on_under_its_policy_only
     assert longer.position.offset == 40 * 32
 
 
-@pytest.mark.parametrize("policy", REORDERING)
+@pytest.mark.parametrize("policy", [*REORDERING, "cdlrm", "oracle"])
 def test_a_run_made_longer_in_the_middle_first_ends_what_was_arranged(build: Any, tmp_path: Path, policy: str) -> None:
     first = build(policy, "run.steps=20")
     for event in first.run():

@@ -1,0 +1,35 @@
+"""Files of a run directory that may be lost to nobody: one process writes them, and each is replaced whole."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from typing import IO
+
+from adaptive_rec.errors import UsageError
+
+
+def sole_writer(out: Path) -> IO[str] | None:
+    """Hold a run directory for this process as long as the answer is open. Raises UsageError where another one holds it."""
+    if not out.is_dir():
+        return None
+    lock = open(out / ".lock", "a", encoding="utf-8")
+    try:
+        fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        raise UsageError(f"--out {out} must be of one process at a time, another one trains there") from None
+    return lock
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write a file anew, whole or not at all."""
+    if path.exists() and path.read_bytes() == text.encode():
+        return
+    draft = path.with_name(f".{path.name}.draft")
+    with open(draft, "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(draft, path)

@@ -1,0 +1,181 @@
+"""What may go wrong around checkpoints: damaged ones, old ones that stay, another process, commands between two saves."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adaptive_rec import checkpoint
+from adaptive_rec.checkpoint import history
+from adaptive_rec.config import load_config
+from adaptive_rec.errors import CheckpointError, DataError, UsageError
+from adaptive_rec.live import journal
+from adaptive_rec.live.mailbox import Command
+from adaptive_rec.run import TrainingRun
+from adaptive_rec.run_directory import replace_text
+from adaptive_rec.telemetry import Event, Recorder, Snapshot
+
+SMALL = [
+    "run.device=cpu", "run.threads=1", "run.steps=30", "run.batch_size=64", "data.synthetic.samples=6000",
+    "data.synthetic.test_samples=200", "knobs.report_every=1", "knobs.reclassify_every=5", "knobs.policy=hotline",
+]  # fmt: skip
+
+
+def begin(out: Path, *changes: str, **options: Any) -> TrainingRun:
+    return TrainingRun(load_config("tiny", {}, [*SMALL, *changes]), out, **options)
+
+
+def names(out: Path) -> list[str]:
+    return sorted(path.name for path in (out / "checkpoints").iterdir())
+
+
+def damage(generation: Path) -> None:
+    path = generation / "dense.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-3] ^= 4
+    path.write_bytes(data)
+
+
+def test_a_run_that_passed_over_a_newer_checkpoint_saves_before_its_step_and_never_comes_back_to_it(
+    tmp_path: Path,
+) -> None:
+    out = tmp_path / "run"
+    run = begin(out, "checkpoint.every_steps=10")
+    list(run.events())
+    run.finish()
+    newest = checkpoint.newest(out / "checkpoints")
+    assert newest is not None
+    damage(newest)
+    again = begin(out, "checkpoint.every_steps=4", resume=True)
+    assert again.started_at_step == 20
+    assert f"{newest.name}.set-aside" in names(out)
+    seen = []
+    for report in again.events():
+        if isinstance(report, Event):
+            seen.append((report.kind, report.step))
+        elif isinstance(report, Snapshot) and report.step == 26:
+            again.runtime.stop_requested = True
+    again.finish()
+    assert ("checkpoint", 24) in seen
+    assert [text for kind, text in seen if kind == "warning"] == [20], "one, of what was passed over"
+    assert checkpoint.newest(out / "checkpoints") == out / "checkpoints" / "step-000000026"
+    damaged_again = begin(out, resume=True)
+    assert damaged_again.started_at_step == 26
+
+
+def test_a_name_that_is_taken_is_not_set_aside_onto(tmp_path: Path) -> None:
+    for name in ("step-000000003", "step-000000003.set-aside"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text(name)
+    history.set_aside(checkpoint.DISK, tmp_path, ["step-000000003"])
+    assert (tmp_path / "step-000000003.set-aside" / "file").read_text() == "step-000000003.set-aside"
+    assert (tmp_path / "step-000000003.set-aside-1" / "file").read_text() == "step-000000003"
+
+
+def test_old_checkpoints_that_cannot_be_removed_are_told_and_no_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stay(*_: object) -> list[str]:
+        raise CheckpointError("step-000000005: removal failed: Operation not permitted")
+
+    monkeypatch.setattr(history, "_remove", stay)
+    run = begin(tmp_path / "run", "checkpoint.every_steps=5")
+    told = [event for event in run.events() if isinstance(event, Event)]
+    assert run.finish()["steps"] == 30
+    assert [event.step for event in told if event.kind == "checkpoint"] == [5, 10, 15, 20, 25]
+    warned = [event for event in told if event.kind == "warning"]
+    assert warned
+    assert all("older ones could not be removed" in event.text for event in warned)
+    assert len(names(tmp_path / "run")) == 6
+
+
+def test_commands_between_two_saves_make_the_second_another(tmp_path: Path) -> None:
+    run = begin(tmp_path / "run", "checkpoint.keep=9")
+    answers = []
+    for report in run.events():
+        if isinstance(report, Snapshot) and report.step == 12:
+            for verb in ("checkpoint", "checkpoint", "reclassify", "checkpoint"):
+                run.runtime.mailbox.send(Command(verb))
+        if isinstance(report, Event) and report.kind == "checkpoint":
+            answers.append(report.details["checkpoint"])
+    assert answers == ["step-000000013", "step-000000013", "step-000000013.1"]
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from adaptive_rec.run_directory import sole_writer
+held = sole_writer(Path(sys.argv[1]))
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+def test_a_directory_is_of_one_process_at_a_time(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    run = begin(out)
+    list(run.events())
+    run.finish()
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    other = subprocess.Popen([sys.executable, "-c", HOLD, out], stdout=subprocess.PIPE, text=True, env=env)
+    try:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(UsageError, match="must be of one process at a time"):
+            begin(out, "run.steps=40", resume=True)
+        assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    finally:
+        other.kill()
+        other.communicate()
+    assert begin(out, "run.steps=40", resume=True).started_at_step == 30
+
+
+def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "config.toml"
+    replace_text(path, "old")
+    monkeypatch.setattr("os.fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
+    with pytest.raises(OSError, match="No space"):
+        replace_text(path, "new")
+    assert path.read_text() == "old"
+
+
+def test_a_pause_under_way_is_not_in_the_seconds_saved() -> None:
+    recorder = Recorder()
+    recorder.start({})
+    with recorder.paused():
+        before = recorder.seconds
+        time.sleep(0.05)
+        with recorder.paused():
+            time.sleep(0.05)
+        assert recorder.state()["seconds"] == before
+    assert recorder.seconds - before < 0.05
+
+
+def test_a_run_begun_anew_under_a_policy_that_none_can_go_over_to_is_not_made_again(tmp_path: Path) -> None:
+    run = begin(tmp_path / "run", "run.steps=10")
+    list(run.events())
+    run.finish()
+    again = begin(tmp_path / "run", "knobs.policy=cdlrm", resume=True)
+    list(again.events())
+    with pytest.raises(DataError, match="cannot be made again"):
+        journal.commands(tmp_path / "run")
+
+
+def test_a_checkpoint_that_no_line_tells_of_is_no_place_to_go_back_to(tmp_path: Path) -> None:
+    run = begin(tmp_path / "run", "run.steps=10")
+    list(run.events())
+    run.finish()
+    again = begin(tmp_path / "run", "run.steps=20", resume=True)
+    list(again.events())
+    path = tmp_path / "run" / journal.NAME
+    lines = [line for line in path.read_text().splitlines() if '"kind": "checkpoint"' not in line]
+    path.write_text("\n".join(lines) + "\n")
+    with pytest.raises(DataError, match="must tell of checkpoint step-000000010"):
+        journal.commands(tmp_path / "run")
