@@ -208,7 +208,7 @@ def test_resume_goes_on_under_the_run_s_own_configuration(tmp_path, capsys):
 
 
 def test_a_closed_pipe_is_quiet():
-    text = f"{' '.join(COMMAND)} train base --print-config | true"
+    text = f"{'.lock', ' '.join(COMMAND)} train base --print-config | true"
     result = subprocess.run(["bash", "-c", text], capture_output=True, text=True, timeout=WAIT_SECONDS)
     assert result.stderr == ""
 
