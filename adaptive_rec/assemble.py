@@ -9,7 +9,7 @@ import torch
 from adaptive_rec.config import Config
 from adaptive_rec.data.open import open_source
 from adaptive_rec.data.source import Source
-from adaptive_rec.dense import DensePart, ReplayedDense
+from adaptive_rec.dense import DensePart
 from adaptive_rec.embedding.device import all_rows_bytes, row_bytes
 from adaptive_rec.embedding.direct import DirectStore
 from adaptive_rec.embedding.optimizer import RowRule
@@ -24,6 +24,7 @@ from adaptive_rec.memory_plan import MemoryPlan, Place, least_parameters, plan_m
 from adaptive_rec.models.build import build_model
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy import Policy
+from adaptive_rec.replayed_dense import ReplayedDense
 from adaptive_rec.runtime import Runtime
 
 

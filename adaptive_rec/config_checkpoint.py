@@ -16,5 +16,8 @@ class CheckpointConfig(Frozen):
         ge=0,
     )
     keep: int = knob(
-        2, "checkpoints", "Checkpoints that are kept, the newest ones; older ones go when a newer was read again.", ge=2
+        2,
+        "checkpoints",
+        "Checkpoints that are kept, the newest ones with those they build on; older ones go when a newer was read again.",
+        ge=2,
     )

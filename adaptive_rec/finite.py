@@ -20,10 +20,12 @@ from torch import Tensor
 
 from adaptive_rec.batch import Batch
 from adaptive_rec.classify import ClassifiedBatch
-from adaptive_rec.dense import DensePart, ReplayedDense
-from adaptive_rec.embedding.store import EmbeddingStore, Fetched
+from adaptive_rec.dense import DensePart
+from adaptive_rec.embedding.records import Fetched
+from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import ConfigError, TrainingError
 from adaptive_rec.placement import RowSpace
+from adaptive_rec.replayed_dense import ReplayedDense
 from adaptive_rec.telemetry import Event
 
 IN_A_ROW_LIMIT = 10

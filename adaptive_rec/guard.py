@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.embedding.store import Fetched
+from adaptive_rec.embedding.records import Fetched
 from adaptive_rec.knobs import Knobs
 from adaptive_rec.policy import QualityView
 from adaptive_rec.saved import Saved

@@ -235,16 +235,24 @@ def optimizer_bytes(
     device: torch.device,
     dtype: torch.dtype,
 ) -> int:
-    """Bytes of the state that the dense optimizer keeps: found out by one step of it on parameters of the same shapes."""
-    copies = nn.ParameterList(
-        torch.zeros_like(parameter, dtype=dtype, device=device) for parameter in model.parameters()
-    )
-    optimizer = make(config, copies)
-    for copy in copies:
-        copy.grad = torch.zeros_like(copy)
-    optimizer.step()
-    kept = [value for state in optimizer.state.values() for value in state.values()]
-    return sum(value.nbytes for value in kept if isinstance(value, torch.Tensor))
+    """Bytes of the state that the dense optimizer keeps: found out by one step of it on parameters of the same shapes.
+
+    They have no memory, unless it is an optimizer that reads values (Adafactor, ASGD) or asks for a real device (fused).
+    """
+
+    def kept_bytes(place: torch.device) -> int:
+        copies = nn.ParameterList(torch.zeros_like(one, dtype=dtype, device=place) for one in model.parameters())
+        optimizer = make(config, copies)
+        for copy in copies:
+            copy.grad = torch.zeros_like(copy)
+        optimizer.step()
+        kept = [value for state in optimizer.state.values() for value in state.values()]
+        return sum(value.nbytes for value in kept if isinstance(value, torch.Tensor))
+
+    try:
+        return kept_bytes(torch.device("meta"))
+    except (RuntimeError, AssertionError):  # by which torch says so
+        return kept_bytes(device)
 
 
 def _trackers(config: Config, space: RowSpace, policy: Policy, hot_rows: int, batch: Batch | None) -> Iterator[Part]:

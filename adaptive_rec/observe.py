@@ -1,22 +1,19 @@
 """What the runtime remembers of a window's batches: which rows are popular, which hot rows moved.
 
-Fed once a step, read when a window ends. The numbers leave as plain NumPy views for the policy. Lookups are counted on a thread
-of its own, beside the steps; whoever asks for the tracker waits for it, so results do not depend on how fast it is.
+Fed once a step, read when a window ends. The numbers leave as plain NumPy views for the policy. Lookups are counted beside the
+steps; whoever asks for the tracker waits for that.
 """
 
 from __future__ import annotations
 
 import math
-import os
-import threading
-from collections import deque
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from adaptive_rec.beside import Beside
 from adaptive_rec.classify import ClassifiedBatch, expand_ranges
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import CheckpointError
@@ -36,9 +33,6 @@ SAMPLES_PER_PROBE = 512
 SAMPLES_PER_WINDOW = 8192
 """Popular samples whose lookups are kept to find the threshold that skips a wanted share of samples."""
 
-BEHIND_LIMIT = 4
-"""Batches that may wait to be counted. Their arrays stay in memory as long."""
-
 
 class Observer:
     """Popularity of rows (a sketch and its candidates) and the popular samples of probe steps."""
@@ -51,8 +45,7 @@ class Observer:
         self.trials: MemoryTrials | None = None
         """Which memory suits the data, where the policy goes by that."""
         self._times = times
-        self._thread: ThreadPoolExecutor | None = None
-        self._behind: deque[Future[None]] = deque()
+        self._counting = Beside("tracker")
         self.stale_rows_T = np.zeros(len(store.space.tables), dtype=np.int64)
         """Stale rows of each table."""
         self._sample_slots: list[NDArray[np.int64]] = []
@@ -71,14 +64,11 @@ class Observer:
 
     def settle(self) -> None:
         """Return when all batches are counted. Raises what counting them raised."""
-        while self._behind:
-            self._behind.popleft().result()
+        self._counting.settle()
 
     def close(self) -> None:
         """Stop the thread, whatever became of what it counted."""
-        if self._thread is not None:
-            self._thread.shutdown()
-            self._thread = None
+        self._counting.close()
 
     def resize(self, hot_rows: int) -> None:
         """Tell how many rows may be hot from now on. A sketch too narrow for them is replaced; it keeps what is known of
@@ -107,11 +97,7 @@ class Observer:
         """Have the sampled share of the steps fed to the sketch, in order. Raises what an earlier one raised."""
         if not samples(step, knobs.sample_ratio):
             return
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix="tracker", initializer=_give_way)
-        self._behind.append(self._thread.submit(self._count, work))
-        while self._behind and (len(self._behind) > BEHIND_LIMIT or self._behind[0].done()):
-            self._behind.popleft().result()
+        self._counting.do(partial(self._count, work))
 
     def _count(self, work: ClassifiedBatch) -> None:
         with self._times.beside("observe"):
@@ -310,9 +296,3 @@ class Observer:
         if len(rows) and not (0 <= rows.min() and rows.max() < end):
             raise CheckpointError(f"candidates must lie in [0, {end}), got {rows.min()} to {rows.max()}")
         return rows
-
-
-def _give_way() -> None:
-    """Let this thread run when no other wants to: on Linux a thread has a priority of its own."""
-    with suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)

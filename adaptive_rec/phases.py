@@ -19,7 +19,7 @@ from adaptive_rec.evaluate import evaluate
 from adaptive_rec.placement import Migration
 from adaptive_rec.policy import Outcome, Phase, Policy
 from adaptive_rec.saved import ANY, Saved
-from adaptive_rec.stream import Decision, Stream, Stretch
+from adaptive_rec.stream import Decision, Stream, Stretch, next_phase
 from adaptive_rec.telemetry import Event
 
 if TYPE_CHECKING:
@@ -71,6 +71,8 @@ class Phases:
 
     def __iter__(self) -> Iterator[Phase]:
         run, policy = self._runtime, self._runtime.policy
+        if run.stop_requested:  # while it waited to go on
+            return
         while policy.arranges_stream and not run.stop_requested and run.policy is policy:
             stretch = self._stretch
             yield from self._arranged(policy)
@@ -282,14 +284,6 @@ class Phases:
         self._stretch, self._placed = stretch, placed
         if trained := run.step_number - stretch.phase_began:
             self._trained = trained if run.policy.reorders_stream else run.position
-
-
-def next_phase(arranged: Generator[Phase, Outcome, None], outcome: Outcome | None) -> Phase | None:
-    """The next phase, None after the last one."""
-    try:
-        return next(arranged) if outcome is None else arranged.send(outcome)
-    except StopIteration:
-        return None
 
 
 def _movement(store: EmbeddingStore) -> tuple[NDArray[np.int64], NDArray[np.float64]]:

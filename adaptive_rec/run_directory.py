@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import fcntl
-import os
 from pathlib import Path
 from typing import IO
 
+from adaptive_rec.durable import write_whole
 from adaptive_rec.errors import UsageError
 
 
@@ -27,9 +27,4 @@ def replace_text(path: Path, text: str) -> None:
     """Write a file anew, whole or not at all."""
     if path.exists() and path.read_bytes() == text.encode():
         return
-    draft = path.with_name(f".{path.name}.draft")
-    with open(draft, "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(draft, path)
+    write_whole(path, text)

@@ -14,17 +14,21 @@ import torch
 from numpy.typing import NDArray
 
 from adaptive_rec.batch import Batch, Position
+from adaptive_rec.checkpoint.state import Copies
+from adaptive_rec.checkpoint.writing import Last
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config import Config
 from adaptive_rec.data.source import Source
 from adaptive_rec.dense import DensePart
 from adaptive_rec.embedding.device_step import TOO_SMALL
 from adaptive_rec.embedding.optimizer import schedule
-from adaptive_rec.embedding.store import EmbeddingStore, Fetched, RowUpdate
+from adaptive_rec.embedding.records import Fetched, RowUpdate
+from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import MemoryPlanError, first_line, is_out_of_memory
 from adaptive_rec.evaluate import Evaluation, evaluate
 from adaptive_rec.finite import step_check
 from adaptive_rec.knobs import Knobs
+from adaptive_rec.live.checkpoints import Checkpoints
 from adaptive_rec.live.control import Control, check_policy
 from adaptive_rec.live.mailbox import Mailbox
 from adaptive_rec.live.publish import Publisher
@@ -60,6 +64,7 @@ class Runtime:
         """What makes batches ready, once the run has begun."""
         self.mailbox = Mailbox(self.knobs, lambda knobs: check_policy(knobs, self.policy))
         self.control = Control(self)
+        self.saving = Checkpoints(self)
         self.publisher = Publisher(self)
         self.tally = Tally(store.space)
         self.finite = step_check(config.run.on_nan, dense, store)
@@ -76,6 +81,8 @@ class Runtime:
         """Whether rows are placed: a run that goes on has them where they were."""
         self.window_due = False
         """Whether the boundary under way has its windows' ends to come: a run that is saved here goes on with them."""
+        self.was_paused = False
+        """Whether a run that goes on was paused when it was saved."""
         self.told: dict[str, Any] = {}
         """Knobs that are to be others than the ones a run goes on with."""
         self._guarded: list[tuple[Fetched, NDArray[np.int64]]] = []
@@ -83,8 +90,10 @@ class Runtime:
         self.last_evaluation: Evaluation | None = None
         self.checkpoints: Path | None = None
         """Folder for checkpoints; without one none can be asked for."""
-        self.saved: tuple[tuple[Any, ...], Path] | None = None
-        """What the last checkpoint of this process was of, and where it is."""
+        self.saved: Last | None = None
+        """The newest checkpoint that this run wrote or goes on from."""
+        self.copies = Copies()
+        """Of its small arrays, for the next one."""
         self.changes = 0
         """Commands carried out that changed something, and the knobs with them."""
         self.unsaid: list[str] = []
@@ -127,6 +136,7 @@ class Runtime:
                 self.phases.end(phase)
             yield from self.phases.tell_rest()
             self.enter("finishing")
+            yield from self.saving.written(wait=True)
             self.finite.settle()
             self.observer.settle()
             yield from self.reports.finish(wait=True)
@@ -138,6 +148,7 @@ class Runtime:
             raise
         finally:
             self.mailbox.close("the run has ended")
+            self.saving.close()
             pipeline.close()
             self.observer.close()
             self.store.close()
@@ -181,13 +192,14 @@ class Runtime:
         if outcome := self.splitting.after_step(self.step_number, self.recorder.seconds):
             yield self.control.split_chosen(outcome)
         yield from self.control.obey()
-        yield from self.control.save_when_due()
+        yield from self.saving.when_due()
         yield from self._end_boundary()
 
     def _go_on(self) -> Iterator[Report]:
         """What was still to come between two steps when the run was saved; knobs that are others now come first."""
         if self.told:
             yield self.control.change_at_start(self.told)
+        yield from self.control.go_on()
         if self.window_due:
             yield from self._end_boundary()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ from adaptive_rec.data.source import Source
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import CheckpointError, ConfigError
 from adaptive_rec.knobs import Knobs
-from adaptive_rec.policy import Outcome
+from adaptive_rec.policy import Outcome, Phase
 from adaptive_rec.saved import ANY, Saved, numbered
 
 
@@ -196,3 +196,11 @@ class Stream:
             left = left if left is None else left - 1
             if left == 0 or self._stopped() or batch.position.epoch >= self._last_epoch:
                 return
+
+
+def next_phase(arranged: Generator[Phase, Outcome, None], outcome: Outcome | None) -> Phase | None:
+    """The next phase, None after the last one."""
+    try:
+        return next(arranged) if outcome is None else arranged.send(outcome)
+    except StopIteration:
+        return None

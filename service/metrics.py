@@ -137,6 +137,13 @@ def about_run(view: RunView) -> Iterator[Metric]:
     yield from gauge("evaluation_auc", "Area under the ROC curve at the last evaluation.", evaluation.get("auc"))
     yield from gauge("evaluation_logloss", "Log loss at the last evaluation.", evaluation.get("logloss"))
     yield from gauge("evaluation_step", "Step of the last evaluation.", evaluation.get("step"))
+    newest, all_of_them = now["checkpoint"] or {}, view.board().get("checkpoints") or {}
+    yield from gauge("checkpoint_step", "Step of the newest checkpoint.", newest.get("step"))
+    yield from gauge("checkpoint_bytes", "Size of the newest checkpoint.", newest.get("size_bytes"))
+    yield from gauge("checkpoint_seconds", "How long it took to write, beside training.", newest.get("seconds"))
+    yield counter("failed_checkpoints", "Checkpoints that could not be written.", all_of_them.get("failed"))
+    stalled = all_of_them.get("stall_seconds")
+    yield counter("checkpoint_stall_seconds", "Seconds that training stood still for checkpoints.", stalled)
     yield by_label(CounterMetricFamily, "events", "Events of the run.", "kind", dict(view.events.counts))
 
 

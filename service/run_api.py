@@ -96,6 +96,7 @@ def status(view: RunView, scope: str) -> Values:
         "eta_seconds": left / pace if pace and phase in ("training", "evaluating", "checkpointing") else None,
         "loss": snapshot.get("loss"),
         "evaluation": board.get("evaluation"),
+        "checkpoint": board.get("checkpoint"),
         "staging_bytes": memory.staging_bytes,
         "peak_bytes": memory.peak_bytes,
         "last_step_age_seconds": round(max(0.0, time.time() - pulse[1]), 3) if pulse else None,

@@ -51,6 +51,20 @@ class Quality(Answer):
     samples: int | None = None
 
 
+class Checkpoint(Answer):
+    """The newest checkpoint that the run has written since it was started."""
+
+    name: str
+    step: Annotated[int, Field(description="The step it is of")]
+    kind: Annotated[
+        Literal["full", "changes"], Field(description="Of all rows, or of those changed since the one before")
+    ]
+    rows: int
+    size_bytes: int
+    seconds: Annotated[float, Field(description="From its beginning to its end, beside training")]
+    stall_seconds: Annotated[float, Field(description="How long training stood still for it")]
+
+
 class Status(Answer):
     """Where the run stands."""
 
@@ -68,6 +82,7 @@ class Status(Answer):
     eta_seconds: float | None
     loss: Annotated[float | None, Field(description="Mean over the samples since the last snapshot")]
     evaluation: Quality | None
+    checkpoint: Checkpoint | None
     staging_bytes: Annotated[
         int, Field(description="Device memory beside the hot tier, for what is on its way; 0 on a CPU")
     ]

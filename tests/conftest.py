@@ -18,6 +18,8 @@ wait_briefly(os.environ)  # as the command line does, before torch loads OpenMP
 
 from adaptive_rec.batch import Batch, FeatureSpec, Position, TableSpec  # noqa: E402
 
+ALONE = ("browser", "commands", "live", "service")
+
 
 def test_data_folder() -> Path:
     named = os.environ.get("ADAPTIVE_REC_TEST_DATA")
@@ -34,6 +36,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     named = config.getoption("--passed-file")
     passed = set(Path(named).read_text().splitlines()) if named and Path(named).exists() else set()
+    astray = [item.nodeid for item in items if item.get_closest_marker("alone") and item.path.parent.name not in ALONE]
+    if astray:
+        raise pytest.UsageError(f"make test looks for tests marked alone in {', '.join(ALONE)} only, got {astray[0]}")
     done = [item for item in items if item.nodeid in passed]
     if done:
         config.hook.pytest_deselected(items=done)

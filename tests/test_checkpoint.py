@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -134,14 +135,20 @@ def test_a_checkpoint_of_the_first_format_is_refused_by_its_number(tmp_path: Pat
     old = tmp_path / "step-000000003"
     old.mkdir()
     (old / "checkpoint.json").write_text('{"format": 1, "step": 3}')
-    with pytest.raises(CheckpointError, match="must be a checkpoint of format 2, got one of format 1"):
+    with pytest.raises(CheckpointError, match="must be a checkpoint of format 3, got one of format 1"):
         checkpoint.load(fresh(), old)
     with pytest.raises(CheckpointError, match=r"must be whole, none is: .*format 1"):
         checkpoint.newest(tmp_path)
 
 
-TABLES = ["table-0000.safetensors", "table-0002.safetensors"]
-FILES = ["MANIFEST.json", "state.json", "state.safetensors", "dense.safetensors", *TABLES]
+SHARDS = ["rows-00000.safetensors", "rows-00001.safetensors"]
+"""The first holds tables 0 and 2, of dim 4, the other table 1."""
+
+FILES = ["MANIFEST.json", "state.json", "state.safetensors", "dense.safetensors", *SHARDS]
+
+
+def test_each_file_of_a_checkpoint_is_damaged_below(saved: Path) -> None:
+    assert sorted(path.name for path in saved.iterdir()) == sorted(FILES)
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -160,14 +167,21 @@ def test_damaged_files_are_told_as_a_checkpoint_that_cannot_be_read(saved: Path,
 
 
 @pytest.mark.parametrize(
-    ("rows", "dtype"),
-    [((41, 4), torch.float64), ((39, 4), torch.float64), ((40, 1), torch.float64), ((40, 4), torch.float32)],
+    ("rows", "dtype", "told"),
+    [
+        ((48, 4), torch.float64, r".*rows-00000.safetensors must hold row \(N,\), weight \(N, D\)"),
+        ((46, 4), torch.float64, r".*rows-00000.safetensors must hold row \(N,\), weight \(N, D\)"),
+        ((47, 1), torch.float64, r"weight of .*rows-00000.safetensors must be of dim 4 for table '\w+', got 1"),
+        ((47, 4), torch.float32, r"weight of table \w+ must be in rows of \[4\] float64, got \[4\] F32"),
+    ],
 )
-def test_rows_of_another_shape_or_type_are_told(saved: Path, rows: tuple[int, int], dtype: torch.dtype) -> None:
+def test_rows_of_another_shape_or_type_are_told(
+    saved: Path, rows: tuple[int, int], dtype: torch.dtype, told: str
+) -> None:
     """Though the description says otherwise: none is left out, repeated or taken for what it is not."""
-    path = saved / "table-0000.safetensors"
+    path = saved / SHARDS[0]
     save_file(load_file(path) | {"weight": torch.zeros(rows, dtype=dtype)}, path)
-    with pytest.raises(CheckpointError, match=r"cannot be used: weight must be of \(40, 4\) float64, got"):
+    with pytest.raises(CheckpointError, match=rf"{saved.name} cannot be used: {told}"):
         checkpoint.load(fresh(), saved, verified=True)
 
 
@@ -222,12 +236,35 @@ def test_the_newest_whole_checkpoint_is_found(tmp_path: Path) -> None:
         checkpoint.newest(tmp_path)
 
 
-def test_older_checkpoints_go_but_for_those_to_keep(tmp_path: Path) -> None:
+def test_older_checkpoints_go_but_for_those_to_keep_and_what_they_build_on(tmp_path: Path) -> None:
     runtime = build("checkpoint.keep=2")
-    for number in (1, 2, 3, 4):
+    left = []
+    for number in (1, 2, 3, 4, 5, 6):
+        runtime.step_number = number
+        if number in (4, 6):
+            runtime.saved = None  # so that all rows are written again
+        checkpoint.save(runtime, tmp_path)
+        left.append([int(path.name.removeprefix("step-")) for path in sorted(tmp_path.iterdir())])
+    assert left == [[1], [1, 2], [1, 2, 3], [1, 2, 3, 4], [1, 2, 3, 4, 5], [4, 5, 6]], "5 builds on 4, 6 on none"
+
+
+def test_a_base_that_was_damaged_or_removed_is_told_by_all_that_build_on_it(tmp_path: Path) -> None:
+    runtime = build()
+    for number in (1, 2, 3):
         runtime.step_number = number
         checkpoint.save(runtime, tmp_path)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000000003", "step-000000004"]
+    base = tmp_path / "step-000000001"
+    (base / SHARDS[1]).write_bytes(b"")
+    for number in (1, 2, 3):
+        with pytest.raises(CheckpointError, match=r"step-000000001/rows-00001.safetensors must have \d+ bytes, got 0"):
+            checkpoint.load(build(), tmp_path / f"step-{number:09d}")
+    with pytest.raises(CheckpointError, match=r"must be whole, none is: .*step-000000003 builds on step-000000001: "):
+        checkpoint.newest(tmp_path)
+    shutil.rmtree(base)
+    with pytest.raises(CheckpointError, match="step-000000002 builds on step-000000001, which cannot be used"):
+        checkpoint.load(build(), tmp_path / "step-000000002")
+    runtime.step_number = 4
+    assert checkpoint.newest(checkpoint.save(runtime, tmp_path).parent) == tmp_path / "step-000000004", "of all rows"
 
 
 class FullDisk(Disk):

@@ -15,10 +15,11 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from adaptive_rec.batch import FeatureSpec, TableSpec
-from adaptive_rec.dense import DensePart, ReplayedDense
+from adaptive_rec.dense import DensePart
 from adaptive_rec.micro_batch import MicroBatch
 from adaptive_rec.models.dlrm import DLRM
 from adaptive_rec.placement import RowSpace
+from adaptive_rec.replayed_dense import ReplayedDense
 
 DENSE_FEATURES = 3
 DIMS = (4, 4, 2, 4)

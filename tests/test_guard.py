@@ -10,7 +10,7 @@ import pytest
 
 from adaptive_rec.assemble import assemble
 from adaptive_rec.config import load_config
-from adaptive_rec.embedding.store import Fetched
+from adaptive_rec.embedding.records import Fetched
 from adaptive_rec.guard import QualityGuard
 from adaptive_rec.knobs import Knobs
 from adaptive_rec.pipeline import Pipeline

@@ -18,7 +18,7 @@ from adaptive_rec.embedding.device import SLOT_RECORD_BYTES
 from adaptive_rec.embedding.late_streams import LateStreams
 from adaptive_rec.errors import MemoryPlanError
 from adaptive_rec.host_memory import UNLIMITED, available_bytes
-from adaptive_rec.memory_plan import MemoryPlan, Part, array_bytes
+from adaptive_rec.memory_plan import MemoryPlan, Part, array_bytes, optimizer_bytes
 from adaptive_rec.runtime import Runtime
 
 TINY = [
@@ -40,8 +40,9 @@ def config_of(*settings: str) -> Any:
 
 
 def tables_bytes(runtime: Runtime) -> int:
-    host = runtime.store.host
-    return sum(array.nbytes for array in [*host.weights, *host.state, runtime.store.placement.slot_of_row])
+    store = runtime.store
+    of_rows = [store.placement.slot_of_row, store.changed_R, store._unchanged_R]
+    return sum(array.nbytes for array in [*store.host.weights, *store.host.state, *of_rows])
 
 
 def tier_bytes(runtime: Runtime) -> int:
@@ -99,6 +100,41 @@ def test_a_run_holds_what_its_plan_says(settings: list[str]) -> None:
     assert {part.name for part in plan.parts} >= {name for name, size in held.items() if size}
     assert sum(t.weights_bytes + t.state_bytes + t.placement_bytes for t in plan.tables) == held["tables"]
     assert plan.needed("device") == 0
+
+
+OPTIMIZERS = {
+    "SGD": {}, "SGD momentum": {"momentum": 0.9}, "Adagrad": {}, "Adam": {}, "Adam fused": {"fused": True},
+    "Adam amsgrad": {"amsgrad": True}, "AdamW": {}, "Adamax": {}, "Adadelta": {}, "RMSprop": {}, "Rprop": {}, "NAdam": {},
+    "RAdam": {}, "ASGD": {}, "Adafactor": {},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_the_dense_optimizer_keeps_what_was_measured(name: str, dtype: torch.dtype) -> None:
+    config, model = config_of(f"optimizer.dense={name.split()[0]}"), torch.nn.Linear(30, 20, dtype=dtype)
+    config.optimizer.dense_options.update(OPTIMIZERS[name])
+    cpu, make = torch.device("cpu"), assembling.build_dense_optimizer
+    measured = optimizer_bytes(config, model, make, cpu, dtype)
+    optimizer = make(config, model)
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    kept = [value for state in optimizer.state.values() for value in state.values() if value is not None]
+    assert measured == sum(value.nbytes for value in kept)
+
+
+def test_measuring_the_dense_optimizer_takes_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    devices: set[str] = set()
+    make = assembling.build_dense_optimizer
+
+    def noted(config: Any, model: torch.nn.Module) -> torch.optim.Optimizer:
+        devices.update(parameter.device.type for parameter in model.parameters())
+        return make(config, model)
+
+    monkeypatch.setattr(assembling, "build_dense_optimizer", noted)
+    assert of(plan_run(config_of(*TINY, "optimizer.dense=Adam")), "dense optimizer") > 0
+    assert devices == {"meta"}
 
 
 def test_on_a_device_hot_rows_and_the_dense_part_are_the_devices() -> None:

@@ -164,6 +164,59 @@ def test_a_batch_left_out_changes_nothing(memory_source: Any, split: str) -> Non
     assert event.text.startswith("batch left out: ")
 
 
+def measured(runtime: Runtime) -> list[np.ndarray]:
+    """What probe steps leave: how far hot rows moved, in how many steps, and the popular samples that were kept."""
+    observer, slots = runtime.observer.state(), runtime.store.device.row_of_slot
+    monitors = [part.numpy() for monitor in runtime.store.device.monitors for part in vars(monitor).values()]
+    return [*slots, *monitors, *(np.array(observer[name]) for name in ("sample_slots", "sample_lengths", "probes"))]
+
+
+@pytest.mark.parametrize("split", ["never", "always"])
+def test_a_batch_left_out_at_a_probe_step_is_not_measured(memory_source: Any, split: str) -> None:
+    """After a window that made rows hot: rows, monitors and counters are those of the stream without it, and the run goes on."""
+    slipstream = ("knobs.policy=slipstream", "knobs.probe_ratio=1.0", "knobs.hot_budget_bytes=300")
+    changes = (*slipstream, f"run.split={split}", "run.on_nan=skip_batch", "knobs.reclassify_every=4")
+    stream = batches(12)
+    runtime = build(memory_source, batches(12, {6: np.nan})[:7], *changes)
+    list(runtime.run())
+    without = build(memory_source, stream[:5] + stream[6:7], *changes)
+    list(without.run())
+    assert_same(state(runtime), state(without))
+    assert_same(measured(runtime), measured(without))
+    assert measured(runtime)[-1] == 2
+    assert any(monitor.touches_H.any() for monitor in runtime.store.device.monitors)
+    totals, expected = runtime.totals(), without.totals()
+    left_out = {"steps", "samples_seen", "samples_popular", "lookups", "lookups_hot"}
+    assert {name: totals[name] for name in totals.keys() - left_out} == {
+        name: expected[name] for name in expected.keys() - left_out
+    }
+    assert totals["samples_seen"] == expected["samples_seen"] + SAMPLES
+    whole = build(memory_source, batches(12, {6: np.nan}), *changes)
+    list(whole.run())
+    assert whole.step_number == 12
+    assert whole.totals()["samples_trained"] == 11 * SAMPLES
+    assert all(np.isfinite(part).all() for part in [*state(whole), *measured(whole)])
+
+
+@pytest.mark.parametrize("on_nan", ["stop", "skip_batch"])
+@pytest.mark.parametrize("policy", ["hybrid", "device_only"])
+def test_a_row_too_large_for_half_precision_ends_the_run_and_is_named(
+    memory_source: Any, tmp_path: Path, policy: str, on_nan: str
+) -> None:
+    """No later step needs to meet it, and no checkpoint holds it."""
+    changes = (f"knobs.policy={policy}", f"run.on_nan={on_nan}", "run.split=never", "run.row_precision=fp16")
+    runtime = build(memory_source, batches(12), *changes)
+    poison(runtime, 7, lambda dense: dense.gradients()[0][2, 1].fill_(-1e9))
+    runtime.checkpoints = tmp_path
+    runtime.control.scheduled = {7: [Command("checkpoint")]}
+    id_ = batches(12)[6].ids_N.reshape(SAMPLES, 2)[2, 1]
+    rule = r"rows of run.row_precision=fp16 must stay within 65504, "
+    with pytest.raises(TrainingError, match=rule + rf"id {id_} of table users \(1 such\) does not after step 7; lower"):
+        list(runtime.run())
+    assert runtime.step_number == 6
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("in_a_row", [IN_A_ROW_LIMIT - 1, IN_A_ROW_LIMIT])
 def test_too_many_batches_left_out_in_a_row_stop_the_run(memory_source: Any, in_a_row: int) -> None:
     bad = dict.fromkeys([2, *range(4, 4 + in_a_row)], np.nan)

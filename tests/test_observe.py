@@ -12,12 +12,13 @@ import pytest
 import torch
 
 from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
+from adaptive_rec.beside import BEHIND_LIMIT
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding.direct import DirectStore
 from adaptive_rec.embedding.optimizer import RowRule
-from adaptive_rec.kernels import cpu
+from adaptive_rec.kernels import row_update
 from adaptive_rec.knobs import Knobs
-from adaptive_rec.observe import BEHIND_LIMIT, Observer
+from adaptive_rec.observe import Observer
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.telemetry import StageTimes
 
@@ -27,7 +28,9 @@ KNOBS = Knobs(sample_ratio=0.5)
 
 @pytest.fixture
 def observer() -> Iterator[Observer]:
-    store = DirectStore(SPACE, RowRule(cpu.SGD, 0, 0, 0), 1, torch.float64, torch.device("cpu"), 8 * 2 * 5, False)
+    store = DirectStore(
+        SPACE, RowRule(row_update.SGD, 0, 0, 0), 1, torch.float64, torch.device("cpu"), 8 * 2 * 5, False
+    )
     observer = Observer(store, 1, StageTimes())
     yield observer
     observer.close()
@@ -108,7 +111,7 @@ def test_an_error_comes_up_at_the_next_step_or_reader(
 
     monkeypatch.setattr(observer.tracker, "observe", fail)
     observer.count_lookups(1, batch_of(1), KNOBS)
-    first = observer._behind[0]
+    first = observer._counting._behind[0]
     began.set()
     first.exception()
     with pytest.raises(MemoryError, match="no room"):

@@ -17,7 +17,7 @@ from adaptive_rec.config import load_config
 from adaptive_rec.embedding.direct import DirectStore
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.errors import DataError
-from adaptive_rec.kernels import cpu
+from adaptive_rec.kernels import row_update
 from adaptive_rec.pipeline import Pipeline
 from adaptive_rec.placement import Migration, RowSpace
 from adaptive_rec.telemetry import StageTimes
@@ -32,7 +32,7 @@ class WatchedStore(DirectStore):
     def __init__(self) -> None:
         super().__init__(
             RowSpace.of(TABLES, FEATURES),
-            RowRule(cpu.SGD, 0, 0, 0),
+            RowRule(row_update.SGD, 0, 0, 0),
             1,
             torch.float64,
             torch.device("cpu"),

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from adaptive_rec.assemble import assemble
+from adaptive_rec.beside import BEHIND_LIMIT
 from adaptive_rec.config import load_config
 from adaptive_rec.embedding.homing import RETURNING_LIMIT, Homing
 from adaptive_rec.embedding.late_streams import LateStreams
 from adaptive_rec.embedding.stager import RowCopier, Stager
-from adaptive_rec.observe import BEHIND_LIMIT
 from adaptive_rec.pipeline import Pipeline
 from adaptive_rec.tracking.popularity import PopularityTracker
 

@@ -1,4 +1,4 @@
-"""What differs between two generations: arrays row by row, values by their names."""
+"""What differs between two generations: tables and arrays row by row, values by their names."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.checkpoint.files import Files
-from adaptive_rec.checkpoint.generation import read_json_file, verify
+from adaptive_rec.checkpoint.generation import read_json_file, read_manifest
+from adaptive_rec.checkpoint.history import verify_all
+from adaptive_rec.checkpoint.rows import OPTIMIZER_STATE, WEIGHT, SavedRows, SavedTable, is_shard
 from adaptive_rec.checkpoint.safetensors_file import ArraysFile, StoredArray
 
 BLOCK_BYTES = 8 << 20
@@ -24,6 +26,7 @@ class Difference:
     """One array or value of a file that is not the same in both."""
 
     file: str
+    """Or table."""
     name: str
     kind: str
     """`values`: the same shape, other contents. `shape` or `type`: not comparable. `only in A`, `only in B`."""
@@ -40,17 +43,53 @@ class Difference:
 
 
 def differences(files: Files, a: Path, b: Path) -> Iterator[Difference]:
-    """All that differs, file by file, after every byte of both was verified."""
-    names = [{entry.name for entry in verify(files, path).files} for path in (a, b)]
-    for name in sorted(
-        names[0] | names[1], key=lambda name: (name.endswith(".json"), not name.startswith("table-"), name)
-    ):
+    """All that differs, table by table and file by file, after every byte of both was verified."""
+    for generation in (a, b):
+        verify_all(files, generation)
+    yield from _tables(*(SavedRows(files, generation) for generation in (a, b)))
+    names = [{entry.name for entry in read_manifest(files, path).files if not is_shard(entry.name)} for path in (a, b)]
+    for name in sorted(names[0] | names[1], key=lambda name: (name.endswith(".json"), name)):
         if not all(name in side for side in names):
             yield Difference(name, "", "only in A" if name in names[0] else "only in B")
         elif name.endswith(".json"):
             yield from _values(name, read_json_file(files, a / name), read_json_file(files, b / name))
         else:
             yield from _arrays(name, ArraysFile(files, a / name), ArraysFile(files, b / name))
+
+
+def _tables(a: SavedRows, b: SavedRows) -> Iterator[Difference]:
+    sides = [{table.name: table for table in side.tables} for side in (a, b)]
+    for name in dict.fromkeys([*sides[0], *sides[1]]):
+        one, other = (side.get(name) for side in sides)
+        if one is None or other is None:
+            yield Difference(name, "", "only in A" if other is None else "only in B")
+        else:
+            yield from _table(name, (a, one), (b, other))
+
+
+def _table(name: str, a: tuple[SavedRows, SavedTable], b: tuple[SavedRows, SavedTable]) -> Iterator[Difference]:
+    """Rows and optimizer state of a table that both have."""
+    comparisons: list[_Comparison | None] = []
+    for array, *kinds in zip((WEIGHT, OPTIMIZER_STATE), *(saved.types(table) for saved, table in (a, b)), strict=True):
+        shapes = [[table.rows, *kind.shape[1:]] for (_, table), kind in zip((a, b), kinds, strict=True)]
+        same = kinds[0].type == kinds[1].type and shapes[0] == shapes[1]
+        comparison = _Comparison(Difference(name, array, "values", of_rows=shapes[0][0]), kinds[0])
+        comparisons.append(comparison if same and shapes[0][1] else None)
+        if kinds[0].type != kinds[1].type:
+            yield Difference(name, array, "type", kinds[0].type, kinds[1].type)
+        elif not same:
+            yield Difference(name, array, "shape", str(shapes[0]), str(shapes[1]))
+    if not any(comparisons):
+        return
+    for first, end in a[0].chunks(a[1]):
+        for comparison, *parts in zip(
+            comparisons, *(saved.read(table, first, end) for saved, table in (a, b)), strict=True
+        ):
+            if comparison:
+                comparison.add(*parts)
+    for found, stored in zip(comparisons, a[0].types(a[1]), strict=True):
+        if found:
+            yield from found.made(a[1].rows * stored.shape[1])
 
 
 def _arrays(file: str, a: ArraysFile, b: ArraysFile) -> Iterator[Difference]:
@@ -62,28 +101,43 @@ def _arrays(file: str, a: ArraysFile, b: ArraysFile) -> Iterator[Difference]:
             yield Difference(file, name, "type", one.type, other.type)
         elif one.shape != other.shape:
             yield Difference(file, name, "shape", str(list(one.shape)), str(list(other.shape)))
-        elif (found := _compared(file, name, a, b)).rows:
-            yield found
+        else:
+            yield from _compared(file, name, a, b)
 
 
-def _compared(file: str, name: str, a: ArraysFile, b: ArraysFile) -> Difference:
+def _compared(file: str, name: str, a: ArraysFile, b: ArraysFile) -> Iterator[Difference]:
     stored = a.arrays[name]
-    found = Difference(file, name, "values", of_rows=stored.shape[0] if stored.shape else 1)
-    row_bytes = max(1, stored.size_bytes // max(1, found.of_rows))
-    step = max(1, BLOCK_BYTES // row_bytes)
-    largest, total = 0.0, 0.0
-    for start in range(0, found.of_rows, step):
-        parts = [_as_rows(side.rows(name, start, start + step), stored) for side in (a, b)]
-        differing = (parts[0].view(np.uint8) != parts[1].view(np.uint8)).any(axis=1)
-        found.rows += int(differing.sum())
+    rows = stored.shape[0] if stored.shape else 1
+    found = _Comparison(Difference(file, name, "values", of_rows=rows), stored)
+    step = max(1, BLOCK_BYTES // max(1, stored.size_bytes // max(1, rows)))
+    for start in range(0, rows, step):
+        found.add(*(_as_rows(side.rows(name, start, start + step), stored) for side in (a, b)))
+    yield from found.made(math.prod(stored.shape))
+
+
+class _Comparison:
+    """Two arrays of one shape, compared part by part."""
+
+    def __init__(self, found: Difference, stored: StoredArray) -> None:
+        self._found, self._type = found, stored.type
+        self._largest = self._total = 0.0
+
+    def add(self, a: NDArray[Any], b: NDArray[Any]) -> None:
+        """Some rows of both."""
+        differing = (np.ascontiguousarray(a).view(np.uint8) != np.ascontiguousarray(b).view(np.uint8)).any(axis=1)
+        self._found.rows += int(differing.sum())
         if differing.any():
-            apart = _apart(*(_numbers(part[differing], stored.type) for part in parts))
-            largest = max(largest, float(apart.max(initial=0.0)))  # NaN wins, which is what is wanted
-            largest = math.nan if np.isnan(apart).any() else largest
-            total += float(apart.sum())
-    components = max(1, math.prod(stored.shape))
-    found.largest, found.mean = _finite(largest), _finite(total / components)
-    return found
+            apart = _apart(*(_numbers(part[differing], self._type) for part in (a, b)))
+            largest = max(self._largest, float(apart.max(initial=0.0)))  # NaN wins, which is what is wanted
+            self._largest = math.nan if np.isnan(apart).any() else largest
+            self._total += float(apart.sum())
+
+    def made(self, components: int) -> Iterator[Difference]:
+        """What was found, if anything."""
+        if self._found.rows:
+            self._found.largest = _finite(self._largest)
+            self._found.mean = _finite(self._total / max(1, components))
+            yield self._found
 
 
 def _as_rows(array: NDArray[Any], stored: StoredArray) -> NDArray[Any]:

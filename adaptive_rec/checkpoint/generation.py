@@ -22,9 +22,11 @@ from adaptive_rec.checkpoint.manifest import (
     CHUNK_BYTES,
     FILE_NAME,
     FORMAT,
+    GENERATION_NAME,
     MANIFEST,
     FileEntry,
     Manifest,
+    Since,
     sealed,
     unsealed,
 )
@@ -36,7 +38,7 @@ from adaptive_rec.errors import CheckpointError
 OLD_DESCRIPTION = "checkpoint.json"
 """What format 1 had in place of a manifest."""
 
-_GENERATION = re.compile(r"step-([0-9]{9,15})(?:\.([1-9][0-9]{0,5}))?")
+_GENERATION = re.compile(GENERATION_NAME)
 _DRAFT = re.compile(r"\.step-[0-9.]+\.draft")
 
 
@@ -45,7 +47,7 @@ class Draft:
 
     Whatever fails, by an error of the system or another one, ends the draft: nothing is tried again, older generations stay as
     they are, and its files go at once, or where that fails as well, with the next draft. Names of files are given in full:
-    ``table-0000.safetensors``, ``state.json``.
+    ``rows-00000.safetensors``, ``state.json``.
     """
 
     def __init__(self, files: Files, folder: Path, step: int) -> None:
@@ -55,6 +57,9 @@ class Draft:
         names = names_in(files, folder)
         remove_leftovers(files, folder, names)
         self._target = folder / _free_name(step, names)
+        self.name = self._target.name
+        self.size_bytes = 0
+        """Of what was written so far."""
         if not generations(names):  # of a first one the folder itself may be lost
             self._make_folder()
             with telling("sync", folder.parent):
@@ -73,10 +78,14 @@ class Draft:
         with self._file(name) as file:
             file.write(to_json(value, file.path))
 
-    def commit(self, description: Mapping[str, Any]) -> Path:
-        """Make the generation visible, and return its folder when nothing can take it away again."""
+    def commit(self, description: Mapping[str, Any], since: Since | None = None) -> Path:
+        """Make the generation visible, and return its folder when nothing can take it away again.
+
+        `since` names the generation that this one builds on.
+        """
         with self._or_abandon() as draft:
-            manifest = Manifest(step=self._step, description=dict(description), files=tuple(self._entries))
+            files = tuple(self._entries)
+            manifest = Manifest(step=self._step, since=since, description=dict(description), files=files)
             with SyncedFile(self._files, draft / MANIFEST) as file:
                 file.write(sealed(manifest, file.path))
             with telling("sync", draft):
@@ -116,6 +125,7 @@ class Draft:
             with SyncedFile(self._files, draft / name) as file:
                 yield file
             self._entries.append(file.entry())
+            self.size_bytes += self._entries[-1].size_bytes
 
     @contextmanager
     def _or_abandon(self) -> Iterator[Path]:

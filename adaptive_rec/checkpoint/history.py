@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from adaptive_rec.checkpoint.files import Files
-from adaptive_rec.checkpoint.generation import generations, names_in, remove_leftovers, verify
+from adaptive_rec.checkpoint.generation import generations, names_in, read_manifest, remove_leftovers, verify
+from adaptive_rec.checkpoint.manifest import Manifest, Since
 from adaptive_rec.checkpoint.synced_file import telling
 from adaptive_rec.errors import CheckpointError
 
 KEEP_AT_LEAST = 2
+
+MOST_LINKS = 100
+"""Of a chain: a run makes far shorter ones."""
 
 
 @dataclass
@@ -20,11 +25,106 @@ class Found:
     """(name, why) of those newer than it, or of all if there is none."""
 
 
+@dataclass(frozen=True)
+class Link:
+    """A generation of a chain: one of all rows, and those of changes that build on it."""
+
+    path: Path
+    manifest: Manifest
+
+    @property
+    def since(self) -> Since:
+        """What a generation that builds on this one says of it."""
+        return Since(name=self.path.name, crc32=self.manifest.crc32)
+
+
+def chain(files: Files, generation: Path) -> list[Link]:
+    """A generation and those it builds on, the one of all rows first. Only manifests are read. Raises CheckpointError where one
+    is missing or is not the one that was built on."""
+    links = [Link(generation, read_manifest(files, generation))]
+    while (since := links[0].manifest.since) is not None:
+        if len(links) == MOST_LINKS:
+            raise CheckpointError(f"{generation} must build on fewer than {MOST_LINKS} generations")
+        newer = links[0].path
+        try:
+            links.insert(0, Link(newer.parent / since.name, read_older(files, newer, since)))
+        except CheckpointError as error:
+            told = "" if newer == generation else f"{generation} builds on {newer.name}: "
+            raise CheckpointError(f"{told}{error}") from None
+    return links
+
+
+def read_older(files: Files, newer: Path, since: Since) -> Manifest:
+    """The manifest of the generation that one builds on."""
+    path = newer.parent / since.name
+    if since.name == newer.name or generations([since.name, newer.name])[0] != since.name:
+        raise CheckpointError(f"{newer} must build on an older generation, got {since.name}")
+    try:
+        manifest = read_manifest(files, path)
+    except CheckpointError as error:
+        raise CheckpointError(f"{newer} builds on {since.name}, which cannot be used: {error}") from None
+    if manifest.crc32 != since.crc32:
+        told = f"whose manifest had crc32 {since.crc32}, got one with {manifest.crc32}"
+        raise CheckpointError(f"{newer} builds on another {since.name}, {told}")
+    return manifest
+
+
+def verify_all(files: Files, generation: Path) -> None:
+    """Read every byte of a generation and of those it builds on. Raises CheckpointError where one is not as it was written."""
+    for link in chain(files, generation):
+        verify(files, link.path)
+
+
+class Verified:
+    """What is wrong with the generations of a folder, each read once."""
+
+    def __init__(self, files: Files, folder: Path) -> None:
+        self._files, self._folder = files, folder
+        self._own: dict[str, str] = {}
+        self._chains: dict[str, tuple[list[Link], str]] = {}
+
+    def damage(self, name: str) -> str:
+        """What is wrong with a generation or one that it builds on, or nothing."""
+        links, why = self._chain(name)
+        for link in reversed(links):
+            if damage := self.own(link.path.name):
+                return damage if link is links[-1] else f"{self._folder / name} builds on {link.path.name}: {damage}"
+        return why
+
+    def own(self, name: str) -> str:
+        """What is wrong with a generation by itself, or nothing."""
+        if name not in self._own:
+            try:
+                verify(self._files, self._folder / name)
+                self._own[name] = ""
+            except CheckpointError as error:
+                self._own[name] = str(error)
+        return self._own[name]
+
+    def needed(self, names: list[str]) -> set[str]:
+        """Those that these build on, and they themselves, as far as that can be read."""
+        return {link.path.name for name in names for link in self._chain(name)[0]}
+
+    def bases(self, names: list[str]) -> set[str]:
+        """The generations of all rows that these build on, or are, as far as that can be read."""
+        return {links[0].path.name for links, _ in map(self._chain, names) if links}
+
+    def _chain(self, name: str) -> tuple[list[Link], str]:
+        """A chain, or why there is none."""
+        if name not in self._chains:
+            try:
+                self._chains[name] = chain(self._files, self._folder / name), ""
+            except CheckpointError as error:
+                self._chains[name] = [], str(error)
+        return self._chains[name]
+
+
 def newest_valid(files: Files, folder: Path) -> Found:
-    """The newest generation of a folder that is whole, by every checksum; none where the folder is absent."""
-    found = Found(None)
+    """The newest generation of a folder that is whole, by every checksum, as are those that it builds on; none where the folder
+    is absent."""
+    found, verified = Found(None), Verified(files, folder)
     for name in reversed(generations(names_in(files, folder))):
-        why = _damage(files, folder / name)
+        why = verified.damage(name)
         if not why:
             found.generation = folder / name
             break
@@ -47,7 +147,8 @@ def set_aside(files: Files, folder: Path, names: list[str]) -> None:
 
 
 def prune(files: Files, folder: Path, keep: int) -> list[str]:
-    """Remove what is older than the newest `keep` whole generations, and what drafts have left; the names of what went.
+    """Remove what is older than the newest `keep` whole generations and what they build on, and what drafts have left; the names
+    of what went. Where all of those build on the same one, the newest that does not stays too: no single damage takes all.
 
     Nothing goes before `keep` newer ones were read again, from the newest on, and found whole. Damaged ones among those stay
     where they are. Raises CheckpointError where the newest is one, so that it is known as soon as it was written.
@@ -56,28 +157,39 @@ def prune(files: Files, folder: Path, keep: int) -> list[str]:
         raise CheckpointError(f"generations to keep must be {KEEP_AT_LEAST} or more, got {keep}")
     names = names_in(files, folder)
     removed = remove_leftovers(files, folder, names)
-    ordered = generations(names)
-    looked_at = ordered if len(ordered) > keep else ordered[-1:]
-    damage, whole = "", 0
-    for name in reversed(looked_at):
-        why = _damage(files, folder / name)
-        whole += not why
-        damage = why if name == ordered[-1] else damage
+    ordered, verified = generations(names), Verified(files, folder)
+    if not ordered:
+        return removed
+    nothing_to_go = len(ordered) <= keep or (
+        verified.bases(ordered[-1:]) and not _needless(verified, ordered, len(ordered) - keep, lambda name: True)
+    )
+    if nothing_to_go:
+        _raise(verified.own(ordered[-1]))
+        return removed
+    whole = 0
+    for place in range(len(ordered) - 1, -1, -1):
+        whole += not verified.damage(ordered[place])
         if whole == keep:
-            removed += _remove(files, folder, ordered[: ordered.index(name)])
+            needless = _needless(verified, ordered, place, lambda name: not verified.damage(name))
+            removed += _remove(files, folder, needless)
             break
-    if damage:
-        raise CheckpointError(damage)
+    _raise(verified.damage(ordered[-1]))
     return removed
 
 
-def _damage(files: Files, generation: Path) -> str:
-    """What is wrong with a generation, or nothing."""
-    try:
-        verify(files, generation)
-    except CheckpointError as error:
-        return str(error)
-    return ""
+def _needless(verified: Verified, ordered: list[str], place: int, is_whole: Callable[[str], bool]) -> list[str]:
+    """What may go of the generations before a place."""
+    older, kept = ordered[:place], ordered[place:]
+    bases = verified.bases(kept)
+    if len(bases) == 1:
+        kept += [name for name in reversed(older) if verified.bases([name]) - bases and is_whole(name)][:1]
+    needed = verified.needed(kept)
+    return [name for name in older if name not in needed]
+
+
+def _raise(damage: str) -> None:
+    if damage:
+        raise CheckpointError(damage)
 
 
 def _remove(files: Files, folder: Path, names: list[str]) -> list[str]:

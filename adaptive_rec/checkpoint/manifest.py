@@ -14,13 +14,13 @@ from adaptive_rec.checkpoint.plain_json import Limits, check_limits, to_json
 from adaptive_rec.errors import CheckpointError
 from adaptive_rec.knobs import Frozen
 
-FORMAT = 2
+FORMAT = 3
 MANIFEST = "MANIFEST.json"
 CHUNK_BYTES = 4 << 20
 FILE_NAME = r"^[a-z0-9][a-z0-9_-]{0,63}\.(safetensors|json)$"
 
-_LIMITS = Limits(size_bytes=8 << 20, brackets=20_000, commas=100_000)
-"""Enough for 4 TiB and 10,000 tables. What breaks a rule takes more memory to tell than to read."""
+_LIMITS = Limits(size_bytes=16 << 20, brackets=150_000, commas=1_000_000)
+"""Enough for 3 TiB. What breaks a rule takes more memory to tell than to read."""
 
 _SEAL = re.compile(rb', "crc32": "([0-9a-f]{8})"}\n')
 _SEAL_BYTES = len(b', "crc32": "01234567"}\n')
@@ -43,11 +43,23 @@ class FileEntry(Frozen):
         return self
 
 
+GENERATION_NAME = r"^step-([0-9]{9,15})(?:\.([1-9][0-9]{0,5}))?$"
+
+
+class Since(Frozen):
+    """The generation that one of changes builds on, which stands beside it."""
+
+    name: str = Field(pattern=GENERATION_NAME)
+    crc32: str = Field(pattern=r"^[0-9a-f]{8}$")
+    """Of its manifest."""
+
+
 class Manifest(Frozen):
     """All of the file but its own crc32, which stands at the end."""
 
-    format: Literal[2] = 2
-    kind: Literal["full"] = "full"
+    format: Literal[3] = 3
+    since: Since | None = None
+    """None where all rows are in it; else those that changed since that one are."""
     step: int = Field(ge=0, lt=10**15)
     chunk_bytes: Literal[4194304] = 4194304
     description: dict[str, Any]
@@ -71,10 +83,23 @@ class Manifest(Frozen):
     def size_bytes(self) -> int:
         return sum(file.size_bytes for file in self.files)
 
+    @property
+    def kind(self) -> Literal["full", "changes"]:
+        return "changes" if self.since else "full"
+
+    @property
+    def crc32(self) -> str:
+        """Of all of it, as it stands at the end of the file."""
+        return f"{crc32(_body(self, Path(MANIFEST))):08x}"
+
+
+def _body(manifest: Manifest, path: Path) -> bytes:
+    return to_json(manifest.model_dump(), path, _LIMITS).removesuffix(b"}")
+
 
 def sealed(manifest: Manifest, path: Path) -> bytes:
     """A manifest as JSON, with a crc32 of all that precedes it at its end."""
-    body = to_json(manifest.model_dump(), path, _LIMITS).removesuffix(b"}")
+    body = _body(manifest, path)
     return body + f', "crc32": "{crc32(body):08x}"}}\n'.encode()
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from adaptive_rec.embedding.device import all_rows_bytes
+from adaptive_rec.embedding.placement_state import placement_state, set_placement, set_slots, set_traffic
 from adaptive_rec.errors import CheckpointError
 from adaptive_rec.evaluate import Evaluation
 from adaptive_rec.knobs import Knobs
@@ -31,9 +32,10 @@ def state_of(runtime: Runtime) -> dict[str, Any]:
         "knobs_step": runtime.knobs_step,
         "begun": runtime.begun,
         "window_due": runtime.window_due,
+        "paused": runtime.control.paused,
         "budget_bytes": _budget_bytes(runtime),
         "monitored": runtime.store.monitored,
-        "store": runtime.store.state(),
+        "store": placement_state(runtime.store),
         "observer": runtime.observer.state(),
         "reclassifier": runtime.reclassifier.state(),
         "phases": runtime.phases.state(),
@@ -56,6 +58,7 @@ def set_state(runtime: Runtime, found: Saved) -> None:
     """Take over a saved state, tables and dense part beforehand. Under the same policy with the same budget all goes on as it
     was; else rows start cold and are placed anew, by what was counted of them so far."""
     runtime.step_number, runtime.position = found.integer("step"), saved_position(found.part("position"))
+    runtime.was_paused = found.flag("paused")
     _set_counts(runtime, found)
     policy, how = found.text("policy"), (found.integer("budget_bytes"), found.flag("monitored"))
     knobs_of(found)
@@ -93,7 +96,7 @@ def _set_counts(runtime: Runtime, found: Saved) -> None:
     runtime.tally.set_state(found.part("tally"))
     runtime.recorder.set_state(found.part("recorder"))
     runtime.times.set_state(found.part("times"))
-    runtime.store.set_traffic(found.part("store").part("traffic"))
+    set_traffic(runtime.store, found.part("store").part("traffic"))
     loss_sum = found.number("loss_sum")
     runtime.store.launch(lambda: runtime.dense.loss_sum.fill_(loss_sum))
 
@@ -107,8 +110,8 @@ def _set_slots(runtime: Runtime, found: Saved) -> None:
         raise CheckpointError(
             f"slots must fit the budget of {_budget_bytes(runtime)} bytes and the pools' rows, got {slots}"
         )
-    store.set_slots(slots)
-    store.set_state(found)
+    set_slots(store, slots)
+    set_placement(store, found)
 
 
 def _budget_bytes(runtime: Runtime) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,28 @@ DTYPES: dict[str, np.dtype[Any]] = {
 }  # fmt: skip
 """The arrays that hold each type of the format; NumPy has no bfloat16, so these are bit patterns."""
 
+PATTERNS = {np.dtype(np.uint16): "BF16", np.dtype(np.int16): "F16"}
+"""What arrays of 16-bit patterns hold, in the words of the format; see `embedding/row_types.py`."""
+
 _TYPES = {dtype: name for name, dtype in DTYPES.items() if name != "BF16"}
+
+
+@dataclass(frozen=True)
+class Parts:
+    """An array that comes part by part, of some rows each, 16-bit floats of torch's as patterns of bits."""
+
+    shape: tuple[int, ...]
+    type: str
+    """In the words of the format."""
+    parts: Iterable[NDArray[Any]]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return DTYPES[self.type]
+
+    @property
+    def size_bytes(self) -> int:
+        return self.dtype.itemsize * math.prod(self.shape)
 
 
 def write_arrays(out: Output, arrays: Mapping[str, NDArray[Any]], types: Mapping[str, str] | None = None) -> None:
@@ -43,13 +64,23 @@ def write_arrays(out: Output, arrays: Mapping[str, NDArray[Any]], types: Mapping
     `types` names, in the words of the format, those that hold bit patterns: ``{"weight": "BF16"}`` of an array of uint16.
     """
     types = types or {}
-    kinds = {name: _type_of(name, array, types.get(name)) for name, array in arrays.items()}
+    write_parts(
+        out,
+        {
+            name: Parts(array.shape, _type_of(name, array, types.get(name)), _pieces(array))
+            for name, array in arrays.items()
+        },
+    )
+
+
+def write_parts(out: Output, arrays: Mapping[str, Parts]) -> None:
+    """The same of arrays that come part by part."""
     order = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))  # so that each array is aligned
     header, end = {}, 0
     for name in order:
         array, start = arrays[name], end
-        end += array.nbytes
-        header[name] = {"dtype": kinds[name], "shape": list(array.shape), "data_offsets": [start, end]}
+        end += array.size_bytes
+        header[name] = {"dtype": array.type, "shape": list(array.shape), "data_offsets": [start, end]}
     text = json.dumps(header, separators=(",", ":")).encode()
     check_limits(text, Path("the header of a checkpoint's arrays"), VALUES)
     text += b" " * (-len(text) % 8)
@@ -57,8 +88,8 @@ def write_arrays(out: Output, arrays: Mapping[str, NDArray[Any]], types: Mapping
         raise CheckpointError(f"names and shapes of arrays must take {HEADER_BYTES} bytes or fewer, got {len(text)}")
     out.write(struct.pack("<Q", len(text)) + text)
     for name in order:
-        for part in _pieces(arrays[name]):
-            out.write(part.reshape(-1).view(np.uint8).data)
+        for part in arrays[name].parts:
+            out.write(np.ascontiguousarray(part).reshape(-1).view(np.uint8).data)
 
 
 def _type_of(name: str, array: NDArray[Any], told: str | None) -> str:
@@ -87,6 +118,17 @@ class StoredArray:
     shape: tuple[int, ...]
     start_byte: int
     size_bytes: int
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the arrays it is read into."""
+        return DTYPES[self.type]
+
+
+def array_type(stored: StoredArray) -> np.dtype[Any]:
+    """Of the arrays that a run keeps such numbers in: 16-bit floats are patterns of bits."""
+    patterns = {name: dtype for dtype, name in PATTERNS.items()}
+    return patterns.get(stored.type, stored.dtype)
 
 
 class ArraysFile:

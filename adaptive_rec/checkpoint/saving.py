@@ -18,7 +18,8 @@ class Saving:
         """Begin to wait anew."""
         self._since = time.monotonic()
 
-    def is_due(self, step: int) -> bool:
+    def is_due(self, step: int, busy: bool) -> bool:
+        """`busy`: one is being written. It is not waited for but where a certain step's is due."""
         every_steps, every_seconds = self._config.every_steps, self._config.every_seconds
-        by_clock = bool(every_seconds) and time.monotonic() - self._since >= every_seconds
+        by_clock = bool(every_seconds) and not busy and time.monotonic() - self._since >= every_seconds
         return by_clock or (bool(every_steps) and step % every_steps == 0)

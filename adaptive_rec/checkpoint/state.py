@@ -36,6 +36,25 @@ def flatten(state: Mapping[str, Any], prefix: str = "") -> tuple[dict[str, Any],
     return values, arrays
 
 
+class Copies:
+    """Copies of arrays, made in the same memory again and again: to take new memory costs several times as much as to fill it."""
+
+    def __init__(self) -> None:
+        self._memory: dict[str, NDArray[Any]] = {}
+
+    def of(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """They are good until the next call."""
+        former = self._memory
+        self._memory = {}
+        for name, array in arrays.items():
+            memory = former.get(name)
+            if memory is None or (memory.shape, memory.dtype) != (array.shape, array.dtype):
+                memory = np.empty(array.shape, array.dtype)
+            np.copyto(memory, array)
+            self._memory[name] = memory
+        return self._memory
+
+
 def unflatten(values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
     """The state that `flatten` took apart. Raises CheckpointError where the two do not belong together."""
     state = _bounded(values)

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from adaptive_rec.commands.checkpoint_import import add_import
 from adaptive_rec.commands.figures import size, whole
 from adaptive_rec.commands.output import columns, print_json, show
 from adaptive_rec.commands.parser import Parser
@@ -22,9 +23,10 @@ examples:
   adaptive-rec checkpoint                                the run under way writes one now
   adaptive-rec checkpoint list runs/NAME
   adaptive-rec checkpoint verify runs/NAME               every byte of every checkpoint of a run
-  adaptive-rec checkpoint verify runs/NAME/checkpoints/step-000000800
+  adaptive-rec checkpoint verify runs/NAME/checkpoints/step-000000800    and of those that it builds on
   adaptive-rec checkpoint diff runs/ONE runs/OTHER       their newest ones; exit code 1 where they differ
   adaptive-rec checkpoint export runs/NAME --out tables --as torchrec
+  adaptive-rec checkpoint import tables --config tiny --out runs/NEW
 """
 
 TIMED_FROM_BYTES = 1 << 20
@@ -56,38 +58,49 @@ def add_checkpoint_commands(parser: Parser) -> None:
     made.add_argument(
         "--as", dest="form", choices=("safetensors", "npy", "torchrec"), default="safetensors", help=forms
     )
-    for each in (listing, check, compared, made):
+    for each in (listing, check, compared, made, add_import(parts)):
         each.add_argument("--json", action="store_true", help="print it as JSON")
 
 
 def list_them(args: argparse.Namespace) -> int:
     """What is there by its manifests; no file but those is read."""
-    from adaptive_rec.checkpoint.files import DISK
-    from adaptive_rec.checkpoint.generation import read_manifest
-
-    found: list[dict[str, Any]] = []
-    for path in checkpoints_at(args.path):
-        entry: dict[str, Any] = {"name": path.name, "error": None}
-        try:
-            manifest = read_manifest(DISK, path)
-            entry |= manifest.model_dump(include={"format", "kind", "step", "description"})
-            entry |= {"files": len(manifest.files), "size_bytes": manifest.size_bytes, "written": written(path)}
-        except (CheckpointError, OSError) as error:  # the latter: the run just removed it
-            entry["error"] = str(error)
-        found.append(entry)
+    found = [entry_of(path) for path in checkpoints_at(args.path)]
     if args.json:
         print_json(found)
         return 0
-    rows = [listed(entry) for entry in found]
-    show(columns(("checkpoint", "step>", "written", "files>", "size>", ""), rows))
+    heading = ("checkpoint", "step>", "written", "kind", "builds on", "files>", "rows>", "size>", "")
+    show(columns(heading, [listed(entry) for entry in found]))
     return 0
 
 
+def entry_of(path: Path) -> dict[str, Any]:
+    """What a checkpoint's manifest says, and what is wrong with it or with those that it builds on."""
+    from adaptive_rec.checkpoint.files import DISK
+    from adaptive_rec.checkpoint.generation import read_manifest
+    from adaptive_rec.checkpoint.history import chain
+    from adaptive_rec.checkpoint.rows import is_shard
+
+    entry: dict[str, Any] = {"name": path.name, "error": None}
+    try:
+        manifest = read_manifest(DISK, path)
+        entry |= manifest.model_dump(include={"format", "step", "description"})
+        entry |= {"kind": manifest.kind, "builds_on": manifest.since.name if manifest.since else None}
+        rows_bytes = sum(file.size_bytes for file in manifest.files if is_shard(file.name))
+        entry |= {"files": len(manifest.files), "rows_bytes": rows_bytes, "size_bytes": manifest.size_bytes}
+        entry["written"] = written(path)
+        chain(DISK, path)
+    except (CheckpointError, OSError) as error:  # the latter: the run just removed it
+        entry["error"] = str(error).replace(f"{path.parent}/", "")
+    return entry
+
+
 def listed(entry: dict[str, Any]) -> tuple[str, ...]:
-    if entry["error"]:
-        return entry["name"], "", "", "", "", entry["error"]
+    note = entry["error"] or ""
+    if "written" not in entry:
+        return entry["name"], "", "", "", "", "", "", "", note
     when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry["written"]))
-    return entry["name"], whole(entry["step"]), when, whole(entry["files"]), size(entry["size_bytes"]), ""
+    sizes = whole(entry["files"]), size(entry["rows_bytes"]), size(entry["size_bytes"])
+    return entry["name"], whole(entry["step"]), when, entry["kind"], entry["builds_on"] or "", *sizes, note
 
 
 def written(path: Path) -> float:
@@ -98,12 +111,13 @@ def written(path: Path) -> float:
 
 
 def verify(args: argparse.Namespace) -> int:
-    """Every file, and how fast it was read. An error at the end names how many checkpoints are damaged."""
+    """Every file, and how fast it was read. An error at the end names the checkpoints that are damaged, and those that build on
+    one that is."""
     from adaptive_rec.checkpoint.files import DISK
     from adaptive_rec.checkpoint.generation import read_manifest, verify_names
 
     lines: list[dict[str, Any]] = []
-    paths = checkpoints_at(args.path)
+    paths = with_older(checkpoints_at(args.path))
     for path in paths:
         try:
             manifest = read_manifest(DISK, path)
@@ -112,16 +126,46 @@ def verify(args: argparse.Namespace) -> int:
             lines.append(line(path, "", str(error)))
             continue
         lines += [verified(path, entry) for entry in manifest.files]
-    damaged = {entry["checkpoint"] for entry in lines if entry["error"]}
+    wrong = {entry["checkpoint"] for entry in lines if entry["error"]}
+    damaged, others = ([path for path in paths if (path.name in wrong) == is_wrong] for is_wrong in (True, False))
+    told_of = [line(path, "", why) for path in others if (why := broken_chain(path, wrong))]
+    lost = [entry["checkpoint"] for entry in told_of]
     if args.json:
-        print_json({"files": lines, "damaged": sorted(damaged)})
+        print_json({"files": lines + told_of, "damaged": [path.name for path in damaged], "lost_with_them": lost})
     else:
-        show(columns(("checkpoint", "file", "size>", "speed>", ""), map(told, lines)))
+        show(columns(("checkpoint", "file", "size>", "speed>", ""), map(told, lines + told_of)))
         read = ", ".join(filter(None, (size(sum(entry["size_bytes"] for entry in lines)), speed(*lines))))
-        print(f"{len(paths) - len(damaged)} of {len(paths)} whole ({read})")
-    if damaged:
-        raise CheckpointError(f"{len(damaged)} of {len(paths)} checkpoints damaged: {', '.join(sorted(damaged))}")
+        print(f"{len(others) - len(lost)} of {len(paths)} whole ({read})")
+    faults = ("damaged", [path.name for path in damaged]), ("build on one that cannot be used", lost)
+    summary = [
+        f"{len(names)} of {len(paths)} checkpoints {what}: {', '.join(names)}" for what, names in faults if names
+    ]
+    if summary:
+        raise CheckpointError("; ".join(summary))
     return 0
+
+
+def with_older(paths: list[Path]) -> list[Path]:
+    """Of one checkpoint also those that it builds on, as far as that can be read; a run's are all there."""
+    from adaptive_rec.checkpoint.files import DISK
+    from adaptive_rec.checkpoint.history import chain
+
+    try:
+        return [link.path for link in chain(DISK, paths[0])] if len(paths) == 1 else paths
+    except CheckpointError:
+        return paths
+
+
+def broken_chain(path: Path, damaged: set[str]) -> str:
+    """Why a checkpoint that is whole by itself cannot be used, if it cannot."""
+    from adaptive_rec.checkpoint.files import DISK
+    from adaptive_rec.checkpoint.history import chain
+
+    try:
+        on = [link.path.name for link in chain(DISK, path) if link.path.name in damaged]
+    except CheckpointError as error:
+        return str(error).replace(f"{path.parent}/", "")
+    return f"builds on {on[-1]}, which is damaged" if on else ""
 
 
 def line(path: Path, name: str, error: str | None, size_bytes: int = 0, seconds: float = 0.0) -> dict[str, Any]:
@@ -169,7 +213,12 @@ def diff(args: argparse.Namespace) -> int:
         print_json({"a": str(a), "b": str(b), "differences": [asdict(each) for each in found]})
     elif found:
         arrays = [each for each in found if not each.file.endswith(".json")]
-        show(columns(("file", "array", "rows that differ>", "by at most>", "on average>", ""), map(differing, arrays)))
+        show(
+            columns(
+                ("table or file", "array", "rows that differ>", "by at most>", "on average>", ""),
+                map(differing, arrays),
+            )
+        )
         values = [(each.name, each.a, each.b) for each in found if each not in arrays]
         if values:
             print()
@@ -208,7 +257,7 @@ def checkpoints_at(path: Path) -> list[Path]:
     from adaptive_rec.checkpoint.manifest import MANIFEST
 
     if (path / MANIFEST).exists() or generations([path.name]):
-        return [path]
+        return [path if generations([path.name]) and not path.is_symlink() else path.resolve()]
     folder = path / "checkpoints"
     found = [folder / name for name in generations(names_in(DISK, folder))]
     if not found:
@@ -222,8 +271,8 @@ def one_at(path: Path) -> Path:
     from adaptive_rec.checkpoint.history import newest_valid
 
     paths = checkpoints_at(path)
-    if paths == [path]:
-        return path
+    if paths[0].parent != path / "checkpoints":
+        return paths[0]
     found = newest_valid(DISK, path / "checkpoints")
     for name, why in found.skipped:
         print(f"note: {name} is skipped: {why}", file=sys.stderr)

@@ -34,7 +34,18 @@ SMOOTHING = 0.3
 """Weight of the newest snapshot in the figures shown."""
 BAR_CELLS = 24
 SHOWN = ("samples_per_second", "loss", "hot_lookup_ratio", "skipped_row_update_ratio", "skipped_sample_ratio")
-TOLD_EVENTS = {"knobs", "checkpoint", "paused", "resumed", "stopping", "split", "warning", "arranged", "nan"}
+TOLD_EVENTS = {
+    "knobs",
+    "checkpoint",
+    "paused",
+    "resumed",
+    "stopping",
+    "split",
+    "warning",
+    "arranged",
+    "nan",
+    "checkpoint_failed",
+}
 """Kinds of events that are printed; the others are told by the figures, or concern the journal only."""
 COMPILING = "compiling kernels (first run only)"
 

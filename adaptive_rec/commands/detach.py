@@ -71,6 +71,8 @@ def _start(words: list[str], out: Path, log: Path) -> subprocess.Popen[bytes]:
 
     metrics = out / "metrics.jsonl"
     size_before = metrics.stat().st_size if metrics.exists() else 0
+    events = out / "events.jsonl"
+    events_before = events.stat().st_size if events.exists() else 0
     command = [sys.executable, "-m", "adaptive_rec", *words, f"--out={out}"]
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -87,11 +89,22 @@ def _start(words: list[str], out: Path, log: Path) -> subprocess.Popen[bytes]:
         raise UsageError(f"--out {out} cannot be written: {error.strerror}") from None
     try:
         while child.poll() is None and not (metrics.exists() and metrics.stat().st_size > size_before):
+            if _waits(out / "events.jsonl", events_before):
+                break
             time.sleep(0.05)
     except KeyboardInterrupt:
         child.terminate()
         raise
     return child
+
+
+def _waits(events: Path, start_byte: int) -> bool:
+    """Whether the run has said since then that it is paused: it was so when it was saved."""
+    if not events.exists():
+        return False
+    with open(events, "rb") as file:
+        file.seek(start_byte)
+        return b'"kind": "paused"' in file.read()
 
 
 def _runtime_file(child: subprocess.Popen[bytes]) -> RuntimeFile | None:

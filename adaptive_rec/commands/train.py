@@ -156,6 +156,7 @@ def run(config: Config, out: Path, options: ServeOptions | None, args: argparse.
                 signals.runtime = training.runtime
                 screen.begin(training.runtime)
                 sidecar = stack.enter_context(served(options, training, screen))
+                training.runtime.control.paused = training.runtime.was_paused and sidecar is not None
                 summary = to_the_end(training, screen, signals)
         if args.json:
             print(to_json(summary), flush=True)

@@ -2,7 +2,8 @@
 
 All work is done in ``DIR.part`` beside DIR, which it becomes at the very end by one rename. What is done stays there when
 preparing is interrupted: each source that was read, each table that was numbered, each array that was written has a mark
-of its own, so that the same command goes on from there. Files of a stage without its mark are written anew.
+of its own, so that the same command goes on from there. Files of a stage without its mark are written anew. What a mark stands
+for is on the disk before the mark is, so that a loss of power costs no more than an interruption.
 """
 
 from __future__ import annotations
@@ -32,10 +33,11 @@ from adaptive_rec.data.prepare_meta import (
     sparse_file,
 )
 from adaptive_rec.data.prepare_number import SLOT_BYTES, KeyFile, Numbering
-from adaptive_rec.data.prepare_progress import Progress, Told, checksums, counter, write_whole
+from adaptive_rec.data.prepare_progress import Progress, Told, checksums, counter
 from adaptive_rec.data.prepare_read import ReadSource, keys_file, read_source
 from adaptive_rec.data.prepare_write import write_sparse
 from adaptive_rec.data.raw import RawReader
+from adaptive_rec.durable import sync_files, sync_folder, write_whole
 from adaptive_rec.errors import DataError, UsageError
 
 HASH_TABLES_BYTES = 256 << 20
@@ -58,6 +60,7 @@ def prepare(request: Request, told: Told) -> Meta:
         with only_one(part):
             meta = Preparation(request.sources, readers, job, part, told).run()
             part.rename(out)
+            sync_folder(out.parent)
     return meta
 
 
@@ -101,6 +104,7 @@ class Preparation:
             write_whole(self._part / META, meta.model_dump_json(indent=1) + "\n")
         if self._scratch.exists():
             shutil.rmtree(self._scratch)
+        sync_folder(self._part)
         return meta
 
     def _begin(self) -> None:
@@ -170,6 +174,7 @@ class Preparation:
         else:
             slots = 1 << (HASH_TABLES_BYTES // self._workers // SLOT_BYTES).bit_length() - 1
             rows = Numbering(files, self._job.min_count, self._scratch / f"table-{number}", slots, told).run()
+            sync_files(file.ids_path for file in files)
             write_whole(mark, str(rows))
         for file in files:
             file.path.unlink(missing_ok=True)

@@ -15,7 +15,7 @@ from typing import Literal
 from pydantic import ValidationError
 
 from adaptive_rec.data.prepare_formats import array_name, check_source, find_format, history_steps
-from adaptive_rec.data.prepare_meta import Job, SourceFile
+from adaptive_rec.data.prepare_meta import Job, SourceFile, rows_version
 from adaptive_rec.errors import DataError, UsageError
 from adaptive_rec.knobs import describe
 
@@ -64,6 +64,7 @@ def make_job(request: Request) -> Job:
             min_count=request.min_count,
             seed=request.seed,
             history_steps=history_steps(format_, request.history_steps),
+            rows_version=rows_version(format_),
             sources=tuple(sources),
         )
     except ValidationError as error:

@@ -18,6 +18,9 @@ META = "meta.json"
 HASH_CHUNK_BYTES = 4 << 20
 MAX_META_BYTES = 64 << 20
 
+ROWS_VERSIONS = {"globo": 2, "globo_sequence": 2}
+"""Formats whose files became other rows once, how often they have; a folder of earlier ones is not trained from."""
+
 
 class SourceFile(Frozen):
     """A file that rows come from, as it was when preparing began."""
@@ -40,6 +43,8 @@ class Job(Frozen):
     seed: int
     history_steps: int = Field(0, ge=0)
     """Longest history of formats that have them; 0 for the others."""
+    rows_version: int = 1
+    """How files of the format become rows."""
     sources: tuple[SourceFile, ...] = Field(min_length=1)
 
 
@@ -143,6 +148,7 @@ def load_meta(folder: Path) -> Meta:
         raise DataError(f"{path} cannot be read: {error.strerror}") from None
     except ValidationError as error:
         raise DataError(f"{path} breaks the rules of its format: {describe(error)}") from None
+    _check_rows(meta, folder)
     for file in meta.array_files():
         try:
             size_bytes = (folder / file.name).stat().st_size
@@ -152,6 +158,22 @@ def load_meta(folder: Path) -> Meta:
             raise DataError(f"{folder / file.name} must have {file.size_bytes} bytes, as {META} says, got {size_bytes}")
     _check_sums(meta, path)
     return meta
+
+
+def rows_version(format_: str) -> int:
+    """How files of a format become rows now."""
+    return ROWS_VERSIONS.get(format_, 1)
+
+
+def _check_rows(meta: Meta, folder: Path) -> None:
+    """Raise where a folder's rows were made in another way than they are now."""
+    job, wanted = meta.job, rows_version(meta.job.format)
+    if job.rows_version != wanted:
+        sources = ", ".join(source.path for source in job.sources)
+        raise DataError(
+            f"rows of format {job.format} must be of version {wanted}, {folder} has version {job.rows_version}, made by "
+            f"{meta.made_by}; prepare {sources} again with adaptive-rec data prepare"
+        )
 
 
 def _check_sums(meta: Meta, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""How far preparing is, and what several stages need: files that appear whole, checksums, shares of a total."""
+"""How far preparing is, and what several stages need: checksums, shares of a total."""
 
 from __future__ import annotations
 
@@ -43,10 +43,3 @@ def counter(total: int) -> Callable[[int], float]:
             return min(1.0, done / max(1, total))
 
     return tell
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Write a file that is there as a whole or not at all."""
-    unfinished = path.with_name(path.name + ".unfinished")
-    unfinished.write_text(text, encoding="utf-8")
-    unfinished.replace(path)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from adaptive_rec.data.prepare_arrays import NpyWriter
 from adaptive_rec.data.prepare_meta import bag_files, dense_file, labels_file
 from adaptive_rec.data.raw import RawBlock, RawReader, SparseColumn, check_block
+from adaptive_rec.durable import sync_files
 from adaptive_rec.errors import DataError
 from adaptive_rec.knobs import Frozen
 
@@ -36,7 +37,7 @@ def keys_file(scratch: Path, name: str, column: int) -> Path:
 def read_source(
     reader: RawReader, name: str, folder: Path, scratch: Path, told: Callable[[int, float], None]
 ) -> ReadSource:
-    """Read a source to its end; `told` gets (rows so far, share of the source that was read)."""
+    """Read a source to its end; what it became is on the disk then. `told` gets (rows so far, share of the source read)."""
     with ExitStack() as stack:
         outputs = SourceWriter(reader, name, folder, scratch, stack)
         for block in reader.blocks():
@@ -45,6 +46,7 @@ def read_source(
             told(outputs.labels.rows, reader.read_ratio)
     if not outputs.labels.rows:
         raise DataError(f"a source must hold at least one well-formed row, {name} has none")
+    sync_files(outputs.paths)
     return ReadSource(
         rows=outputs.labels.rows,
         bad_rows=reader.bad_rows,
@@ -57,12 +59,14 @@ class SourceWriter:
     """The files that a source is read into."""
 
     def __init__(self, reader: RawReader, name: str, folder: Path, scratch: Path, stack: ExitStack) -> None:
-        self._dense = stack.enter_context(NpyWriter(folder / dense_file(name), "<f4", len(reader.dense_names)))
-        self.labels = stack.enter_context(NpyWriter(folder / labels_file(name), "<i4", 1))
-        self.columns = [
-            ColumnWriter(column, keys_file(scratch, name, c), folder / bag_files(name, column.name)[1], stack)
-            for c, column in enumerate(reader.columns)
-        ]
+        dense, labels = folder / dense_file(name), folder / labels_file(name)
+        keys = [keys_file(scratch, name, c) for c in range(len(reader.columns))]
+        offsets = [folder / bag_files(name, column.name)[1] for column in reader.columns]
+        bags = [path for path, column in zip(offsets, reader.columns, strict=True) if column.bag]
+        self.paths = [dense, labels, *bags, *keys]
+        self._dense = stack.enter_context(NpyWriter(dense, "<f4", len(reader.dense_names)))
+        self.labels = stack.enter_context(NpyWriter(labels, "<i4", 1))
+        self.columns = [ColumnWriter(*paths, stack) for paths in zip(reader.columns, keys, offsets, strict=True)]
 
     def append(self, block: RawBlock) -> None:
         self._dense.append(block.dense_BX)

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from adaptive_rec.data.prepare_arrays import npy_header
+from adaptive_rec.durable import sync_folder
 
 BLOCK_ROWS = 1 << 14
 
@@ -17,7 +18,7 @@ BLOCK_ROWS = 1 << 14
 def write_sparse(
     ids_paths: list[Path], rows: int, path: Path, pool: Executor, workers: int, told: Callable[[int], None]
 ) -> None:
-    """Write the array of all columns to `path`, which appears when it is complete; `told` gets rows of each block."""
+    """Write the array of all columns to `path`, which appears when all of it is on the disk; `told` gets rows of each block."""
     unfinished = path.with_suffix(".unfinished")
     header = npy_header(np.dtype("<i4"), (rows, len(ids_paths)))
     columns = [np.memmap(ids_path, "<i4", "r", shape=(rows,)) for ids_path in ids_paths]
@@ -35,7 +36,9 @@ def write_sparse(
         write_at(file.fileno(), memoryview(header), 0)
         for share in [pool.submit(write_share, first, file.fileno()) for first in range(workers)]:
             share.result()
+        os.fsync(file.fileno())
     unfinished.replace(path)
+    sync_folder(path.parent)
 
 
 def write_at(file: int, data: memoryview, place: int) -> None:

@@ -18,8 +18,8 @@ from adaptive_rec.embedding.device import DeviceTier
 from adaptive_rec.embedding.in_flight import Staged
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.packing import Parcel, send
+from adaptive_rec.embedding.records import RowUpdate
 from adaptive_rec.embedding.ring import StagingRing
-from adaptive_rec.embedding.store import RowUpdate
 from adaptive_rec.embedding.streams import Streams
 from adaptive_rec.errors import MemoryPlanError, first_line, is_out_of_memory
 from adaptive_rec.micro_batch import MicroBatch

@@ -11,12 +11,19 @@ import torch
 from numpy.typing import NDArray
 
 from adaptive_rec.classify import ClassifiedBatch
+from adaptive_rec.embedding.records import RowUpdate
 from adaptive_rec.embedding.row_types import as_array
-from adaptive_rec.embedding.store import EmbeddingStore, RowUpdate
-from adaptive_rec.kernels import cpu
+from adaptive_rec.embedding.snapshot import Tiers
+from adaptive_rec.embedding.store import EmbeddingStore
+from adaptive_rec.errors import TrainingError
+from adaptive_rec.kernels import pooling, row_update
 from adaptive_rec.kernels.jit import usable_threads
+from adaptive_rec.kernels.reference_rows16 import overflows
 from adaptive_rec.kernels.staging import touched_rows
 from adaptive_rec.micro_batch import MicroBatch
+
+FP16_LIMIT = 65504
+"""The largest number of half precision."""
 
 
 class DirectStore(EmbeddingStore):
@@ -35,7 +42,7 @@ class DirectStore(EmbeddingStore):
         micro.labels_S.numpy()[:] = work.batch.labels_B if every else work.batch.labels_B[samples_S]
         micro.scale_S.numpy()[:] = scale_S
         for pool, spec in enumerate(self.space.pools):
-            cpu.gather_pooled(
+            pooling.gather_pooled(
                 samples_S,
                 spec.features,
                 len(self.space.features),
@@ -58,9 +65,11 @@ class DirectStore(EmbeddingStore):
         for pool in range(len(self.space.pools)):
             span = work.pool_range(pool)
             source_U = work.source_U[span]
+            if self.host.snapshot is not None:
+                self.host.snapshot.keep(pool, work.distinct_U[span] - self.space.pools[pool].first_row)
             frozen_U = np.zeros(len(source_U), np.bool_) if update.frozen_U is None else update.frozen_U[span]
             with self._observed(work, update, pool, frozen_U):
-                touched, hot, updated = cpu.update_rows(
+                touched, hot, updated, overflowed = row_update.update_rows(
                     rule.code,
                     hyper,
                     span.start,
@@ -76,6 +85,7 @@ class DirectStore(EmbeddingStore):
                     frozen_U,
                     work.distinct_U[span],
                     source_U,
+                    self.changed_R,
                     as_array(self.device.weights[pool]),
                     self.device.state[pool].numpy(),
                     self.host.weights[pool],
@@ -83,6 +93,24 @@ class DirectStore(EmbeddingStore):
                     threads=self.threads,
                 )
             self.count_updates(touched, hot, updated)
+            if overflowed:
+                raise TrainingError(self._overflow(work, pool, update.step))
+
+    def _overflow(self, work: ClassifiedBatch, pool: int, step: int) -> str:
+        """In words: rows of a batch have become too large for half precision."""
+        span, space = work.pool_range(pool), self.space
+        hot_HD, cold_RD = as_array(self.device.weights[pool]), self.host.weights[pool]
+        rows = [
+            row
+            for row, source in zip(work.distinct_U[span].tolist(), work.source_U[span].tolist(), strict=True)
+            if (overflows(hot_HD, source) if source >= 0 else overflows(cold_RD, ~source))
+        ]
+        table = next(t for t, first in enumerate(space.table_first_row) if 0 <= rows[0] - first < space.tables[t].rows)
+        name, id_ = space.tables[table].name, rows[0] - space.table_first_row[table]
+        return (
+            f"rows of run.row_precision=fp16 must stay within {FP16_LIMIT}, id {id_} of table {name} ({len(rows)} such) does not "
+            f"after step {step}; lower optimizer.embedding_lr or take run.row_precision=bf16"
+        )
 
     @contextmanager
     def _observed(
@@ -103,13 +131,20 @@ class DirectStore(EmbeddingStore):
         self.device.monitors[pool].observe(slots, before, self.device.weights[pool].index_select(0, slots))
 
     def _bring_home(self, pool: int, slots: NDArray[np.int64], host_rows: NDArray[np.int64]) -> None:
+        self.host.keep(pool, host_rows)
         self.host.weights[pool][host_rows], self.host.state[pool][host_rows] = self._read_slots(pool, slots)
         if self.monitored:
             self.device.monitors[pool].forget(torch.from_numpy(slots))
 
-    def _send_up(self, pool: int, host_rows: NDArray[np.int64], slots: NDArray[np.int64]) -> None:
+    def send_up(self, pool: int, host_rows: NDArray[np.int64], slots: NDArray[np.int64]) -> None:
+        self.host.keep(pool, host_rows)
         as_array(self.device.weights[pool])[slots] = self.host.weights[pool][host_rows]
         self.device.state[pool].numpy()[slots] = self.host.state[pool][host_rows]
+
+    def _where(self, pool: int) -> Tiers:
+        spec, device, host = self.space.pools[pool], self.device, self.host
+        hot = as_array(device.weights[pool]), device.state[pool].numpy()
+        return self.slot_of_row[spec.first_row : spec.end_row], *hot, host.weights[pool], host.state[pool]
 
     def _read_slots(self, pool: int, slots: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any]]:
         return as_array(self.device.weights[pool])[slots], self.device.state[pool].numpy()[slots]

@@ -38,6 +38,7 @@ class Homing:
         self._streams.host_waits(event)
         for pool, parts in enumerate(staged.pools):
             rows_C, slot = parts.host_rows_C, staged.slot
+            self._host.keep(pool, rows_C)
             self._copier.scatter(self._host.weights[pool], rows_C, parts.weights_CD.pinned(slot))
             self._copier.scatter(self._host.state[pool], rows_C, parts.state_CK.pinned(slot))
         self._in_flight.end(flight)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -16,9 +16,13 @@ from adaptive_rec.kernels.fill import fill_uniform
 from adaptive_rec.kernels.rows16 import PATTERNS
 from adaptive_rec.placement import RowSpace
 
+if TYPE_CHECKING:
+    from adaptive_rec.embedding.snapshot import RowSnapshot
+
 _CHUNK_ROWS = 1 << 16
-SLOT_BYTES = np.dtype(np.int32).itemsize
-"""Host memory of a row beside its weights and optimizer state: its entry in the placement."""
+SLOT_BYTES = np.dtype(np.int32).itemsize + 2
+"""Host memory of a row beside its weights and optimizer state: its entry in the placement, whether it was changed, and whether it
+is to be saved."""
 
 
 class HostTier:
@@ -33,9 +37,16 @@ class HostTier:
         self.state: list[NDArray[np.floating]] = [
             zeros((pool.rows, rule.state_width(pool.dim)), dtype) for pool in space.pools
         ]
+        self.snapshot: RowSnapshot | None = None
+        """Rows that are being saved as they stood a while ago."""
         for table in range(len(space.tables)):
             pool, first, end = space.table_range(table)
             _initialise(self.weights[pool][first:end], seed, table)
+
+    def keep(self, pool: int, rows: NDArray[np.int64]) -> None:
+        """To be called before rows of a pool change or move: those that are to be saved are copied as they are."""
+        if self.snapshot is not None:
+            self.snapshot.keep(pool, rows)
 
 
 def _initialise(weights_RD: NDArray[Any], seed: int, table: int) -> None:

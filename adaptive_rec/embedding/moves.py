@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from adaptive_rec.embedding.packing import INT32, Layout, Part, send
+from adaptive_rec.embedding.records import Fetched
 from adaptive_rec.embedding.ring import Slot, StagingRing
 from adaptive_rec.embedding.stager import RowCopier
-from adaptive_rec.embedding.store import EmbeddingStore, Fetched
+from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.embedding.streams import Event, Streams
 
 CHUNK_BYTES = 8 << 20

@@ -7,9 +7,14 @@ from dataclasses import dataclass
 import torch
 
 from adaptive_rec.config_model import OptimizerConfig
-from adaptive_rec.kernels import cpu
+from adaptive_rec.kernels import row_update
 
-RULES = {"sgd": cpu.SGD, "rowwise_adagrad": cpu.ROWWISE_ADAGRAD, "adagrad": cpu.ADAGRAD, "lazy_adam": cpu.LAZY_ADAM}
+RULES = {
+    "sgd": row_update.SGD,
+    "rowwise_adagrad": row_update.ROWWISE_ADAGRAD,
+    "adagrad": row_update.ADAGRAD,
+    "lazy_adam": row_update.LAZY_ADAM,
+}
 ROW_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -30,7 +35,12 @@ class RowRule:
 
     def state_width(self, dim: int) -> int:
         """Components of optimizer state kept for a row of `dim` components."""
-        return {cpu.SGD: 0, cpu.ROWWISE_ADAGRAD: 1, cpu.ADAGRAD: dim, cpu.LAZY_ADAM: 2 * dim}[self.code]
+        return {
+            row_update.SGD: 0,
+            row_update.ROWWISE_ADAGRAD: 1,
+            row_update.ADAGRAD: dim,
+            row_update.LAZY_ADAM: 2 * dim,
+        }[self.code]
 
     def weight_type(self, dtype: torch.dtype) -> torch.dtype:
         """What weights are kept in where `dtype` is computed with."""

@@ -24,9 +24,11 @@ from adaptive_rec.embedding.homing import Homing
 from adaptive_rec.embedding.in_flight import Flight, InFlight, Staged
 from adaptive_rec.embedding.moves import SlotMoves
 from adaptive_rec.embedding.optimizer import RowRule
+from adaptive_rec.embedding.records import Fetched, RowUpdate
 from adaptive_rec.embedding.ring import StagingRing
+from adaptive_rec.embedding.snapshot import Tiers
 from adaptive_rec.embedding.stager import RowCopier, Stager
-from adaptive_rec.embedding.store import EmbeddingStore, Fetched, RowUpdate
+from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.embedding.streams import Streams
 from adaptive_rec.errors import first_line
 from adaptive_rec.kernels import staging
@@ -193,6 +195,7 @@ class StagedStore(EmbeddingStore):
         touched_U = self._touched(work, update)
         active_U = touched_U if update.frozen_U is None else touched_U & ~update.frozen_U
         measured = update.measure and self.monitored
+        self.changed_R[work.distinct_U[active_U]] = True
         told_bytes = self._step.update(work, staged, self.device, update, active_U, measured)
         self.traffic.host_to_device_bytes += told_bytes
         for pool in range(len(self.space.pools)):
@@ -276,12 +279,26 @@ class StagedStore(EmbeddingStore):
         return tier
 
     def _bring_home(self, pool: int, slots: NDArray[np.int64], host_rows: NDArray[np.int64]) -> None:
+        self.host.keep(pool, host_rows)
         self._moves.down(pool, slots, (self.host.weights[pool], self.host.state[pool]), host_rows)
         if self.monitored:
             self._moves.forget(pool, slots)
 
-    def _send_up(self, pool: int, host_rows: NDArray[np.int64], slots: NDArray[np.int64]) -> None:
+    def send_up(self, pool: int, host_rows: NDArray[np.int64], slots: NDArray[np.int64]) -> None:
         self._moves.up(pool, host_rows, slots)
+
+    def _make_readable(self, pending_R: NDArray[np.bool_]) -> None:
+        """Hot rows come home, and stay hot: the host tier's copies of them change no more until then."""
+        for pool, spec in enumerate(self.space.pools):
+            row_of_slot = self.device.row_of_slot[pool]
+            hot = np.flatnonzero(row_of_slot >= 0)
+            slots = hot[pending_R[row_of_slot[hot]]]
+            targets = self.host.weights[pool], self.host.state[pool]
+            self._moves.down(pool, slots, targets, row_of_slot[slots] - spec.first_row)
+
+    def _where(self, pool: int) -> Tiers:
+        rows = self.host.weights[pool], self.host.state[pool]
+        return np.empty(0, np.int32), *rows, *rows
 
     def _read_slots(self, pool: int, slots: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any]]:
         weights = np.empty((len(slots), self.space.pools[pool].dim), dtype=self.host.dtype)

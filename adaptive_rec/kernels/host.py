@@ -11,7 +11,7 @@ import math
 from numba import njit
 from torch import Tensor
 
-from adaptive_rec.kernels import cpu
+from adaptive_rec.kernels import pooling, row_update
 from adaptive_rec.kernels.jit import JIT
 from adaptive_rec.kernels.record import add_to_record, measure
 
@@ -23,7 +23,7 @@ def gather_pooled(
     if len(samples_S) == 0:
         return
     wide = _wide(out_STD)
-    cpu.gather_pooled(
+    pooling.gather_pooled(
         samples_S.numpy(), pool_features_T.numpy(), features, offsets.numpy(), False,
         source_U.index_select(0, inverse_N).numpy(), mean_F.numpy(), _wide(hot_HD).numpy(), _wide(cold_CD).numpy(), wide.numpy(),
     )  # fmt: skip
@@ -56,8 +56,8 @@ def apply_rows(
     slots = source_U[(active_U != 0) & (source_U >= 0)].long()
     before = wide[0][slots]
     # After infinitely many steps Adam's correction is 1: the one that is asked for is put into the rate.
-    rate = lr * correction if rule == cpu.LAZY_ADAM else lr
-    cpu.apply_rows(
+    rate = lr * correction if rule == row_update.LAZY_ADAM else lr
+    row_update.apply_rows(
         rule, (rate, eps, beta1, beta2, math.inf), source_U.numpy(), grad_UD.numpy(), active_U.numpy(),
         *(tier.numpy() for tier in wide),
     )  # fmt: skip

@@ -38,6 +38,9 @@ JIT_INLINE: dict[str, Any] = {**JIT, "forceinline": True}
 JIT_PARALLEL: dict[str, Any] = {**JIT, "parallel": True}
 """Options of kernels that run on several threads."""
 
+PARTS_PER_THREAD = 4
+"""Parts that work is cut into, so that no thread waits long for another."""
+
 MIN_LOOKUPS = 4096
 """Lookups below which a second thread is not worth waking."""
 

@@ -1,4 +1,4 @@
-"""Plain NumPy twins of `classify.py` and `cpu.py`: the readable specification, and what the tests compare against."""
+"""Plain NumPy twins of `classify.py`, `pooling.py` and `row_update.py`: the readable specification."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.kernels.cpu import ADAGRAD, ROWWISE_ADAGRAD, SGD
+from adaptive_rec.kernels.row_update import ADAGRAD, ROWWISE_ADAGRAD, SGD
 
 Array = NDArray[Any]
 
@@ -99,13 +99,15 @@ def sum_segments(
 
 def update_rows(
     rule: int, hyper: tuple[float, ...], bags_U: list[list[int]], features: int, offsets: Array, column_F: Array,
-    mean_F: Array, position_B: Array, grad_STD: Array, frozen_U: Array, source_U: Array, *tiers: Array,
-) -> tuple[int, int, int]:  # fmt: skip
-    """`bags_U` are the bags of each of the pool's distinct rows."""
+    mean_F: Array, position_B: Array, grad_STD: Array, frozen_U: Array, distinct_U: Array, source_U: Array, changed_R: Array,
+    *tiers: Array,
+) -> tuple[int, int, int, int]:  # fmt: skip
+    """`bags_U` are the bags of each of the pool's distinct rows, which are of 32 or 64 bits."""
     grad_UD, touched_U = sum_segments(bags_U, features, offsets, column_F, mean_F, position_B, grad_STD)
     active_U = touched_U & ~frozen_U
     apply_rows(rule, hyper, source_U, grad_UD, active_U, *tiers)
-    return int(touched_U.sum()), int((touched_U & (source_U >= 0)).sum()), int(active_U.sum())
+    changed_R[distinct_U[active_U]] = True
+    return int(touched_U.sum()), int((touched_U & (source_U >= 0)).sum()), int(active_U.sum()), 0
 
 
 def apply_row(

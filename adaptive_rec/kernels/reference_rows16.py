@@ -30,6 +30,10 @@ def narrowed(values: NDArray[Any], random: NDArray[np.uint32] | np.uint32, dtype
     return np.where(np.isnan(values), nan, signed).astype(np.uint16).view(dtype)
 
 
+def overflows(table: NDArray[Any], r: int) -> bool:
+    return table.dtype == np.int16 and not bool(np.isfinite(widened(table[r])).all())
+
+
 def row_dice(seed: int, step: int, row: int) -> int:
     mask, factor = 2**64 - 1, 0xD6E8FEB86659FD93
     x = (seed * 0x9E3779B97F4A7C15 + step) & mask

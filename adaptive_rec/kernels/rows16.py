@@ -7,7 +7,7 @@ indexing: a kernel written with them serves every kind of table. The plain twins
 Stochastic rounding goes to one of the two neighbours, to each as often as the value is near to the other, so that many small
 updates are kept on average where rounding to the nearest would lose every one of them (Gupta et al., arXiv 1502.02551).
 A number that 16 bits hold exactly stays as it is, NaN stays NaN, and what is too large for half precision becomes
-infinite: a run that diverges is to be noticed.
+infinite: a run that diverges is to be noticed, and `overflows` tells where it did.
 """
 
 from __future__ import annotations
@@ -28,6 +28,11 @@ def read(table, r, d):
 
 def write(table, r, d, value, random):
     """Set component `d` of row `r`, rounded by 32 random bits (uint32) where the table has 16."""
+    raise NotImplementedError("compiled code only; the plain twin is in reference_rows16.py")
+
+
+def overflows(table, r):
+    """Whether a component of row `r` is no finite number, of a table of half precision; others reach as far as float32."""
     raise NotImplementedError("compiled code only; the plain twin is in reference_rows16.py")
 
 
@@ -116,3 +121,17 @@ def _write(table, r, d, value, random):
             table[r, d] = value
 
     return store
+
+
+@overload(overflows)
+def _overflows(table, r):
+    if table.dtype != types.int16:
+        return lambda table, r: False
+
+    def check(table, r):
+        largest = np.int16(0)
+        for d in range(table.shape[1]):
+            largest = max(largest, np.int16(table[r, d] & np.int16(0x7FFF)))
+        return largest >= np.int16(0x7C00)
+
+    return check

@@ -10,7 +10,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from adaptive_rec.kernels.cpu import ADAGRAD, ROWWISE_ADAGRAD, SGD
+from adaptive_rec.kernels.row_update import ADAGRAD, ROWWISE_ADAGRAD, SGD
 
 _SGD = tl.constexpr(SGD)
 _ROWWISE_ADAGRAD = tl.constexpr(ROWWISE_ADAGRAD)

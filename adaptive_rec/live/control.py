@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ByteSize
 
-from adaptive_rec import checkpoint
-from adaptive_rec.checkpoint.saving import Saving
-from adaptive_rec.errors import AdaptiveRecError, CheckpointError, ConflictError, MemoryPlanError, first_line
+from adaptive_rec.errors import AdaptiveRecError, ConflictError, MemoryPlanError, first_line
 from adaptive_rec.knobs import Knobs
 from adaptive_rec.known_policies import load_policy, why_not_live
 from adaptive_rec.live.mailbox import Command
@@ -47,7 +45,6 @@ class Control:
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
         self.paused = False
-        self._saving = Saving(runtime.config.checkpoint)
         self.scheduled: Mapping[int, list[Command]] = {}
         """Commands to carry out at given steps: those of the run that is made again."""
 
@@ -58,18 +55,38 @@ class Control:
             if command.verb != "halve_budget":
                 run.mailbox.send(command)
         yield from self._carry_out(run.mailbox.drain())
+        yield from self.wait_while_paused()
+
+    def wait_while_paused(self) -> Iterator[Event | Snapshot]:
+        run = self._runtime
+        if not self.paused:
+            return
+        yield from run.reports.finish(wait=True)
+        with run.recorder.paused(), run.during("paused"):
+            while self.paused and not run.stop_requested:
+                yield from self._carry_out(run.mailbox.wait(PAUSED_POLL_SECONDS))
+                yield from run.saving.written(wait=False)
+                run.publisher.pulse()
+
+    def go_on(self) -> Iterator[Event | Snapshot]:
+        """A run that was paused when it was saved waits before its next step, where commands can reach it."""
         if self.paused:
-            yield from run.reports.finish(wait=True)
-            with run.recorder.paused(), run.during("paused"):
-                while self.paused and not run.stop_requested:
-                    yield from self._carry_out(run.mailbox.wait(PAUSED_POLL_SECONDS))
-                    run.publisher.pulse()
+            yield self._event(
+                "paused",
+                "paused, as when it was saved; adaptive-rec resume or POST /api/v1/control/resume lets it go on",
+            )
+            yield from self.wait_while_paused()
+        elif self._runtime.was_paused:
+            yield self._event("resumed", "the run was paused when it was saved; no command can reach it, so it goes on")
 
     def _carry_out(self, commands: list[Command]) -> Iterator[Event]:
         for command in commands:
             try:
+                if command.verb == "checkpoint":
+                    yield from self._runtime.saving.asked(command)
+                    continue
                 event: Event = getattr(self, f"_{command.verb}")(**command.values)
-                self._runtime.changes += command.verb != "checkpoint"
+                self._runtime.changes += 1
                 outcome: Mapping[str, Any] | AdaptiveRecError = {"step": event.step, **event.details}
             except AdaptiveRecError as error:
                 event, outcome = self._event("warning", f"{command.verb}: {error}"), error
@@ -117,23 +134,9 @@ class Control:
         self._runtime.publisher.board()
         return event
 
-    # Checkpoints -----------------------------------------------------------------------------------------------------
-
     def change_at_start(self, changes: Mapping[str, Any]) -> Event:
         """A run goes on with other knobs than it was saved with. Made again, it changes them at the same place."""
         return self._change_by_itself(changes) if self._runtime.window_due else self._halve_budget(**changes)
-
-    def save_when_due(self) -> Iterator[Event]:
-        """A checkpoint now and then. One that cannot be written is told, and training goes on."""
-        run = self._runtime
-        last = run.stop_requested or run.step_number >= run.steps_total  # one follows in any case
-        if run.checkpoints is None or last or not self._saving.is_due(run.step_number):
-            return
-        try:
-            yield self._checkpoint()
-        except CheckpointError as error:
-            yield self._event("warning", f"no checkpoint was written, training goes on: {error}")
-        self._saving.begin()
 
     # One method for each verb ----------------------------------------------------------------------------------------
 
@@ -183,7 +186,7 @@ class Control:
         return self._event("resumed", "training goes on")
 
     def _stop(self) -> Event:
-        self._runtime.stop_requested = True
+        self._runtime.stop_requested, self.paused = True, False
         return self._event("stopping", "asked to stop: a checkpoint and a summary follow")
 
     def _reclassify(self) -> Event:
@@ -193,14 +196,6 @@ class Control:
             raise ConflictError(f"policy {run.knobs.policy} {how}, there is nothing to reclassify")
         moved = self._place(lambda: run.reclassifier.place_again(run.step_number, run.knobs))
         return self.reclassified(moved, asked_for=True)
-
-    def _checkpoint(self) -> Event:
-        run = self._runtime
-        if run.checkpoints is None:
-            raise ConflictError("this run has no folder for checkpoints")
-        with run.recorder.paused(), run.during("checkpointing"):
-            written = checkpoint.save(run, run.checkpoints)
-        return self._event("checkpoint", f"checkpoint {written.name} written", checkpoint=written.name)
 
     def _choose_split(self, split: bool, whole_seconds: float, split_seconds: float) -> Event:
         self._runtime.splitting.chosen = split

@@ -49,7 +49,9 @@ def commands(run: Path) -> dict[int, list[Command]]:
                 torn = 0
                 _go_back(found, event, saved, starts, path)
                 starts += 1
-            elif event["kind"] == "checkpoint" and "checkpoint" in event["details"]:
+            elif event["kind"] in ("saving", "checkpoint") and "checkpoint" in event["details"]:
+                if "imported" in event["details"]:
+                    raise LookupError("a run that began with tables of another program: it cannot be made again")
                 step = event["step"]
                 saved.setdefault(event["details"]["checkpoint"], (step, len(found[step])))
             elif event["kind"] == "knobs" and event["details"].get("at_start"):

@@ -61,6 +61,8 @@ class Publisher:
                     "knobs": run.knobs.model_dump(),
                     "knobs_step": run.knobs_step,
                     "placement": {**self._placement, **self._memory()},
+                    "checkpoint": run.saving.newest,
+                    "checkpoints": {"failed": run.saving.failed, "stall_seconds": run.saving.stall_seconds},
                 }
             )
         )

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from adaptive_rec.embedding.store import Fetched
+from adaptive_rec.embedding.records import Fetched
 from adaptive_rec.errors import TrainingError
 from adaptive_rec.telemetry import Snapshot
 

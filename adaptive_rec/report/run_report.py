@@ -17,9 +17,9 @@ from adaptive_rec.report.series import Series, series_of
 from adaptive_rec.telemetry import ratio
 
 NAME = "report.html"
-UNMARKED = {"reclassified", "evaluation", "finished", "sidecar"}
+UNMARKED = {"reclassified", "evaluation", "finished", "sidecar", "saving"}
 """Kinds of events that are not marked in the plots, which tell of them or have no use for them; nor is the first start."""
-UNLISTED = {"knobs", "started", "reclassified", "evaluation", "checkpoint", "finished"}
+UNLISTED = {"knobs", "started", "reclassified", "evaluation", "saving", "checkpoint", "finished"}
 """Kinds that are told elsewhere than in the list of warnings."""
 WORDS = {"knobs": "knob change", "split": "batches run whole or split", "started": "resumed from a checkpoint"}
 MOST_MARKS = 40

@@ -10,11 +10,10 @@ import numpy as np
 from adaptive_rec.batch import Batch, Position
 from adaptive_rec.config import Config
 from adaptive_rec.data.source import Source, Wrapped
-from adaptive_rec.phases import next_phase
 from adaptive_rec.policy import Outcome, Phase
 from adaptive_rec.simulate.kept import KeptSource
 from adaptive_rec.simulate.lane import Lane
-from adaptive_rec.stream import Stream
+from adaptive_rec.stream import Stream, next_phase
 
 FALLING = 0.999
 """What a phase leaves of the test loss: a model that learns is taken for granted, as there is none here."""

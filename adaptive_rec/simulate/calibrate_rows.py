@@ -15,7 +15,7 @@ from adaptive_rec.config import Config
 from adaptive_rec.data.source import Source
 from adaptive_rec.embedding.device import row_bytes
 from adaptive_rec.embedding.direct import DirectStore
-from adaptive_rec.embedding.store import RowUpdate
+from adaptive_rec.embedding.records import RowUpdate
 from adaptive_rec.micro_batch import MicroBatch
 from adaptive_rec.placement import Migration, RowSpace
 from adaptive_rec.simulate.hardware import Rows

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from adaptive_rec.embedding.device import DeviceTier, split_budget
 from adaptive_rec.embedding.optimizer import RowRule
-from adaptive_rec.embedding.store import EmbeddingStore, Traffic
+from adaptive_rec.embedding.records import Traffic
+from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.placement import COLD, Placement, RowSpace
 from adaptive_rec.tracking.delta import MEASURES
 from adaptive_rec.tracking.rules import RowMovement
@@ -46,8 +47,8 @@ class PlacementStore(EmbeddingStore):
         # Not the base's, which takes memory for all tables and fills it.
         self.space, self.rule, self.dtype, self.monitored = space, rule, dtype, monitored
         self.torch_device, self.seed, self.threads = torch.device("cpu"), 0, 1
-        self._slot_of_row = np.full(space.rows, COLD, dtype=np.int32)
-        self.placement = Placement(0, self._slot_of_row)
+        self.slot_of_row = np.full(space.rows, COLD, dtype=np.int32)
+        self.placement = Placement(0, self.slot_of_row)
         self.traffic = Traffic()
         self.hot_rows_T = np.zeros(len(space.tables), dtype=np.int64)
         self.device = self._device_tier(split_budget(space, self.row_bytes, budget_bytes))
@@ -63,7 +64,7 @@ class PlacementStore(EmbeddingStore):
     def _bring_home(self, pool: int, slots: NDArray[np.int64], host_rows: NDArray[np.int64]) -> None:
         """Counted by the caller."""
 
-    def _send_up(self, pool: int, host_rows: NDArray[np.int64], slots: NDArray[np.int64]) -> None:
+    def send_up(self, pool: int, host_rows: NDArray[np.int64], slots: NDArray[np.int64]) -> None:
         """Likewise."""
 
     def gather(self, *_: Any) -> NoReturn:
@@ -71,6 +72,9 @@ class PlacementStore(EmbeddingStore):
 
     def apply(self, *_: Any) -> NoReturn:
         raise AssertionError("rows without values cannot be updated")
+
+    def _where(self, *_: Any) -> NoReturn:
+        raise AssertionError("rows without values cannot be saved")
 
     def _read_slots(self, *_: Any) -> NoReturn:
         raise AssertionError("rows without values cannot be read")

@@ -12,11 +12,11 @@ import torch
 from adaptive_rec.assemble import assemble
 from adaptive_rec.config import Config
 from adaptive_rec.data.source import Source
-from adaptive_rec.dense import BUCKETS
 from adaptive_rec.embedding.device import all_rows_bytes, row_bytes
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.known_policies import load_policy
 from adaptive_rec.placement import RowSpace
+from adaptive_rec.replayed_dense import BUCKETS
 from adaptive_rec.runtime import Runtime
 from adaptive_rec.telemetry import Event, StageTimes
 from benchmarks.common.shapes import touch

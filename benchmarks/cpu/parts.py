@@ -12,7 +12,7 @@ from torch import Tensor
 from adaptive_rec.assemble import assemble
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config import Config
-from adaptive_rec.embedding.store import RowUpdate
+from adaptive_rec.embedding.records import RowUpdate
 from benchmarks.common.shapes import Preloaded
 from benchmarks.cpu.contestants import Turn, rows_of_store
 from benchmarks.cpu.rivals import Tables

@@ -19,7 +19,7 @@ from adaptive_rec.batch import Position
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config import Config, load_config
 from adaptive_rec.data.open import open_source
-from adaptive_rec.embedding.store import RowUpdate
+from adaptive_rec.embedding.records import RowUpdate
 from adaptive_rec.tracking.count_min import CountMinSketch
 from benchmarks.common.shapes import Preloaded
 from benchmarks.cpu.parts import Work

@@ -11,10 +11,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from adaptive_rec.kernels import cpu
+from adaptive_rec.kernels import row_update
 from benchmarks.common.contestants import Where
 
-RULES = {"sgd": cpu.SGD, "rowwise_adagrad": cpu.ROWWISE_ADAGRAD, "adagrad": cpu.ADAGRAD, "lazy_adam": cpu.LAZY_ADAM}
+RULES = {
+    "sgd": row_update.SGD,
+    "rowwise_adagrad": row_update.ROWWISE_ADAGRAD,
+    "adagrad": row_update.ADAGRAD,
+    "lazy_adam": row_update.LAZY_ADAM,
+}
 BOUNDS = {torch.float64: 1e-12, torch.float32: 2e-5, torch.bfloat16: 4e-2, torch.float16: 5e-3}
 DIMS: dict[torch.dtype, tuple[int, ...]] = {
     torch.float64: (24,),
@@ -127,7 +132,13 @@ def calls() -> Iterator[tuple[str, Call, int | None, tuple[torch.dtype, ...]]]:
 
 
 def state_width(rule: int | None, dim: int) -> int:
-    return {None: 1, cpu.SGD: 0, cpu.ROWWISE_ADAGRAD: 1, cpu.ADAGRAD: dim, cpu.LAZY_ADAM: 2 * dim}[rule]
+    return {
+        None: 1,
+        row_update.SGD: 0,
+        row_update.ROWWISE_ADAGRAD: 1,
+        row_update.ADAGRAD: dim,
+        row_update.LAZY_ADAM: 2 * dim,
+    }[rule]
 
 
 def check_kernels(where: Where, deadline: float, left_out: list[str]) -> list[dict[str, Any]]:

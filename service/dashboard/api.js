@@ -51,6 +51,8 @@ export class Live {
   constructor({ hz, onSnapshot, onState }) {
     Object.assign(this, { hz, onSnapshot, onState, state: "", heard: 0, source: null, failures: 0, timer: 0, hiding: 0 });
     document.addEventListener("visibilitychange", () => this.#visibility());
+    addEventListener("pagehide", () => this.#sleep()); // browsers keep pages that were left, and six connections to a host
+    addEventListener("pageshow", () => this.state === "asleep" && this.open());
     setInterval(() => this.#watch(), 1000);
     this.open();
   }
@@ -112,15 +114,17 @@ export class Live {
   #visibility() {
     clearTimeout(this.hiding);
     if (document.hidden) {
-      this.hiding = setTimeout(() => {
-        this.source?.close();
-        this.source = null;
-        clearTimeout(this.timer);
-        this.#say("asleep");
-      }, HIDDEN_MS);
+      this.hiding = setTimeout(() => this.#sleep(), HIDDEN_MS);
     } else if (this.state === "asleep") {
       this.open();
     }
+  }
+
+  #sleep() {
+    this.source?.close();
+    this.source = null;
+    clearTimeout(this.timer);
+    this.#say("asleep");
   }
 
   #say(state) {

@@ -18,6 +18,8 @@ import pytest
 
 from .conftest import Served, serving, wait_for
 
+pytestmark = pytest.mark.alone
+
 HOSTILE = "<img src=x onerror=alert(1)>"
 SCREENS = ("now", "tables", "knobs", "events")
 
@@ -84,6 +86,21 @@ def test_first_paint_comes_within_a_second(signed_in: Any) -> None:
         signed_in.refresh()
         times.append(wait_for(lambda: signed_in.execute_script(script), "the first paint"))
     assert statistics.median(times) < 1000
+
+
+def test_coming_back_again_and_again_takes_no_longer(signed_in: Any, training: Served) -> None:
+    """A browser keeps pages that were left as they are, and six connections to a host at most: none may keep its stream."""
+    for _ in range(7):
+        signed_in.get("about:blank")
+        began = time.monotonic()
+        signed_in.get(training.url)
+        wait_for(lambda: text(signed_in, "#connection") == "live", "the live stream")
+        assert time.monotonic() - began < 20
+    signed_in.back()
+    signed_in.back()
+    wait_for(lambda: text(signed_in, "#connection") == "live", "the live stream of a page that was kept")
+    step = text(signed_in, "#step")
+    wait_for(lambda: text(signed_in, "#step") != step, "the step to move")
 
 
 def test_every_request_goes_to_the_sidecar(signed_in: Any, training: Served) -> None:

@@ -12,6 +12,8 @@ from adaptive_rec.cli import main
 from adaptive_rec.config import load_config
 from adaptive_rec.run import TrainingRun
 
+pytestmark = pytest.mark.alone
+
 HOSTILE = "<img src=x onerror=alert(1)>"
 WIDE, NARROW = (1280, 900), (390, 800)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,22 +15,33 @@ from safetensors.torch import load_file
 
 from adaptive_rec.checkpoint.files import DISK
 from adaptive_rec.checkpoint.generation import Draft
+from adaptive_rec.checkpoint.history import chain
 from adaptive_rec.cli import main
 
 
-def make(run: Path, step: int, changed: float = 0.0, **more: Any) -> Path:
-    """A checkpoint of two tables, one of them of bfloat16; `changed` is added to two rows of the other."""
+def make(run: Path, step: int, changed: float = 0.0, on: Path | None = None, **more: Any) -> Path:
+    """A checkpoint of two tables, one of them of bfloat16; `changed` is added to two rows of the other. One that builds `on`
+    another holds only these two."""
     rng = np.random.default_rng(1)
     weight = rng.random((100, 8)).astype(np.float32)
     weight[[3, 70]] += np.float32(changed)
     narrow = rng.integers(0, 1 << 14, (40, 4)).astype(np.uint16)
     run.mkdir(exist_ok=True)
     draft = Draft(DISK, run / "checkpoints", step)
-    draft.arrays("table-0000.safetensors", {"weight": weight, "optimizer_state": np.ones((100, 1), np.float32)})
-    draft.arrays("table-0001.safetensors", {"weight": narrow}, {"weight": "BF16"})
-    tables = [{"name": "C1", "rows": 100}, {"name": "../odd", "rows": 40}]
+    lines = np.arange(100) if on is None else np.array([3, 70])
+    rows = {"row": lines.astype(np.uint32), "weight": weight[lines]}
+    draft.arrays("rows-00000.safetensors", rows | {"optimizer_state": np.ones((len(lines), 1), np.float32)})
+    if on is None:
+        rows = {"row": np.arange(100, 140, dtype=np.uint32), "weight": narrow}
+        draft.arrays(
+            "rows-00001.safetensors", rows | {"optimizer_state": np.ones((40, 0), np.float32)}, {"weight": "BF16"}
+        )
+    tables = [
+        {"name": "C1", "rows": 100, "dim": 8, "first_row": 0},
+        {"name": "../odd", "rows": 40, "dim": 4, "first_row": 100},
+    ]
     draft.json("state.json", {"run": {"tables": tables}, "step": step, "knobs": {"alpha": 0.5}} | more)
-    return draft.commit({"version": "0"})
+    return draft.commit({"version": "0"}, chain(DISK, on)[-1].since if on else None)
 
 
 def spoil(path: Path) -> None:
@@ -55,26 +67,114 @@ def told(capsys: pytest.CaptureFixture[str], *words: object, code: int = 0) -> s
 def test_list_tells_each_checkpoint_and_what_is_wrong_with_it(capsys: pytest.CaptureFixture[str], run: Path) -> None:
     spoil(run / "checkpoints/step-000000005/MANIFEST.json")
     lines = told(capsys, "list", run).splitlines()
-    assert lines[0].split() == ["checkpoint", "step", "written", "files", "size"]
+    assert lines[0].split() == ["checkpoint", "step", "written", "kind", "builds", "on", "files", "rows", "size"]
     assert "step-000000005" in lines[1]
     assert "MANIFEST.json must end with its crc32" in lines[1]
     assert lines[2].split()[:2] == ["step-000000800", "800"]
     assert len(lines) == 3
     damaged, good = json.loads(told(capsys, "list", run, "--json"))
     assert damaged["error"]
-    assert (good["step"], good["format"], good["files"], good["error"]) == (800, 2, 3, None)
-    assert good["size_bytes"] == sum(path.stat().st_size for path in (run / "checkpoints/step-000000800").glob("[st]*"))
+    assert (good["step"], good["format"], good["files"], good["error"]) == (800, 3, 3, None)
+    folder = run / "checkpoints/step-000000800"
+    assert good["rows_bytes"] == sum(path.stat().st_size for path in folder.glob("rows-*"))
+    assert good["size_bytes"] == good["rows_bytes"] + (folder / "state.json").stat().st_size
+    assert (good["kind"], good["builds_on"]) == ("full", None)
+
+
+@pytest.fixture
+def chained(tmp_path: Path) -> Path:
+    """Of checkpoints 5, 6 and 7 each builds on the one before; 9 is of all rows."""
+    older = None
+    for step, changed in ((5, 0.0), (6, 1.0), (7, 2.0)):
+        older = make(tmp_path / "chained", step, changed, older)
+    make(tmp_path / "chained", 9, 2.0)
+    return tmp_path / "chained"
+
+
+def test_list_tells_what_each_builds_on_and_where_that_is_gone(
+    capsys: pytest.CaptureFixture[str], chained: Path
+) -> None:
+    lines = told(capsys, "list", chained).splitlines()
+    assert [line.split()[4:6] for line in lines[1:4]] == [
+        ["full", "3"], ["changes", "step-000000005"], ["changes", "step-000000006"]
+    ]  # fmt: skip
+    assert not any("cannot be used" in line for line in lines)
+    shutil.rmtree(chained / "checkpoints/step-000000005")
+    lines = [line for line in told(capsys, "list", chained).splitlines() if not line.startswith(" ")]
+    assert len(lines) == 4
+    for line in lines[1:3]:
+        assert "step-000000006 builds on step-000000005, which cannot be used" in line
+        assert line.split()[4] == "changes"
+    assert lines[3].split()[4] == "full"
+    entries = json.loads(told(capsys, "list", chained, "--json"))
+    assert [(entry["kind"], entry["builds_on"], entry["error"] is None) for entry in entries] == [
+        ("changes", "step-000000005", False), ("changes", "step-000000006", False), ("full", None, True)
+    ]  # fmt: skip
+
+
+def test_verify_of_one_verifies_what_it_builds_on(capsys: pytest.CaptureFixture[str], chained: Path) -> None:
+    found = json.loads(told(capsys, "verify", chained / "checkpoints/step-000000006", "--json"))
+    assert [entry["checkpoint"] for entry in found["files"]] == ["step-000000005"] * 3 + ["step-000000006"] * 2
+    assert "2 of 2 whole" in told(capsys, "verify", chained / "checkpoints/step-000000006")
+    spoil(chained / "checkpoints/step-000000005/rows-00001.safetensors")
+    text = told(capsys, "verify", chained / "checkpoints/step-000000006", code=5)
+    assert "0 of 2 whole" in text
+    assert "4 of 4" not in text
+    assert "1 of 1 whole" in told(capsys, "verify", chained / "checkpoints/step-000000009")
+
+
+def test_verify_says_which_a_damaged_one_takes_with_it(capsys: pytest.CaptureFixture[str], chained: Path) -> None:
+    spoil(chained / "checkpoints/step-000000006/rows-00000.safetensors")
+    text = told(capsys, "verify", chained, code=5)
+    assert re.search("^step-000000007  +builds on step-000000006, which is damaged$", text, flags=re.M)
+    assert "\n2 of 4 whole" in text
+    assert text.splitlines()[-1] == (
+        "error: 1 of 4 checkpoints damaged: step-000000006; "
+        "1 of 4 checkpoints build on one that cannot be used: step-000000007"
+    )
+    found, _ = json.JSONDecoder().raw_decode(told(capsys, "verify", chained, "--json", code=5))
+    assert (found["damaged"], found["lost_with_them"]) == (["step-000000006"], ["step-000000007"])
+    shutil.rmtree(chained / "checkpoints/step-000000006")
+    text = told(capsys, "verify", chained, code=5)
+    assert "error: 1 of 3 checkpoints build on one that cannot be used: step-000000007" in text
+
+
+def test_a_checkpoint_of_changes_is_found_by_any_path(
+    capsys: pytest.CaptureFixture[str], chained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (chained / "latest").symlink_to(chained / "checkpoints/step-000000007")
+    assert "3 of 3 whole" in told(capsys, "verify", chained / "latest")
+    monkeypatch.chdir(chained / "checkpoints/step-000000007")
+    assert "3 of 3 whole" in told(capsys, "verify", ".")
+    assert "hold the same" in told(capsys, "diff", ".", "../../latest")
+
+
+def test_changes_are_compared_and_exported_with_what_they_build_on(
+    capsys: pytest.CaptureFixture[str], chained: Path
+) -> None:
+    folder = chained / "checkpoints"
+    found = json.loads(told(capsys, "diff", folder / "step-000000007", folder / "step-000000009", "--json", code=1))
+    assert [each["name"] for each in found["differences"]] == ["step"], "rows are the same"
+    found = json.loads(told(capsys, "diff", folder / "step-000000005", folder / "step-000000007", "--json", code=1))
+    [weight] = [each for each in found["differences"] if each["name"] == "weight"]
+    assert (weight["file"], weight["rows"], weight["largest"]) == ("C1", 2, pytest.approx(2.0, rel=1e-5))
+    for name in ("step-000000007", "step-000000009"):
+        told(capsys, "export", folder / name, "--out", chained / name)
+    for name in ("C1.safetensors", "table-0001.safetensors"):
+        assert (chained / "step-000000007" / name).read_bytes() == (chained / "step-000000009" / name).read_bytes()
+    spoil(folder / "step-000000005/rows-00001.safetensors")
+    assert "is damaged" in told(capsys, "export", folder / "step-000000007", "--out", chained / "no", code=5)
 
 
 def test_verify_tells_each_file_and_its_speed(capsys: pytest.CaptureFixture[str], run: Path) -> None:
     lines = told(capsys, "verify", run).splitlines()
     assert [line.split()[1] for line in lines[1:-1]] == [
-        "table-0000.safetensors",
-        "table-0001.safetensors",
+        "rows-00000.safetensors",
+        "rows-00001.safetensors",
         "state.json",
     ] * 2
     assert all(line.endswith("whole") for line in lines[1:-1])
-    assert lines[-1] == "2 of 2 whole (8.3 KiB)"
+    assert lines[-1] == "2 of 2 whole (9.9 KiB)"
     answer = json.loads(told(capsys, "verify", run / "checkpoints/step-000000800", "--json"))
     assert answer["damaged"] == []
     assert [entry["checkpoint"] for entry in answer["files"]] == ["step-000000800"] * 3
@@ -83,18 +183,18 @@ def test_verify_tells_each_file_and_its_speed(capsys: pytest.CaptureFixture[str]
 
 def test_verify_tells_the_speed_of_large_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     draft = Draft(DISK, tmp_path, 1)
-    draft.arrays("table-0000.safetensors", {"weight": np.zeros((1 << 18, 4), np.float32)})
+    draft.arrays("rows-00000.safetensors", {"weight": np.zeros((1 << 18, 4), np.float32)})
     lines = told(capsys, "verify", draft.commit({})).splitlines()
     assert re.search(r"4.0 MiB  \d+\.\d\d GB/s  whole$", lines[1])
     assert re.fullmatch(r"1 of 1 whole \(4.0 MiB, \d+\.\d\d GB/s\)", lines[2])
 
 
 def test_verify_names_all_that_is_damaged_and_fails(capsys: pytest.CaptureFixture[str], run: Path) -> None:
-    spoil(run / "checkpoints/step-000000800/table-0001.safetensors")
+    spoil(run / "checkpoints/step-000000800/rows-00001.safetensors")
     spoil(run / "checkpoints/step-000000800/state.json")
     (run / "checkpoints/step-000000005/state.json").unlink()
     text = told(capsys, "verify", run, code=5)
-    assert "table-0001.safetensors is damaged between byte 0 and" in text
+    assert "rows-00001.safetensors is damaged between byte 0 and" in text
     assert text.count("state.json is damaged") == 1
     assert "state.json is missing" in text
     assert len(re.findall("whole$", text, flags=re.M)) == 1
@@ -115,7 +215,7 @@ def test_diff_tells_rows_and_how_much(capsys: pytest.CaptureFixture[str], tmp_pa
     values = {each["name"]: each for each in found}
     assert set(values) == {"weight", "step", "loss"}
     assert (values["weight"]["file"], values["weight"]["rows"], values["weight"]["of_rows"]) == (
-        "table-0000.safetensors",
+        "C1",
         2,
         100,
     )
@@ -125,7 +225,7 @@ def test_diff_tells_rows_and_how_much(capsys: pytest.CaptureFixture[str], tmp_pa
     assert values["loss"]["kind"] == "only in B"
     lines = told(capsys, "diff", tmp_path / "a", tmp_path / "b", code=1).splitlines()
     assert next(line for line in lines if "weight" in line).split() == [
-        "table-0000", "weight", "2", "of", "100", "0.25", "0.005"
+        "C1", "weight", "2", "of", "100", "0.25", "0.005"
     ]  # fmt: skip
 
 
@@ -143,6 +243,9 @@ def test_diff_compares_what_can_be_compared(capsys: pytest.CaptureFixture[str], 
         (tmp_path / name).mkdir()
         draft = Draft(DISK, tmp_path / name / "checkpoints", 1)
         draft.arrays("state.safetensors", arrays)
+        row = {"row": np.arange(2, dtype=np.uint32), "weight": np.ones((2, 1)), "optimizer_state": np.ones((2, 0))}
+        draft.arrays("rows-00000.safetensors", row)
+        draft.json("state.json", {"run": {"tables": [{"name": "C1", "rows": 2, "dim": 1, "first_row": 0}]}})
         draft.commit({})
     found = json.loads(told(capsys, "diff", tmp_path / "a", tmp_path / "b", "--json", code=1))["differences"]
     values = {each["name"]: each for each in found}
@@ -169,7 +272,7 @@ def test_export_writes_the_tables_as_others_read_them(capsys: pytest.CaptureFixt
     out = run.parent / "out"
     told(capsys, "export", run, "--out", out, "--as", form)
     saved = run / "checkpoints/step-000000800"
-    first, second = (load_file(saved / f"table-{number:04d}.safetensors")["weight"] for number in range(2))
+    first, second = (load_file(saved / f"rows-{number:05d}.safetensors")["weight"] for number in range(2))
     if form == "torchrec":
         state = load_file(out / "state_dict.safetensors")
         assert set(state) == {"embedding_bags.C1.weight", "embedding_bags.table-0001.weight"}, (
@@ -192,7 +295,7 @@ def test_export_writes_the_tables_as_others_read_them(capsys: pytest.CaptureFixt
 
 def test_a_damaged_checkpoint_is_not_exported(capsys: pytest.CaptureFixture[str], run: Path) -> None:
     saved = run / "checkpoints/step-000000800"
-    spoil(saved / "table-0000.safetensors")
+    spoil(saved / "rows-00000.safetensors")
     assert "is damaged" in told(capsys, "export", saved, "--out", run.parent / "out", code=5)
     assert not (run.parent / "out").exists()
 

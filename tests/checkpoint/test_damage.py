@@ -12,16 +12,16 @@ import pytest
 
 from adaptive_rec.checkpoint.files import DISK
 from adaptive_rec.checkpoint.generation import Draft, read_manifest, verify
-from adaptive_rec.checkpoint.history import newest_valid, prune
+from adaptive_rec.checkpoint.history import newest_valid, prune, verify_all
 from adaptive_rec.checkpoint.manifest import CHUNK_BYTES, FileEntry, unsealed
 from adaptive_rec.errors import CheckpointError
-from tests.checkpoint.histories import STEPS, found_step, write
+from tests.checkpoint.histories import CHAINS, TWO_CHAINS, found_step, name_of, write
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Three generations on the disk."""
-    for step in STEPS:
+    """Two chains on the disk: 7, 40, 123 and 180, 222, 260."""
+    for step in TWO_CHAINS:
         write(DISK, step, tmp_path / "checkpoints")
     return tmp_path / "checkpoints"
 
@@ -33,13 +33,14 @@ def flip(path: Path, bit: int) -> None:
 
 
 def damage_and_look(folder: Path, count: int) -> None:
-    """Flip a bit or cut an end off, in any file of the newest two generations, and see that nothing wrong is found."""
+    """Flip a bit or cut an end off, in any file of all generations, and see that it is the newest that does not build on it that
+    is found."""
     seed = random.randrange(1 << 32)
     print(f"seed {seed}")
     rng = random.Random(seed)
     for number in range(count):
-        spoilt = rng.choice(STEPS[1:])
-        path = rng.choice(sorted((folder / f"step-{spoilt:09d}").iterdir()))
+        spoilt = rng.choice(TWO_CHAINS)
+        path = rng.choice(sorted((folder / name_of(spoilt)).iterdir()))
         whole = path.read_bytes()
         if rng.random() < 0.5:
             told = f"bit {(bit := rng.randrange(8 * len(whole)))} of {path.name}"
@@ -49,13 +50,21 @@ def damage_and_look(folder: Path, count: int) -> None:
             path.write_bytes(whole[:length])
         with pytest.raises(CheckpointError, match=path.name):
             verify(DISK, path.parent)
+        for step in TWO_CHAINS:
+            if spoilt in CHAINS[step]:
+                with pytest.raises(CheckpointError, match=path.name):
+                    verify_all(DISK, folder / name_of(step))
+            elif number % 10 == 0:
+                verify_all(DISK, folder / name_of(step))
+        good = [step for step in TWO_CHAINS if spoilt not in CHAINS[step]]
         found = newest_valid(DISK, folder)
-        assert found_step(DISK, folder) == (STEPS[1] if spoilt == STEPS[2] else STEPS[2]), (
-            f"seed {seed}, {number}: {told}"
-        )
-        assert [name for name, _ in found.skipped] == ([path.parent.name] if spoilt == STEPS[2] else [])
+        assert found_step(DISK, folder) == max(good), f"seed {seed}, {number}: {told}"
+        assert [name for name, _ in found.skipped] == [
+            name_of(step) for step in reversed(TWO_CHAINS) if step > max(good)
+        ]
+        assert all(f"{spoilt:09d}" in why and path.name in why for _, why in found.skipped), found.skipped
         path.write_bytes(whole)
-    assert found_step(DISK, folder) == STEPS[2]
+    assert found_step(DISK, folder) == TWO_CHAINS[-1]
 
 
 def test_every_damage_is_detected(folder: Path) -> None:
@@ -81,9 +90,9 @@ def test_every_single_bit_of_the_manifest_counts(tmp_path: Path) -> None:
 @pytest.mark.parametrize("where", ["first", "last of the first chunk", "first of the second", "last"])
 def test_the_place_of_a_damage_is_named(tmp_path: Path, where: str) -> None:
     draft = Draft(DISK, tmp_path, 7)
-    draft.arrays("table-0000.safetensors", {"weight": np.arange(2_500_000, dtype=np.float32)})
+    draft.arrays("rows-00000.safetensors", {"weight": np.arange(2_500_000, dtype=np.float32)})
     generation = draft.commit({})
-    path = generation / "table-0000.safetensors"
+    path = generation / "rows-00000.safetensors"
     size_bytes = path.stat().st_size
     byte = {
         "first": 0,
@@ -95,7 +104,7 @@ def test_the_place_of_a_damage_is_named(tmp_path: Path, where: str) -> None:
     start = byte[where] // CHUNK_BYTES * CHUNK_BYTES
     place = f"between byte {start} and {min(start + CHUNK_BYTES, size_bytes)}"
     with pytest.raises(
-        CheckpointError, match=rf"table-0000.safetensors is damaged {place}: crc32 must be \w{{8}}, got \w{{8}}"
+        CheckpointError, match=rf"rows-00000.safetensors is damaged {place}: crc32 must be \w{{8}}, got \w{{8}}"
     ):
         verify(DISK, generation)
 
@@ -106,10 +115,10 @@ SPOILINGS: dict[str, tuple[Callable[[Path], object], str]] = {
     "bytes too many": (lambda g: (g / "state.json").open("a").write(" "), r"state\.json must have \d+ bytes, got \d+"),
     "an empty file": (lambda g: (g / "state.json").write_text(""), r"state\.json must have \d+ bytes, got 0"),
     "no manifest": (lambda g: (g / "MANIFEST.json").unlink(), r"MANIFEST\.json: reading failed: No such file"),
-    "another step": (lambda g: shutil.copy(g.parent / "step-000000040/MANIFEST.json", g), "must be of step 123.* got 40"),
+    "another step": (lambda g: shutil.copy(g.parent / "step-000000040/MANIFEST.json", g), "must be of step 260.* got 40"),
     "a link": (lambda g: relink(g / "state.json"), r"state\.json: reading failed"),
     "a folder": (lambda g: ((g / "state.json").unlink(), (g / "state.json").mkdir()), r"state\.json: reading failed"),
-    "format 1": (lambda g: (g / "MANIFEST.json").rename(g / "checkpoint.json"), "of format 2, got one of format 1"),
+    "format 1": (lambda g: (g / "MANIFEST.json").rename(g / "checkpoint.json"), "of format 3, got one of format 1"),
 }  # fmt: skip
 
 
@@ -121,11 +130,11 @@ def relink(path: Path) -> None:
 @pytest.mark.parametrize("spoiling", SPOILINGS)
 def test_what_is_wrong_with_a_skipped_generation_is_told(folder: Path, spoiling: str) -> None:
     spoil, told = SPOILINGS[spoiling]
-    spoil(folder / "step-000000123")
+    spoil(folder / name_of(260))
     found = newest_valid(DISK, folder)
-    assert found.generation == folder / "step-000000040"
+    assert found.generation == folder / name_of(222)
     [(name, why)] = found.skipped
-    assert name == "step-000000123"
+    assert name == name_of(260)
     with pytest.raises(CheckpointError, match=told):
         raise CheckpointError(why)
 
@@ -133,7 +142,7 @@ def test_what_is_wrong_with_a_skipped_generation_is_told(folder: Path, spoiling:
 def test_a_pipe_does_not_hold_a_reader_up(folder: Path) -> None:
     import os
 
-    path = folder / "step-000000123" / "state.json"
+    path = folder / name_of(260) / "state.json"
     path.unlink()
     os.mkfifo(path)
     with pytest.raises(CheckpointError, match="must be a regular file"):
@@ -141,11 +150,11 @@ def test_a_pipe_does_not_hold_a_reader_up(folder: Path) -> None:
 
 
 def test_where_all_are_damaged_none_is_found_and_each_is_told(folder: Path) -> None:
-    for step in STEPS:
+    for step in TWO_CHAINS:
         flip(folder / f"step-{step:09d}" / "state.json", 9)
     found = newest_valid(DISK, folder)
     assert found.generation is None
-    assert [name for name, _ in found.skipped] == [f"step-{step:09d}" for step in reversed(STEPS)]
+    assert [name for name, _ in found.skipped] == [f"step-{step:09d}" for step in reversed(TWO_CHAINS)]
 
 
 def test_of_a_folder_that_is_absent_or_empty_nothing_is_found(tmp_path: Path) -> None:
@@ -162,37 +171,66 @@ def test_steps_are_ordered_by_number(tmp_path: Path) -> None:
     assert newest_valid(DISK, tmp_path).generation == tmp_path / "step-1000000000"
 
 
+@pytest.mark.parametrize("spoiling", [kind for kind in SPOILINGS if kind not in ("another step", "a file too many")])
+def test_what_is_wrong_with_a_base_takes_all_with_it_that_build_on_it(folder: Path, spoiling: str) -> None:
+    spoil, told = SPOILINGS[spoiling]
+    spoil(folder / name_of(180))
+    found = newest_valid(DISK, folder)
+    assert found.generation == folder / name_of(123)
+    assert [name for name, _ in found.skipped] == [name_of(step) for step in (260, 222, 180)]
+    for name, why in found.skipped:
+        with pytest.raises(CheckpointError, match=told):
+            raise CheckpointError(why)
+        assert name in why
+        assert name_of(180) in why
+        assert "builds on" in why or name == name_of(180)
+
+
 def test_verify_tells_each_file(folder: Path) -> None:
     told: list[FileEntry] = []
-    manifest = verify(DISK, folder / "step-000000123", told.append)
+    manifest = verify(DISK, folder / name_of(222), told.append)
     assert told == list(manifest.files)
-    assert [entry.name for entry in told] == ["table-0000.safetensors", "state.safetensors", "state.json"]
+    rows = ["rows-00000.safetensors", "rows-00001.safetensors"]
+    assert [entry.name for entry in told] == [*rows, "state.safetensors", "state.json"]
     assert (
         manifest.size_bytes
-        == sum(path.stat().st_size for path in (folder / "step-000000123").iterdir())
-        - (folder / "step-000000123/MANIFEST.json").stat().st_size
+        == sum(path.stat().st_size for path in (folder / name_of(222)).iterdir())
+        - (folder / name_of(222) / "MANIFEST.json").stat().st_size
     )
-    assert read_manifest(DISK, folder / "step-000000123").description == {"config_hash": "of step 123"}
+    assert read_manifest(DISK, folder / name_of(222)).description == {"config_hash": "of step 222"}
 
 
-def test_pruning_keeps_whole_generations_only_and_removes_drafts(folder: Path) -> None:
-    (folder / ".step-000000200.draft").mkdir()
-    flip(folder / "step-000000040" / "table-0000.safetensors", 77)
-    assert prune(DISK, folder, keep=2) == [".step-000000200.draft"], "the oldest is the second that is whole"
+def test_pruning_keeps_whole_generations_only_and_what_they_build_on_and_removes_drafts(folder: Path) -> None:
+    (folder / ".step-000000300.draft").mkdir()
+    flip(folder / name_of(222) / "rows-00000.safetensors", 77)
+    assert prune(DISK, folder, keep=2) == [".step-000000300.draft"]
+    assert DISK.names(folder) == [name_of(step) for step in TWO_CHAINS], (
+        "another base stays, whatever becomes of the newer one"
+    )
     write(DISK, 300, folder)
-    assert prune(DISK, folder, keep=2) == ["step-000000007", "step-000000040"]
-    assert DISK.names(folder) == ["step-000000123", "step-000000300"]
+    assert prune(DISK, folder, keep=2) == [name_of(step) for step in (7, 40, 123)], "300 and 180 are whole"
+    write(DISK, 310, folder, on=(300,))
+    assert prune(DISK, folder, keep=2) == [], "310 and 300 share a base: another one stays, which is not read for that"
+    write(DISK, 320, folder)
+    assert prune(DISK, folder, keep=2) == [name_of(step) for step in (180, 222, 260)]
+    assert DISK.names(folder) == [name_of(300), name_of(310), name_of(320)]
 
 
 def test_a_newest_generation_that_is_damaged_is_told_by_pruning(folder: Path) -> None:
     write(DISK, 300, folder)
-    flip(folder / "step-000000300" / "state.safetensors", 1000)
+    flip(folder / name_of(300) / "state.safetensors", 1000)
     with pytest.raises(CheckpointError, match=r"step-000000300/state\.safetensors is damaged"):
         prune(DISK, folder, keep=2)
-    assert DISK.names(folder) == ["step-000000040", "step-000000123", "step-000000300"], (
-        "two that are whole have been kept"
-    )
-    assert found_step(DISK, folder) == 123
+    assert DISK.names(folder) == [name_of(step) for step in (180, 222, 260, 300)], "two that are whole have been kept"
+    assert found_step(DISK, folder) == 260
+
+
+def test_pruning_tells_of_a_damaged_newest_one_where_nothing_is_to_go_too(folder: Path) -> None:
+    prune(DISK, folder, keep=2)
+    assert prune(DISK, folder, keep=2) == []
+    flip(folder / name_of(260) / "state.safetensors", 1000)
+    with pytest.raises(CheckpointError, match=r"step-000000260/state\.safetensors is damaged"):
+        prune(DISK, folder, keep=2)
 
 
 def test_fewer_than_two_are_never_kept(folder: Path) -> None:

@@ -8,10 +8,20 @@ from pathlib import Path
 import pytest
 
 from adaptive_rec.checkpoint.files import DISK, Files
-from adaptive_rec.checkpoint.generation import Draft
+from adaptive_rec.checkpoint.generation import Draft, generations
 from adaptive_rec.checkpoint.history import newest_valid, prune
 from adaptive_rec.errors import CheckpointError
-from tests.checkpoint.histories import CHECKPOINTS, STEPS, found_step, values, write, write_history
+from tests.checkpoint.histories import (
+    CHAINS,
+    CHECKPOINTS,
+    STEPS,
+    checked_step,
+    found_step,
+    name_of,
+    values,
+    write,
+    write_history,
+)
 from tests.checkpoint.sim_files import Failing, Meddling, SimFiles
 
 
@@ -58,10 +68,12 @@ def test_whichever_operation_fails_the_last_generation_loads_and_the_next_is_wri
             assert found_step(files) in {[None, *committed][-1], *(STEPS[len(committed) :][:1])}, told
         else:
             assert found_step(files) == [None, *committed][-1], told
-        write(files, 500)
+        found = found_step(files)
+        write(files, 500, on=CHAINS[found] if found else ())
         assert found_step(files) == 500, told
         prune(files, CHECKPOINTS, keep=2)
         assert found_step(files) == 500, told
+        assert found is None or checked_step(files, CHECKPOINTS / name_of(found)) == found, told
         assert all(name.startswith("step-") for name in files.names(CHECKPOINTS)), told
 
 
@@ -94,7 +106,7 @@ def test_the_error_names_operation_and_file() -> None:
 def test_a_draft_that_was_given_up_takes_nothing_more() -> None:
     files = SimFiles()
     draft = Draft(files, CHECKPOINTS, 7)
-    draft.arrays("table-0000.safetensors", values(7)["table-0000.safetensors"])
+    draft.arrays("state.safetensors", values(7)["arrays"])
     draft.abandon()
     draft.abandon()
     assert files.names(CHECKPOINTS) == []
@@ -136,3 +148,31 @@ def test_a_second_generation_of_a_step_stands_beside_the_first_and_is_newer() ->
     assert newest_valid(files, CHECKPOINTS).generation == third
     assert prune(files, CHECKPOINTS, keep=2) == [first.name]
     assert newest_valid(files, CHECKPOINTS).skipped == []
+
+
+@pytest.mark.parametrize("steps", [(1, 7, 40, 180), (7, 40, 123, 180), (7, 40, 123, 180, 222)], ids=str)
+def test_what_cannot_be_read_for_a_moment_is_not_taken_for_what_nobody_needs(steps: tuple[int, ...]) -> None:
+    """Whichever operation fails while older ones are removed: the newest two are whole when all can be read again."""
+    number, left = 0, set()
+    while True:
+        files, failing = SimFiles(), Failing(number, errno.EIO, False)
+        for step in steps:
+            write(files, step)
+        try:
+            prune(Meddling(files, failing), CHECKPOINTS, keep=2)
+        except CheckpointError:
+            pass
+        told = f"operation {number}: {failing.done[number : number + 1]}"
+        left.add(len(generations(files.names(CHECKPOINTS))))
+        for step in steps[-2:]:
+            try:
+                assert checked_step(files, CHECKPOINTS / name_of(step)) == step, told
+            except CheckpointError as error:
+                raise AssertionError(told) from error
+        if len(failing.done) <= number:
+            break
+        number += 1
+    assert number > 10
+    assert (min(left) < len(steps)) == (len(steps) != 4 or steps[0] == 1), (
+        "of each history something goes but of the second"
+    )

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from adaptive_rec.checkpoint.files import DISK, SMALL_FILE_BYTES, Files
-from tests.checkpoint.histories import STEPS, found_step, values, write, write_history
+from tests.checkpoint.histories import CHECKPOINTS, LAST, STEPS, found_step, name_of, write, write_history
 from tests.checkpoint.sim_files import SimFiles
 
 
@@ -58,10 +58,12 @@ def test_a_history_is_the_same_on_both(tmp_path: Path) -> None:
     write_history(memory, memory.log)
     for step in STEPS:
         write(DISK, step, tmp_path / "checkpoints")
-    for step in STEPS[1:]:
-        folder = tmp_path / "checkpoints" / f"step-{step:09d}"
-        for name in (*values(step), "MANIFEST.json"):
-            assert (folder / name).read_bytes() == memory.read(Path("/checkpoints") / folder.name / name)
+    for step in LAST:
+        folder = tmp_path / "checkpoints" / name_of(step)
+        names = memory.names(CHECKPOINTS / folder.name)
+        assert [path.name for path in sorted(folder.iterdir())] == names
+        for name in names:
+            assert (folder / name).read_bytes() == memory.read(CHECKPOINTS / folder.name / name)
 
 
 def test_what_the_system_does_by_halves_is_done_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

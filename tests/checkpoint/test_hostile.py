@@ -30,7 +30,8 @@ JSON = st.recursive(
     max_leaves=12,
 )
 GOOD = {
-    "format": 2, "kind": "full", "step": 7, "chunk_bytes": 4 << 20, "description": {"config_hash": "x"},
+    "format": 3, "since": {"name": "step-000000003", "crc32": "0123abcd"}, "step": 7,
+    "chunk_bytes": 4 << 20, "description": {"config_hash": "x"},
     "files": [{"name": "state.json", "size_bytes": 2, "crc32": "a3a6bf43"}],
 }  # fmt: skip
 
@@ -90,8 +91,13 @@ def test_names_that_lead_elsewhere_are_refused(name: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"format": 3}, "format should be 2, got 3"),
-        ({"kind": "increment"}, "kind should be 'full', got 'increment'"),
+        ({"format": 2}, "format should be 3, got 2"),
+        ({"since": "step-000000003"}, "since should be an object, got 'step-000000003'"),
+        ({"since": {"name": "step-000000003"}}, "since.crc32 Field required"),
+        ({"since": {"name": "step-000000003", "crc32": "0123ABCD"}}, "since.crc32 String should match"),
+        ({"since": {"name": "../step-000000003", "crc32": "0123abcd"}}, "since.name String should match"),
+        ({"since": {"name": "step-000000003\n", "crc32": "0123abcd"}}, "since.name String should match"),
+        ({"since": {"name": "step-000000003.0", "crc32": "0123abcd"}}, "since.name String should match"),
         ({"chunk_bytes": 1}, "chunk_bytes"),
         ({"files": GOOD["files"] * 2}, "each file must be named once"),  # type: ignore[operator]
         ({"files": [{"name": "state.json", "size_bytes": 1 << 60, "crc32": "a3a6bf43"}]}, "8 digits for each of"),
@@ -121,7 +127,7 @@ HUGE: dict[str, Callable[[], bytes]] = {
     "many lists": lambda: b'{"a": [' + b"[]," * 5_000_000 + b"1]}",
     "many numbers": lambda: b"[" + b"1," * 7_000_000 + b"1]",
     "many names": lambda: b"{" + b",".join(b'"%x":1' % number for number in range(40_000)) + b"}",
-    "many files": lambda: b'{"files": [' + b"{}," * 19_990 + b"{}]}",
+    "many files": lambda: b'{"files": [' + b"{}," * 149_990 + b"{}]}",
     "a long text": lambda: b'{"a": "' + b"x" * (7 << 20) + b'"}',
     "a long number": lambda: b'{"format": ' + b"9" * (7 << 20) + b"}",
     "too many bytes": lambda: b" " * (SMALL_FILE_BYTES + 1),

@@ -8,10 +8,22 @@ from pathlib import Path
 
 import pytest
 
-from adaptive_rec.checkpoint.generation import Draft
+from adaptive_rec.checkpoint.generation import Draft, generations
 from adaptive_rec.checkpoint.history import prune
 from adaptive_rec.checkpoint.synced_file import SyncedFile
-from tests.checkpoint.histories import CHECKPOINTS, STEPS, History, found_step, write, write_history, wrong
+from tests.checkpoint.histories import (
+    CHAINS,
+    CHECKPOINTS,
+    LAST,
+    STEPS,
+    History,
+    checked_step,
+    found_step,
+    name_of,
+    write,
+    write_history,
+    wrong,
+)
 from tests.checkpoint.sim_files import Meddling, SimFiles, Tree, choices, disk_after, frozen, state
 
 
@@ -32,10 +44,12 @@ def every_sync() -> list[tuple[str, Path]]:
 SYNCS = every_sync()
 
 
-def states(files: SimFiles, history: History, most: int, rng: random.Random) -> Iterator[tuple[Tree, set[int | None]]]:
-    """Distinct states of the disk after a loss of power behind each entry of the log, with what may be found in each."""
+def states(
+    files: SimFiles, history: History, most: int, rng: random.Random, first: int = 0
+) -> Iterator[tuple[Tree, set[int | None]]]:
+    """Distinct states of the disk after a loss of power behind each entry of the log from `first` on, and what may be found."""
     seen = set()
-    for entries in range(len(files.log) + 1):
+    for entries in range(first, len(files.log) + 1):
         disk, allowed = disk_after(files.log[:entries], files.root), history.allowed(entries)
         for kept in choices(len(disk.late), most, rng):
             tree = state(disk, files.root, kept)
@@ -51,10 +65,22 @@ def written() -> tuple[SimFiles, History]:
     return files, write_history(files, files.log)
 
 
-def test_the_straight_history_ends_with_its_newest_two(written: tuple[SimFiles, History]) -> None:
+def test_the_straight_history_ends_with_its_newest_two_and_their_base(written: tuple[SimFiles, History]) -> None:
     files, _ = written
-    assert files.names(CHECKPOINTS) == [f"step-{step:09d}" for step in STEPS[1:]]
+    assert files.names(CHECKPOINTS) == [name_of(step) for step in LAST]
     assert found_step(files) == STEPS[-1]
+
+
+def test_after_each_generation_the_newest_two_are_whole_and_an_old_chain_goes_once_none_needs_it() -> None:
+    files, left = SimFiles(), []
+    for number, step in enumerate(STEPS):
+        write(files, step)
+        prune(files, CHECKPOINTS, keep=2)
+        left.append([int(name.removeprefix("step-")) for name in files.names(CHECKPOINTS)])
+        for newer in STEPS[max(0, number - 1) : number + 1]:
+            assert checked_step(files, CHECKPOINTS / name_of(newer)) == newer
+    assert left == [[7], [7, 40], [7, 40, 123], [7, 40, 123, 180], [7, 40, 123, 180, 222],
+                    [7, 40, 123, 180, 222, 260], [180, 222, 260, 300], [180, 222, 260, 300, 333]]  # fmt: skip
 
 
 def test_after_a_loss_of_power_the_newest_generation_is_found(written: tuple[SimFiles, History]) -> None:
@@ -69,19 +95,24 @@ def test_after_a_loss_of_power_the_newest_generation_is_found(written: tuple[Sim
         assert not wrong(tree, allowed), f"seed {seed}, state {number}: {wrong(tree, allowed)}"
         if number % 10 == 0:
             after = SimFiles(tree)
-            write(after, 500)
+            on = found_step(after)
+            write(after, 500, on=CHAINS[on] if on else ())
             prune(after, CHECKPOINTS, keep=2)
-            assert found_step(after) == 500
-            assert not [name for name in after.names(CHECKPOINTS) if name.startswith(".")], "drafts of before are gone"
+            write(after, 510)
+            prune(after, CHECKPOINTS, keep=2)
+            assert found_step(after) == 510
+            assert checked_step(after, CHECKPOINTS / name_of(500)) == 500
+            assert after.names(CHECKPOINTS) == generations(after.names(CHECKPOINTS)), "drafts of before are gone"
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 def test_after_any_loss_of_power_the_newest_generation_is_found(written: tuple[SimFiles, History]) -> None:
-    """Every state that there is, but where more than 15 things were not synced, of which 32,768 choices are looked at."""
+    """Every state that there is, but where more than 10 things were not synced, of which 1,024 choices are looked at."""
     files, history = written
     seed = random.randrange(1 << 32)
     count = 0
-    for tree, allowed in states(files, history, 1 << 15, random.Random(seed)):
+    for tree, allowed in states(files, history, 1 << 10, random.Random(seed)):
         assert not wrong(tree, allowed), f"seed {seed}: {wrong(tree, allowed)}"
         count += 1
     late = max(len(disk_after(files.log[:entries], files.root).late) for entries in range(len(files.log)))
@@ -112,21 +143,26 @@ def test_what_a_kill_has_left_does_no_harm_after_a_loss_of_power_either(with_man
 def test_without_any_one_sync_a_loss_of_power_is_not_survived(left_out: int) -> None:
     """So the states above are those that matter, and no sync is there in vain."""
     files = SimFiles()
-    syncs = 0
+    syncs = moment = 0
 
     def meddle(operation: str, path: Path) -> bool:
-        nonlocal syncs
+        nonlocal syncs, moment
         if operation not in ("sync", "sync_folder"):
             return True
         syncs += 1
+        moment = len(files.log) if syncs == left_out + 1 else moment
         return syncs != left_out + 1
 
     history = write_history(Meddling(files, meddle), files.log)
     assert syncs == len(SYNCS)
-    assert any(wrong(tree, allowed) for tree, allowed in states(files, history, 64, random.Random(1)))
+    assert any(wrong(tree, allowed) for tree, allowed in states(files, history, 64, random.Random(1), moment))
 
 
 def test_files_manifest_draft_and_parent_are_synced_in_this_order() -> None:
     named = [path.name for _, path in SYNCS]
-    one = ["table-0000.safetensors", "state.safetensors", "state.json", "MANIFEST.json"]
-    assert named == ["", *(name for step in STEPS for name in [*one, f".step-{step:09d}.draft", "checkpoints"])]
+    others = ["state.safetensors", "state.json", "MANIFEST.json"]
+    one = {
+        step: [f"rows-{shard:05d}.safetensors" for shard in range(1 if step in (123, 333) else 2)] + others
+        for step in STEPS
+    }
+    assert named == ["", *(name for step in STEPS for name in [*one[step], f".{name_of(step)}.draft", "checkpoints"])]

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from adaptive_rec import checkpoint
-from adaptive_rec.checkpoint import history
+from adaptive_rec.checkpoint import history, writing
 from adaptive_rec.config import load_config
 from adaptive_rec.errors import CheckpointError, DataError, UsageError
 from adaptive_rec.live import journal
-from adaptive_rec.live.mailbox import Command
+from adaptive_rec.live.mailbox import Command, ignore
 from adaptive_rec.run import TrainingRun
 from adaptive_rec.run_directory import replace_text
 from adaptive_rec.telemetry import Event, Recorder, Snapshot
@@ -58,11 +58,11 @@ def test_a_run_that_passed_over_a_newer_checkpoint_saves_before_its_step_and_nev
     seen = []
     for report in again.events():
         if isinstance(report, Event):
-            seen.append((report.kind, report.step))
+            seen.append((report.kind, report.details.get("checkpoint", report.step)))
         elif isinstance(report, Snapshot) and report.step == 26:
             again.runtime.stop_requested = True
     again.finish()
-    assert ("checkpoint", 24) in seen
+    assert ("checkpoint", "step-000000024") in seen
     assert [text for kind, text in seen if kind == "warning"] == [20], "one, of what was passed over"
     assert checkpoint.newest(out / "checkpoints") == out / "checkpoints" / "step-000000026"
     damaged_again = begin(out, resume=True)
@@ -85,10 +85,12 @@ def test_old_checkpoints_that_cannot_be_removed_are_told_and_no_failure(
         raise CheckpointError("step-000000005: removal failed: Operation not permitted")
 
     monkeypatch.setattr(history, "_remove", stay)
+    monkeypatch.setattr(writing, "MOST_CHANGES", 0)  # so that none is needed by a newer one
     run = begin(tmp_path / "run", "checkpoint.every_steps=5")
     told = [event for event in run.events() if isinstance(event, Event)]
     assert run.finish()["steps"] == 30
-    assert [event.step for event in told if event.kind == "checkpoint"] == [5, 10, 15, 20, 25]
+    written = [event.details["checkpoint"] for event in told if event.kind == "checkpoint"]
+    assert written == [f"step-{step:09d}" for step in (5, 10, 15, 20, 25)]
     warned = [event for event in told if event.kind == "warning"]
     assert warned
     assert all("older ones could not be removed" in event.text for event in warned)
@@ -97,14 +99,14 @@ def test_old_checkpoints_that_cannot_be_removed_are_told_and_no_failure(
 
 def test_commands_between_two_saves_make_the_second_another(tmp_path: Path) -> None:
     run = begin(tmp_path / "run", "checkpoint.keep=9")
-    answers = []
+    answers: list[Any] = []
     for report in run.events():
         if isinstance(report, Snapshot) and report.step == 12:
             for verb in ("checkpoint", "checkpoint", "reclassify", "checkpoint"):
-                run.runtime.mailbox.send(Command(verb))
-        if isinstance(report, Event) and report.kind == "checkpoint":
-            answers.append(report.details["checkpoint"])
-    assert answers == ["step-000000013", "step-000000013", "step-000000013.1"]
+                run.runtime.mailbox.send(Command(verb, answer=answers.append if verb == "checkpoint" else ignore))
+    assert [(answer["step"], answer["checkpoint"]) for answer in answers] == [
+        (13, "step-000000013"), (13, "step-000000013"), (13, "step-000000013.1"),
+    ]  # fmt: skip
 
 
 HOLD = """

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from adaptive_rec import checkpoint
 from adaptive_rec.config import load_config
 from adaptive_rec.run import TrainingRun
+from tests.checkpoint.contents import newest_contents
 
 COMMAND = [sys.executable, "-m", "adaptive_rec", "train"]
 STEPS = 300
@@ -24,7 +24,6 @@ SETTINGS = [
     "knobs.target_skip_ratio=0.6", "knobs.stale_metric=max_abs",
 ]  # fmt: skip
 RUN = ["tiny", "--no-serve", "--json", "--set=checkpoint.every_steps=9", *(f"--set={setting}" for setting in SETTINGS)]
-CLOCKS = ("recorder", "times")
 WAIT_SECONDS = 120
 
 
@@ -62,12 +61,7 @@ def kill_and_go_on(out: Path, kills: int, dice: random.Random, policy: str) -> l
 
 
 def final_state(out: Path) -> dict[str, Any]:
-    newest = checkpoint.newest(out / "checkpoints")
-    assert newest
-    found: dict[str, Any] = {path.name: path.read_bytes() for path in newest.iterdir() if path.suffix == ".safetensors"}
-    state = json.loads((newest / "state.json").read_text())["state"]
-    quality = json.loads((out / "summary.json").read_text())["eval"]
-    return found | {"state": {name: value for name, value in state.items() if name not in CLOCKS}, "quality": quality}
+    return newest_contents(out) | {"quality": json.loads((out / "summary.json").read_text())["eval"]}
 
 
 def check(tmp_path: Path, kills: int, policy: str) -> None:

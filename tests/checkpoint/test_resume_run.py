@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import errno
-import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from adaptive_rec import checkpoint
 from adaptive_rec.checkpoint import files as disk
+from adaptive_rec.checkpoint.files import DISK
+from adaptive_rec.checkpoint.history import chain
 from adaptive_rec.config import load_config, told_knobs
 from adaptive_rec.errors import CheckpointError
 from adaptive_rec.run import TrainingRun, evaluate_run
 from adaptive_rec.telemetry import Event, Snapshot
+from tests.checkpoint.contents import newest_contents
 
 SMALL = [
     "run.device=cpu", "run.threads=1", "run.steps=40", "run.batch_size=64", "data.synthetic.samples=6000",
     "data.synthetic.test_samples=200", "knobs.report_every=1", "knobs.reclassify_every=5", "knobs.stale_metric=max_abs",
     "knobs.stale_threshold=0.05", "knobs.alpha=0.3", "knobs.min_probe_touches=1", "knobs.policy=slipstream",
 ]  # fmt: skip
-
-CLOCKS = {"recorder", "times"}
 
 
 def begin(out: Path, *changes: str, **options: Any) -> TrainingRun:
@@ -48,17 +47,8 @@ def steered(run: TrainingRun, changes: dict[int, dict[str, Any]], lost_at: int |
             yield report
 
 
-def final_state(out: Path) -> dict[str, Any]:
-    """All files of the newest checkpoint, without clocks."""
-    newest = checkpoint.newest(out / "checkpoints")
-    assert newest
-    found: dict[str, Any] = {path.name: path.read_bytes() for path in newest.iterdir() if path.suffix == ".safetensors"}
-    state = json.loads((newest / "state.json").read_text())["state"]
-    return found | {"state": {name: value for name, value in state.items() if name not in CLOCKS}}
-
-
 def assert_same_end(one: Path, other: Path) -> None:
-    mine, theirs = final_state(one), final_state(other)
+    mine, theirs = newest_contents(one), newest_contents(other)
     assert {name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name)} == set()
 
 
@@ -152,15 +142,25 @@ def test_checkpoints_now_and_then_change_nothing(tmp_path: Path, monkeypatch: py
     straight.finish()
     run = begin(tmp_path / "run", "checkpoint.every_seconds=0.000001", "checkpoint.every_steps=7", "checkpoint.keep=3")
     written = [event.details["checkpoint"] for event in steered(run, {}) if event.kind == "checkpoint"]
-    assert len(written) == 39, "the last one is the run's end"
+    by_steps = [f"step-{step:09d}" for step in range(7, 40, 7)]
+    assert [name for name in written if name in by_steps] == by_steps
+    assert len(written) > len(by_steps), "and whenever none is under way"
     run.finish()
     assert_same_end(tmp_path / "straight", tmp_path / "run")
-    assert len(list((tmp_path / "run" / "checkpoints").iterdir())) == 3
+    kept = sorted(path.name for path in (tmp_path / "run" / "checkpoints").iterdir())
+    assert kept[-1] == "step-000000040"
+    builds_on = {link.path.name for name in kept[-3:] for link in chain(DISK, tmp_path / "run" / "checkpoints" / name)}
+    assert set(kept) == builds_on | set(kept[-3:])
 
 
 def test_checkpoints_by_steps_only(tmp_path: Path) -> None:
     run = begin(tmp_path / "run", "checkpoint.every_seconds=0", "checkpoint.every_steps=15")
-    assert [event.step for event in steered(run, {}) if event.kind == "checkpoint"] == [15, 30]
+    assert written_at(steered(run, {})) == [15, 30]
+
+
+def written_at(events: Iterable[Event]) -> list[int]:
+    """The steps that checkpoints are of; when they were there is another matter."""
+    return [int(event.details["checkpoint"][5:14]) for event in events if event.kind == "checkpoint"]
 
 
 def test_a_full_disk_is_told_and_training_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,17 +168,17 @@ def test_a_full_disk_is_told_and_training_goes_on(tmp_path: Path, monkeypatch: p
     create, full = disk.Disk.create, [20]
 
     def create_or_fail(self: Any, path: Path) -> Any:
-        if run.runtime.step_number in full:
+        if any(f"{step:09d}" in str(path) for step in full):
             raise OSError(errno.ENOSPC, "No space left on device")
         return create(self, path)
 
     monkeypatch.setattr(disk.Disk, "create", create_or_fail)
     events = list(steered(run, {}))
-    warnings = [event for event in events if event.kind == "warning"]
-    assert [event.step for event in warnings] == [20]
-    assert "no checkpoint was written, training goes on" in warnings[0].text
-    assert "No space left" in warnings[0].text
-    assert [event.step for event in events if event.kind == "checkpoint"] == [10, 30]
+    [failed] = [event for event in events if event.kind == "checkpoint_failed"]
+    assert "no checkpoint was written, training goes on" in failed.text
+    assert "No space left" in failed.text
+    assert run.runtime.saving.failed == 1
+    assert written_at(events) == [10, 30]
     full.append(40)
     with pytest.raises(CheckpointError, match="No space left"):
         run.finish()
@@ -188,16 +188,16 @@ def test_a_damaged_checkpoint_is_passed_over_and_told(tmp_path: Path) -> None:
     run = begin(tmp_path / "run", "checkpoint.every_steps=10")
     list(steered(run, {}, lost_at=33))
     newest = tmp_path / "run" / "checkpoints" / "step-000000030"
-    table = bytearray((newest / "table-0001.safetensors").read_bytes())
-    table[-1] ^= 1
-    (newest / "table-0001.safetensors").write_bytes(table)
+    shard = bytearray((newest / "rows-00000.safetensors").read_bytes())
+    shard[-1] ^= 1
+    (newest / "rows-00000.safetensors").write_bytes(shard)
 
     again = go_on(tmp_path / "run")
     assert again.started_at_step == 20
     events = list(steered(again, {}))
     [warning] = [event for event in events if event.kind == "warning"]
     assert "step-000000030 was passed over" in warning.text
-    assert "table-0001.safetensors is damaged" in warning.text
+    assert "rows-00000.safetensors is damaged" in warning.text
     again.finish()
     straight = begin(tmp_path / "straight")
     list(straight.events())

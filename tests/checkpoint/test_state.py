@@ -13,6 +13,7 @@ import pytest
 
 from adaptive_rec import checkpoint
 from adaptive_rec.assemble import assemble
+from adaptive_rec.checkpoint import loading
 from adaptive_rec.checkpoint.state import flatten, unflatten
 from adaptive_rec.config import load_config
 from adaptive_rec.errors import CheckpointError
@@ -121,7 +122,7 @@ def test_no_value_may_be_missing_doubled_or_of_another_kind(saved: Path, monkeyp
     paths = [path for path in leaves(found["state"]) if path[0] not in FREE]
     assert len(paths) > 80
     read: dict[str, Any] = {}
-    monkeypatch.setattr(checkpoint, "read_json_file", lambda *_: read)
+    monkeypatch.setattr(loading, "read_json_file", lambda *_: read)
     kept = build()  # set again and again: what is refused is refused before it is used
     for path in paths[:: max(1, len(paths) // 40)]:
         for change in ("missing", "of another kind"):
@@ -161,12 +162,12 @@ def test_no_value_may_be_missing_doubled_or_of_another_kind(saved: Path, monkeyp
 def test_arrays_that_do_not_fit_are_told(
     saved: Path, monkeypatch: pytest.MonkeyPatch, path: str, change: Any, told: str
 ) -> None:
-    read_all = checkpoint._all
+    read_all = loading._all
 
     def changed(file: Any) -> dict[str, Any]:
         arrays = read_all(file)
         return {name: change(array) if name == path else array for name, array in arrays.items()}
 
-    monkeypatch.setattr(checkpoint, "_all", changed)
+    monkeypatch.setattr(loading, "_all", changed)
     with pytest.raises(CheckpointError, match=told):
         checkpoint.load(build(), saved, verified=True)

@@ -15,6 +15,8 @@ import pytest
 
 from adaptive_rec.live.runtime_file import find, under_way
 
+pytestmark = pytest.mark.alone
+
 COMMAND = [sys.executable, "-m", "adaptive_rec"]
 ENDLESS = ["train", "tiny", "--steps=0", "--set=data.synthetic.samples=1000000000", "--port=0"]
 WAIT_SECONDS = 120
@@ -80,3 +82,19 @@ def test_a_detached_run_is_seen_and_stopped_from_the_shell(
             content = path.read_bytes()
             assert file.control_token.encode() not in content, path
             assert file.read_token.encode() not in content, path
+
+
+def test_a_run_that_was_paused_stays_so_when_it_is_resumed(wait_for, tmp_path, told, stopped_at_last):
+    """Though it writes no figures while it waits, the command returns."""
+    out = tmp_path / "run"
+    first = json.loads(told(*ENDLESS, "--detach", "--json", "--out", str(out)))["pid"]
+    step = re.fullmatch(r"paused at step ([\d,]+)\n", told("pause"))[1]
+    os.kill(first, signal.SIGTERM)
+    wait_for(lambda: under_way() == [])
+    told("train", "--resume", "--detach", "--port=0", "--out", str(out))
+    assert json.loads(told("status", "--json"))["phase"] == "paused"
+    assert told("resume") == f"resumed at step {step}\n"
+    assert told("stop").startswith("stopping at step ")
+    wait_for(lambda: under_way() == [])
+    kinds = [json.loads(line)["kind"] for line in (out / "events.jsonl").read_text().splitlines()]
+    assert kinds.count("paused") == 2

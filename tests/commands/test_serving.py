@@ -19,6 +19,8 @@ from adaptive_rec.cli import main
 from adaptive_rec.live.listen import ServeOptions
 from adaptive_rec.live.runtime_file import under_way
 
+pytestmark = pytest.mark.alone
+
 COMMAND = [sys.executable, "-m", "adaptive_rec"]
 ENDLESS = ["train", "tiny", "--steps=0", "--set=data.synthetic.samples=1000000000", "--port=0"]
 WAIT_SECONDS = 120

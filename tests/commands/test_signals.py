@@ -13,6 +13,8 @@ import pytest
 
 from adaptive_rec.live.runtime_file import under_way
 
+pytestmark = pytest.mark.alone
+
 COMMAND = [sys.executable, "-m", "adaptive_rec"]
 ENDLESS = ["train", "tiny", "--steps=0", "--set=data.synthetic.samples=1000000000", "--port=0"]
 WAIT_SECONDS = 120

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adaptive_rec.data.globo import COLUMNS, HORIZON_MS, NEGATIVES, GloboReader, Walk
+from adaptive_rec.data.prepare import prepare
+from adaptive_rec.data.prepare_job import Request
+from adaptive_rec.data.prepare_meta import load_meta
+from adaptive_rec.data.prepare_progress import Progress
 from adaptive_rec.data.raw import RawBlock, check_block
-from adaptive_rec.errors import DataError
+from adaptive_rec.errors import DataError, UsageError
 from adaptive_rec.kernels import reference_clicks
 
 MINUTE = 60_000
@@ -29,6 +34,10 @@ def line(minute: float, article: int, user: int = 0, session: int = 1, start: fl
 
 
 Write = Callable[..., Path]
+
+
+def silent(_: Progress) -> None:
+    pass
 
 
 @pytest.fixture
@@ -260,3 +269,45 @@ def test_the_real_file_is_read_to_its_end() -> None:
         rows, clicked = rows + len(block.labels_B), clicked + int(block.labels_B.sum())
     assert clicked == 2_826_704, "of 2,988,181: the others were on articles that nobody had clicked for an hour"
     assert 3.99 < rows / clicked <= 4
+
+
+# Folders of earlier versions -----------------------------------------------------------------------------------------
+
+
+def make_older(path: Path, version: int | None) -> None:
+    """Have a job say that another version of this package made its rows; None as those did that knew of no versions."""
+    content = json.loads(path.read_text())
+    job = content.get("job", content)
+    del job["rows_version"]
+    job |= {} if version is None else {"rows_version": version}
+    path.write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize("version", [None, 1, 3])
+@pytest.mark.parametrize("format_", ["globo", "globo_sequence"])
+def test_a_folder_with_rows_of_another_version_must_be_prepared_again(
+    write: Write, tmp_path: Path, format_: str, version: int | None
+) -> None:
+    path, folder = write(*(line(minute, 10 + minute % 3) for minute in range(9))), tmp_path / "out"
+    prepare(Request((path,), folder, format=format_), silent)
+    assert load_meta(folder).job.rows_version == 2
+    make_older(folder / "meta.json", version)
+    rule = (
+        rf"rows of format {format_} must be of version 2, .*out has version {version or 1}, made by adaptive-rec .*; "
+    )
+    with pytest.raises(DataError, match=rule + "prepare .*clicks.csv again with adaptive-rec data prepare"):
+        load_meta(folder)
+
+
+def test_what_an_interrupted_try_of_an_earlier_version_left_is_not_gone_on_with(write: Write, tmp_path: Path) -> None:
+    path, folder = write(*(line(minute, 10 + minute % 3) for minute in range(9))), tmp_path / "out"
+
+    def interrupt(progress: Progress) -> None:
+        if progress.stage == "numbering":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        prepare(Request((path,), folder, format="globo"), interrupt)
+    make_older(tmp_path / "out.part" / "scratch" / "job.json", None)
+    with pytest.raises(UsageError, match=r"interrupted try with rows_version 1 instead of 2; remove it"):
+        prepare(Request((path,), folder, format="globo"), silent)

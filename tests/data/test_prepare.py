@@ -73,6 +73,55 @@ def write(path: Path, text: bytes) -> Path:
     return path
 
 
+class Disk:
+    """What a loss of power leaves: files and names as they were when they were last synced."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.synced: dict[int, tuple[int, int]] = {}
+        """For each file and folder, by its inode: its length, and when it, or a name in it, last changed."""
+        self.checked: list[str] = []
+        self._fsync, self._rename, self._replace, self._unlink = os.fsync, Path.rename, Path.replace, Path.unlink
+        monkeypatch.setattr("os.fsync", self.fsync)
+        monkeypatch.setattr(Path, "rename", lambda old, new: self.rename(old, new))
+        monkeypatch.setattr(Path, "replace", lambda old, new: self.replace(old, new))
+        monkeypatch.setattr(Path, "unlink", lambda path, **how: self.unlink(path, **how))
+
+    def fsync(self, file: int) -> None:
+        self._fsync(file)
+        status = os.fstat(file)
+        self.synced[status.st_ino] = status.st_size, status.st_mtime_ns
+
+    def is_kept(self, path: Path) -> bool:
+        status = path.stat()
+        return self.synced.get(status.st_ino) == (status.st_size, status.st_mtime_ns)
+
+    def rename(self, old: Path, new: Path) -> Path:
+        """The folder is published: all of it must be on the disk."""
+        lost = [path.name for path in [old, *old.rglob("*")] if not self.is_kept(path)]
+        assert not lost, f"{lost} would be lost"
+        self.checked.append(new.name)
+        return self._rename(old, new)
+
+    def replace(self, old: Path, new: Path) -> Path:
+        """A file appears whole; it and, where it is a mark, what it stands for must be on the disk."""
+        assert self.is_kept(old), f"{new.name} would be lost"
+        part = new.parent.parent
+        stands_for: list[Path] = []
+        if new.name.endswith(".read.json"):
+            stands_for = [part, *part.glob("*.npy"), *new.parent.glob("*.keys")]
+        elif new.name.startswith("table."):
+            stands_for = [*new.parent.glob(f"*.{new.name.split('.')[1]}.ids")]
+        lost = [path.name for path in stands_for if not self.is_kept(path)]
+        assert not lost, f"{new.name} stands for {lost}, which would be lost"
+        self.checked.append(new.name)
+        return self._replace(old, new)
+
+    def unlink(self, path: Path, **how: Any) -> None:
+        """Ids are given up for the array they have become, which must have its name by then."""
+        assert path.suffix != ".ids" or self.is_kept(path.parent.parent)
+        self._unlink(path, **how)
+
+
 @dataclass
 class PlainRows:
     """What a file's text holds, by pure Python."""
@@ -193,6 +242,17 @@ def test_meta_tells_what_is_there(tmp_path: Path) -> None:
     for file in meta["sources"][0]["files"]:
         content = (folder / file["name"]).read_bytes()
         assert (file["size_bytes"], file["sha256"]) == (len(content), hashlib.sha256(content).hexdigest())
+
+
+def test_all_that_is_published_or_marked_as_done_outlasts_a_loss_of_power(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sources = [write(tmp_path / name, rows(300, first)) for name, first in (("day_0", 0), ("day_1.gz", 300))]
+    disk = Disk(monkeypatch)
+    made(tmp_path / "out", *sources)
+    assert disk.is_kept(tmp_path), "the name of the folder itself"
+    marks = {"job.json", "day_0.read.json", "day_1.read.json", *(f"table.{t}.json" for t in range(26))}
+    assert {*disk.checked} == {*marks, "day_0_sparse.npy", "day_1_sparse.npy", "meta.json", "out"}
 
 
 keys_of_files = st.lists(st.lists(st.integers(0, 40) | st.integers(0, 2**64 - 1), max_size=40), min_size=1, max_size=3)

@@ -16,8 +16,8 @@ from adaptive_rec.embedding.direct import DirectStore
 from adaptive_rec.embedding.host import HostTier
 from adaptive_rec.embedding.memory import zeros
 from adaptive_rec.embedding.optimizer import RULES, RowRule
+from adaptive_rec.embedding.records import RowUpdate
 from adaptive_rec.embedding.row_types import as_array, as_tensor
-from adaptive_rec.embedding.store import RowUpdate
 from adaptive_rec.kernels.reference_rows16 import widened
 from adaptive_rec.micro_batch import MicroBatch
 from adaptive_rec.placement import Migration, RowSpace
@@ -56,15 +56,15 @@ def test_rows_are_a_matter_of_the_seed_alone() -> None:
 @pytest.mark.parametrize(
     ("rule", "row_precision", "dtype", "expected"),
     [
-        ("rowwise_adagrad", "float32", np.float32, 16 * 4 + 4 + 4),
-        ("rowwise_adagrad", "bf16", np.float32, 16 * 2 + 4 + 4),
-        ("sgd", "fp16", np.float32, 16 * 2 + 4),
-        ("lazy_adam", "bf16", np.float32, 16 * 2 + 32 * 4 + 4),
-        ("adagrad", "float32", np.float64, 16 * 8 + 16 * 8 + 4),
+        ("rowwise_adagrad", "float32", np.float32, 16 * 4 + 4 + 4 + 2),
+        ("rowwise_adagrad", "bf16", np.float32, 16 * 2 + 4 + 4 + 2),
+        ("sgd", "fp16", np.float32, 16 * 2 + 4 + 2),
+        ("lazy_adam", "bf16", np.float32, 16 * 2 + 32 * 4 + 4 + 2),
+        ("adagrad", "float32", np.float64, 16 * 8 + 16 * 8 + 4 + 2),
     ],
 )
 def test_what_a_row_costs_is_known_to_the_byte(rule: str, row_precision: str, dtype: Any, expected: int) -> None:
-    """Weights, optimizer state, and the slot array of 4 bytes a row, which the store makes."""
+    """Weights, optimizer state, the slot array of 4 bytes a row and two flags, which the store makes."""
     space = RowSpace.of((TableSpec("t", 100, 16),), (FeatureSpec("t", 0),))
     row_rule = rule_of(rule, row_precision)
     tier = HostTier(space, row_rule, 1, dtype)

@@ -13,9 +13,9 @@ from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding.in_flight import Flight, InFlight
 from adaptive_rec.embedding.late_streams import LateStreams
 from adaptive_rec.embedding.optimizer import RULES, RowRule
+from adaptive_rec.embedding.records import RowUpdate
 from adaptive_rec.embedding.ring import Slot
 from adaptive_rec.embedding.staged import StagedStore
-from adaptive_rec.embedding.store import RowUpdate
 from adaptive_rec.micro_batch import MicroBatch
 from adaptive_rec.placement import Migration, RowSpace
 

@@ -20,8 +20,9 @@ from adaptive_rec.embedding.device import row_bytes, split_budget
 from adaptive_rec.embedding.direct import DirectStore
 from adaptive_rec.embedding.late_streams import LateStreams
 from adaptive_rec.embedding.optimizer import RULES, RowRule
+from adaptive_rec.embedding.records import RowUpdate
 from adaptive_rec.embedding.staged import StagedStore
-from adaptive_rec.embedding.store import EmbeddingStore, RowUpdate
+from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.embedding.streams import CudaStreams
 from adaptive_rec.kernels import reference
 from adaptive_rec.micro_batch import MicroBatch

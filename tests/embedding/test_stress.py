@@ -21,10 +21,11 @@ from adaptive_rec.embedding.late_streams import LateEvent, LateStreams
 from adaptive_rec.embedding.moves import SlotMoves
 from adaptive_rec.embedding.optimizer import RULES, RowRule
 from adaptive_rec.embedding.packing import Parcel, send
+from adaptive_rec.embedding.records import RowUpdate
 from adaptive_rec.embedding.ring import Slot, StagingRing
 from adaptive_rec.embedding.staged import StagedStore
 from adaptive_rec.embedding.stager import Stager
-from adaptive_rec.embedding.store import EmbeddingStore, RowUpdate
+from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.embedding.streams import CudaStreams, Streams
 from adaptive_rec.micro_batch import MicroBatch
 from adaptive_rec.pipeline import Pipeline

@@ -16,10 +16,10 @@ import torch
 
 from adaptive_rec.assemble import assemble
 from adaptive_rec.config import load_config
-from adaptive_rec.dense import ReplayedDense
 from adaptive_rec.embedding.device import all_rows_bytes
 from adaptive_rec.embedding.ring import StagingRing
 from adaptive_rec.embedding.staged import StagedStore
+from adaptive_rec.replayed_dense import ReplayedDense
 from adaptive_rec.runtime import Runtime
 from adaptive_rec.telemetry import Snapshot
 

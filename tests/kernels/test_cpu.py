@@ -15,7 +15,7 @@ from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config_model import OptimizerConfig
 from adaptive_rec.embedding.optimizer import RULES, RowRule, schedule
 from adaptive_rec.errors import DataError
-from adaptive_rec.kernels import classify, cpu, jit, reference
+from adaptive_rec.kernels import classify, jit, pooling, reference, row_update
 from adaptive_rec.kernels.jit import usable_threads
 from adaptive_rec.placement import RowSpace
 
@@ -190,7 +190,7 @@ def test_gather_pooled_equals_its_twin(dtype: Any, threads: int, world: World, p
     for pool, spec in enumerate(world.space.pools):
         hot, _, cold, _ = world.tiers(pool, 0, dtype)
         out = np.full((len(chosen), len(spec.features), spec.dim), np.nan, dtype=dtype)
-        cpu.gather_pooled(
+        pooling.gather_pooled(
             chosen, spec.features, world.features, world.batch.offsets, world.one_hot, world.source_N, world.space.mean_F,
             hot, cold, out, threads=threads,
         )  # fmt: skip
@@ -221,17 +221,23 @@ def test_update_rows_equals_its_twin(
         grad_STD = world.random.normal(size=(lines, len(spec.features), spec.dim)).astype(dtype)
         tiers = world.tiers(pool, RowRule(code, 1e-8, 0.9, 0.999).state_width(spec.dim), dtype)
         before, twins = [tier.copy() for tier in tiers], [tier.copy() for tier in tiers]
-        counts = cpu.update_rows(
+        changed = [np.zeros(space.rows, np.bool_) for _ in range(2)]
+        for each in changed:
+            each[others := np.setdiff1d(np.arange(space.rows), world.distinct_U)[::2]] = True
+        before_changed = len(others)
+        counts = row_update.update_rows(
             code, hyper, span.start, world.segments_U1, world.segment_bag_N, world.features, batch.offsets,
             space.column_of_feature, space.mean_F, position_B, in_place, grad_STD, frozen_U, world.distinct_U[span],
-            source_U, *tiers, threads=threads,
+            source_U, changed[0], *tiers, threads=threads,
         )  # fmt: skip
         bags_U = [world.segment_bag_N[low:high].tolist() for low, high in segments(world)[span]]
         expected = reference.update_rows(
             code, hyper, bags_U, world.features, batch.offsets, space.column_of_feature, space.mean_F, position_B, grad_STD,
-            frozen_U, source_U, *twins,
+            frozen_U, world.distinct_U[span], source_U, changed[1], *twins,
         )  # fmt: skip
         assert counts == expected
+        assert np.array_equal(*changed)
+        assert np.count_nonzero(changed[0]) == before_changed + expected[2]
         for mine, twin in zip(tiers, twins, strict=True):
             np.testing.assert_allclose(mine, twin, rtol=EXACTNESS[dtype], atol=10 * EXACTNESS[dtype])
         untouched = frozen_U | np.array(
@@ -255,7 +261,7 @@ def test_apply_rows_equals_its_twin(dtype: Any, rule: str, world: World, step: i
         tiers = world.tiers(pool, RowRule(code, 1e-8, 0.9, 0.999).state_width(spec.dim), dtype)
         before, twins = [tier.copy() for tier in tiers], [tier.copy() for tier in tiers]
         hyper = (0.05, 1e-8, 0.9, 0.999, step)
-        cpu.apply_rows(code, hyper, source_U, grad_UD, active_U, *tiers)
+        row_update.apply_rows(code, hyper, source_U, grad_UD, active_U, *tiers)
         reference.apply_rows(code, hyper, source_U, grad_UD, active_U, *twins)
         for mine, twin in zip(tiers, twins, strict=True):
             np.testing.assert_allclose(mine, twin, rtol=EXACTNESS[dtype], atol=EXACTNESS[dtype])
@@ -286,7 +292,7 @@ def test_rules_equal_the_optimizers_of_torch(rule: str, make: Any) -> None:
     for step in range(1, 9):
         rows = random.choice(12, size=5, replace=False)
         grad = random.normal(size=(5, 3))
-        cpu.apply_rows(
+        row_update.apply_rows(
             row_rule.code, (0.05, 1e-8, 0.9, 0.999, step), ~rows, grad, np.ones(5, np.bool_), np.zeros((0, 3)),
             np.zeros((0, state.shape[1])), weights, state,
         )  # fmt: skip
@@ -299,8 +305,8 @@ def test_rules_equal_the_optimizers_of_torch(rule: str, make: Any) -> None:
 def test_rowwise_adagrad_divides_by_the_root_of_the_summed_mean_squares() -> None:
     weights, state = np.zeros((1, 2)), np.zeros((1, 1))
     for grad in ([3.0, 4.0], [0.0, 2.0]):
-        cpu.apply_rows(
-            cpu.ROWWISE_ADAGRAD, (1.0, 0.0, 0.0, 0.0, 1), np.array([-1]), np.array([grad]), np.ones(1, np.bool_),
+        row_update.apply_rows(
+            row_update.ROWWISE_ADAGRAD, (1.0, 0.0, 0.0, 0.0, 1), np.array([-1]), np.array([grad]), np.ones(1, np.bool_),
             np.zeros((0, 2)), np.zeros((0, 1)), weights, state,
         )  # fmt: skip
     first, second = np.sqrt(12.5), np.sqrt(12.5 + 2.0)

@@ -10,11 +10,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from adaptive_rec.kernels import cpu, reference, reference_device, reference_staging
+from adaptive_rec.kernels import reference, reference_device, reference_staging, row_update
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 DIMS = [1, 3, 16, 64, 128]
-RULES = [cpu.SGD, cpu.ROWWISE_ADAGRAD, cpu.ADAGRAD, cpu.LAZY_ADAM]
+RULES = [row_update.SGD, row_update.ROWWISE_ADAGRAD, row_update.ADAGRAD, row_update.LAZY_ADAM]
 EXACTNESS = {torch.float32: 3e-6, torch.float64: 1e-13, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 """A few roundings: what is added up is added up in float32 or better, and rounded to the dtype once."""
 LR, EPS, BETA1, BETA2, STEP = 0.05, 1e-8, 0.9, 0.999, 7
@@ -100,7 +100,9 @@ def sum_up(form: Any, drawn: Drawn, position_B: Any, grad: Tensor, span: slice =
 
 
 def width(rule: int, dim: int) -> int:
-    return {cpu.SGD: 0, cpu.ROWWISE_ADAGRAD: 1, cpu.ADAGRAD: dim, cpu.LAZY_ADAM: 2 * dim}[rule]
+    return {row_update.SGD: 0, row_update.ROWWISE_ADAGRAD: 1, row_update.ADAGRAD: dim, row_update.LAZY_ADAM: 2 * dim}[
+        rule
+    ]
 
 
 def hyper(form: Any) -> Tensor:
@@ -271,9 +273,9 @@ def test_what_a_row_gets_depends_on_nothing_beside_it(form: Any, dim: int) -> No
     assert torch.equal(sum_up(form, drawn, np.arange(70), grad), partial)
     assert torch.equal(sum_up(form, drawn, np.arange(70), grad, slice(3, 20)), partial[3:19])
 
-    active_U, first = np.ones(drawn.rows, bool), draw_tiers(drawn, cpu.LAZY_ADAM, dim, torch.float32)
+    active_U, first = np.ones(drawn.rows, bool), draw_tiers(drawn, row_update.LAZY_ADAM, dim, torch.float32)
     once, again = ([tier.to(form.device, copy=True) for tier in first] for _ in range(2))
-    apply(form, drawn, cpu.LAZY_ADAM, partial, active_U, once, None)
+    apply(form, drawn, row_update.LAZY_ADAM, partial, active_U, once, None)
     for chosen in (active_U & (drawn.source_U < 0), active_U & (drawn.source_U >= 0)):  # in two launches
-        apply(form, drawn, cpu.LAZY_ADAM, partial, chosen, again, None)
+        apply(form, drawn, row_update.LAZY_ADAM, partial, chosen, again, None)
     assert all(torch.equal(*tiers) for tiers in zip(once, again, strict=True))

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 import torch
 
-from adaptive_rec.kernels import cpu
+from adaptive_rec.kernels import row_update
 
 triton = pytest.importorskip("triton", reason="triton is not installed here (it exists for Linux only)")
 targets, compiler = importlib.import_module("triton.backends.compiler"), importlib.import_module("triton.compiler")
 cuda = importlib.import_module("adaptive_rec.kernels.cuda")
 triton_rows = importlib.import_module("adaptive_rec.kernels.triton_rows")
 
-RULES = [cpu.SGD, cpu.ROWWISE_ADAGRAD, cpu.ADAGRAD, cpu.LAZY_ADAM]
+RULES = [row_update.SGD, row_update.ROWWISE_ADAGRAD, row_update.ADAGRAD, row_update.LAZY_ADAM]
 FLAGS = {"mean_F", "active_U"}
 UNMEASURED = {"record": None, "touches_H": None}
 WARPS = {"gather_pooled": 4, "sum_pieces": 1, "apply_rows": 1, "movement": 4, "copy_rows": 4}
@@ -68,8 +68,8 @@ CASES = [
     *[("gather_pooled", dtype, 16, 90, {}) for dtype in ("fp32", "fp64", "bf16")],
     *[("sum_pieces", dtype, 16, 90, {}) for dtype in ("fp32", "fp64", "bf16")],
     *[("apply_rows", "fp32", 16, 90, {"RULE": rule}) for rule in RULES],
-    *[("apply_rows", dtype, 16, 90, {"RULE": cpu.LAZY_ADAM, **UNMEASURED}) for dtype in ("fp64", "bf16")],
-    *[(name, "fp32", 128, 80, {"RULE": cpu.ROWWISE_ADAGRAD}) for name in WARPS],
+    *[("apply_rows", dtype, 16, 90, {"RULE": row_update.LAZY_ADAM, **UNMEASURED}) for dtype in ("fp64", "bf16")],
+    *[(name, "fp32", 128, 80, {"RULE": row_update.ROWWISE_ADAGRAD}) for name in WARPS],
     ("copy_rows", "fp32", 1, 90, {"to_rows_C": None}),
 ]
 MORE = [
@@ -134,7 +134,7 @@ def call_all(samples: int, offset: int) -> None:
     cuda.gather_pooled(none[:-1], none[:3], samples, none, none, none, flags, hot, cold, out)
     cuda.sum_pieces(none, none, samples, none, none, flags, none, out, cold)
     tiers = hot, states[0], cold, states[1]
-    cuda.apply_rows(cpu.ROWWISE_ADAGRAD, hyper, none, cold, none[:-1], flags, *tiers, hot, none)
+    cuda.apply_rows(row_update.ROWWISE_ADAGRAD, hyper, none, cold, none[:-1], flags, *tiers, hot, none)
     cuda.movement(torch.zeros((len(cold), cold.shape[1] + 2)), cold, torch.zeros((len(cold), 5)))
     cuda.copy_rows(hot, none[:-1], cold, None)
 

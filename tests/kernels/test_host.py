@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from adaptive_rec.kernels import cpu, host
+from adaptive_rec.kernels import host, row_update
 from adaptive_rec.tracking.delta import UpdateDeltaMonitor
 
 CALLS = ["gather_pooled", "sum_pieces", "apply_rows", "movement", "copy_rows"]
@@ -30,17 +30,17 @@ def test_neither_module_has_a_call_that_the_other_lacks(interpreted_kernels: Mod
     assert set(CALLS) <= public(interpreted_kernels)
 
 
-@pytest.mark.parametrize("rule", [cpu.SGD, cpu.ROWWISE_ADAGRAD, cpu.ADAGRAD, cpu.LAZY_ADAM])
+@pytest.mark.parametrize("rule", [row_update.SGD, row_update.ROWWISE_ADAGRAD, row_update.ADAGRAD, row_update.LAZY_ADAM])
 @pytest.mark.parametrize("step", [1, 2, 5000])
 def test_rows_are_updated_as_by_the_kernel_of_the_cpu(rule: int, step: int) -> None:
     """It is that kernel, but Adam's correction arrives as a number instead of a step."""
     random = np.random.default_rng(step)
-    width = {cpu.SGD: 0, cpu.ROWWISE_ADAGRAD: 1, cpu.ADAGRAD: 4, cpu.LAZY_ADAM: 8}[rule]
+    width = {row_update.SGD: 0, row_update.ROWWISE_ADAGRAD: 1, row_update.ADAGRAD: 4, row_update.LAZY_ADAM: 8}[rule]
     tiers = [np.abs(random.normal(size=(6, columns))) for columns in (4, width, 4, width)]
     mine = [torch.from_numpy(tier.copy()) for tier in tiers]
     grad_UD, source_U = random.normal(size=(5, 4)), np.array([3, ~2, 0, ~5, ~0])
     active_U = np.array([True, True, False, True, True])
-    cpu.apply_rows(rule, (0.05, 1e-8, 0.9, 0.999, step), source_U, grad_UD, active_U, *tiers)
+    row_update.apply_rows(rule, (0.05, 1e-8, 0.9, 0.999, step), source_U, grad_UD, active_U, *tiers)
 
     correction = np.sqrt(1 - 0.999**step) / (1 - 0.9**step)
     hyper_5 = torch.tensor([0.05, 1e-8, 0.9, 0.999, correction], dtype=torch.float64)

@@ -39,6 +39,12 @@ def dice_all(seed, step, rows_R, out_RD):
             out_RD[r, d] = rows16.dice(row_bits, d)
 
 
+@njit(**JIT)
+def overflows_all(table_RD, out_R):
+    for r in range(len(table_RD)):
+        out_R[r] = rows16.overflows(table_RD, r)
+
+
 def written(values: Any, random: Any, dtype: Any) -> Any:
     values = np.asarray(values, dtype=np.float32).reshape(1, -1)
     table = np.zeros(values.shape, dtype=dtype)
@@ -187,3 +193,19 @@ def test_dice_are_fair_and_forget_row_step_and_component() -> None:
     # A row's own mean over its components and over steps: no row is rounded up more often than others.
     by_row = np.mean([throw(1, step) for step in range(64)], axis=(0, 2))
     assert abs(by_row.var() / (1 / 12 / (64 * dim)) - 1) < 5 * np.sqrt(2 / rows)
+
+
+@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize("dtype", [np.int16, np.uint16, np.float32])
+def test_rows_that_overflow_half_precision_are_told_from_all_others(dtype: Any, place: int) -> None:
+    patterns = np.arange(1 << 16, dtype=np.uint16)
+    table_RD = np.zeros((len(patterns), 3), dtype=dtype)
+    table_RD[:, place] = np.inf if dtype == np.float32 else patterns.view(dtype)
+    out_R = np.zeros(len(patterns), dtype=np.bool_)
+    overflows_all(table_RD, out_R)
+    expected = (
+        ~np.isfinite(by_torch(patterns.view(np.int16))) if dtype == np.int16 else np.zeros(len(patterns), np.bool_)
+    )
+    assert np.array_equal(out_R, expected)
+    chosen = [0, 1, 0x7BFF, 0x7C00, 0x7C01, 0x7FFF, 0x8000, 0xFBFF, 0xFC00, 0xFFFF]
+    assert [plain.overflows(table_RD, r) for r in chosen] == expected[chosen].tolist()

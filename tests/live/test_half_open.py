@@ -15,6 +15,8 @@ import pytest
 
 from .conftest import Job, wait_for
 
+pytestmark = pytest.mark.alone
+
 SOCKETS, REQUESTS = 200, 100
 HALF = b"GET /api/v1/status HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorizat"
 AT_ONCE = 64

@@ -22,6 +22,8 @@ import pytest
 
 from .conftest import Job, alive, wait_for
 
+pytestmark = pytest.mark.alone
+
 Start = Callable[..., Job]
 
 

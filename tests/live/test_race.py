@@ -13,6 +13,8 @@ import pytest
 
 from .conftest import Job, wait_for
 
+pytestmark = pytest.mark.alone
+
 KNOB = "min_probe_touches"
 CLIENTS = 16
 

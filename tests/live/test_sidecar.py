@@ -23,6 +23,8 @@ from adaptive_rec.run import TrainingRun
 
 from .conftest import wait_for
 
+pytestmark = pytest.mark.alone
+
 TINY = ["run.threads=1", "run.device=cpu", "run.steps=0", "knobs.report_every=1"]
 
 

@@ -253,7 +253,10 @@ class Sidecar:
         self.link, theirs = socket.socketpair()
         fds = [theirs.fileno(), self.listener.fileno(), run.writer.fd]
         command = [sys.executable, "-m", "adaptive_rec.service", "--link", str(fds[0])]
-        self.process = subprocess.Popen(command, pass_fds=fds, stderr=subprocess.PIPE, text=True)
+        # A session of its own, as under a trainer: the sidecar makes all of its session give way to other processes.
+        self.process = subprocess.Popen(
+            command, pass_fds=fds, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
         theirs.close()
         self.say({**run.hello(self.port), "listeners": [{"fd": fds[1], "kind": "tcp"}]})
         self.delay = 0.0

@@ -29,6 +29,8 @@ from adaptive_rec.service.protocol import protocol_for
 from adaptive_rec.service.rates import Bucket
 from adaptive_rec.service.security import Limits, Security
 
+pytestmark = pytest.mark.alone
+
 CONTROL, READ = "control-0123456789abcdef", "read-0123456789abcdef"
 METHODS = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT", "QUERY", "get", "NEVER"]
 PUBLIC = ["/livez", "/readyz", "/version"]

@@ -14,6 +14,8 @@ from adaptive_rec.service.hello import Table
 from adaptive_rec.service.placement import Class
 from adaptive_rec.service.placement_api import Sort, page, read_cursor
 
+pytestmark = pytest.mark.alone
+
 ROWS, HOT = 8_000_000, 800_000
 
 

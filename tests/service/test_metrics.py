@@ -12,7 +12,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 DASHBOARD = Path(__file__).parents[2] / "deploy" / "grafana.json"
 LABELS = {"table", "tier", "policy", "stage", "phase", "kind", "knob", "version"}
-UNITS = re.compile(r"seconds|bytes|ratio|info|timestamp|rows|steps|step|samples|lookups|updates|events|per_second")
+UNITS = re.compile(
+    r"seconds|bytes|ratio|info|timestamp|rows|steps|step|samples|lookups|updates|events|checkpoints|per_second"
+)
 WITHOUT_UNIT = {"loss", "evaluation_auc", "evaluation_logloss", "placement_version", "stale_threshold", "phase", "knob"}
 
 

@@ -9,6 +9,10 @@ import sys
 import time
 from typing import Any
 
+import pytest
+
+pytestmark = pytest.mark.alone
+
 
 def ready(sidecar: Any) -> None:
     """The listener is open before the process runs, so a request simply waits for it."""

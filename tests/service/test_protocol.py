@@ -25,6 +25,8 @@ from adaptive_rec.service.guard import Guard
 from adaptive_rec.service.protocol import LINGER_SECONDS, UNIX_CONNECTIONS, protocol_for
 from adaptive_rec.service.security import Limits, Security
 
+pytestmark = pytest.mark.alone
+
 TOKEN = "control-0123456789abcdef"
 DEADLINE = 0.6
 END = f"Host: localhost\r\nAuthorization: Bearer {TOKEN}\r\n\r\n".encode()

@@ -12,6 +12,8 @@ import pytest
 
 from adaptive_rec.service.stream import FRESH_SECONDS, Feed, Slots, Stream, messages
 
+pytestmark = pytest.mark.alone
+
 CONTROL = b"c" * 43
 
 

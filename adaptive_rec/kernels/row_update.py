@@ -1,11 +1,7 @@
-"""Embedding kernels for the CPU: pooled gather and update of rows. Arrays in, the caller's outputs filled.
+"""Update of rows on the CPU, by every rule. Arrays in, the caller's tiers changed.
 
 Callers check shapes and bounds. Every kernel has a plain twin of the same name in `reference.py`. Shapes: see the legend in
-`adaptive_rec.batch`; T is the number of features of one pool, K the width of the optimizer state of a row.
-
-`gather_pooled` and `update_rows` cut their work into parts that write to different places, so results do not depend on
-`threads`. With more than one they run on OpenMP's threads and belong on the training thread; with one they run where they
-are called. Rows of 16 bits are bit patterns, see `rows16.py`.
+`adaptive_rec.batch`; K is the width of the optimizer state of a row. Threads and rows of 16 bits: as in `pooling.py`.
 """
 
 from __future__ import annotations
@@ -13,145 +9,21 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, prange, set_num_threads
 
-from adaptive_rec.kernels.jit import JIT, JIT_INLINE, JIT_PARALLEL, worth_waking
+from adaptive_rec.kernels.jit import JIT, JIT_INLINE, JIT_PARALLEL, PARTS_PER_THREAD, worth_waking
 from adaptive_rec.kernels.prefetch import prefetch_row
-from adaptive_rec.kernels.rows16 import dice, read, row_dice, write
+from adaptive_rec.kernels.rows16 import dice, overflows, read, row_dice, write
 
 SGD, ROWWISE_ADAGRAD, ADAGRAD, LAZY_ADAM = 0, 1, 2, 3
 """Update rules."""
-
-_PARTS_PER_THREAD = 4
 
 _ROWS_AHEAD = 12
 _BAGS_AHEAD = 24
 """How far ahead of their use memory is told of rows and of gradients."""
 
 
-# Gather --------------------------------------------------------------------------------------------------------------
-
-
-def gather_pooled(
-    samples_S, pool_features, features, offsets, one_hot, source_N, mean_F, hot_HD, cold_RD, out_STD, threads=1
-):
-    """Sum (or average) the rows of every bag of one pool, each row read from the tier it lives in.
-
-    `source_N` says where each lookup's row is, see `classify.find_sources`; `one_hot` that bag ``i`` is lookup ``i`` throughout.
-    A negative sample is a padding line: zeros.
-    """
-    arrays = samples_S, pool_features, features, offsets, one_hot, source_N, mean_F, hot_HD, cold_RD, out_STD
-    if worth_waking(threads, len(source_N)) == 1:
-        _gather_range(0, len(samples_S), *arrays)
-    else:
-        set_num_threads(threads)
-        _gather_parts(threads * _PARTS_PER_THREAD, *arrays)
-
-
-@njit(**JIT_PARALLEL)
-def _gather_parts(
-    parts, samples_S, pool_features, features, offsets, one_hot, source_N, mean_F, hot_HD, cold_RD, out_STD
-):
-    samples = len(samples_S)
-    for p in prange(parts):
-        _gather_range(
-            samples * p // parts, samples * (p + 1) // parts,
-            samples_S, pool_features, features, offsets, one_hot, source_N, mean_F, hot_HD, cold_RD, out_STD,
-        )  # fmt: skip
-
-
-@njit(**JIT)
-def _gather_range(
-    first, end, samples_S, pool_features, features, offsets, one_hot, source_N, mean_F, hot_HD, cold_RD, out_STD
-):
-    for i in range(first, end):
-        if i + 1 < end and samples_S[i + 1] >= 0:
-            _prefetch_sample(samples_S[i + 1], pool_features, features, offsets, one_hot, source_N, hot_HD, cold_RD)
-        if samples_S[i] < 0:
-            out_STD[i] = 0
-            continue
-        for t in range(len(pool_features)):
-            f = pool_features[t]
-            bag = samples_S[i] * features + f
-            start, stop = (bag, bag + 1) if one_hot else (offsets[bag], offsets[bag + 1])
-            _pool_bag(start, stop, source_N, mean_F[f], hot_HD, cold_RD, out_STD, i, t)
-
-
-@njit(**JIT_INLINE)
-def _prefetch_sample(sample, pool_features, features, offsets, one_hot, source_N, hot_HD, cold_RD):
-    for f in pool_features:
-        bag = sample * features + f
-        if one_hot:
-            source = source_N[bag]
-            if source >= 0:
-                prefetch_row(hot_HD, source)
-            else:
-                prefetch_row(cold_RD, ~source)
-        else:
-            for n in range(offsets[bag], offsets[bag + 1]):
-                source = source_N[n]
-                if source >= 0:
-                    prefetch_row(hot_HD, source)
-                else:
-                    prefetch_row(cold_RD, ~source)
-
-
-@njit(**JIT_INLINE)
-def _pool_bag(start, end, source_N, mean, hot_HD, cold_RD, out_STD, i, t):
-    """Fill ``out_STD[i, t]`` with a bag's sum or mean: the first row is copied, the others are added."""
-    dim = out_STD.shape[2]
-    if start == end:
-        for d in range(dim):
-            out_STD[i, t, d] = 0
-        return
-    source = source_N[start]
-    if source >= 0:
-        for d in range(dim):
-            out_STD[i, t, d] = read(hot_HD, source, d)
-    else:
-        for d in range(dim):
-            out_STD[i, t, d] = read(cold_RD, ~source, d)
-    if end == start + 1:
-        return
-    n = start + 1
-    while n < end:
-        source = source_N[n]
-        if n + 4 <= end and _same_tier(source, source_N[n + 1], source_N[n + 2], source_N[n + 3]):
-            if source >= 0:
-                _add_four(hot_HD, source, source_N[n + 1], source_N[n + 2], source_N[n + 3], out_STD, i, t)
-            else:
-                _add_four(cold_RD, ~source, ~source_N[n + 1], ~source_N[n + 2], ~source_N[n + 3], out_STD, i, t)
-            n += 4
-            continue
-        if source >= 0:
-            for d in range(dim):
-                out_STD[i, t, d] += read(hot_HD, source, d)
-        else:
-            for d in range(dim):
-                out_STD[i, t, d] += read(cold_RD, ~source, d)
-        n += 1
-    if mean:
-        for d in range(dim):
-            out_STD[i, t, d] /= end - start
-
-
-@njit(**JIT_INLINE)
-def _same_tier(first, second, third, fourth):
-    return (first >= 0) == (second >= 0) == (third >= 0) == (fourth >= 0)
-
-
-@njit(**JIT_INLINE)
-def _add_four(table, first, second, third, fourth, out_STD, i, t):
-    """Add four rows at once: what was summed so far is read and written once for all of them."""
-    for d in range(out_STD.shape[2]):
-        two, others = read(table, first, d) + read(table, second, d), read(table, third, d) + read(table, fourth, d)
-        out_STD[i, t, d] += two + others
-
-
-# Update --------------------------------------------------------------------------------------------------------------
-
-
 def update_rows(
     rule, hyper, first_u, segments_U1, segment_bag_N, features, offsets, column_F, mean_F, position_B, in_place, grad_STD,
-    frozen_U, distinct_U, source_U, hot_HD, hot_state_HK, cold_RD, cold_state_RK, threads=1,
+    frozen_U, distinct_U, source_U, changed_R, hot_HD, hot_state_HK, cold_RD, cold_state_RK, threads=1,
 ):  # fmt: skip
     """Update every distinct row of one pool once, where it lives, by the sum of its gradients over the bags that touch it.
 
@@ -161,49 +33,50 @@ def update_rows(
     column in `grad_STD`, and ``position_B[b]`` the line of sample ``b`` in it, or -1 for a sample that was skipped.
     `in_place` says that the gradients stand there bag by bag (every sample on its line, every feature in its column) and that
     no feature averages: then nothing of this needs to be looked up.
-    Rows that no trained sample touches stay as they are, and so do frozen ones. State columns: none for SGD, the mean square
+    Rows that no trained sample touches stay as they are, and so do frozen ones; all others are marked in `changed_R`, by their
+    numbers in `distinct_U`. State columns: none for SGD, the mean square
     for row-wise Adagrad, D squares for Adagrad, D first then D second moments for Adam.
 
-    Returns (rows touched, of these hot, of these updated).
+    Returns (rows touched, of these hot, of these updated, of these too large now for half precision).
     """
     columns, dim = grad_STD.shape[1:]
     arrays = (
         rule, hyper, first_u, segments_U1, segment_bag_N, features, offsets, column_F, mean_F, position_B, in_place, columns,
-        grad_STD.reshape(-1, dim), frozen_U, distinct_U, source_U, hot_HD, hot_state_HK, cold_RD, cold_state_RK,
+        grad_STD.reshape(-1, dim), frozen_U, distinct_U, source_U, changed_R, hot_HD, hot_state_HK, cold_RD, cold_state_RK,
     )  # fmt: skip
     if worth_waking(threads, len(segment_bag_N)) == 1:
-        counts_P3 = np.zeros((1, 3), dtype=np.int64)
-        _update_range(0, len(source_U), counts_P3[0], *arrays)
+        counts_P4 = np.zeros((1, 4), dtype=np.int64)
+        _update_range(0, len(source_U), counts_P4[0], *arrays)
     else:
-        counts_P3 = np.zeros((threads * _PARTS_PER_THREAD, 3), dtype=np.int64)
+        counts_P4 = np.zeros((threads * PARTS_PER_THREAD, 4), dtype=np.int64)
         set_num_threads(threads)
-        _update_parts(counts_P3, *arrays)
-    touched, hot, updated = counts_P3.sum(axis=0).tolist()
-    return touched, hot, updated
+        _update_parts(counts_P4, *arrays)
+    touched, hot, updated, overflowed = counts_P4.sum(axis=0).tolist()
+    return touched, hot, updated, overflowed
 
 
 @njit(**JIT_PARALLEL)
 def _update_parts(
-    counts_P3, rule, hyper, first_u, segments_U1, segment_bag_N, features, offsets, column_F, mean_F, position_B, in_place,
-    columns, grad_LD, frozen_U, distinct_U, source_U, hot_HD, hot_state_HK, cold_RD, cold_state_RK,
+    counts_P4, rule, hyper, first_u, segments_U1, segment_bag_N, features, offsets, column_F, mean_F, position_B, in_place,
+    columns, grad_LD, frozen_U, distinct_U, source_U, changed_R, hot_HD, hot_state_HK, cold_RD, cold_state_RK,
 ):  # fmt: skip
-    parts, rows = len(counts_P3), len(source_U)
+    parts, rows = len(counts_P4), len(source_U)
     for p in prange(parts):
         _update_range(
-            rows * p // parts, rows * (p + 1) // parts, counts_P3[p],
+            rows * p // parts, rows * (p + 1) // parts, counts_P4[p],
             rule, hyper, first_u, segments_U1, segment_bag_N, features, offsets, column_F, mean_F, position_B, in_place,
-            columns, grad_LD, frozen_U, distinct_U, source_U, hot_HD, hot_state_HK, cold_RD, cold_state_RK,
+            columns, grad_LD, frozen_U, distinct_U, source_U, changed_R, hot_HD, hot_state_HK, cold_RD, cold_state_RK,
         )  # fmt: skip
 
 
 @njit(**JIT)
 def _update_range(
-    first, end, counts_3, rule, hyper, first_u, segments_U1, segment_bag_N, features, offsets, column_F, mean_F, position_B,
-    in_place, columns, grad_LD, frozen_U, distinct_U, source_U, hot_HD, hot_state_HK, cold_RD, cold_state_RK,
+    first, end, counts_4, rule, hyper, first_u, segments_U1, segment_bag_N, features, offsets, column_F, mean_F, position_B,
+    in_place, columns, grad_LD, frozen_U, distinct_U, source_U, changed_R, hot_HD, hot_state_HK, cold_RD, cold_state_RK,
 ):  # fmt: skip
     factors = _factors(rule, hyper, grad_LD)
     grad_D = np.empty(grad_LD.shape[1], dtype=grad_LD.dtype)
-    touched, hot, updated = 0, 0, 0
+    touched, hot, updated, overflowed = 0, 0, 0, 0
     for i in range(first, end):
         if i + _ROWS_AHEAD < end and not frozen_U[i + _ROWS_AHEAD]:
             source = source_U[i + _ROWS_AHEAD]
@@ -228,12 +101,15 @@ def _update_range(
         if not trained or frozen_U[i]:
             continue
         updated += 1
+        changed_R[distinct_U[i]] = True
         bits = row_dice(hyper[5], hyper[4], distinct_U[i])
         if source >= 0:
             _apply_row(rule, factors, hot_HD, hot_state_HK, source, grad_D, bits)
+            overflowed += overflows(hot_HD, source)
         else:
             _apply_row(rule, factors, cold_RD, cold_state_RK, ~source, grad_D, bits)
-    counts_3[0], counts_3[1], counts_3[2] = touched, hot, updated
+            overflowed += overflows(cold_RD, ~source)
+    counts_4[0], counts_4[1], counts_4[2], counts_4[3] = touched, hot, updated, overflowed
 
 
 @njit(**JIT_INLINE)

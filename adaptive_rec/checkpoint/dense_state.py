@@ -1,0 +1,39 @@
+"""The dense part and its optimizer as a checkpoint keeps them: ``model.NAME`` and ``optimizer.NUMBER.NAME``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+
+from adaptive_rec.dense import DensePart
+from adaptive_rec.embedding.row_types import as_array, as_tensor
+from adaptive_rec.errors import CheckpointError
+
+
+def dense_arrays(dense: DensePart) -> dict[str, NDArray[Any]]:
+    """Copies of all tensors; 16-bit floats are patterns of bits."""
+    tensors = {f"model.{name}": value for name, value in dense.model.state_dict().items()}
+    for number, state in dense.optimizer.state_dict()["state"].items():
+        for key, value in state.items():
+            if value is not None:
+                tensors[f"optimizer.{number}.{key}"] = torch.as_tensor(value)
+    return {name: as_array(tensor.detach().cpu().clone().contiguous()) for name, tensor in tensors.items()}
+
+
+def set_dense(dense: DensePart, arrays: dict[str, NDArray[Any]]) -> None:
+    """Take saved tensors over. Raises CheckpointError where they are another model's."""
+    tensors = {name: as_tensor(array) for name, array in arrays.items()}
+    parts = {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
+    try:
+        dense.model.load_state_dict(parts)
+        state: dict[int, dict[str, torch.Tensor]] = {}
+        for name, value in tensors.items():
+            if name.startswith("optimizer."):
+                _, number, key = name.split(".", 2)
+                state.setdefault(int(number), {})[key] = value
+        groups = dense.optimizer.state_dict()["param_groups"]
+        dense.optimizer.load_state_dict({"state": state, "param_groups": groups})
+    except (ValueError, KeyError, TypeError, RuntimeError) as error:
+        raise CheckpointError(f"the dense part cannot be read: {error}") from None

@@ -1,0 +1,109 @@
+"""A run takes over what a checkpoint holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
+
+from adaptive_rec.checkpoint.dense_state import set_dense
+from adaptive_rec.checkpoint.files import DISK, Files
+from adaptive_rec.checkpoint.generation import read_json_file
+from adaptive_rec.checkpoint.history import Found, newest_valid, verify_all
+from adaptive_rec.checkpoint.rows import STATE, SavedRows
+from adaptive_rec.checkpoint.run_state import knobs_of, set_state
+from adaptive_rec.checkpoint.safetensors_file import ArraysFile, StoredArray, array_type
+from adaptive_rec.checkpoint.state import unflatten
+from adaptive_rec.checkpoint.writing import ARRAYS, DENSE, Last, run_description
+from adaptive_rec.errors import CheckpointError
+from adaptive_rec.knobs import Knobs
+from adaptive_rec.saved import Saved
+
+if TYPE_CHECKING:
+    from adaptive_rec.runtime import Runtime
+
+
+def find(folder: Path, files: Files = DISK) -> Found:
+    """The newest checkpoint of a folder that is whole, and what was passed over. Raises CheckpointError where there are some and
+    none is whole."""
+    found = newest_valid(files, folder)
+    if found.generation is None and found.skipped:
+        reasons = "; ".join(why for _, why in found.skipped)
+        raise CheckpointError(f"a checkpoint in {folder} must be whole, none is: {reasons}")
+    return found
+
+
+def newest(folder: Path) -> Path | None:
+    """The newest whole checkpoint of a folder, or None. Raises CheckpointError where there are some and none is whole."""
+    return find(folder).generation
+
+
+def saved_knobs(checkpoint: Path, files: Files = DISK) -> Knobs:
+    """The knobs that a run was saved with."""
+    values, _ = _values(checkpoint, files)
+    return knobs_of(Saved(values))
+
+
+def load(runtime: Runtime, checkpoint: Path, verified: bool = False, files: Files = DISK) -> None:
+    """Set a fresh runtime to the state of a checkpoint. `verified` says that it was read and found whole just now, with those it
+    builds on."""
+    if not verified:
+        verify_all(files, checkpoint)
+    values, run = _values(checkpoint, files)
+    _check(runtime, run, checkpoint)
+    try:
+        state = unflatten(values, _all(ArraysFile(files, checkpoint / ARRAYS)))
+        _set_rows(runtime, SavedRows(files, checkpoint))
+        set_dense(runtime.dense, _all(ArraysFile(files, checkpoint / DENSE)))
+        set_state(runtime, Saved(state))
+    except CheckpointError as error:
+        raise CheckpointError(f"checkpoint {checkpoint} cannot be used: {error}") from None
+    runtime.saved = Last(checkpoint.parent, checkpoint.name, ())
+
+
+def _set_rows(runtime: Runtime, rows: SavedRows) -> None:
+    store = runtime.store
+    for index, table in enumerate(rows.tables):
+        pool, _, _ = store.space.table_range(index)
+        weights, state = store.host.weights[pool], store.host.state[pool]
+        for name, stored, array in zip(("weight", "optimizer_state"), rows.types(table), (weights, state), strict=True):
+            _check_like(f"{name} of table {table.name}", stored, array)
+        for first, end in rows.chunks(table):
+            parts = rows.read(table, first, end)
+            store.import_rows(index, first, parts[0].view(weights.dtype), parts[1].view(state.dtype))
+
+
+def _check_like(name: str, stored: StoredArray, array: NDArray[Any]) -> None:
+    if (stored.shape[1:], array_type(stored)) != (array.shape[1:], array.dtype):
+        told = f"{list(array.shape[1:])} {array.dtype}, got {list(stored.shape[1:])} {stored.type}"
+        raise CheckpointError(f"{name} must be in rows of {told}")
+
+
+def _all(file: ArraysFile) -> dict[str, NDArray[Any]]:
+    """Copies of all arrays of a file."""
+    return {name: file.rows(name).view(array_type(stored)).copy() for name, stored in file.arrays.items()}
+
+
+def _values(checkpoint: Path, files: Files) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What ``state.json`` says: the state, and of what run it is."""
+    found = read_json_file(files, checkpoint / STATE)
+    state, run = (found.get("state"), found.get("run")) if isinstance(found, dict) else (None, None)
+    if not isinstance(state, dict) or not isinstance(run, dict):
+        raise CheckpointError(f"{checkpoint / STATE} must have parts state and run")
+    return state, run
+
+
+def _check(runtime: Runtime, found: Mapping[str, Any], checkpoint: Path) -> None:
+    expected = run_description(runtime)
+    data = expected.pop("data")
+    for key, value in expected.items():
+        if found.get(key) != value:
+            raise CheckpointError(f"{key} of checkpoint {checkpoint} must be {value}, got {found.get(key)}")
+    # The position of the reader means something only on the same stream; how often it is read may change.
+    kept = found.get("data")
+    for key, value in data.items():
+        was = kept.get(key) if isinstance(kept, dict) else None
+        if key != "epochs" and was != value:
+            raise CheckpointError(f"data.{key} must stay as checkpoint {checkpoint} has it, {was}, got {value}")

@@ -1,0 +1,232 @@
+"""Rows of a generation, put together from its shards and those of the generations that it builds on.
+
+A shard is a file ``rows-NNNNN.safetensors``: `row` are distinct, ascending numbers in the joint row space, `weight` and
+`optimizer_state` the rows of these numbers. Within a generation a row stands in one shard at the most.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from adaptive_rec.checkpoint.files import Files
+from adaptive_rec.checkpoint.generation import read_json_file
+from adaptive_rec.checkpoint.history import chain
+from adaptive_rec.checkpoint.safetensors_file import ArraysFile, StoredArray
+from adaptive_rec.errors import CheckpointError
+
+STATE = "state.json"
+ROW, WEIGHT, OPTIMIZER_STATE = "row", "weight", "optimizer_state"
+
+CHUNK_ROWS = 1 << 17
+CHUNK_BYTES = 64 << 20
+"""The most that is put together at a time."""
+
+_SHARD = re.compile(r"rows-[0-9]{5,9}\.safetensors")
+_MAX_ROWS = 1 << 40
+_MAX_ROW_BYTES = 16 << 20
+_BLOCK = 1 << 13
+"""Row numbers of a shard that are looked through at a time."""
+
+
+def shard_name(number: int) -> str:
+    return f"rows-{number:05d}.safetensors"
+
+
+def is_shard(name: str) -> bool:
+    return _SHARD.fullmatch(name) is not None
+
+
+def row_type(rows: int) -> DTypeLike:
+    """What row numbers are kept in where there are so many rows."""
+    return np.uint32 if rows <= 1 << 32 else np.uint64
+
+
+@dataclass(frozen=True)
+class SavedTable:
+    name: str
+    rows: int
+    dim: int
+    first_row: int
+    """Of the joint row space."""
+
+
+class SavedRows:
+    """The rows of a generation, read part by part. Raises CheckpointError where one is missing or stands twice."""
+
+    def __init__(self, files: Files, generation: Path) -> None:
+        self.tables = saved_tables(files, generation)
+        self._generation = generation
+        self._types: dict[int, tuple[StoredArray, StoredArray]] = {}
+        self._shards: list[list[_Shard]] = []
+        """Of the generation of all rows, and of each of changes after it."""
+        end_row = sum(table.rows for table in self.tables)
+        for link in chain(files, generation):
+            names = sorted(entry.name for entry in link.manifest.files if is_shard(entry.name))
+            self._shards.append(
+                [_Shard(ArraysFile(files, link.path / name), link.path / name, end_row) for name in names]
+            )
+
+    def types(self, table: SavedTable) -> tuple[StoredArray, StoredArray]:
+        """Of a table's rows and optimizer state, as they stand in some shard."""
+        if table.first_row not in self._types:
+            self._types[table.first_row] = self._find_types(table)
+        return self._types[table.first_row]
+
+    def chunks(self, table: SavedTable) -> Iterator[tuple[int, int]]:
+        """First and end of the parts that a table is read in."""
+        row_bytes = sum(stored.size_bytes // stored.shape[0] for stored in self.types(table))
+        step = max(1, min(CHUNK_ROWS, CHUNK_BYTES // row_bytes))
+        for first in range(0, table.rows, step):
+            yield first, min(first + step, table.rows)
+
+    def read(self, table: SavedTable, first: int, end: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Some rows of a table and their optimizer state, 16-bit floats as patterns of bits. As many as CHUNK_ROWS at a time."""
+        low, high = table.first_row + first, table.first_row + end
+        kinds = self.types(table)
+        found = self._find_rows(table, low, high)
+        weights, state = (np.empty((end - first, *kind.shape[1:]), kind.dtype) for kind in kinds)
+        for shard, lines, row_N in found:
+            for name, kind, target in ((WEIGHT, kinds[0], weights), (OPTIMIZER_STATE, kinds[1], state)):
+                target[row_N - low] = shard.part(name, lines, kind)
+        return weights, state
+
+    def _find_rows(self, table: SavedTable, low: int, high: int) -> list[tuple[_Shard, slice, NDArray[np.int64]]]:
+        """Where rows of a range stand, older ones first: every one of them in the generation of all rows."""
+        found = []
+        for newer, shards in enumerate(self._shards):
+            seen_R = np.zeros(high - low, np.bool_)
+            for shard in shards:
+                lines, row_N = shard.lines(low, high)
+                if not len(row_N):
+                    continue
+                if (twice := seen_R[row_N - low]).any():
+                    row = row_N[int(np.flatnonzero(twice)[0])]
+                    raise CheckpointError(f"{shard.path} must have rows that no other shard has, got {row}")
+                seen_R[row_N - low] = True
+                found.append((shard, lines, row_N))
+            if not newer and not seen_R.all():
+                row = low - table.first_row + int(np.flatnonzero(~seen_R)[0])
+                raise CheckpointError(
+                    f"{self._generation}: row {row} of table {table.name[:80]!r} must be there, it is not"
+                )
+        return found
+
+    def _find_types(self, table: SavedTable) -> tuple[StoredArray, StoredArray]:
+        for shard in (shard for shards in self._shards for shard in shards):
+            if shard.has_any(table.first_row, table.first_row + table.rows):
+                weight, state = shard.stored(WEIGHT), shard.stored(OPTIMIZER_STATE)
+                if weight.shape[1] != table.dim:
+                    told = f"of dim {table.dim} for table {table.name[:80]!r}, got {weight.shape[1]}"
+                    raise CheckpointError(f"{WEIGHT} of {shard.path} must be {told}")
+                return weight, state
+        raise CheckpointError(f"{self._generation}: rows of table {table.name[:80]!r} must be there, none is")
+
+
+class _Shard:
+    def __init__(self, file: ArraysFile, path: Path, end_row: int) -> None:
+        self._file, self.path = file, path
+        row, weight, state = (self.stored(name) for name in (ROW, WEIGHT, OPTIMIZER_STATE))
+        self._lines = row.shape[0] if len(row.shape) == 1 and row.type in ("U32", "U64") else 0
+        if not self._lines or any(len(each.shape) != 2 or each.shape[0] != self._lines for each in (weight, state)):
+            raise CheckpointError(
+                f"{path} must hold {ROW} (N,), {WEIGHT} (N, D) and {OPTIMIZER_STATE} (N, K), it does not"
+            )
+        row_bytes = (weight.size_bytes + state.size_bytes) // self._lines
+        if not 0 < row_bytes <= _MAX_ROW_BYTES:
+            raise CheckpointError(f"rows of {path} must have 1 to {_MAX_ROW_BYTES} bytes, got {row_bytes}")
+        self._first_row_B, self._last_row = self._read_rows(end_row)
+
+    def stored(self, name: str) -> StoredArray:
+        if name not in self._file.arrays:
+            raise CheckpointError(f"{self.path} must hold {name}, which is missing")
+        return self._file.arrays[name]
+
+    def lines(self, low: int, high: int) -> tuple[slice, NDArray[np.int64]]:
+        """Where rows of a range stand, and their numbers."""
+        if self._last_row < low or high <= self._first_row_B[0]:
+            return slice(0, 0), np.empty(0, np.int64)
+        start_line, row_N = self._around(low, high)
+        start, stop = (int(place) for place in np.searchsorted(row_N, (low, high)))
+        return slice(start_line + start, start_line + stop), row_N[start:stop]
+
+    def has_any(self, low: int, high: int) -> bool:
+        """Whether any row of a range is here."""
+        if self._last_row < low or high <= self._first_row_B[0]:
+            return False
+        if ((self._first_row_B >= low) & (self._first_row_B < high)).any():
+            return True
+        _, row_N = self._around(low, low + 1)
+        return bool(((row_N >= low) & (row_N < high)).any())
+
+    def part(self, name: str, lines: slice, like: StoredArray) -> NDArray[Any]:
+        stored = self.stored(name)
+        if (stored.type, stored.shape[1:]) != (like.type, like.shape[1:]):
+            told = f"{list(like.shape[1:])} {like.type}, got {list(stored.shape[1:])} {stored.type}"
+            raise CheckpointError(f"{name} of {self.path} must be as in the shards before it, rows of {told}")
+        return self._file.rows(name, lines.start, lines.stop)
+
+    def _around(self, low: int, high: int) -> tuple[int, NDArray[np.int64]]:
+        """The blocks in which rows of a range can stand: their first line, and their rows."""
+        first = max(0, int(np.searchsorted(self._first_row_B, low, "right")) - 1)
+        end = int(np.searchsorted(self._first_row_B, high))
+        return first * _BLOCK, self._file.rows(ROW, first * _BLOCK, end * _BLOCK).astype(np.int64)
+
+    def _read_rows(self, end_row: int) -> tuple[NDArray[np.int64], int]:
+        """The first row of each block and the last of all, after a look at all of them."""
+        firsts, last = [], -1
+        for start in range(0, self._lines, 64 * _BLOCK):
+            row_N = self._file.rows(ROW, start, start + 64 * _BLOCK)
+            if (most := int(row_N.max())) >= end_row:
+                raise CheckpointError(f"{ROW} of {self.path} must be below {end_row}, as the tables are, got {most}")
+            row_N = row_N.astype(np.int64)
+            if (np.diff(row_N, prepend=last) <= 0).any():
+                raise CheckpointError(f"{ROW} of {self.path} must be distinct and ascending numbers")
+            firsts.append(row_N[::_BLOCK].copy())
+            last = int(row_N[-1])
+        return np.concatenate(firsts), last
+
+
+def saved_tables(files: Files, generation: Path) -> list[SavedTable]:
+    """The tables of a generation, by its ``state.json``: each row of the joint row space is of one of them."""
+    path = generation / STATE
+    found = read_json_file(files, path)
+    for key in ("run", "tables"):
+        found = found.get(key) if isinstance(found, Mapping) else None
+    if not isinstance(found, list) or not found:
+        raise CheckpointError(f"{path} must tell of tables in run.tables, it does not")
+    tables = [_saved_table(each, path) for each in found]
+    end_row = 0
+    for table in sorted(tables, key=lambda table: table.first_row):
+        if table.first_row != end_row:
+            name = repr(table.name[:80])
+            raise CheckpointError(f"first_row of table {name} in {path} must be {end_row}, got {table.first_row}")
+        end_row += table.rows
+    if end_row > _MAX_ROWS:
+        raise CheckpointError(f"tables in {path} must have {_MAX_ROWS} rows or fewer, got {end_row}")
+    return tables
+
+
+def _saved_table(found: Any, path: Path) -> SavedTable:
+    sizes: dict[str, int] = {}
+    for name, least in (("rows", 1), ("dim", 1), ("first_row", 0)):
+        value = found.get(name) if isinstance(found, Mapping) else None
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= _MAX_ROWS:
+            rule = f"a whole number from {least} to {_MAX_ROWS}"
+            raise CheckpointError(f"{name} of a table in {path} must be {rule}, got {_short(value)}")
+        sizes[name] = value
+    if not isinstance(found.get("name"), str):
+        raise CheckpointError(f"name of a table in {path} must be a text, got {_short(found.get('name'))}")
+    return SavedTable(name=found["name"], **sizes)
+
+
+def _short(value: Any) -> str:
+    if isinstance(value, int) and abs(value) >= 1 << 64:
+        return "a larger one" if value > 0 else "a lower one"
+    return repr(value)[:40] if value is None or isinstance(value, int | float) else type(value).__name__

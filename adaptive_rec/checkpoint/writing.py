@@ -1,0 +1,229 @@
+"""A checkpoint on its way to the disk: begun between two steps, written by any thread, ended between two steps.
+
+Beginning it costs training next to nothing: what is small is copied, rows are saved as in `embedding/snapshot.py`. The first one
+has all rows, later ones those that changed since the one before, until those have come to half as much.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from adaptive_rec import __version__
+from adaptive_rec.checkpoint.dense_state import dense_arrays
+from adaptive_rec.checkpoint.files import DISK, Files
+from adaptive_rec.checkpoint.generation import Draft, names_in
+from adaptive_rec.checkpoint.history import Link, chain, prune, verify_all
+from adaptive_rec.checkpoint.rows import OPTIMIZER_STATE, ROW, STATE, WEIGHT, is_shard, row_type, shard_name
+from adaptive_rec.checkpoint.run_state import state_of
+from adaptive_rec.checkpoint.safetensors_file import PATTERNS
+from adaptive_rec.checkpoint.state import flatten
+from adaptive_rec.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from adaptive_rec.runtime import Runtime
+
+ARRAYS, DENSE = "state.safetensors", "dense.safetensors"
+
+MOST_CHANGES = 24
+"""Generations of changes that build on one of all rows: more would be slow to read."""
+
+
+@dataclass(frozen=True)
+class Last:
+    """The newest checkpoint that a run has written or gone on from: what changed since is what the next one has to save."""
+
+    folder: Path
+    name: str
+    of: tuple[Any, ...]
+    """What it is of: where this is the same, so is the checkpoint."""
+
+
+@dataclass(frozen=True)
+class Written:
+    """What became of a checkpoint."""
+
+    step: int
+    name: str
+    kind: str
+    """full or changes"""
+    rows: int
+    size_bytes: int
+    seconds: float
+    """From its beginning to its end."""
+    stall_seconds: float
+    """How long training stood still for it."""
+    error: CheckpointError | None = None
+    """Why it was given up."""
+    complaint: str = ""
+
+
+class Writing:
+    """`begin` and `end` are the training thread's, `write` is any thread's."""
+
+    def __init__(self, runtime: Runtime, folder: Path, files: Files = DISK) -> None:
+        """Begin. Raises CheckpointError where nothing can be written."""
+        self._began = time.perf_counter()
+        self._runtime, self._files, self._folder = runtime, files, folder
+        self._keep = runtime.config.checkpoint.keep
+        self.of = state_key(runtime, folder)
+        """What it is of."""
+        runtime.finite.settle()
+        self._chain = _to_build_on(runtime, folder, files)
+        self.step = runtime.step_number
+        self._draft = Draft(files, folder, self.step)
+        self.name = self._draft.name
+        try:
+            self._values, arrays = flatten(state_of(runtime))
+            self._arrays = runtime.copies.of(arrays)
+            self._dense = dense_arrays(runtime.dense)
+            self._run, self._description = run_description(runtime), _description(runtime)
+            self._row_type = row_type(runtime.store.space.rows)
+            self._rows = runtime.store.begin_snapshot(everything=not self._chain)
+        except BaseException:
+            self._draft.abandon()
+            raise
+        self._error: CheckpointError | None = CheckpointError(f"{self.name} was never written")
+        self._complaint = ""
+        self._is_lost = False
+        """Whether what it builds on is damaged."""
+        self._size_bytes = 0
+        self._stall = time.perf_counter() - self._began
+
+    def write(self) -> None:
+        """Write and commit it, then remove older ones. What fails is told by `end`."""
+        try:
+            self._write()
+            self._rows.forget()
+            self._error = None
+        except CheckpointError as error:
+            self._error = error
+        except Exception as error:  # whatever it was: training goes on
+            self._error = CheckpointError(f"{self.name} was given up by a {type(error).__name__}: {error}")
+            self._error.__cause__ = error
+        finally:
+            self._rows.end()
+            self._draft.abandon()
+
+    def end(self) -> Written:
+        """What became of it. Where it was given up, the next one takes its rows in."""
+        began = time.perf_counter()
+        runtime = self._runtime
+        runtime.store.end_snapshot(saved=self._error is None)
+        if self._is_lost:
+            runtime.saved = None
+        if self._error is None:
+            runtime.saved = Last(self._folder, self.name, self.of)
+        ended = time.perf_counter()
+        return Written(
+            step=self.step,
+            name=self.name,
+            kind="changes" if self._chain else "full",
+            rows=self._rows.rows,
+            size_bytes=self._size_bytes,
+            seconds=ended - self._began,
+            stall_seconds=self._stall + self._rows.kept_seconds + ended - began,
+            error=self._error,
+            complaint=self._complaint,
+        )
+
+    def _write(self) -> None:
+        draft = self._draft
+        for number, shard in enumerate(self._rows.shards()):
+            row_N, weights_ND, state_NK = shard.arrays
+            arrays = {ROW: row_N.astype(self._row_type), WEIGHT: weights_ND, OPTIMIZER_STATE: state_NK}
+            draft.arrays(shard_name(number), arrays, _types({WEIGHT: weights_ND}))
+        draft.arrays(DENSE, self._dense, _types(self._dense))
+        draft.arrays(ARRAYS, self._arrays)
+        draft.json(STATE, {"run": self._run, "state": self._values})
+        made = draft.commit(self._description, self._chain[-1].since if self._chain else None)
+        self._size_bytes = draft.size_bytes
+        try:
+            prune(self._files, self._folder, self._keep)
+        except CheckpointError as error:
+            self._check(made)
+            self._complaint = f"checkpoint {self.name} is written, but older ones could not be removed: {error}"
+
+    def _check(self, made: Path) -> None:
+        """Raise CheckpointError where it cannot be used: then the next one builds on nothing."""
+        try:
+            verify_all(self._files, made)
+        except CheckpointError:
+            self._is_lost = True
+            raise
+
+
+def save(runtime: Runtime, folder: Path, files: Files = DISK) -> Path:
+    """Write a checkpoint of the run as it stands and wait for it; it becomes visible whole or not at all. Older ones go, but for
+    `checkpoint.keep`. Where nothing has changed since the last one, that is the answer."""
+    if runtime.saved is not None and is_saved(runtime, folder):
+        return folder / runtime.saved.name
+    writing = Writing(runtime, folder, files)
+    try:
+        writing.write()
+    finally:
+        written = writing.end()
+    if written.error is not None:
+        raise written.error
+    if written.complaint:
+        runtime.unsaid.append(written.complaint)
+    return folder / written.name
+
+
+def is_saved(runtime: Runtime, folder: Path) -> bool:
+    """Whether the last checkpoint is of the run as it stands."""
+    return runtime.saved is not None and runtime.saved.of == state_key(runtime, folder)
+
+
+def state_key(runtime: Runtime, folder: Path) -> tuple[Any, ...]:
+    """What a checkpoint is of: equal for equal states of a run."""
+    return folder, runtime.step_number, runtime.window_due, runtime.knobs, runtime.changes, runtime.phases.reordered
+
+
+def run_description(runtime: Runtime) -> dict[str, Any]:
+    """What must be the same in a run that goes on."""
+    space, config = runtime.store.space, runtime.config
+    return {
+        "tables": [
+            {**asdict(table), "first_row": int(first_row)}
+            for table, first_row in zip(space.tables, space.table_first_row, strict=True)
+        ],
+        "embedding_optimizer": config.optimizer.embedding,
+        "dense_optimizer": config.optimizer.dense,
+        "precision": config.run.precision,
+        "row_precision": config.run.row_precision,
+        "seed": config.run.seed,
+        "data": config.data.model_dump(mode="json"),
+    }
+
+
+def _description(runtime: Runtime) -> dict[str, Any]:
+    config = json.dumps(runtime.config.model_dump(mode="json"), sort_keys=True)
+    sha256 = hashlib.sha256(config.encode()).hexdigest()
+    return {"version": __version__, "policy": runtime.policy.name, "config_sha256": sha256}
+
+
+def _to_build_on(runtime: Runtime, folder: Path, files: Files) -> list[Link]:
+    """The generations that one of changes builds on; none where all rows are to be written."""
+    last = runtime.saved
+    if last is None or last.folder != folder or last.name not in names_in(files, folder):
+        return []
+    try:
+        links = chain(files, folder / last.name)
+    except CheckpointError:  # somebody has removed one
+        return []
+    of_all, *of_changes = (
+        sum(entry.size_bytes for entry in link.manifest.files if is_shard(entry.name)) for link in links
+    )
+    return [] if 2 * sum(of_changes) > of_all or len(of_changes) >= MOST_CHANGES else links
+
+
+def _types(arrays: dict[str, Any]) -> dict[str, str]:
+    """Of those that hold patterns of bits."""
+    return {name: PATTERNS[array.dtype] for name, array in arrays.items() if np.dtype(array.dtype) in PATTERNS}

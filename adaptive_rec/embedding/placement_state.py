@@ -1,0 +1,93 @@
+"""The placement as a checkpoint keeps it: where every row is, and what is known of the hot ones."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+import torch
+
+from adaptive_rec.embedding.records import Traffic
+from adaptive_rec.embedding.store import EmbeddingStore
+from adaptive_rec.embedding.tiered_rows import NUMPY_DTYPE
+from adaptive_rec.errors import CheckpointError
+from adaptive_rec.placement import COLD, Placement
+from adaptive_rec.saved import Saved, numbered
+
+
+def placement_state(store: EmbeddingStore) -> dict[str, Any]:
+    """Where every row is and what is known of the hot ones. Rows and optimizer state are not in it."""
+    device = store.device
+    return {
+        "version": store.placement.version,
+        "traffic": asdict(store.traffic),
+        "pools": numbered(
+            {
+                "row_of_slot": device.row_of_slot[pool],
+                "stale": device.stale[pool],
+                "estimate": device.estimate[pool],
+                "movement": device.movement[pool],
+                "monitor": _monitor_state(store, pool) if store.monitored else None,
+            }
+            for pool in range(len(store.space.pools))
+        ),
+    }
+
+
+def _monitor_state(store: EmbeddingStore, pool: int) -> dict[str, Any]:
+    return {"record_HR": store.movement_record(pool), "touches_H": store.touches(pool)}
+
+
+def set_placement(store: EmbeddingStore, found: Saved) -> None:
+    """Rows into the slots they had. Only where every row is cold and tables are imported; see `set_slots`."""
+    assert not store.device.hot_rows, "a placement is restored before any other"
+    version, pools = found.integer("version"), found.parts("pools", len(store.space.pools))
+    for pool, part in enumerate(pools):
+        _fill_slots(store, pool, part)
+        monitor = part.maybe("monitor")
+        if (monitor is not None) != store.monitored:
+            raise CheckpointError(f"monitor of pool {pool} must be there where movement is kept, and only there")
+        if monitor is not None:
+            _set_monitor(store, pool, monitor)
+    store.hot_rows_T = store.space.count_by_table(np.flatnonzero(store.slot_of_row != COLD))
+    set_traffic(store, found.part("traffic"))
+    store.placement = Placement(version, store.slot_of_row)
+
+
+def set_slots(store: EmbeddingStore, capacities: list[int]) -> None:
+    """Give each pool so many slots, while every row is cold."""
+    assert not store.device.hot_rows, "rows would be lost with their slots"
+    if capacities != store.device.capacities:
+        store.replace_tier(capacities)
+
+
+def set_traffic(store: EmbeddingStore, found: Saved) -> None:
+    store.traffic = Traffic(**{name: found.integer(name) for name in asdict(store.traffic)})
+
+
+def _fill_slots(store: EmbeddingStore, pool: int, found: Saved) -> None:
+    device, spec = store.device, store.space.pools[pool]
+    slots = len(device.row_of_slot[pool])
+    row_of_slot = found.array("row_of_slot", np.int64, slots)
+    hot = np.flatnonzero(row_of_slot != -1)
+    rows = row_of_slot[hot]
+    inside = not len(rows) or (spec.first_row <= rows.min() and rows.max() < spec.end_row)
+    if not inside or len(np.unique(rows)) != len(rows):
+        raise CheckpointError(f"rows of slots of pool {pool} must be distinct rows of it, or -1 where there is none")
+    device.row_of_slot[pool][:] = row_of_slot
+    device.stale[pool][:] = found.array("stale", np.bool_, slots)
+    device.estimate[pool][:] = found.array("estimate", np.float32, slots)
+    device.movement[pool][:] = found.array("movement", np.float32, slots)
+    store.send_up(pool, rows - spec.first_row, hot)
+    store.slot_of_row[rows] = hot
+
+
+def _set_monitor(store: EmbeddingStore, pool: int, found: Saved) -> None:
+    monitor = store.device.monitors[pool]
+    record_HR = torch.from_numpy(
+        found.array("record_HR", NUMPY_DTYPE[monitor.record_HR.dtype], *monitor.record_HR.shape)
+    )
+    touches_H = torch.from_numpy(found.array("touches_H", np.int32, len(monitor.touches_H)))
+    store.launch(lambda: monitor.record_HR.copy_(record_HR))
+    store.launch(lambda: monitor.touches_H.copy_(touches_H))

@@ -1,0 +1,54 @@
+"""What is handed to an embedding store and what it tells: a step's update, its counts, tensors that come from the device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class RowUpdate:
+    """The one update of a mini-batch: gradients of its pooled vectors and how to apply them."""
+
+    gradients: list[Tensor]
+    """For each pool (at least S, T, D): the trained samples' gradients, micro-batch after micro-batch."""
+    position_B: NDArray[np.int64]
+    """Line of each sample in the gradients, -1 for a sample that was skipped."""
+    frozen_U: NDArray[np.bool_] | None
+    """Distinct rows whose update is skipped."""
+    lr: float
+    step: int
+    """Counts from 1."""
+    measure: bool
+    """Whether the movement of hot rows is observed (a probe step)."""
+
+
+@dataclass
+class Traffic:
+    """What the store has done so far; counts only grow."""
+
+    row_updates: int = 0
+    row_updates_skipped: int = 0
+    hot_row_updates: int = 0
+    """Hot rows touched, skipped ones included."""
+    host_to_device_bytes: int = 0
+    device_to_host_bytes: int = 0
+    migrated_rows: int = 0
+
+
+class Fetched:
+    """A tensor that comes from the device."""
+
+    def __init__(self, array: NDArray[Any]) -> None:
+        self._array = array
+
+    def is_here(self) -> bool:
+        return True
+
+    def array(self) -> NDArray[Any]:
+        """It, once it is here."""
+        return self._array

@@ -1,0 +1,168 @@
+"""Rows as they stood at one moment, for a thread that saves them while training goes on.
+
+No copy is made at that moment. A row is *pending* until it was copied: by the saving thread, which passes over all of them, or by
+whoever is about to change or move it (`keep`). So each row is saved once, as it was, and memory is taken for a few shards only:
+where the saving thread is behind, those who change rows wait for it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adaptive_rec.embedding.host import HostTier
+from adaptive_rec.kernels import keeping
+from adaptive_rec.placement import RowSpace
+
+SHARD_BYTES = 32 << 20
+"""Of rows and their optimizer state."""
+
+_SLICE_BYTES = 1 << 20
+"""Copied at a time, while whoever changes rows waits."""
+
+_WAITING = 2
+"""Full shards that may wait for the saving thread."""
+
+Tiers = tuple[NDArray[np.int32], NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]
+"""Where the rows of a pool are: slots by row (empty where all are to be read from the host tier), hot rows and their optimizer
+state, host rows and theirs."""
+
+
+class Shard:
+    """Rows of one dim, by their numbers in the joint row space, distinct and ascending once it is given away."""
+
+    def __init__(self, lines: int, weights: NDArray[Any], state: NDArray[Any]) -> None:
+        """With room for so many rows like these."""
+        self.row_N = np.empty(lines, np.int64)
+        self.weights_ND = np.empty((lines, weights.shape[1]), weights.dtype)
+        self.state_NK = np.empty((lines, state.shape[1]), state.dtype)
+        self.filled = 0
+
+    @property
+    def is_full(self) -> bool:
+        return self.filled == len(self.row_N)
+
+    @property
+    def arrays(self) -> tuple[NDArray[np.int64], NDArray[Any], NDArray[Any]]:
+        """Numbers, rows and optimizer state."""
+        return self.row_N[: self.filled], self.weights_ND[: self.filled], self.state_NK[: self.filled]
+
+    def sort(self) -> None:
+        order = np.argsort(self.row_N[: self.filled])
+        self.row_N, self.weights_ND, self.state_NK = (array[order] for array in self.arrays)
+
+
+class RowSnapshot:
+    """`keep` is called by those who change rows, `shards` once by one other thread."""
+
+    def __init__(
+        self,
+        space: RowSpace,
+        host: HostTier,
+        tiers: Callable[[int], Tiers],
+        pending_R: NDArray[np.bool_],
+    ) -> None:
+        """`pending_R` says which rows of the joint row space are to be saved; it is used up. `tiers` tells where a pool is."""
+        self._space = space
+        self._host = host
+        self._tiers = tiers
+        self.mark_R = pending_R.view(np.uint8)
+        """Of each row, whether it is PENDING or TAKEN; 0 where it is not to be saved."""
+        self._mark = [self.mark_R[pool.first_row : pool.end_row] for pool in space.pools]
+        self.rows = int(np.count_nonzero(pending_R))
+        self.kept_seconds = 0.0
+        """How long those who change rows were held up."""
+        self._changing = threading.Condition()
+        self._kept: dict[tuple[int, int], Shard] = {}
+        """Shards that `keep` is filling, by the widths of rows and of their optimizer state."""
+        self._full: deque[Shard] = deque()
+        self._ended = False
+
+    def keep(self, pool: int, rows: NDArray[np.int64]) -> None:
+        """Copy those of a pool's rows that are pending: they are about to change or to move. Waits where too much is to be
+        written yet."""
+        began = time.perf_counter()
+        done = 0
+        with self._changing:
+            while done < len(rows) and not self._ended:
+                kind = self._kind(pool)
+                shard = self._kept.get(kind) or self._kept.setdefault(kind, self._new_shard(pool))
+                done, shard.filled = keeping.keep_rows(rows, done, *self._arguments(pool, shard))
+                if shard.is_full:
+                    self._full.append(self._kept.pop(kind))
+                    while len(self._full) > _WAITING and not self._ended:
+                        self._changing.wait()
+        self.kept_seconds += time.perf_counter() - began
+
+    def shards(self) -> Iterator[Shard]:
+        """All pending rows, each once. A shard is valid until the next one is asked for."""
+        shard: Shard | None = None
+        for pool, spec in enumerate(self._space.pools):
+            row, step = 0, max(1, _SLICE_BYTES // self._row_bytes(pool))
+            while row < spec.rows:
+                if shard is not None and (shard.is_full or self._kind(pool) != _kind_of(shard)):
+                    if shard.filled:
+                        yield shard
+                    yield from self._full_ones()
+                    shard = None
+                if shard is None:
+                    shard = self._new_shard(pool)
+                with self._changing:
+                    arguments = self._arguments(pool, shard)
+                    row, shard.filled = keeping.take_rows(row, spec.rows, step, *arguments)
+                time.sleep(0)  # whoever waits for the lock has it first
+        if shard is not None and shard.filled:
+            yield shard
+        self.end()  # none is pending any more
+        yield from self._full_ones()
+        for shard in self._kept.values():
+            if shard.filled:
+                shard.sort()
+                yield shard
+
+    def forget(self) -> None:
+        """No row is marked any more: all are saved, or none need be."""
+        self.mark_R[:] = 0
+
+    def end(self) -> None:
+        """Nothing is to be kept any more. Whoever waits goes on."""
+        with self._changing:
+            self._ended = True
+            self._changing.notify_all()
+
+    def _full_ones(self) -> Iterator[Shard]:
+        while True:
+            with self._changing:
+                if not self._full:
+                    return
+                shard = self._full.popleft()
+                self._changing.notify_all()
+            shard.sort()
+            yield shard
+
+    def _arguments(self, pool: int, shard: Shard) -> tuple[Any, ...]:
+        first_row = self._space.pools[pool].first_row
+        return (
+            self._mark[pool], *self._tiers(pool), first_row, shard.row_N, shard.weights_ND, shard.state_NK, shard.filled,
+        )  # fmt: skip
+
+    def _new_shard(self, pool: int) -> Shard:
+        lines = max(1, min(self.rows, SHARD_BYTES // self._row_bytes(pool)))
+        return Shard(lines, self._host.weights[pool], self._host.state[pool])
+
+    def _row_bytes(self, pool: int) -> int:
+        weights, state = self._host.weights[pool], self._host.state[pool]
+        return int(weights.shape[1] * weights.itemsize + state.shape[1] * state.itemsize)
+
+    def _kind(self, pool: int) -> tuple[int, int]:
+        return self._host.weights[pool].shape[1], self._host.state[pool].shape[1]
+
+
+def _kind_of(shard: Shard) -> tuple[int, int]:
+    return shard.weights_ND.shape[1], shard.state_NK.shape[1]

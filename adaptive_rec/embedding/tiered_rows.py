@@ -1,0 +1,237 @@
+"""Rows in two tiers, the placement that joins them, the moves between them; whole tables in and out, and rows as they are saved.
+
+A row has exactly one authoritative copy: in the device tier when it has a slot, in the host tier otherwise.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from adaptive_rec.embedding.device import DeviceTier, row_bytes, split_budget
+from adaptive_rec.embedding.host import HostTier
+from adaptive_rec.embedding.optimizer import RowRule
+from adaptive_rec.embedding.records import Traffic
+from adaptive_rec.embedding.snapshot import RowSnapshot, Tiers
+from adaptive_rec.placement import COLD, Migration, Placement, RowSpace
+
+_CHUNK_ROWS = 1 << 18
+
+NUMPY_DTYPE = {torch.float32: np.float32, torch.float64: np.float64}
+
+
+class TieredRows(ABC):
+    """What a store is between two steps."""
+
+    def __init__(
+        self,
+        space: RowSpace,
+        rule: RowRule,
+        seed: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        budget_bytes: int,
+        monitored: bool,
+    ) -> None:
+        self.space = space
+        self.rule = rule
+        self.dtype = dtype
+        self.torch_device = device
+        self.monitored = monitored
+        self.seed = seed
+        self.host = HostTier(space, rule, seed, NUMPY_DTYPE[dtype])
+        self.slot_of_row = np.full(space.rows, COLD, dtype=np.int32)
+        self.changed_R = np.zeros(space.rows, dtype=np.bool_)
+        """Rows updated since they were last saved; set by the update kernels."""
+        self._unchanged_R = np.zeros(space.rows, dtype=np.bool_)
+        """The next one: all of it is false."""
+        self.placement = Placement(0, self.slot_of_row)
+        self.traffic = Traffic()
+        self.hot_rows_T = np.zeros(len(space.tables), dtype=np.int64)
+        """Hot rows of each table."""
+        self.device = self._device_tier(split_budget(space, self.row_bytes, budget_bytes))
+        self.threads = 1
+        """Threads that the training thread's kernels run on."""
+
+    @property
+    def row_bytes(self) -> list[int]:
+        """Device bytes of one hot row of each pool."""
+        return self.row_bytes_when(self.monitored)
+
+    def row_bytes_when(self, monitored: bool) -> list[int]:
+        """What they would be with, or without, a record of the rows' movement."""
+        return row_bytes(self.space, self.rule, self.dtype.itemsize, monitored)
+
+    @property
+    def device_bytes(self) -> int:
+        """Device memory the tier takes, free slots included."""
+        return sum(size * slots for size, slots in zip(self.row_bytes, self.device.capacities, strict=True))
+
+    def _device_tier(self, capacities: list[int]) -> DeviceTier:
+        return DeviceTier(self.space, self.rule, self.dtype, self.torch_device, capacities, self.monitored)
+
+    def settle(self) -> None:  # noqa: B027 - only a device is still at work when a call has returned
+        """Return when everything asked for has been done, and every update has reached its row."""
+
+    def trim(self) -> None:  # noqa: B027 - likewise
+        """Give memory that nothing uses back to the device, for whatever needs it next."""
+
+    # Moves -----------------------------------------------------------------------------------------------------------
+
+    def migrate(self, migration: Migration) -> None:
+        """Move rows between the tiers with their optimizer state. Changes no value."""
+        if not migration.moved_rows:
+            return
+        self.settle()
+        for pool, spec in enumerate(self.space.pools):
+            self._demote(pool, _within(migration.demote, spec.first_row, spec.end_row))
+            self._promote(pool, _within(migration.promote, spec.first_row, spec.end_row))
+        self.traffic.migrated_rows += migration.moved_rows
+        self.hot_rows_T += self.space.count_by_table(migration.promote) - self.space.count_by_table(migration.demote)
+        # Last: a batch classified by a worker meanwhile carries the old version, so it is classified again.
+        self.placement = Placement(self.placement.version + 1, self.slot_of_row)
+
+    def resize(self, capacities: list[int], ranked_rows: NDArray[np.int64], monitored: bool | None = None) -> Migration:
+        """Give each pool another number of slots: all rows go home, then as many of `ranked_rows` as fit return, best first.
+
+        `monitored` says whether it keeps the movement of its rows from now on; None: as before. Returns what changed tier
+        on the whole.
+        """
+        nothing = np.empty(0, dtype=np.int64)
+        hot_before = np.sort(np.concatenate([rows[rows >= 0] for rows in self.device.row_of_slot]))
+        self.migrate(Migration(promote=nothing, demote=hot_before))
+        before = self.monitored, self.device.capacities
+        self.monitored = self.monitored if monitored is None else monitored
+        failed: Exception | None = None
+        try:
+            self.replace_tier(capacities)
+        except Exception as error:  # there is not so much
+            failed = error.with_traceback(None)  # whose frames hold what could be had
+        if failed is not None:  # all as it was, then tell
+            self.monitored, former = before
+            self.replace_tier(former)
+            self.migrate(Migration(promote=hot_before, demote=nothing))
+            raise failed
+        fitting = [
+            _within(ranked_rows, pool.first_row, pool.end_row)[:capacity]
+            for pool, capacity in zip(self.space.pools, self.device.capacities, strict=True)
+        ]
+        hot_now = np.concatenate(fitting)
+        self.migrate(Migration(promote=hot_now, demote=nothing))
+        return Migration(np.setdiff1d(hot_now, hot_before), np.setdiff1d(hot_before, hot_now))
+
+    def replace_tier(self, capacities: list[int]) -> None:
+        """Another, empty tier; the old one's memory goes before the new is taken."""
+        self.device = self._device_tier([0] * len(self.space.pools))
+        self.trim()
+        self.device = self._device_tier(capacities)
+
+    def _demote(self, pool: int, rows: NDArray[np.int64]) -> None:
+        if not len(rows):
+            return
+        slots = self.slot_of_row[rows].astype(np.int64)
+        self._bring_home(pool, slots, rows - self.space.pools[pool].first_row)
+        self.slot_of_row[rows] = COLD
+        self.device.row_of_slot[pool][slots] = -1
+        self.device.stale[pool][slots] = False
+        self._count_moved(pool, len(rows), to_device=False)
+
+    def _promote(self, pool: int, rows: NDArray[np.int64]) -> None:
+        if not len(rows):
+            return
+        slots = np.flatnonzero(self.device.row_of_slot[pool] < 0)[: len(rows)]
+        assert len(slots) == len(rows), "a migration may not promote more rows than there are free slots"
+        self.send_up(pool, rows - self.space.pools[pool].first_row, slots)
+        self.slot_of_row[rows] = slots
+        self.device.row_of_slot[pool][slots] = rows
+        self.device.stale[pool][slots] = False
+        self.device.movement[pool][slots] = np.inf
+        self._count_moved(pool, len(rows), to_device=True)
+
+    @abstractmethod
+    def _bring_home(self, pool: int, slots: NDArray[np.int64], host_rows: NDArray[np.int64]) -> None:
+        """Copy rows and their optimizer state from slots to the host tier; what the monitor knows of the slots is forgotten."""
+
+    @abstractmethod
+    def send_up(self, pool: int, host_rows: NDArray[np.int64], slots: NDArray[np.int64]) -> None:
+        """Copy rows and their optimizer state from the host tier to slots."""
+
+    @abstractmethod
+    def _read_slots(self, pool: int, slots: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Rows and optimizer state of some slots."""
+
+    def _count_moved(self, pool: int, rows: int, to_device: bool) -> None:
+        spec = self.space.pools[pool]
+        size = rows * self.rule.bytes_per_row(spec.dim, self.dtype.itemsize)
+        if to_device:
+            self.traffic.host_to_device_bytes += size
+        else:
+            self.traffic.device_to_host_bytes += size
+
+    # Whole tables ----------------------------------------------------------------------------------------------------
+
+    def export_table(self, table: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Copies of a table's rows and optimizer state, whatever tier each row is in."""
+        self.settle()
+        pool, low, high = self.space.table_range(table)
+        weights, state = self.host.weights[pool][low:high].copy(), self.host.state[pool][low:high].copy()
+        first = self.space.pools[pool].first_row
+        slot = self.slot_of_row[first + low : first + high]
+        hot = np.flatnonzero(slot != COLD)
+        for start in range(0, len(hot), _CHUNK_ROWS):
+            rows = hot[start : start + _CHUNK_ROWS]
+            weights[rows], state[rows] = self._read_slots(pool, slot[rows].astype(np.int64))
+        return weights, state
+
+    def import_table(self, table: int, weights: NDArray[Any], state: NDArray[Any]) -> None:
+        """Set a table's rows and optimizer state. Only before training, when every row is cold. What is given may be read from a
+        file slice by slice."""
+        _, low, high = self.space.table_range(table)
+        for start in range(0, high - low, _CHUNK_ROWS):
+            chunk = slice(start, min(start + _CHUNK_ROWS, high - low))
+            self.import_rows(table, start, weights[chunk], state[chunk])
+
+    def import_rows(self, table: int, first: int, weights_ND: NDArray[Any], state_NK: NDArray[Any]) -> None:
+        """Set a table's rows from number `first` on. Only before training, when every row is cold."""
+        assert self.placement.version == 0, "rows are imported before the first migration"
+        pool, low, _ = self.space.table_range(table)
+        rows = slice(low + first, low + first + len(weights_ND))
+        self.host.weights[pool][rows], self.host.state[pool][rows] = weights_ND, state_NK
+
+    # Saving ----------------------------------------------------------------------------------------------------------
+
+    def begin_snapshot(self, everything: bool) -> RowSnapshot:
+        """The rows updated since the last one, or all, as they stand now: another thread saves them. One at a time."""
+        assert self.host.snapshot is None, "a snapshot is ended before another one"
+        self.settle()
+        pending_R, self.changed_R = self.changed_R, self._unchanged_R
+        if everything:
+            pending_R[:] = True
+        self._make_readable(pending_R)
+        self.host.snapshot = RowSnapshot(self.space, self.host, self._where, pending_R)
+        return self.host.snapshot
+
+    def end_snapshot(self, saved: bool) -> None:
+        """It is over. Where it was not saved, the next one takes its rows in."""
+        snapshot, self.host.snapshot = self.host.snapshot, None
+        if snapshot is not None:
+            snapshot.end()
+            if not saved:
+                self.changed_R |= snapshot.mark_R != 0
+                snapshot.forget()
+            self._unchanged_R = snapshot.mark_R.view(np.bool_)
+
+    def _make_readable(self, pending_R: NDArray[np.bool_]) -> None:  # noqa: B027 - rows of a device are not
+        """Have rows that are to be saved where `_where` says."""
+
+    @abstractmethod
+    def _where(self, pool: int) -> Tiers:
+        """Where the rows of a pool can be read just now, those of them that change nowhere meanwhile."""
+
+
+def _within(rows: NDArray[np.int64], low: int, high: int) -> NDArray[np.int64]:
+    return rows[(rows >= low) & (rows < high)]

@@ -1,0 +1,31 @@
+"""All that a checkpoint holds, so that two can be compared bit by bit, however their rows are spread over shards."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from adaptive_rec import checkpoint
+from adaptive_rec.checkpoint.files import DISK
+from adaptive_rec.checkpoint.rows import SavedRows, is_shard
+
+CLOCKS = {"recorder", "times"}
+
+
+def contents(generation: Path) -> dict[str, Any]:
+    """Bytes of each table and of each other file; the state without clocks."""
+    saved = SavedRows(DISK, generation)
+    found: dict[str, Any] = {
+        table.name: [part.tobytes() for part in saved.read(table, 0, table.rows)] for table in saved.tables
+    }
+    found |= {path.name: path.read_bytes() for path in generation.glob("*.safetensors") if not is_shard(path.name)}
+    state = json.loads((generation / "state.json").read_text())["state"]
+    return found | {"state": {name: value for name, value in state.items() if name not in CLOCKS}}
+
+
+def newest_contents(out: Path) -> dict[str, Any]:
+    """Of the newest whole checkpoint of a run."""
+    newest = checkpoint.newest(out / "checkpoints")
+    assert newest
+    return contents(newest)

@@ -1,0 +1,96 @@
+"""A run that was paused when it was saved: it stays so where a command can let it go on, and trains where none can."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from adaptive_rec import checkpoint
+from adaptive_rec.assemble import assemble
+from adaptive_rec.config import load_config
+from adaptive_rec.live.mailbox import Command
+from adaptive_rec.runtime import Runtime
+from adaptive_rec.telemetry import Event
+
+TINY = [
+    "knobs.policy=hotline", "run.device=cpu", "run.threads=1", "run.batch_size=8", "run.steps=12", "data.table_rows=[60, 9]",
+    "data.dense_features=2", "data.synthetic.samples=400", "model.embedding_dim=4", "model.bottom_mlp=[4]",
+    "model.top_mlp=[4]", "knobs.reclassify_every=4", "knobs.hot_budget_bytes=900",
+]  # fmt: skip
+
+
+def build() -> Runtime:
+    return assemble(load_config(None, {}, TINY))
+
+
+def tables_of(runtime: Runtime) -> list[Any]:
+    return [part for table in range(2) for part in runtime.store.export_table(table)]
+
+
+def paused_at(step: int, folder: Path, asked_to_stop: bool = False) -> Path:
+    """A run that was paused at a step and ended there, by a signal or by a command."""
+    runtime = build()
+    runtime.checkpoints = folder
+    runtime.control.scheduled = {step: [Command("pause")]}
+    for event in runtime.run():
+        if isinstance(event, Event) and event.kind == "paused":
+            if asked_to_stop:
+                runtime.mailbox.send(Command("stop"))
+            else:
+                runtime.hurry()
+    return checkpoint.save(runtime, folder)
+
+
+def events(runtime: Runtime, letting_go: bool) -> list[tuple[int, str]]:
+    """Step and kind of what is told of pausing; a command lets the run go on as soon as it waits."""
+    told = []
+    for event in runtime.run():
+        if isinstance(event, Event) and event.kind in ("paused", "resumed"):
+            told.append((event.step, event.kind))
+            if letting_go and event.kind == "paused":
+                runtime.mailbox.send(Command("resume"))
+    return told
+
+
+@pytest.mark.parametrize("step", [3, 4])
+def test_it_stays_paused_until_a_command_lets_it_go_on(tmp_path: Path, step: int) -> None:
+    """At a step like any other, and at one where a window ends once it goes on. Results are those of a run never paused."""
+    saved = paused_at(step, tmp_path)
+    runtime, straight = build(), build()
+    checkpoint.load(runtime, saved)
+    assert (runtime.was_paused, runtime.control.paused) == (True, False)
+    runtime.control.paused = True
+    assert events(runtime, letting_go=True) == [(step, "paused"), (step, "resumed")]
+    list(straight.run())
+    assert runtime.step_number == straight.step_number == 12
+    for mine, other in zip(tables_of(runtime), tables_of(straight), strict=True):
+        np.testing.assert_array_equal(mine, other)
+
+
+def test_it_trains_where_no_command_can_reach_it(tmp_path: Path) -> None:
+    runtime = build()
+    checkpoint.load(runtime, paused_at(3, tmp_path))
+    assert events(runtime, letting_go=False) == [(3, "resumed")]
+    assert runtime.step_number == 12
+
+
+def test_lost_again_while_it_waits_it_is_still_paused(tmp_path: Path) -> None:
+    runtime = build()
+    checkpoint.load(runtime, paused_at(3, tmp_path))
+    runtime.control.paused = True
+    for event in runtime.run():
+        if isinstance(event, Event) and event.kind == "paused":
+            runtime.hurry()
+    assert runtime.step_number == 3
+    again = build()
+    checkpoint.load(again, checkpoint.save(runtime, tmp_path / "again"))
+    assert again.was_paused
+
+
+def test_one_that_was_asked_to_stop_while_paused_is_not_paused_later(tmp_path: Path) -> None:
+    runtime = build()
+    checkpoint.load(runtime, paused_at(3, tmp_path, asked_to_stop=True))
+    assert not runtime.was_paused
