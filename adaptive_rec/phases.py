@@ -71,7 +71,7 @@ class Phases:
 
     def __iter__(self) -> Iterator[Phase]:
         run, policy = self._runtime, self._runtime.policy
-        if run.stop_requested:  # while it waited to go on
+        if run.was_paused and run.stop_requested:  # while it waited to go on
             return
         while policy.arranges_stream and not run.stop_requested and run.policy is policy:
             stretch = self._stretch

@@ -11,7 +11,7 @@ import os
 import shutil
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -132,6 +132,9 @@ class DiskOutput:
 
     def sync(self) -> None:
         os.fsync(self._file)
+        # What is read back is to come from the disk, and memory is better used for tables.
+        with suppress(OSError):
+            os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def close(self) -> None:
         os.close(self._file)

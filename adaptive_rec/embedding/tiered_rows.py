@@ -187,14 +187,6 @@ class TieredRows(ABC):
             weights[rows], state[rows] = self._read_slots(pool, slot[rows].astype(np.int64))
         return weights, state
 
-    def import_table(self, table: int, weights: NDArray[Any], state: NDArray[Any]) -> None:
-        """Set a table's rows and optimizer state. Only before training, when every row is cold. What is given may be read from a
-        file slice by slice."""
-        _, low, high = self.space.table_range(table)
-        for start in range(0, high - low, _CHUNK_ROWS):
-            chunk = slice(start, min(start + _CHUNK_ROWS, high - low))
-            self.import_rows(table, start, weights[chunk], state[chunk])
-
     def import_rows(self, table: int, first: int, weights_ND: NDArray[Any], state_NK: NDArray[Any]) -> None:
         """Set a table's rows from number `first` on. Only before training, when every row is cold."""
         assert self.placement.version == 0, "rows are imported before the first migration"

@@ -82,3 +82,26 @@ def test_no_more_is_read_at_a_time_than_a_small_file_has(tmp_path: Path) -> None
         file.truncate(SMALL_FILE_BYTES + 1)
     with pytest.raises(OSError, match=f"must have {SMALL_FILE_BYTES} bytes or fewer"):
         DISK.read(tmp_path / "x")
+
+
+def test_what_was_synced_is_not_read_back_from_memory(tmp_path: Path) -> None:
+    """So that reading it again tells of the disk. Where the disk is memory there is nothing to tell."""
+
+    def read_from_disk() -> int:
+        [line] = [line for line in Path("/proc/self/io").read_text().splitlines() if line.startswith("read_bytes")]
+        return int(line.split()[1])
+
+    path, data = tmp_path / "file", os.urandom(8 << 20)
+    out = DISK.create(path)
+    out.write(data)
+    out.sync()
+    out.close()
+    before = read_from_disk()
+    assert b"".join(bytes(chunk) for chunk in DISK.chunks(path, 1 << 20)) == data
+    if read_from_disk() == before:
+        os.posix_fadvise(file := os.open(path, os.O_RDONLY), 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(file)
+        DISK.read_part(path, 0, 1 << 20)
+        if read_from_disk() == before:
+            pytest.skip("this disk tells of no reads")
+    assert read_from_disk() - before >= len(data)

@@ -443,7 +443,7 @@ def test_updates_are_counted_as_made_skipped_and_hot(kind: str) -> None:
 def test_tables_come_back_as_they_were_imported(kind: str) -> None:
     donor, store = trained_store(kind), make_store(kind, rule="lazy_adam")
     for table in range(len(TABLES)):
-        store.import_table(table, *donor.export_table(table))
+        store.import_rows(table, 0, *donor.export_table(table))
     assert_same(export(store), export(donor))
 
 
