@@ -1,0 +1,164 @@
+"""Whatever is done to a store and its checkpoints, in whatever order: it holds what plain arrays hold, to the last bit."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+
+from adaptive_rec.checkpoint.history import Verified
+from adaptive_rec.embedding.direct import DirectStore
+from adaptive_rec.embedding.homing import Homing
+from adaptive_rec.embedding.snapshot import RowSnapshot
+from adaptive_rec.embedding.staged import StagedStore
+from adaptive_rec.embedding.store import EmbeddingStore
+from adaptive_rec.errors import CheckpointError
+from tests.embedding.world import KINDS, WEIGHTS, Kind, World, small_shards
+
+CHOSEN = os.environ.get("ADAPTIVE_REC_STATEFUL_SEED")
+"""The one seed to run, to repeat what failed."""
+
+SHORTENING_SECONDS = 60
+
+Operations = list[tuple[str, int]]
+"""Names with the seeds of their dice."""
+
+
+def run(kind: Kind, seed: int, operations: Operations) -> tuple[Exception | None, int, Counter[str]]:
+    """Returns what went wrong, after how many operations, and how often what happened."""
+    done = 0
+    with small_shards():
+        world = World(kind, seed)
+        try:
+            for operation, dice in operations:
+                done += 1
+                world.do(operation, dice)
+            world.finish_all()
+        except Exception as error:
+            return error, done, world.counts
+        finally:
+            world.end_life()
+    return None, done, world.counts
+
+
+def drawn(seed: int, steps: int) -> Operations:
+    dice = random.Random(seed)
+    names = dice.choices(list(WEIGHTS), list(WEIGHTS.values()), k=steps)
+    return [(name, dice.getrandbits(32)) for name in names]
+
+
+def shortened(kind: Kind, seed: int, operations: Operations) -> Operations:
+    """Operations that fail still when as many as can be found in a while are left out."""
+    end = time.monotonic() + SHORTENING_SECONDS
+    size = len(operations)
+    while size := size // 2:
+        start = 0
+        while start < len(operations) and time.monotonic() < end:
+            fewer = operations[:start] + operations[start + size :]
+            error, done, _ = run(kind, seed, fewer)
+            if error is None:
+                start += size
+            else:
+                operations = fewer[:done]
+    return operations
+
+
+def drive(seed: int, steps: int) -> Counter[str]:
+    kind, operations = KINDS[seed % len(KINDS)], drawn(seed, steps)
+    error, done, counts = run(kind, seed, operations)
+    if error is not None:
+        few = shortened(kind, seed, operations[:done])
+        told = f"ADAPTIVE_REC_STATEFUL_SEED={seed}, {kind}, operation {done}: {type(error).__name__}: {error}"
+        raise AssertionError(f"{told}\n{len(few)} operations are enough: {few}") from error
+    print(f"seed {seed}, {kind}: {dict(counts)}")
+    return counts
+
+
+def seeds_of(some: list[int]) -> list[int]:
+    return [int(CHOSEN)] if CHOSEN else some
+
+
+@pytest.mark.parametrize("seed", seeds_of([0, 8, 16, 18]))
+def test_a_store_and_its_checkpoints_equal_plain_arrays(seed: int) -> None:
+    drive(seed, 400)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("seed", seeds_of(list(range(20))))
+def test_over_many_operations_too(seed: int) -> None:
+    counts = drive(seed, 10_000)
+    for what in ("full", "changes", "given up", "waited for", "kill", "power loss", "while writing", "between"):
+        assert counts[what], f"{what} never happened"
+
+
+# Mistakes ------------------------------------------------------------------------------------------------------------
+
+
+def keep_no_row(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(RowSnapshot, "keep", lambda snapshot, pool, rows: None)
+
+
+def bring_rows_home_unsaved(patch: pytest.MonkeyPatch) -> None:
+    land = Homing._land
+
+    def landed(homing: Homing, *arguments: object) -> None:
+        snapshot, homing._host.snapshot = homing._host.snapshot, None
+        land(homing, *arguments)  # type: ignore[arg-type]
+        homing._host.snapshot = snapshot
+
+    patch.setattr(Homing, "_land", landed)
+
+
+def leave_a_row_unmarked(patch: pytest.MonkeyPatch) -> None:
+    apply = DirectStore.apply
+
+    def applied(store: DirectStore, work: object, update: object) -> None:
+        apply(store, work, update)  # type: ignore[arg-type]
+        store.changed_R[store.changed_R.argmax()] = False
+
+    patch.setattr(DirectStore, "apply", applied)
+
+
+def forget_what_was_not_saved(patch: pytest.MonkeyPatch) -> None:
+    end = EmbeddingStore.end_snapshot
+
+    def ended(store: EmbeddingStore, saved: bool) -> None:
+        if store.host.snapshot is not None:
+            store.host.snapshot.forget()
+        end(store, True)
+
+    patch.setattr(EmbeddingStore, "end_snapshot", ended)
+
+
+def save_stale_copies_of_hot_rows(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(StagedStore, "_make_readable", lambda store, pending_R: None)
+
+
+def remove_what_is_built_on(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Verified, "needed", lambda verified, names: set(names))
+
+
+@pytest.mark.parametrize(
+    ("mistake", "kind"),
+    [
+        (keep_no_row, KINDS[0]),
+        (bring_rows_home_unsaved, KINDS[8]),
+        (leave_a_row_unmarked, KINDS[0]),
+        (forget_what_was_not_saved, KINDS[0]),
+        (save_stale_copies_of_hot_rows, KINDS[8]),
+        (remove_what_is_built_on, KINDS[0]),
+    ],
+)
+def test_a_mistake_is_found(
+    mistake: Callable[[pytest.MonkeyPatch], None], kind: Kind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The suite can fail, by what is saved or found, without a look at the store's own marks."""
+    mistake(monkeypatch)
+    monkeypatch.setattr(World, "check_marks", lambda world: None)
+    errors = [run(kind, seed, drawn(seed, 400))[0] for seed in range(3)]
+    assert any(isinstance(error, AssertionError | CheckpointError) for error in errors), errors
