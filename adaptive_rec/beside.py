@@ -15,6 +15,9 @@ from contextlib import suppress
 BEHIND_LIMIT = 4
 """Pieces of work that may wait. What they need stays in memory as long."""
 
+LOWEST = 19
+"""Niceness of a thread that runs when no other wants to."""
+
 
 class Beside:
     """Work for one thread. The training thread alone gives it any, and waits for it."""
@@ -27,7 +30,9 @@ class Beside:
     def do(self, work: Callable[[], None]) -> None:
         """Have a piece of work done. Waits where too much is behind; raises what an earlier piece raised."""
         if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix=self._name, initializer=_give_way)
+            self._thread = ThreadPoolExecutor(
+                1, thread_name_prefix=self._name, initializer=give_way, initargs=(LOWEST,)
+            )
         self._behind.append(self._thread.submit(work))
         while self._behind and (len(self._behind) > BEHIND_LIMIT or self._behind[0].done()):
             self._behind.popleft().result()
@@ -44,7 +49,8 @@ class Beside:
             self._thread = None
 
 
-def _give_way() -> None:
-    """Let this thread run when no other wants to: on Linux a thread has a priority of its own."""
+def give_way(niceness: int) -> None:
+    """Let other threads go before the one that calls, which is never made less nice than it is: on Linux each has a priority of
+    its own."""
     with suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), max(niceness, os.getpriority(os.PRIO_PROCESS, 0)))

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import os
-from collections.abc import Iterable
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from adaptive_rec.errors import UsageError
 
 
 def sync_files(paths: Iterable[Path]) -> None:
@@ -28,6 +34,33 @@ def write_whole(path: Path, text: str) -> None:
     _sync(draft, os.O_RDONLY)
     draft.replace(path)
     sync_folder(path.parent)
+
+
+@contextmanager
+def made_whole(out: Path) -> Iterator[Path]:
+    """A folder of the same name elsewhere, to be made and filled; it becomes `out`, to stay, when the block has ended well. Else
+    nothing is left. Raises UsageError where `out` cannot be made."""
+    if os.path.lexists(out):
+        raise _cannot_be_made(out, os.strerror(errno.EEXIST))
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        beside = Path(tempfile.mkdtemp(prefix=".draft-", dir=out.parent))
+    except OSError as error:
+        raise _cannot_be_made(out, error.strerror) from None
+    try:
+        yield beside / out.name
+        try:
+            sync_folder(beside / out.name)
+            os.rename(beside / out.name, out)
+            sync_folder(out.parent)
+        except OSError as error:
+            raise _cannot_be_made(out, error.strerror) from None
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def _cannot_be_made(out: Path, why: str | None) -> UsageError:
+    return UsageError(f"--out {out} must be a folder that can be made: {why}")
 
 
 def _sync(path: Path, flags: int) -> None:

@@ -188,10 +188,10 @@ class TrainingRun:
             self.runtime.enter("finished")
             return done  # nothing was left to do
         seconds = self.runtime.recorder.seconds
-        path = checkpoint.save(self.runtime, self.out / "checkpoints")
+        for event in self.runtime.saving.at_the_end():
+            self._journal.append(journal.line_of(event))
         for text in self.runtime.complaints():
             self.note("warning", text)
-        self.note("checkpoint", f"checkpoint {path.name} written", checkpoint=path.name)
         made = self.runtime.last_evaluation
         evaluation = made if made and made.step == self.runtime.step_number else self.runtime.evaluate()
         if evaluation is not made and evaluation:

@@ -3,41 +3,38 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.checkpoint.files import DISK
+from adaptive_rec.checkpoint.files import DISK, Output
 from adaptive_rec.checkpoint.history import verify_all
 from adaptive_rec.checkpoint.rows import SavedRows, SavedTable
 from adaptive_rec.checkpoint.safetensors_file import Parts, write_parts
 from adaptive_rec.checkpoint.synced_file import telling
-from adaptive_rec.errors import UsageError
+from adaptive_rec.data.prepare_arrays import npy_header
+from adaptive_rec.durable import made_whole
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
 def export(generation: Path, out: Path, form: str) -> list[Path]:
-    """Write the weights of every table to a new folder, and return the files.
+    """Write the weights of every table to a new folder, whole or not at all, and return the files.
 
     `safetensors`: ``NAME.safetensors`` with `weight`. `npy`: ``NAME.npy``; bfloat16, which NumPy has not, as float32. `torchrec`:
     ``state_dict.safetensors`` with all tables under TorchRec's names, for `load_state_dict` of an EmbeddingBagCollection.
     """
-    verify_all(DISK, generation)
-    saved = SavedRows(DISK, generation)
-    tables = dict(zip(file_names(saved.tables), saved.tables, strict=True))
-    try:
-        DISK.make_folder(out)
-    except OSError as error:
-        raise UsageError(f"--out {out} must be a folder that can be made: {error.strerror}") from None
-    if form == "torchrec":
-        keys = {f"embedding_bags.{name}.weight": table for name, table in tables.items()}
-        return [_write(out / "state_dict.safetensors", saved, keys)]
-    if form == "safetensors":
-        return [_write(out / f"{name}.safetensors", saved, {"weight": table}) for name, table in tables.items()]
-    return [_write_npy(out / f"{name}.npy", saved, table) for name, table in tables.items()]
+    with made_whole(out) as draft:
+        verify_all(DISK, generation)
+        files = _files(SavedRows(DISK, generation), form)
+        with telling("creation", out):
+            DISK.make_folder(draft)
+        for name, arrays in files.items():
+            _write(draft / name, out / name, arrays, form)
+    return [out / name for name in files]
 
 
 def file_names(tables: list[SavedTable]) -> list[str]:
@@ -50,35 +47,39 @@ def file_names(tables: list[SavedTable]) -> list[str]:
     ]
 
 
+def _files(saved: SavedRows, form: str) -> dict[str, dict[str, Parts]]:
+    """What to write: arrays by their names, by the names of files."""
+    tables = dict(zip(file_names(saved.tables), saved.tables, strict=True))
+    if form == "torchrec":
+        keys = {f"embedding_bags.{name}.weight": _weights(saved, table) for name, table in tables.items()}
+        return {"state_dict.safetensors": keys}
+    return {f"{name}.{form}": {"weight": _weights(saved, table)} for name, table in tables.items()}
+
+
 def _weights(saved: SavedRows, table: SavedTable) -> Parts:
     kind, _ = saved.types(table)
     parts = (saved.read(table, first, end)[0] for first, end in saved.chunks(table))
     return Parts((table.rows, *kind.shape[1:]), kind.type, parts)
 
 
-def _write(path: Path, saved: SavedRows, tables: dict[str, SavedTable]) -> Path:
-    """A safetensors file of some tables, put together part by part: none is held in memory."""
+def _write(draft: Path, path: Path, arrays: Mapping[str, Parts], form: str) -> None:
+    """A file that is to be `path`, put together part by part: no table is held in memory, and none is mapped, as a full disk
+    kills whoever writes to a mapped file."""
     with telling("creation", path):
-        out = DISK.create(path)
+        out = DISK.create(draft)
     try:
         with telling("write", path):
-            write_parts(out, {key: _weights(saved, table) for key, table in tables.items()})
+            (_write_npy if form == "npy" else write_parts)(out, arrays)
+            out.sync()
     finally:
         out.close()
-    return path
 
 
-def _write_npy(path: Path, saved: SavedRows, table: SavedTable) -> Path:
-    weights = _weights(saved, table)
-    dtype = np.dtype(np.float32) if weights.type == "BF16" else weights.dtype
-    with telling("write", path):
-        target = np.lib.format.open_memmap(path, "w+", dtype, weights.shape)
-        start = 0
-        for part in weights.parts:
-            target[start : start + len(part)] = _as_numbers(part, weights.type)
-            start += len(part)
-        target.flush()
-    return path
+def _write_npy(out: Output, arrays: Mapping[str, Parts]) -> None:
+    (weights,) = arrays.values()
+    out.write(npy_header(np.dtype(np.float32) if weights.type == "BF16" else weights.dtype, weights.shape))
+    for part in weights.parts:
+        out.write(np.ascontiguousarray(_as_numbers(part, weights.type)).data)
 
 
 def _as_numbers(rows: NDArray[Any], kind: str) -> NDArray[Any]:

@@ -103,7 +103,7 @@ class Verified:
 
     def needed(self, names: list[str]) -> set[str]:
         """Those that these build on, and they themselves, as far as that can be read."""
-        return {link.path.name for name in names for link in self._chain(name)[0]}
+        return {*names, *(link.path.name for name in names for link in self._chain(name)[0])}
 
     def bases(self, names: list[str]) -> set[str]:
         """The generations of all rows that these build on, or are, as far as that can be read."""
@@ -180,9 +180,13 @@ def prune(files: Files, folder: Path, keep: int) -> list[str]:
 def _needless(verified: Verified, ordered: list[str], place: int, is_whole: Callable[[str], bool]) -> list[str]:
     """What may go of the generations before a place."""
     older, kept = ordered[:place], ordered[place:]
-    bases = verified.bases(kept)
+    bases = verified.bases([name for name in kept if is_whole(name)])
     if len(bases) == 1:
-        kept += [name for name in reversed(older) if verified.bases([name]) - bases and is_whole(name)][:1]
+        others = [name for name in reversed(older) if verified.bases([name]) != bases]
+        whole = [name for name in others if is_whole(name)][:1]
+        if others and not whole:  # or it cannot be read at this moment
+            return []
+        kept += whole
     needed = verified.needed(kept)
     return [name for name in older if name not in needed]
 

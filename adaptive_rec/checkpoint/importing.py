@@ -123,7 +123,7 @@ def kept_rows(name: str, tensor: Tensor, dtype: torch.dtype) -> Iterator[tuple[i
     step = max(1, BLOCK_BYTES // max(1, tensor.shape[1] * tensor.itemsize))
     for first in range(0, len(tensor), step):
         given_ND = tensor[first : first + step]
-        kept_ND = given_ND.to(dtype)
+        kept_ND = given_ND.to(dtype).resolve_neg()  # what torch.save keeps of `-x` may be `x` and a mark
         if not bool(kept_ND.isfinite().all()):
             row, column = (~kept_ND.isfinite()).nonzero()[0].tolist()
             raise CheckpointError(

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 from zlib import crc32
 
-from pydantic import Field, ValidationError, field_validator, model_validator
+from pydantic import Field, PrivateAttr, ValidationError, field_validator, model_validator
 
 from adaptive_rec.checkpoint.plain_json import Limits, check_limits, to_json
 from adaptive_rec.errors import CheckpointError
@@ -65,6 +65,7 @@ class Manifest(Frozen):
     description: dict[str, Any]
     """What of, and for whom: the hash of the configuration and the like."""
     files: tuple[FileEntry, ...]
+    _crc32: str = PrivateAttr("")
 
     @field_validator("description")
     @classmethod
@@ -89,17 +90,13 @@ class Manifest(Frozen):
 
     @property
     def crc32(self) -> str:
-        """Of all of it, as it stands at the end of the file."""
-        return f"{crc32(_body(self, Path(MANIFEST))):08x}"
-
-
-def _body(manifest: Manifest, path: Path) -> bytes:
-    return to_json(manifest.model_dump(), path, _LIMITS).removesuffix(b"}")
+        """Of all of it, as it stands at the end of the file that it was read from."""
+        return self._crc32
 
 
 def sealed(manifest: Manifest, path: Path) -> bytes:
     """A manifest as JSON, with a crc32 of all that precedes it at its end."""
-    body = _body(manifest, path)
+    body = to_json(manifest.model_dump(), path, _LIMITS).removesuffix(b"}")
     return body + f', "crc32": "{crc32(body):08x}"}}\n'.encode()
 
 
@@ -112,9 +109,11 @@ def unsealed(data: bytes, path: Path) -> Manifest:
         raise CheckpointError(f"{path} is damaged: crc32 must be {seal[1].decode()}, got {crc32(body):08x}")
     check_limits(body, path, _LIMITS)
     try:
-        return Manifest.model_validate_json(body + b"}")
+        manifest = Manifest.model_validate_json(body + b"}")
     except ValidationError as error:
         raise CheckpointError(f"{path} breaks the rules of its format: {_told(error)}") from None
+    manifest._crc32 = seal[1].decode()
+    return manifest
 
 
 def _told(error: ValidationError) -> str:

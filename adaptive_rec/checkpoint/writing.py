@@ -24,7 +24,7 @@ from adaptive_rec.checkpoint.rows import OPTIMIZER_STATE, ROW, STATE, WEIGHT, is
 from adaptive_rec.checkpoint.run_state import state_of
 from adaptive_rec.checkpoint.safetensors_file import PATTERNS
 from adaptive_rec.checkpoint.state import flatten
-from adaptive_rec.errors import CheckpointError
+from adaptive_rec.errors import CheckpointError, first_line, is_out_of_memory
 
 if TYPE_CHECKING:
     from adaptive_rec.runtime import Runtime
@@ -86,8 +86,10 @@ class Writing:
             self._run, self._description = run_description(runtime), _description(runtime)
             self._row_type = row_type(runtime.store.space.rows)
             self._rows = runtime.store.begin_snapshot(everything=not self._chain)
-        except BaseException:
+        except BaseException as error:
             self._draft.abandon()
+            if is_out_of_memory(error):
+                raise CheckpointError(f"{self.name}: there was no memory for it: {first_line(error)}") from error
             raise
         self._error: CheckpointError | None = CheckpointError(f"{self.name} was never written")
         self._complaint = ""
@@ -111,10 +113,15 @@ class Writing:
             self._rows.end()
             self._draft.abandon()
 
+    def give_up(self, error: Exception) -> None:
+        """It cannot be written."""
+        self._error = CheckpointError(f"{self.name} was given up: {first_line(error)}")
+
     def end(self) -> Written:
         """What became of it. Where it was given up, the next one takes its rows in."""
         began = time.perf_counter()
         runtime = self._runtime
+        self._draft.abandon()
         runtime.store.end_snapshot(saved=self._error is None)
         if self._is_lost:
             runtime.saved = None
@@ -162,8 +169,8 @@ class Writing:
 def save(runtime: Runtime, folder: Path, files: Files = DISK) -> Path:
     """Write a checkpoint of the run as it stands and wait for it; it becomes visible whole or not at all. Older ones go, but for
     `checkpoint.keep`. Where nothing has changed since the last one, that is the answer."""
-    if runtime.saved is not None and is_saved(runtime, folder):
-        return folder / runtime.saved.name
+    if (name := newest_saved(runtime, folder, files)) is not None:
+        return folder / name
     writing = Writing(runtime, folder, files)
     try:
         writing.write()
@@ -176,9 +183,11 @@ def save(runtime: Runtime, folder: Path, files: Files = DISK) -> Path:
     return folder / written.name
 
 
-def is_saved(runtime: Runtime, folder: Path) -> bool:
-    """Whether the last checkpoint is of the run as it stands."""
-    return runtime.saved is not None and runtime.saved.of == state_key(runtime, folder)
+def newest_saved(runtime: Runtime, folder: Path, files: Files = DISK) -> str | None:
+    """The name of the newest checkpoint where it is of the run as it stands, and still there."""
+    last = runtime.saved
+    is_it = last is not None and last.of == state_key(runtime, folder) and last.name in names_in(files, folder)
+    return last.name if last is not None and is_it else None
 
 
 def state_key(runtime: Runtime, folder: Path) -> tuple[Any, ...]:
@@ -221,7 +230,8 @@ def _to_build_on(runtime: Runtime, folder: Path, files: Files) -> list[Link]:
     of_all, *of_changes = (
         sum(entry.size_bytes for entry in link.manifest.files if is_shard(entry.name)) for link in links
     )
-    return [] if 2 * sum(of_changes) > of_all or len(of_changes) >= MOST_CHANGES else links
+    too_much = 2 * (sum(of_changes) + runtime.store.changed_bytes) > of_all
+    return [] if too_much or len(of_changes) >= MOST_CHANGES else links
 
 
 def _types(arrays: dict[str, Any]) -> dict[str, str]:

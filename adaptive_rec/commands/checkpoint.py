@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adaptive_rec.commands.checkpoint_import import add_import
+from adaptive_rec.commands.checkpoint_paths import checkpoints_at, is_of_run, with_found
 from adaptive_rec.commands.figures import size, whole
 from adaptive_rec.commands.output import columns, print_json, show
 from adaptive_rec.commands.parser import Parser
-from adaptive_rec.errors import CheckpointError, UsageError
+from adaptive_rec.commands.signals import ended_by_sigterm
+from adaptive_rec.errors import CheckpointError
 
 if TYPE_CHECKING:
     from adaptive_rec.checkpoint.difference import Difference
@@ -117,7 +119,8 @@ def verify(args: argparse.Namespace) -> int:
     from adaptive_rec.checkpoint.generation import read_manifest, verify_names
 
     lines: list[dict[str, Any]] = []
-    paths = with_older(checkpoints_at(args.path))
+    found = checkpoints_at(args.path)
+    paths = with_older(found)
     for path in paths:
         try:
             manifest = read_manifest(DISK, path)
@@ -126,6 +129,12 @@ def verify(args: argparse.Namespace) -> int:
             lines.append(line(path, "", str(error)))
             continue
         lines += [verified(path, entry) for entry in manifest.files]
+    if is_of_run(found, args.path):
+        gone = [path.name for path in paths if not path.exists()]
+        paths = [path for path in paths if path.name not in gone]
+        lines = [entry for entry in lines if entry["checkpoint"] not in gone]
+        for name in gone:
+            print(f"note: {name} was removed meanwhile", file=sys.stderr)
     wrong = {entry["checkpoint"] for entry in lines if entry["error"]}
     damaged, others = ([path for path in paths if (path.name in wrong) == is_wrong] for is_wrong in (True, False))
     told_of = [line(path, "", why) for path in others if (why := broken_chain(path, wrong))]
@@ -207,8 +216,7 @@ def diff(args: argparse.Namespace) -> int:
     from adaptive_rec.checkpoint.difference import differences
     from adaptive_rec.checkpoint.files import DISK
 
-    a, b = one_at(args.a), one_at(args.b)
-    found = list(differences(DISK, a, b))
+    (a, b), found = with_found(lambda a, b: list(differences(DISK, a, b)), args.a, args.b)
     if args.json:
         print_json({"a": str(a), "b": str(b), "differences": [asdict(each) for each in found]})
     elif found:
@@ -241,41 +249,10 @@ def export(args: argparse.Namespace) -> int:
     """Write the weights of all tables and say where they are."""
     from adaptive_rec.checkpoint.export import export as run
 
-    found = one_at(args.path)
-    paths = run(found, args.out, args.form)
+    with ended_by_sigterm():
+        [found], paths = with_found(lambda found: run(found, args.out, args.form), args.path)
     if args.json:
         print_json({"checkpoint": str(found), "files": [str(path) for path in paths]})
     else:
         show(columns(("file", "size>"), [(str(path), size(path.stat().st_size)) for path in paths]))
     return 0
-
-
-def checkpoints_at(path: Path) -> list[Path]:
-    """A checkpoint itself, or those of a run, oldest first. Raises UsageError where there is none."""
-    from adaptive_rec.checkpoint.files import DISK
-    from adaptive_rec.checkpoint.generation import generations, names_in
-    from adaptive_rec.checkpoint.manifest import MANIFEST
-
-    if (path / MANIFEST).exists() or generations([path.name]):
-        return [path if generations([path.name]) and not path.is_symlink() else path.resolve()]
-    folder = path / "checkpoints"
-    found = [folder / name for name in generations(names_in(DISK, folder))]
-    if not found:
-        raise UsageError(f"RUN must be a run directory with a checkpoint, or a checkpoint, {path} is neither")
-    return found
-
-
-def one_at(path: Path) -> Path:
-    """A checkpoint itself, or the newest of a run that is whole."""
-    from adaptive_rec.checkpoint.files import DISK
-    from adaptive_rec.checkpoint.history import newest_valid
-
-    paths = checkpoints_at(path)
-    if paths[0].parent != path / "checkpoints":
-        return paths[0]
-    found = newest_valid(DISK, path / "checkpoints")
-    for name, why in found.skipped:
-        print(f"note: {name} is skipped: {why}", file=sys.stderr)
-    if found.generation is None:
-        raise CheckpointError(f"a checkpoint of {path} must be whole, all {len(found.skipped)} are damaged")
-    return found.generation

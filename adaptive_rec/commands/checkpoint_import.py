@@ -5,18 +5,15 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
-import shutil
 import sys
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adaptive_rec.commands.figures import printable, whole
 from adaptive_rec.commands.output import columns, pairs, print_json, show, text
 from adaptive_rec.commands.parser import Parser
-from adaptive_rec.errors import UsageError
+from adaptive_rec.commands.signals import ended_by_sigterm
+from adaptive_rec.durable import made_whole
 
 if TYPE_CHECKING:
     from adaptive_rec.checkpoint.importing import Imported
@@ -65,7 +62,7 @@ def import_tables(args: argparse.Namespace) -> int:
     config = load_config(args.config, os.environ, args.set)
     load_policy(config.knobs.policy)  # a bad name is told before the seconds that torch takes
     try:
-        with made_whole(args.out) as draft:
+        with ended_by_sigterm(), made_whole(args.out) as draft:
             done, saved, notices = fill(draft, config, args)
     finally:
         progress("")
@@ -91,26 +88,6 @@ def fill(draft: Path, config: Config, args: argparse.Namespace) -> tuple[Importe
     said = f"checkpoint {name} written, with tables of {args.path}"
     training.note("checkpoint", said, checkpoint=name, imported=str(args.path))
     return done, name, training.runtime.notices
-
-
-@contextmanager
-def made_whole(out: Path) -> Iterator[Path]:
-    """A directory of the same name elsewhere, to be made and filled; it becomes `out` when the block has ended well."""
-    if os.path.lexists(out):
-        raise UsageError(f"--out must be a new directory, {out} exists; give another")
-    try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        beside = Path(tempfile.mkdtemp(prefix=".import-", dir=out.parent))
-    except OSError as error:
-        raise UsageError(f"--out {out} cannot be made: {error.strerror}") from None
-    try:
-        yield beside / out.name
-        try:
-            os.rename(beside / out.name, out)
-        except OSError as error:
-            raise UsageError(f"--out {out} cannot be made: {error.strerror}") from None
-    finally:
-        shutil.rmtree(beside, ignore_errors=True)
 
 
 def progress(doing: str) -> None:

@@ -65,8 +65,8 @@ class DirectStore(EmbeddingStore):
         for pool in range(len(self.space.pools)):
             span = work.pool_range(pool)
             source_U = work.source_U[span]
-            if self.host.snapshot is not None:
-                self.host.snapshot.keep(pool, work.distinct_U[span] - self.space.pools[pool].first_row)
+            if self.host.snapshot is not None:  # asked here, so that no rows are counted in vain
+                self.host.keep(pool, work.distinct_U[span] - self.space.pools[pool].first_row)
             frozen_U = np.zeros(len(source_U), np.bool_) if update.frozen_U is None else update.frozen_U[span]
             with self._observed(work, update, pool, frozen_U):
                 touched, hot, updated, overflowed = row_update.update_rows(

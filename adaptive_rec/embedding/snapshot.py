@@ -26,6 +26,9 @@ SHARD_BYTES = 32 << 20
 _SLICE_BYTES = 1 << 20
 """Copied at a time, while whoever changes rows waits."""
 
+_LOOKED_AT = 1 << 18
+"""Rows that are looked at in that time."""
+
 _WAITING = 2
 """Full shards that may wait for the saving thread."""
 
@@ -115,7 +118,7 @@ class RowSnapshot:
                     shard = self._new_shard(pool)
                 with self._changing:
                     arguments = self._arguments(pool, shard)
-                    row, shard.filled = keeping.take_rows(row, spec.rows, step, *arguments)
+                    row, shard.filled = keeping.take_rows(row, min(row + _LOOKED_AT, spec.rows), step, *arguments)
                 time.sleep(0)  # whoever waits for the lock has it first
         if shard is not None and shard.filled:
             yield shard

@@ -196,15 +196,24 @@ class TieredRows(ABC):
 
     # Saving ----------------------------------------------------------------------------------------------------------
 
+    @property
+    def changed_bytes(self) -> int:
+        """Of the rows updated since the last snapshot, with their optimizer state."""
+        return sum(
+            int(np.count_nonzero(self.changed_R[pool.first_row : pool.end_row]))
+            * self.rule.bytes_per_row(pool.dim, self.dtype.itemsize)
+            for pool in self.space.pools
+        )
+
     def begin_snapshot(self, everything: bool) -> RowSnapshot:
         """The rows updated since the last one, or all, as they stand now: another thread saves them. One at a time."""
         assert self.host.snapshot is None, "a snapshot is ended before another one"
         self.settle()
-        pending_R, self.changed_R = self.changed_R, self._unchanged_R
         if everything:
-            pending_R[:] = True
-        self._make_readable(pending_R)
-        self.host.snapshot = RowSnapshot(self.space, self.host, self._where, pending_R)
+            self.changed_R[:] = True
+        self._make_readable(self.changed_R)
+        self.host.snapshot = RowSnapshot(self.space, self.host, self._where, self.changed_R)
+        self.changed_R = self._unchanged_R  # last: where anything failed, no flag is lost
         return self.host.snapshot
 
     def end_snapshot(self, saved: bool) -> None:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from adaptive_rec.beside import give_way
 from adaptive_rec.checkpoint.saving import Saving
-from adaptive_rec.checkpoint.writing import Writing, Written, is_saved, state_key
+from adaptive_rec.checkpoint.writing import Writing, Written, newest_saved, state_key
 from adaptive_rec.errors import CheckpointError, ConflictError
 from adaptive_rec.live.mailbox import Command
 from adaptive_rec.telemetry import Event
@@ -23,7 +23,11 @@ GIVES_WAY = 10
 
 
 class Checkpoints:
-    """One is written at a time. All but the writing itself is the training thread's."""
+    """One is written at a time. All but the writing itself is the training thread's.
+
+    Its begin is in the journal before it is on the disk, as a run may go on from it as soon as it is there; and its end is in the
+    journal before anybody is told of it.
+    """
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime = runtime
@@ -38,11 +42,6 @@ class Checkpoints:
         """How many were given up."""
         self.stall_seconds = 0.0
         """How long training stood still for all of them."""
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether one is being written."""
-        return self._thread is not None and self._thread.is_alive()
 
     def when_due(self) -> Iterator[Event]:
         """Tell of what was written meanwhile, and begin another where its time has come."""
@@ -59,31 +58,55 @@ class Checkpoints:
         run = self._runtime
         if run.checkpoints is None:
             raise ConflictError("this run has no folder for checkpoints")
-        if self._writing is None and run.saved is not None and is_saved(run, run.checkpoints):
-            event = self._written_event(run.saved.name)
+        if self._writing is not None and self._writing.of == state_key(run, run.checkpoints):
+            self._asked.append(command)
+            return
+        yield from self.written(wait=True)
+        if (name := newest_saved(run, run.checkpoints)) is not None:
+            event = self._written_event(name)
             yield event
             command.answer({"step": event.step, **event.details})
             return
-        if self._writing is None or self._writing.of != state_key(run, run.checkpoints):
-            yield from self.written(wait=True)
-            self._asked.append(command)
+        self._asked.append(command)
+        try:
             yield from self._begin()
-        else:
-            self._asked.append(command)
+        except BaseException:
+            self._asked.remove(command)  # whoever hears of this answers it
+            raise
+
+    def at_the_end(self) -> Iterator[Event]:
+        """One of the run's end, written at once. Raises CheckpointError where it cannot be."""
+        run = self._runtime
+        assert run.checkpoints is not None
+        if (name := newest_saved(run, run.checkpoints)) is not None:
+            yield self._written_event(name)
+            return
+        self._writing = Writing(run, run.checkpoints)
+        yield self._begun_event(self._writing.name)
+        self._writing.write()
+        written = self._writing.end()
+        self._writing = None
+        if written.error is not None:
+            yield self._failed(written.error, written.name)
+            raise written.error
+        yield self._told(written)
 
     def written(self, wait: bool) -> Iterator[Event]:
         """Tell what became of the one under way, if it is there, or else wait for it."""
         if self._thread is None or (self._thread.is_alive() and not wait):
             return
-        self._thread.join()
-        yield self._end()
+        began = time.perf_counter()
+        with self._runtime.recorder.paused():
+            self._thread.join()
+        self.stall_seconds += time.perf_counter() - began
+        yield from self._end()
 
     def close(self) -> None:
         """Have the one under way written to its end, though the run has broken off."""
         if self._thread is not None:
             self._thread.join()
-        if self._writing is not None:
-            self._end()
+        for _ in self._end():
+            pass
         self._answer(ConflictError("the run has ended"))
 
     def _begin(self) -> Iterator[Event]:
@@ -95,59 +118,64 @@ class Checkpoints:
                 self._writing = Writing(run, run.checkpoints)
         except CheckpointError as error:
             yield self._failed(error)
+            self._answer(error)
             return
-        # In the journal first: a run may go on from it as soon as it is there.
-        yield Event(
-            run.step_number, "saving", f"checkpoint {self._writing.name} begun", {"checkpoint": self._writing.name}
-        )
-        self._thread = threading.Thread(target=write_beside, args=(self._writing,), name="checkpoint", daemon=True)
-        self._thread.start()
+        yield self._begun_event(self._writing.name)
+        thread = threading.Thread(target=write_beside, args=(self._writing,), name="checkpoint", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # the system has no room for another
+            self._writing.give_up(error)
+            yield from self._end()
+            return
+        self._thread = thread
 
-    def _end(self) -> Event:
-        assert self._writing is not None
+    def _end(self) -> Iterator[Event]:
+        """Tell of the one that was under way, if any, then answer those who asked for it."""
+        if self._writing is None:
+            return
         written = self._writing.end()
         self._writing = self._thread = None
-        self.stall_seconds += written.stall_seconds
         if written.error is not None:
-            return self._failed(written.error)
+            yield self._failed(written.error, written.name)
+            self._answer(written.error)
+            return
+        event = self._told(written)
+        yield event
+        self._answer({"step": written.step, **event.details})
+
+    def _told(self, written: Written) -> Event:
         if written.complaint:
             self._runtime.unsaid.append(written.complaint)
-        details = told(written)
+        self.stall_seconds += written.stall_seconds
+        values = asdict(written)
+        details = {name: values[name] for name in ("kind", "rows", "size_bytes", "seconds", "stall_seconds")}
         self.newest = {"name": written.name, "step": written.step, **details}
-        event = self._written_event(written.name, **details)
-        self._answer({"step": written.step, **event.details})
         self._runtime.publisher.board()
-        return event
+        return self._written_event(written.name, **details)
 
-    def _failed(self, error: CheckpointError) -> Event:
+    def _failed(self, error: CheckpointError, name: str = "") -> Event:
         run = self._runtime
         self.failed += 1
-        self._answer(error)
-        return Event(run.step_number, "checkpoint_failed", f"no checkpoint was written, training goes on: {error}")
+        text = f"no checkpoint was written, training goes on: {error}"
+        return Event(run.step_number, "checkpoint_failed", text, {"checkpoint": name} if name else {})
 
     def _answer(self, outcome: Any) -> None:
         asked, self._asked = self._asked, []
         for command in asked:
             command.answer(outcome)
 
+    def _begun_event(self, name: str) -> Event:
+        run = self._runtime
+        return Event(run.step_number, "saving", f"checkpoint {name} begun", {"checkpoint": name})
+
     def _written_event(self, name: str, **details: Any) -> Event:
-        return Event(
-            self._runtime.step_number, "checkpoint", f"checkpoint {name} written", {"checkpoint": name, **details}
-        )
+        run = self._runtime
+        return Event(run.step_number, "checkpoint", f"checkpoint {name} written", {"checkpoint": name, **details})
 
 
 def write_beside(writing: Writing) -> None:
     """Write on a thread that gives way: on few cores the threads of a step wait for one another, so each that is held up holds up
     all of them."""
-    with suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), GIVES_WAY)  # on Linux, of this thread alone
+    give_way(GIVES_WAY)
     writing.write()
-
-
-def told(written: Written) -> dict[str, Any]:
-    """What an event says of a checkpoint."""
-    return {
-        name: value
-        for name, value in asdict(written).items()
-        if name in ("kind", "rows", "size_bytes", "seconds", "stall_seconds")
-    }

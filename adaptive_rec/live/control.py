@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from pydantic import ByteSize
 
-from adaptive_rec.errors import AdaptiveRecError, ConflictError, MemoryPlanError, first_line
+from adaptive_rec.errors import AdaptiveRecError, ConflictError, MemoryPlanError, TrainingError, first_line
 from adaptive_rec.knobs import Knobs
 from adaptive_rec.known_policies import load_policy, why_not_live
 from adaptive_rec.live.mailbox import Command
@@ -88,6 +88,9 @@ class Control:
                 event: Event = getattr(self, f"_{command.verb}")(**command.values)
                 self._runtime.changes += 1
                 outcome: Mapping[str, Any] | AdaptiveRecError = {"step": event.step, **event.details}
+            except TrainingError as error:
+                command.answer(error)
+                raise
             except AdaptiveRecError as error:
                 event, outcome = self._event("warning", f"{command.verb}: {error}"), error
             if command.verb == "change_knobs":

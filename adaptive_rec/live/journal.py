@@ -49,15 +49,20 @@ def commands(run: Path) -> dict[int, list[Command]]:
                 torn = 0
                 _go_back(found, event, saved, starts, path)
                 starts += 1
+            elif event["kind"] == "checkpoint_failed":
+                saved.pop(event["details"].get("checkpoint"), None)
             elif event["kind"] in ("saving", "checkpoint") and "checkpoint" in event["details"]:
                 if "imported" in event["details"]:
-                    raise LookupError("a run that began with tables of another program: it cannot be made again")
-                step = event["step"]
-                saved.setdefault(event["details"]["checkpoint"], (step, len(found[step])))
+                    raise DataError(
+                        f"journal {path} is of a run that began with tables of another program: it cannot be made again"
+                    )
+                name, step = event["details"]["checkpoint"], event["step"]
+                if event["kind"] == "saving" or name not in saved:
+                    saved.pop(name, None)  # a name that was given up, or lost, may come again
+                    saved[name] = step, len(found[step])
             elif event["kind"] == "knobs" and event["details"].get("at_start"):
-                raise LookupError(
-                    "a run without another start under knobs that none can go over to: it cannot be made again"
-                )
+                told = "went on under knobs that none can go over to"
+                raise DataError(f"journal {path} is of a run that {told}: it cannot be made again")
             elif event["kind"] == "knobs":
                 new = {name: values["new"] for name, values in event["details"]["changed"].items()}
                 by_itself = event["details"].get("before_step", False)
@@ -116,6 +121,7 @@ def _go_back(
     step, kept = saved.get(name, (event["step"], len(found[event["step"]]))) if name else (0, 0)
     for later in [each for each in found if each > step]:
         del found[later]
-    for other in [each for each, (then, _) in saved.items() if then > step]:
-        del saved[other]  # a later one may have its name
+    names = list(saved)
+    for later_one in names[names.index(name) + 1 if name in saved else 0 :]:
+        del saved[later_one]
     del found[step][kept:]

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import shutil
+import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +17,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from adaptive_rec.checkpoint.files import DISK
+from adaptive_rec.checkpoint import difference, generation
+from adaptive_rec.checkpoint import export as exporting
+from adaptive_rec.checkpoint.files import DISK, DiskOutput
 from adaptive_rec.checkpoint.generation import Draft
 from adaptive_rec.checkpoint.history import chain
 from adaptive_rec.cli import main
@@ -291,6 +297,102 @@ def test_export_writes_the_tables_as_others_read_them(capsys: pytest.CaptureFixt
         assert np.array_equal(np.load(out / "table-0001.npy"), second.float().numpy())
     assert len(list(out.iterdir())) == (1 if form == "torchrec" else 2)
     assert "can be made: File exists" in told(capsys, "export", run, "--out", out, code=2)
+
+
+@pytest.mark.parametrize("form", ["safetensors", "npy", "torchrec"])
+def test_an_export_is_there_whole_or_not_at_all(
+    capsys: pytest.CaptureFixture[str], run: Path, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, calls = run.parent / "deep" / "out", 0
+
+    def failing(real: Callable[..., Any], nth: int) -> Callable[..., Any]:
+        def call(*words: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == nth:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return real(*words)
+
+        return call
+
+    for nth in range(1, 100):
+        calls = 0
+        with monkeypatch.context() as patched:
+            for name in ("write", "sync"):
+                patched.setattr(DiskOutput, name, failing(getattr(DiskOutput, name), nth))
+            for name in ("create", "make_folder"):
+                patched.setattr(DISK, name, failing(getattr(DISK, name), nth), raising=False)
+            code = main(["checkpoint", "export", str(run), "--out", str(out), "--as", form])
+        if code == 0:
+            break
+        assert re.fullmatch(rf"error: {out}\S*: \w+ failed: No space left on device\n", capsys.readouterr().err)
+        assert code == 5
+        assert list(out.parent.iterdir()) == []
+    assert nth > 5
+    files = list(out.iterdir())
+    assert len(files) == (1 if form == "torchrec" else 2)
+    assert [path.name for path in out.parent.iterdir()] == ["out"]
+
+
+def test_an_export_that_is_terminated_leaves_nothing(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def not_handled(*_: object) -> None:
+        raise AssertionError("SIGTERM ends the process")
+
+    before = signal.signal(signal.SIGTERM, not_handled)
+    monkeypatch.setattr(DiskOutput, "write", lambda *_: signal.raise_signal(signal.SIGTERM))
+    try:
+        with pytest.raises(SystemExit) as ended:
+            main(["checkpoint", "export", str(run), "--out", str(run.parent / "out")])
+        assert signal.getsignal(signal.SIGTERM) is not_handled
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert [path.name for path in run.parent.iterdir()] == ["run"]
+
+
+def removing(path: Path, real: Callable[..., Any]) -> Callable[..., Any]:
+    """The run removes a checkpoint just before this is called."""
+
+    def call(*words: Any) -> Any:
+        shutil.rmtree(path, ignore_errors=True)
+        return real(*words)
+
+    return call
+
+
+@pytest.mark.parametrize("name", ["read_manifest", "verify_file"])
+def test_verify_of_a_run_leaves_out_what_the_run_removed_meanwhile(
+    capsys: pytest.CaptureFixture[str], run: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    old = run / "checkpoints/step-000000005"
+    monkeypatch.setattr(generation, name, removing(old, getattr(generation, name)))
+    text = told(capsys, "verify", run)
+    assert "1 of 1 whole" in text
+    assert text.endswith("note: step-000000005 was removed meanwhile\n")
+    assert text.count("step-000000005") == 1
+
+
+def test_verify_of_one_that_is_not_there_fails(capsys: pytest.CaptureFixture[str], run: Path) -> None:
+    assert "checkpoints damaged" in told(capsys, "verify", run / "checkpoints/step-000000007", code=5)
+
+
+def test_diff_and_export_of_a_run_take_what_it_has_then(
+    capsys: pytest.CaptureFixture[str], run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    newest, other = run / "checkpoints/step-000000800", make(run.parent / "other", 5)
+    kept = newest.rename(run.parent / "kept")
+    for words, module, name in (
+        (["diff", run, other], difference, "verify_all"),
+        (["export", run, "--out", run.parent / "out"], exporting, "SavedRows"),
+    ):
+        shutil.copytree(kept, newest)
+        with monkeypatch.context() as patched:
+            patched.setattr(module, name, removing(newest, getattr(module, name)))
+            told(capsys, *words)
+        assert not newest.exists()
+    with monkeypatch.context() as patched:
+        patched.setattr(difference, "verify_all", removing(other, difference.verify_all))
+        assert str(other) in told(capsys, "diff", run, other, code=5), "of one that was named there is no other"
 
 
 def test_a_damaged_checkpoint_is_not_exported(capsys: pytest.CaptureFixture[str], run: Path) -> None:

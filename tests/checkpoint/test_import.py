@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import resource
+import signal
 import struct
 import zipfile
 from collections.abc import Callable
@@ -578,7 +579,7 @@ def test_what_is_no_source_or_no_target_is_told(tmp_path: Path, said: Callable[.
     assert "has both" in said(source, code=2)
     (source / "C9.safetensors").unlink()
     (tmp_path / "run").mkdir()
-    assert "--out must be a new directory" in said(source, code=2)
+    assert "must be a folder that can be made: File exists" in said(source, code=2)
     (tmp_path / "run").rmdir()
     assert "unknown key" in said(source, "--set", "run.stepz=3", code=2)
 
@@ -592,6 +593,41 @@ def test_nothing_is_left_of_an_import_that_is_interrupted(
     source = folder(tmp_path / "t", tables())
     monkeypatch.setattr(checkpoint, "save", interrupted)
     said(source, code=130)
+
+
+def test_nothing_is_left_of_an_import_that_is_terminated(
+    tmp_path: Path, said: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def not_handled(*_: object) -> None:
+        raise AssertionError("SIGTERM ends the process")
+
+    source = folder(tmp_path / "t", tables())
+    monkeypatch.setattr(checkpoint, "save", lambda *_: signal.raise_signal(signal.SIGTERM))
+    before = signal.signal(signal.SIGTERM, not_handled)
+    try:
+        with pytest.raises(SystemExit) as ended:
+            said(source)
+        assert signal.getsignal(signal.SIGTERM) is not_handled
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert ended.value.code == 128 + signal.SIGTERM
+    assert [path.name for path in tmp_path.iterdir()] == ["t"]
+
+
+@pytest.mark.parametrize("precision", ["float32", "fp16"])
+def test_tensors_that_torch_only_marked_as_negative_are_read(
+    tmp_path: Path, said: Callable[..., str], precision: str
+) -> None:
+    given = tables()
+    marked = {name: torch._neg_view(tensor) for name, tensor in given.items()}
+    part = {name: torch._neg_view(tensor) for name, tensor in dense().items()}
+    said(saved(tmp_path / "t.pt", keyed(marked) | part), "--set", f"run.row_precision={precision}")
+    runtime = begun(tmp_path / "run")
+    patterns = {"float32": torch.float32, "fp16": torch.int16}[precision]
+    kind = {"float32": torch.float32, "fp16": torch.float16}[precision]
+    assert_same(kept(runtime), {name: (-tensor).to(kind).view(patterns) for name, tensor in given.items()})
+    state = runtime.dense.model.state_dict()
+    assert all(torch.equal(state[name], -tensor) for name, tensor in dense().items())
 
 
 def test_a_state_dict_with_torchs_own_notes_is_read(tmp_path: Path, said: Callable[..., str]) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from adaptive_rec import checkpoint
@@ -177,7 +179,84 @@ def test_a_checkpoint_that_no_line_tells_of_is_no_place_to_go_back_to(tmp_path: 
     again = begin(tmp_path / "run", "run.steps=20", resume=True)
     list(again.events())
     path = tmp_path / "run" / journal.NAME
-    lines = [line for line in path.read_text().splitlines() if '"kind": "checkpoint"' not in line]
+    kinds = ('"kind": "saving"', '"kind": "checkpoint"')
+    lines = [line for line in path.read_text().splitlines() if not any(kind in line for kind in kinds)]
     path.write_text("\n".join(lines) + "\n")
     with pytest.raises(DataError, match="must tell of checkpoint step-000000010"):
         journal.commands(tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("lines", "wanted"),
+    [
+        (["started 0", "saving 9 a", "checkpoint_failed 9 a", "knobs 9", "saving 9 a", "started 9 a"], [9]),
+        (["started 0", "saving 9 a", "checkpoint_failed 9 a", "knobs 9", "checkpoint 9 a", "started 9 a"], [9]),
+        (["started 0", "saving 9 a", "knobs 9", "saving 9 b", "started 9 a", "knobs 9", "knobs 9", "saving 9 b",
+          "started 9 b"], [9, 9]),
+        (["started 0", "saving 9 a", "knobs 9", "checkpoint 12 a", "knobs 13", "started 9 a"], []),
+    ],
+    ids=["begun again", "at the end", "lost and begun again", "written later"],
+)  # fmt: skip
+def test_a_name_that_comes_twice_is_of_the_commands_before_its_last_begin(
+    tmp_path: Path, lines: list[str], wanted: list[int]
+) -> None:
+    change = {"changed": {"alpha": {"old": 0.9, "new": 0.5}}}
+    text = ""
+    for kind, step, *name in map(str.split, lines):
+        details: dict[str, Any] = {"checkpoint": name[0]} if name else change if kind == "knobs" else {}
+        text += journal.line_of(Event(int(step), kind, "", details)) + "\n"
+    (tmp_path / journal.NAME).write_text(text)
+    found = journal.commands(tmp_path)
+    assert [step for step, commands in found.items() for _ in commands] == wanted
+
+
+def test_a_run_killed_right_after_its_last_checkpoint_can_be_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its begin was in the journal first."""
+    run = begin(tmp_path / "run", "run.steps=10")
+    list(run.events())
+    monkeypatch.setattr(writing, "prune", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        run.finish()
+    monkeypatch.undo()
+    again = begin(tmp_path / "run", "run.steps=20", resume=True)
+    assert again.started_at_step == 10
+    list(again.events())
+    assert journal.commands(tmp_path / "run") == {}
+
+
+def test_a_checkpoint_whose_folder_is_gone_is_written_again(tmp_path: Path) -> None:
+    run = begin(tmp_path / "run", "run.steps=10")
+    list(run.events())
+    first = checkpoint.save(run.runtime, tmp_path / "run" / "checkpoints")
+    shutil.rmtree(tmp_path / "run" / "checkpoints")
+    assert checkpoint.save(run.runtime, tmp_path / "run" / "checkpoints").is_dir()
+    assert first.is_dir(), "under the name it had"
+
+
+def test_no_flag_is_lost_where_a_checkpoint_cannot_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For want of memory: told, training goes on, and the next one has the rows."""
+    run = begin(tmp_path / "run", "checkpoint.every_steps=10")
+
+    def no_room(*_: object) -> None:
+        if run.runtime.step_number == 20:
+            raise MemoryError("no room")
+
+    monkeypatch.setattr(type(run.runtime.store), "_make_readable", no_room)
+    events = [event for event in run.events() if isinstance(event, Event)]
+    [failed] = [event for event in events if event.kind == "checkpoint_failed"]
+    assert "there was no memory for it: no room" in failed.text
+    run.finish()
+    store = begin(tmp_path / "run", resume=True).runtime.store
+    for table in range(len(store.space.tables)):
+        for mine, theirs in zip(store.export_table(table), run.runtime.store.export_table(table), strict=True):
+            assert np.array_equal(mine, theirs)
+
+
+def test_waiting_for_a_checkpoint_counts_as_standing_still(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = writing.prune
+    monkeypatch.setattr(writing, "prune", lambda *arguments: (time.sleep(0.1), slow(*arguments))[1])
+    run = begin(tmp_path / "run", "checkpoint.every_steps=3")
+    list(run.events())
+    assert run.runtime.saving.stall_seconds > 0.6, "nine of them, of which each waits for the one before"

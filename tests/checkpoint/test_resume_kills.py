@@ -18,17 +18,24 @@ from adaptive_rec.run import TrainingRun
 from tests.checkpoint.contents import newest_contents
 
 COMMAND = [sys.executable, "-m", "adaptive_rec", "train"]
-STEPS = 300
+LEAST_STEPS, STEPS_A_KILL = 300, 20
+"""A run that is killed must come to its next checkpoint before it gets any further."""
 SETTINGS = [
-    f"run.steps={STEPS}", "run.device=cpu", "run.threads=1", "data.epochs=10", "knobs.reclassify_every=20", "knobs.action=drop",
+    "run.device=cpu", "run.threads=1", "data.epochs=100", "knobs.reclassify_every=20", "knobs.action=drop",
     "knobs.target_skip_ratio=0.6", "knobs.stale_metric=max_abs",
 ]  # fmt: skip
 RUN = ["tiny", "--no-serve", "--json", "--set=checkpoint.every_steps=9", *(f"--set={setting}" for setting in SETTINGS)]
 WAIT_SECONDS = 120
+STARTED_SECONDS = 4.0
+"""By then a run trains."""
 
 
-def start(out: Path, log: Path, policy: str) -> subprocess.Popen[bytes]:
-    words = [*RUN, "--policy", policy] if not (out / "config.toml").exists() else ["--no-serve", "--json"]
+def start(out: Path, log: Path, policy: str, steps: int) -> subprocess.Popen[bytes]:
+    words = (
+        [*RUN, "--policy", policy, f"--set=run.steps={steps}"]
+        if not (out / "config.toml").exists()
+        else ["--no-serve", "--json"]
+    )
     with open(log, "ab") as errors:
         return subprocess.Popen(
             [*COMMAND, *words, "--resume", "--out", str(out)], stdout=subprocess.DEVNULL, stderr=errors
@@ -42,20 +49,21 @@ def step_of(out: Path) -> int:
     return max((int(name[5:14]) for name in names), default=0)
 
 
-def kill_and_go_on(out: Path, kills: int, dice: random.Random, policy: str) -> list[int]:
-    """Start a run again and again, and kill it when it has come a random part of the way; then let it end. Returns the steps of
-    the newest checkpoints at each kill."""
+def kill_and_go_on(out: Path, kills: int, steps: int, dice: random.Random, policy: str) -> list[int]:
+    """Start a run again and again, and kill it when it has come a random part of the way, or a random time after its start; then
+    let it end. Returns the steps of the newest checkpoints at each kill."""
     log, at = out.parent / "log.txt", []
     for number in range(kills):
-        target = step_of(out) + dice.randrange(1, max(2, (STEPS - step_of(out)) // (kills - number + 1)))
-        process, deadline = start(out, log, policy), time.monotonic() + WAIT_SECONDS
+        target = step_of(out) + dice.randrange(1, max(2, (steps - step_of(out)) // (kills - number + 1)))
+        patience = WAIT_SECONDS if dice.random() < 0.75 else dice.random() * STARTED_SECONDS
+        process, deadline = start(out, log, policy, steps), time.monotonic() + patience
         while step_of(out) < target and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.002)
         time.sleep(dice.random() * 0.05)
         process.kill()
-        assert process.wait() in (-9, 0), log.read_text()
+        assert process.wait() == -9, f"the run was over before it was killed: {log.read_text()}"
         at.append(step_of(out))
-    process = start(out, log, policy)
+    process = start(out, log, policy, steps)
     assert process.wait(WAIT_SECONDS) == 0, log.read_text()
     return at
 
@@ -67,14 +75,16 @@ def final_state(out: Path) -> dict[str, Any]:
 def check(tmp_path: Path, kills: int, policy: str) -> None:
     seed = int(os.environ.get("ADAPTIVE_REC_KILL_SEED", random.randrange(1 << 30)))
     print(f"seed of the kills: {seed} (ADAPTIVE_REC_KILL_SEED={seed} makes them again)")
-    straight = TrainingRun(load_config("tiny", {}, [*SETTINGS, f"knobs.policy={policy}"]), tmp_path / "straight")
+    steps = max(LEAST_STEPS, STEPS_A_KILL * kills)
+    settings = [*SETTINGS, f"knobs.policy={policy}", f"run.steps={steps}"]
+    straight = TrainingRun(load_config("tiny", {}, settings), tmp_path / "straight")
     list(straight.events())
     straight.finish()
-    at = kill_and_go_on(tmp_path / "run", kills, random.Random(seed), policy)
+    at = kill_and_go_on(tmp_path / "run", kills, steps, random.Random(seed), policy)
     print(f"killed when the newest checkpoints were of steps {at}")
     assert len(set(at)) > 1
     wanted, got = final_state(tmp_path / "straight"), final_state(tmp_path / "run")
-    assert wanted["state"]["step"] == STEPS
+    assert wanted["state"]["step"] == steps
     assert {name for name in wanted.keys() | got.keys() if wanted.get(name) != got.get(name)} == set()
 
 

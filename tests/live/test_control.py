@@ -112,10 +112,10 @@ def test_a_checkpoint_asked_for_in_a_pause_does_not_stop_the_clock_twice(tmp_pat
     answers = Answers(runtime)
     answers.send("pause")
     answers.send("checkpoint")
-    threading.Timer(0.4, lambda: answers.send("resume")).start()
     began = time.perf_counter()
-    for _ in runtime.run():
-        pass
+    for report in runtime.run():
+        if isinstance(report, Event) and report.kind == "paused":
+            threading.Timer(0.4, lambda: answers.send("resume")).start()
     passed = time.perf_counter() - began
     assert answers.all[1]["checkpoint"] == "step-000000001"
     assert (tmp_path / "step-000000001" / "MANIFEST.json").exists()
@@ -420,6 +420,7 @@ def test_the_journal_tells_steps_old_and_new_values(tmp_path: Path) -> None:
     assert [line["kind"] for line in lines if line["kind"] != "reclassified"] == [
         "started",
         "knobs",
+        "saving",
         "checkpoint",
         "evaluation",
         "finished",
