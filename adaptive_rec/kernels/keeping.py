@@ -14,7 +14,7 @@ from adaptive_rec.kernels.prefetch import prefetch_row
 PENDING, TAKEN = 1, 2
 """Marks of a row that is to be saved: not copied yet, and copied."""
 
-_ROWS_AHEAD = 8
+_ROWS_AHEAD = 16
 
 
 @njit(**JIT)
@@ -39,11 +39,7 @@ def keep_rows(
     while c < len(rows_C) and filled < len(row_N):
         row = rows_C[c]
         if c + _ROWS_AHEAD < len(rows_C):
-            ahead = rows_C[c + _ROWS_AHEAD]
-            if len(slot_R) == 0 or slot_R[ahead] < 0:
-                prefetch_row(cold_RD, ahead)
-            else:
-                prefetch_row(hot_HD, slot_R[ahead])
+            prefetch_row(mark_R, rows_C[c + _ROWS_AHEAD])  # of most rows nothing else is looked at: they are not marked
         if mark_R[row] == PENDING:
             _copy(
                 row, mark_R, slot_R, hot_HD, hot_state_HK, cold_RD, cold_state_RK, first_row, row_N, weights_ND, state_NK,
