@@ -15,6 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from adaptive_rec import durable
+
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
@@ -75,11 +77,7 @@ class Disk:
         os.mkdir(path)
 
     def sync_folder(self, path: Path) -> None:
-        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        durable.sync_folder(path)
 
     def rename(self, old: Path, new: Path) -> None:
         os.rename(old, new)

@@ -186,8 +186,9 @@ def save(runtime: Runtime, folder: Path, files: Files = DISK) -> Path:
 def newest_saved(runtime: Runtime, folder: Path, files: Files = DISK) -> str | None:
     """The name of the newest checkpoint where it is of the run as it stands, and still there."""
     last = runtime.saved
-    is_it = last is not None and last.of == state_key(runtime, folder) and last.name in names_in(files, folder)
-    return last.name if last is not None and is_it else None
+    if last is None or last.of != state_key(runtime, folder) or last.name not in names_in(files, folder):
+        return None
+    return last.name
 
 
 def state_key(runtime: Runtime, folder: Path) -> tuple[Any, ...]:

@@ -84,8 +84,7 @@ class Checkpoints:
         self._writing = Writing(run, run.checkpoints)
         yield self._begun_event(self._writing.name)
         self._writing.write()
-        written = self._writing.end()
-        self._writing = None
+        written = self._ended(self._writing)
         if written.error is not None:
             yield self._failed(written.error, written.name)
             raise written.error
@@ -134,8 +133,7 @@ class Checkpoints:
         """Tell of the one that was under way, if any, then answer those who asked for it."""
         if self._writing is None:
             return
-        written = self._writing.end()
-        self._writing = self._thread = None
+        written = self._ended(self._writing)
         if written.error is not None:
             yield self._failed(written.error, written.name)
             self._answer(written.error)
@@ -144,10 +142,15 @@ class Checkpoints:
         yield event
         self._answer({"step": written.step, **event.details})
 
+    def _ended(self, writing: Writing) -> Written:
+        written = writing.end()
+        self._writing = self._thread = None
+        self.stall_seconds += written.stall_seconds  # of those given up, too
+        return written
+
     def _told(self, written: Written) -> Event:
         if written.complaint:
             self._runtime.unsaid.append(written.complaint)
-        self.stall_seconds += written.stall_seconds
         values = asdict(written)
         details = {name: values[name] for name in ("kind", "rows", "size_bytes", "seconds", "stall_seconds")}
         self.newest = {"name": written.name, "step": written.step, **details}
