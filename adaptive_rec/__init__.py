@@ -1,3 +1,41 @@
 """adaptive-rec: train recommendation models whose embedding tables do not fit in GPU memory."""
 
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from adaptive_rec.modules.bag import AdaptiveEmbeddingBag as AdaptiveEmbeddingBag
+    from adaptive_rec.modules.collection import AdaptiveEmbeddingBagCollection as AdaptiveEmbeddingBagCollection
+    from adaptive_rec.modules.collection import EmbeddingBagConfig as EmbeddingBagConfig
+    from adaptive_rec.modules.collection import PooledVectors as PooledVectors
+    from adaptive_rec.modules.runtime import EmbeddingRuntime as EmbeddingRuntime
+    from adaptive_rec.modules.stats import RuntimeStats as RuntimeStats
+    from adaptive_rec.modules.wrap import wrap as wrap
+
 __version__ = "0.1.0"
+
+_PUBLIC = {
+    "AdaptiveEmbeddingBag": "bag",
+    "AdaptiveEmbeddingBagCollection": "collection",
+    "EmbeddingBagConfig": "collection",
+    "EmbeddingRuntime": "runtime",
+    "PooledVectors": "collection",
+    "RuntimeStats": "stats",
+    "wrap": "wrap",
+}
+"""Names for a training loop of one's own, and where they are: found when they are asked for, as torch takes a second to load."""
+
+__all__ = [*_PUBLIC, "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module adaptive_rec has no attribute {name!r}")
+    found = globals()[name] = getattr(importlib.import_module(f"adaptive_rec.modules.{_PUBLIC[name]}"), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_PUBLIC})

@@ -120,8 +120,10 @@ def choose_device(config: Config) -> torch.device:
     return torch.device("cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu")
 
 
-def build_store(config: Config, space: RowSpace, policy: Policy, streams: Streams | None) -> EmbeddingStore:
-    """The two tiers, with the device tier as large as the policy's budget."""
+def build_store(
+    config: Config, space: RowSpace, policy: Policy, streams: Streams | None, drawn: bool = True
+) -> EmbeddingStore:
+    """The two tiers, with the device tier as large as the policy's budget. Rows are drawn, or zeros for whoever sets them."""
     dtype = torch.float64 if config.run.precision == "float64" else torch.float32
     rule = RowRule.of(config.optimizer, config.run.row_precision)
     sizes = row_bytes(space, rule, dtype.itemsize, policy.tracks_movement)
@@ -132,9 +134,13 @@ def build_store(config: Config, space: RowSpace, policy: Policy, streams: Stream
             "set run.device=cpu"
         )
     if streams is None:
-        return DirectStore(space, rule, config.run.seed, dtype, torch.device("cpu"), budget, policy.tracks_movement)
+        return DirectStore(
+            space, rule, config.run.seed, dtype, torch.device("cpu"), budget, policy.tracks_movement, drawn
+        )
     copy_threads = config.run.thread_budget(stages_ahead=True).copy
-    return StagedStore(space, rule, config.run.seed, dtype, streams, budget, policy.tracks_movement, copy_threads)
+    return StagedStore(
+        space, rule, config.run.seed, dtype, streams, budget, policy.tracks_movement, copy_threads, drawn
+    )
 
 
 FUSED_ON_CPU = ("Adagrad", "Adam", "AdamW", "SGD")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -130,6 +130,16 @@ class RowSpace:
             np.array([pool.first_row for pool in pools], dtype=np.int64),
             np.array([feature.pooling == "mean" for feature in features]),
         )
+
+    @staticmethod
+    def by_pool(tables: tuple[TableSpec, ...]) -> RowSpace:
+        """The space of some tables with a feature for each pool, which reads all of the pool's rows: a bag holds rows by their
+        numbers within the pool, whatever table they are of."""
+        space = RowSpace.of(tables, ())
+        pools = tuple(TableSpec(f"rows of dim {pool.dim}", pool.rows, pool.dim) for pool in space.pools)
+        features = tuple(FeatureSpec(pool.name, index) for index, pool in enumerate(pools))
+        joint = RowSpace.of(pools, features, pool_per_table=True)
+        return replace(joint, tables=tables, table_first_row=space.table_first_row)
 
 
 @dataclass(frozen=True)

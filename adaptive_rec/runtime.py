@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -27,80 +25,41 @@ from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import MemoryPlanError, first_line, is_out_of_memory
 from adaptive_rec.evaluate import Evaluation, evaluate
 from adaptive_rec.finite import step_check
-from adaptive_rec.knobs import Knobs
 from adaptive_rec.live.checkpoints import Checkpoints
-from adaptive_rec.live.control import Control, check_policy
-from adaptive_rec.live.mailbox import Mailbox
-from adaptive_rec.live.publish import Publisher
-from adaptive_rec.live.snapshot import Reports
-from adaptive_rec.observe import Observer
 from adaptive_rec.phases import Phases
 from adaptive_rec.pipeline import Pipeline
 from adaptive_rec.policy import BatchView, Policy, StepPlan, whole_or_split
-from adaptive_rec.splitting import Splitting
-from adaptive_rec.tally import Tally
-from adaptive_rec.telemetry import Event, Recorder, Snapshot, StageTimes
-from adaptive_rec.window import Reclassifier
-
-Report = Snapshot | Evaluation | Event
+from adaptive_rec.session import Report as Report
+from adaptive_rec.session import Session
+from adaptive_rec.telemetry import Event
 
 
-class Runtime:
-    """One training run. Only the thread that iterates over `run` changes anything; others use the mailbox."""
+class Runtime(Session):
+    """One training run over a source: iterate over `run`."""
 
     def __init__(self, config: Config, source: Source, policy: Policy, store: EmbeddingStore, dense: DensePart) -> None:
-        self.config = config
-        self.knobs: Knobs = config.knobs
+        super().__init__(config, policy, store)
         self.source = source
-        self.policy = policy
-        self.store = store
         self.dense = dense
-        self.device = store.torch_device
-        self.splitting = Splitting(config.run.split, on_device=self.device.type != "cpu")
-        self.times = StageTimes()
-        self.observer = Observer(store, config.run.seed, self.times)
-        self.reclassifier = Reclassifier(policy, store, self.observer)
-        self.pipeline: Pipeline | None = None
-        """What makes batches ready, once the run has begun."""
-        self.mailbox = Mailbox(self.knobs, lambda knobs: check_policy(knobs, self.policy))
-        self.control = Control(self)
-        self.saving = Checkpoints(self)
-        self.publisher = Publisher(self)
-        self.tally = Tally(store.space)
-        self.finite = step_check(config.run.on_nan, dense, store)
-        """Whether a step's losses and gradients are numbers."""
-        self.phases = Phases(self)
-        self.recorder = Recorder()
-        self.reports = Reports(self)
-        self.position = Position(seed=config.run.seed)
-        self.step_number = 0
-        self.knobs_step = 0
-        """The step at which the knobs last changed."""
-        self.phase = "starting"
-        self.begun = False
-        """Whether rows are placed: a run that goes on has them where they were."""
-        self.window_due = False
-        """Whether the boundary under way has its windows' ends to come: a run that is saved here goes on with them."""
-        self.was_paused = False
-        """Whether a run that goes on was paused when it was saved."""
-        self.told: dict[str, Any] = {}
-        """Knobs that are to be others than the ones a run goes on with."""
-        self._guarded: list[tuple[Fetched, NDArray[np.int64]]] = []
-        """Losses of the present step, and which lines are the guard's: a step that is begun again must not count twice."""
-        self.last_evaluation: Evaluation | None = None
+        self.saving: Checkpoints = Checkpoints(self)
         self.checkpoints: Path | None = None
         """Folder for checkpoints; without one none can be asked for."""
         self.saved: Last | None = None
         """The newest checkpoint that this run wrote or goes on from."""
         self.copies = Copies()
         """Of its small arrays, for the next one."""
-        self.changes = 0
-        """Commands carried out that changed something, and the knobs with them."""
-        self.unsaid: list[str] = []
-        """Complaints that no event has told of."""
+        self.pipeline: Pipeline | None = None
+        """What makes batches ready, once the run has begun."""
+        self.finite = step_check(config.run.on_nan, dense, store)
+        """Whether a step's losses and gradients are numbers."""
+        self.phases = Phases(self)
+        self.position = Position(seed=config.run.seed)
+        self.told: dict[str, Any] = {}
+        """Knobs that are to be others than the ones a run goes on with."""
+        self._guarded: list[tuple[Fetched, NDArray[np.int64]]] = []
+        """Losses of the present step, and which lines are the guard's: a step that is begun again must not count twice."""
         self.notices: list[str] = []
         """What the user is to be told when the run begins."""
-        self.stop_requested = False
         self.hurried = False
         """A signal came: what takes long and can be left out is left out."""
 
@@ -118,11 +77,7 @@ class Runtime:
         )
         for text in self.notices:
             yield Event(self.step_number, "warning", text)
-        if not self.begun:
-            self.reclassifier.begin(self.step_number, self.knobs)
-            self.begun = True
-        self.publisher.placement()
-        self.recorder.start(self.totals())
+        self.begin()
         try:
             self.enter("training")
             yield from self._go_on()
@@ -138,11 +93,7 @@ class Runtime:
             self.enter("finishing")
             yield from self.saving.written(wait=True)
             self.finite.settle()
-            self.observer.settle()
-            yield from self.reports.finish(wait=True)
-            if self.tally.counters.steps > self.recorder.steps_told:
-                self.reports.begin()
-                yield from self.reports.finish(wait=True)
+            yield from self.last_report()
         except BaseException:
             self.enter("failed")
             raise
@@ -181,59 +132,24 @@ class Runtime:
                 reason = first_line(error)
             yield from self.control.give_up_memory(reason)
 
-    def boundary(self) -> Iterator[Report]:
-        """Between two steps: commands, a new placement, something to report."""
-        self.window_due = True
-        self.publisher.pulse()
-        yield from self.reports.finish(wait=False)
-        for text in self.complaints():
-            yield Event(self.step_number, "warning", text)
-        yield from self.finite.events()
-        if outcome := self.splitting.after_step(self.step_number, self.recorder.seconds):
-            yield self.control.split_chosen(outcome)
-        yield from self.control.obey()
-        yield from self.saving.when_due()
-        yield from self._end_boundary()
-
     def _go_on(self) -> Iterator[Report]:
         """What was still to come between two steps when the run was saved; knobs that are others now come first."""
         if self.told:
             yield self.control.change_at_start(self.told)
         yield from self.control.go_on()
         if self.window_due:
-            yield from self._end_boundary()
+            yield from self.end_boundary()
 
-    def _end_boundary(self) -> Iterator[Report]:
-        if self.reclassifier.end_tick(self.step_number, self.knobs):
-            yield from self._end_tick()
-        if self.reclassifier.window_ends(self.step_number, self.knobs):
-            with self.times("reclassify"):
-                moved = self.reclassifier.end_window(self.step_number, self.knobs, self.counts())
-                self.publisher.placement()
-            if self.policy.tracks_popularity:
-                yield self.control.reclassified(moved)
-                if not self.reclassifier.window.first:
-                    self.splitting.begin_trial(self.step_number)
-        self.window_due = False
-        if self.step_number % self.knobs.report_every == 0:
-            yield from self.reports.finish(wait=True)
-            self.reports.begin()
-            yield from self.reports.finish(wait=False)
+    def checked(self) -> Iterator[Event]:
+        yield from self.finite.events()
+
+    def evaluated(self) -> Iterator[Evaluation]:
         every = self.config.eval.interval(self.steps_total)
         if every and self.step_number % every == 0:
             with self.recorder.paused(), self.during("evaluating"):
                 evaluation = self.evaluate()
             if evaluation:
                 yield evaluation
-
-    def _end_tick(self) -> Iterator[Report]:
-        with self.times("reclassify"):
-            change = self.reclassifier.adapt_memory(self.knobs)
-            verdict = self.reclassifier.judge_quality(self.knobs)
-        if verdict:
-            yield Event(self.step_number, "guard", verdict.reason, {"keep_probability": verdict.keep_probability})
-        if change:
-            yield Event(self.step_number, "memory", str(change), asdict(change))
 
     # The verbs -------------------------------------------------------------------------------------------------------
 
@@ -295,26 +211,6 @@ class Runtime:
 
     # Small things ----------------------------------------------------------------------------------------------------
 
-    def complaints(self) -> list[str]:
-        """What the user is to be told that was not told before."""
-        told, self.unsaid = [*self.store.complaints(), *self.unsaid], []
-        return told
-
-    def enter(self, phase: str) -> None:
-        """Tell what the run is at: starting, training, paused, evaluating, checkpointing, finishing, finished, failed."""
-        self.phase = phase
-        self.publisher.pulse()
-        self.publisher.board()
-
-    @contextmanager
-    def during(self, phase: str) -> Iterator[None]:
-        before = self.phase
-        self.enter(phase)
-        try:
-            yield
-        finally:
-            self.enter(before)
-
     def batches(self) -> Iterator[Batch]:
         """The stream from where the run stands, cut at the configured number of steps."""
         stream = self.source.train_batches(self.position, self.config.run.batch_size)
@@ -330,13 +226,8 @@ class Runtime:
         self.last_evaluation = Evaluation(self.step_number, quality)
         return self.last_evaluation
 
-    def counts(self) -> dict[str, float]:
-        """What the run has done, as far as the host knows."""
-        return {**asdict(self.tally.counters), **asdict(self.store.traffic)}
-
-    def totals(self) -> dict[str, float]:
-        """The same with the sum of all losses, which is waited for."""
-        return {**self.counts(), "loss_sum": float(self.store.fetch(self.dense.loss_sum))}
+    def losses(self) -> Fetched:
+        return self.store.fetch_later(self.dense.loss_sum)
 
     def hurry(self) -> None:
         """Stop after the step and leave out what takes long: a signal came. May be called from a signal handler."""
@@ -347,8 +238,3 @@ class Runtime:
         """Steps this run will have made at its end; where its policy repacks the stream, at the most."""
         in_stream = self.source.epochs * -(-self.source.train_samples // self.config.run.batch_size)
         return max(self.step_number, min(in_stream, self.config.run.steps or in_stream) + self.phases.more_steps)
-
-    def random(self, purpose: str) -> np.random.Generator:
-        """Dice of their own for each seed, step and purpose (its first eight letters)."""
-        key = [self.config.run.seed, int.from_bytes(purpose.encode()[:8], "little")]
-        return np.random.Generator(np.random.Philox(counter=[0, self.step_number, 0, 0], key=key))

@@ -29,9 +29,10 @@ LAYERS: list[set[str]] = [
         "live.sidecar",
         "machine_facts",
     },
-    {"assemble"},
+    {"assemble", "modules"},
     {
         "runtime",
+        "session",
         "phases",
         "live.control",
         "live.checkpoints",

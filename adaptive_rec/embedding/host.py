@@ -28,8 +28,9 @@ is to be saved."""
 class HostTier:
     """Rows start as U(-1/sqrt(rows of the table), +1/sqrt(rows of the table)), as in the DLRM reference."""
 
-    def __init__(self, space: RowSpace, rule: RowRule, seed: int, dtype: DTypeLike) -> None:
-        """`dtype` is what is computed with: that of the optimizer state, and of weights that are not kept in 16 bits."""
+    def __init__(self, space: RowSpace, rule: RowRule, seed: int, dtype: DTypeLike, drawn: bool = True) -> None:
+        """`dtype` is what is computed with: that of the optimizer state, and of weights that are not kept in 16 bits. Without
+        `drawn` rows are zeros, for whoever sets them all."""
         self.dtype = np.dtype(dtype)
         kept = PATTERNS.get(rule.row_precision, self.dtype)
         self.weights: list[NDArray[Any]] = [zeros((pool.rows, pool.dim), kept) for pool in space.pools]
@@ -39,7 +40,7 @@ class HostTier:
         ]
         self.snapshot: RowSnapshot | None = None
         """Rows that are being saved as they stood a while ago."""
-        for table in range(len(space.tables)):
+        for table in range(len(space.tables)) if drawn else ():
             pool, first, end = space.table_range(table)
             _initialise(self.weights[pool][first:end], seed, table)
 

@@ -55,11 +55,12 @@ class StagedStore(EmbeddingStore):
         budget_bytes: int,
         monitored: bool,
         copy_threads: int = 1,
+        drawn: bool = True,
     ) -> None:
         self.streams = streams
         self._copier = RowCopier(copy_threads)
         self._moves = SlotMoves(self, streams, self._copier)
-        super().__init__(space, rule, seed, dtype, streams.device, budget_bytes, monitored)
+        super().__init__(space, rule, seed, dtype, streams.device, budget_bytes, monitored, drawn)
         self.ring = StagingRing(streams)
         self._stager = Stager(space, self.host, dtype, self.ring, self._copier)
         self._aside = Stager(space, self.host, dtype, StagingRing(streams), self._copier)

@@ -36,6 +36,7 @@ class TieredRows(ABC):
         device: torch.device,
         budget_bytes: int,
         monitored: bool,
+        drawn: bool = True,
     ) -> None:
         self.space = space
         self.rule = rule
@@ -43,7 +44,7 @@ class TieredRows(ABC):
         self.torch_device = device
         self.monitored = monitored
         self.seed = seed
-        self.host = HostTier(space, rule, seed, NUMPY_DTYPE[dtype])
+        self.host = HostTier(space, rule, seed, NUMPY_DTYPE[dtype], drawn)
         self.slot_of_row = np.full(space.rows, COLD, dtype=np.int32)
         self.changed_R = np.zeros(space.rows, dtype=np.bool_)
         """Rows updated since they were last saved; set by the update kernels."""
@@ -193,6 +194,21 @@ class TieredRows(ABC):
         pool, low, _ = self.space.table_range(table)
         rows = slice(low + first, low + first + len(weights_ND))
         self.host.weights[pool][rows], self.host.state[pool][rows] = weights_ND, state_NK
+
+    def replace_table(self, table: int, weights_ND: NDArray[Any] | None, state_NK: NDArray[Any] | None) -> None:
+        """Set all rows of a table, or their optimizer state, or both. Hot rows go home for that and return."""
+        nothing = np.empty(0, dtype=np.int64)
+        first, rows = int(self.space.table_first_row[table]), self.space.tables[table].rows
+        hot = first + np.flatnonzero(self.slot_of_row[first : first + rows] != COLD)
+        self.migrate(Migration(promote=nothing, demote=hot))
+        self.settle()
+        pool, low, high = self.space.table_range(table)
+        self.host.keep(pool, np.arange(low, high))
+        for kept, given in ((self.host.weights, weights_ND), (self.host.state, state_NK)):
+            if given is not None:
+                kept[pool][low:high] = given
+        self.changed_R[first : first + rows] = True
+        self.migrate(Migration(promote=hot, demote=nothing))
 
     # Saving ----------------------------------------------------------------------------------------------------------
 

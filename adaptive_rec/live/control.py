@@ -18,7 +18,7 @@ from adaptive_rec.splitting import Outcome
 from adaptive_rec.telemetry import Event, Snapshot
 
 if TYPE_CHECKING:
-    from adaptive_rec.runtime import Runtime
+    from adaptive_rec.session import Session
 
 T = TypeVar("T")
 
@@ -29,7 +29,7 @@ PAUSED_POLL_SECONDS = 0.2
 
 
 def check_policy(knobs: Knobs, present: Policy) -> None:
-    """Whether a run under a policy may go over to the one these knobs name. Raises ConfigError or ConflictError."""
+    """Raise ConfigError or ConflictError where a run under a policy may not go over to the one these knobs name."""
     if reason := why_not_live(load_policy(knobs.policy), present):
         raise ConflictError(reason)
 
@@ -42,7 +42,7 @@ def shown(name: str, value: Any) -> str:
 class Control:
     """Each command becomes an event of the journal and an answer that names the step."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Session) -> None:
         self._runtime = runtime
         self.paused = False
         self.scheduled: Mapping[int, list[Command]] = {}
@@ -65,7 +65,8 @@ class Control:
         with run.recorder.paused(), run.during("paused"):
             while self.paused and not run.stop_requested:
                 yield from self._carry_out(run.mailbox.wait(PAUSED_POLL_SECONDS))
-                yield from run.saving.written(wait=False)
+                if run.saving is not None:
+                    yield from run.saving.written(wait=False)
                 run.publisher.pulse()
 
     def go_on(self) -> Iterator[Event | Snapshot]:
@@ -83,7 +84,7 @@ class Control:
         for command in commands:
             try:
                 if command.verb == "checkpoint":
-                    yield from self._runtime.saving.asked(command)
+                    yield from self._checkpoint(command)
                     continue
                 event: Event = getattr(self, f"_{command.verb}")(**command.values)
                 self._runtime.changes += 1
@@ -98,6 +99,13 @@ class Control:
             self._runtime.publisher.board()
             yield event  # in the journal first, then answered
             command.answer(outcome)
+
+    def _checkpoint(self, command: Command) -> Iterator[Event]:
+        """Begin one; it is answered when it is there."""
+        saving = self._runtime.saving
+        if saving is None:
+            raise ConflictError("this training loop is not the runtime's own, so it saves by itself: runtime.state_dict()")
+        yield from saving.asked(command)
 
     def _event(self, kind: str, text: str, **details: Any) -> Event:
         return Event(self._runtime.step_number, kind, text, details)

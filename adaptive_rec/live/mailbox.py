@@ -39,7 +39,7 @@ class Command:
 class Mailbox:
     """Any thread may leave commands; only the training thread takes them out."""
 
-    def __init__(self, knobs: Knobs, check: Callable[[Knobs], None] = lambda _: None) -> None:
+    def __init__(self, knobs: Knobs, check: Callable[[Knobs, Knobs], None] = lambda *_: None) -> None:
         self.newest: Snapshot | None = None
         self.knobs_changed: Callable[[], None] = lambda: None
         """Called, by any thread, when wanted or effective knobs have changed. It must not wait."""
@@ -80,8 +80,7 @@ class Mailbox:
             if command.verb == "change_knobs":
                 before = self._desired()
                 after = before.changed(dict(command.values))
-                if after.policy != before.policy:
-                    self._check(after)
+                self._check(before, after)
                 self._waiting.append(command.values)
             self._commands.put(command)
         if command.verb == "change_knobs":

@@ -13,13 +13,13 @@ from adaptive_rec.telemetry import finite
 from adaptive_rec.tracking.count_min import UNIT, CountMinSketch
 
 if TYPE_CHECKING:
-    from adaptive_rec.runtime import Runtime
+    from adaptive_rec.session import Session
 
 
 class Publisher:
     """Without a writer (nobody is to look) it does nothing."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Session) -> None:
         self._runtime = runtime
         self.writer: StateWriter | None = None
         self._placement: dict[str, Any] = {}
@@ -61,8 +61,11 @@ class Publisher:
                     "knobs": run.knobs.model_dump(),
                     "knobs_step": run.knobs_step,
                     "placement": {**self._placement, **self._memory()},
-                    "checkpoint": run.saving.newest,
-                    "checkpoints": {"failed": run.saving.failed, "stall_seconds": run.saving.stall_seconds},
+                    "checkpoint": run.saving.newest if run.saving else None,
+                    "checkpoints": {
+                        "failed": run.saving.failed if run.saving else 0,
+                        "stall_seconds": run.saving.stall_seconds if run.saving else 0.0,
+                    },
                 }
             )
         )

@@ -11,14 +11,14 @@ from adaptive_rec.errors import TrainingError
 from adaptive_rec.telemetry import Snapshot
 
 if TYPE_CHECKING:
-    from adaptive_rec.runtime import Runtime
+    from adaptive_rec.session import Session
 
 
 class Reports:
     """Snapshots: the counters are taken when one is due, the loss is still on the device then. Nobody waits for it; the
     snapshot is made when it has come, a few steps later, and published."""
 
-    def __init__(self, runtime: Runtime) -> None:
+    def __init__(self, runtime: Session) -> None:
         self._runtime = runtime
         self._due: tuple[dict[str, float], dict[str, Any], Fetched] | None = None
 
@@ -27,7 +27,7 @@ class Reports:
         assert self._due is None
         run = self._runtime
         counts = {**run.counts(), "seconds": run.recorder.seconds}
-        self._due = counts, _state(run), run.store.fetch_later(run.dense.loss_sum)
+        self._due = counts, _state(run), run.losses()
 
     def finish(self, wait: bool) -> Iterator[Snapshot]:
         """Publish the snapshot that was begun, if it is complete or may be waited for. A loss that is no number ends the run."""
@@ -38,14 +38,14 @@ class Reports:
         snapshot = run.recorder.snapshot({**counts, "loss_sum": float(loss_sum.array())}, **state)
         run.mailbox.publish(snapshot)
         run.publisher.board()
-        if not math.isfinite(snapshot.loss):
+        if run.ends_on_bad_loss and not math.isfinite(snapshot.loss):
             raise TrainingError(
                 f"the loss must stay finite, got {snapshot.loss} by step {snapshot.step}; lower the learning rates"
             )
         yield snapshot
 
 
-def _state(run: Runtime) -> dict[str, Any]:
+def _state(run: Session) -> dict[str, Any]:
     device = run.store.device
     return {
         "step": run.step_number,

@@ -1,0 +1,57 @@
+"""Lookups of a training loop of the user's own: rows and sources of bags as a forward call asks for them, counts by table.
+
+Arrays in, the caller's outputs filled. Plain twins stand in `reference_lookups.py`. Shapes: see the legend in
+`adaptive_rec.batch`; L is the number of bags, T that of the tables they read in turn: bag ``i`` is one of table ``i % T``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from adaptive_rec.kernels.jit import JIT
+from adaptive_rec.kernels.prefetch import prefetch_row
+
+_ROWS_AHEAD = 24
+
+
+@njit(**JIT)
+def number_rows(ids_N, offsets_L1, first_row_T, rows_T, row_N):
+    """The row of each lookup: its id and the first row of its table. Returns the first lookup whose id lies outside its table,
+    -1 where there is none."""
+    tables = len(rows_T)
+    for bag in range(len(offsets_L1) - 1):
+        t = bag % tables
+        first, rows = first_row_T[t], np.uint64(rows_T[t])
+        for n in range(offsets_L1[bag], offsets_L1[bag + 1]):
+            if np.uint64(ids_N[n]) >= rows:  # a negative id is a large number
+                return n
+            row_N[n] = first + ids_N[n]
+    return -1
+
+
+@njit(**JIT)
+def find_row_sources(row_N, slot_of_row, source_N):
+    """Where the row of each lookup is: the slot of a hot one, ``~row`` of a cold one. `slot_of_row` is of the rows' pool."""
+    for n in range(len(row_N)):
+        if n + _ROWS_AHEAD < len(row_N):
+            prefetch_row(slot_of_row, row_N[n + _ROWS_AHEAD])
+        slot = slot_of_row[row_N[n]]
+        source_N[n] = slot if slot >= 0 else ~row_N[n]
+
+
+@njit(**JIT)
+def count_by_table(distinct_U, segments_U1, source_U, first_row_T, lookups_T, hot_lookups_T):
+    """Add a batch's lookups, and those of hot rows, to the counts of their tables. `first_row_T` rises, as the tables stand."""
+    for u in range(len(distinct_U)):
+        low, high = 0, len(first_row_T)
+        while high - low > 1:
+            middle = (low + high) // 2
+            if first_row_T[middle] <= distinct_U[u]:
+                low = middle
+            else:
+                high = middle
+        count = segments_U1[u + 1] - segments_U1[u]
+        lookups_T[low] += count
+        if source_U[u] >= 0:
+            hot_lookups_T[low] += count

@@ -1,0 +1,218 @@
+"""``torch.nn.EmbeddingBag`` over a table in two tiers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Unpack
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import embedding_bag
+
+from adaptive_rec.batch import TableSpec
+from adaptive_rec.errors import ConfigError
+from adaptive_rec.modules.bags import Bags, Key, Reader
+from adaptive_rec.modules.gradients import HostRows
+from adaptive_rec.modules.inputs import Jagged, bags_of, key_of
+from adaptive_rec.modules.options import Options, own_rates, setup_of
+from adaptive_rec.modules.runtime import EmbeddingRuntime
+from adaptive_rec.modules.tables import NotCopied, take_table
+
+
+class AdaptiveEmbeddingBag(NotCopied, nn.Module):
+    """Sums or averages bags of rows of one table, as `torch.nn.EmbeddingBag`: same constructor, same ``forward``.
+
+    With ``optimizer=`` (sgd, adagrad, rowwise_adagrad, lazy_adam; and ``lr=``) the table lies in two tiers, hot rows within
+    ``budget=`` on the device, and each distinct row is updated once at the end of each backward pass. The module has no
+    parameters then; ``weight`` is a copy of the rows, and so is what `state_dict` has under that name. Adam is lazy: rows move
+    where they are looked up, with the runtime's steps in the bias correction.
+
+    Without it (the fused update is off) ``weight`` is an ordinary parameter in host memory, whose gradient is sparse where
+    ``sparse=True``: updating it is the business of an optimizer of torch's.
+
+    Modes sum and mean; per-sample weights with sum, as in torch. Ids outside the table raise DataError.
+    """
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        mode: str = "mean",
+        sparse: bool = False,
+        _weight: Tensor | None = None,
+        include_last_offset: bool = False,
+        padding_idx: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        name: str = "weight",
+        **options: Unpack[Options],
+    ) -> None:
+        """`name` is what the table is called in statistics, errors and on the dashboard."""
+        super().__init__()
+        if reason := unlike(mode, max_norm, scale_grad_by_freq):
+            raise ConfigError(reason)
+        if num_embeddings < 1 or embedding_dim < 1:
+            raise ConfigError(f"a table must have rows and a dim of at least 1, got {num_embeddings} x {embedding_dim}")
+        if _weight is not None and tuple(_weight.shape) != (num_embeddings, embedding_dim):
+            raise ConfigError(f"_weight must be of shape {(num_embeddings, embedding_dim)}, got {tuple(_weight.shape)}")
+        self._describe(num_embeddings, embedding_dim, mode, sparse, include_last_offset, padding_idx)
+        dtype = dtype or (torch.get_default_dtype() if _weight is None else _weight.dtype)
+        place = torch.device(device) if device is not None else torch.get_default_device()
+        self.runtime: EmbeddingRuntime | None = None
+        if options.get("optimizer") is None:
+            self._hold(place, dtype, _weight, options)
+            return
+        rates, setup = own_rates(options), setup_of(options, place)
+        self.runtime = EmbeddingRuntime([TableSpec(name, num_embeddings, embedding_dim)], setup, rates, dtype)
+        self._read(self.runtime, 0, name)
+        with torch.no_grad():
+            rows = self.runtime.host_rows(0)
+            if _weight is not None:
+                rows.copy_(_weight)
+            else:
+                self._draw(rows)
+
+    @classmethod
+    def of(cls, runtime: EmbeddingRuntime, table: int, like: nn.EmbeddingBag, name: str) -> AdaptiveEmbeddingBag:
+        """One that reads a table of a runtime in the way of a module of torch's."""
+        bag = cls.__new__(cls)
+        nn.Module.__init__(bag)
+        bag._describe(
+            like.num_embeddings, like.embedding_dim, like.mode, like.sparse, like.include_last_offset, like.padding_idx
+        )
+        bag.runtime = runtime
+        bag._read(runtime, table, name)
+        return bag.train(like.training)
+
+    def _describe(
+        self, rows: int, dim: int, mode: str, sparse: bool, include_last_offset: bool, padding_idx: int | None
+    ) -> None:
+        if padding_idx is not None and not -rows <= padding_idx < rows:
+            raise ConfigError(f"padding_idx must lie within the table's {rows} rows, got {padding_idx}")
+        self.num_embeddings, self.embedding_dim, self.mode, self.sparse = rows, dim, mode, sparse
+        self.include_last_offset = include_last_offset
+        self.padding_idx = None if padding_idx is None else padding_idx % rows
+
+    def _hold(self, place: torch.device, dtype: torch.dtype, weight: Tensor | None, options: Options) -> None:
+        """Keep the table as a parameter of torch's."""
+        if given := sorted(options.keys() - {"optimizer"}):
+            raise ConfigError(
+                f"{given[0]} must come with optimizer=: without one all rows stay in host memory as weight"
+            )
+        if place.type != "cpu" or dtype not in (torch.float32, torch.float64):
+            raise ConfigError(
+                f"without optimizer= the table must be on the CPU in float32 or float64, got {place.type} and {dtype}"
+            )
+        self.weight = nn.Parameter(torch.empty(self.num_embeddings, self.embedding_dim, dtype=dtype))
+        with torch.no_grad():
+            if weight is not None:
+                self.weight.copy_(weight)
+            else:
+                self._draw(self.weight)
+
+    def _draw(self, rows: Tensor) -> None:
+        """As `nn.EmbeddingBag` does, from torch's generator."""
+        nn.init.normal_(rows)
+        if self.padding_idx is not None:
+            rows[self.padding_idx] = 0
+
+    def _read(self, runtime: EmbeddingRuntime, table: int, name: str) -> None:
+        self._table = table
+        self._reader = Reader.of(runtime.store.space, [table], [self.mode == "mean"])
+        self._rows_reader = Reader.of(runtime.store.space, [table], [False])
+        runtime.readers[name] = self
+
+    # Forward ---------------------------------------------------------------------------------------------------------
+
+    def forward(self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> Tensor:
+        """Pooled vectors (bags, dim). See `torch.nn.EmbeddingBag` for the arguments; ids may be of 32 or 64 bits."""
+        if per_sample_weights is not None:
+            return self._weighted(self._jagged(input, offsets, per_sample_weights))
+        if self.runtime is None:
+            return self._held(self._jagged(input, offsets))
+        key = key_of(self, input, offsets)
+        return self.runtime.pooled(key, lambda: [self._bags(input, offsets)])[0]
+
+    def parts(self, given: Any) -> Iterator[tuple[Key, Bags]]:
+        """For `EmbeddingRuntime.prefetch`: an input, or input and offsets."""
+        input, offsets = given if isinstance(given, tuple) else (given, None)
+        yield key_of(self, input, offsets), self._bags(input, offsets)
+
+    def _jagged(self, input: Tensor, offsets: Tensor | None, weights: Tensor | None = None) -> Jagged:
+        found = bags_of(input, offsets, weights, self.include_last_offset)
+        return found if self.padding_idx is None else found.without(self.padding_idx)
+
+    def _bags(self, input: Tensor, offsets: Tensor | None) -> Bags:
+        assert self.runtime is not None
+        found = self._jagged(input, offsets)
+        return self._reader.bags(found.ids_N, found.offsets, self.runtime.dtype)
+
+    def _held(self, found: Jagged) -> Tensor:
+        weight: Tensor = self.weight
+        bags = Reader.alone(self.num_embeddings, self.mode == "mean").bags(found.ids_N, found.offsets, weight.dtype)
+        pooled: Tensor = HostRows.apply(weight, bags, self.sparse)
+        return pooled
+
+    def _weighted(self, found: Jagged) -> Tensor:
+        """Each lookup is a bag of its own here, and torch weighs and sums them."""
+        if self.mode != "sum":
+            raise NotImplementedError(f"per_sample_weights must come with mode sum, got mode {self.mode}")
+        each, weights_N = np.arange(len(found.ids_N) + 1, dtype=np.int64), found.weights_N
+        if self.runtime is None:
+            weight: Tensor = self.weight
+            bags = Reader.alone(self.num_embeddings, False).bags(found.ids_N, each, weight.dtype)
+            rows_ND: Tensor = HostRows.apply(weight, bags, self.sparse)
+        else:
+            dtype, reader = self.runtime.dtype, self._rows_reader
+            rows_ND = self.runtime.pooled(None, lambda: [reader.bags(found.ids_N, each, dtype)])[0]
+        return weighed(rows_ND, weights_N, torch.from_numpy(found.offsets))
+
+    # Rows in and out -------------------------------------------------------------------------------------------------
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "weight" and self.__dict__.get("runtime") is not None:
+            return self.__dict__["runtime"].table(self._table)
+        return super().__getattr__(name)
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        if self.runtime is not None:
+            destination[prefix + "weight"] = self.weight
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
+        if self.runtime is None:
+            super()._load_from_state_dict(state_dict, prefix, *rest)
+        else:
+            take_table(self.runtime, self._table, state_dict, prefix + "weight", *rest[-3:])
+
+    def extra_repr(self) -> str:
+        text = f"{self.num_embeddings}, {self.embedding_dim}, mode={self.mode}"
+        if self.padding_idx is not None:
+            text += f", padding_idx={self.padding_idx}"
+        return text + (f", policy={self.runtime.knobs.policy}" if self.runtime is not None else ", fused update off")
+
+
+def unlike(mode: str, max_norm: float | None, scale_grad_by_freq: bool) -> str:
+    """Why a module with these options cannot be had here; empty where it can."""
+    if mode not in ("sum", "mean"):
+        return f"mode must be sum or mean, got {mode!r}"
+    if max_norm is not None:
+        return f"max_norm must be None, as rows are not renormalised, got {max_norm}"
+    return "scale_grad_by_freq must be False, as gradients are not scaled, got True" if scale_grad_by_freq else ""
+
+
+def weighed(rows_ND: Tensor, weights_N: Tensor | None, offsets: Tensor) -> Tensor:
+    """Weighted sums of bags of vectors (bags, D); ``offsets`` has the end of the last bag."""
+    device = rows_ND.device
+    numbers = torch.arange(len(rows_ND), device=device)
+    if not len(rows_ND):
+        return rows_ND.new_zeros((len(offsets) - 1, rows_ND.shape[1])) + rows_ND.sum()
+    weights_N = None if weights_N is None else weights_N.to(device)
+    return embedding_bag(
+        numbers, rows_ND, offsets.to(device), mode="sum", per_sample_weights=weights_N, include_last_offset=True
+    )

@@ -1,0 +1,128 @@
+"""Bags of ids as a module's forward call asks for them, and how those of a step are put together into one batch of rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from adaptive_rec.batch import Batch
+from adaptive_rec.errors import DataError
+from adaptive_rec.kernels.lookups import number_rows
+from adaptive_rec.placement import RowSpace
+
+Key = tuple[Any, ...]
+"""By which a forward call finds bags that were made ready for it: who asks, and where its tensors lie."""
+
+
+@dataclass(frozen=True)
+class Bags:
+    """L bags with N lookups, all of one pool; the bags of a sample stand together."""
+
+    pool: int
+    row_N: NDArray[np.int64]
+    """Rows within the pool."""
+    offsets: NDArray[np.int64]
+    """L + 1 of them, from 0 to N."""
+    samples: int
+    tables: tuple[int, ...] = ()
+    """By their numbers, those that are read."""
+    divisor_L1: Tensor | None = None
+    """Lookups of each bag, at least 1, where bags are averaged; 1 for those that are not."""
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Tables of one pool that are read in turn: bag ``i`` is one of table ``i % T``."""
+
+    pool: int
+    tables: tuple[int, ...]
+    names: tuple[str, ...]
+    first_row_T: NDArray[np.int64]
+    """Within the pool."""
+    rows_T: NDArray[np.int64]
+    mean_T: NDArray[np.bool_]
+
+    @staticmethod
+    def of(space: RowSpace, tables: Sequence[int], mean: Sequence[bool]) -> Reader:
+        """Of tables by their numbers, which must be of one pool."""
+        ranges = [space.table_range(table) for table in tables]
+        assert len({pool for pool, _, _ in ranges}) == 1, "a reader's tables are of one pool"
+        return Reader(
+            ranges[0][0],
+            tuple(tables),
+            tuple(space.tables[table].name for table in tables),
+            np.array([low for _, low, _ in ranges], dtype=np.int64),
+            np.array([high - low for _, low, high in ranges], dtype=np.int64),
+            np.array(mean, dtype=np.bool_),
+        )
+
+    @staticmethod
+    def alone(rows: int, mean: bool) -> Reader:
+        """Of a table that is a pool of its own."""
+        return Reader(0, (0,), ("weight",), np.zeros(1, np.int64), np.array([rows]), np.array([mean]))
+
+    def bags(self, ids_N: NDArray[np.int64], offsets: NDArray[np.int64], dtype: torch.dtype) -> Bags:
+        """Bags of ids; `offsets` rise from 0 to N. Raises DataError for an id that lies outside its table."""
+        row_N = np.empty(len(ids_N), dtype=np.int64)
+        wrong = number_rows(ids_N, offsets, self.first_row_T, self.rows_T, row_N)
+        if wrong >= 0:
+            bag = int(np.searchsorted(offsets, wrong, side="right")) - 1
+            t = bag % len(self.names)
+            raise DataError(
+                f"ids of table {self.names[t]} must lie in [0, {self.rows_T[t]}), got {ids_N[wrong]} "
+                f"(lookup {wrong}, bag {bag})"
+            )
+        samples = (len(offsets) - 1) // len(self.names)
+        return Bags(self.pool, row_N, offsets, samples, self.tables, self._divisor(offsets, dtype))
+
+    def _divisor(self, offsets: NDArray[np.int64], dtype: torch.dtype) -> Tensor | None:
+        if not self.mean_T.any():
+            return None
+        lengths_BT = np.maximum(np.diff(offsets), 1).reshape(-1, len(self.names))
+        lengths_BT[:, ~self.mean_T] = 1
+        return torch.from_numpy(lengths_BT.reshape(-1, 1)).to(dtype)
+
+
+@dataclass(frozen=True)
+class BagBatch(Batch):
+    """A batch whose samples are bags, pool after pool. A sample has a feature for each pool, and a bag in its own pool only."""
+
+    parts: tuple[tuple[Key, Bags, int], ...] = ()
+    """The bags it was put together from, for whom they are, and the number of the first of each."""
+    item: Any = field(default=None, compare=False)
+    """What the loop gets, where the batch was made ready ahead of it."""
+
+    @staticmethod
+    def of(space: RowSpace, parts: Sequence[tuple[Key, Bags]], item: Any = None) -> BagBatch:
+        """Put bags together. `space` has a feature for each pool."""
+        ordered = sorted(parts, key=lambda part: part[1].pool)
+        lengths = [np.diff(bags.offsets) for _, bags in ordered]
+        firsts = np.cumsum([0, *map(len, lengths)]).tolist()
+        offsets = np.zeros(firsts[-1] * len(space.pools) + 1, dtype=np.int64)
+        if len(space.pools) == 1:
+            lengths_L = offsets[1:]
+            if lengths:
+                np.concatenate(lengths, out=lengths_L)
+        else:
+            lengths_LP = offsets[1:].reshape(firsts[-1], len(space.pools))
+            for (_, bags), first, own in zip(ordered, firsts, lengths, strict=False):
+                lengths_LP[first : first + len(bags), bags.pool] = own
+        np.cumsum(offsets[1:], out=offsets[1:])
+        rows = [bags.row_N for _, bags in ordered]
+        return BagBatch(
+            dense_BX=np.empty((firsts[-1], 0), dtype=np.float32),
+            ids_N=np.concatenate(rows) if rows else np.empty(0, dtype=np.int64),
+            offsets=offsets,
+            labels_B=np.zeros(firsts[-1], dtype=np.float32),
+            parts=tuple((key, bags, first) for (key, bags), first in zip(ordered, firsts, strict=False)),
+            item=item,
+        )

@@ -1,0 +1,225 @@
+"""TorchRec's ``EmbeddingBagCollection`` over tables in two tiers, in one process and without TorchRec."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Unpack
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from adaptive_rec.batch import TableSpec
+from adaptive_rec.errors import ConfigError
+from adaptive_rec.modules.bag import weighed
+from adaptive_rec.modules.bags import Bags, Key, Reader
+from adaptive_rec.modules.inputs import Keyed, key_of
+from adaptive_rec.modules.options import Options, own_rates, setup_of
+from adaptive_rec.modules.runtime import EmbeddingRuntime
+from adaptive_rec.modules.tables import NotCopied, take_table
+
+
+@dataclass
+class EmbeddingBagConfig:
+    """A table and the features that read it: the fields of TorchRec's class of this name that mean something here."""
+
+    name: str
+    embedding_dim: int
+    num_embeddings: int
+    feature_names: list[str]
+    pooling: Any = "sum"
+    """sum or mean, or TorchRec's PoolingType."""
+    init_fn: Callable[[Tensor], Any] | None = None
+    """Sets the rows in place; None: U(-1/sqrt(rows), 1/sqrt(rows)), as TorchRec does."""
+
+
+class PooledVectors:
+    """What TorchRec calls a KeyedTensor: the pooled vectors (samples, all dims) of features, one after the other."""
+
+    def __init__(self, keys: Sequence[str], length_per_key: Sequence[int], values: Tensor) -> None:
+        self._keys, self._lengths, self._values = list(keys), list(length_per_key), values
+
+    def keys(self) -> list[str]:
+        return self._keys
+
+    def values(self) -> Tensor:
+        return self._values
+
+    def length_per_key(self) -> list[int]:
+        return self._lengths
+
+    def offset_per_key(self) -> list[int]:
+        """Where each feature's columns begin, and the end of the last."""
+        return np.cumsum([0, *self._lengths]).tolist()
+
+    def to_dict(self) -> dict[str, Tensor]:
+        """The vectors (samples, dim) of each feature."""
+        return dict(zip(self._keys, self._values.split(self._lengths, dim=1), strict=True))
+
+    def __getitem__(self, key: str) -> Tensor:
+        first = self.offset_per_key()[self._keys.index(key)]
+        return self._values[:, first : first + self._lengths[self._keys.index(key)]]
+
+
+@dataclass(frozen=True)
+class _Group:
+    """The features that read one pool, in the collection's order."""
+
+    reader: Reader
+    features: tuple[str, ...]
+    columns: tuple[int, ...]
+    """Their places among all features of the collection."""
+
+
+class AdaptiveEmbeddingBagCollection(NotCopied, nn.Module):
+    """Pooled vectors of the features of a KeyedJaggedTensor, as TorchRec's EmbeddingBagCollection gives them.
+
+    `tables` are `EmbeddingBagConfig`s, ours or TorchRec's. The input may be anything with ``keys()``, ``values()`` and
+    ``lengths()`` (or ``offsets()``), and ``weights()`` where `is_weighted`. ``optimizer=`` and ``lr=`` must be given: each
+    distinct row is updated once at the end of each backward pass. A feature that reads several tables is called
+    ``feature@table``.
+    """
+
+    def __init__(
+        self,
+        tables: Sequence[Any],
+        is_weighted: bool = False,
+        device: torch.device | str | None = None,
+        *,
+        dtype: torch.dtype | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        super().__init__()
+        _check_tables(tables)
+        self._tables, self._is_weighted = list(tables), is_weighted
+        place = torch.device(device) if device is not None and str(device) != "meta" else torch.get_default_device()
+        specs = [TableSpec(table.name, table.num_embeddings, table.embedding_dim) for table in tables]
+        rates, setup = own_rates(options), setup_of(options, place)
+        self.runtime: EmbeddingRuntime = EmbeddingRuntime(specs, setup, rates, dtype or torch.get_default_dtype())
+        self._names, self._groups = _groups(self._tables, self.runtime)
+        self._dims = [table.embedding_dim for table in tables for _ in table.feature_names]
+        self.runtime.readers["embedding_bags"] = self
+        for number, table in enumerate(tables):
+            _draw(table, self.runtime.host_rows(number))
+
+    def embedding_bag_configs(self) -> list[Any]:
+        return self._tables
+
+    def is_weighted(self) -> bool:
+        return self._is_weighted
+
+    def forward(self, features: Any) -> PooledVectors:
+        """Pooled vectors of all features, a sample a line. Raises ValueError where a feature is missing."""
+        if self._is_weighted:
+            given = Keyed.of(features, weighted=True)
+            parts = [self._weighted(group, given) for group in self._groups]
+        else:
+            parts = self.runtime.pooled(self._key(features), lambda: self._bags(features))
+        samples = len(parts[0]) // len(self._groups[0].features)
+        if len(parts) == 1:
+            return PooledVectors(self._names, self._dims, parts[0].reshape(samples, -1))
+        columns: list[Tensor] = [parts[0]] * len(self._names)
+        for group, part in zip(self._groups, parts, strict=True):
+            vectors = part.view(samples, len(group.features), -1).unbind(dim=1)
+            for column, vector in zip(group.columns, vectors, strict=True):
+                columns[column] = vector
+        return PooledVectors(self._names, self._dims, torch.cat(columns, dim=1))
+
+    def parts(self, given: Any) -> Iterator[tuple[Key, Bags]]:
+        """For `EmbeddingRuntime.prefetch`: a KeyedJaggedTensor."""
+        key = self._key(given)
+        for bags in self._bags(given):
+            yield key, bags
+
+    def _key(self, features: Any) -> Key:
+        lengths = features.lengths() if hasattr(features, "lengths") else features.offsets()
+        return key_of(self, features.values(), lengths)
+
+    def _bags(self, features: Any) -> list[Bags]:
+        given = Keyed.of(features, weighted=False)
+        found = [(group.reader, given.of_features(_places(given, group))) for group in self._groups]
+        return [reader.bags(part.ids_N, part.offsets, self.runtime.dtype) for reader, part in found]
+
+    def _weighted(self, group: _Group, given: Keyed) -> Tensor:
+        """Each lookup is a bag of its own here, and torch weighs and sums them."""
+        found = given.of_features(_places(given, group))
+        # The table of a lookup is that of its bag: rows are numbered by bags, then each is looked up alone.
+        numbered = group.reader.bags(found.ids_N, found.offsets, self.runtime.dtype)
+        alone = replace(numbered, offsets=np.arange(len(found.ids_N) + 1), divisor_L1=None)
+        rows_ND = self.runtime.pooled(None, lambda: [alone])[0]
+        pooled_LD = weighed(rows_ND, found.weights_N, torch.from_numpy(found.offsets))
+        divisor_L1 = numbered.divisor_L1
+        return pooled_LD if divisor_L1 is None else pooled_LD / divisor_L1.to(pooled_LD.device)
+
+    # Rows in and out -------------------------------------------------------------------------------------------------
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        for number, table in enumerate(self._tables):
+            destination[f"{prefix}embedding_bags.{table.name}.weight"] = self.runtime.table(number)
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
+        for number, table in enumerate(self._tables):
+            key = f"{prefix}embedding_bags.{table.name}.weight"
+            take_table(self.runtime, number, state_dict, key, *rest[-3:])
+
+    def extra_repr(self) -> str:
+        return "\n".join(
+            f"{table.name}: {table.num_embeddings} x {table.embedding_dim}, {', '.join(table.feature_names)}"
+            for table in self._tables
+        )
+
+
+def _places(given: Keyed, group: _Group) -> NDArray[np.int64]:
+    missing = [name for name in group.features if name not in given.names]
+    if missing:
+        raise ValueError(f"features must have the key {missing[0]}, got {', '.join(given.names)}")
+    return np.array([given.names.index(name) for name in group.features], dtype=np.int64)
+
+
+def _check_tables(tables: Sequence[Any]) -> None:
+    names = [table.name for table in tables]
+    if not names:
+        raise ConfigError("tables must hold at least one table, got none")
+    if len(set(names)) != len(names):
+        raise ConfigError(f"names of tables must differ, got {', '.join(names)}")
+    for table in tables:
+        if not table.feature_names:
+            raise ConfigError(f"feature_names of table {table.name} must hold at least one feature, got none")
+
+
+def _is_mean(table: Any) -> bool:
+    """Whether a table's bags are averaged. Raises ConfigError for a pooling that there is not."""
+    pooling = str(getattr(table.pooling, "value", table.pooling)).lower()
+    if pooling not in ("sum", "mean"):
+        raise ConfigError(f"pooling of table {table.name} must be sum or mean, got {table.pooling!r}")
+    return pooling == "mean"
+
+
+def _groups(tables: list[Any], runtime: EmbeddingRuntime) -> tuple[list[str], list[_Group]]:
+    """Names of all features as the output has them, and the features of each pool."""
+    space = runtime.store.space
+    read = [(feature, number) for number, table in enumerate(tables) for feature in table.feature_names]
+    shared = {name for name, _ in read if sum(name == other for other, _ in read) > 1}
+    names = [f"{name}@{tables[number].name}" if name in shared else name for name, number in read]
+    groups = []
+    for pool in range(len(space.pools)):
+        columns = [column for column, (_, number) in enumerate(read) if space.table_range(number)[0] == pool]
+        numbers = [read[column][1] for column in columns]
+        reader = Reader.of(space, numbers, [_is_mean(tables[number]) for number in numbers])
+        groups.append(_Group(reader, tuple(read[column][0] for column in columns), tuple(columns)))
+    return names, groups
+
+
+def _draw(table: Any, rows: Tensor) -> None:
+    """A table's first rows."""
+    with torch.no_grad():
+        if getattr(table, "init_fn", None) is not None:
+            table.init_fn(rows)
+            return
+        bound = 1 / math.sqrt(table.num_embeddings)
+        low, high = getattr(table, "weight_init_min", None), getattr(table, "weight_init_max", None)
+        rows.uniform_(-bound if low is None else low, bound if high is None else high)

@@ -1,0 +1,140 @@
+"""Inputs of `torch.nn.EmbeddingBag` and of TorchRec as arrays: ids and the offsets of their bags."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from adaptive_rec.classify import expand_ranges
+from adaptive_rec.modules.bags import Key
+
+INTEGERS = (torch.int32, torch.int64)
+
+
+@dataclass(frozen=True)
+class Jagged:
+    """N ids in L bags, and a weight for each id where they are weighted."""
+
+    ids_N: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    """L + 1 of them, from 0 to N."""
+    weights_N: Tensor | None = None
+
+    def without(self, id_: int) -> Jagged:
+        """The same without an id that stands for nothing."""
+        keep_N = self.ids_N != id_
+        if keep_N.all():
+            return self
+        kept_N1 = np.concatenate([[0], np.cumsum(keep_N)])
+        weights_N = (
+            None if self.weights_N is None else self.weights_N[torch.from_numpy(keep_N).to(self.weights_N.device)]
+        )
+        return Jagged(self.ids_N[keep_N], kept_N1[self.offsets], weights_N)
+
+
+def bags_of(input: Tensor, offsets: Tensor | None, weights: Tensor | None, include_last_offset: bool) -> Jagged:
+    """Arguments of ``nn.EmbeddingBag.forward``. Raises ValueError where they do not go together."""
+    _check_integers("input", input)
+    if weights is not None and weights.shape != input.shape:
+        raise ValueError(
+            f"per_sample_weights must have the shape of input, {tuple(input.shape)}, got {tuple(weights.shape)}"
+        )
+    if input.dim() == 2:
+        if offsets is not None:
+            raise ValueError("offsets must not be given with a 2-D input, whose rows are bags of equal length")
+        bounds = np.arange(len(input) + 1, dtype=np.int64) * input.shape[1]
+    elif input.dim() == 1:
+        bounds = _bounds(offsets, len(input), include_last_offset)
+    else:
+        raise ValueError(f"input must be 1-D or 2-D, got {input.dim()} dimensions")
+    used = int(bounds[-1])
+    flat_N = as_ids(input.reshape(-1))[:used]
+    return Jagged(flat_N, bounds, None if weights is None else weights.reshape(-1)[:used])
+
+
+def _bounds(offsets: Tensor | None, lookups: int, include_last_offset: bool) -> NDArray[np.int64]:
+    """L + 1 offsets of a 1-D input."""
+    if offsets is None or offsets.dim() != 1:
+        got = "none" if offsets is None else f"{offsets.dim()} dimensions"
+        raise ValueError(f"offsets must be a 1-D tensor where input is 1-D, got {got}")
+    _check_integers("offsets", offsets)
+    given = as_ids(offsets)
+    if include_last_offset and not len(given):
+        raise ValueError(
+            "offsets must hold at least the end of the last bag where include_last_offset is set, got none"
+        )
+    bounds = given if include_last_offset else np.append(given, lookups)
+    if bounds[0] != 0:
+        raise ValueError(f"offsets[0] must be 0, got {bounds[0]}")
+    if bounds[-1] > lookups or (np.diff(bounds) < 0).any():
+        raise ValueError(f"offsets must rise, up to the length of input, {lookups}; got {bounds.tolist()[:8]} ...")
+    return bounds
+
+
+def _check_integers(name: str, tensor: Tensor) -> None:
+    if tensor.dtype not in INTEGERS:
+        raise ValueError(f"{name} must be of torch.int32 or torch.int64, got {tensor.dtype}")
+
+
+def as_ids(tensor: Tensor) -> NDArray[np.int64]:
+    """Integers in host memory, 64 bits each."""
+    array: NDArray[Any] = tensor.detach().cpu().numpy()
+    return np.ascontiguousarray(array, dtype=np.int64)
+
+
+def key_of(asker: object, *tensors: Tensor | None) -> Key:
+    """Of a call with some tensors: the same memory, read in the same way."""
+    return (
+        id(asker),
+        *((t.data_ptr(), tuple(t.shape), t.stride(), t.dtype) if t is not None else None for t in tensors),
+    )
+
+
+@dataclass(frozen=True)
+class Keyed:
+    """A KeyedJaggedTensor as arrays: the ids of feature ``f`` and sample ``b`` begin at ``start_FB[f, b]``."""
+
+    names: tuple[str, ...]
+    ids_N: NDArray[np.int64]
+    start_FB: NDArray[np.int64]
+    length_FB: NDArray[np.int64]
+    weights_N: Tensor | None
+
+    @staticmethod
+    def of(given: Any, weighted: bool) -> Keyed:
+        """Read whatever has TorchRec's methods. Raises ValueError where it is no such thing."""
+        if not all(hasattr(given, method) for method in ("keys", "values")):
+            raise ValueError(
+                f"features must be a KeyedJaggedTensor, with keys() and values(), got {type(given).__name__}"
+            )
+        names = tuple(given.keys())
+        lengths = as_ids(given.lengths()) if hasattr(given, "lengths") else np.diff(as_ids(given.offsets()))
+        if not names or len(lengths) % len(names):
+            raise ValueError(f"lengths must be as many for each of {len(names)} keys, got {len(lengths)}")
+        length_FB = lengths.reshape(len(names), -1)
+        ids_N = as_ids(given.values())
+        if lengths.sum() > len(ids_N) or (lengths < 0).any():
+            raise ValueError(f"lengths must sum to at most the number of values, {len(ids_N)}, got {lengths.sum()}")
+        start_FB = (np.cumsum(lengths) - lengths).reshape(length_FB.shape)
+        return Keyed(names, ids_N, start_FB, length_FB, given.weights() if weighted else None)
+
+    @property
+    def samples(self) -> int:
+        return self.length_FB.shape[1]
+
+    def of_features(self, features: NDArray[np.int64]) -> Jagged:
+        """The bags of some features, sample by sample."""
+        length_L = self.length_FB[features].T.reshape(-1)
+        if (length_L == 1).all():
+            where_N = self.start_FB[features].T.reshape(-1)
+        else:
+            where_N = expand_ranges(self.start_FB[features].T.reshape(-1), length_L)
+        weights_N = None
+        if self.weights_N is not None:
+            weights_N = self.weights_N[torch.from_numpy(where_N).to(self.weights_N.device)]
+        return Jagged(self.ids_N[where_N], np.concatenate([[0], np.cumsum(length_L)]), weights_N)

@@ -1,0 +1,50 @@
+"""Look-ahead for any Python loop: bags of the next batches are put together, classified and, on a device, sent ahead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from adaptive_rec.batch import Batch
+from adaptive_rec.classify import ClassifiedBatch
+from adaptive_rec.embedding.store import EmbeddingStore
+from adaptive_rec.modules.bags import BagBatch, Bags, Key
+from adaptive_rec.modules.gradients import Lookup
+from adaptive_rec.placement import RowSpace
+
+Sparse = Callable[[Any], Any]
+"""From an item of the loader to what the step will look up; see `EmbeddingRuntime.prefetch`."""
+
+
+class Ahead:
+    """A step's batch, made ready; its lookups are taken by the forward calls that they were made ready for."""
+
+    def __init__(self, work: ClassifiedBatch) -> None:
+        assert isinstance(work.batch, BagBatch)
+        self.work = work
+        self.batch: BagBatch = work.batch
+        self._taken = False
+        self.over = False
+        """Whether it was updated or given up: its lookups are as good as any other's then."""
+        self._waiting: dict[Key, list[tuple[Bags, int]]] = {}
+        for key, bags, first in self.batch.parts:
+            self._waiting.setdefault(key, []).append((bags, first))
+
+    def lookups(self, key: Key) -> list[Lookup]:
+        """Those of a forward call, once; nothing where none were made ready for it."""
+        return [Lookup(bags, self, first) for bags, first in self._waiting.pop(key, ())]
+
+    def take(self, store: EmbeddingStore) -> ClassifiedBatch:
+        """Its batch, brought up to the present placement."""
+        if not self._taken or self.work.placement_version != store.placement.version:
+            store.take(self.work)
+            self._taken = True
+        return self.work
+
+
+def bag_batches(
+    loader: Iterable[Any], parts_of: Callable[[Any], list[tuple[Key, Bags]]], space: RowSpace
+) -> Iterator[Batch]:
+    """A batch of bags for each item of a loader."""
+    for item in loader:
+        yield BagBatch.of(space, parts_of(item), item)

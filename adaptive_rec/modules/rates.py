@@ -1,0 +1,107 @@
+"""How rows are updated: by a rule's name and its rates, or as an optimizer of torch's would that held the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from adaptive_rec.config_model import OptimizerConfig
+from adaptive_rec.embedding.optimizer import RULES
+from adaptive_rec.errors import ConfigError, did_you_mean
+
+TORCH_RULES: dict[type[torch.optim.Optimizer], str] = {
+    torch.optim.SGD: "sgd",
+    torch.optim.Adagrad: "adagrad",
+    torch.optim.SparseAdam: "lazy_adam",
+}
+NOT_FUSED = ("momentum", "dampening", "weight_decay", "nesterov", "maximize", "lr_decay")
+"""Options of these that the update of rows does not know: they must be 0 or off."""
+STATE_NAMES = {"sgd": (), "adagrad": ("sum",), "lazy_adam": ("exp_avg", "exp_avg_sq")}
+"""What torch calls the parts of a row's optimizer state, in the order in which it is kept here."""
+TORCH_EPS = {"adagrad": 1e-10}
+"""Where torch's default differs from that of `OptimizerConfig`, it is torch's."""
+
+
+@dataclass(frozen=True)
+class Rates:
+    """An update rule with its constants, and the learning rate as it is now."""
+
+    rule: OptimizerConfig
+    group: dict[str, Any]
+    """Holds the learning rate under ``lr``: a param group of an optimizer, or one of its own."""
+
+    @property
+    def lr(self) -> float:
+        return float(self.group["lr"])
+
+
+def named_rates(name: str, lr: float | None, eps: float | None, betas: tuple[float, float] | None) -> Rates:
+    """Of a rule by its name. Raises ConfigError."""
+    if name not in RULES:
+        raise ConfigError(
+            f"optimizer must be one of {', '.join(RULES)} or an optimizer of torch.optim, got {name!r}{did_you_mean(name, RULES)}"
+        )
+    if lr is None:
+        raise ConfigError(f"lr must be given with optimizer={name!r}: the learning rate of embedding rows")
+    values: dict[str, Any] = {"embedding": name, "embedding_lr": float(lr)}
+    values["eps"] = TORCH_EPS.get(name, OptimizerConfig().eps) if eps is None else float(eps)
+    if betas is not None:
+        values["betas"] = tuple(map(float, betas))
+    return Rates(_rule(values), {"lr": float(lr)})
+
+
+def rates_of(optimizer: torch.optim.Optimizer, weights: Sequence[Tensor]) -> Rates:
+    """Of a torch optimizer that holds the tables' weights: by the param group they are in, whose ``lr`` is followed.
+
+    Raises ConfigError where rows cannot be updated as it would.
+    """
+    kind = next((rule for known, rule in TORCH_RULES.items() if type(optimizer) is known), None)
+    if kind is None:
+        hint = (
+            "; rows move only where they are looked up, so take SparseAdam"
+            if "Adam" in type(optimizer).__name__
+            else ""
+        )
+        known = ", ".join(one.__name__ for one in TORCH_RULES)
+        raise ConfigError(
+            f"optimizer must be one of torch's {known} for rows to be updated as it would, got {type(optimizer).__name__}{hint}, "
+            f"or name a rule ({', '.join(RULES)}) and its lr"
+        )
+    wanted = {id(weight) for weight in weights}
+    groups = [g for g in optimizer.param_groups if any(id(p) in wanted for p in g["params"])]
+    held = sum(id(p) in wanted for g in groups for p in g["params"])
+    if len(groups) != 1 or held != len(wanted):
+        raise ConfigError(
+            f"optimizer must hold the weights of all {len(wanted)} tables in one param group, "
+            f"got {held} of them in {len(groups)} groups"
+        )
+    group = groups[0]
+    for option in NOT_FUSED:
+        if group.get(option):
+            raise ConfigError(
+                f"{option} of {type(optimizer).__name__} must be 0 for embedding rows, got {group[option]}; "
+                "give the tables a param group or an optimizer without it"
+            )
+    values: dict[str, Any] = {"embedding": kind, "embedding_lr": float(group["lr"]) or 1.0}  # a warm-up may begin at 0
+    values |= {name: group[name] for name in ("eps", "betas") if name in group}
+    return Rates(_rule({**values, "betas": tuple(map(float, values.get("betas", (0.9, 0.999))))}), group)
+
+
+def take_out(optimizer: torch.optim.Optimizer, weights: Sequence[Tensor]) -> list[dict[str, Any]]:
+    """Have an optimizer let go of weights. Returns the state that it kept of each."""
+    wanted = {id(weight) for weight in weights}
+    for group in optimizer.param_groups:
+        group["params"] = [p for p in group["params"] if id(p) not in wanted]
+    state: Any = optimizer.state
+    return [state.pop(weight, {}) if isinstance(weight, nn.Parameter) else {} for weight in weights]
+
+
+def _rule(values: dict[str, Any]) -> OptimizerConfig:
+    try:
+        return OptimizerConfig.model_validate(values)
+    except ValueError as error:
+        raise ConfigError(f"options of the rows' optimizer are wrong: {error}") from None
