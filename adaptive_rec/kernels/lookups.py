@@ -16,6 +16,17 @@ _ROWS_AHEAD = 24
 
 
 @njit(**JIT)
+def are_bounds(offsets_L1, lookups):
+    """Whether these bound bags of so many lookups or fewer: they begin at 0 and never fall."""
+    last = np.int64(0)
+    rising = len(offsets_L1) > 0 and offsets_L1[0] == 0
+    for offset in offsets_L1:
+        rising &= offset >= last
+        last = offset
+    return rising and last <= lookups
+
+
+@njit(**JIT)
 def number_rows(ids_N, offsets_L1, first_row_T, rows_T, row_N):
     """The row of each lookup: its id and the first row of its table. Returns the first lookup whose id lies outside its table,
     -1 where there is none."""

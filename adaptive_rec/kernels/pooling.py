@@ -60,6 +60,51 @@ def _gather_range(
             _pool_bag(start, stop, source_N, mean_F[f], hot_HD, cold_RD, out_STD, i, t)
 
 
+_LOOKUPS_AHEAD = 16
+"""How far ahead of their use memory is told of rows, where bags are pooled one by one."""
+
+
+def gather_bags(first, features, feature, offsets, source_N, hot_HD, cold_RD, out_L1D, threads=1):
+    """Sum the rows of bags of one feature, from sample `first` on: bag ``(first + i) * features + feature`` to line ``i``."""
+    arrays = first, features, feature, offsets, source_N, hot_HD, cold_RD, out_L1D
+    if worth_waking(threads, len(out_L1D)) == 1:
+        _gather_bag_range(0, len(out_L1D), *arrays)
+    else:
+        set_num_threads(threads)
+        _gather_bag_parts(threads * PARTS_PER_THREAD, *arrays)
+
+
+@njit(**JIT_PARALLEL)
+def _gather_bag_parts(parts, first, features, feature, offsets, source_N, hot_HD, cold_RD, out_L1D):
+    bags = len(out_L1D)
+    for p in prange(parts):
+        _gather_bag_range(
+            bags * p // parts,
+            bags * (p + 1) // parts,
+            first,
+            features,
+            feature,
+            offsets,
+            source_N,
+            hot_HD,
+            cold_RD,
+            out_L1D,
+        )
+
+
+@njit(**JIT)
+def _gather_bag_range(begin, end, first, features, feature, offsets, source_N, hot_HD, cold_RD, out_L1D):
+    for i in range(begin, end):
+        bag = (first + i) * features + feature
+        for n in range(offsets[bag] + _LOOKUPS_AHEAD, offsets[bag + 1] + _LOOKUPS_AHEAD):
+            if n < len(source_N):
+                if source_N[n] >= 0:
+                    prefetch_row(hot_HD, source_N[n])
+                else:
+                    prefetch_row(cold_RD, ~source_N[n])
+        _pool_bag(offsets[bag], offsets[bag + 1], source_N, False, hot_HD, cold_RD, out_L1D, i, 0)
+
+
 @njit(**JIT_INLINE)
 def _prefetch_sample(sample, pool_features, features, offsets, one_hot, source_N, hot_HD, cold_RD):
     for f in pool_features:

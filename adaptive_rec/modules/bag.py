@@ -14,10 +14,10 @@ from adaptive_rec.batch import TableSpec
 from adaptive_rec.errors import ConfigError
 from adaptive_rec.modules.bags import Bags, Key, Reader
 from adaptive_rec.modules.gradients import HostRows
-from adaptive_rec.modules.inputs import Jagged, bags_of, key_of
+from adaptive_rec.modules.inputs import Jagged, bags_of
 from adaptive_rec.modules.options import Options, own_rates, setup_of
 from adaptive_rec.modules.runtime import EmbeddingRuntime
-from adaptive_rec.modules.tables import NotCopied, take_table
+from adaptive_rec.modules.tables import NotCopied, take_table, tell_unexpected
 
 
 class AdaptiveEmbeddingBag(NotCopied, nn.Module):
@@ -135,13 +135,13 @@ class AdaptiveEmbeddingBag(NotCopied, nn.Module):
             return self._weighted(self._jagged(input, offsets, per_sample_weights))
         if self.runtime is None:
             return self._held(self._jagged(input, offsets))
-        key = key_of(self, input, offsets)
+        key = Key.of(self, input, offsets)
         return self.runtime.pooled(key, lambda: [self._bags(input, offsets)])[0]
 
     def parts(self, given: Any) -> Iterator[tuple[Key, Bags]]:
         """For `EmbeddingRuntime.prefetch`: an input, or input and offsets."""
         input, offsets = given if isinstance(given, tuple) else (given, None)
-        yield key_of(self, input, offsets), self._bags(input, offsets)
+        yield Key.of(self, input, offsets), self._bags(input, offsets)
 
     def _jagged(self, input: Tensor, offsets: Tensor | None, weights: Tensor | None = None) -> Jagged:
         found = bags_of(input, offsets, weights, self.include_last_offset)
@@ -189,6 +189,7 @@ class AdaptiveEmbeddingBag(NotCopied, nn.Module):
             super()._load_from_state_dict(state_dict, prefix, *rest)
         else:
             take_table(self.runtime, self._table, state_dict, prefix + "weight", *rest[-3:])
+            tell_unexpected(state_dict, prefix, {prefix + "weight"}, *rest)
 
     def extra_repr(self) -> str:
         text = f"{self.num_embeddings}, {self.embedding_dim}, mode={self.mode}"
@@ -210,9 +211,10 @@ def weighed(rows_ND: Tensor, weights_N: Tensor | None, offsets: Tensor) -> Tenso
     """Weighted sums of bags of vectors (bags, D); ``offsets`` has the end of the last bag."""
     device = rows_ND.device
     numbers = torch.arange(len(rows_ND), device=device)
-    if not len(rows_ND):
-        return rows_ND.new_zeros((len(offsets) - 1, rows_ND.shape[1])) + rows_ND.sum()
     weights_N = None if weights_N is None else weights_N.to(device)
+    if not len(rows_ND):
+        nothing = rows_ND.sum() + (0 if weights_N is None else weights_N.sum())
+        return rows_ND.new_zeros((len(offsets) - 1, rows_ND.shape[1])) + nothing
     return embedding_bag(
         numbers, rows_ND, offsets.to(device), mode="sum", per_sample_weights=weights_N, include_last_offset=True
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,29 @@ from adaptive_rec.errors import DataError
 from adaptive_rec.kernels.lookups import number_rows
 from adaptive_rec.placement import RowSpace
 
-Key = tuple[Any, ...]
-"""By which a forward call finds bags that were made ready for it: who asks, and where its tensors lie."""
+
+@dataclass(frozen=True)
+class Key:
+    """By which a forward call finds bags that were made ready for it: who asks, and what its tensors are."""
+
+    signature: tuple[Any, ...]
+    tensors: tuple[Tensor | None, ...] = field(compare=False)
+    """Held, so that no other tensor comes to lie where one of them does."""
+
+    @staticmethod
+    def of(asker: object, *tensors: Tensor | None) -> Key:
+        """Of a call with some tensors: the same memory, read in the same way, and not written since."""
+        return Key((id(asker), *map(_signature, tensors)), tensors)
+
+
+def _signature(tensor: Tensor | None) -> Any:
+    if tensor is None:
+        return None
+    version = None if tensor.is_inference() else tensor._version
+    return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, version
+
+
+NOBODY = Key((), ())
 
 
 @dataclass(frozen=True)
@@ -105,18 +127,15 @@ class BagBatch(Batch):
     def of(space: RowSpace, parts: Sequence[tuple[Key, Bags]], item: Any = None) -> BagBatch:
         """Put bags together. `space` has a feature for each pool."""
         ordered = sorted(parts, key=lambda part: part[1].pool)
-        lengths = [np.diff(bags.offsets) for _, bags in ordered]
-        firsts = np.cumsum([0, *map(len, lengths)]).tolist()
-        offsets = np.zeros(firsts[-1] * len(space.pools) + 1, dtype=np.int64)
-        if len(space.pools) == 1:
-            lengths_L = offsets[1:]
-            if lengths:
-                np.concatenate(lengths, out=lengths_L)
-        else:
-            lengths_LP = offsets[1:].reshape(firsts[-1], len(space.pools))
-            for (_, bags), first, own in zip(ordered, firsts, lengths, strict=False):
-                lengths_LP[first : first + len(bags), bags.pool] = own
-        np.cumsum(offsets[1:], out=offsets[1:])
+        firsts = list(accumulate((len(bags) for _, bags in ordered), initial=0))
+        pools = len(space.pools)
+        offsets = np.zeros(firsts[-1] * pools + 1, dtype=np.int64)
+        end_LP, lookups = offsets[1:].reshape(firsts[-1], pools), 0
+        for (_, bags), first in zip(ordered, firsts, strict=False):
+            own = slice(first, first + len(bags))
+            end_LP[own, bags.pool :] = bags.offsets[1:, None] + lookups
+            end_LP[own, : bags.pool] = bags.offsets[:-1, None] + lookups
+            lookups += len(bags.row_N)
         rows = [bags.row_N for _, bags in ordered]
         return BagBatch(
             dense_BX=np.empty((firsts[-1], 0), dtype=np.float32),

@@ -16,10 +16,10 @@ from adaptive_rec.batch import TableSpec
 from adaptive_rec.errors import ConfigError
 from adaptive_rec.modules.bag import weighed
 from adaptive_rec.modules.bags import Bags, Key, Reader
-from adaptive_rec.modules.inputs import Keyed, key_of
+from adaptive_rec.modules.inputs import Keyed
 from adaptive_rec.modules.options import Options, own_rates, setup_of
 from adaptive_rec.modules.runtime import EmbeddingRuntime
-from adaptive_rec.modules.tables import NotCopied, take_table
+from adaptive_rec.modules.tables import NotCopied, take_table, tell_unexpected
 
 
 @dataclass
@@ -60,6 +60,8 @@ class PooledVectors:
         return dict(zip(self._keys, self._values.split(self._lengths, dim=1), strict=True))
 
     def __getitem__(self, key: str) -> Tensor:
+        if key not in self._keys:
+            raise KeyError(f"no feature {key!r}, there are {', '.join(self._keys)}")
         first = self.offset_per_key()[self._keys.index(key)]
         return self._values[:, first : first + self._lengths[self._keys.index(key)]]
 
@@ -120,10 +122,10 @@ class AdaptiveEmbeddingBagCollection(NotCopied, nn.Module):
             parts = self.runtime.pooled(self._key(features), lambda: self._bags(features))
         samples = len(parts[0]) // len(self._groups[0].features)
         if len(parts) == 1:
-            return PooledVectors(self._names, self._dims, parts[0].reshape(samples, -1))
+            return PooledVectors(self._names, self._dims, parts[0].reshape(samples, sum(self._dims)))
         columns: list[Tensor] = [parts[0]] * len(self._names)
         for group, part in zip(self._groups, parts, strict=True):
-            vectors = part.view(samples, len(group.features), -1).unbind(dim=1)
+            vectors = part.view(samples, len(group.features), part.shape[1]).unbind(dim=1)
             for column, vector in zip(group.columns, vectors, strict=True):
                 columns[column] = vector
         return PooledVectors(self._names, self._dims, torch.cat(columns, dim=1))
@@ -136,7 +138,7 @@ class AdaptiveEmbeddingBagCollection(NotCopied, nn.Module):
 
     def _key(self, features: Any) -> Key:
         lengths = features.lengths() if hasattr(features, "lengths") else features.offsets()
-        return key_of(self, features.values(), lengths)
+        return Key.of(self, features.values(), lengths)
 
     def _bags(self, features: Any) -> list[Bags]:
         given = Keyed.of(features, weighted=False)
@@ -165,6 +167,8 @@ class AdaptiveEmbeddingBagCollection(NotCopied, nn.Module):
         for number, table in enumerate(self._tables):
             key = f"{prefix}embedding_bags.{table.name}.weight"
             take_table(self.runtime, number, state_dict, key, *rest[-3:])
+        known = {f"{prefix}embedding_bags.{table.name}.weight" for table in self._tables}
+        tell_unexpected(state_dict, prefix, known, *rest)
 
     def extra_repr(self) -> str:
         return "\n".join(

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from adaptive_rec.kernels.pooling import gather_pooled
+from adaptive_rec.kernels.pooling import gather_bags
 from adaptive_rec.modules.bags import Bags
 
 if TYPE_CHECKING:
@@ -87,9 +87,7 @@ class HostRows(torch.autograd.Function):
         ctx.bags, ctx.sparse, ctx.shape = bags, sparse, weight_RD.shape
         pooled_LD = torch.empty((len(bags), weight_RD.shape[1]), dtype=weight_RD.dtype)
         rows = weight_RD.detach().contiguous().numpy()
-        samples, nothing, sums = np.arange(len(bags)), rows[:0], np.zeros(1, dtype=np.bool_)
-        where = samples, np.zeros(1, dtype=np.int64), 1, bags.offsets, False, ~bags.row_N
-        gather_pooled(*where, sums, nothing, rows, pooled_LD.unsqueeze(1).numpy())
+        gather_bags(0, 1, 0, bags.offsets, ~bags.row_N, rows[:0], rows, pooled_LD.unsqueeze(1).numpy())
         return pooled_LD if bags.divisor_L1 is None else pooled_LD / bags.divisor_L1
 
     @staticmethod

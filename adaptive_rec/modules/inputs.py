@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from adaptive_rec.classify import expand_ranges
-from adaptive_rec.modules.bags import Key
+from adaptive_rec.kernels.lookups import are_bounds
 
 INTEGERS = (torch.int32, torch.int64)
 
@@ -53,8 +53,10 @@ def bags_of(input: Tensor, offsets: Tensor | None, weights: Tensor | None, inclu
     else:
         raise ValueError(f"input must be 1-D or 2-D, got {input.dim()} dimensions")
     used = int(bounds[-1])
-    flat_N = as_ids(input.reshape(-1))[:used]
-    return Jagged(flat_N, bounds, None if weights is None else weights.reshape(-1)[:used])
+    ids_N = as_ids(input if input.dim() == 1 else input.reshape(-1))
+    return Jagged(
+        ids_N if used == len(ids_N) else ids_N[:used], bounds, None if weights is None else weights.reshape(-1)[:used]
+    )
 
 
 def _bounds(offsets: Tensor | None, lookups: int, include_last_offset: bool) -> NDArray[np.int64]:
@@ -68,10 +70,14 @@ def _bounds(offsets: Tensor | None, lookups: int, include_last_offset: bool) -> 
         raise ValueError(
             "offsets must hold at least the end of the last bag where include_last_offset is set, got none"
         )
-    bounds = given if include_last_offset else np.append(given, lookups)
-    if bounds[0] != 0:
-        raise ValueError(f"offsets[0] must be 0, got {bounds[0]}")
-    if bounds[-1] > lookups or (np.diff(bounds) < 0).any():
+    bounds = np.empty(
+        len(given) + (not include_last_offset), dtype=np.int64
+    )  # a copy: it is read again in the backward pass
+    bounds[-1] = lookups
+    bounds[: len(given)] = given
+    if not are_bounds(bounds, lookups):
+        if bounds[0] != 0:
+            raise ValueError(f"offsets[0] must be 0, got {bounds[0]}")
         raise ValueError(f"offsets must rise, up to the length of input, {lookups}; got {bounds.tolist()[:8]} ...")
     return bounds
 
@@ -83,16 +89,8 @@ def _check_integers(name: str, tensor: Tensor) -> None:
 
 def as_ids(tensor: Tensor) -> NDArray[np.int64]:
     """Integers in host memory, 64 bits each."""
-    array: NDArray[Any] = tensor.detach().cpu().numpy()
+    array: NDArray[Any] = tensor.numpy(force=True)
     return np.ascontiguousarray(array, dtype=np.int64)
-
-
-def key_of(asker: object, *tensors: Tensor | None) -> Key:
-    """Of a call with some tensors: the same memory, read in the same way."""
-    return (
-        id(asker),
-        *((t.data_ptr(), tuple(t.shape), t.stride(), t.dtype) if t is not None else None for t in tensors),
-    )
 
 
 @dataclass(frozen=True)

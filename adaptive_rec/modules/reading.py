@@ -10,9 +10,9 @@ from torch import Tensor
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.kernels.lookups import find_row_sources
-from adaptive_rec.kernels.pooling import gather_pooled
+from adaptive_rec.kernels.pooling import gather_bags
 from adaptive_rec.micro_batch import MicroBatch
-from adaptive_rec.modules.bags import BagBatch
+from adaptive_rec.modules.bags import NOBODY, BagBatch
 from adaptive_rec.modules.gradients import Lookup
 
 
@@ -30,18 +30,14 @@ def _by_kernels(store: EmbeddingStore, lookup: Lookup) -> Tensor:
     bags, pool = lookup.bags, lookup.bags.pool
     tiers = store.device.weights[pool].numpy(), store.host.weights[pool]
     pooled = torch.empty((len(bags), 1, tiers[1].shape[1]), dtype=store.dtype)
-    features = len(store.space.features)
-    samples, columns, whole = np.arange(len(bags)), np.zeros(1, dtype=np.int64), np.zeros(features, dtype=np.bool_)
     if lookup.ready is not None:
         work = lookup.ready.take(store)
-        samples += lookup.first
-        columns += pool
-        where = (columns, features, work.batch.offsets, work.one_hot, work.source_N)
+        where = (lookup.first, len(store.space.features), pool, work.batch.offsets, work.source_N)
     else:
         source_N, spec = np.empty(len(bags.row_N), dtype=np.int64), store.space.pools[pool]
         find_row_sources(bags.row_N, store.slot_of_row[spec.first_row : spec.end_row], source_N)
-        where = (columns, 1, bags.offsets, False, source_N)
-    gather_pooled(samples, *where, whole, *tiers, pooled.numpy(), threads=store.threads)
+        where = (0, 1, 0, bags.offsets, source_N)
+    gather_bags(*where, *tiers, pooled.numpy(), threads=store.threads)
     return pooled[:, 0]
 
 
@@ -50,7 +46,7 @@ def _by_the_store(store: EmbeddingStore, lookup: Lookup) -> Tensor:
     samples = np.arange(len(lookup.bags))
     if lookup.ready is not None:
         return _lines(store, lookup.ready.take(store), lookup.first + samples, lookup.bags.pool)
-    work = ClassifiedBatch(BagBatch.of(store.space, [((), lookup.bags)]), store.space)
+    work = ClassifiedBatch(BagBatch.of(store.space, [(NOBODY, lookup.bags)]), store.space)
     store.classify(work)
     try:
         return _lines(store, work, samples, lookup.bags.pool)

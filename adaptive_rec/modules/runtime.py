@@ -23,7 +23,7 @@ from adaptive_rec.errors import ConflictError, TrainingError
 from adaptive_rec.kernels import lookups as kernels
 from adaptive_rec.knobs import Knobs
 from adaptive_rec.known_policies import load_policy
-from adaptive_rec.modules.bags import BagBatch, Bags, Key
+from adaptive_rec.modules.bags import NOBODY, BagBatch, Bags, Key
 from adaptive_rec.modules.gradients import Gradient, Lookup, Passes, PooledRows
 from adaptive_rec.modules.lookahead import Ahead, Sparse, bag_batches
 from adaptive_rec.modules.options import Setup, check_policy_fits
@@ -89,11 +89,13 @@ class EmbeddingRuntime(Session):
 
     def _step(self, found: list[Gradient]) -> None:
         """A backward pass is over: update each distinct row once, remember what was looked up, and come to the boundary."""
-        self._check(found)
         probe = not self.policy.exact and bool(self.random("probe").random() < self.knobs.probe_ratio)
         self.steps_T[sorted({table for lookup, _ in found for table in lookup.bags.tables})] += 1
-        for number, part in self._by_count(found).items():
-            self._update(part, number, probe)
+        with self.times("classify"):
+            updates = [(number, *self._together(part)) for number, part in self._by_count(found).items()]
+        self._check([gradient for _, _, gradients, _ in updates for gradient in gradients])
+        for update in updates:
+            self._update(*update, probe=probe)
         self.step_number += 1
         self._count(found)
         for report in self.boundary():
@@ -108,11 +110,11 @@ class EmbeddingRuntime(Session):
             parts[number].append((lookup, gradient))
         return parts
 
-    def _update(self, found: list[Gradient], number: int, probe: bool) -> None:
-        with self.times("classify"):
-            work, gradients, position_B = self._together(found)
-            self.store.take(work)
+    def _update(
+        self, number: int, work: ClassifiedBatch, gradients: list[Tensor], position_B: NDArray[np.int64], probe: bool
+    ) -> None:
         with self.times("update"):
+            self.store.take(work)
             frozen_U = None if self.policy.exact or probe else self._frozen(work)
             self.store.apply(work, RowUpdate(gradients, position_B, frozen_U, self.rates.lr, number, measure=probe))
         with self.times("observe"):
@@ -129,7 +131,7 @@ class EmbeddingRuntime(Session):
             found.sort(key=lambda one: one[0].bags.pool)
             for lookup, _ in found:
                 self._give_up(lookup.ready)
-            batch = BagBatch.of(self.store.space, [((), lookup.bags) for lookup, _ in found])
+            batch = BagBatch.of(self.store.space, [(NOBODY, lookup.bags) for lookup, _ in found])
             work, firsts = ClassifiedBatch(batch, self.store.space, self.store.threads), [f for _, _, f in batch.parts]
         position_B = np.full(work.batch.size, -1, dtype=np.int64)
         gradients: list[list[Tensor]] = [[] for _ in self.store.space.pools]
@@ -148,12 +150,11 @@ class EmbeddingRuntime(Session):
         whole = torch.cat(parts) if parts else torch.empty(nothing, dtype=self.dtype, device=self.device)
         return whole.contiguous().unsqueeze(1)
 
-    def _check(self, found: list[Gradient]) -> None:
+    def _check(self, gradients: list[Tensor]) -> None:
         """Raise TrainingError where a gradient is no finite number, before anything is updated. A device is not waited for."""
-        if self.device.type != "cpu":
-            return
-        for _, gradient_LD in found:
-            if not torch.isfinite(gradient_LD.sum()) and not torch.isfinite(gradient_LD).all():
+        for part in gradients if self.device.type == "cpu" else ():
+            flat = part.view(-1)
+            if not torch.dot(flat, flat).isfinite() and not flat.isfinite().all():
                 raise TrainingError(
                     f"gradients of embedding rows must be finite numbers, those of step {self.step_number + 1} are not; "
                     "no row was updated"

@@ -38,6 +38,21 @@ class NotCopied:
         )
 
 
+def tell_unexpected(
+    state_dict: Mapping[str, Tensor],
+    prefix: str,
+    known: set[str],
+    local_metadata: Any,
+    strict: bool,
+    missing_keys: list[str],
+    unexpected_keys: list[str],
+    error_msgs: list[str],
+) -> None:
+    """Name the keys of a module that it does not have, likewise."""
+    if strict:
+        unexpected_keys += [key for key in state_dict if key.startswith(prefix) and key not in known]
+
+
 def take_table(
     runtime: EmbeddingRuntime,
     table: int,

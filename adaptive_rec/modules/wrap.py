@@ -17,6 +17,8 @@ from adaptive_rec.modules.options import PRECISIONS, Options, own_rates, setup_o
 from adaptive_rec.modules.rates import STATE_NAMES, Rates, rates_of, take_out
 from adaptive_rec.modules.runtime import EmbeddingRuntime
 
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
 
 @dataclass
 class _Table:
@@ -24,8 +26,8 @@ class _Table:
 
     name: str
     weight: Tensor | None
-    paths: list[str] = field(default_factory=list)
     modules: list[tuple[str, nn.EmbeddingBag]] = field(default_factory=list)
+    """Where they are, by their paths; one module may be at several."""
 
 
 @dataclass(frozen=True)
@@ -72,9 +74,11 @@ def wrap(model: nn.Module, *, device: torch.device | str | None = None, **option
     runtime = WrappedRuntime(specs, setup_of(options, place), rates, dtype)
     states = take_out(optimizer, weights) if isinstance(optimizer, torch.optim.Optimizer) else [{} for _ in weights]
     weights.clear()
-    for number, (table, state) in enumerate(zip(tables, states, strict=True)):
+    paths = [
         _move(model, runtime, number, table, state, rates)
-    runtime.report = _report(runtime, tables, left)
+        for number, (table, state) in enumerate(zip(tables, states, strict=True))
+    ]
+    runtime.report = _report(runtime, paths, left)
     return runtime
 
 
@@ -82,6 +86,7 @@ def _tables(model: nn.Module) -> tuple[list[_Table], list[tuple[str, str]]]:
     """Tables of the modules that can be replaced, and the modules that cannot."""
     tables: dict[int, _Table] = {}
     left: list[tuple[str, str]] = []
+    elsewhere = _read_elsewhere(model)
     for name, module in model.named_modules(remove_duplicate=False):
         if isinstance(module, AdaptiveEmbeddingBag):
             raise ConfigError(f"model must not be wrapped already, {name or 'it'} is an AdaptiveEmbeddingBag")
@@ -93,15 +98,27 @@ def _tables(model: nn.Module) -> tuple[list[_Table], list[tuple[str, str]]]:
             raise ConfigError(
                 "model must contain EmbeddingBags, it is one itself: make it an AdaptiveEmbeddingBag instead"
             )
-        if reason := _why_left(module):
+        reason = _why_left(module)
+        if not reason and id(module.weight) in elsewhere:
+            reason = f"its weight is {elsewhere[id(module.weight)]} too"
+        if reason:
             left.append((name, reason))
             continue
         table = tables.setdefault(id(module.weight), _Table(name, module.weight))
-        table.paths.append(name)
         table.modules.append((name, module))
     if not tables:
         raise ConfigError(f"model must have nn.EmbeddingBag modules that can be replaced, {_listed(left)}")
     return list(tables.values()), left
+
+
+def _read_elsewhere(model: nn.Module) -> dict[int, str]:
+    """Parameters that others than EmbeddingBags which can be replaced have, and under which name."""
+    return {
+        id(parameter): f"{path}.{name}" if path else name
+        for path, module in model.named_modules()
+        for name, parameter in module.named_parameters(recurse=False)
+        if not isinstance(module, nn.EmbeddingBag) or _why_left(module)
+    }
 
 
 def _listed(left: Sequence[tuple[str, str]]) -> str:
@@ -114,12 +131,16 @@ def _why_left(module: nn.EmbeddingBag) -> str:
         return f"a {type(module).__name__}, not nn.EmbeddingBag itself"
     if not module.weight.requires_grad:
         return "frozen: its weight requires no gradient"
+    if module.weight.dtype not in PRECISIONS:
+        return f"of {module.weight.dtype}: tables may be of torch.float32 or torch.float64"
+    if any(getattr(module, hooks) for hooks in HOOKS):
+        return "it has hooks, which its successor would not have"
     return unlike(module.mode, module.max_norm, module.scale_grad_by_freq)
 
 
 def _kind(weights: Sequence[Tensor]) -> torch.dtype:
     kinds = {weight.dtype for weight in weights}
-    if len(kinds) > 1 or not kinds <= PRECISIONS.keys():
+    if len(kinds) > 1:
         named = ", ".join(sorted(str(kind) for kind in kinds))
         raise ConfigError(f"tables must all be of torch.float32 or all of torch.float64, got {named}")
     return kinds.pop()
@@ -133,25 +154,30 @@ def _place(model: nn.Module, weights: Sequence[Tensor]) -> torch.device:
 
 def _move(
     model: nn.Module, runtime: EmbeddingRuntime, number: int, table: _Table, state: dict[str, Any], rates: Rates
-) -> None:
-    """Copy a table and its optimizer state, put new modules in the places of those that read it, and let go of it."""
+) -> str:
+    """Copy a table and its optimizer state, put new modules in the places of those that read it, and let go of it. Returns
+    their paths."""
     assert table.weight is not None
     with torch.no_grad():
         runtime.host_rows(number).copy_(table.weight)
     parts = [state[name] for name in STATE_NAMES.get(rates.rule.embedding, ()) if name in state]
     if parts:
         runtime.take_state(number, parts, int(state.get("step", 0)))
+    made: dict[nn.EmbeddingBag, AdaptiveEmbeddingBag] = {}
     for name, module in table.modules:
+        if module not in made:
+            made[module] = AdaptiveEmbeddingBag.of(runtime, number, module, name)
         parent, _, own = name.rpartition(".")
-        setattr(model.get_submodule(parent), own, AdaptiveEmbeddingBag.of(runtime, number, module, name))
+        setattr(model.get_submodule(parent), own, made[module])
+    names = ", ".join(name for name, _ in table.modules)
     table.weight = None  # its memory is free now, unless somebody else holds it
     table.modules.clear()
+    return names
 
 
-def _report(runtime: EmbeddingRuntime, tables: list[_Table], left: list[tuple[str, str]]) -> WrapReport:
-    replaced = []
-    for table, spec in zip(tables, runtime.store.space.tables, strict=True):
-        replaced.append(f"{', '.join(table.paths)}: {spec.rows:,} rows x {spec.dim}")
+def _report(runtime: EmbeddingRuntime, paths: list[str], left: list[tuple[str, str]]) -> WrapReport:
+    specs = runtime.store.space.tables
+    replaced = [f"{names}: {spec.rows:,} rows x {spec.dim}" for names, spec in zip(paths, specs, strict=True)]
     stats, rules = runtime.stats(), runtime.rates.rule.embedding
     budget = ByteSize(stats.budget_bytes).human_readable()
     summary = (
