@@ -10,7 +10,6 @@ with the same decay, and takes the best rows there are: no sampling, no collisio
 from __future__ import annotations
 
 import argparse
-import io
 import json
 import lzma
 import os
@@ -26,8 +25,8 @@ from typing import Any
 
 import numba
 import numpy as np
-import zstandard
 
+from adaptive_rec.data.criteo_file import line_blocks
 from adaptive_rec.knobs import Knobs
 from adaptive_rec.reclassify import plan_migration
 from adaptive_rec.tracking.count_min import CountMinSketch, width_for
@@ -63,8 +62,8 @@ def batched(name: str, keys: Any, lookups_per_step: int) -> Stream:
 
 
 def lines_of(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        yield from io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(file), 1 << 20)
+    for block in line_blocks(path):
+        yield from block.splitlines(keepends=True)
 
 
 def criteo(folder: Path) -> Stream:

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import zstandard
 from numpy.typing import NDArray
 
 from adaptive_rec.config import Config
 from adaptive_rec.data.source import feature_tables
+from adaptive_rec.data.zst import ZstdDecompressor, ZstdError
 from adaptive_rec.errors import DataError
 from adaptive_rec.kernels import parse
 
@@ -187,7 +187,7 @@ def chunks(path: Path, start_byte: int = 0) -> Iterator[bytes]:
                 file.seek(start_byte)
                 while chunk := file.read(CHUNK_BYTES):
                     yield chunk
-    except (EOFError, OSError, zlib.error, zstandard.ZstdError) as error:
+    except (EOFError, OSError, zlib.error, ZstdError) as error:
         raise DataError(f"{path} must be a complete {path.suffix.lstrip('.') or 'plain'} file: {error}") from None
 
 
@@ -205,8 +205,8 @@ def _gzip_chunks(path: Path) -> Iterator[bytes]:
 
 
 def _zstd_chunks(path: Path) -> Iterator[bytes]:
-    """Decompress frame by frame: zstandard's own stream reader takes a truncated file for a complete one."""
-    frame = zstandard.ZstdDecompressor().decompressobj()
+    """Decompress frame by frame: where a file ends inside a frame it is damaged."""
+    frame = ZstdDecompressor()
     inside = True
     pieces: list[bytes] = []
     with path.open("rb") as file:
@@ -217,7 +217,7 @@ def _zstd_chunks(path: Path) -> Iterator[bytes]:
                 data = b""
                 if frame.eof:
                     data, inside = frame.unused_data, False
-                    frame = zstandard.ZstdDecompressor().decompressobj()
+                    frame = ZstdDecompressor()
             if sum(map(len, pieces)) >= CHUNK_BYTES:
                 yield b"".join(pieces)
                 pieces = []

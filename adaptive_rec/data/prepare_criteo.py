@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import zstandard
 
 from adaptive_rec.data.criteo_file import Layout, Rows, line_blocks, malformed
 from adaptive_rec.data.raw import RawBlock, SequenceColumns, SparseColumn
+from adaptive_rec.data.zst import ZstdDecompressor, ZstdError
 from adaptive_rec.kernels import parse
 
 DENSE, CATEGORIES = 13, 26
@@ -121,7 +121,7 @@ def plain_bytes(path: Path) -> int:
         if path.suffix == ".gz":
             size = size * len(zlib.decompressobj(16 + zlib.MAX_WBITS).decompress(start)) // max(1, len(start))
         elif path.suffix == ".zst":
-            size = size * len(zstandard.ZstdDecompressor().decompressobj().decompress(start)) // max(1, len(start))
-    except (zlib.error, zstandard.ZstdError, gzip.BadGzipFile):
+            size = size * len(ZstdDecompressor().decompress(start)) // max(1, len(start))
+    except (zlib.error, ZstdError, gzip.BadGzipFile):
         pass  # a damaged file is told when it is read
     return max(1, size)

@@ -104,7 +104,9 @@ class Control:
         """Begin one; it is answered when it is there."""
         saving = self._runtime.saving
         if saving is None:
-            raise ConflictError("this training loop is not the runtime's own, so it saves by itself: runtime.state_dict()")
+            raise ConflictError(
+                "this training loop is not the runtime's own, so it saves by itself: runtime.state_dict()"
+            )
         yield from saving.asked(command)
 
     def _event(self, kind: str, text: str, **details: Any) -> Event:

@@ -20,7 +20,7 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast, get_args
+from typing import TYPE_CHECKING, Any, Protocol, cast, get_args
 
 import adaptive_rec
 from adaptive_rec.errors import AdaptiveRecError, CheckpointError, ConfigError, ConflictError, UsageError
@@ -31,7 +31,7 @@ from adaptive_rec.live.mailbox import Command, Verb
 from adaptive_rec.live.runtime_file import RuntimeFile
 
 if TYPE_CHECKING:
-    from adaptive_rec.run import TrainingRun
+    from adaptive_rec.session import Session
 
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.1, 2.0
 """Before a dead sidecar is begun again; doubled each time, from the start again after a life of CALM_SECONDS."""
@@ -46,10 +46,17 @@ Note = Callable[[str], None]
 VERBS = frozenset(get_args(Verb)) - {"note", "choose_split", "halve_budget"}
 
 
+class Served(Protocol):
+    """Who trains what is served."""
+
+    @property
+    def runtime(self) -> Session: ...
+
+
 class Sidecar:
     """Serves a run from `with` to its end; a finished one where there is no `training`."""
 
-    def __init__(self, options: ServeOptions, run: Path, training: TrainingRun | None, note: Note) -> None:
+    def __init__(self, options: ServeOptions, run: Path, training: Served | None, note: Note) -> None:
         if find_spec("fastapi") is None or find_spec("uvicorn") is None:
             raise AdaptiveRecError("the dashboard needs fastapi and uvicorn; pip install them, or add --no-serve")
         self._training = training

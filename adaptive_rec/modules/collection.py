@@ -16,7 +16,7 @@ from adaptive_rec.batch import TableSpec
 from adaptive_rec.errors import ConfigError
 from adaptive_rec.modules.bag import weighed
 from adaptive_rec.modules.bags import Bags, Key, Reader
-from adaptive_rec.modules.inputs import Keyed
+from adaptive_rec.modules.inputs import Keyed, check_keyed
 from adaptive_rec.modules.options import Options, own_rates, setup_of
 from adaptive_rec.modules.runtime import EmbeddingRuntime
 from adaptive_rec.modules.tables import NotCopied, take_table, tell_unexpected
@@ -137,6 +137,7 @@ class AdaptiveEmbeddingBagCollection(NotCopied, nn.Module):
             yield key, bags
 
     def _key(self, features: Any) -> Key:
+        check_keyed(features)
         lengths = features.lengths() if hasattr(features, "lengths") else features.offsets()
         return Key.of(self, features.values(), lengths)
 

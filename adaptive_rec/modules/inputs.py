@@ -70,9 +70,8 @@ def _bounds(offsets: Tensor | None, lookups: int, include_last_offset: bool) -> 
         raise ValueError(
             "offsets must hold at least the end of the last bag where include_last_offset is set, got none"
         )
-    bounds = np.empty(
-        len(given) + (not include_last_offset), dtype=np.int64
-    )  # a copy: it is read again in the backward pass
+    # A copy: it is read again in the backward pass.
+    bounds = np.empty(len(given) + (not include_last_offset), dtype=np.int64)
     bounds[-1] = lookups
     bounds[: len(given)] = given
     if not are_bounds(bounds, lookups):
@@ -93,6 +92,15 @@ def as_ids(tensor: Tensor) -> NDArray[np.int64]:
     return np.ascontiguousarray(array, dtype=np.int64)
 
 
+def check_keyed(given: Any) -> None:
+    """Raise TypeError where something has not the methods of a KeyedJaggedTensor."""
+    lengths = any(hasattr(given, method) for method in ("lengths", "offsets"))
+    if not lengths or not all(hasattr(given, method) for method in ("keys", "values")):
+        raise TypeError(
+            f"features must be a KeyedJaggedTensor, with keys(), values() and lengths(), got {type(given).__name__}"
+        )
+
+
 @dataclass(frozen=True)
 class Keyed:
     """A KeyedJaggedTensor as arrays: the ids of feature ``f`` and sample ``b`` begin at ``start_FB[f, b]``."""
@@ -105,11 +113,8 @@ class Keyed:
 
     @staticmethod
     def of(given: Any, weighted: bool) -> Keyed:
-        """Read whatever has TorchRec's methods. Raises ValueError where it is no such thing."""
-        if not all(hasattr(given, method) for method in ("keys", "values")):
-            raise ValueError(
-                f"features must be a KeyedJaggedTensor, with keys() and values(), got {type(given).__name__}"
-            )
+        """Read whatever has TorchRec's methods. Raises TypeError where it is no such thing, ValueError where its parts disagree."""
+        check_keyed(given)
         names = tuple(given.keys())
         lengths = as_ids(given.lengths()) if hasattr(given, "lengths") else np.diff(as_ids(given.offsets()))
         if not names or len(lengths) % len(names):

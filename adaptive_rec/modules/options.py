@@ -17,6 +17,7 @@ from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.embedding.streams import CudaStreams, Streams
 from adaptive_rec.errors import ConfigError, did_you_mean
 from adaptive_rec.host_memory import keep_freed_memory
+from adaptive_rec.knobs import Knobs
 from adaptive_rec.known_policies import load_policy
 from adaptive_rec.modules.rates import Rates, named_rates
 from adaptive_rec.placement import RowSpace
@@ -88,9 +89,11 @@ class Setup:
             raise ConfigError(f"dtype of tables must be torch.float32 or torch.float64, got {dtype}")
         if "policy" in self.knobs or "hot_budget_bytes" in self.knobs:
             raise ConfigError("policy and hot_budget_bytes are given as policy= and budget=, not among the knobs")
-        knobs = {"action": "freeze", **self.knobs, "policy": self.policy, "hot_budget_bytes": self.budget}
+        knobs = Knobs().changed(
+            {"action": "freeze", **self.knobs, "policy": self.policy, "hot_budget_bytes": self.budget}
+        )
         run = {"seed": self.seed, "precision": PRECISIONS[dtype], "split": "never"}
-        config = validate({"run": run, "optimizer": rule.model_dump(), "knobs": knobs})
+        config = validate({"run": run, "optimizer": rule.model_dump(), "knobs": knobs.model_dump()})
         policy = load_policy(self.policy)
         check_policy_fits(policy, config.knobs.action)
         streams = self.streams or (CudaStreams(self.device, False) if self.device.type == "cuda" else None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -26,17 +25,24 @@ TORCH_EPS = {"adagrad": 1e-10}
 """Where torch's default differs from that of `OptimizerConfig`, it is torch's."""
 
 
-@dataclass(frozen=True)
 class Rates:
     """An update rule with its constants, and the learning rate as it is now."""
 
-    rule: OptimizerConfig
-    group: dict[str, Any]
-    """Holds the learning rate under ``lr``: a param group of an optimizer, or one of its own."""
+    def __init__(self, rule: OptimizerConfig, optimizer: torch.optim.Optimizer | None = None, group: int = 0) -> None:
+        """With an optimizer its learning rate is followed, that of a param group by its number."""
+        self.rule = rule
+        self._optimizer, self._group = optimizer, group
+        self._own = rule.embedding_lr
 
     @property
     def lr(self) -> float:
-        return float(self.group["lr"])
+        return self._own if self._optimizer is None else float(self._optimizer.param_groups[self._group]["lr"])
+
+    @lr.setter
+    def lr(self, value: float) -> None:
+        self._own = float(value)
+        if self._optimizer is not None:
+            self._optimizer.param_groups[self._group]["lr"] = value
 
 
 def named_rates(name: str, lr: float | None, eps: float | None, betas: tuple[float, float] | None) -> Rates:
@@ -51,7 +57,7 @@ def named_rates(name: str, lr: float | None, eps: float | None, betas: tuple[flo
     values["eps"] = TORCH_EPS.get(name, OptimizerConfig().eps) if eps is None else float(eps)
     if betas is not None:
         values["betas"] = tuple(map(float, betas))
-    return Rates(_rule(values), {"lr": float(lr)})
+    return Rates(_rule(values))
 
 
 def rates_of(optimizer: torch.optim.Optimizer, weights: Sequence[Tensor]) -> Rates:
@@ -72,14 +78,14 @@ def rates_of(optimizer: torch.optim.Optimizer, weights: Sequence[Tensor]) -> Rat
             f"or name a rule ({', '.join(RULES)}) and its lr"
         )
     wanted = {id(weight) for weight in weights}
-    groups = [g for g in optimizer.param_groups if any(id(p) in wanted for p in g["params"])]
-    held = sum(id(p) in wanted for g in groups for p in g["params"])
+    groups = [n for n, g in enumerate(optimizer.param_groups) if any(id(p) in wanted for p in g["params"])]
+    held = sum(id(p) in wanted for n in groups for p in optimizer.param_groups[n]["params"])
     if len(groups) != 1 or held != len(wanted):
         raise ConfigError(
             f"optimizer must hold the weights of all {len(wanted)} tables in one param group, "
             f"got {held} of them in {len(groups)} groups"
         )
-    group = groups[0]
+    group = optimizer.param_groups[groups[0]]
     for option in NOT_FUSED:
         if group.get(option):
             raise ConfigError(
@@ -88,7 +94,8 @@ def rates_of(optimizer: torch.optim.Optimizer, weights: Sequence[Tensor]) -> Rat
             )
     values: dict[str, Any] = {"embedding": kind, "embedding_lr": float(group["lr"]) or 1.0}  # a warm-up may begin at 0
     values |= {name: group[name] for name in ("eps", "betas") if name in group}
-    return Rates(_rule({**values, "betas": tuple(map(float, values.get("betas", (0.9, 0.999))))}), group)
+    values["betas"] = tuple(map(float, values.get("betas", (0.9, 0.999))))
+    return Rates(_rule(values), optimizer, groups[0])
 
 
 def take_out(optimizer: torch.optim.Optimizer, weights: Sequence[Tensor]) -> list[dict[str, Any]]:

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import ByteSize
+
+from adaptive_rec.embedding.device import all_rows_bytes
+from adaptive_rec.telemetry import ratio
+
+if TYPE_CHECKING:
+    from adaptive_rec.modules.runtime import EmbeddingRuntime
 
 
 @dataclass(frozen=True)
@@ -58,3 +64,32 @@ class RuntimeStats:
             share = f"{table.hot_rows:>11,} of {table.rows:>12,} rows hot, {table.hot_lookup_ratio:6.1%} of lookups"
             lines.append(f"  {name:<{width}} {share}")
         return "\n".join(lines)
+
+
+def stats_of(runtime: EmbeddingRuntime, looked_up_ahead_ratio: float) -> RuntimeStats:
+    """Of a runtime as it stands."""
+    store, space, tally = runtime.store, runtime.store.space, runtime.tally
+    counts = zip(
+        space.tables, store.hot_rows_T.tolist(), tally.lookups_T.tolist(), tally.hot_lookups_T.tolist(), strict=True
+    )
+    counters, traffic = tally.counters, store.traffic
+    return RuntimeStats(
+        steps=runtime.step_number,
+        policy=runtime.knobs.policy,
+        lookups=counters.lookups,
+        hot_lookup_ratio=ratio(counters.lookups_hot, counters.lookups),
+        hot_rows=store.device.hot_rows,
+        stale_rows=store.device.stale_rows,
+        total_rows=space.rows,
+        device_bytes=store.device_bytes,
+        budget_bytes=runtime.policy.budget_bytes(runtime.knobs, all_rows_bytes(space, store.row_bytes)),
+        migrated_rows=traffic.migrated_rows,
+        row_updates=traffic.row_updates,
+        row_updates_skipped=traffic.row_updates_skipped,
+        looked_up_ahead_ratio=looked_up_ahead_ratio,
+        seconds_by_stage={name: round(seconds, 4) for name, seconds in runtime.times.seconds.items()},
+        tables={
+            table.name: TableStats(table.rows, table.dim, hot_rows, lookups, ratio(hot, lookups))
+            for table, hot_rows, lookups, hot in counts
+        },
+    )

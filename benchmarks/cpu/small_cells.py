@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 import torch
-import zstandard
 
 from adaptive_rec.assemble import assemble
 from adaptive_rec.batch import Position
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config import Config, load_config
+from adaptive_rec.data.criteo_file import chunks
 from adaptive_rec.data.open import open_source
 from adaptive_rec.embedding.records import RowUpdate
 from adaptive_rec.tracking.count_min import CountMinSketch
@@ -78,8 +78,8 @@ def _over(items: list[Any], call: Callable[[Any], object]) -> Callable[[int], ob
 
 def reading(path: Path, rounds: int, rehearse: bool) -> dict[str, Any]:
     """Rows a second: our reader gives batches with ids hashed into tables, a data frame's reader gives columns of text."""
-    with path.open("rb") as packed, tempfile.TemporaryDirectory() as folder:
-        text = zstandard.ZstdDecompressor().stream_reader(packed).read()
+    with tempfile.TemporaryDirectory() as folder:
+        text = b"".join(chunks(path))
         text = b"".join(text.splitlines(keepends=True)[:1000]) if rehearse else text
         plain, rows = Path(folder) / "criteo.tsv", text.count(b"\n")
         plain.write_bytes(text)

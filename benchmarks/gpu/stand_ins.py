@@ -11,7 +11,8 @@ NEEDED = ("torch", "numpy", "numba", "pydantic")
 NEEDED_ON_A_GPU = ("triton",)
 
 UNUSED: dict[str, tuple[str, ...]] = {
-    "zstandard": ("ZstdError",),
+    "backports": (),
+    "backports.zstd": ("ZstdError",),
     "safetensors": ("SafetensorError",),
     "safetensors.numpy": (),
     "safetensors.torch": (),

@@ -1,0 +1,29 @@
+"""How a user's class is found by what names it: a built-in name, an entry point, or ``package.module:Class``."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from importlib.metadata import entry_points
+from typing import Any
+
+from adaptive_rec.errors import ConfigError, did_you_mean
+
+
+def find_plugin(key: str, name: str, built_in: Mapping[str, str], group: str) -> Any:
+    """What `name` stands for. `key` is the setting that holds it, `built_in` has ``package.module:Class`` by name, `group` is
+    that of entry points. Raises ConfigError."""
+    place = built_in.get(name, name)
+    try:
+        if ":" in place:
+            module, _, attribute = place.partition(":")
+            return getattr(importlib.import_module(module), attribute)
+        points = {point.name: point for point in entry_points(group=group)}
+        if name in points:
+            return points[name].load()
+    except Exception as error:  # whatever a user's module raises
+        raise ConfigError(f"{key} {name} cannot be loaded: {type(error).__name__}: {error}") from error
+    known = (*built_in, *points)
+    raise ConfigError(
+        f"{key} must be one of {', '.join(known)} or package.module:Class, got {name!r}{did_you_mean(name, known)}"
+    )

@@ -1,0 +1,47 @@
+"""Two towers: a user and what he viewed, and the item that he viewed next, which stands in the same table; in-batch softmax.
+
+What adaptive-rec takes of it: diff examples/two_tower_plain.py examples/two_tower_adaptive.py
+"""
+
+from __future__ import annotations
+
+import torch
+from data import ITEMS, USERS, Views, tell, views
+from torch import Tensor, nn
+
+
+class TwoTower(nn.Module):
+    def __init__(self, dim: int = 16) -> None:
+        super().__init__()
+        self.users = nn.EmbeddingBag(USERS, dim, mode="sum", sparse=True)
+        self.items = nn.EmbeddingBag(ITEMS, dim, mode="mean", sparse=True)
+        self.user_tower = nn.Sequential(nn.Linear(2 * dim, 32), nn.ReLU(), nn.Linear(32, dim))
+        self.item_tower = nn.Sequential(nn.Linear(dim, 32), nn.ReLU(), nn.Linear(32, dim))
+
+    def forward(self, batch: Views) -> Tensor:
+        """How well each user (B) goes with each item (B)."""
+        viewed = self.items(batch.history, batch.offsets)
+        user = self.user_tower(torch.cat([self.users(batch.users), viewed], dim=1))
+        item = self.item_tower(self.items(batch.candidates))
+        return user @ item.T
+
+
+def train(steps: int = 300, rule: type[torch.optim.Optimizer] = torch.optim.Adagrad) -> list[float]:
+    torch.manual_seed(0)
+    model, loss_fn, losses = TwoTower(), nn.CrossEntropyLoss(), []
+    tables = rule([model.users.weight, model.items.weight], lr=0.05)
+    towers = torch.optim.Adam([*model.user_tower.parameters(), *model.item_tower.parameters()], lr=1e-3)
+    for batch in views(steps):
+        scores = model(batch)
+        loss = loss_fn(scores, torch.arange(len(scores)))
+        towers.zero_grad()
+        tables.zero_grad()
+        loss.backward()
+        towers.step()
+        tables.step()
+        losses.append(loss.item())
+    return losses
+
+
+if __name__ == "__main__":
+    tell(train())

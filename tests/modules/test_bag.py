@@ -1,0 +1,530 @@
+"""AdaptiveEmbeddingBag beside nn.EmbeddingBag: what PyTorch's own tests ask of the latter, and some more.
+
+Rows are updated by SGD with a learning rate of 1, so that a row's gradient is what it lost.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from adaptive_rec import AdaptiveEmbeddingBag
+from adaptive_rec.errors import AdaptiveRecError
+
+INTEGERS = [torch.int32, torch.int64]
+KINDS = ["unfused", "cold", "hot"]
+"""The fused update off; on with all rows on the host; on with all rows on the device after the first step."""
+ERRORS = (AdaptiveRecError, ValueError, RuntimeError, NotImplementedError, TypeError, KeyError, AssertionError)
+
+
+def fused(kind: str, **more: Any) -> dict[str, Any]:
+    if kind == "unfused":
+        return {}
+    policy = {"cold": "hybrid", "hot": "hotline"}[kind]
+    knobs = {"reclassify_every": 1, "sample_ratio": 1.0}
+    return {"optimizer": "sgd", "lr": 1.0, "budget": "1MiB", "policy": policy, "knobs": knobs, **more}
+
+
+class Both:
+    """Two bags with the same rows."""
+
+    def __init__(
+        self,
+        kind: str,
+        rows: int,
+        dim: int,
+        weight: Tensor | None = None,
+        dtype: torch.dtype | None = None,
+        **options: Any,
+    ) -> None:
+        weight = torch.randn(rows, dim, dtype=dtype) if weight is None else weight
+        self.kind = kind
+        self.theirs = nn.EmbeddingBag(rows, dim, _weight=weight.clone(), **options)
+        self.ours = AdaptiveEmbeddingBag(rows, dim, _weight=weight.clone(), **options, **fused(kind))
+
+    def check(
+        self, ids: Tensor, offsets: Tensor | None = None, scale: Tensor | None = None, gradient: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Forward and backward; returns pooled vectors and the gradient of all rows, found equal."""
+        self.theirs.weight.data.copy_(self.ours.weight)
+        before = self.ours.weight.detach().clone()
+        scales = [
+            None if scale is None else scale.detach().clone().requires_grad_(scale.requires_grad) for _ in range(2)
+        ]
+        self.theirs.zero_grad()
+        self.ours.zero_grad()
+        expected, found = (bag(ids, offsets, own) for bag, own in zip((self.theirs, self.ours), scales, strict=True))
+        torch.testing.assert_close(found, expected)
+        gradient = torch.randn_like(expected) if gradient is None else gradient
+        expected.backward(gradient)
+        found.backward(gradient)
+        rows = self.theirs.weight.grad
+        assert rows is not None
+        rows = rows.to_dense() if rows.is_sparse else rows
+        if self.kind == "unfused":
+            mine = self.ours.weight.grad
+            assert mine is not None
+            assert mine.is_sparse == self.ours.sparse
+            mine = mine.to_dense() if mine.is_sparse else mine
+        else:
+            mine = before - self.ours.weight
+        torch.testing.assert_close(mine, rows)
+        if scale is not None and scale.requires_grad:
+            torch.testing.assert_close(scales[1].grad, scales[0].grad)  # type: ignore[union-attr]
+        return found, mine
+
+    def check_often(self, *call: Any) -> None:
+        for _ in range(1 if self.kind == "unfused" else 3):
+            self.check(*call)
+        if self.kind == "hot" and call[0].numel():
+            stats = self.ours.runtime.stats()
+            assert stats.hot_rows > 0
+            assert stats.hot_lookup_ratio > 0
+
+
+each_kind = pytest.mark.parametrize("kind", KINDS)
+each_mode = pytest.mark.parametrize("mode", ["sum", "mean"])
+
+
+# Shapes --------------------------------------------------------------------------------------------------------------
+
+
+@each_kind
+@each_mode
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize(("ids_type", "offsets_type"), [*itertools.product(INTEGERS, INTEGERS)])
+def test_a_known_example(kind: str, mode: str, sparse: bool, ids_type: torch.dtype, offsets_type: torch.dtype) -> None:
+    """With empty bags at the beginning, in the middle and at the end; the same in 2-D; and nothing but empty bags."""
+    weight = torch.arange(1.0, 11.0).view(5, 2)
+    both = Both(kind, 5, 2, weight, mode=mode, sparse=sparse)
+    ids = torch.tensor([3, 1, 1, 1, 4, 0], dtype=ids_type)
+    offsets = torch.tensor([0, 0, 3, 3, 6], dtype=offsets_type)
+    gradient = torch.tensor([[99.0, 99.0], [1.0, 2.0], [99.0, 99.0], [3.0, 4.0], [99.0, 99.0]])
+    divisor = 1 if mode == "sum" else 3
+    pooled, rows = both.check(ids, offsets, None, gradient)
+    expected_rows = torch.tensor([[3.0, 4.0], [5.0, 8.0], [0.0, 0.0], [1.0, 2.0], [3.0, 4.0]]) / divisor
+    torch.testing.assert_close(rows, expected_rows)
+    expected = torch.tensor([[0.0, 0.0], [13.0, 16.0], [0.0, 0.0], [13.0, 16.0], [0.0, 0.0]]) / divisor
+    torch.testing.assert_close(pooled, expected)
+    again = Both(kind, 5, 2, weight, mode=mode, sparse=sparse)
+    pooled, rows = again.check(ids.view(2, 3), None, None, gradient[[1, 3]])
+    torch.testing.assert_close(pooled, expected[[1, 3]])
+    torch.testing.assert_close(rows, expected_rows)
+    again.check_often(ids[:0], torch.zeros(4, dtype=offsets_type))
+
+
+@each_kind
+@each_mode
+def test_bags_of_one_length_in_every_small_shape(kind: str, mode: str) -> None:
+    """And in larger ones: more lookups than a thousand, more rows than lookups, a long row."""
+    shapes = [*itertools.product([1, 2], repeat=4), (2, 5, 53, 23), (101, 5, 3, 7), (2, 101, 3, 7), (70, 33, 41, 1)]
+    for number, (rows, dim, bags, length) in enumerate(shapes):
+        both = Both(kind, rows, dim, mode=mode)
+        ids = torch.randint(rows, (bags, length))
+        offsets = torch.arange(bags) * length
+        pooled, _ = both.check(ids.view(-1), offsets)
+        both.check(ids)
+        assert pooled.shape == (bags, dim)
+        if number % 5 == 0:
+            both.check_often(ids)
+
+
+@each_kind
+@each_mode
+def test_2d_input_without_lookups(kind: str, mode: str) -> None:
+    """Of empty bags in 2-D torch knows nothing."""
+    both = Both(kind, 4, 3, mode=mode)
+    assert both.check(torch.empty(0, 3, dtype=torch.int64))[0].shape == (0, 3)
+    pooled = both.ours(torch.empty(3, 0, dtype=torch.int64))
+    assert torch.equal(pooled, torch.zeros(3, 3))
+
+
+@each_kind
+@each_mode
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize(("ids_type", "offsets_type"), [*itertools.product(INTEGERS, INTEGERS)])
+def test_no_ids_at_all(kind: str, mode: str, sparse: bool, ids_type: torch.dtype, offsets_type: torch.dtype) -> None:
+    both = Both(kind, 4, 3, mode=mode, sparse=sparse)
+    for bags in (1, 2, 5):
+        pooled, _ = both.check(torch.tensor([], dtype=ids_type), torch.zeros(bags, dtype=offsets_type))
+        assert not pooled.any()
+
+
+@each_kind
+@each_mode
+def test_jagged_bags_drawn_by_chance(kind: str, mode: str) -> None:
+    both = Both(kind, 30, 7, mode=mode)
+    for seed in range(6):
+        dice = torch.Generator().manual_seed(seed)
+        lengths = torch.randint(0, 6, (40,), generator=dice)
+        ids = (30 * torch.rand(int(lengths.sum()), generator=dice) ** 3).long()
+        both.check_often(ids, lengths.cumsum(0) - lengths)
+
+
+@each_kind
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_single_and_double_precision(kind: str, dtype: torch.dtype) -> None:
+    both = Both(kind, 12, 6, dtype=dtype, mode="sum")
+    assert both.ours.weight.dtype == dtype
+    scale = torch.rand(4, 3, dtype=dtype, requires_grad=True)
+    pooled, _ = both.check(torch.randint(12, (4, 3)), None, scale)
+    assert pooled.dtype == dtype
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.int64])
+@pytest.mark.parametrize("kind", ["unfused", "cold"])
+def test_other_precisions_are_refused_by_name(kind: str, dtype: torch.dtype) -> None:
+    with pytest.raises(AdaptiveRecError, match=str(dtype).removeprefix("torch.")):
+        AdaptiveEmbeddingBag(12, 6, dtype=dtype, mode="sum", **fused(kind))
+
+
+# The last offset -----------------------------------------------------------------------------------------------------
+
+
+@each_kind
+@each_mode
+@pytest.mark.parametrize("integers", INTEGERS)
+def test_offsets_with_and_without_the_last_one(kind: str, mode: str, integers: torch.dtype) -> None:
+    ids = torch.tensor([3, 1, 1, 1, 4, 0], dtype=integers)
+    offsets = torch.tensor([0, 0, 3, 3, 6], dtype=integers)
+    last = torch.cat([offsets, torch.tensor([6], dtype=integers)])
+    weight = torch.randn(5, 2)
+    without, with_last = (Both(kind, 5, 2, weight, mode=mode, include_last_offset=last) for last in (False, True))
+    torch.testing.assert_close(without.check(ids, offsets)[0], with_last.check(ids, last)[0])
+    with_last.check_often(ids[:0], torch.tensor([0], dtype=integers))
+    with_last.check_often(ids[:0], torch.tensor([0, 0, 0], dtype=integers))
+
+
+@each_kind
+def test_a_last_offset_that_leaves_ids_over(kind: str) -> None:
+    """torch reads the last bag to the end of the ids all the same, or leaves them over, as its version has it; neither is
+    asked for here. What must not be: rows outside of all bags that are updated, or memory read that is nobody's."""
+    ours = AdaptiveEmbeddingBag(10, 3, mode="sum", include_last_offset=True, **fused(kind))
+    ids, offsets = torch.tensor([0, 1, 2, 3]), torch.tensor([0, 3, 3])
+    before = ours.weight.detach().clone()
+    try:
+        pooled = ours(ids, offsets)
+    except ERRORS as error:
+        assert "offsets" in str(error)  # noqa: PT017
+        return
+    assert pooled.shape == (2, 3)
+    torch.testing.assert_close(pooled[0], before[:3].sum(0))
+    assert torch.equal(pooled[1], torch.zeros(3)) or torch.equal(pooled[1], before[3])
+
+
+# Weights of lookups --------------------------------------------------------------------------------------------------
+
+
+@each_kind
+@pytest.mark.parametrize("trained", [True, False])
+@pytest.mark.parametrize("last", [True, False])
+@pytest.mark.parametrize(("ids_type", "offsets_type"), [*itertools.product(INTEGERS, INTEGERS)])
+def test_weights_of_lookups(
+    kind: str, trained: bool, last: bool, ids_type: torch.dtype, offsets_type: torch.dtype
+) -> None:
+    both = Both(kind, 5, 2, mode="sum", include_last_offset=last)
+    ids = torch.tensor([3, 1, 1, 1, 4, 0], dtype=ids_type)
+    offsets = torch.tensor([0, 0, 3, 3, 6, *([6] if last else [])], dtype=offsets_type)
+    both.check_often(ids, offsets, torch.randn(6).requires_grad_(trained))
+    both.check_often(ids[:0], torch.zeros_like(offsets), torch.randn(0).requires_grad_(trained))
+    both.check_often(ids, offsets)  # and without them
+
+
+@each_kind
+@pytest.mark.parametrize("sparse", [False, True])
+def test_weights_of_lookups_in_2d(kind: str, sparse: bool) -> None:
+    for rows, dim, bags, length in [(2, 3, 5, 7), (2, 5, 53, 23), (101, 5, 3, 7), (2, 101, 3, 7)]:
+        both = Both(kind, rows, dim, mode="sum", sparse=sparse)
+        scale = torch.randn(bags, length).softmax(dim=-1).requires_grad_()
+        both.check_often(torch.randint(rows, (bags, length)), None, scale)
+
+
+@each_kind
+@pytest.mark.parametrize(("bag_learns", "scale_learns"), [*itertools.product([True, False], repeat=2)])
+def test_whoever_learns(kind: str, bag_learns: bool, scale_learns: bool) -> None:
+    """Rows, weights of lookups, both or neither; those come out of a softmax."""
+    ours = AdaptiveEmbeddingBag(16, 4, mode="sum", **fused(kind))
+    ours.requires_grad_(bag_learns)
+    raw = torch.rand(3, 4, requires_grad=scale_learns)
+    pooled = ours(torch.arange(1, 5).expand(3, -1), per_sample_weights=raw.softmax(-1))
+    assert pooled.requires_grad == (scale_learns or (bag_learns if kind == "unfused" else True))
+    if pooled.requires_grad:
+        pooled.square().sum().backward()
+    if scale_learns:
+        assert raw.grad is not None
+        assert raw.grad.abs().sum() > 0
+
+
+@each_kind
+def test_weights_of_lookups_have_no_gradient_that_nobody_asked_for(kind: str) -> None:
+    both = Both(kind, 9, 3, mode="sum")
+    scale = torch.randn(2, 4)
+    both.check(torch.randint(9, (2, 4)), None, scale)
+    assert scale.grad is None
+
+
+# Padding -------------------------------------------------------------------------------------------------------------
+
+
+@each_kind
+@each_mode
+@pytest.mark.parametrize("last", [True, False])
+@pytest.mark.parametrize("padding", [0, 3, 11, -1, -12])
+def test_lookups_of_the_padding_row_count_for_nothing(kind: str, mode: str, last: bool, padding: int) -> None:
+    both = Both(kind, 12, 3, mode=mode, padding_idx=padding, include_last_offset=last)
+    dice = torch.Generator().manual_seed(padding % 12)
+    lengths = torch.randint(0, 5, (10,), generator=dice)
+    ids = torch.randint(12, (int(lengths.sum()),), generator=dice)
+    ids[::3] = padding % 12
+    offsets = lengths.cumsum(0) - lengths
+    both.check_often(ids, torch.cat([offsets, lengths.sum()[None]]) if last else offsets)
+    both.check_often(torch.full((7,), padding % 12), torch.tensor([0, 2, 2, 7] if last else [0, 2, 2]))
+    grid = torch.randint(12, (6, 4), generator=dice)
+    grid[2] = padding % 12
+    both.check_often(grid)
+    if mode == "sum":
+        both.check_often(grid, None, torch.randn(6, 4).requires_grad_())
+    assert both.ours.padding_idx == both.theirs.padding_idx
+
+
+@pytest.mark.parametrize("padding", [-7, -6, 5, 6])
+def test_a_padding_row_that_there_is_not(padding: int) -> None:
+    with pytest.raises(ERRORS, match="padding_idx"):
+        AdaptiveEmbeddingBag(5, 3, padding_idx=padding)
+
+
+def test_the_padding_row_begins_as_zeros() -> None:
+    for options in ({}, fused("cold")):
+        bag = AdaptiveEmbeddingBag(5, 3, padding_idx=-2, **options)
+        assert not bag.weight[3].any()
+        assert bag.weight[2].any()
+
+
+# Memory layouts ------------------------------------------------------------------------------------------------------
+
+
+@each_kind
+@each_mode
+def test_inputs_that_are_not_contiguous(kind: str, mode: str) -> None:
+    both = Both(kind, 20, 3, torch.randn(20, 9)[:, ::3], mode=mode)
+    ids, offsets = torch.randint(20, (24,)), torch.tensor([0, 9, 1, 9, 4, 9, 4, 9])
+    both.check_often(ids[::2], offsets[::2])
+    both.check_often(torch.randint(20, (6, 4)).T)
+    both.check_often(torch.randint(20, (1, 3)).expand(5, 3))
+    if mode == "sum":
+        both.check_often(torch.randint(20, (4, 6)).T, None, torch.randn(4, 6).T.requires_grad_())
+    both.check(torch.randint(20, (4, 2)), None, None, torch.randn(3, 4).T)
+    both.check(torch.randint(20, (4, 2)), None, None, torch.randn(1, 1).expand(4, 3))
+
+
+@each_kind
+def test_inputs_may_be_overwritten_after_the_forward(kind: str) -> None:
+    """A loader that fills the same memory again: the gradients are of the ids that were read."""
+    if kind == "unfused":
+        pytest.skip("torch keeps the tensors themselves, so there it must not be done")
+    both = Both(kind, 8, 2, mode="sum")
+    ids = torch.tensor([[1, 2], [2, 3]])
+    before = both.ours.weight.clone()
+    pooled = both.ours(ids)
+    ids.fill_(7)
+    try:
+        pooled.sum().backward()
+    except RuntimeError as error:
+        assert "modified by an inplace operation" in str(error)  # noqa: PT017
+        return
+    lost = before - both.ours.weight
+    torch.testing.assert_close(lost[:, 0], torch.tensor([0.0, 1, 2, 1, 0, 0, 0, 0]))
+
+
+@pytest.mark.parametrize("kind", ["cold", "hot"])
+def test_offsets_may_be_overwritten_after_the_forward(kind: str) -> None:
+    ours = Both(kind, 8, 2, mode="sum", include_last_offset=True).ours
+    ids, offsets = torch.tensor([1, 2, 2, 3]), torch.tensor([0, 1, 4])
+    before = ours.weight.clone()
+    pooled = ours(ids, offsets)
+    offsets.copy_(torch.tensor([0, 4, 4]))
+    pooled.backward(torch.tensor([[1.0, 1.0], [10.0, 10.0]]))
+    torch.testing.assert_close((before - ours.weight)[:, 0], torch.tensor([0.0, 1, 20, 10, 0, 0, 0, 0]))
+
+
+# What is refused -----------------------------------------------------------------------------------------------------
+
+IDS, OFFSETS = torch.ones(12, dtype=torch.int64), torch.tensor([0, 4, 8])
+BAD_CALLS = {
+    "2-D input with offsets": (IDS.view(3, 4), OFFSETS),
+    "1-D input without offsets": (IDS,),
+    "3-D input": (IDS.view(3, 2, 2),),
+    "0-D input": (IDS[0],),
+    "2-D offsets": (IDS, OFFSETS.view(1, 3)),
+    "the first offset is not 0": (IDS, torch.tensor([1, 4, 8])),
+    "an offset beyond the ids": (IDS, torch.tensor([0, 4, 100])),
+    "an id too large": (torch.tensor([[0, 10]]),),
+    "a negative id": (torch.tensor([[-1, 0]]),),
+    "an id too large, int32": (torch.tensor([[0, 10]], dtype=torch.int32),),
+    "a negative id, int32": (torch.tensor([[-1, 0]], dtype=torch.int32),),
+    "an id out of all bounds": (torch.tensor([[0, 1 << 62]]),),
+    "float ids": (torch.ones(2, 3),),
+    "float offsets": (IDS, OFFSETS.double()),
+    "weights of another type": (IDS, OFFSETS, torch.randn(12, dtype=torch.float32)),
+    "too few weights": (IDS, OFFSETS, torch.randn(11)),
+    "weights of another shape": (IDS.view(3, 4), None, torch.randn(12)),
+}
+
+
+@each_kind
+@pytest.mark.parametrize("call", BAD_CALLS)
+def test_calls_that_torch_refuses(kind: str, call: str) -> None:
+    both = Both(kind, 10, 4, mode="sum")
+    before = both.ours.weight.detach().clone()
+    with pytest.raises(ERRORS):
+        both.theirs(*BAD_CALLS[call])
+    with pytest.raises(ERRORS) as refusal:
+        both.ours(*BAD_CALLS[call])
+    assert len(str(refusal.value)) > 10
+    assert torch.equal(both.ours.weight, before)
+    both.check_often(IDS, OFFSETS)
+
+
+@pytest.mark.parametrize("kind", ["cold", "hot"])
+def test_offsets_that_fall(kind: str) -> None:
+    """torch reads memory that is nobody's; here nothing may be read."""
+    both = Both(kind, 10, 4, mode="sum")
+    with pytest.raises(ERRORS, match="offsets"):
+        both.ours(IDS, torch.tensor([0, 8, 4]))
+    with pytest.raises(ERRORS, match="offsets"):
+        both.ours(IDS, torch.tensor([0, -4, 8]))
+    both.check_often(IDS, OFFSETS)
+
+
+@each_kind
+def test_weights_of_lookups_go_with_sums_only(kind: str) -> None:
+    both = Both(kind, 10, 4, mode="mean")
+    with pytest.raises(NotImplementedError):
+        both.theirs(IDS, OFFSETS, torch.randn(12))
+    with pytest.raises(ERRORS, match="mean"):
+        both.ours(IDS, OFFSETS, torch.randn(12))
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"mode": "max"}, "max"), ({"mode": "median"}, "median"), ({"max_norm": 2.0}, "max_norm"),
+        ({"scale_grad_by_freq": True}, "scale_grad_by_freq"), ({"_weight": torch.zeros(4, 4)}, "weight"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("kind", ["unfused", "cold"])
+def test_options_that_there_are_not_here(kind: str, options: dict[str, Any], match: str) -> None:
+    with pytest.raises(ERRORS, match=match):
+        AdaptiveEmbeddingBag(10, 4, **options, **fused(kind))
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"budget": "1MiB"}, "budget"), ({"lr": 0.1}, "lr"), ({"optimizer": "adagrad"}, "lr"),
+        ({"optimizer": "adagrd", "lr": 0.1}, "adagrad"), ({"optimizer": "adagrad", "lr": -0.1}, "lr"),
+        ({"optimizer": "adagrad", "lr": 0.1, "budget": "much"}, "budget"),
+        ({"optimizer": "adagrad", "lr": 0.1, "budget": -5}, "budget"),
+        ({"optimizer": "adagrad", "lr": 0.1, "knobs": {"reclasify_every": 5}}, "reclassify_every"),
+        ({"optimizer": "adagrad", "lr": 0.1, "policy": "hotlin"}, "hotline"),
+        ({"optimizer": "adagrad", "lr": 0.1, "policy": "fae"}, "fae"),
+        ({"optimizer": "lazy_adam", "lr": 0.1, "betas": (0.9, 1.5)}, "betas"),
+        ({"optimizer": "adagrad", "lr": 0.1, "eps": -1.0}, "eps"),
+    ],
+)  # fmt: skip
+def test_options_of_the_update_that_make_no_sense(options: dict[str, Any], match: str) -> None:
+    with pytest.raises(ERRORS, match=match):
+        AdaptiveEmbeddingBag(10, 4, **options)
+
+
+# As a module ---------------------------------------------------------------------------------------------------------
+
+
+@each_kind
+def test_a_state_dict_goes_to_torch_and_back(kind: str) -> None:
+    both = Both(kind, 12, 3, mode="sum")
+    both.check_often(torch.randint(12, (6, 2)))
+    state = both.ours.state_dict()
+    assert list(state) == ["weight"]
+    assert not state["weight"].requires_grad
+    both.theirs.load_state_dict(state)
+    torch.testing.assert_close(both.theirs.weight.detach(), both.ours.weight.detach(), rtol=0, atol=0)
+    other = torch.randn(12, 3)
+    both.theirs.weight.data.copy_(other)
+    assert str(both.ours.load_state_dict(both.theirs.state_dict())) == "<All keys matched successfully>"
+    assert torch.equal(both.ours.weight.detach(), other)
+    both.theirs.weight.data.fill_(0)
+    assert torch.equal(both.ours.weight.detach(), other), "a copy, not the tensor that was given"
+    both.check_often(torch.randint(12, (6, 2)))
+    with pytest.raises(RuntimeError, match="weight"):
+        both.ours.load_state_dict({"weight": torch.randn(13, 3)})
+    with pytest.raises(RuntimeError, match="weight"):
+        both.ours.load_state_dict({})
+    with pytest.raises(RuntimeError, match="bias"):
+        both.ours.load_state_dict({"weight": other, "bias": other})
+
+
+@each_kind
+def test_state_dicts_are_of_their_moment_as_torch_s_own(kind: str) -> None:
+    """Inside of another module, under its name; what was loaded is trained on."""
+    model = nn.ModuleDict({"bag": Both(kind, 12, 3, mode="sum").ours})
+    target = {"bag.weight": torch.randn(12, 3)}
+    model.load_state_dict(target)
+    assert list(model.state_dict()) == ["bag.weight"]
+    torch.testing.assert_close(model.state_dict()["bag.weight"], target["bag.weight"], rtol=0, atol=0)
+
+
+@each_kind
+def test_the_same_attributes_and_the_same_beginning(kind: str) -> None:
+    torch.manual_seed(5)
+    theirs = nn.EmbeddingBag(9, 4, mode="mean", include_last_offset=True, padding_idx=2)
+    torch.manual_seed(5)
+    ours = AdaptiveEmbeddingBag(9, 4, mode="mean", include_last_offset=True, padding_idx=2, **fused(kind))
+    torch.testing.assert_close(ours.weight.detach(), theirs.weight.detach(), rtol=0, atol=0)
+    for name in ("num_embeddings", "embedding_dim", "mode", "include_last_offset", "padding_idx", "sparse"):
+        assert getattr(ours, name) == getattr(theirs, name), name
+    assert "9, 4" in repr(ours)
+    assert isinstance(ours, nn.Module)
+    assert (ours.runtime is None) == (kind == "unfused")
+    assert (list(ours.parameters()) == []) == (kind != "unfused")
+
+
+def test_positional_parameters_are_those_of_torch() -> None:
+    weight = torch.randn(7, 2)
+    args = (7, 2, None, 2.0, False, "sum", True, weight, True, 3)
+    theirs, ours = nn.EmbeddingBag(*args), AdaptiveEmbeddingBag(*args)
+    ids, offsets = torch.randint(7, (6,)), torch.tensor([0, 2, 6])
+    torch.testing.assert_close(ours(ids, offsets), theirs(ids, offsets))
+    assert isinstance(ours.weight, nn.Parameter)
+
+
+def test_a_weight_that_was_set_is_read() -> None:
+    """With the fused update off `weight` is a parameter as any other."""
+    ours, other = AdaptiveEmbeddingBag(6, 2, mode="sum"), torch.randn(6, 2)
+    ours.weight = nn.Parameter(other.clone())
+    torch.testing.assert_close(ours(torch.tensor([[1, 2]])), other[1:3].sum(0, keepdim=True))
+    optimizer = torch.optim.SGD(ours.parameters(), lr=0.5)
+    ours(torch.tensor([[1, 2]])).sum().backward()
+    optimizer.step()
+    torch.testing.assert_close(ours.weight.detach()[1], other[1] - 0.5)
+
+
+def test_a_weight_is_a_copy_where_rows_are_updated_here() -> None:
+    ours = AdaptiveEmbeddingBag(6, 2, mode="sum", **fused("cold"))
+    before = ours.weight
+    ours.weight.fill_(5.0)
+    torch.testing.assert_close(ours.weight, before)
+    with pytest.raises(ERRORS, match="weight"):
+        ours.weight = nn.Parameter(torch.randn(6, 2))
+
+
+@each_kind
+def test_an_empty_table(kind: str) -> None:
+    """torch has it; here it is refused."""
+    for rows, dim in ((0, 3), (3, 0)):
+        with pytest.raises(AdaptiveRecError, match="at least 1"):
+            AdaptiveEmbeddingBag(rows, dim, mode="sum", **fused(kind))

@@ -1,0 +1,112 @@
+"""What an optimizer hands over to `wrap`: the tables, their rates, what it remembers of them. Rules by their names."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import adaptive_rec
+
+from .training import CASES, QUICK_WINDOWS, RULES, Loop, assert_moved, assert_same, data, tables_of, wrapped
+
+
+def test_an_optimizer_lets_go_of_the_tables_and_of_nothing_else() -> None:
+    model = CASES["dlrm"].make()
+    others = [*model.bot_l.parameters(), *model.top_l.parameters()]
+    optimizer = torch.optim.Adagrad([{"params": tables_of(model), "lr": 0.3}, {"params": others, "lr": 0.01}])
+    tables = tables_of(model)
+    runtime = wrapped(model, optimizer)
+    held = [one for group in optimizer.param_groups for one in group["params"]]
+    assert {id(one) for one in held} == {id(one) for one in others}
+    assert not any(table in optimizer.state for table in tables)
+    assert runtime.lr == 0.3
+    optimizer.param_groups[0]["lr"] = 0.2
+    assert runtime.lr == 0.2
+    optimizer.step()
+    copy.deepcopy(optimizer.state_dict())
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_one_optimizer_for_all_of_the_model(rule: str) -> None:
+    """As dlrm_s_pytorch.py has it; SparseAdam takes no dense gradients, so there the dense part stands still."""
+    results = []
+    for adaptive in (False, True):
+        torch.manual_seed(4)
+        model = CASES["dlrm"].make()
+        if rule == "sparse_adam":
+            model.bot_l.requires_grad_(False)
+            model.top_l.requires_grad_(False)
+        optimizer = RULES[rule]([one for one in model.parameters() if one.requires_grad])
+        runtime = wrapped(model, optimizer) if adaptive else None
+        losses = []
+        for batch in data.clicks(30, 32):
+            optimizer.zero_grad()
+            loss = CASES["dlrm"].loss(model, batch)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        results.append(losses)
+    assert results[1] == pytest.approx(results[0], rel=1e-12)
+    assert_moved(runtime)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_an_optimizer_that_has_made_steps_hands_over_what_it_remembers(rule: str) -> None:
+    theirs = Loop(CASES["dlrm"], rule)
+    ours = Loop(CASES["dlrm"], rule)
+    batches = list(data.clicks(40, 32))
+    first, rest = batches[:15], batches[15:]
+    for loop in (theirs, ours):
+        loop.case = copy.copy(loop.case)
+        loop.case.batches = lambda steps: first[:steps]
+        loop.run(15)
+        loop.case.batches = lambda steps: rest[:steps]
+    ours.runtime = wrapped(ours.model, ours.sparse)
+    assert_same(ours.run(25), theirs.run(25))
+    assert_moved(ours.runtime)
+
+
+def test_adagrad_s_sums_begin_where_its_option_says() -> None:
+    results = []
+    for adaptive in (False, True):
+        torch.manual_seed(4)
+        bag = nn.ModuleList([nn.EmbeddingBag(30, 4, mode="sum", sparse=True)])
+        optimizer = torch.optim.Adagrad(bag.parameters(), lr=0.1, initial_accumulator_value=0.5, eps=1e-3)
+        if adaptive:
+            wrapped(bag, optimizer, budget=2000)
+        for step in range(12):
+            ids = torch.randint(30, (6, 2), generator=torch.Generator().manual_seed(step))
+            optimizer.zero_grad()
+            bag[0](ids).square().sum().backward()
+            optimizer.step()
+        results.append(bag[0].weight.detach().clone())
+    torch.testing.assert_close(results[1], results[0], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(("name", "rule"), [("sgd", "sgd"), ("adagrad", "adagrad"), ("lazy_adam", "sparse_adam")])
+def test_a_rule_by_its_name_has_torch_s_constants(name: str, rule: str) -> None:
+    lr = {"sgd": 0.05, "adagrad": 0.05, "sparse_adam": 0.01}[rule]
+    theirs = Loop(CASES["two_tower"], rule).run(20)
+    ours = Loop(CASES["two_tower"], rule)
+    ours.runtime = adaptive_rec.wrap(ours.model, budget=60_000, optimizer=name, lr=lr, knobs=QUICK_WINDOWS)
+    ours.sparse = torch.optim.SGD([torch.zeros(1)], lr=0.1)
+    assert_same(ours.run(20), theirs)
+
+
+def test_row_wise_adagrad_keeps_one_number_a_row() -> None:
+    """Against its definition: the mean square of a row's gradient."""
+    torch.manual_seed(1)
+    model = nn.ModuleList([nn.EmbeddingBag(6, 3, mode="sum")])
+    rows, sums = model[0].weight.detach().clone(), torch.zeros(6)
+    adaptive_rec.wrap(model, budget=10_000, optimizer="rowwise_adagrad", lr=0.1, eps=1e-6, knobs=QUICK_WINDOWS)
+    for step in range(15):
+        ids = torch.randint(6, (4, 2), generator=torch.Generator().manual_seed(step))
+        gradient = torch.zeros(6, 3).index_add_(0, ids.flatten(), 2 * rows[ids].sum(1).repeat_interleave(2, 0))
+        model[0](ids).square().sum().backward()
+        touched = ids.unique()
+        sums[touched] += gradient[touched].square().mean(1)
+        rows[touched] -= 0.1 * gradient[touched] / (sums[touched].sqrt() + 1e-6).unsqueeze(1)
+        torch.testing.assert_close(model[0].weight, rows, rtol=0, atol=1e-12)

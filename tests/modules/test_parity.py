@@ -1,0 +1,129 @@
+"""A model whose bags were replaced trains as plain PyTorch does, wherever its rows are: the same losses, the same rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import adaptive_rec
+from adaptive_rec.errors import AdaptiveRecError
+
+from .training import CASES, QUICK_WINDOWS, RULES, Loop, assert_moved, assert_same, data, plain
+
+STEPS = 60
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("case", CASES)
+def test_a_model_trains_to_the_same_losses(case: str, rule: str) -> None:
+    ours = Loop(CASES[case], rule, {}, prefetch=True).run(STEPS)
+    assert_same(ours, plain(case, rule, STEPS))
+    assert_moved(ours.runtime)
+    assert ours.runtime.step_number == ours.runtime.stats().steps == STEPS
+
+
+@pytest.mark.parametrize("prefetch", [True, False], ids=["prefetch", "in line"])
+@pytest.mark.parametrize(
+    ("policy", "knobs"),
+    [
+        ("hotline", {}),
+        ("hotline", {"reclassify_every": 1, "budget": 3000}),
+        ("hotline", {"budget": "1GiB"}),
+        ("hotline", {"budget": 0}),
+        ("hybrid", {}),
+        ("slipstream", {"target_skip_ratio": 0.0, "action": "freeze"}),
+    ],
+)
+def test_under_any_exact_policy_and_budget(policy: str, knobs: dict[str, Any], prefetch: bool) -> None:
+    ours = Loop(CASES["dlrm"], "adagrad", {"policy": policy, **knobs}, prefetch=prefetch).run(STEPS)
+    assert_same(ours, plain("dlrm", "adagrad", STEPS))
+    if policy != "hybrid" and knobs.get("budget") not in (0, "1GiB"):
+        assert_moved(ours.runtime)
+
+
+@pytest.mark.parametrize("case", ["two_tower", "kjt"])
+def test_without_prefetching(case: str) -> None:
+    ours = Loop(CASES[case], "sparse_adam", {}).run(STEPS)
+    assert_same(ours, plain(case, "sparse_adam", STEPS))
+    assert_moved(ours.runtime)
+
+
+@pytest.mark.parametrize("depth", [0, 1, 7])
+def test_at_any_prefetch_depth(depth: int) -> None:
+    ours = Loop(CASES["two_tower"], "adagrad", {"prefetch_depth": depth}, prefetch=True).run(STEPS)
+    assert_same(ours, plain("two_tower", "adagrad", STEPS))
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_scheduler_of_learning_rates_goes_on_working(rule: str) -> None:
+    ours = Loop(CASES["dlrm"], rule, {}, prefetch=True, scheduled=True).run(STEPS)
+    assert_same(ours, plain("dlrm", rule, STEPS, scheduled=True))
+    assert ours.losses != plain("dlrm", rule, STEPS).losses
+
+
+def test_an_approximate_policy_only_leaves_out_updates_of_stale_rows() -> None:
+    skipping = {"policy": "slipstream", "target_skip_ratio": 0.9, "min_touch_ratio": 0.0, "probe_ratio": 0.5}
+    ours, exact = Loop(CASES["dlrm"], "adagrad", skipping, prefetch=True).run(STEPS), plain("dlrm", "adagrad", STEPS)
+    assert ours.losses[:5] == pytest.approx(exact.losses[:5], rel=1e-12)
+    assert ours.losses != pytest.approx(exact.losses, rel=1e-12)
+    assert ours.losses == pytest.approx(exact.losses, rel=0.05)
+
+
+# Knobs ---------------------------------------------------------------------------------------------------------------
+
+
+def test_knobs_turned_between_steps_change_where_rows_are_and_nothing_else() -> None:
+    turns = {
+        8: {"hot_budget_bytes": "8KiB"}, 16: {"policy": "hybrid"}, 24: {"policy": "hotline", "hot_budget_bytes": "64KiB"},
+        30: {"prefetch_depth": 0, "reclassify_every": 2}, 45: {"hot_budget_bytes": 0},
+    }  # fmt: skip
+    bytes_at = {}
+
+    def step(model: nn.Module, batch: data.Clicks, loop: Loop) -> Tensor:
+        if loop.runtime is not None:
+            bytes_at[loop.number] = loop.runtime.stats().device_bytes
+            if loop.number in turns:
+                loop.runtime.set_knobs(**turns[loop.number])
+        return loop.forward_backward(model, batch, loop)
+
+    ours = Loop(CASES["dlrm"], "adagrad", {}, prefetch=True, step=step).run(STEPS)
+    assert_same(ours, plain("dlrm", "adagrad", STEPS))
+    assert bytes_at[8] > 8 << 10 >= max(bytes_at[step] for step in range(10, 17))
+    assert bytes_at[44] > 8 << 10
+    assert bytes_at[STEPS - 1] == 0
+
+
+@pytest.mark.parametrize("policy", ["cdlrm", "fae", "xdl", "oracle"])
+def test_a_policy_that_cannot_work_here_is_refused_by_name(policy: str) -> None:
+    with pytest.raises(AdaptiveRecError, match=policy):
+        Loop(CASES["dlrm"], "adagrad", {"policy": policy})
+    loop = Loop(CASES["dlrm"], "adagrad", {})
+    with pytest.raises(AdaptiveRecError, match=policy):
+        loop.runtime.set_knobs(policy=policy)
+    loop.run(3)
+
+
+def test_a_bag_of_its_own_trains_as_one_that_was_wrapped() -> None:
+    torch.manual_seed(3)
+    theirs = nn.EmbeddingBag(500, 8, mode="sum", sparse=True)
+    ours = adaptive_rec.AdaptiveEmbeddingBag(
+        500, 8, mode="sum", _weight=theirs.weight.detach().clone(), budget="8KiB", optimizer="adagrad", lr=0.1,
+        knobs=QUICK_WINDOWS,
+    )  # fmt: skip
+    optimizer = torch.optim.Adagrad(theirs.parameters(), lr=0.1)
+    assert list(ours.parameters()) == []
+    for batch in data.clicks(40, 32):
+        ids, offsets = batch.bags[1][0] % 500, batch.bags[1][1]
+        losses = []
+        for bag in (theirs, ours):
+            optimizer.zero_grad()
+            losses.append(bag(ids, offsets).tanh().square().sum())
+            losses[-1].backward()
+            optimizer.step()
+        assert losses[1].item() == pytest.approx(losses[0].item(), rel=1e-12)
+    torch.testing.assert_close(ours.weight, theirs.weight.detach(), rtol=0, atol=1e-12)
+    assert not ours.weight.requires_grad
+    assert_moved(ours.runtime)

@@ -1,0 +1,182 @@
+"""Whatever the tables, bags, rules, policies, budgets and turns of knobs: rows are those of plain PyTorch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import adaptive_rec
+
+from .training import RULES
+
+POLICIES = ["hybrid", "hotline", "slipstream"]
+EXACT = {"target_skip_ratio": 0.0, "action": "freeze"}
+"""Under which slipstream skips nothing."""
+
+
+@dataclass(frozen=True)
+class Table:
+    rows: int
+    dim: int
+    mode: str
+    last: bool
+
+
+@dataclass(frozen=True)
+class Use:
+    """One forward call of one table's bag in a step."""
+
+    table: int
+    lengths: tuple[int, ...]
+    seed: int
+    weighted: bool
+    flat: bool
+
+
+@dataclass(frozen=True)
+class Step:
+    uses: tuple[Use, ...]
+    turn: dict[str, Any]
+    """Knobs turned before it."""
+    foretold: bool
+    evaluate: bool
+
+
+@dataclass(frozen=True)
+class Life:
+    tables: tuple[Table, ...]
+    steps: tuple[Step, ...]
+    rule: str
+    policy: str
+    budget: int
+    window: int
+    prefetch: bool
+
+
+tables = st.builds(
+    Table, st.integers(1, 40), st.sampled_from([1, 2, 3, 8]), st.sampled_from(["sum", "mean"]), st.booleans()
+)
+budgets = st.sampled_from([0, 100, 700, 3000, 1 << 20])
+turns = st.fixed_dictionaries(
+    {},
+    optional={
+        "hot_budget_bytes": budgets,
+        "policy": st.sampled_from(POLICIES),
+        "reclassify_every": st.integers(1, 5),
+        "prefetch_depth": st.integers(0, 5),
+        "max_moved_bytes": st.sampled_from([0, 500, 1 << 20]),
+    },
+)
+
+
+@st.composite
+def uses(draw: st.DrawFn, count: int) -> Use:
+    flat = draw(st.booleans())
+    lengths = draw(st.lists(st.integers(0, 4), min_size=1, max_size=5))
+    lengths = [max(1, lengths[0])] * len(lengths) if flat else lengths  # torch knows no empty bags in 2-D
+    return Use(draw(st.integers(0, count - 1)), tuple(lengths), draw(st.integers(0, 99)), draw(st.booleans()), flat)
+
+
+@st.composite
+def lives(draw: st.DrawFn) -> Life:
+    chosen = draw(st.lists(tables, min_size=1, max_size=4))
+    step = st.builds(
+        Step,
+        st.lists(uses(len(chosen)), max_size=5).map(tuple),
+        st.one_of(st.just({}), turns),
+        st.sampled_from([True, True, True, False]),
+        st.booleans(),
+    )
+    steps = draw(st.lists(step, min_size=1, max_size=10))
+    return Life(
+        tuple(chosen), tuple(steps), draw(st.sampled_from(list(RULES))), draw(st.sampled_from(POLICIES)), draw(budgets),
+        draw(st.integers(1, 4)), draw(st.booleans()),
+    )  # fmt: skip
+
+
+def call_of(use: Use, table: Table) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """What a bag is called with; a few ids come often."""
+    dice = torch.Generator().manual_seed(use.seed)
+    lengths = torch.tensor(use.lengths)
+    ids = (table.rows * torch.rand(int(lengths.sum()), generator=dice) ** 3).long()
+    scale = torch.rand(len(ids), generator=dice) + 0.5 if use.weighted and table.mode == "sum" else None
+    if use.flat:
+        shape = (len(use.lengths), use.lengths[0])
+        return ids.view(shape), None, None if scale is None else scale.view(shape)
+    offsets = lengths.cumsum(0)
+    offsets = torch.cat([offsets.new_zeros(1), offsets]) if table.last else offsets - lengths
+    return ids, offsets, scale
+
+
+def model_of(life: Life) -> nn.ModuleList:
+    torch.manual_seed(1)
+    return nn.ModuleList(
+        nn.EmbeddingBag(table.rows, table.dim, mode=table.mode, include_last_offset=table.last, sparse=True)
+        for table in life.tables
+    )
+
+
+def loss_of(model: nn.ModuleList, step: Step, life: Life) -> Tensor:
+    pooled = [model[use.table](*call_of(use, life.tables[use.table])) for use in step.uses]
+    return torch.stack([(2 * part + number).sin().sum() for number, part in enumerate(pooled)]).sum()
+
+
+def live(life: Life, adaptive: bool) -> tuple[list[float], list[Tensor]]:
+    model = model_of(life)
+    optimizer = RULES[life.rule](list(model.parameters()))
+    steps: Any = life.steps
+    runtime: Any = None
+    if adaptive:
+        knobs = {"reclassify_every": life.window, "sample_ratio": 1.0, "hysteresis": 0.0, **EXACT}
+        runtime = adaptive_rec.wrap(model, budget=life.budget, optimizer=optimizer, policy=life.policy, knobs=knobs)
+        steps = runtime.prefetch(life.steps, sparse=lambda step: told(step, life)) if life.prefetch else steps
+    losses, before = [], -1
+    for step in steps:
+        if runtime is not None and step.turn:
+            runtime.set_knobs(**step.turn)
+        if step.uses:
+            optimizer.zero_grad()
+            if step.evaluate:
+                with torch.no_grad():
+                    losses.append(loss_of(model, step, life).item())
+            loss = loss_of(model, step, life)
+            loss.backward()
+            optimizer.step()
+            losses.append(loss.item())
+        if runtime is not None:
+            stats = runtime.stats()
+            assert stats.steps >= before
+            assert stats.device_bytes <= max(stats.budget_bytes, 0)
+            before = stats.steps
+    found = losses, [part.weight.detach().clone() for part in model]  # type: ignore[operator, union-attr]
+    if runtime is not None:
+        assert runtime.step_number == sum(bool(step.uses) for step in life.steps)
+        runtime.close()
+    return found
+
+
+def told(step: Step, life: Life) -> dict[str, Any]:
+    found: dict[str, list[Any]] = {}
+    for use in step.uses if step.foretold else ():
+        ids, offsets, _ = call_of(use, life.tables[use.table])
+        found.setdefault(str(use.table), []).append(ids if offsets is None else (ids, offsets))
+    return {name: calls if len(calls) > 1 else calls[0] for name, calls in found.items()}
+
+
+def check(life: Life) -> None:
+    losses, rows = live(life, adaptive=True)
+    expected, theirs = live(life, adaptive=False)
+    torch.testing.assert_close(torch.tensor(losses), torch.tensor(expected), rtol=1e-11, atol=1e-11)
+    for mine, other in zip(rows, theirs, strict=True):
+        torch.testing.assert_close(mine, other, rtol=0, atol=1e-11)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[*HealthCheck])
+@given(life=lives())
+def test_rows_are_those_of_plain_pytorch(life: Life) -> None:
+    check(life)

@@ -1,0 +1,105 @@
+"""A loop of one's own, seen and steered over HTTP and from the command line while it trains."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from .training import CASES, Loop, data
+
+
+class Client(threading.Thread):
+    """What a user does meanwhile; the loop goes on until it is done."""
+
+    def __init__(self, url: str, home: Path) -> None:
+        super().__init__(daemon=True)
+        self.url, self.home = url, home
+        self.seen: dict[str, Any] = {}
+        self.error: BaseException | None = None
+
+    def run(self) -> None:
+        try:
+            self.look_and_turn()
+        except BaseException as error:  # told by the thread that waits
+            self.error = error
+
+    def look_and_turn(self) -> None:
+        about = json.loads((self.home / "adaptive-rec" / f"{os.getpid()}.json").read_text())
+        headers = {"Authorization": f"Bearer {about['control_token']}"}
+        with httpx2.Client(base_url=about["url"], headers=headers, timeout=20, trust_env=False, verify=False) as http:
+            self.until(lambda: http.get("/readyz").status_code == 200)
+            self.seen["stranger"] = httpx2.get(
+                f"{about['url']}/api/v1/status", trust_env=False, verify=False
+            ).status_code
+            self.until(lambda: http.get("/api/v1/stats").json().get("step", 0) > 20)
+            self.seen["status"], self.seen["stats"] = (
+                http.get(f"/api/v1/{what}").json() for what in ("status", "stats")
+            )
+            self.seen["placement"] = http.get("/api/v1/placement").json()
+            self.seen["changed"] = http.patch("/api/v1/knobs", json={"hot_budget_bytes": 4096}).json()
+            self.seen["refused"] = http.patch("/api/v1/knobs", json={"policy": "fae"})
+            self.seen["paused"] = http.post("/api/v1/control/pause").status_code
+            self.seen["resumed"] = http.post("/api/v1/control/resume").status_code
+            self.seen["metrics"] = http.get("/metrics").text
+        command = [sys.executable, "-m", "adaptive_rec", "status", "--json"]
+        self.seen["command"] = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    def until(self, condition: Any) -> None:
+        began = time.monotonic()
+        while not condition():
+            assert time.monotonic() - began < 30, "waited 30 s in vain"
+            time.sleep(0.05)
+
+
+@pytest.mark.alone
+def test_a_loop_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    batches = list(data.clicks(40, 32))
+    loop = Loop(CASES["dlrm"], "adagrad", {"report_every": 5})
+    out = tmp_path / "run"
+    url = loop.runtime.serve(out=out, port=0)
+    client = Client(url, tmp_path)
+    client.start()
+    began, losses, budgets = time.monotonic(), [], []
+    while client.is_alive():
+        assert time.monotonic() - began < 120
+        batch = batches[len(losses) % len(batches)]
+        loop.zero_grad()
+        loss = loop.forward_backward(loop.model, batch, loop)
+        loop.update()
+        loop.runtime.record_loss(loss)
+        losses.append(loss.item())
+        budgets.append(loop.runtime.stats().budget_bytes)
+        loop.check_budget()
+    if client.error is not None:
+        raise client.error
+    seen = client.seen
+    assert url.startswith("http://127.0.0.1:")
+    assert seen["stranger"] == 401
+    assert seen["status"]["step"] > 0
+    assert seen["stats"]["hot_lookup_ratio"] > 0
+    assert seen["stats"]["loss"] == pytest.approx(0.7, abs=0.4)
+    assert {table["name"] for table in seen["placement"]["tables"]} == {f"emb_l.{number}" for number in range(4)}
+    assert budgets[0] == 48 << 10
+    assert budgets[-1] == loop.runtime.knobs.hot_budget_bytes == 4096
+    assert loop.runtime.stats().device_bytes <= 4096
+    assert seen["refused"].status_code >= 400
+    assert "fae" in seen["refused"].text
+    assert seen["paused"] in (200, 202)
+    assert seen["resumed"] in (200, 202)
+    assert "adaptive_rec" in seen["metrics"]
+    assert seen["command"].returncode == 0, seen["command"].stderr
+    assert json.loads(seen["command"].stdout)["run"]
+    events = [json.loads(line) for line in (out / "events.jsonl").read_text().splitlines()]
+    assert any("hot_budget_bytes" in json.dumps(event["details"]) for event in events)
+    loop.runtime.close()
+    assert not list((tmp_path / "adaptive-rec").glob("*.json")), "a run that has ended is found by no client"

@@ -1,0 +1,165 @@
+"""Beside the real TorchRec: its configs and KeyedJaggedTensors taken, its results given, its state dicts exchanged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from adaptive_rec import AdaptiveEmbeddingBagCollection
+
+from .training import QUICK_WINDOWS, assert_moved
+
+try:
+    import torchrec
+    from torchrec import EmbeddingBagCollection, EmbeddingBagConfig, KeyedJaggedTensor, PoolingType
+except (ImportError, OSError) as error:  # the latter: an FBGEMM of another version of torch
+    why = f"TorchRec cannot be imported ({str(error).splitlines()[0]}); make bench installs one that can"
+    pytest.skip(why, allow_module_level=True)
+
+
+@pytest.fixture(autouse=True)
+def double() -> Iterator[None]:
+    """Not here: TorchRec's collection gives float32 whatever its tables are of."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    yield
+    torch.set_default_dtype(before)
+
+
+ROWS = {"word": 300, "place": 40, "hour": 24, "query": 300}
+
+
+def configs(mean: bool = True) -> list[Any]:
+    """TorchRec's own: tables of two dims, one of them for two features, a feature that reads two tables."""
+    pooling = PoolingType.MEAN if mean else PoolingType.SUM
+    return [
+        EmbeddingBagConfig(name="t_text", embedding_dim=8, num_embeddings=300, feature_names=["word", "query"]),
+        EmbeddingBagConfig(
+            name="t_place", embedding_dim=4, num_embeddings=40, feature_names=["place"], pooling=pooling
+        ),
+        EmbeddingBagConfig(name="t_wide", embedding_dim=8, num_embeddings=40, feature_names=["place", "hour"]),
+    ]
+
+
+def theirs(weighted: bool = False) -> Any:
+    torch.manual_seed(3)
+    return EmbeddingBagCollection(tables=configs(not weighted), is_weighted=weighted)
+
+
+def ours(weighted: bool = False, **options: Any) -> AdaptiveEmbeddingBagCollection:
+    chosen = {"budget": "8KiB", "optimizer": "sgd", "lr": 0.05, "knobs": QUICK_WINDOWS, **options}
+    return AdaptiveEmbeddingBagCollection(tables=configs(not weighted), is_weighted=weighted, **chosen)
+
+
+def batch(seed: int, size: int = 40, weighted: bool = False) -> Any:
+    """Bags of no to three ids, skewed."""
+    dice = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(0, 4, (len(ROWS), size), generator=dice)
+    ids = [
+        (rows * torch.rand(int(own.sum()), generator=dice) ** 4).long()
+        for rows, own in zip(ROWS.values(), lengths, strict=True)
+    ]
+    values = torch.cat(ids)
+    weights = torch.rand(len(values), generator=dice) if weighted else None
+    return KeyedJaggedTensor(keys=list(ROWS), values=values, lengths=lengths.reshape(-1), weights=weights)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_results_are_torchrecs(weighted: bool) -> None:
+    plain, adaptive, given = theirs(weighted), ours(weighted), batch(1, weighted=weighted)
+    assert adaptive.load_state_dict(plain.state_dict()).missing_keys == []
+    wanted, found = plain(given), adaptive(given)
+    assert found.keys() == wanted.keys() == ["word", "query", "place@t_place", "place@t_wide", "hour"]
+    assert found.length_per_key() == wanted.length_per_key()
+    assert found.offset_per_key() == wanted.offset_per_key()
+    torch.testing.assert_close(found.values(), wanted.values(), rtol=0, atol=1e-6)
+    pooled = wanted.to_dict()
+    for name, vectors in found.to_dict().items():
+        torch.testing.assert_close(vectors, pooled[name], rtol=0, atol=1e-6)
+        torch.testing.assert_close(found[name], wanted[name], rtol=0, atol=1e-6)
+
+
+def test_its_configs_are_kept() -> None:
+    adaptive = ours()
+    assert [table.name for table in adaptive.embedding_bag_configs()] == ["t_text", "t_place", "t_wide"]
+    assert adaptive.is_weighted() is theirs().is_weighted() is False
+
+
+class Model(nn.Module):
+    """As TorchRec's users build them: the collection somewhere inside, its vectors into a tower."""
+
+    def __init__(self, collection: Any) -> None:
+        super().__init__()
+        self.sparse_arch = nn.ModuleDict({"embedding_bag_collection": collection})
+        torch.manual_seed(5)
+        self.over = nn.Linear(36, 1)
+
+    def forward(self, features: Any) -> Tensor:
+        pooled: Tensor = self.sparse_arch["embedding_bag_collection"](features).values()
+        return self.over(pooled).squeeze(1)
+
+
+def trained(model: Model, optimizers: list[torch.optim.Optimizer], steps: int, batches: Any) -> list[float]:
+    losses = []
+    for _, given in zip(range(steps), batches, strict=False):
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        labels = (torch.arange(given.stride()) % 3 == 0).float()
+        loss = nn.functional.binary_cross_entropy_with_logits(model(given), labels)
+        loss.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+        losses.append(loss.item())
+    return losses
+
+
+@pytest.mark.parametrize(
+    ("rule", "optimizer"),
+    [
+        ("sgd", lambda rows: torch.optim.SGD(rows, lr=0.05)),
+        ("adagrad", lambda rows: torch.optim.Adagrad(rows, lr=0.05)),
+    ],
+)
+def test_training_is_torchrecs(rule: str, optimizer: Any) -> None:
+    """The losses of 40 steps, and the tables after them in both directions."""
+    plain, adaptive = Model(theirs()), Model(ours(optimizer=rule))
+    adaptive.load_state_dict(plain.state_dict())
+    batches = [batch(number) for number in range(40)]
+    dense = [torch.optim.SGD(model.over.parameters(), lr=0.05) for model in (plain, adaptive)]
+    rows = optimizer([value for name, value in plain.named_parameters() if "embedding_bags" in name])
+    wanted = trained(plain, [dense[0], rows], 40, batches)
+    collection: Any = adaptive.sparse_arch["embedding_bag_collection"]
+    found = trained(adaptive, [dense[1]], 40, collection.runtime.prefetch(batches, sparse=lambda given: given))
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=0)
+    assert_moved(collection.runtime)
+    assert collection.runtime.stats().looked_up_ahead_ratio > 0.9
+    back = Model(theirs())
+    assert [*back.state_dict()] == [*adaptive.state_dict()]
+    back.load_state_dict(adaptive.state_dict())
+    for name, value in plain.state_dict().items():
+        torch.testing.assert_close(back.state_dict()[name], value, rtol=0, atol=1e-5)
+
+
+def test_a_plain_collection_of_theirs_can_be_wrapped() -> None:
+    """Its tables are nn.EmbeddingBags, so `wrap` replaces them and TorchRec goes on calling them."""
+    import adaptive_rec
+
+    plain, wrapped = Model(theirs()), Model(theirs())
+    rows = torch.optim.SGD([v for name, v in wrapped.named_parameters() if "embedding_bags" in name], lr=0.05)
+    runtime = adaptive_rec.wrap(wrapped, optimizer=rows, budget="8KiB", knobs=QUICK_WINDOWS)
+    dense = [torch.optim.SGD(model.over.parameters(), lr=0.05) for model in (plain, wrapped)]
+    other = torch.optim.SGD([v for name, v in plain.named_parameters() if "embedding_bags" in name], lr=0.05)
+    batches = [batch(number) for number in range(20)]
+    wanted = trained(plain, [dense[0], other], 20, batches)
+    np.testing.assert_allclose(trained(wrapped, [dense[1], rows], 20, batches), wanted, rtol=1e-5, atol=0)
+    assert_moved(runtime)
+
+
+def test_it_is_torchrec_itself() -> None:
+    assert EmbeddingBagCollection.__module__.startswith("torchrec.")
+    assert torchrec.__version__

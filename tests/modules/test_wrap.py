@@ -1,0 +1,289 @@
+"""`wrap`: which parts of a model are replaced, what an optimizer hands over, and what is refused and changes nothing."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import adaptive_rec
+from adaptive_rec import AdaptiveEmbeddingBag
+from adaptive_rec.errors import AdaptiveRecError
+
+from .training import CASES, RULES, Loop, assert_moved, data, tables_of, wrapped
+
+
+class Mixed(nn.Module):
+    """Bags that can be replaced among parts that cannot."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.plain = nn.EmbeddingBag(50, 4, mode="sum")
+        self.nested = nn.ModuleDict(
+            {"mean": nn.EmbeddingBag(30, 4, mode="mean", padding_idx=1, include_last_offset=True)}
+        )
+        self.largest = nn.EmbeddingBag(20, 4, mode="max")
+        self.normed = nn.EmbeddingBag(20, 4, mode="sum", max_norm=1.0)
+        self.scaled = nn.EmbeddingBag(20, 4, mode="sum", scale_grad_by_freq=True)
+        self.words = nn.Embedding(40, 4)
+        self.frozen = nn.EmbeddingBag.from_pretrained(torch.randn(20, 4), freeze=True, mode="sum")
+        self.half = nn.EmbeddingBag(20, 4, mode="sum", dtype=torch.bfloat16)
+        self.head = nn.Linear(4, 1)
+
+
+LEFT = {
+    "largest": "max", "normed": "max_norm", "scaled": "scale_grad_by_freq", "words": "nn.Embedding", "frozen": "grad",
+    "half": "bfloat16",
+}  # fmt: skip
+
+
+def by_name(model: nn.Module, **options: Any) -> Any:
+    return adaptive_rec.wrap(model, **{"budget": "64KiB", "optimizer": "adagrad", "lr": 0.1, **options})
+
+
+# What is replaced ----------------------------------------------------------------------------------------------------
+
+
+def test_bags_are_replaced_in_place_and_the_report_says_so() -> None:
+    model = Mixed()
+    before = {name: weight.clone() for name, weight in model.state_dict().items()}
+    parts = dict(model.named_modules())
+    runtime = by_name(model)
+    replaced = {name for name, part in model.named_modules() if isinstance(part, AdaptiveEmbeddingBag)}
+    assert replaced == {"plain", "nested.mean"}
+    for name in [*LEFT, "head", "nested"]:
+        assert dict(model.named_modules())[name] is parts[name]
+    assert list(model.state_dict()) == list(before)
+    for name, weight in model.state_dict().items():
+        assert torch.equal(weight, before[name]), name
+    assert {name for name, _ in model.named_parameters()} == {f"{name}.weight" for name in LEFT} - {"x"} | {
+        "head.weight", "head.bias",
+    }  # fmt: skip
+    lines = str(runtime.report).splitlines()
+    for name, rows in {"plain": "50", "nested.mean": "30"}.items():
+        assert any(name in line and rows in line for line in lines), name
+    for name, why in LEFT.items():
+        assert any(name in line and why in line for line in lines), (name, why, str(runtime.report))
+    bag = model.nested["mean"]
+    assert (bag.mode, bag.padding_idx, bag.include_last_offset, bag.embedding_dim) == ("mean", 1, True, 4)
+    assert set(runtime.stats().tables) == {"plain", "nested.mean"}
+
+
+def test_rows_stay_where_they_were_in_training_mode_and_evaluation_mode() -> None:
+    model = Mixed().eval()
+    by_name(model)
+    assert not model.plain.training
+
+
+class Tied(nn.Module):
+    """Two bags over one weight; a bag that stands in two places of the model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.EmbeddingBag(40, 4, mode="sum", sparse=True)
+        self.other = nn.EmbeddingBag(40, 4, mode="mean", sparse=True)
+        self.other.weight = self.one.weight
+        self.third = nn.EmbeddingBag(30, 4, mode="sum", sparse=True)
+        self.again = nn.ModuleList([self.third])
+
+    def forward(self, ids: Tensor) -> Tensor:
+        parts = [self.one(ids), self.other(ids.flip(1) // 2), self.third(ids % 30), self.again[0](ids % 7)]
+        return torch.stack([part.sin().sum() for part in parts]).sum()
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_weight_that_bags_share_stays_one(rule: str) -> None:
+    losses, states = [], []
+    for adaptive in (False, True):
+        torch.manual_seed(2)
+        model = Tied()
+        optimizer = RULES[rule](tables_of(model))
+        runtime = wrapped(model, optimizer, budget=4000) if adaptive else None
+        found = []
+        for step in range(30):
+            ids = (40 * torch.rand(8, 3, generator=torch.Generator().manual_seed(step)) ** 3).long()
+            optimizer.zero_grad()
+            loss = model(ids)
+            loss.backward()
+            optimizer.step()
+            found.append(loss.item())
+        losses.append(found)
+        states.append(model.state_dict())
+    assert model.again[0] is model.third
+    assert losses[1] == pytest.approx(losses[0], rel=1e-12)
+    assert list(states[0]) == list(states[1])
+    for name, weight in states[0].items():
+        torch.testing.assert_close(states[1][name], weight, rtol=0, atol=1e-12)
+    assert_moved(runtime)
+    assert sum(table.rows for table in runtime.stats().tables.values()) == 70
+    model.load_state_dict(states[0])
+    assert torch.equal(model.one.weight, model.other.weight)
+
+
+def test_a_weight_that_something_else_uses_too_is_left() -> None:
+    """A bag's weight that is a parameter of another part as well would come apart."""
+    model = nn.Module()
+    model.bag = nn.EmbeddingBag(20, 4, mode="sum")
+    model.free = nn.EmbeddingBag(20, 4, mode="sum")
+    model.head = nn.Linear(4, 20, bias=False)
+    model.head.weight = model.bag.weight
+    runtime = by_name(model)
+    assert type(model.bag) is nn.EmbeddingBag
+    assert model.head.weight is model.bag.weight
+    assert isinstance(model.free, AdaptiveEmbeddingBag)
+    assert any("bag" in line and "head" in line for line in str(runtime.report).splitlines())
+
+
+class Noisy(nn.EmbeddingBag):
+    def forward(self, *call: Any) -> Tensor:
+        return super().forward(*call) + 1.0
+
+
+def test_a_class_made_of_nn_embeddingbag_is_left_as_it_is() -> None:
+    """Nobody knows what it does."""
+    model = nn.ModuleDict({"noisy": Noisy(20, 4, mode="sum"), "bag": nn.EmbeddingBag(20, 4, mode="sum")})
+    runtime = by_name(model)
+    assert type(model["noisy"]) is Noisy
+    assert any("noisy" in line and "Noisy" in line for line in str(runtime.report).splitlines())
+
+
+def test_hooks_of_a_bag_are_not_lost_in_silence() -> None:
+    model = nn.ModuleDict({"bag": nn.EmbeddingBag(20, 4, mode="sum"), "free": nn.EmbeddingBag(20, 4, mode="sum")})
+    seen = []
+    model["bag"].register_forward_hook(lambda *call: seen.append(1))
+    runtime = by_name(model)
+    model["bag"](torch.zeros(1, 1, dtype=torch.int64))
+    assert seen == [1] or "hook" in str(runtime.report)
+
+
+def test_parameters_of_the_dense_part_are_the_same_objects() -> None:
+    model = Mixed()
+    head = dict(model.head.named_parameters())
+    by_name(model)
+    assert all(value is head[name] for name, value in model.head.named_parameters())
+
+
+# What is refused -----------------------------------------------------------------------------------------------------
+
+
+def refuse(model: nn.Module, match: str, **options: Any) -> None:
+    """Refused, and neither model nor optimizer changed."""
+    parts, optimizer = dict(model.named_modules()), options.get("optimizer")
+    held = (
+        [] if not isinstance(optimizer, torch.optim.Optimizer) else [list(g["params"]) for g in optimizer.param_groups]
+    )
+    with pytest.raises((AdaptiveRecError, TypeError), match=match):
+        by_name(model, **options)
+    assert all(one is parts[name] for name, one in model.named_modules())
+    if held:
+        for group, params in zip(optimizer.param_groups, held, strict=True):  # type: ignore[union-attr]
+            assert len(group["params"]) == len(params)
+            assert all(one is other for one, other in zip(group["params"], params, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("options", "match"),
+    [
+        ({"budget": "much"}, "budget"), ({"budget": -1}, "budget"), ({"budget": 1.5}, "budget"),
+        ({"optimizer": "adagrd"}, "adagrad"),
+        ({"optimizer": "adam"}, "lazy_adam"), ({"lr": None}, "lr"), ({"lr": -0.1}, "lr"), ({"eps": -1.0}, "eps"),
+        ({"knobs": {"hysteresys": 0.1}}, "hysteresis"), ({"knobs": {"decay": 7.0}}, "decay"), ({"policy": "hotlin"}, "hotline"),
+        ({"policy": "cdlrm"}, "cdlrm"), ({"policy": "fae"}, "fae"), ({"policy": "xdl"}, "xdl"),
+        ({"optimizer": None}, "optimizer"),
+    ],
+)  # fmt: skip
+def test_options_that_make_no_sense(options: dict[str, Any], match: str) -> None:
+    refuse(Mixed(), match, **options)
+
+
+def test_models_that_cannot_be_wrapped() -> None:
+    refuse(nn.Linear(3, 3), "EmbeddingBag")
+    refuse(nn.EmbeddingBag(10, 4, mode="sum"), "AdaptiveEmbeddingBag")
+    model = Mixed()
+    by_name(model)
+    with pytest.raises(AdaptiveRecError, match=r"twice|already"):
+        by_name(model)
+    model.late = nn.EmbeddingBag(9, 4, mode="sum")
+    with pytest.raises(AdaptiveRecError, match=r"twice|already"):
+        by_name(model)
+    mixed_types = nn.ModuleList(
+        [nn.EmbeddingBag(9, 4, mode="sum", dtype=dtype) for dtype in (torch.float32, torch.float64)]
+    )
+    refuse(mixed_types, "float32")
+
+
+REFUSED: dict[str, tuple[Callable[[Any], torch.optim.Optimizer], str]] = {
+    "momentum": (lambda weights: torch.optim.SGD(weights, lr=0.1, momentum=0.9), r"momentum.*0\.9"),
+    "weight decay": (lambda weights: torch.optim.SGD(weights, lr=0.1, weight_decay=0.01), r"weight_decay.*0\.01"),
+    "uphill": (lambda weights: torch.optim.SGD(weights, lr=0.1, maximize=True), "maximize"),
+    "lr decay": (lambda weights: torch.optim.Adagrad(weights, lr=0.1, lr_decay=0.2), r"lr_decay.*0\.2"),
+    "adagrad's decay": (lambda weights: torch.optim.Adagrad(weights, lr=0.1, weight_decay=0.3), r"weight_decay.*0\.3"),
+    "SparseAdam uphill": (lambda weights: torch.optim.SparseAdam(weights, lr=0.1, maximize=True), "maximize"),
+    "Adam": (lambda weights: torch.optim.Adam(weights, lr=0.1), "SparseAdam"),
+    "AdamW": (lambda weights: torch.optim.AdamW(weights, lr=0.1), "SparseAdam"),
+    "RMSprop": (lambda weights: torch.optim.RMSprop(weights, lr=0.1), "RMSprop"),
+}
+
+
+@pytest.mark.parametrize("which", REFUSED)
+def test_optimizers_that_rows_cannot_be_updated_as(which: str) -> None:
+    make, match = REFUSED[which]
+    model = CASES["dlrm"].make()
+    refuse(model, match, optimizer=make(tables_of(model)), lr=None)
+
+
+def test_an_optimizer_with_a_rate_of_one_s_own() -> None:
+    model = CASES["dlrm"].make()
+    refuse(model, "lr", optimizer=torch.optim.SGD(tables_of(model), lr=0.1), lr=0.5)
+
+
+def test_an_optimizer_that_has_not_all_tables() -> None:
+    model = CASES["dlrm"].make()
+    refuse(model, "optimizer", optimizer=torch.optim.SGD(tables_of(model)[:2], lr=0.1), lr=None)
+    refuse(model, "optimizer", optimizer=torch.optim.SGD(model.top_l.parameters(), lr=0.1), lr=None)
+
+
+def test_tables_with_rates_of_their_own() -> None:
+    """Two param groups: refused, or each table goes by its own."""
+    model = CASES["dlrm"].make()
+    tables = tables_of(model)
+    groups = [{"params": tables[:2]}, {"params": tables[2:], "lr": 0.5}]
+    refuse(model, "group", optimizer=torch.optim.SGD(groups, lr=0.1), lr=None)
+
+
+# Copies --------------------------------------------------------------------------------------------------------------
+
+
+def through_pickle(model: nn.Module) -> Any:
+    return pickle.loads(pickle.dumps(model))  # noqa: S301 - made a line above
+
+
+@pytest.mark.parametrize("how", [copy.deepcopy, through_pickle])
+def test_a_copy_of_a_wrapped_model_is_refused_by_name_or_stands_alone(how: Callable[[nn.Module], nn.Module]) -> None:
+    loop = Loop(CASES["dlrm"], "adagrad", {})
+    loop.run(10)
+    try:
+        twin = how(loop.model)
+    except (AdaptiveRecError, TypeError) as error:
+        assert "state_dict" in str(error)  # noqa: PT017
+        return
+    before = {name: value.clone() for name, value in twin.state_dict().items()}
+    loop.run(5)
+    assert all(torch.equal(value, before[name]) for name, value in twin.state_dict().items())
+
+
+def test_a_checkpoint_of_the_wrapped_model_loads_into_the_plain_one(tmp_path: Any) -> None:
+    loop = Loop(CASES["dlrm"], "adagrad", {})
+    loop.run(20)
+    torch.save(loop.model.state_dict(), tmp_path / "model.pt")
+    plain = CASES["dlrm"].make()
+    plain.load_state_dict(torch.load(tmp_path / "model.pt", weights_only=True))
+    batch = next(iter(data.clicks(1, 64, seed=9)))
+    with torch.no_grad():
+        expected, found = (model(batch.dense, batch.bags) for model in (plain, loop.model))
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-13)
