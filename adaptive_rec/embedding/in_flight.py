@@ -133,6 +133,15 @@ class InFlight:
         with self._lock:
             self._flights.append(flight)
 
+    def add_now(self, flight: Flight) -> None:
+        """One whose step begins before those of all that are ahead. What was staged of these did not know of it."""
+        with self._lock:
+            ahead = [other for other in self._flights if not other.taken]
+            self._flights = [other for other in self._flights if other.taken] + [flight, *ahead]
+        for other in ahead:
+            with other.lock:
+                self.drop(other, None)
+
     def end(self, flight: Flight) -> None:
         """Its rows are in the host tier."""
         with self._lock:

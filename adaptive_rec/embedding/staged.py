@@ -144,8 +144,8 @@ class StagedStore(EmbeddingStore):
 
     def take(self, work: ClassifiedBatch) -> None:
         if work.staged is None:
-            work.staged = Flight(work)
-            self._in_flight.add(work.staged)
+            work.staged = Flight(work, taken=True)
+            self._in_flight.add_now(work.staged)
         flight: Flight = work.staged
         with flight.lock:
             flight.taken = True

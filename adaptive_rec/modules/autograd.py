@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -26,6 +27,21 @@ from adaptive_rec.modules.rates import Rates
 from adaptive_rec.modules.reading import gather
 from adaptive_rec.policy import BatchView
 from adaptive_rec.session import Report, Session
+
+
+@dataclass(frozen=True)
+class _Update:
+    """What a backward pass comes to: all of it, or the part of it whose tables have been updated as often."""
+
+    number: int
+    """How often, this update counted."""
+    work: ClassifiedBatch
+    gradients: list[Tensor]
+    """Of pooled vectors (L, 1, D), for each pool."""
+    position_B: NDArray[np.int64]
+    """Each bag's line in these."""
+    bags: list[tuple[int, Bags]]
+    """With the number of the first of them in the batch."""
 
 
 class AutogradSession(Session):
@@ -86,38 +102,38 @@ class AutogradSession(Session):
         if self.closed:
             raise ConflictError("the runtime was closed, so rows are no longer updated")
         probe = not self.policy.exact and bool(self.random("probe").random() < self.knobs.probe_ratio)
-        self.steps_T[sorted({table for lookup, _ in found for table in lookup.bags.tables})] += 1
         with self.times("classify"):
-            updates = [(number, *self._together(part)) for number, part in self._by_count(found).items()]
-        self._check([gradient for _, _, gradients, _ in updates for gradient in gradients])
+            updates = [self._together(number, part) for number, part in self._by_count(found).items()]
+        self._check([gradient for update in updates for gradient in update.gradients])
+        self.steps_T[sorted({table for lookup, _ in found for table in lookup.bags.tables})] += 1
         for update in updates:
-            self._update(*update, probe=probe)
+            self._update(update, probe)
         self.step_number += 1
-        self._count(found)
+        self._count(updates)
         for report in self.boundary():
             self.tell(report)
 
     def _by_count(self, found: list[Gradient]) -> dict[int, list[Gradient]]:
-        """Lookups by how often their tables have been updated: Adam's bias correction goes by that, as in torch."""
+        """Lookups by how often their tables will have been updated: Adam's bias correction goes by that, as in torch."""
         parts: dict[int, list[Gradient]] = defaultdict(list)
         adam = self.rates.rule.embedding == "lazy_adam"
         for lookup, gradient in found:
-            number = int(self.steps_T[list(lookup.bags.tables)].max()) if adam else self.step_number + 1
-            parts[number].append((lookup, gradient))
+            steps = int(self.steps_T[list(lookup.bags.tables)].max()) if adam else self.step_number
+            parts[steps + 1].append((lookup, gradient))
         return parts
 
-    def _update(
-        self, number: int, work: ClassifiedBatch, gradients: list[Tensor], position_B: NDArray[np.int64], probe: bool
-    ) -> None:
+    def _update(self, update: _Update, probe: bool) -> None:
+        work = update.work
         with self.times("update"):
             self.store.take(work)
             frozen_U = None if self.policy.exact or probe else self._frozen(work)
-            self.store.apply(work, RowUpdate(gradients, position_B, frozen_U, self.rates.lr, number, measure=probe))
+            told = RowUpdate(update.gradients, update.position_B, frozen_U, self.rates.lr, update.number, measure=probe)
+            self.store.apply(work, told)
         with self.times("observe"):
             self._observe(work, probe)
 
-    def _together(self, found: list[Gradient]) -> tuple[ClassifiedBatch, list[Tensor], NDArray[np.int64]]:
-        """All bags of a pass as one batch, their gradients for each pool (L, 1, D), and each bag's line in these."""
+    def _together(self, number: int, found: list[Gradient]) -> _Update:
+        """All bags of a pass as one batch, with their gradients."""
         ahead = found[0][0].ready
         if ahead is not None and all(lookup.ready is ahead for lookup, _ in found):
             work, firsts = ahead.take(self.store), [lookup.first for lookup, _ in found]
@@ -127,19 +143,22 @@ class AutogradSession(Session):
             found.sort(key=lambda one: one[0].bags.pool)
             for lookup, _ in found:
                 self._give_up(lookup.ready)
+            self._give_up(self._ahead)  # what it holds of rows is about to be old
             batch = BagBatch.of(self.store.space, [(NOBODY, lookup.bags) for lookup, _ in found])
             work, firsts = ClassifiedBatch(batch, self.store.space, self.store.threads), [f for _, _, f in batch.parts]
         position_B = np.full(work.batch.size, -1, dtype=np.int64)
         gradients: list[list[Tensor]] = [[] for _ in self.store.space.pools]
         lines = [0] * len(gradients)
-        for (lookup, gradient_LD), first in sorted(zip(found, firsts, strict=True), key=lambda pair: pair[1]):
+        placed = sorted(zip(firsts, found, strict=True), key=lambda pair: pair[0])
+        for first, (lookup, gradient_LD) in placed:
             bags = lookup.bags
             if bags.divisor_L1 is not None:
                 gradient_LD = gradient_LD / bags.divisor_L1.to(gradient_LD.device)
             gradients[bags.pool].append(gradient_LD)
             position_B[first : first + len(bags)] = np.arange(lines[bags.pool], lines[bags.pool] + len(bags))
             lines[bags.pool] += len(bags)
-        return work, [self._joined(pool, parts) for pool, parts in enumerate(gradients)], position_B
+        joined = [self._joined(pool, parts) for pool, parts in enumerate(gradients)]
+        return _Update(number, work, joined, position_B, [(first, lookup.bags) for first, (lookup, _) in placed])
 
     def _joined(self, pool: int, parts: list[Tensor]) -> Tensor:
         nothing = (0, self.store.space.pools[pool].dim)
@@ -181,11 +200,19 @@ class AutogradSession(Session):
         tally.counters.lookups += int(lookups_T.sum())
         tally.counters.lookups_hot += int(hot_T.sum())
 
-    def _count(self, found: list[Gradient]) -> None:
-        samples, counters = max(lookup.bags.samples for lookup, _ in found), self.tally.counters
+    def _count(self, updates: list[_Update]) -> None:
+        """Samples of a step, and those of them all of whose lookups were hot."""
+        samples, counters = max(bags.samples for update in updates for _, bags in update.bags), self.tally.counters
+        popular_B = np.ones(samples, dtype=np.bool_)
+        for update in updates:
+            for first, bags in update.bags:
+                if bags.samples == samples and samples and len(bags) % samples == 0:
+                    hot_L = update.work.popular_B[first : first + len(bags)]
+                    popular_B &= hot_L if len(bags) == samples else hot_L.reshape(samples, -1).all(axis=1)
         counters.steps += 1
         counters.samples_seen += samples
         counters.samples_trained += samples
+        counters.samples_popular += int(np.count_nonzero(popular_B))
         if self._loss is not None:
             self._loss_sum += self._loss * samples
 

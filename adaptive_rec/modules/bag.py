@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Unpack
 
 import numpy as np
@@ -168,8 +169,10 @@ class AdaptiveEmbeddingBag(NotCopied, nn.Module):
             bags = Reader.alone(self.num_embeddings, False).bags(found.ids_N, each, weight.dtype)
             rows_ND: Tensor = HostRows.apply(weight, bags, self.sparse)
         else:
-            dtype, reader = self.runtime.dtype, self._rows_reader
-            rows_ND = self.runtime.pooled(None, lambda: [reader.bags(found.ids_N, each, dtype)])[0]
+            alone = replace(
+                self._rows_reader.bags(found.ids_N, each, self.runtime.dtype), samples=len(found.offsets) - 1
+            )
+            rows_ND = self.runtime.pooled(None, lambda: [alone])[0]
         return weighed(rows_ND, weights_N, torch.from_numpy(found.offsets))
 
     # Rows in and out -------------------------------------------------------------------------------------------------

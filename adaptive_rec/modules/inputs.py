@@ -113,7 +113,7 @@ class Keyed:
 
     @staticmethod
     def of(given: Any, weighted: bool) -> Keyed:
-        """Read whatever has TorchRec's methods. Raises TypeError where it is no such thing, ValueError where its parts disagree."""
+        """Read whatever has TorchRec's methods. Raises TypeError where it has not, ValueError where its parts disagree."""
         check_keyed(given)
         names = tuple(given.keys())
         lengths = as_ids(given.lengths()) if hasattr(given, "lengths") else np.diff(as_ids(given.offsets()))
