@@ -130,6 +130,7 @@ class AdaptiveEmbeddingBag(NotCopied, nn.Module):
 
     # Forward ---------------------------------------------------------------------------------------------------------
 
+    @torch.compiler.disable  # a compiled model runs it as it is
     def forward(self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> Tensor:
         """Pooled vectors (bags, dim). See `torch.nn.EmbeddingBag` for the arguments; ids may be of 32 or 64 bits."""
         if per_sample_weights is not None:

@@ -113,6 +113,7 @@ class AdaptiveEmbeddingBagCollection(NotCopied, nn.Module):
     def is_weighted(self) -> bool:
         return self._is_weighted
 
+    @torch.compiler.disable  # a compiled model runs it as it is
     def forward(self, features: Any) -> PooledVectors:
         """Pooled vectors of all features, a sample a line. Raises ValueError where a feature is missing."""
         if self._is_weighted:

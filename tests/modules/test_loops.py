@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from .training import CASES, RULES, Case, Loop, assert_moved, assert_same, data
+from .training import CASES, RULES, Case, Loop, assert_moved, assert_same, data, plain
 
 
 def both_ways(case: Case, rule: str, step: Any = None, steps: int = 40, prefetch: bool = True, **options: Any) -> Any:
@@ -178,3 +178,10 @@ def test_gradients_of_the_dense_part_may_be_clipped() -> None:
         return loss
 
     both_ways(CASES["dlrm"], "sgd", step)
+
+
+def test_a_compiled_model_looks_up_as_it_is() -> None:
+    """Compiled code breaks off where rows are looked up, and goes on behind it."""
+    compiled = Loop(CASES["dlrm"], "adagrad", {})
+    compiled.model.forward = torch.compile(compiled.model.forward, backend="eager")
+    assert_same(compiled.run(20), plain("dlrm", "adagrad", 20))
