@@ -148,7 +148,7 @@ class Recorder:
     def start(self, totals: Mapping[str, float]) -> None:
         """The loop begins. What a run that goes on counted last was restored."""
         self._started = time.perf_counter()
-        self._last = self._last or dict(totals)
+        self._last = self._last or _known(totals)
 
     def state(self) -> dict[str, Any]:
         return {"seconds": self.seconds, "last": dict(self._last)}
@@ -183,13 +183,13 @@ class Recorder:
 
     def snapshot(self, totals: Mapping[str, float], **state: Any) -> Snapshot:
         """Ratios over what happened since the last snapshot; `totals` hold the seconds too, `state` is the rest of its fields."""
-        now = dict(totals)
+        now = _known(totals)
         gain = {key: value - self._last.get(key, 0) for key, value in now.items()}
         self._last = now
         return Snapshot(
             seconds=now["seconds"],
             samples_per_second=ratio(gain["samples_seen"], gain["seconds"]),
-            loss=ratio(gain["loss_sum"], gain["samples_trained"]),
+            loss=ratio(gain["loss_sum"], gain["samples_trained"]) if "loss_sum" in gain else math.nan,
             hot_lookup_ratio=ratio(gain["lookups_hot"], gain["lookups"]),
             popular_sample_ratio=ratio(gain["samples_popular"], gain["samples_seen"]),
             skipped_sample_ratio=1 - ratio(gain["samples_trained"], gain["samples_seen"])
@@ -201,6 +201,11 @@ class Recorder:
             totals=dict(now),
             **state,
         )
+
+
+def _known(totals: Mapping[str, float]) -> dict[str, float]:
+    """Without what is no number: sums that nobody tells."""
+    return {key: value for key, value in totals.items() if not math.isnan(value)}
 
 
 def ratio(part: float, whole: float) -> float:

@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from adaptive_rec.session import Session
 
 
-def description(session: Session, name: str, command: str) -> dict[str, Any]:
-    """Of a run by its name, and the command line it was begun with."""
+def description(session: Session, name: str, command: str, own_loop: bool = False) -> dict[str, Any]:
+    """Of a run by its name, and the command line it was begun with. `own_loop`: the loop is the user's, and so are its data, its
+    batches and its model."""
     store, knobs = session.store, session.config.knobs
     row_bytes, space = store.row_bytes, session.store.space
     tables = []
@@ -26,6 +27,7 @@ def description(session: Session, name: str, command: str) -> dict[str, Any]:
         "run_name": name,
         "command": command,
         "started": time.time(),
+        "own_loop": own_loop,
         "seed": session.config.run.seed,
         "device": str(session.device),
         "precision": session.config.run.precision,

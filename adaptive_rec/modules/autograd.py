@@ -67,7 +67,9 @@ class AutogradSession(Session):
         self._steps_ahead = 0
         self._expected_steps = 0
         self._loss: Tensor | None = None
-        self._loss_sum = torch.full((), torch.nan, dtype=torch.float64, device=self.device)
+        self._loss_sum = torch.zeros((), dtype=torch.float64, device=self.device)
+        self._samples = 0
+        """Of the newest step."""
 
     @abstractmethod
     def tell(self, report: Report) -> None:
@@ -213,6 +215,7 @@ class AutogradSession(Session):
         counters.samples_seen += samples
         counters.samples_trained += samples
         counters.samples_popular += int(np.count_nonzero(popular_B))
+        self._samples = samples
         if self._loss is not None:
             self._loss_sum += self._loss * samples
 
@@ -235,7 +238,7 @@ class AutogradSession(Session):
         return max(self.step_number, self._expected_steps)
 
     def losses(self) -> Fetched:
-        return self.store.fetch_later(self._loss_sum)
+        return Fetched(np.array(np.nan)) if self._loss is None else self.store.fetch_later(self._loss_sum)
 
     def check_knobs(self, before: Knobs, after: Knobs) -> None:
         super().check_knobs(before, after)

@@ -120,9 +120,9 @@ class EmbeddingRuntime(AutogradSession):
 
     def record_loss(self, loss: Tensor | float) -> None:
         """Tell the mean loss of the step under way, for the dashboard, metrics and trackers. Optional."""
-        if self._loss is None:
-            self._loss_sum.zero_()
-        self._loss = torch.as_tensor(loss).detach().to(self._loss_sum)
+        known, self._loss = self._loss is not None, torch.as_tensor(loss).detach().to(self._loss_sum)
+        if not known:
+            self._loss_sum += self._loss * self._samples  # of the step before, if it is told behind it
 
     def table(self, number: int) -> Tensor:
         """A copy of a table's rows (rows, dim), in host memory."""

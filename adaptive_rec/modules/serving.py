@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -37,7 +38,7 @@ class Record:
             out.mkdir(parents=True, exist_ok=True)
             self._lock = sole_writer(out)
             replace_text(out / "config.toml", to_toml(runtime.config))
-            facts = description(runtime, out.resolve().name, " ".join(sys.argv))
+            facts = description(runtime, out.resolve().name, shlex.join(sys.argv), own_loop=True)
             replace_text(out / "run.json", to_json(facts, indent=1) + "\n")
         except OSError as error:
             raise UsageError(f"out {out} cannot be written: {error.strerror}") from None

@@ -135,7 +135,7 @@ def _facts(record: Record, series: Series) -> Markup:
     run, tables = config.get("run", {}), about.get("tables", [])
     rows = sum(t["rows"] for t in tables)
     dims = "/".join(str(dim) for dim in sorted({t["dim"] for t in tables}))
-    data = config.get("data", {})
+    data, own = config.get("data", {}), bool(about.get("own_loop"))
     skipped = whole(now.get("samples_skipped", 0))
     moved = (
         f"{size(now['host_to_device_bytes'])} to the hot tier, {size(now['device_to_host_bytes'])} back" if now else ""
@@ -145,13 +145,13 @@ def _facts(record: Record, series: Series) -> Markup:
         [
             ("Policy", _policies(record)),
             ("Action", now.get("action")),
-            ("Data", str(data.get("source", "?"))),
+            ("Data", "of the loop's own" if own else str(data.get("source", "?"))),
             ("Tables", f"{len(tables)}, {count(rows)} rows x {dims}" if tables else None),
             ("Samples", f"{whole(now.get('samples_seen', 0))} seen, {skipped} skipped" if now else None),
             ("Malformed rows", whole(now["malformed_rows"]) if now.get("malformed_rows") else None),
             ("Seed", str(about.get("seed", run.get("seed", "?")))),
             ("Device", f"{about.get('device', '?')}, {about.get('precision', '?')}"),
-            ("Batch", f"{run.get('batch_size', '?')} samples"),
+            ("Batch", None if own else f"{run.get('batch_size', '?')} samples"),
             ("Hot budget", _budget(record)),
             (
                 "Hot rows",
@@ -161,7 +161,7 @@ def _facts(record: Record, series: Series) -> Markup:
             ("Device memory", f"{size(device_memory)} peak" if device_memory else None),
             ("Version", about.get("version")),
             ("Command", tag("code", str(about["command"])) if about.get("command") else None),
-            ("Again", tag("code", f"adaptive-rec train --replay {record.path}")),
+            ("Again", None if own else tag("code", f"adaptive-rec train --replay {record.path}")),
         ]
     )
     return tag("div", listed, class_="card facts-card")

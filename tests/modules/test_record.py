@@ -1,0 +1,74 @@
+"""The directory of a loop of one's own: its figures, its losses, its report."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adaptive_rec.modules.serving import Record
+from adaptive_rec.report.run_report import write_report
+
+from .training import CASES, Loop
+
+STEPS = 20
+
+
+def snapshots(out: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+
+
+def recorded(out: Path, tell: str) -> list[float]:
+    """Train, with the losses told behind the backward pass, before it, or not at all; the losses."""
+    loop = Loop(CASES["dlrm"], "adagrad", {"report_every": 5})
+    loop.runtime._record = Record(loop.runtime, out)
+
+    def step(model: Any, batch: Any, own: Loop) -> Any:
+        loss = own.case.loss(model, batch)
+        if tell == "before":
+            own.runtime.record_loss(loss)
+        loss.backward()
+        if tell == "behind":
+            own.runtime.record_loss(loss)
+        return loss
+
+    loop.step = step
+    losses = loop.run(STEPS).losses
+    loop.runtime.close()
+    return losses
+
+
+def test_losses_told_before_the_backward_pass_are_those_of_the_reports(tmp_path: Path) -> None:
+    losses = recorded(tmp_path / "run", "before")
+    told = [one["loss"] for one in snapshots(tmp_path / "run")]
+    assert told == pytest.approx([sum(losses[first : first + 5]) / 5 for first in range(0, STEPS, 5)], rel=1e-12)
+
+
+def test_losses_told_behind_it_come_a_step_later(tmp_path: Path) -> None:
+    losses = recorded(tmp_path / "run", "behind")
+    late = [losses[0], *losses[:-1]]
+    told = [one["loss"] for one in snapshots(tmp_path / "run")]
+    assert told == pytest.approx([sum(late[first : first + 5]) / 5 for first in range(0, STEPS, 5)], rel=1e-12)
+
+
+def test_where_no_loss_is_told_none_is_shown(tmp_path: Path) -> None:
+    recorded(tmp_path / "run", "never")
+    for one in snapshots(tmp_path / "run"):
+        assert one["loss"] is None
+        assert "loss_sum" not in one["totals"]
+        assert one["totals"]["samples_trained"] == one["step"] * 48
+        assert 0 <= one["popular_sample_ratio"] <= one["hot_lookup_ratio"] <= 1
+
+
+def test_its_report_claims_nothing_of_its_data(tmp_path: Path) -> None:
+    recorded(tmp_path / "run", "before")
+    write_report(tmp_path / "run")
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "of the loop's own" in page.replace("&#x27;", "'").replace("&#39;", "'")
+    assert "--replay" not in page
+    kinds = [json.loads(line)["kind"] for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
+    assert kinds[0] == "started"
+    assert kinds[-1] == "finished"
+    assert "reclassified" in kinds
