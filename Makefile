@@ -17,7 +17,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt
 
-.PHONY: train test check-long study-quality study-tracking study-policies study-globo study-staleness study-sidecar bench bench-all bench-gpu bench-gpu-all lint clean
+.PHONY: train test check-long study-quality study-tracking study-policies study-globo study-staleness study-sidecar bench bench-all bench-gpu bench-gpu-all docs tutorial lint clean
 
 train: $(VENV)/installed
 	$(BIN)/adaptive-rec train --policy slipstream $(ARGS)
@@ -26,7 +26,7 @@ train: $(VENV)/installed
 # The browser's come last: the run that they look at goes on until the end.
 test: lint
 	$(BIN)/pytest -m "not slow and not alone" -n auto --maxprocesses=4
-	$(BIN)/pytest -m "alone and not slow" tests/commands tests/live tests/service tests/browser
+	$(BIN)/pytest -m "alone and not slow" tests/commands tests/live tests/modules tests/service tests/browser
 
 # Minutes to an hour. Resumable: what has passed on this commit is not run again.
 check-long: $(VENV)/installed-dev
@@ -77,6 +77,16 @@ bench-gpu:
 
 bench-gpu-all:
 	@$(BENCH_PYTHON) -m benchmarks.gpu --all $(ARGS)
+
+# The pages of docs/ as a site, in site/: open site/index.html, nothing is fetched from elsewhere. A warning is an error.
+docs: $(VENV)/installed-dev
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict --site-dir site
+	@echo "open site/index.html"
+
+# All chapters of the tutorial as they stand there, under 20 minutes; runs and plots stay in studies/tutorial.
+tutorial: $(VENV)/installed-dev
+	rm -rf studies/tutorial
+	$(BIN)/python docs/tools/run.py docs/tutorial --folder studies/tutorial
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .

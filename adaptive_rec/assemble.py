@@ -20,7 +20,9 @@ from adaptive_rec.errors import ConfigError, MemoryPlanError, did_you_mean, firs
 from adaptive_rec.host_memory import available_bytes, keep_freed_memory
 from adaptive_rec.known_policies import load_policy
 from adaptive_rec.live.control import shown
-from adaptive_rec.memory_plan import MemoryPlan, Place, least_parameters, plan_memory
+from adaptive_rec.memory_dense import least_parameters
+from adaptive_rec.memory_parts import plan_memory
+from adaptive_rec.memory_plan import MemoryPlan, Place
 from adaptive_rec.models.build import build_model
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy import Policy
@@ -55,11 +57,19 @@ def assemble(
             streams.trim()
 
 
-def plan_run(config: Config) -> MemoryPlan:
-    """What a run will hold in memory: the data are opened, and nothing else is made that is large."""
-    policy, source, device = load_policy(config.knobs.policy), open_source(config), choose_device(config)
+def plan_run(config: Config, source: Source | None = None, memory: dict[Place, int] | None = None) -> MemoryPlan:
+    """What a run will hold in memory: the data are opened, and nothing else is made that is large.
+
+    `memory` is that of the machine it is to run on, a device's among it where it has one; None: what is free on this one.
+    """
+    policy, source = load_policy(config.knobs.policy), open_source(config) if source is None else source
     space = RowSpace.of(source.tables, source.features, policy.request_per_table)
     model = _build_model(config, space, source)
+    if memory is not None:
+        device = torch.device("cuda" if "device" in memory else "cpu")
+        plan = plan_memory(config, source, policy, model, build_dense_optimizer, device, memory, first_batch=True)
+        return plan.on_another_machine()
+    device = choose_device(config)
     free: dict[Place, int] = {"host": available_bytes()}
     if device.type == "cuda":
         free["device"] = torch.cuda.mem_get_info(device)[0]

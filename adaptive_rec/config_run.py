@@ -1,4 +1,4 @@
-"""How a run runs: seed, device, precision, threads."""
+"""How a run runs: seed, device, precision, threads, trackers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import Literal
 
-from pydantic import PositiveInt, model_validator
+from pydantic import Field, PositiveInt, model_validator
 
 from adaptive_rec.knobs import Frozen, knob
 
@@ -74,6 +74,12 @@ class RunConfig(Frozen):
         "threads",
         "On a device, threads that copy rows between host memory and staging; 0 takes a quarter of the cores, from 1 to 8.",
         ge=0,
+    )
+    track: tuple[str, ...] = Field(
+        (),
+        description="Trackers that get the run's figures: tensorboard, by entry point, or as package.module:Class.",
+        json_schema_extra={"unit": "names"},
+        strict=False,
     )
 
     def thread_budget(self, stages_ahead: bool) -> ThreadBudget:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 from importlib.metadata import entry_points
 from typing import Any
 
-from adaptive_rec.errors import ConfigError, did_you_mean
+from adaptive_rec.errors import ConfigError
+from adaptive_rec.plugins import find_plugin
 from adaptive_rec.policy import Policy
 
 BUILT_IN = (
@@ -15,27 +15,12 @@ BUILT_IN = (
 )  # fmt: skip
 
 
+PLACES = {name: f"adaptive_rec.policies.{name}:POLICY" for name in BUILT_IN}
+
+
 def load_policy(name: str) -> Policy:
     """Find a policy by built-in name, by entry point (group ``adaptive_rec.policies``), or as ``package.module:Class``."""
-    if ":" in name:
-        module, _, attribute = name.partition(":")
-        try:
-            found = getattr(importlib.import_module(module), attribute)
-        except Exception as error:  # whatever a user's module raises
-            raise ConfigError(f"knobs.policy {name} cannot be loaded: {type(error).__name__}: {error}") from error
-    elif name in BUILT_IN:
-        found = importlib.import_module(f"adaptive_rec.policies.{name}").POLICY
-    else:
-        plugins = {point.name: point for point in entry_points(group="adaptive_rec.policies")}
-        if name not in plugins:
-            known = (*BUILT_IN, *plugins)
-            raise ConfigError(
-                f"knobs.policy must be one of {', '.join(known)} or package.module:Class, got {name!r}{did_you_mean(name, known)}"
-            )
-        try:
-            found = plugins[name].load()
-        except Exception as error:  # whatever somebody's package raises
-            raise ConfigError(f"knobs.policy {name} cannot be loaded: {type(error).__name__}: {error}") from error
+    found = find_plugin("knobs.policy", name, PLACES, "adaptive_rec.policies")
     if not (isinstance(found, type) and issubclass(found, Policy)):
         raise ConfigError(f"knobs.policy must name a subclass of adaptive_rec.policy.Policy, got {name!r}")
     try:

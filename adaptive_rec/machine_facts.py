@@ -10,6 +10,7 @@ import platform
 import re
 import socket
 import stat
+import sys
 import tempfile
 import time
 from contextlib import suppress
@@ -61,8 +62,8 @@ def requirements() -> dict[str, str]:
         return {}
     needed = {"python": found["Requires-Python"] or ""}
     for line in found.get_all("Requires-Dist") or []:
-        match = re.fullmatch(r"([A-Za-z0-9._-]+)\s*([^;]*)", line.strip())
-        if match is not None:  # those of an extra come after a semicolon
+        match = re.fullmatch(r'([A-Za-z0-9._-]+)\s*([^;]*)(?:; python_version < "3\.(\d+)")?', line.strip())
+        if match is not None and sys.version_info < (3, int(match[3] or 99)):  # those of an extra come after a semicolon
             needed[match[1]] = match[2].strip(" ()")
     return needed
 

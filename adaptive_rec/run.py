@@ -3,31 +3,37 @@
 from __future__ import annotations
 
 import json
-import resource
 import shlex
-import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from adaptive_rec import __version__, checkpoint
+from adaptive_rec import checkpoint
 from adaptive_rec.assemble import assemble
 from adaptive_rec.checkpoint.files import DISK
 from adaptive_rec.checkpoint.history import set_aside
 from adaptive_rec.config import Config, load_config, to_toml
 from adaptive_rec.errors import UsageError, first_line
 from adaptive_rec.evaluate import Evaluation
-from adaptive_rec.known_policies import load_policy, policy_choices, why_not_live
+from adaptive_rec.known_policies import load_policy, why_not_live
 from adaptive_rec.live import journal
+from adaptive_rec.live.description import description
 from adaptive_rec.live.line_file import LineFile
+from adaptive_rec.memory_parts import peak_bytes
 from adaptive_rec.report.run_report import write_report
 from adaptive_rec.run_directory import replace_text, sole_writer
 from adaptive_rec.runtime import Report, Runtime
 from adaptive_rec.telemetry import Event, Snapshot, ratio, to_json
+from adaptive_rec.tracker import load_tracker
+from adaptive_rec.trackers.feed import CLOSE_SECONDS, Trackers
+from adaptive_rec.trackers.values import Figures, of_evaluation
 
 HURRIED_REPORT_BYTES = 16 << 20
 """Metrics of which a report is made, in well under a second, though a signal came."""
+
+HURRIED_TRACKING_SECONDS = 0.5
+"""What trackers have left after a signal."""
 
 
 class TrainingRun:
@@ -49,6 +55,8 @@ class TrainingRun:
     ) -> None:
         if out.exists() and not resume and any(out.iterdir() if out.is_dir() else [out]):
             raise UsageError(f"--out must be a new directory, {out} exists; give another or add --resume")
+        for name in config.run.track:
+            load_tracker(name)  # a run that cannot be tracked begins nothing
         self.out = out
         self._lock = sole_writer(out) if resume else None
         self._journal, self._metrics = LineFile(out / journal.NAME), LineFile(out / "metrics.jsonl")
@@ -57,6 +65,8 @@ class TrainingRun:
         self._went_on_from = generation = found.generation if found else None
         self._knobs_event: dict[str, Any] = {}
         """Knobs changed before the run could begin to go on, old and new values."""
+        self.last_words: list[Event] = []
+        """Warnings that came after the last report."""
         if found is not None and generation is not None:
             self.runtime = self._go_on(config, generation, told)
             set_aside(DISK, out / "checkpoints", [name for name, _ in found.skipped])
@@ -71,6 +81,8 @@ class TrainingRun:
         self.runtime.splitting.told = replay is not None
         self.runtime.checkpoints = out / "checkpoints"
         self._make_directory()  # last: a run that cannot go on leaves its directory as it was
+        self._figures = Figures([table.name for table in self.runtime.store.space.tables])
+        self._trackers = Trackers(self.config.run.track, out, self.started_at_step)
 
     def _go_on(self, config: Config, generation: Path, told: Collection[str]) -> Runtime:
         """The run as it was saved. Knobs that are to be others are changed before its next step; where a run cannot go over to
@@ -101,41 +113,10 @@ class TrainingRun:
             self.out.mkdir(parents=True, exist_ok=True)
             self._lock = self._lock or sole_writer(self.out)
             replace_text(self.out / "config.toml", to_toml(self.config))
-            replace_text(self.out / "run.json", to_json(self._description(), indent=1) + "\n")
+            facts = description(self.runtime, self.out.resolve().name, shlex.join(self._command))
+            replace_text(self.out / "run.json", to_json(facts, indent=1) + "\n")
         except OSError as error:
             raise UsageError(f"--out {self.out} cannot be written: {error.strerror}") from None
-
-    def _description(self) -> dict[str, Any]:
-        """What does not change while the run trains, for those who look at it."""
-        store, knobs = self.runtime.store, self.config.knobs
-        row_bytes = store.row_bytes
-        pools = [store.space.table_range(index)[0] for index in range(len(store.space.tables))]
-        return {
-            "version": __version__,
-            "run_name": self.out.resolve().name,
-            "command": shlex.join(self._command),
-            "started": time.time(),
-            "seed": self.config.run.seed,
-            "device": str(self.runtime.device),
-            "precision": self.config.run.precision,
-            "tables": [
-                {
-                    "name": table.name,
-                    "rows": table.rows,
-                    "dim": table.dim,
-                    "pool": pool,
-                    "first_row": first_row,
-                    "row_bytes": row_bytes[pool],
-                }
-                for table, pool, first_row in zip(
-                    store.space.tables, pools, store.space.table_first_row.tolist(), strict=True
-                )
-            ],
-            "policies": policy_choices(knobs.policy),
-            "defaults": knobs.model_dump(),
-            "desired": self.runtime.knobs.model_dump(),
-            "effective": self.runtime.knobs.model_dump(),
-        }
 
     def events(self) -> Iterator[Report]:
         """Train; yield reports after they are written: figures to ``metrics.jsonl``, the journal to ``events.jsonl``."""
@@ -149,14 +130,16 @@ class TrainingRun:
         try:
             for report in runtime.run():
                 if isinstance(report, Event):
-                    self._journal.append(journal.line_of(report))
+                    self._append(report)
                 else:
                     self._record(report, runtime.recorder.seconds)
                 yield report
-                for text in filter(None, (self._journal.complaint(), self._metrics.complaint())):
+                files = filter(None, (self._journal.complaint(), self._metrics.complaint()))
+                for text in (*files, *self._trackers.complaints()):
                     yield self.note("warning", text)
         except Exception as error:
             self.note("failed", f"{type(error).__name__}: {error}")
+            self._end_tracking()
             self._report()
             raise
         if runtime.hurried:
@@ -164,14 +147,20 @@ class TrainingRun:
 
     def _record(self, report: Snapshot | Evaluation, seconds: float) -> None:
         self._metrics.append(to_json(_line(report, seconds, self.runtime.tally.counters.samples_seen)))
+        values = of_evaluation(report) if isinstance(report, Evaluation) else self._figures.of_snapshot(report)
+        self._trackers.log(report.step, values)
         if isinstance(report, Evaluation):
             self.note("evaluation", f"AUC {report.quality.auc:.4f}, logloss {report.quality.logloss:.4f}")
 
     def note(self, kind: str, text: str, **details: Any) -> Event:
         """Write an event of this moment to the journal."""
         event = Event(self.runtime.step_number, kind, text, details)
-        self._journal.append(journal.line_of(event))
+        self._append(event)
         return event
+
+    def _append(self, event: Event) -> None:
+        self._journal.append(journal.line_of(event))
+        self._trackers.event(event.step, event.kind, event.text)
 
     def finish(self) -> dict[str, Any]:
         """Write the final checkpoint, evaluate unless the run was hurried, write and return the summary. Then the directory is
@@ -185,19 +174,20 @@ class TrainingRun:
     def _finish(self) -> dict[str, Any]:
         written = self.out / "summary.json"
         if self.runtime.step_number == self.started_at_step and (done := self._summary_of_this_step(written)):
+            self.last_words = self._end_tracking()
             self.runtime.enter("finished")
             return done  # nothing was left to do
         seconds = self.runtime.recorder.seconds
         for event in self.runtime.saving.at_the_end():
-            self._journal.append(journal.line_of(event))
-        for text in self.runtime.complaints():
-            self.note("warning", text)
+            self._append(event)
+        self.last_words = [self.note("warning", text) for text in self.runtime.complaints()]
         made = self.runtime.last_evaluation
         evaluation = made if made and made.step == self.runtime.step_number else self.runtime.evaluate()
         if evaluation is not made and evaluation:
             self._record(evaluation, seconds)
         summary = self.summary(seconds, evaluation)
         written.write_text(to_json(summary, indent=1) + "\n", encoding="utf-8")
+        self.last_words += self._end_tracking()
         self.note("finished", "the run has ended")
         self._report()
         self.runtime.enter("finished")
@@ -211,6 +201,11 @@ class TrainingRun:
             return {}
         whole = isinstance(summary, dict) and summary.get("steps") == self.runtime.step_number
         return dict(summary) if whole else {}
+
+    def _end_tracking(self) -> list[Event]:
+        """What trackers still had to log is logged, or told to be lost."""
+        self._trackers.close(HURRIED_TRACKING_SECONDS if self.runtime.hurried else CLOSE_SECONDS)
+        return [self.note("warning", text) for text in self._trackers.complaints()]
 
     def _report(self) -> None:
         """Write ``report.html``. No run fails for its sake, and after a signal it must not take long."""
@@ -255,7 +250,7 @@ class TrainingRun:
             "device_tier_bytes": runtime.store.device_bytes,
             "device_staging_bytes": runtime.store.staging_bytes,
             "device_peak_bytes": runtime.store.peak_bytes,
-            "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            "peak_rss_bytes": peak_bytes(),
             "seconds_by_stage": {name: round(value, 4) for name, value in runtime.times.seconds.items()},
         }
 

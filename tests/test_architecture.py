@@ -28,8 +28,11 @@ LAYERS: list[set[str]] = [
         "doctor",
         "live.sidecar",
         "machine_facts",
+        "modules",
+        "planning",
+        "integrations",
     },
-    {"assemble", "modules"},
+    {"assemble"},
     {
         "runtime",
         "session",
@@ -37,6 +40,7 @@ LAYERS: list[set[str]] = [
         "live.control",
         "live.checkpoints",
         "live.publish",
+        "live.description",
         "live.snapshot",
         "live.journal",
         "window",
@@ -45,6 +49,9 @@ LAYERS: list[set[str]] = [
         "finite",
         "guard",
         "memory_plan",
+        "memory_rows",
+        "memory_dense",
+        "memory_parts",
         "checkpoint",
     },
     {
@@ -60,10 +67,10 @@ LAYERS: list[set[str]] = [
     },
     {"embedding", "tracking", "models", "data", "policy"},
     {"classify", "arrange"},
-    {"batch", "micro_batch", "placement", "live.mailbox", "telemetry", "metrics"},
+    {"batch", "micro_batch", "placement", "live.mailbox", "telemetry", "metrics", "tracker", "trackers"},
     {"config"},
     {"config_run", "config_checkpoint", "config_data", "config_model", "config_policy"},
-    {"kernels", "knobs", "saved", "live", "beside", "durable", "host_memory", "run_directory", "openmp", "processor"},
+    {"kernels", "knobs", "saved", "live", "beside", "durable", "host_memory", "run_directory", "openmp", "processor", "plugins"},
     {"errors"},
 ]
 """From the top down: a module imports from lower layers and its own, in circles never."""

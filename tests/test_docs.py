@@ -1,13 +1,20 @@
-"""What the documents say is there, and what is there is in the documents."""
+"""What the documents say is there, and what is there is in the documents; the site is built without a warning."""
 
 from __future__ import annotations
 
+import html
+import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
-from adaptive_rec.config import load_config, presets
+from adaptive_rec.config import Config, leaves, load_config, presets
+from adaptive_rec.knobs import Knobs
 from adaptive_rec.known_policies import BUILT_IN, load_policy
 from adaptive_rec.run import TrainingRun
 
@@ -50,16 +57,18 @@ def test_a_policys_name_is_that_of_its_file(name: str) -> None:
 
 def test_make_targets_in_the_documents_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
-    texts = [README, *(path.read_text() for path in (ROOT / "docs").glob("*.md"))]
+    texts = [README, *(path.read_text() for path in (ROOT / "docs").rglob("*.md"))]
     named = {target for text in texts for target in re.findall(r"(?:^|`)make ([a-z][a-z-]*)", text, flags=re.M)}
     assert {"train", "test"} <= named
     assert [target for target in named if f"\n{target}:" not in makefile] == []
 
 
 def test_files_linked_from_the_documents_exist() -> None:
-    for path in [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")]:
-        links = re.findall(r"\]\((?!https?:)([^)#]+)\)", path.read_text())
-        assert [link for link in links if not (path.parent / link).exists()] == [], path
+    for path in [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").rglob("*.md")]:
+        prose = re.sub(r"^ *```.*?^ *```|`[^`\n]+`", "", path.read_text(), flags=re.S | re.M)
+        links = re.findall(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", prose)
+        made = [link for link in links if "reference/" in link]  # when the site is built, which checks them too
+        assert [link for link in links if link not in made and not (path.parent / link).exists()] == [], path
     assert "(docs/log.md)" in README
 
 
@@ -67,3 +76,107 @@ def test_rooms_named_in_the_architecture_exist_and_none_is_missing() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text()
     rooms = {p.name for p in (ROOT / "adaptive_rec").iterdir() if p.suffix == ".py" and not p.name.startswith("__")}
     assert sorted(room for room in rooms if f"`{room}`" not in text) == []
+
+
+# The site ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All pages as `make docs` builds them: a warning is an error."""
+    pytest.importorskip("material", reason="mkdocs-material is not installed (pip install 'adaptive-rec[docs]')")
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base) / "site"
+    with FileLock(folder.with_suffix(".lock")):  # one of several workers builds it
+        if not (folder / "sitemap.xml").exists():
+            command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(folder)]
+            environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+            built = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=240)
+            assert (built.returncode, built.stderr) == (0, "")
+    return folder
+
+
+def test_every_page_is_in_the_site_and_linked_from_its_menu(site: Path) -> None:
+    menu = (site / "index.html").read_text()
+    for page in (ROOT / "docs").rglob("*.md"):
+        path = str(page.relative_to(ROOT / "docs").with_suffix(".html"))
+        assert (site / path).exists()
+        assert f'href="{path}"' in menu, f"{page} is not in mkdocs.yml"
+
+
+def test_the_site_loads_nothing_from_elsewhere(site: Path) -> None:
+    """Pages are read from a disk, without a network: only links that one clicks on may lead away."""
+    loaded = re.compile(r"""(?:src|srcset)=["']?(?:https?:)?//|<link[^>]+href=["']?(?:https?:)?//""")
+    assert [path.name for path in site.rglob("*.html") if loaded.search(path.read_text())] == []
+    imported = re.compile(r"""@import\s|url\(\s*["']?(?:https?:)?//""")
+    assert [path.name for path in site.rglob("*.css") if imported.search(path.read_text())] == []
+    assert "search/search_index.js" in {str(path.relative_to(site)) for path in site.rglob("*.js")}
+    assert "iframe-worker.js" in (site / "index.html").read_text()
+
+
+def page_text(site: Path, name: str) -> str:
+    """What a page of the reference says, without its tags."""
+    return html.unescape(re.sub(r"<[^>]+>", "", (site / "reference" / f"{name}.html").read_text()))
+
+
+def test_the_reference_has_every_knob_and_key_with_default_and_range(site: Path) -> None:
+    knobs, keys = page_text(site, "knobs"), page_text(site, "config")
+    assert [
+        name for name, field in Knobs.model_fields.items() if name not in knobs or field.description not in knobs
+    ] == []
+    assert [key for key, field in leaves(Config) if key not in keys or field.description not in keys] == []
+    assert re.search(r'hot_budget_bytes\s+bytes\s+"8MiB"\s+at least 0', knobs)
+    assert re.search(r"run.precision\s+name\s+\"float32\"\s+float32, bf16, float64", keys)
+
+
+def test_the_reference_has_every_command_and_option(site: Path) -> None:
+    from adaptive_rec.cli import parse
+    from adaptive_rec.errors import UsageError
+
+    text = page_text(site, "cli")
+    listed = re.search(r"commands: (.*)\)", str(pytest.raises(UsageError, parse, ["no-such-command"]).value))
+    assert listed is not None
+    names = listed[1].split(", ")
+    assert {"train", "compare", "doctor"} <= set(names)
+    assert [name for name in names if f"usage: adaptive-rec {name} " not in text] == []
+    made = re.compile(r'"(--[a-z][a-z-]+)"')
+    sources = [path.read_text() for path in (ROOT / "adaptive_rec" / "commands").glob("*.py")]
+    options = {
+        option
+        for source in sources
+        for call in re.findall(r"add(?:_argument)?\([^)]*\)", source)
+        for option in made.findall(call)
+    }
+    assert len(options) > 30
+    assert sorted(option for option in options if option not in text) == []
+
+
+def test_the_reference_has_every_route_and_metric(site: Path) -> None:
+    routes, described = page_text(site, "http"), json.loads((ROOT / "docs" / "openapi.json").read_text())
+    named = [f"{method.upper()} {path}" for path, methods in described["paths"].items() for method in methods]
+    assert len(named) > 15
+    assert [route for route in named if route not in routes] == []
+    metrics, source = page_text(site, "metrics"), (ROOT / "service" / "metrics.py").read_text()
+    made = re.findall(
+        r'(?:gauge|counter|per_table)\("(\w+)"|\w+MetricFamily(?:\(PREFIX \+|,) "(\w+)"|^    "(\w+)": "',
+        source,
+        flags=re.M,
+    )
+    names = {next(filter(None, groups)) for groups in made}
+    assert names >= {"steps", "build_info", "lookups", "phase", "hot_rows", "loss", "samples_seen", "knob"}
+    assert sorted(name for name in names if not re.search(rf"adaptive_rec_{name}(_total)?\s", metrics)) == []
+
+
+def test_the_reference_has_every_public_name_with_its_words(site: Path) -> None:
+    import adaptive_rec
+    from adaptive_rec import policy
+
+    text = page_text(site, "python")
+    names = [name for name in adaptive_rec.__all__ if not name.startswith("_")]
+    assert {"wrap", "AdaptiveEmbeddingBag", "EmbeddingRuntime"} <= set(names)
+    for found in [*(getattr(adaptive_rec, name) for name in names), policy.Policy, policy.AccessView, policy.StepPlan]:
+        first = " ".join(re.sub("[`*]", "", (found.__doc__ or "").split("\n\n")[0]).split())
+        assert first, f"{found.__name__} has no docstring"
+        assert first in " ".join(text.split()), found.__name__
+    for method in ("prefetch", "stats", "serve", "set_knobs", "record_loss", "state_dict", "load_state_dict", "close"):
+        assert f"EmbeddingRuntime.{method}" in text

@@ -1,9 +1,9 @@
-"""``train --dry-run``: what a run would hold in memory, against what there is."""
+"""``train --dry-run``: what a run would hold in memory, against what there is. `plan` prints the same, and more."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from adaptive_rec.commands.figures import count, size, whole
 from adaptive_rec.commands.output import columns, pairs, print_json, show, text
@@ -24,14 +24,22 @@ def dry_run(config: Config, as_json: bool) -> int:
     if as_json:
         print_json(plan.as_dict())
     else:
-        blank = text("")
-        heads = ("table", "rows>", "dim>", "weights>", "optimizer>", "placement>", "all>")
-        slots = ("hot rows of", "slots>", "weights>", "optimizer>", "movement>", "all>")
-        show(
-            pairs(head(plan, config)), blank, columns(heads, tables(plan)), blank, columns(slots, hot_rows(plan)), blank,
-            columns(("part", "place", "bytes>", "made smaller by"), parts(plan)), blank, pairs(verdict(plan)),
-        )  # fmt: skip
+        estimate = (
+            "what is not known from the rows is estimated; adaptive-rec plan measures it and suggests a hot budget"
+        )
+        show(*blocks(plan, config), pairs([*verdict(plan), ("note", estimate)]))
     return 1 if plan.problems else 0
+
+
+def blocks(plan: MemoryPlan, config: Config) -> list[Any]:
+    """Tables, hot rows and parts, blank lines between and after them."""
+    blank = text("")
+    heads = ("table", "rows>", "dim>", "weights>", "optimizer>", "placement>", "all>")
+    slots = ("hot rows of", "slots>", "weights>", "optimizer>", "movement>", "all>")
+    return [
+        pairs(head(plan, config)), blank, columns(heads, tables(plan)), blank, columns(slots, hot_rows(plan)), blank,
+        columns(("part", "place", "while", "bytes>", "made smaller by"), parts(plan)), blank,
+    ]  # fmt: skip
 
 
 def head(plan: MemoryPlan, config: Config) -> list[tuple[str, str]]:
@@ -61,16 +69,28 @@ def hot_rows(plan: MemoryPlan) -> Iterator[list[str]]:
         yield [f"{count(pool.rows)} rows of dim {pool.dim}", count(pool.slots), *map(size, sizes)]
 
 
+MOMENTS = {"": "always", "step": "a step runs", "window": "a window ends", "evaluation": "an evaluation runs"}
+
+
 def parts(plan: MemoryPlan) -> Iterator[list[str]]:
     """What takes memory, the largest first."""
     for part in sorted(plan.parts, key=lambda part: -part.bytes):
         if part.bytes:
-            yield [part.name + (" (in memory now)" if part.held else ""), part.place, size(part.bytes), part.keys]
+            name = part.name + (" (in memory now)" if part.held else "")
+            yield [name, part.place, MOMENTS[part.moment], size(part.bytes), part.keys]
 
 
 def verdict(plan: MemoryPlan) -> Iterator[tuple[str, str]]:
-    for place, available in plan.available_bytes.items():
-        yield place, f"{size(plan.needed(place))} needed, {size(available)} available"
+    for place in plan.available_bytes:
+        needed = plan.needed(place)
+        yield place, f"{exact(needed)} needed, {exact(needed + plan.free(place))} available"
+    for note in plan.notes:
+        yield "note", note
     for problem in plan.problems:
         yield "problem", problem
-    yield "fits", "no" if plan.problems else "yes; what the layers of the dense part keep during a step is not counted"
+    yield "fits", "no" if plan.problems else "yes"
+
+
+def exact(size_bytes: int) -> str:
+    """With two decimals where sizes are compared that may be close together."""
+    return f"{size_bytes / 2**30:.2f} GiB" if size_bytes >= 1 << 30 else size(size_bytes)

@@ -49,6 +49,7 @@ def add_commands(subparsers: Any) -> dict[str, Parser]:
     add("--steps", metavar="N", help="mini-batches to train on; 0 is all there are")
     add("--seed", metavar="N", help="seed of everything random")
     add("--device", metavar="NAME", help="auto, cpu or cuda")
+    add("--track", action="append", metavar="NAME", help="a tracker: tensorboard or module:Class; may be repeated")
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="any other key; --print-config lists them all")
     add("--out", metavar="DIR", type=Path, help="run directory (default: runs/TIME-POLICY)")
     add("--resume", action="store_true", help="go on from the newest checkpoint in --out, under its config.toml")
@@ -72,6 +73,7 @@ def train(args: argparse.Namespace) -> int:
     """Train, or print the configuration that training would have."""
     from adaptive_rec.config import to_toml
     from adaptive_rec.known_policies import load_policy
+    from adaptive_rec.tracker import load_tracker
 
     if args.resume and args.out is None:
         raise UsageError("--resume needs --out DIR, the run directory to go on with")
@@ -82,6 +84,8 @@ def train(args: argparse.Namespace) -> int:
     options = None if args.no_serve else serve_options(args)
     config = resolve(args)
     load_policy(config.knobs.policy)  # a bad name is told before the seconds that torch takes
+    for name in config.run.track:
+        load_tracker(name)  # likewise
     if args.print_config:
         sys.stdout.write(to_toml(config))
         return 0
@@ -116,6 +120,7 @@ def told_settings(args: argparse.Namespace) -> list[str]:
     numbers = {"run.steps": args.steps, "run.seed": args.seed}
     settings += [f"{key}={json.dumps(text, ensure_ascii=False)}" for key, text in names.items() if text is not None]
     settings += [f"{key}={text}" for key, text in numbers.items() if text is not None]
+    settings += [f"run.track={json.dumps(args.track, ensure_ascii=False)}"] if args.track else []
     return settings
 
 
@@ -158,6 +163,8 @@ def run(config: Config, out: Path, options: ServeOptions | None, args: argparse.
                 sidecar = stack.enter_context(served(options, training, screen))
                 training.runtime.control.paused = training.runtime.was_paused and sidecar is not None
                 summary = to_the_end(training, screen, signals)
+            for event in training.last_words:
+                screen.show(event)
         if args.json:
             print(to_json(summary), flush=True)
         else:

@@ -192,6 +192,7 @@ class StagedStore(EmbeddingStore):
 
     def apply(self, work: ClassifiedBatch, update: RowUpdate) -> None:
         staged = self._staged(work)
+        self.streams.compute_waits(staged.indices_here)  # a batch need not have been gathered, and its rows may all be hot
         self._rows_ready(staged)
         touched_U = self._touched(work, update)
         active_U = touched_U if update.frozen_U is None else touched_U & ~update.frozen_U

@@ -95,7 +95,7 @@ class AutogradSession(Session):
 
     def _gather(self, lookup: Lookup) -> Tensor:
         with self.times("gather"):
-            return gather(self.store, lookup)
+            return gather(self.store, lookup, self.step_number)
 
     # The step --------------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from torch import Tensor
+
 from adaptive_rec.batch import Batch
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding.store import EmbeddingStore
@@ -24,6 +26,7 @@ class Ahead:
         self.work = work
         self.batch: BagBatch = work.batch
         self._taken = False
+        self._pooled: dict[int, tuple[tuple[int, int], Tensor]] = {}
         self.over = False
         """Whether it was updated or given up: its lookups are as good as any other's then."""
         self._waiting: dict[Key, list[tuple[Bags, int]]] = {}
@@ -33,6 +36,17 @@ class Ahead:
     def lookups(self, key: Key) -> list[Lookup]:
         """Those of a forward call, once; nothing where none were made ready for it."""
         return [Lookup(bags, self, first) for bags, first in self._waiting.pop(key, ())]
+
+    def lines(self, pool: int) -> tuple[int, int]:
+        """Where a pool's bags begin and end among the batch's."""
+        spans = [(first, first + len(bags)) for _, bags, first in self.batch.parts if bags.pool == pool]
+        return spans[0][0], spans[-1][1]
+
+    def kept(self, pool: int, moment: tuple[int, int], make: Callable[[], Tensor]) -> Tensor:
+        """A pool's pooled vectors as of a moment, made once."""
+        if pool not in self._pooled or self._pooled[pool][0] != moment:
+            self._pooled[pool] = moment, make()
+        return self._pooled[pool][1]
 
     def take(self, store: EmbeddingStore) -> ClassifiedBatch:
         """Its batch, brought up to the present placement."""

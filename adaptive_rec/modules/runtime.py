@@ -130,6 +130,7 @@ class EmbeddingRuntime(AutogradSession):
 
     def set_table(self, number: int, rows: Tensor) -> None:
         """Set all rows of a table, wherever they are; their optimizer state stays."""
+        self.give_up_ahead()
         self.store.replace_table(number, rows.detach().cpu().to(self.dtype).numpy(), None)
 
     def take_state(self, number: int, parts: Sequence[Tensor], step: int) -> None:

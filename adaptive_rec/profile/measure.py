@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from adaptive_rec import __version__
 from adaptive_rec.config import Config
 from adaptive_rec.data.open import open_source
+from adaptive_rec.data.source import Source
 from adaptive_rec.embedding.device import row_bytes
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.errors import DataError
@@ -33,9 +34,19 @@ EVEN_GAIN = 0.1
 RULE = "as many bytes as hold the rows that are looked up more often, for a byte, than the rows seen are on average (the knee)"
 
 
-def measure(config: Config, max_samples: int, windows: int, progress: Progress) -> dict[str, Any]:
-    """Measure the first samples (0: all) of the training range. Raises DataError where there are fewer than windows."""
-    source = open_source(config)
+def measure(
+    config: Config,
+    max_samples: int,
+    windows: int,
+    progress: Progress,
+    source: Source | None = None,
+    budgets: Sequence[int] = (),
+) -> dict[str, Any]:
+    """Measure the first samples (0: all) of the training range. Raises DataError where there are fewer than windows.
+
+    `source` is open already where it is given; `budgets` are to be points of the curve, too.
+    """
+    source = open_source(config) if source is None else source
     space = RowSpace.of(source.tables, source.features)
     total = min(source.train_samples, max_samples or source.train_samples)
     if total < windows:
@@ -46,14 +57,15 @@ def measure(config: Config, max_samples: int, windows: int, progress: Progress) 
     sizes = bytes_of_rows(config, space)
     ranking = Ranking.of(space, sizes, seen)
     suggested, configured = knee_bytes(ranking), config.knobs.hot_budget_bytes
-    budgets = curve_budgets(ranking, suggested, configured)
-    drift = Drift(space, Ranked(ranking, suggested))
-    level_R = ranking.levels(budgets)
-    popular_L = np.zeros(len(budgets) + 1, dtype=np.int64)
-    for window_R, samples_L in count_windows(samples, level_R, len(budgets), windows):
+    points = curve_budgets(ranking, suggested, configured, *budgets)
+    drift, learned = Drift(space, Ranked(ranking, suggested)), Learned(ranking, points)
+    level_R = ranking.levels(points)
+    popular_L = np.zeros(len(points) + 1, dtype=np.int64)
+    for window_R, samples_L in count_windows(samples, level_R, len(points), windows):
         drift.add(window_R)
+        learned.add(window_R)
         popular_L += samples_L
-    curve = curve_points(ranking, budgets, popular_L, total)
+    curve = curve_points(ranking, points, popular_L, total, learned.ratios())
     seconds = time.perf_counter() - started
     at = {point["bytes"]: point for point in curve}
     return {
@@ -88,13 +100,13 @@ def bytes_of_rows(config: Config, space: RowSpace) -> list[int]:
 
 def nothing() -> dict[str, Any]:
     """The point of a budget of 0."""
-    return {"bytes": 0, "rows": 0, "hot_lookup_ratio": 0.0, "popular_sample_ratio": 0.0}
+    return {"bytes": 0, "rows": 0, "hot_lookup_ratio": 0.0, "popular_sample_ratio": 0.0, "learned_ratio": 0.0}
 
 
 def curve_points(
-    ranking: Ranking, budgets: list[int], popular_L: NDArray[np.int64], samples: int
+    ranking: Ranking, budgets: list[int], popular_L: NDArray[np.int64], samples: int, learned: list[float]
 ) -> list[dict[str, Any]]:
-    """What each budget would give, were all counts known in advance."""
+    """What each budget would give, were all counts known in advance; and what those before a window give in it."""
     popular = np.cumsum(popular_L)
     return [
         {
@@ -102,6 +114,7 @@ def curve_points(
             "rows": sum(ranking.hot_rows(budget)),
             "hot_lookup_ratio": ratio(ranking.hot_lookups(budget), ranking.lookups),
             "popular_sample_ratio": ratio(int(popular[level]), samples),
+            "learned_ratio": learned[level],
         }
         for level, budget in enumerate(budgets)
     ]
@@ -165,6 +178,34 @@ class Ranked:
         pools = self.ranking.space.pools
         parts = [seen.part(pool.first_row, pool.rows).ranked() for pool in pools]
         return np.concatenate([part.rows_K[:k] for part, k in zip(parts, slots, strict=True)])
+
+
+@dataclass
+class Learned:
+    """How much of each window but the first the rows catch that had the most lookups before it: what a run can know, too."""
+
+    ranking: Ranking
+    budgets: list[int]
+    _before_R: NDArray[np.uint32] | None = None
+    """Lookups of each row in the windows so far."""
+    _caught: list[NDArray[np.float64]] = field(default_factory=list)
+    """For each window the share caught at each budget."""
+
+    def add(self, window_R: NDArray[np.uint32]) -> None:
+        if self._before_R is None:
+            self._before_R = window_R.copy()
+            return
+        before = Ranking.of(self.ranking.space, self.ranking.row_bytes, Seen.of(self._before_R))
+        seen = Seen.of(window_R)
+        levels = before.levels(self.budgets)[seen.rows_K]
+        lookups_L = np.bincount(levels, weights=seen.counts_K, minlength=len(self.budgets) + 1)
+        self._caught.append(np.cumsum(lookups_L)[:-1] / max(seen.lookups, 1))
+        self._before_R += window_R
+
+    def ratios(self) -> list[float]:
+        """Of each budget, the mean of all windows."""
+        caught: list[float] = np.mean(self._caught, axis=0).tolist()
+        return caught
 
 
 @dataclass

@@ -11,7 +11,7 @@ from benchmarks.common.contestants import budget_bytes
 from benchmarks.common.shapes import SHAPES, configure, open_shape, preload
 from benchmarks.cpu.cells import HOT_RATIO, Note, finish
 from benchmarks.cpu.contestants import OurRun, RivalRun, first_rows
-from benchmarks.cpu.plan import BF16, Cell
+from benchmarks.cpu.plan import CUT, Cell
 from benchmarks.cpu.rivals import RIVALS, why_absent
 from benchmarks.cpu.turns import first_turns, rows_of, touched_rows
 from benchmarks.drop_in.contestants import (
@@ -29,11 +29,15 @@ PLAIN = "nn.EmbeddingBag"
 KAGGLE = "Criteo Kaggle's 26 tables of dim 16, synthetic one-hot batches of 2048, policy hotline with room for 5 % of the rows"
 ROWS_BOUND, BOUNDS = 1e-5, {"sgd": 1e-2}
 """Of rows after the first turn, as a share of their movement. SGD's first steps are so short that float32 rounds them away."""
-ALL_ROWS, FEWER = (), ("data.max_table_rows=4000000",)
+ALL_ROWS, FEWER = CUT, ("data.max_table_rows=4000000",)
 
 
 def _cell(rule: str, *rivals: str, rows: tuple[str, ...] = ALL_ROWS, briefly: bool = True) -> Cell:
-    size = "33.8 M rows" if rows == ALL_ROWS else "tables cut to 4 M rows: torch's Adagrad keeps as much again"
+    size = (
+        "tables cut to 8 M rows (31.3 M rows)"
+        if rows == ALL_ROWS
+        else "tables cut to 4 M rows: torch's Adagrad keeps as much again"
+    )
     return Cell(
         f"{rule}{'' if briefly else '-waiting'}", "step", f"{KAGGLE}, {size}",
         (TRAIN, WRAPPED, IN_LINE, COLLECTION, *rivals), steps=8, briefly=briefly,
@@ -50,7 +54,7 @@ ALL = (*QUICK, _cell("rowwise_adagrad", "TorchRec", briefly=False), _cell("sgd",
 
 
 def rehearsed(cell: Cell) -> Cell:
-    kept = tuple(setting for setting in cell.settings if setting not in FEWER + BF16)
+    kept = tuple(setting for setting in cell.settings if setting not in CUT + FEWER)
     more = ("run.threads=1", "knobs.reclassify_every=6")
     return Cell(
         cell.name, cell.kind, cell.about, cell.contestants, "tiny", (*kept, *more), 2, 6, cell.real, cell.briefly

@@ -19,9 +19,11 @@ class ReadableStreams(LateStreams):
     """Copies are late as ever, but what was computed can be read: the loop computes with it at once, outside of any queue."""
 
     def launch(self, work: Callable[[], object]) -> None:
-        super().launch(work)
-        if not self._running:
-            self.host_waits(self.compute_event())
+        with self._lock:
+            inside = self._running
+            super().launch(work)
+            if not inside:
+                self.host_waits(self.compute_event())
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from adaptive_rec.errors import AdaptiveRecError
 
 from .training import CASES, QUICK_WINDOWS, RULES, Loop, assert_moved, assert_same, data, plain
 
-STEPS = 60
+STEPS = 50
 
 
 @pytest.mark.parametrize("rule", RULES)

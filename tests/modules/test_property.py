@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import adaptive_rec
+from adaptive_rec.modules import wrap
 
+from .test_device import ReadableStreams
 from .training import RULES
 
 POLICIES = ["hybrid", "hotline", "slipstream"]
@@ -176,7 +179,38 @@ def check(life: Life) -> None:
         torch.testing.assert_close(mine, other, rtol=0, atol=1e-11)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[*HealthCheck])
+@settings(max_examples=40, deadline=None, suppress_health_check=[*HealthCheck])
 @given(life=lives())
 def test_rows_are_those_of_plain_pytorch(life: Life) -> None:
     check(life)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[*HealthCheck])
+@given(life=lives(), seed=st.integers(0, 99))
+def test_rows_on_a_device_are_too(life: Life, seed: int) -> None:
+    on_late_device(life, seed)
+
+
+def on_late_device(life: Life, seed: int) -> None:
+    """On the device of `late_streams.py`, where a wait that is missing shows."""
+    plain = wrap.setup_of
+    with pytest.MonkeyPatch.context() as patch:
+        late = ReadableStreams(seed)
+        patch.setattr(wrap, "setup_of", lambda given, place: replace(plain(given, place), streams=late))
+        check(life)
+
+
+@pytest.mark.slow
+@settings(max_examples=2000, deadline=None, suppress_health_check=[*HealthCheck])
+@given(life=lives())
+def test_rows_of_many_lives(life: Life) -> None:
+    check(life)
+
+
+def test_a_step_of_hot_rows_only_waits_for_its_indices() -> None:
+    """With nothing announced no gather of the step's own goes before its update."""
+    use = Use(0, (1,), 0, weighted=False, flat=True)
+    steps = Step((use, use), {}, foretold=True, evaluate=False), Step((use,), {}, foretold=True, evaluate=False)
+    life = Life((Table(1, 1, "sum", last=False),), steps, "sgd", "hotline", budget=100, window=1, prefetch=False)
+    for seed in range(24):
+        on_late_device(life, seed)

@@ -1,0 +1,30 @@
+"""A source with smaller tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from adaptive_rec.batch import Batch, Position
+from adaptive_rec.data.source import Source, Wrapped
+
+
+class Folded(Wrapped):
+    """A source whose tables have at most so many rows: ids are folded into them."""
+
+    def __init__(self, source: Source, rows: int) -> None:
+        super().__init__(source)
+        self.tables = tuple(replace(table, rows=min(table.rows, rows)) for table in source.tables)
+        self._rows_F = np.array([self.tables[feature.table].rows for feature in source.features])
+
+    def train_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
+        return map(self._fold, self._source.train_batches(position, batch_size))
+
+    def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
+        return map(self._fold, self._source.test_batches(batch_size, max_samples))
+
+    def _fold(self, batch: Batch) -> Batch:
+        rows_N = np.repeat(np.tile(self._rows_F, batch.size), np.diff(batch.offsets))
+        return replace(batch, ids_N=batch.ids_N % rows_N)

@@ -1,0 +1,62 @@
+"""What MkDocs does besides: it takes the reference from the code, and puts files that pages link to beside them.
+
+Pages are read in the repository too, where `../configs/base.toml` is a file. In the site such a link leads to a copy under
+`source/`, with .txt added so that browsers show it.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+from mkdocs.exceptions import PluginError
+from mkdocs.structure.files import File, Files
+
+TOOLS = Path(__file__).parent
+ROOT = TOOLS.parent.parent
+LINK = re.compile(r"(\]\()((?:\.\./)+[^)#\s]+)")
+
+
+def on_files(files: Files, config: Any) -> Files:
+    """Add the pages of the reference, and copies of linked files of the repository."""
+    if str(TOOLS) not in sys.path:
+        sys.path.insert(0, str(TOOLS))
+    from reference import pages
+
+    for path, text in pages().items():
+        files.append(File.generated(config, path, content=text))
+    for page in files.documentation_pages():
+        text = page.content_string
+        for _, link in LINK.findall(text):
+            path = outside(page.src_uri, link)
+            if path and files.get_file_from_path(copied(path)) is None:
+                if not (ROOT / path).is_file():
+                    raise PluginError(f"{page.src_uri} links to {path}, which is no file of the repository")
+                files.append(File.generated(config, copied(path), abs_src_path=str(ROOT / path)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Let links out of docs/ lead to the copies."""
+
+    def lead(match: re.Match[str]) -> str:
+        path = outside(page.file.src_uri, match[2])
+        if path is None:
+            return match[0]
+        return match[1] + posixpath.relpath(copied(path), posixpath.dirname(page.file.src_uri) or ".")
+
+    return LINK.sub(lead, markdown)
+
+
+def outside(page: str, link: str) -> str | None:
+    """A link's file in the repository where that is not under docs/, else None."""
+    path = posixpath.normpath(posixpath.join("docs", posixpath.dirname(page), link))
+    return None if path.startswith("docs/") else path
+
+
+def copied(path: str) -> str:
+    """Where the site has a copy of a file of the repository."""
+    return f"source/{path}.txt"

@@ -1,0 +1,163 @@
+"""Wheel and sdist: what is in them, what they ask for and weigh, how fast the package is imported."""
+
+from __future__ import annotations
+
+import re
+import statistics
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tomllib
+import zipfile
+from importlib.metadata import Distribution, distribution
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.packaging.conftest import ROOT, Built
+
+GIVEN = ("torch", "numpy", "numba", "fastapi", "uvicorn", "pydantic", "pytest")
+"""What users of the field have installed anyway."""
+ADDED_LIMIT_BYTES = 25e6
+IMPORT_LIMIT_SECONDS = 0.1
+WAIT_SECONDS = 300
+
+
+def python(built: Built, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """Python with the wheel's package and everything installed here but this checkout."""
+    places = f"{built.unpacked}:{sysconfig.get_path('purelib')}"  # without site, .pth files lead nowhere
+    return subprocess.run(
+        [sys.executable, "-S", *words],
+        cwd=cwd,
+        env={"PYTHONPATH": places, "PATH": "", "HOME": str(cwd)},
+        capture_output=True,
+        text=True,
+        timeout=WAIT_SECONDS,
+    )
+
+
+def requirements(found: Distribution, extra: str = "") -> list[Requirement]:
+    """What a distribution asks for, those of an extra included."""
+    asked = [Requirement(text) for text in found.requires or []]
+    return [each for each in asked if each.marker is None or each.marker.evaluate({"extra": extra})]
+
+
+def needed(asked: list[Requirement]) -> set[str]:
+    """Names of all distributions that these lead to."""
+    names: set[str] = set()
+    waiting = [(each.name, extra) for each in asked for extra in ("", *each.extras)]
+    while waiting:
+        name, extra = waiting.pop()
+        names.add(canonicalize_name(name))
+        for each in requirements(distribution(name), extra):
+            if canonicalize_name(each.name) not in names:
+                waiting += [(each.name, one) for one in ("", *each.extras)]
+    return names
+
+
+def size_bytes(name: str) -> int:
+    """What a distribution takes on the disk, compiled modules included."""
+    places = (Path(str(file.locate())) for file in distribution(name).files or [])
+    return sum(place.stat().st_size for place in places if place.is_file())
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(built: Built) -> None:
+    """Policies, service and presets stand beside the package in the repository, linked into it."""
+    package = built.sources / "adaptive_rec"
+    folders = [package, *(link for link in package.iterdir() if link.is_symlink())]
+    found = {path: path.relative_to(package) for folder in folders for path in folder.rglob("*") if path.is_file()}
+    wanted = {Path("adaptive_rec", inner): path for path, inner in found.items() if "__pycache__" not in path.parts}
+    held = {path.relative_to(built.unpacked): path for path in built.unpacked.rglob("*") if path.is_file()}
+    packed = {inner: path for inner, path in held.items() if not inner.parts[0].endswith(".dist-info")}
+    assert packed.keys() == wanted.keys()
+    assert {"policies", "service", "configs"} <= {inner.parts[1] for inner in packed}
+    assert [inner for inner, path in packed.items() if path.read_bytes() != wanted[inner].read_bytes()] == []
+    assert Path("adaptive_rec/py.typed") in packed
+    with zipfile.ZipFile(built.wheel) as archive:  # a link would be its target's name
+        assert [each.filename for each in archive.infolist() if (each.external_attr >> 28) == 0o12] == []
+
+
+def test_the_sdist_has_no_links_and_no_tests(built: Built) -> None:
+    with tarfile.open(built.sdist) as archive:
+        members = archive.getmembers()
+    assert [each.name for each in members if each.islnk() or each.issym()] == []
+    top = {each.name.split("/")[1] for each in members if "/" in each.name}
+    assert {"adaptive_rec", "pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE", "constraints.txt"} <= top
+    assert not top & {"tests", "benchmarks", "studies", "policies"}
+
+
+def test_extras_are_what_the_documents_say(built: Built) -> None:
+    [info] = built.unpacked.glob("*.dist-info")
+    found = Distribution.at(info)
+    assert set(found.metadata.get_all("Provides-Extra") or []) == {"data", "torchrec", "track", "docs", "dev"}
+    names = {extra: {each.name for each in requirements(found, extra)} for extra in ("", "data", "track", "torchrec")}
+    assert names["data"] - names[""] == {"pyarrow"}
+    assert names["track"] - names[""] == {"tensorboard"}
+    assert names["torchrec"] - names[""] == {"torchrec"}
+    given = (info / "entry_points.txt").read_text()
+    assert "adaptive-rec = adaptive_rec.cli:main" in given
+    pinned = {line.split("==")[0] for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line}
+    asked = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    tested = [
+        *asked["dependencies"],
+        *(each for extra in ("data", "dev", "docs", "track") for each in asked["optional-dependencies"][extra]),
+    ]
+    unpinned = [text for text in tested if Requirement(text).name not in {*pinned, "adaptive-rec"}]
+    assert unpinned == [], "constraints.txt has the version of everything that tests run with"
+
+
+def test_what_is_added_to_the_users_packages_weighs_little(built: Built) -> None:
+    [info] = built.unpacked.glob("*.dist-info")
+    added = needed(requirements(Distribution.at(info))) - needed([Requirement(name) for name in GIVEN])
+    assert {"rich", "httpx2", "safetensors"} <= added
+    own = sum(path.stat().st_size for path in built.unpacked.rglob("*") if path.is_file())
+    sizes = {name: size_bytes(name) for name in added}
+    assert own > 1e6
+    assert all(size > 1000 for size in sizes.values())
+    assert own + sum(sizes.values()) < ADDED_LIMIT_BYTES, sizes
+
+
+def test_the_command_line_runs_from_the_wheel(built: Built, tmp_path: Path) -> None:
+    shown = python(built, "-c", "import adaptive_rec; print(adaptive_rec.__file__)", cwd=tmp_path)
+    assert shown.stdout.strip() == str(built.unpacked / "adaptive_rec" / "__init__.py"), shown.stderr
+    assert "examples" in python(built, "-m", "adaptive_rec", "train", "--help", cwd=tmp_path).stdout
+    printed = python(built, "-m", "adaptive_rec", "train", "tiny", "--policy=hotline", "--print-config", cwd=tmp_path)
+    assert printed.returncode == 0, printed.stderr
+    assert tomllib.loads(printed.stdout)["run"]["steps"] == 60
+    version = python(built, "-m", "adaptive_rec", "--version", cwd=tmp_path).stdout
+    assert re.search(r"\d+\.\d+\.\d+", version)
+
+
+def test_importing_the_package_is_fast(built: Built, tmp_path: Path) -> None:
+    """Nothing heavy is loaded, and names that are heavy load when they are asked for."""
+    code = "import time; start = time.perf_counter(); import adaptive_rec; print(time.perf_counter() - start)"
+    seconds = [float(python(built, "-c", code, cwd=tmp_path).stdout) for _ in range(5)]
+    assert statistics.median(seconds) < IMPORT_LIMIT_SECONDS, seconds
+
+
+SCRIPT = """
+import adaptive_rec
+from adaptive_rec.config import load_config
+
+steps: int = load_config("tiny", {}).run.steps
+version: str = adaptive_rec.__version__
+wrong: int = adaptive_rec.__version__
+"""
+
+
+def test_a_users_type_checker_sees_the_types(built: Built, tmp_path: Path) -> None:
+    """mypy follows an installed package only where it has py.typed."""
+    pytest.importorskip("mypy", reason="mypy is not installed: pip install 'adaptive-rec[dev]'")
+    (tmp_path / "script.py").write_text(SCRIPT)
+    environment = tmp_path / "environment"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True, timeout=WAIT_SECONDS)
+    [site] = environment.glob("lib/python*/site-packages")
+    (site / "adaptive_rec").symlink_to(built.unpacked / "adaptive_rec")
+    checked = [sys.executable, "-m", "mypy", "--python-executable", environment / "bin" / "python", "--no-incremental"]
+    done = subprocess.run([*checked, "script.py"], cwd=tmp_path, capture_output=True, text=True, timeout=WAIT_SECONDS)
+    errors = [line for line in done.stdout.splitlines() if ": error:" in line]
+    assert len(errors) == 1, done.stdout
+    assert errors[0].startswith('script.py:7: error: Incompatible types in assignment (expression has type "str"')
