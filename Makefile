@@ -6,6 +6,7 @@
 # ARGS         more arguments of adaptive-rec train, e.g. ARGS="--data train.txt --steps 1000"; of bench and bench-gpu likewise
 #
 # make bench: what a step costs on the CPU beside its rivals, in under 10 minutes; bench-all: more cells and rounds, resumable.
+# make bench-drop-in: a training loop of one's own with the modules in it, beside adaptive-rec train, torch's and TorchRec's tables.
 # make bench-gpu: what training costs on a GPU, in under 8 minutes; bench-gpu-all: everything, resumable. Both need no .venv: where
 # there is none they take PYTHON, in which torch with CUDA, Triton, Numba, NumPy and pydantic have to be installed.
 
@@ -17,7 +18,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt
 
-.PHONY: train test check-long study-quality study-tracking study-policies study-globo study-staleness study-sidecar bench bench-all bench-gpu bench-gpu-all docs tutorial lint clean
+.PHONY: train test check-long study-quality study-tracking study-policies study-globo study-staleness study-sidecar bench bench-all bench-drop-in bench-gpu bench-gpu-all docs tutorial lint clean
 
 train: $(VENV)/installed
 	$(BIN)/adaptive-rec train --policy slipstream $(ARGS)
@@ -67,6 +68,9 @@ bench: $(VENV)/installed-bench
 
 bench-all: $(VENV)/installed-bench
 	@$(BIN)/python -m benchmarks.cpu --all $(ARGS)
+
+bench-drop-in: $(VENV)/installed-bench
+	@$(BIN)/python -m benchmarks.drop_in $(ARGS)
 
 $(VENV)/installed-bench: $(VENV)/installed
 	@$(INSTALL) --no-deps $(RIVALS) && touch $@ || echo "not all rivals could be installed; the results name those that are absent"

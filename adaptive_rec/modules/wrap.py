@@ -60,6 +60,9 @@ def wrap(model: nn.Module, *, device: torch.device | str | None = None, **option
     before it is handed to anything that remembers its parameters; `device` is where pooled vectors go, by default that of the
     model's other parameters. See `Options` for the rest.
 
+    Rows are updated inside ``backward``, so what comes after it does not reach them: gradient clipping, a step that is left out,
+    gradients accumulated over several passes (each is an update), ``GradScaler`` (bf16 autocast needs none).
+
     Raises ConfigError where nothing can be replaced, or rows could not be updated as asked; the model is as it was then.
     """
     tables, left = _tables(model)
@@ -181,7 +184,8 @@ def _report(runtime: EmbeddingRuntime, paths: list[str], left: list[tuple[str, s
     stats, rules = runtime.stats(), runtime.rates.rule.embedding
     budget = ByteSize(stats.budget_bytes).human_readable()
     summary = (
-        f"{len(replaced)} tables, {stats.total_rows:,} rows in two tiers: policy {stats.policy}, updates {rules}, "
+        f"{len(replaced)} table{'s' if len(replaced) > 1 else ''}, {stats.total_rows:,} rows in two tiers: "
+        f"policy {stats.policy}, updates {rules}, "
         f"up to {budget} of hot rows on {runtime.device}"
     )
     return WrapReport(tuple(replaced), tuple(left), summary)
