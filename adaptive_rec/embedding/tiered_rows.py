@@ -208,6 +208,8 @@ class TieredRows(ABC):
             if given is not None:
                 kept[pool][low:high] = given
         self.changed_R[first : first + rows] = True
+        # Whatever was made ready of the table's former rows is made ready again, though none of them is hot.
+        self.placement = Placement(self.placement.version + 1, self.slot_of_row)
         self.migrate(Migration(promote=hot, demote=nothing))
 
     # Saving ----------------------------------------------------------------------------------------------------------

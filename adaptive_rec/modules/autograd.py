@@ -104,16 +104,29 @@ class AutogradSession(Session):
         if self.closed:
             raise ConflictError("the runtime was closed, so rows are no longer updated")
         probe = not self.policy.exact and bool(self.random("probe").random() < self.knobs.probe_ratio)
-        with self.times("classify"):
-            updates = [self._together(number, part) for number, part in self._by_count(found).items()]
-        self._check([gradient for update in updates for gradient in update.gradients])
+        updates: list[_Update] = []
+        try:
+            with self.times("classify"):
+                for number, part in self._by_count(found).items():
+                    updates.append(self._together(number, part))
+            self._check([gradient for update in updates for gradient in update.gradients])
+            for update in updates:
+                self._update(update, probe)
+        except BaseException:
+            self._give_back(updates)
+            raise
         self.steps_T[sorted({table for lookup, _ in found for table in lookup.bags.tables})] += 1
-        for update in updates:
-            self._update(update, probe)
         self.step_number += 1
         self._count(updates)
         for report in self.boundary():
             self.tell(report)
+
+    def _give_back(self, updates: list[_Update]) -> None:
+        """A step broke off: what it holds on a device must not be taken for rows as they are."""
+        self._give_up(self._ahead)
+        for update in updates:
+            if update.work.staged is not None:
+                self.store.release(update.work)
 
     def _by_count(self, found: list[Gradient]) -> dict[int, list[Gradient]]:
         """Lookups by how often their tables will have been updated: Adam's bias correction goes by that, as in torch."""
@@ -137,15 +150,15 @@ class AutogradSession(Session):
     def _together(self, number: int, found: list[Gradient]) -> _Update:
         """All bags of a pass as one batch, with their gradients."""
         ahead = found[0][0].ready
-        if ahead is not None and all(lookup.ready is ahead for lookup, _ in found):
-            work, firsts = ahead.take(self.store), [lookup.first for lookup, _ in found]
-            ahead.over = True
-            self._steps_ahead += len(found) == len(ahead.batch.parts)
-        else:
+        announced = ahead is not None and all(lookup.ready is ahead for lookup, _ in found)
+        if not announced:
             found.sort(key=lambda one: one[0].bags.pool)
             for lookup, _ in found:
                 self._give_up(lookup.ready)
             self._give_up(self._ahead)  # what it holds of rows is about to be old
+        if ahead is not None and announced:
+            work, firsts = ahead.work, [lookup.first for lookup, _ in found]
+        else:
             batch = BagBatch.of(self.store.space, [(NOBODY, lookup.bags) for lookup, _ in found])
             work, firsts = ClassifiedBatch(batch, self.store.space, self.store.threads), [f for _, _, f in batch.parts]
         position_B = np.full(work.batch.size, -1, dtype=np.int64)
@@ -160,6 +173,10 @@ class AutogradSession(Session):
             position_B[first : first + len(bags)] = np.arange(lines[bags.pool], lines[bags.pool] + len(bags))
             lines[bags.pool] += len(bags)
         joined = [self._joined(pool, parts) for pool, parts in enumerate(gradients)]
+        if ahead is not None and announced:
+            ahead.take(self.store)
+            ahead.over = True
+            self._steps_ahead += len(found) == len(ahead.batch.parts)
         return _Update(number, work, joined, position_B, [(first, lookup.bags) for first, (lookup, _) in placed])
 
     def _joined(self, pool: int, parts: list[Tensor]) -> Tensor:

@@ -43,6 +43,8 @@ class EmbeddingRuntime(AutogradSession):
         super().__init__(tables, setup, rates, dtype)
         self.readers: dict[str, Reads] = {}
         """The modules that look rows up, by the names that `prefetch` knows them by."""
+        self._looking_ahead = False
+        """Whether a loop over `prefetch` is under way."""
         self._record: Record | None = None
         self._served: Served | None = None
         self._trackers: Trackers | None = None
@@ -57,8 +59,14 @@ class EmbeddingRuntime(AutogradSession):
         input, ``(input, offsets)`` or a list of such where it is called several times; for a collection its KeyedJaggedTensor.
         Forward calls are recognised by the memory of these tensors, so the model has to be given the very same. A call that was
         not announced is looked up when it comes: results are the same. Items come in their order; those read ahead of a loop
-        that is left early are lost to it.
+        that is left early are lost to it. One loop looks ahead at a time: another one within it yields its items and no more.
         """
+        if self._looking_ahead:  # a loop within a loop, say over held-out batches
+            LOG.info(
+                "a loop is looking ahead already: this one does not, its rows are looked up when they are asked for"
+            )
+            yield from loader
+            return
         if isinstance(loader, Sized):
             self._expected_steps = self.step_number + len(loader)
         reads_ahead = self.policy.prefetches
@@ -69,6 +77,7 @@ class EmbeddingRuntime(AutogradSession):
             self.times,
             self.config.run.thread_budget(self.store.stages_ahead).classify,
         )
+        self._looking_ahead = True
         try:
             for work in pipeline:
                 self._ahead = Ahead(work)
@@ -78,6 +87,7 @@ class EmbeddingRuntime(AutogradSession):
                 if self.stop_requested:
                     return
         finally:
+            self._looking_ahead = False
             self.give_up_ahead()
             pipeline.close()
 

@@ -11,6 +11,7 @@ import torch
 
 from adaptive_rec.embedding.late_streams import LateStreams
 from adaptive_rec.modules import bag, collection, options, wrap
+from adaptive_rec.modules.autograd import AutogradSession
 
 from .training import CASES, Loop, assert_moved, assert_same, plain
 
@@ -70,3 +71,77 @@ def test_a_look_that_is_no_step_changes_nothing_of_what_is_on_its_way() -> None:
     loop.step = look_first
     ours = loop.run(STEPS)
     assert_same(ours, plain("dlrm", "adagrad", STEPS))
+
+
+@pytest.mark.usefixtures("_device")
+def test_a_table_that_is_loaded_behind_a_step_is_what_the_next_one_reads() -> None:
+    """Though the next batches were sent ahead with its former rows, and none of them was hot."""
+    losses = []
+    for given in (None, {"policy": "hybrid"}):
+        loop = Loop(CASES["dlrm"], "adagrad", given, prefetch=given is not None)
+
+        def load_behind(model: Any, batch: Any, own: Loop) -> torch.Tensor:
+            loss = own.forward_backward(model, batch, own)
+            own.update()
+            own.zero_grad()
+            if own.number == 5:
+                state = model.state_dict()
+                model.load_state_dict({name: value / 2 for name, value in state.items()})
+            return loss
+
+        loop.step = load_behind
+        losses.append(loop.run(STEPS).losses)
+    assert losses[1] == pytest.approx(losses[0], rel=1e-12)
+
+
+@pytest.mark.usefixtures("_device")
+def test_a_loop_within_a_loop_looks_up_when_it_is_asked() -> None:
+    loop = Loop(CASES["dlrm"], "adagrad", {}, prefetch=True)
+
+    def look_around(model: Any, batch: Any, own: Loop) -> torch.Tensor:
+        loss = own.forward_backward(model, batch, own)
+        if own.number % 7 == 3:
+            with torch.no_grad():
+                for held_out in own.runtime.prefetch(own.case.batches(3), sparse=own.case.lookups):
+                    own.case.loss(model, held_out)
+        return loss
+
+    loop.step = look_around
+    ours = loop.run(STEPS)
+    assert_same(ours, plain("dlrm", "adagrad", STEPS))
+    assert ours.runtime.stats().looked_up_ahead_ratio == 1
+
+
+@pytest.mark.usefixtures("_device")
+def test_a_step_that_breaks_off_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory is short once, before anything was updated: the batch is left out, and that is all."""
+    joined, left_out = AutogradSession._joined, 5
+
+    def too_large(self: AutogradSession, pool: int, parts: list[torch.Tensor]) -> torch.Tensor:
+        if self.step_number == left_out and not hasattr(self, "broke_off"):
+            self.broke_off = True
+            raise torch.OutOfMemoryError("no memory")
+        return joined(self, pool, parts)
+
+    losses, weights = [], []
+    for given in (None, {"policy": "hybrid"}):
+        monkeypatch.setattr(AutogradSession, "_joined", too_large)
+        loop = Loop(CASES["dlrm"], "adagrad", given, prefetch=given is not None)
+
+        def leave_one_out(model: Any, batch: Any, own: Loop) -> torch.Tensor:
+            if own.number != left_out:
+                return own.forward_backward(model, batch, own)
+            loss = own.case.loss(model, batch)
+            if own.runtime is not None:
+                with pytest.raises(torch.OutOfMemoryError):
+                    loss.backward()
+            own.zero_grad()
+            return loss
+
+        loop.step = leave_one_out
+        trained = loop.run(STEPS)
+        losses.append(trained.losses)
+        weights.append(trained.weights)
+    assert losses[1] == pytest.approx(losses[0], rel=1e-12)
+    for name, weight in weights[0].items():
+        torch.testing.assert_close(weights[1][name], weight, rtol=0, atol=1e-11)
