@@ -21,17 +21,22 @@ from adaptive_rec.telemetry import StageTimes
 
 
 class Pipeline:
-    """Iterate over a stream's batches, classified; up to `depth()` of them are made ready ahead."""
+    """Iterate over a stream's batches, classified; up to `depth()` of them are made ready ahead.
+
+    `prepare` makes a batch of what the stream has, where that is none yet: on the thread that classifies it.
+    """
 
     def __init__(
         self,
-        batches: Iterator[Batch],
+        batches: Iterator[Any],
         store: EmbeddingStore,
         depth: Callable[[], int],
         times: StageTimes,
         classify_threads: int = 1,
+        prepare: Callable[[Any], Batch] = lambda batch: batch,
     ) -> None:
         self._batches = batches
+        self._prepare = prepare
         self._store = store
         self._depth = depth
         self._times = times
@@ -45,7 +50,7 @@ class Pipeline:
         while (work := self._next()) is not None:
             yield work
 
-    def over(self, batches: Iterable[Batch]) -> Iterator[ClassifiedBatch]:
+    def over(self, batches: Iterable[Any]) -> Iterator[ClassifiedBatch]:
         """Iterate over another stretch of batches, once those before have come to their end; workers stay."""
         self.settle()
         self._ahead.clear()  # all of them have found the end
@@ -61,7 +66,8 @@ class Pipeline:
             self._fill(depth)
         else:
             work = self._load()
-        return self._stage(self._classify(work)) if isinstance(work, Batch) else work
+        ready = work is None or isinstance(work, ClassifiedBatch)
+        return work if ready else self._stage(self._classify(work))
 
     def _fill(self, depth: int) -> None:
         """Have so many batches on their way."""
@@ -84,13 +90,14 @@ class Pipeline:
 
     # For each batch, in this order -----------------------------------------------------------------------------------
 
-    def _load(self) -> Batch | None:
+    def _load(self) -> Any:
         """Read one batch. None at the end of the stream."""
         with self._times("load"):
             return next(self._batches, None)
 
-    def _classify(self, batch: Batch) -> ClassifiedBatch:
+    def _classify(self, batch: Any) -> ClassifiedBatch:
         with self._times("classify"):
+            batch = self._prepare(batch)
             threads = self._store.threads if threading.current_thread() is self._training_thread else 1
             work = ClassifiedBatch(batch, self._store.space, threads)
             self._store.classify(work)

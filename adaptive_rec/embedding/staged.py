@@ -214,10 +214,14 @@ class StagedStore(EmbeddingStore):
         return touched_U
 
     def release(self, work: ClassifiedBatch) -> None:
-        if work.staged is None or work.staged.staged is None:  # there was no memory for it
+        flight: Flight | None = work.staged
+        if flight is not None:
+            with flight.lock:  # the worker may be staging it again: from now on it does not
+                flight.taken = True
+        if flight is None or flight.staged is None:  # there was no memory for it, or its step never began
             self._step_first = False
-            if work.staged is not None:
-                self._in_flight.end(work.staged)
+            if flight is not None:
+                self._in_flight.end(flight)
             work.staged = None
             return
         staged = self._staged(work)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor
 
-from adaptive_rec.batch import Batch
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.modules.bags import BagBatch, Bags, Key
 from adaptive_rec.modules.gradients import Lookup
-from adaptive_rec.placement import RowSpace
 
 Sparse = Callable[[Any], Any]
 """From an item of the loader to what the step will look up; see `EmbeddingRuntime.prefetch`."""
@@ -30,8 +28,11 @@ class Ahead:
         self.over = False
         """Whether it was updated or given up: its lookups are as good as any other's then."""
         self._waiting: dict[Key, list[tuple[Bags, int]]] = {}
+        self._lines: dict[int, tuple[int, int]] = {}
         for key, bags, first in self.batch.parts:
             self._waiting.setdefault(key, []).append((bags, first))
+            begin, _ = self._lines.get(bags.pool, (first, first))
+            self._lines[bags.pool] = begin, first + len(bags)
 
     def lookups(self, key: Key) -> list[Lookup]:
         """Those of a forward call, once; nothing where none were made ready for it."""
@@ -39,8 +40,7 @@ class Ahead:
 
     def lines(self, pool: int) -> tuple[int, int]:
         """Where a pool's bags begin and end among the batch's."""
-        spans = [(first, first + len(bags)) for _, bags, first in self.batch.parts if bags.pool == pool]
-        return spans[0][0], spans[-1][1]
+        return self._lines[pool]
 
     def kept(self, pool: int, moment: tuple[int, int], make: Callable[[], Tensor]) -> Tensor:
         """A pool's pooled vectors as of a moment, made once."""
@@ -54,11 +54,3 @@ class Ahead:
             store.take(self.work)
             self._taken = True
         return self.work
-
-
-def bag_batches(
-    loader: Iterable[Any], parts_of: Callable[[Any], list[tuple[Key, Bags]]], space: RowSpace
-) -> Iterator[Batch]:
-    """A batch of bags for each item of a loader."""
-    for item in loader:
-        yield BagBatch.of(space, parts_of(item), item)

@@ -15,7 +15,7 @@ from adaptive_rec.errors import ConflictError
 from adaptive_rec.live.listen import ServeOptions
 from adaptive_rec.modules.autograd import AutogradSession
 from adaptive_rec.modules.bags import BagBatch, Bags, Key
-from adaptive_rec.modules.lookahead import Ahead, Sparse, bag_batches
+from adaptive_rec.modules.lookahead import Ahead, Sparse
 from adaptive_rec.modules.options import Setup
 from adaptive_rec.modules.rates import Rates
 from adaptive_rec.modules.serving import LOG, Record, Served, new_directory
@@ -71,11 +71,12 @@ class EmbeddingRuntime(AutogradSession):
             self._expected_steps = self.step_number + len(loader)
         reads_ahead = self.policy.prefetches
         pipeline = Pipeline(
-            bag_batches(loader, lambda item: self._parts(sparse(item)), self.store.space),
+            ((item,) for item in loader),  # an item may be None
             self.store,
             lambda: (self.knobs.prefetch_depth if depth is None else depth) if reads_ahead else 0,
             self.times,
             self.config.run.thread_budget(self.store.stages_ahead).classify,
+            lambda given: BagBatch.of(self.store.space, self._parts(sparse(given[0])), given[0]),
         )
         self._looking_ahead = True
         try:
@@ -129,7 +130,8 @@ class EmbeddingRuntime(AutogradSession):
         self.mailbox.change_knobs(**changes)
 
     def record_loss(self, loss: Tensor | float) -> None:
-        """Tell the mean loss of the step under way, for the dashboard, metrics and trackers. Optional."""
+        """Tell the mean loss of the step under way, for the dashboard, metrics and trackers. Optional. Told before ``backward``
+        it counts for its step, behind it for the next one; a step for which none is told counts with the last."""
         known, self._loss = self._loss is not None, torch.as_tensor(loss).detach().to(self._loss_sum)
         if not known:
             self._loss_sum += self._loss * self._samples  # of the step before, if it is told behind it
@@ -181,16 +183,26 @@ class EmbeddingRuntime(AutogradSession):
         `out` is the run's directory (runs/TIME-POLICY); `where` may be ``host``, ``port``, ``allow_hosts``, ``token_file``.
         Raises UsageError.
         """
+        self._check_open("served")
         if self._served is not None:
             raise ConflictError(f"the loop must not be served already, it is at {self._served.url}")
         options = ServeOptions(**where)
         if not self.begun:
             self.begin()
-        self._record = self._record or Record(self, Path(out) if out is not None else new_directory(self.knobs.policy))
-        self._served = Served(self._record, options)
+        record = Record(self, Path(out) if out is not None else new_directory(self.knobs.policy))
+        try:
+            self._served = Served(record, options)
+        except BaseException:
+            record.close()
+            raise
+        self._record = record
         self.enter("training")
         atexit.register(self.close)
         return self._served.url
+
+    def _check_open(self, what: str) -> None:
+        if self.closed:
+            raise ConflictError(f"the runtime was closed, so it cannot be {what} any more")
 
     @property
     def dashboard_url(self) -> str:
@@ -199,6 +211,7 @@ class EmbeddingRuntime(AutogradSession):
 
     def track(self, name: str, folder: str | Path) -> None:
         """Hand figures on to a tracker ("tensorboard", or package.module:Class), which may keep files in a folder."""
+        self._check_open("tracked")
         self._trackers = self._trackers or Trackers([], Path(folder))
         self._trackers.add(name, Path(folder), self.step_number)
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -145,3 +148,40 @@ def test_a_step_that_breaks_off_leaves_nothing_behind(monkeypatch: pytest.Monkey
     assert losses[1] == pytest.approx(losses[0], rel=1e-12)
     for name, weight in weights[0].items():
         torch.testing.assert_close(weights[1][name], weight, rtol=0, atol=1e-11)
+
+
+@pytest.mark.usefixtures("_device")
+@pytest.mark.parametrize("told", ["of others", "and skipped"])
+def test_what_is_announced_and_never_looked_up_is_given_up_while_it_is_being_sent(
+    told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker is slow, so that batches are given up in the middle of it."""
+    loop, dice = Loop(CASES["dlrm"], "adagrad", {}, prefetch=False), random.Random(5)
+    stage = loop.runtime.store._stager.stage
+
+    def late(*arguments: Any) -> Any:
+        if threading.current_thread().name.startswith("prefetch"):
+            time.sleep(dice.random() * 0.004)
+        return stage(*arguments)
+
+    monkeypatch.setattr(loop.runtime.store._stager, "stage", late)
+    steps = list(CASES["dlrm"].batches(STEPS))
+    others = {id(batch): other for batch, other in zip(steps, reversed(steps), strict=True)}
+
+    def announced(batch: Any) -> Any:
+        return CASES["dlrm"].lookups(others[id(batch)] if told == "of others" else batch)
+
+    losses, expected = [], Loop(CASES["dlrm"], "adagrad")
+    for number, batch in enumerate(loop.runtime.prefetch(steps, sparse=announced)):
+        time.sleep(dice.random() * 0.006)
+        if told == "and skipped" and number % 3 == 1:
+            continue
+        for one in (loop, expected):
+            one.zero_grad()
+            losses.append(one.forward_backward(one.model, batch, one).item())
+            one.update()
+    assert losses[::2] == pytest.approx(losses[1::2], rel=1e-12)
+    store = loop.runtime.store
+    store.settle()
+    assert not store._in_flight._flights
+    assert not [slot for slot in store.ring._slots if slot._users]
