@@ -129,3 +129,21 @@ def criteo_rows(criteo_sample: Path) -> Rows:
     batch = next(iter(source.train_batches(Position(), 26_000)))
     ids = batch.ids_N.reshape(batch.size, -1)
     return Rows(batch.dense_BX, ids, batch.labels_B, tuple(table.rows for table in source.tables))
+
+
+@pytest.fixture
+def closed_runtimes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Runtimes of a test's own loops are closed behind it: other tests look for threads of theirs among all there are."""
+    from adaptive_rec.modules.runtime import EmbeddingRuntime
+
+    made: list[EmbeddingRuntime] = []
+    begin = EmbeddingRuntime.__init__
+
+    def kept(self: EmbeddingRuntime, *arguments: Any) -> None:
+        begin(self, *arguments)
+        made.append(self)
+
+    monkeypatch.setattr(EmbeddingRuntime, "__init__", kept)
+    yield
+    for runtime in made:
+        runtime.close()

@@ -19,6 +19,8 @@ pl = pytest.importorskip("pytorch_lightning", reason="Lightning is not installed
 
 from adaptive_rec.integrations.lightning import AdaptiveRecCallback, LookAhead, runtimes_of  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("closed_runtimes")
+
 STEPS = 30
 """Of an epoch."""
 ROWS = (400, 60)

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import torch
-
-from adaptive_rec.modules.runtime import EmbeddingRuntime
 
 
 @pytest.fixture(autouse=True)
@@ -25,16 +22,5 @@ def double() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """No thread of a runtime outlives its test: other tests look for theirs among all threads."""
-    made: list[EmbeddingRuntime] = []
-    begin = EmbeddingRuntime.__init__
-
-    def kept(self: EmbeddingRuntime, *arguments: Any) -> None:
-        begin(self, *arguments)
-        made.append(self)
-
-    monkeypatch.setattr(EmbeddingRuntime, "__init__", kept)
-    yield
-    for runtime in made:
-        runtime.close()
+def _closed(closed_runtimes: None) -> None:
+    """No thread of a runtime outlives its test."""
