@@ -1,8 +1,9 @@
-"""Files of a run directory that may be lost to nobody: one process writes them, and each is replaced whole."""
+"""Where a run's directory is made, and its files that may be lost to nobody: one process writes them, each is replaced whole."""
 
 from __future__ import annotations
 
 import fcntl
+import time
 from pathlib import Path
 from typing import IO
 
@@ -21,6 +22,13 @@ def sole_writer(out: Path) -> IO[str] | None:
         lock.close()
         raise UsageError(f"--out {out} must be of one process at a time, another one trains there") from None
     return lock
+
+
+def new_directory(policy: str) -> Path:
+    """``runs/TIME-POLICY``, with a number behind it where that is taken."""
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{policy.rpartition(':')[2]}"
+    numbered = (Path("runs") / (name if n == 1 else f"{name}-{n}") for n in range(1, 1 << 30))
+    return next(path for path in numbered if not path.exists())
 
 
 def replace_text(path: Path, text: str) -> None:

@@ -7,7 +7,6 @@ import gc
 import json
 import os
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from adaptive_rec.commands.detach import detach
 from adaptive_rec.commands.parser import Parser, add_serve_options, on_terminal, serve_options
 from adaptive_rec.commands.signals import StopSignals
 from adaptive_rec.errors import AdaptiveRecError, UsageError
+from adaptive_rec.run_directory import new_directory
 
 if TYPE_CHECKING:
     from adaptive_rec.commands.console import Screen
@@ -95,7 +95,7 @@ def train(args: argparse.Namespace) -> int:
         return dry_run(config, args.json)
     if options is not None:
         options.read_token()  # likewise
-    out = args.out or default_out(config.knobs.policy)
+    out = args.out or new_directory(config.knobs.policy)
     if args.detach:
         return detach(args.argv, out, args.resume, options is not None, args.json)
     return run(config, out, options, args)
@@ -131,13 +131,6 @@ def preset_for(data: str | None) -> str:
     files = Path(data).glob("*.npy") if os.path.isdir(data) else [Path(data)]
     small = os.path.exists(data) and sum(file.stat().st_size for file in files) <= 256 << 20
     return "criteo_sample" if small else "criteo_kaggle"
-
-
-def default_out(policy: str) -> Path:
-    """``runs/TIME-POLICY``, with a number behind it where that is taken."""
-    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{policy.rpartition(':')[2]}"
-    numbered = (Path("runs") / (name if n == 1 else f"{name}-{n}") for n in range(1, 1 << 30))
-    return next(path for path in numbered if not path.exists())
 
 
 def run(config: Config, out: Path, options: ServeOptions | None, args: argparse.Namespace) -> int:

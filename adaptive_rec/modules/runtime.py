@@ -18,10 +18,11 @@ from adaptive_rec.modules.bags import BagBatch, Bags, Key
 from adaptive_rec.modules.lookahead import Ahead, Sparse
 from adaptive_rec.modules.options import Setup
 from adaptive_rec.modules.rates import Rates
-from adaptive_rec.modules.serving import LOG, Record, Served, new_directory
+from adaptive_rec.modules.serving import LOG, Record, Served
 from adaptive_rec.modules.state import set_state, state_of
 from adaptive_rec.modules.stats import RuntimeStats, stats_of
 from adaptive_rec.pipeline import Pipeline
+from adaptive_rec.run_directory import new_directory
 from adaptive_rec.session import Report
 from adaptive_rec.telemetry import Event, Snapshot, ratio
 from adaptive_rec.trackers.feed import Trackers

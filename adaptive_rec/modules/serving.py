@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import shlex
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,10 +73,3 @@ class Served:
 
     def close(self) -> None:
         self._sidecar.__exit__()
-
-
-def new_directory(policy: str) -> Path:
-    """``runs/TIME-POLICY``, with a number behind it where that is taken."""
-    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{policy.rpartition(':')[2]}"
-    numbered = (Path("runs") / (name if n == 1 else f"{name}-{n}") for n in range(1, 1 << 30))
-    return next(path for path in numbered if not path.exists())
