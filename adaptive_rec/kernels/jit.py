@@ -32,8 +32,13 @@ FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
 JIT: dict[str, Any] = {"cache": True, "nogil": True, "fastmath": FASTMATH, "error_model": "numpy"}
 """Options of every serial kernel; they release the GIL, so any thread may run them."""
 
-JIT_INLINE: dict[str, Any] = {**JIT, "forceinline": True}
-"""Options of parts of kernels that are called for every row: passing a dozen arrays would cost more than their work."""
+JIT_PART: dict[str, Any] = {**JIT, "_nrt": False}
+"""Options of parts of kernels that are called for every row and make no arrays. Otherwise each call would count references to the
+arrays it is passed, atomically and in memory that all threads share (numba issue 2350): copying a row took three times as long.
+"""
+
+JIT_INLINE: dict[str, Any] = {**JIT_PART, "forceinline": True}
+"""Options of such parts where passing a dozen arrays would cost more than their work."""
 
 JIT_PARALLEL: dict[str, Any] = {**JIT, "parallel": True}
 """Options of kernels that run on several threads."""

@@ -10,7 +10,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from adaptive_rec.kernels.jit import JIT
+from adaptive_rec.kernels.jit import JIT, JIT_PART
 
 FINE, COLUMNS, LABEL, INTEGER, INTEGER_RANGE, CATEGORY, CATEGORY_RANGE = range(7)
 """What is wrong with a row; a wrong number of columns is told before anything else."""
@@ -51,7 +51,7 @@ def parse_rows(
     return row, position, FINE, 0
 
 
-@njit(**JIT)
+@njit(**JIT_PART)
 def _parse_row(
     data: NDArray[np.uint8],
     p: int,
@@ -79,7 +79,7 @@ def _parse_row(
     return FINE, 0, p + 1
 
 
-@njit(**JIT)
+@njit(**JIT_PART)
 def _integer(data: NDArray[np.uint8], p: int) -> tuple[int, int, int]:
     """Read an integer of 32 bits or nothing from byte `p`; returns (fault, byte after it, value)."""
     negative = data[p] == MINUS
@@ -96,7 +96,7 @@ def _integer(data: NDArray[np.uint8], p: int) -> tuple[int, int, int]:
     return fault, p, (-value if negative else value)
 
 
-@njit(**JIT)
+@njit(**JIT_PART)
 def _category(data: NDArray[np.uint8], p: int) -> tuple[int, int, int]:
     """Read up to eight hexadecimal digits from byte `p`; returns (fault, byte after them, value)."""
     first, value = p, 0
@@ -108,7 +108,7 @@ def _category(data: NDArray[np.uint8], p: int) -> tuple[int, int, int]:
     return (FINE if p - first <= HEX_DIGITS else CATEGORY_RANGE), p, value
 
 
-@njit(**JIT)
+@njit(**JIT_PART)
 def _columns(data: NDArray[np.uint8], p: int) -> int:
     """Columns of the line that starts at byte `p`."""
     columns = 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from adaptive_rec.kernels.jit import JIT
+from adaptive_rec.kernels.jit import JIT, JIT_PART
 
 SKIP, LABEL, HOUR, HEX, INTEGER = range(5)
 """Kinds of columns."""
@@ -42,7 +42,7 @@ def parse_rows(data, start, kinds_K, labels_B, hours_B, keys_BF):
     return row, position, FINE, 0
 
 
-@njit(**JIT)
+@njit(**JIT_PART)
 def _parse_row(data, p, kinds_K, row, labels_B, hours_B, keys_BF):
     """Parse one row; returns (fault, column, byte after the row)."""
     fault, faulty, column, f = FINE, 0, 0, 0
@@ -69,7 +69,7 @@ def _parse_row(data, p, kinds_K, row, labels_B, hours_B, keys_BF):
             return (COLUMNS, 0, p) if column != len(kinds_K) else (fault, faulty, p)
 
 
-@njit(**JIT)
+@njit(**JIT_PART)
 def _field(data, start, stop, kind):
     """(fault, what the field becomes)."""
     length = stop - start
@@ -90,7 +90,7 @@ def _field(data, start, stop, kind):
     return (FINE if fine else BAD_INTEGER), (key if length else 0)
 
 
-@njit(**JIT)
+@njit(**JIT_PART)
 def _is_hour(value):
     """Whether YYMMDDHH is an hour of the years 2000 to 2099."""
     year, month, day, hour = value // 1000000, value // 10000 % 100, value // 100 % 100, value % 100
@@ -102,7 +102,7 @@ def _is_hour(value):
     return 1 <= month <= 12 and 1 <= day <= days and hour < 24
 
 
-@njit(**JIT)
+@njit(**JIT_PART)
 def _digits(data, start, stop, base):
     """(the number that the digits make, whether all are digits of the base)."""
     value, fine = 0, True

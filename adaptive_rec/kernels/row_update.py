@@ -79,6 +79,7 @@ def _update_range(
     touched, hot, updated, overflowed = 0, 0, 0, 0
     for i in range(first, end):
         if i + _ROWS_AHEAD < end and not frozen_U[i + _ROWS_AHEAD]:
+            prefetch_row(changed_R, distinct_U[i + _ROWS_AHEAD])
             source = source_U[i + _ROWS_AHEAD]
             if source >= 0:
                 prefetch_row(hot_HD, source)

@@ -11,7 +11,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from adaptive_rec.kernels.jit import JIT
+from adaptive_rec.kernels.jit import JIT, JIT_PART
 
 HEAD_RANKS = 256
 """Ranks whose popularity is tabled exactly; beyond them an integral stands for the sum (relative error under 2e-5)."""
@@ -24,7 +24,7 @@ BELL_SCALE = 1.0 / (65536.0 * math.sqrt(4.0 / 12.0))
 UNIT_SCALE = 1.0 / (1 << 53)
 
 
-@njit(**JIT)
+@njit(**JIT_PART)
 def mix64(x: np.uint64) -> np.uint64:
     """A 64-bit hash of `x`."""
     x = (x ^ (x >> np.uint64(30))) * MIX_1
@@ -32,26 +32,26 @@ def mix64(x: np.uint64) -> np.uint64:
     return x ^ (x >> np.uint64(31))
 
 
-@njit(**JIT)
+@njit(**JIT_PART)
 def hash_at(key: np.uint64, index: int) -> np.uint64:
     """The hash that stands at `index` of the stream `key`."""
     return mix64(key + (np.uint64(index) + np.uint64(1)) * GOLDEN)
 
 
-@njit(**JIT)
+@njit(**JIT_PART)
 def unit(x: np.uint64) -> float:
     """A hash as a number in [0, 1)."""
     return np.int64(x >> np.uint64(11)) * UNIT_SCALE
 
 
-@njit(**JIT)
+@njit(**JIT_PART)
 def bell(x: np.uint64) -> float:
     """A hash as a number of mean 0, variance 1 and nearly normal shape: the sum of its four 16-bit lanes."""
     lanes = (x & LANE) + ((x >> np.uint64(16)) & LANE) + ((x >> np.uint64(32)) & LANE) + (x >> np.uint64(48))
     return (np.int64(lanes) - 131070) * BELL_SCALE
 
 
-@njit(**JIT)
+@njit(**JIT_PART)
 def zipf_rank(mass: float, cdf_H: NDArray[np.float64], exponent: float, ranks: int) -> int:
     """The rank, from 0, at which the summed popularity of the ranks passes `mass`; below `ranks`."""
     if mass >= cdf_H[-1]:
