@@ -76,6 +76,16 @@ class Position:
 
 
 @dataclass(frozen=True)
+class TableReads:
+    """Which bags of a batch read which table. T tables, pool by pool and in the order of their rows; V runs of bags."""
+
+    tables_T5: NDArray[np.int64]
+    """A line for each table that is read: its pool, its first row, that row's id, how many rows it has, and its runs' number."""
+    runs_V3: NDArray[np.int64]
+    """The runs of bags that read them, in their order: the first bag, how far it is to the next one, and how many there are."""
+
+
+@dataclass(frozen=True)
 class Batch:
     """A mini-batch in sample-major order: the lookups of one sample stand together, features in order.
 
@@ -95,6 +105,8 @@ class Batch:
     skipped_samples: int = 0
     """Samples that a policy left out of the stream while this batch was put together. A batch without samples is not trained, it
     only carries what was left out after the last one."""
+    reads: TableReads | None = field(default=None, kw_only=True)
+    """Where bags do not read tables feature by feature."""
 
     @property
     def size(self) -> int:

@@ -49,8 +49,9 @@ class ClassifiedBatch:
         """More than one thread are OpenMP's and for the training thread."""
         self.batch = batch
         self.space = space
-        lookups, tables = batch.lookups, len(space.read_tables)
-        threads = min(worth_waking(threads, lookups), tables)
+        reads = batch.reads or space.reads(batch.size)
+        lookups, tables = batch.lookups, len(reads.tables_T5)
+        threads = max(1, min(worth_waking(threads, lookups), tables))
         self.one_hot: bool = kernels.is_one_hot(batch.offsets, lookups)
         """Whether every bag holds exactly one id."""
         check_shapes(batch, len(space.features), rising=self.one_hot)
@@ -58,7 +59,7 @@ class ClassifiedBatch:
         self.segment_bag_N = np.empty(lookups, dtype=np.int32)
         first_lookup_T1, first_distinct_T1 = np.empty(tables + 1, np.int64), np.zeros(tables + 1, np.int64)
         part_T, distinct_T = np.empty(tables, dtype=np.int64), first_distinct_T1[1:]
-        how = (batch.offsets, self.one_hot, space.feature_order, space.read_tables, first_lookup_T1)
+        how = (batch.offsets, self.one_hot, reads.tables_T5, reads.runs_V3, first_lookup_T1)
         places = kernels.share_tables(*how, part_T, threads)
         places_PH = _scratch.take("places", np.int32, threads, places)
         row_N, count_N = _scratch.take("rows", np.int64, lookups), _scratch.take("counts", np.int64, lookups)
@@ -77,7 +78,7 @@ class ClassifiedBatch:
         listed = (self.distinct_U, self.segments_U1, self.segment_bag_N)
         list_bags = kernels.list_bags if threads == 1 else kernels.list_bags_in_parts
         list_bags(0 if threads == 1 else threads, part_T, *how, first_distinct_T1, *found, *listed)
-        self.pool_ends = first_distinct_T1[np.searchsorted(space.read_tables[:, 0], range(1, len(space.pools) + 1))]
+        self.pool_ends = first_distinct_T1[np.searchsorted(reads.tables_T5[:, 0], range(1, len(space.pools) + 1))]
         """Where each pool's distinct rows end."""
         self.source_U: NDArray[np.int64] = np.empty(distinct, dtype=np.int64)
         """Slot of a hot row, ``~row`` of a cold one (row within its pool)."""

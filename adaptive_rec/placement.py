@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.batch import FeatureSpec, TableSpec
+from adaptive_rec.batch import FeatureSpec, TableReads, TableSpec
 from adaptive_rec.errors import ConfigError
 
 MAX_ROWS = 1 << 40
@@ -49,7 +49,7 @@ class RowSpace:
     feature_order: NDArray[np.int64]
     """All features, pool by pool and table by table."""
     read_tables: NDArray[np.int64]
-    """A line for each table that features read, in that order: its pool, its first row, its rows, and how many features."""
+    """A line for each table that features read, in that order, as of `TableReads`; each feature is a run."""
     pool_of_feature: NDArray[np.int64]
     column_of_feature: NDArray[np.int64]
     """A feature's place among those of its pool."""
@@ -114,7 +114,7 @@ class RowSpace:
         order = np.argsort(feature_first_row, kind="stable")
         _, first, readers = np.unique(feature_first_row[order], return_index=True, return_counts=True)
         some = order[first]
-        read_tables = np.stack([pool_of_feature[some], feature_first_row[some], rows_F[some], readers], axis=1)
+        lines = [pool_of_feature[some], feature_first_row[some], np.zeros_like(some), rows_F[some], readers]
         return RowSpace(
             tables,
             features,
@@ -124,12 +124,19 @@ class RowSpace:
             feature_first_row,
             rows_F,
             order,
-            np.ascontiguousarray(read_tables),
+            np.stack(lines, axis=1),
             pool_of_feature,
             column_of_feature,
             np.array([pool.first_row for pool in pools], dtype=np.int64),
             np.array([feature.pooling == "mean" for feature in features]),
         )
+
+    def reads(self, samples: int) -> TableReads:
+        """Bags of so many samples, of each sample one for each feature."""
+        features = len(self.features)
+        runs_V3 = np.full((features, 3), (0, features, samples), dtype=np.int64)
+        runs_V3[:, 0] = self.feature_order
+        return TableReads(self.read_tables, runs_V3)
 
     @staticmethod
     def by_pool(tables: tuple[TableSpec, ...]) -> RowSpace:

@@ -63,7 +63,9 @@ def _sort_distinct(rows: Rows, scores: Scores) -> tuple[Rows, NDArray[np.float64
     scores = scores.astype(np.float64)
     if np.all(rows[1:] > rows[:-1]):
         return rows, scores
-    order = np.lexsort((-scores, rows))
+    order = np.argsort(rows)
+    if not np.all(rows[order[1:]] > rows[order[:-1]]):  # three times as slow, and seldom needed
+        order = np.lexsort((-scores, rows))
     rows, scores = rows[order], scores[order]
     first = np.concatenate([[True], rows[1:] != rows[:-1]])
     return rows[first], scores[first]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numba import njit, prange
 
-from adaptive_rec.kernels.jit import JIT, JIT_PARALLEL
+from adaptive_rec.kernels.jit import JIT, JIT_PARALLEL, JIT_PART
 from adaptive_rec.kernels.prefetch import prefetch_row
 
 _ROWS_AHEAD = 24
@@ -31,26 +31,25 @@ def is_one_hot(offsets, lookups):
 
 
 @njit(**JIT)
-def share_tables(offsets, one_hot, feature_order, tables_T4, first_lookup_T1, part_T, parts):
+def share_tables(offsets, one_hot, tables_T5, runs_V3, first_lookup_T1, part_T, parts):
     """Number the lookups table by table, and give each table to one of so many parts of the work, the largest first.
 
-    `first_lookup_T1` becomes the number of each table's first lookup, `part_T` its part. For `tables_T4` see `find_rows`.
+    `first_lookup_T1` becomes the number of each table's first lookup, `part_T` its part. For the rest see `find_rows`.
     Returns how many places the hash table of the largest table needs, a power of two.
     """
-    features = len(feature_order)
-    samples = (len(offsets) - 1) // features
-    feature = 0
+    run = 0
     largest = 0
     first_lookup_T1[0] = 0
-    for t in range(len(tables_T4)):
+    for t in range(len(tables_T5)):
         lookups = 0
-        for f in feature_order[feature : feature + tables_T4[t, 3]]:
+        for v in range(run, run + tables_T5[t, 4]):
+            first, step, bags = runs_V3[v]
             if one_hot:
-                lookups += samples
+                lookups += bags
             else:
-                for b in range(samples):
-                    lookups += offsets[b * features + f + 1] - offsets[b * features + f]
-        feature += tables_T4[t, 3]
+                for bag in range(first, first + bags * step, step):
+                    lookups += offsets[bag + 1] - offsets[bag]
+        run += tables_T5[t, 4]
         first_lookup_T1[t + 1] = first_lookup_T1[t] + lookups
         largest = max(largest, lookups)
     load_P = np.zeros(parts, dtype=np.int64)
@@ -60,7 +59,7 @@ def share_tables(offsets, one_hot, feature_order, tables_T4, first_lookup_T1, pa
     return 1 << _bits_for(largest)
 
 
-@njit(**JIT)
+@njit(**JIT_PART)
 def _bits_for(lookups):
     """How many bits number the places of a hash table for so many keys."""
     bits = 4
@@ -71,41 +70,49 @@ def _bits_for(lookups):
 
 @njit(**JIT)
 def find_rows(
-    part, part_T, ids_N, offsets, one_hot, feature_order, tables_T4, first_lookup_T1, places, row_N, count_N, inverse_N,
+    part,
+    part_T,
+    ids_N,
+    offsets,
+    one_hot,
+    tables_T5,
+    runs_V3,
+    first_lookup_T1,
+    places,
+    row_N,
+    count_N,
+    inverse_N,
     distinct_T,
-):  # fmt: skip
+):
     """Find the distinct rows of one part's tables, and count the lookups of each.
 
-    `tables_T4` has a line for each table that is read, pool by pool: its pool, first row, rows, and how many features read it;
-    `feature_order` are the features in the order of these tables. `places` is scratch for hash tables, one after the other: that
+    For `tables_T5` and `runs_V3` see `batch.TableReads`. `places` is scratch for hash tables, one after the other: that
     of one table should fit a core's first cache. The rows of table ``t`` are numbered from ``first_lookup_T1[t]`` on, in `row_N`
     and `count_N` as in `inverse_N`; ``distinct_T[t]`` says how many they are, or is ``-1 - n`` where the id of lookup ``n`` lies
     outside its table.
     """
-    features = len(feature_order)
-    samples = (len(offsets) - 1) // features
-    feature = 0
-    for t in range(len(tables_T4)):
-        readers = feature_order[feature : feature + tables_T4[t, 3]]
-        feature += tables_T4[t, 3]
+    run = 0
+    for t in range(len(tables_T5)):
+        first_run, run = run, run + tables_T5[t, 4]
         if part_T[t] != part:
             continue
-        first_row, rows, begin = tables_T4[t, 1], tables_T4[t, 2], first_lookup_T1[t]
+        first_row, first_id, rows, begin = tables_T5[t, 1], tables_T5[t, 2], tables_T5[t, 3], first_lookup_T1[t]
         bits = _bits_for(first_lookup_T1[t + 1] - begin)
         shift, mask = np.uint64(64 - bits), (1 << bits) - 1
         direct = rows <= mask + 1  # a small table: every id has a place of its own
         places[: rows if direct else mask + 1] = -1
         end = begin
-        for f in readers:
-            for b in range(samples):
-                bag = b * features + f
+        for v in range(first_run, run):
+            first, step, bags = runs_V3[v]
+            for bag in range(first, first + bags * step, step):
                 start, stop = (bag, bag + 1) if one_hot else (offsets[bag], offsets[bag + 1])
                 for n in range(start, stop):
-                    if ids_N[n] < 0 or ids_N[n] >= rows:
+                    number = ids_N[n] - first_id
+                    if number < 0 or number >= rows:
                         distinct_T[t] = -1 - n
                         return
-                    row = first_row + ids_N[n]
-                    h = ids_N[n] if direct else np.int64((np.uint64(ids_N[n]) * _SCATTER) >> shift)
+                    row = first_row + number
+                    h = number if direct else np.int64((np.uint64(number) * _SCATTER) >> shift)
                     u = places[h]
                     while u >= 0 and row_N[u] != row:
                         h = (h + 1) & mask
@@ -123,20 +130,17 @@ def find_rows(
 
 @njit(**JIT)
 def list_bags(
-    part, part_T, offsets, one_hot, feature_order, tables_T4, first_lookup_T1, first_distinct_T1, row_N, count_N, inverse_N,
+    part, part_T, offsets, one_hot, tables_T5, runs_V3, first_lookup_T1, first_distinct_T1, row_N, count_N, inverse_N,
     distinct_U, segments_U1, segment_bag_N,
 ):  # fmt: skip
     """Bring one part's rows to their places among all distinct rows, and list the bags that touch each.
 
     `row_N`, `count_N` and `inverse_N` are what `find_rows` left; table ``t`` has the rows from ``first_distinct_T1[t]`` on.
-    Row ``u`` is touched by bags ``segment_bag_N[segments_U1[u] : segments_U1[u + 1]]``, in order of features, then samples.
+    Row ``u`` is touched by bags ``segment_bag_N[segments_U1[u] : segments_U1[u + 1]]``, in the order of the runs.
     """
-    features = len(feature_order)
-    samples = (len(offsets) - 1) // features
-    feature = 0
-    for t in range(len(tables_T4)):
-        readers = feature_order[feature : feature + tables_T4[t, 3]]
-        feature += tables_T4[t, 3]
+    run = 0
+    for t in range(len(tables_T5)):
+        first_run, run = run, run + tables_T5[t, 4]
         if part_T[t] != part:
             continue
         begin, shift = first_lookup_T1[t], first_distinct_T1[t] - first_lookup_T1[t]
@@ -147,9 +151,9 @@ def list_bags(
             filled += count_N[u - shift]
             count_N[u - shift] = segments_U1[u]  # where its next bag goes
         segments_U1[first_distinct_T1[t + 1]] = filled
-        for f in readers:
-            for b in range(samples):
-                bag = b * features + f
+        for v in range(first_run, run):
+            first, step, bags = runs_V3[v]
+            for bag in range(first, first + bags * step, step):
                 start, stop = (bag, bag + 1) if one_hot else (offsets[bag], offsets[bag + 1])
                 for n in range(start, stop):
                     u = inverse_N[n]
@@ -160,24 +164,35 @@ def list_bags(
 
 @njit(**JIT_PARALLEL)
 def find_rows_in_parts(
-    part_T, ids_N, offsets, one_hot, feature_order, tables_T4, first_lookup_T1, places_PH, row_N, count_N, inverse_N, distinct_T
-):  # fmt: skip
+    part_T,
+    ids_N,
+    offsets,
+    one_hot,
+    tables_T5,
+    runs_V3,
+    first_lookup_T1,
+    places_PH,
+    row_N,
+    count_N,
+    inverse_N,
+    distinct_T,
+):
     """All parts at once, each with a line of `places_PH`."""
     for part in prange(len(places_PH)):
         find_rows(
-            part, part_T, ids_N, offsets, one_hot, feature_order, tables_T4, first_lookup_T1, places_PH[part], row_N, count_N,
+            part, part_T, ids_N, offsets, one_hot, tables_T5, runs_V3, first_lookup_T1, places_PH[part], row_N, count_N,
             inverse_N, distinct_T,
         )  # fmt: skip
 
 
 @njit(**JIT_PARALLEL)
 def list_bags_in_parts(
-    parts, part_T, offsets, one_hot, feature_order, tables_T4, first_lookup_T1, first_distinct_T1, row_N, count_N, inverse_N,
+    parts, part_T, offsets, one_hot, tables_T5, runs_V3, first_lookup_T1, first_distinct_T1, row_N, count_N, inverse_N,
     distinct_U, segments_U1, segment_bag_N,
 ):  # fmt: skip
     for part in prange(parts):
         list_bags(
-            part, part_T, offsets, one_hot, feature_order, tables_T4, first_lookup_T1, first_distinct_T1, row_N, count_N,
+            part, part_T, offsets, one_hot, tables_T5, runs_V3, first_lookup_T1, first_distinct_T1, row_N, count_N,
             inverse_N, distinct_U, segments_U1, segment_bag_N,
         )  # fmt: skip
 

@@ -42,6 +42,49 @@ def number_rows(ids_N, offsets_L1, first_row_T, rows_T, row_N):
 
 
 @njit(**JIT)
+def find_features(length_FB, first_F1):
+    """The number of each feature's first lookup, where lookups stand feature by feature, and of all lookups. Returns the shortest
+    and the longest length; 1 and 1 where there is none."""
+    first_F1[0] = 0
+    shortest, longest = np.int64(1), np.int64(1)
+    for f in range(len(length_FB)):
+        lookups = np.int64(0)
+        for length in length_FB[f]:
+            shortest, longest = min(shortest, length), max(longest, length)
+            lookups += length
+        first_F1[f + 1] = first_F1[f] + lookups
+    return shortest, longest
+
+
+@njit(**JIT)
+def number_jagged_rows(ids_N, length_FB, one_hot, first_F1, feature_T, first_row_T, rows_T, row_M, offsets_L1):
+    """The rows of the lookups of some features sample by sample, and the ends of their bags; feature ``feature_T[t]`` reads table
+    ``t``. `one_hot` says that all lengths are 1. Returns the first of these lookups whose id lies outside its table, which stands
+    in its row's place then, or -1."""
+    samples, tables = length_FB.shape[1], len(feature_T)
+    next_T = np.empty(tables, dtype=np.int64)
+    for t in range(tables):
+        next_T[t] = first_F1[feature_T[t]]
+    offsets_L1[0] = 0
+    m = 0
+    for b in range(samples):
+        for t in range(tables):
+            first, rows = first_row_T[t], np.uint64(rows_T[t])
+            begin, lookups = (next_T[t] + b, 1) if one_hot else (next_T[t], length_FB[feature_T[t], b])
+            for n in range(begin, begin + lookups):
+                if np.uint64(ids_N[n]) >= rows:
+                    row_M[m] = ids_N[n]
+                    offsets_L1[b * tables + t + 1 :] = len(row_M)
+                    return m
+                row_M[m] = first + ids_N[n]
+                m += 1
+            if not one_hot:
+                next_T[t] += lookups
+            offsets_L1[b * tables + t + 1] = m
+    return -1
+
+
+@njit(**JIT)
 def find_row_sources(row_N, slot_of_row, source_N):
     """Where the row of each lookup is: the slot of a hot one, ``~row`` of a cold one. `slot_of_row` is of the rows' pool."""
     for n in range(len(row_N)):

@@ -25,6 +25,26 @@ def number_rows(ids_N: Array, offsets_L1: Array, first_row_T: Array, rows_T: Arr
     return -1
 
 
+def find_features(length_FB: Array, first_F1: Array) -> tuple[int, int]:
+    first_F1[:] = np.concatenate([[0], np.cumsum(length_FB.sum(axis=1))])
+    return int(length_FB.min(initial=1)), int(length_FB.max(initial=1))
+
+
+def number_jagged_rows(
+    ids_N: Array, length_FB: Array, one_hot: bool, first_F1: Array, feature_T: Array, first_row_T: Array, rows_T: Array,
+    row_M: Array, offsets_L1: Array,
+) -> int:  # fmt: skip
+    features, samples = length_FB.shape
+    parts = [np.split(ids_N[first_F1[f] : first_F1[f + 1]], np.cumsum(length_FB[f])[:-1]) for f in range(features)]
+    bags = [parts[f][b] for b in range(samples) for f in feature_T]
+    offsets_L1[:] = np.concatenate([[0], np.cumsum([len(bag) for bag in bags])])
+    turned_M = np.concatenate([*bags, np.empty(0, dtype=np.int64)])
+    wrong = number_rows(turned_M, offsets_L1, first_row_T, rows_T, row_M)
+    if wrong >= 0:
+        row_M[wrong] = turned_M[wrong]
+    return wrong
+
+
 def find_row_sources(row_N: Array, slot_of_row: Array, source_N: Array) -> None:
     slot_N = slot_of_row[row_N]
     source_N[:] = np.where(slot_N >= 0, slot_N, ~row_N)

@@ -77,11 +77,11 @@ class AutogradSession(Session):
 
     # Forward ---------------------------------------------------------------------------------------------------------
 
-    def pooled(self, key: Key | None, make: Callable[[], list[Bags]]) -> list[Tensor]:
-        """Pooled vectors (L, D) of a forward call's bags. `make` makes them where none were made ready under `key`."""
+    def pooled(self, key: Callable[[], Key] | None, make: Callable[[], list[Bags]]) -> list[Tensor]:
+        """Pooled vectors (L, D) of a forward call's bags. `make` makes them where none were made ready under its `key`."""
         if not self.begun:
             self.go_on()
-        lookups = self._ahead.lookups(key) if self._ahead is not None and key is not None else []
+        lookups = self._ahead.lookups(key()) if self._ahead is not None and key is not None else []
         if not lookups:
             with self.times("classify"):
                 lookups = [Lookup(bags) for bags in make()]
@@ -180,9 +180,10 @@ class AutogradSession(Session):
         return _Update(number, work, joined, position_B, [(first, lookup.bags) for first, (lookup, _) in placed])
 
     def _joined(self, pool: int, parts: list[Tensor]) -> Tensor:
-        nothing = (0, self.store.space.pools[pool].dim)
-        whole = torch.cat(parts) if parts else torch.empty(nothing, dtype=self.dtype, device=self.device)
-        return whole.contiguous().unsqueeze(1)
+        if not parts:
+            return torch.empty((0, 1, self.store.space.pools[pool].dim), dtype=self.dtype, device=self.device)
+        whole = torch.cat(parts) if len(parts) > 1 else parts[0].contiguous()
+        return whole.unsqueeze(1)
 
     def _check(self, gradients: list[Tensor]) -> None:
         """Raise TrainingError where a gradient is no finite number, before anything is updated. A device is not waited for."""

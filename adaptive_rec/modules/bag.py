@@ -137,8 +137,7 @@ class AdaptiveEmbeddingBag(NotCopied, nn.Module):
             return self._weighted(self._jagged(input, offsets, per_sample_weights))
         if self.runtime is None:
             return self._held(self._jagged(input, offsets))
-        key = Key.of(self, input, offsets)
-        return self.runtime.pooled(key, lambda: [self._bags(input, offsets)])[0]
+        return self.runtime.pooled(lambda: Key.of(self, input, offsets), lambda: [self._bags(input, offsets)])[0]
 
     def parts(self, given: Any) -> Iterator[tuple[Key, Bags]]:
         """For `EmbeddingRuntime.prefetch`: an input, or input and offsets."""

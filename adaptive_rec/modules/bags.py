@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -12,9 +13,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from adaptive_rec.batch import Batch
+from adaptive_rec.batch import Batch, TableReads
 from adaptive_rec.errors import DataError
-from adaptive_rec.kernels.lookups import number_rows
+from adaptive_rec.kernels.lookups import number_jagged_rows, number_rows
+from adaptive_rec.modules.inputs import Keyed
 from adaptive_rec.placement import RowSpace
 
 
@@ -56,6 +58,8 @@ class Bags:
     """By their numbers, those that are read."""
     divisor_L1: Tensor | None = None
     """Lookups of each bag, at least 1, where bags are averaged; 1 for those that are not."""
+    in_turn: bool = True
+    """Whether bag ``i`` is one of table ``i % T``."""
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -97,14 +101,29 @@ class Reader:
         row_N = np.empty(len(ids_N), dtype=np.int64)
         wrong = number_rows(ids_N, offsets, self.first_row_T, self.rows_T, row_N)
         if wrong >= 0:
-            bag = int(np.searchsorted(offsets, wrong, side="right")) - 1
-            t = bag % len(self.names)
-            raise DataError(
-                f"ids of table {self.names[t]} must lie in [0, {self.rows_T[t]}), got {ids_N[wrong]} "
-                f"(lookup {wrong}, bag {bag})"
-            )
+            self._refuse(int(ids_N[wrong]), wrong, offsets)
+        return self._bags(row_N, offsets, dtype)
+
+    def keyed_bags(self, given: Keyed, features: NDArray[np.int64], dtype: torch.dtype) -> Bags:
+        """Bags of features of a KeyedJaggedTensor, one for each table. Raises DataError for an id that lies outside its table."""
+        row_M = np.empty(int((given.first_F1[features + 1] - given.first_F1[features]).sum()), dtype=np.int64)
+        offsets = np.empty(given.length_FB.shape[1] * len(features) + 1, dtype=np.int64)
+        how = given.ids_N, given.length_FB, given.one_hot, given.first_F1, features, self.first_row_T, self.rows_T
+        wrong = number_jagged_rows(*how, row_M, offsets)
+        if wrong >= 0:
+            self._refuse(int(row_M[wrong]), wrong, offsets)
+        return self._bags(row_M, offsets, dtype)
+
+    def _bags(self, row_N: NDArray[np.int64], offsets: NDArray[np.int64], dtype: torch.dtype) -> Bags:
         samples = (len(offsets) - 1) // len(self.names)
         return Bags(self.pool, row_N, offsets, samples, self.tables, self._divisor(offsets, dtype))
+
+    def _refuse(self, id_: int, lookup: int, offsets: NDArray[np.int64]) -> None:
+        bag = int(np.searchsorted(offsets, lookup, side="right")) - 1
+        t = bag % len(self.names)
+        raise DataError(
+            f"ids of table {self.names[t]} must lie in [0, {self.rows_T[t]}), got {id_} (lookup {lookup}, bag {bag})"
+        )
 
     def _divisor(self, offsets: NDArray[np.int64], dtype: torch.dtype) -> Tensor | None:
         if not self.mean_T.any():
@@ -128,20 +147,49 @@ class BagBatch(Batch):
         """Put bags together. `space` has a feature for each pool."""
         ordered = sorted(parts, key=lambda part: part[1].pool)
         firsts = list(accumulate((len(bags) for _, bags in ordered), initial=0))
-        pools = len(space.pools)
-        offsets = np.zeros(firsts[-1] * pools + 1, dtype=np.int64)
-        end_LP, lookups = offsets[1:].reshape(firsts[-1], pools), 0
-        for (_, bags), first in zip(ordered, firsts, strict=False):
-            own = slice(first, first + len(bags))
-            end_LP[own, bags.pool :] = bags.offsets[1:, None] + lookups
-            end_LP[own, : bags.pool] = bags.offsets[:-1, None] + lookups
-            lookups += len(bags.row_N)
-        rows = [bags.row_N for _, bags in ordered]
+        ids_N, offsets = _joined(len(space.pools), [bags for _, bags in ordered], firsts)
         return BagBatch(
             dense_BX=np.empty((firsts[-1], 0), dtype=np.float32),
-            ids_N=np.concatenate(rows) if rows else np.empty(0, dtype=np.int64),
+            ids_N=ids_N,
             offsets=offsets,
             labels_B=np.zeros(firsts[-1], dtype=np.float32),
             parts=tuple((key, bags, first) for (key, bags), first in zip(ordered, firsts, strict=False)),
             item=item,
+            reads=_reads(space, [(bags, first) for (_, bags), first in zip(ordered, firsts, strict=False)]),
         )
+
+
+def _joined(pools: int, parts: list[Bags], firsts: list[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Rows of all bags, and the ends of a bag in each pool for every one of them."""
+    if pools == len(parts) == 1:
+        return parts[0].row_N, parts[0].offsets
+    offsets = np.zeros(firsts[-1] * pools + 1, dtype=np.int64)
+    end_LP, lookups = offsets[1:].reshape(firsts[-1], pools), 0
+    for bags, first in zip(parts, firsts, strict=False):
+        own = slice(first, first + len(bags))
+        end_LP[own, bags.pool :] = bags.offsets[1:, None] + lookups
+        if bags.pool:
+            end_LP[own, : bags.pool] = bags.offsets[:-1, None] + lookups
+        lookups += len(bags.row_N)
+    return np.concatenate([np.empty(0, dtype=np.int64), *(bags.row_N for bags in parts)]), offsets
+
+
+def _reads(space: RowSpace, parts: Sequence[tuple[Bags, int]]) -> TableReads:
+    """Which bags read which table, with the number of each part's first. Where tables are not read in turn, those of the pool
+    count as one."""
+    pools, mixed = len(space.pools), {bags.pool for bags, _ in parts if not bags.in_turn}
+    runs: dict[tuple[int, int, int, int], list[tuple[int, int, int]]] = defaultdict(list)
+    for bags, first in parts:
+        pool, turns = space.pools[bags.pool], len(bags.tables)
+        if bags.pool in mixed:
+            runs[bags.pool, pool.first_row, 0, pool.rows].append((first * pools + bags.pool, pools, len(bags)))
+            continue
+        for place, table in enumerate(bags.tables):
+            row = int(space.table_first_row[table])
+            run = ((first + place) * pools + bags.pool, turns * pools, len(bags) // turns)
+            runs[bags.pool, row, row - pool.first_row, space.tables[table].rows].append(run)
+    lines = sorted(runs)
+    return TableReads(
+        np.array([(*line, len(runs[line])) for line in lines], dtype=np.int64).reshape(-1, 5),
+        np.array([run for line in lines for run in runs[line]], dtype=np.int64).reshape(-1, 3),
+    )

@@ -9,7 +9,6 @@ from typing import Any, Unpack
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from adaptive_rec.batch import TableSpec
@@ -120,7 +119,7 @@ class AdaptiveEmbeddingBagCollection(NotCopied, nn.Module):
             given = Keyed.of(features, weighted=True)
             parts = [self._weighted(group, given) for group in self._groups]
         else:
-            parts = self.runtime.pooled(self._key(features), lambda: self._bags(features))
+            parts = self.runtime.pooled(lambda: self._key(features), lambda: self._bags(features))
         samples = len(parts[0]) // len(self._groups[0].features)
         if len(parts) == 1:
             return PooledVectors(self._names, self._dims, parts[0].reshape(samples, sum(self._dims)))
@@ -144,15 +143,15 @@ class AdaptiveEmbeddingBagCollection(NotCopied, nn.Module):
 
     def _bags(self, features: Any) -> list[Bags]:
         given = Keyed.of(features, weighted=False)
-        found = [(group.reader, given.of_features(_places(given, group))) for group in self._groups]
-        return [reader.bags(part.ids_N, part.offsets, self.runtime.dtype) for reader, part in found]
+        dtype = self.runtime.dtype
+        return [group.reader.keyed_bags(given, given.places(group.features), dtype) for group in self._groups]
 
     def _weighted(self, group: _Group, given: Keyed) -> Tensor:
         """Each lookup is a bag of its own here, and torch weighs and sums them."""
-        found = given.of_features(_places(given, group))
+        found = given.of_features(given.places(group.features))
         # The table of a lookup is that of its bag: rows are numbered by bags, then each is looked up alone.
         numbered = group.reader.bags(found.ids_N, found.offsets, self.runtime.dtype)
-        alone = replace(numbered, offsets=np.arange(len(found.ids_N) + 1), divisor_L1=None)
+        alone = replace(numbered, offsets=np.arange(len(found.ids_N) + 1), in_turn=False, divisor_L1=None)
         rows_ND = self.runtime.pooled(None, lambda: [alone])[0]
         pooled_LD = weighed(rows_ND, found.weights_N, torch.from_numpy(found.offsets))
         divisor_L1 = numbered.divisor_L1
@@ -177,13 +176,6 @@ class AdaptiveEmbeddingBagCollection(NotCopied, nn.Module):
             f"{table.name}: {table.num_embeddings} x {table.embedding_dim}, {', '.join(table.feature_names)}"
             for table in self._tables
         )
-
-
-def _places(given: Keyed, group: _Group) -> NDArray[np.int64]:
-    missing = [name for name in group.features if name not in given.names]
-    if missing:
-        raise ValueError(f"features must have the key {missing[0]}, got {', '.join(given.names)}")
-    return np.array([given.names.index(name) for name in group.features], dtype=np.int64)
 
 
 def _check_tables(tables: Sequence[Any]) -> None:

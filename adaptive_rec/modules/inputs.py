@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from adaptive_rec.classify import expand_ranges
-from adaptive_rec.kernels.lookups import are_bounds
+from adaptive_rec.kernels.lookups import are_bounds, find_features
 
 INTEGERS = (torch.int32, torch.int64)
 
@@ -103,12 +104,14 @@ def check_keyed(given: Any) -> None:
 
 @dataclass(frozen=True)
 class Keyed:
-    """A KeyedJaggedTensor as arrays: the ids of feature ``f`` and sample ``b`` begin at ``start_FB[f, b]``."""
+    """A KeyedJaggedTensor as arrays: lookups stand feature by feature, those of feature ``f`` from ``first_F1[f]`` on."""
 
     names: tuple[str, ...]
     ids_N: NDArray[np.int64]
-    start_FB: NDArray[np.int64]
     length_FB: NDArray[np.int64]
+    first_F1: NDArray[np.int64]
+    one_hot: bool
+    """Whether every bag holds exactly one id."""
     weights_N: Tensor | None
 
     @staticmethod
@@ -121,22 +124,24 @@ class Keyed:
             raise ValueError(f"lengths must be as many for each of {len(names)} keys, got {len(lengths)}")
         length_FB = lengths.reshape(len(names), -1)
         ids_N = as_ids(given.values())
-        if lengths.sum() > len(ids_N) or (lengths < 0).any():
+        first_F1 = np.empty(len(names) + 1, dtype=np.int64)
+        shortest, longest = find_features(length_FB, first_F1)
+        if shortest < 0 or first_F1[-1] > len(ids_N):
             raise ValueError(f"lengths must sum to at most the number of values, {len(ids_N)}, got {lengths.sum()}")
-        start_FB = (np.cumsum(lengths) - lengths).reshape(length_FB.shape)
-        return Keyed(names, ids_N, start_FB, length_FB, given.weights() if weighted else None)
+        return Keyed(names, ids_N, length_FB, first_F1, shortest == longest == 1, given.weights() if weighted else None)
 
-    @property
-    def samples(self) -> int:
-        return self.length_FB.shape[1]
+    def places(self, features: Sequence[str]) -> NDArray[np.int64]:
+        """Numbers of features by their names. Raises ValueError where one is missing."""
+        missing = [name for name in features if name not in self.names]
+        if missing:
+            raise ValueError(f"features must have the key {missing[0]}, got {', '.join(self.names)}")
+        return np.array([self.names.index(name) for name in features], dtype=np.int64)
 
     def of_features(self, features: NDArray[np.int64]) -> Jagged:
         """The bags of some features, sample by sample."""
         length_L = self.length_FB[features].T.reshape(-1)
-        if (length_L == 1).all():
-            where_N = self.start_FB[features].T.reshape(-1)
-        else:
-            where_N = expand_ranges(self.start_FB[features].T.reshape(-1), length_L)
+        start_FB = np.cumsum(self.length_FB).reshape(self.length_FB.shape) - self.length_FB
+        where_N = expand_ranges(start_FB[features].T.reshape(-1), length_L)
         weights_N = None
         if self.weights_N is not None:
             weights_N = self.weights_N[torch.from_numpy(where_N).to(self.weights_N.device)]

@@ -29,10 +29,17 @@ def gather(store: EmbeddingStore, lookup: Lookup, step: int) -> Tensor:
         else:  # all that the step looks up of the pool at once: a call of the kernel costs as much as its work
             moment = (step, store.placement.version)
             whole_LD = ready.kept(bags.pool, moment, lambda: _ready(store, ready, bags.pool, first, end))
-            pooled_LD = whole_LD[lookup.first - first : lookup.first - first + len(bags)].clone()
+            pooled_LD = _lines_of(whole_LD, lookup.first - first, len(bags))
     if bags.divisor_L1 is not None:
         pooled_LD /= bags.divisor_L1.to(pooled_LD.device)
     return pooled_LD
+
+
+def _lines_of(whole_LD: Tensor, first: int, lines: int) -> Tensor:
+    """Some lines where they are. No view to autograd, which would refuse to let one be changed in place; nobody else has them."""
+    place = whole_LD.storage_offset() + first * whole_LD.stride(0)
+    shape = lines, whole_LD.shape[1]
+    return whole_LD.new_empty(0).set_(whole_LD.untyped_storage(), place, shape, whole_LD.stride())
 
 
 def _ready(store: EmbeddingStore, ahead: Ahead, pool: int, first: int, end: int) -> Tensor:

@@ -10,9 +10,9 @@ from adaptive_rec.placement import RowSpace
 from benchmarks.common.contestants import budget_bytes
 from benchmarks.common.shapes import SHAPES, configure, open_shape, preload
 from benchmarks.cpu.cells import HOT_RATIO, Note, finish
-from benchmarks.cpu.contestants import OurRun, RivalRun, first_rows
+from benchmarks.cpu.contestants import OurRun, first_rows
 from benchmarks.cpu.plan import CUT, Cell
-from benchmarks.cpu.rivals import RIVALS, why_absent
+from benchmarks.cpu.rivals import why_absent
 from benchmarks.cpu.turns import first_turns, rows_of, touched_rows
 from benchmarks.drop_in.contestants import (
     Announced,
@@ -21,11 +21,12 @@ from benchmarks.drop_in.contestants import (
     foretell_bags,
     jagged_items,
     plain_loop,
+    torchrec_loop,
     wrapped_loop,
 )
 
 TRAIN, WRAPPED, IN_LINE, COLLECTION = "adaptive-rec train", "wrapped, prefetch", "wrapped", "collection, prefetch"
-PLAIN = "nn.EmbeddingBag"
+PLAIN, TORCHREC = "nn.EmbeddingBag", "TorchRec"
 KAGGLE = "Criteo Kaggle's 26 tables of dim 16, synthetic one-hot batches of 2048, policy hotline with room for 5 % of the rows"
 ROWS_BOUND, BOUNDS = 1e-5, {"sgd": 1e-2}
 """Of rows after the first turn, as a share of their movement. SGD's first steps are so short that float32 rounds them away."""
@@ -46,11 +47,11 @@ def _cell(rule: str, *rivals: str, rows: tuple[str, ...] = ALL_ROWS, briefly: bo
 
 
 QUICK = (
-    _cell("rowwise_adagrad", "TorchRec"),
+    _cell("rowwise_adagrad", TORCHREC),
     _cell("sgd", PLAIN),
     _cell("adagrad", PLAIN, rows=FEWER),
 )
-ALL = (*QUICK, _cell("rowwise_adagrad", "TorchRec", briefly=False), _cell("sgd", PLAIN, briefly=False))
+ALL = (*QUICK, _cell("rowwise_adagrad", TORCHREC, briefly=False), _cell("sgd", PLAIN, briefly=False))
 
 
 def rehearsed(cell: Cell) -> Cell:
@@ -77,12 +78,10 @@ def run_cell(cell: Cell, rounds: int, rehearse: bool, note: Note) -> dict[str, A
             made[name] = collection_loop(config, source, weights, jagged_items(source), budget)
         elif name == PLAIN:
             made[name] = plain_loop(config, source, weights, bags)
-        elif name in RIVALS and (reason := why_absent(name)):
+        elif name == TORCHREC and (reason := why_absent(name)):
             absent[name] = reason
-        elif name in RIVALS:
-            made[name] = RivalRun(
-                RIVALS[name][1](config, RowSpace.of(source.tables, source.features), weights), config, source
-            )
+        elif name == TORCHREC:
+            made[name] = torchrec_loop(config, source, weights, jagged_items(source))
         note(f"{name} is set up" if name in made else f"{name} comes later")
     space = RowSpace.of(source.tables, source.features)
     touched = touched_rows(source.batches[: cell.steps], space)

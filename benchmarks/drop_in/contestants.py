@@ -16,10 +16,11 @@ from torch import Tensor, nn
 
 import adaptive_rec
 from adaptive_rec.config import Config
+from adaptive_rec.placement import RowSpace
 from benchmarks.common.rivals import by_feature, sparse_optimizer
 from benchmarks.common.shapes import Preloaded
 from benchmarks.cpu.contestants import Turn, dense_part
-from benchmarks.cpu.rivals import Weights
+from benchmarks.cpu.rivals import TorchRec, Weights
 from examples.jagged import KeyedJaggedTensor
 
 Item = tuple[Tensor, Any, Tensor]
@@ -217,6 +218,13 @@ def collection_loop(config: Config, source: Preloaded, weights: Weights, items: 
     loop = UserLoop("AdaptiveEmbeddingBagCollection, runtime.prefetch", net, dense.optimizer, items, table_of(ebc))
     loop.runtime, loop.foretell = ebc.runtime, lambda item: item[1]
     return loop
+
+
+def torchrec_loop(config: Config, source: Preloaded, weights: Weights, items: list[Item]) -> UserLoop:
+    """TorchRec's fused collection in the same script as ours. Its backward pass updates its rows."""
+    dense, tables = dense_part(config, source), TorchRec(config, RowSpace.of(source.tables, source.features), weights)
+    net = Net(dense.model, Collected(tables.collection, len(source.features)))
+    return UserLoop(tables.about, net, dense.optimizer, items, tables.weight)
 
 
 def table_of(ebc: nn.Module) -> Callable[[int], Tensor]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -35,6 +37,50 @@ def test_rows_are_numbered_as_by_the_twin(seed: int) -> None:
         bad[-1] = -5
         assert lookups.number_rows(bad, offsets, first_T, rows_T, ours) == wrong
         assert plain.number_rows(bad, offsets, first_T, rows_T, theirs) == wrong
+
+
+@pytest.mark.parametrize("one_hot", [False, True])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_jagged_lookups_are_turned_and_numbered_as_by_the_twin(seed: int, one_hot: bool) -> None:
+    """Features that are not read, tables that read one feature, samples that there are none of."""
+    rng = np.random.default_rng(seed)
+    features, samples = int(rng.integers(1, 5)), int(rng.integers(0, 9))
+    lowest, highest = (1, 2) if one_hot else (0, 4)
+    length_FB = rng.integers(lowest, highest, size=(features, samples))
+    feature_T = rng.integers(0, features, size=int(rng.integers(1, 6)))
+    rows_T = rng.integers(20, 50, size=len(feature_T))
+    first_T = np.concatenate([[0], np.cumsum(rows_T)[:-1]])
+    ids_N = rng.integers(0, 20, size=int(length_FB.sum()) + 2)
+    first_F1, theirs_F1 = np.empty(features + 1, np.int64), np.empty(features + 1, np.int64)
+    assert lookups.find_features(length_FB, first_F1) == plain.find_features(length_FB, theirs_F1)
+    assert (first_F1 == theirs_F1).all()
+
+    def turned(module: Any, ids_N: NDArray[np.int64]) -> tuple[int, NDArray[np.int64], NDArray[np.int64]]:
+        row_M = np.empty(int(length_FB[feature_T].sum()), dtype=np.int64)
+        offsets = np.empty(samples * len(feature_T) + 1, dtype=np.int64)
+        return module.number_jagged_rows(
+            ids_N, length_FB, one_hot, first_F1, feature_T, first_T, rows_T, row_M, offsets
+        ), row_M, offsets  # fmt: skip
+
+    ours, theirs = turned(lookups, ids_N), turned(plain, ids_N)
+    assert ours[0] == theirs[0] == -1
+    assert (ours[1] == theirs[1]).all()
+    assert (ours[2] == theirs[2]).all()
+    read = np.flatnonzero(np.isin(np.repeat(np.arange(features), length_FB.sum(axis=1)), feature_T))
+    for n in read[:3]:
+        bad = ids_N.copy()
+        bad[n] = (-1, 50, 1 << 62)[n % 3]
+        ours, theirs = turned(lookups, bad), turned(plain, bad)
+        assert ours[0] == theirs[0] >= 0
+        assert ours[1][ours[0]] == theirs[1][ours[0]] == bad[n]
+        bag = int(np.searchsorted(theirs[2], ours[0], side="right"))
+        assert int(np.searchsorted(ours[2], ours[0], side="right")) == bag, "both tell the bag"
+
+
+def test_lengths_are_told_to_be_negative() -> None:
+    first_F1 = np.empty(3, dtype=np.int64)
+    assert lookups.find_features(np.array([[1, 2], [-1, 4]]), first_F1) == (-1, 4)
+    assert lookups.find_features(np.empty((2, 0), dtype=np.int64), first_F1) == (1, 1)
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,22 @@ def test_lookups_other_than_those_foretold_are_answered_right() -> None:
     assert trained_on(loop, loop.runtime.prefetch(batches, sparse=foretold)) == pytest.approx(theirs, rel=1e-12)
 
 
+def test_pooled_vectors_may_be_changed_in_place() -> None:
+    """Those of all modules lie in one piece of memory where they were told ahead; none sees what is done to another's."""
+    batches = list(data.clicks(12, 32))
+
+    def run(loop: Loop, source: Any) -> list[float]:
+        for module in loop.model.modules():
+            if type(module).__name__.endswith("EmbeddingBag"):
+                module.register_forward_hook(lambda _, __, pooled: pooled.mul_(0.5).relu_())
+        return trained_on(loop, source)
+
+    theirs = run(Loop(CASES["dlrm"], "adagrad"), batches)
+    loop = dlrm_loop()
+    assert run(loop, loop.runtime.prefetch(batches, sparse=loop.case.lookups)) == pytest.approx(theirs, rel=1e-12)
+    assert loop.runtime.stats().looked_up_ahead_ratio > 0.9
+
+
 def test_batches_may_be_left_out_and_looked_up_twice() -> None:
     batches = list(data.clicks(40, 32))
 
