@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from adaptive_rec.errors import AdaptiveRecError
 from adaptive_rec.placement import Migration
-from adaptive_rec.tracking.popularity import best_rows
+from adaptive_rec.tracking.popularity import best_rows, without
 
 Rows = NDArray[np.int64]
 Scores = NDArray[Any]
@@ -50,7 +50,7 @@ def plan_migration(
     kept = best_rows(hot_rows, hot_scores, len(hot_rows) - demoted)
     return Migration(
         promote=best_rows(cold_rows, cold_scores, fill + swaps),
-        demote=np.setdiff1d(hot_rows, kept, assume_unique=True),
+        demote=without(hot_rows, kept),
     )
 
 

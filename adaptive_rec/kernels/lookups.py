@@ -97,14 +97,18 @@ def find_row_sources(row_N, slot_of_row, source_N):
 @njit(**JIT)
 def count_by_table(distinct_U, segments_U1, source_U, first_row_T, lookups_T, hot_lookups_T):
     """Add a batch's lookups, and those of hot rows, to the counts of their tables. `first_row_T` rises, as the tables stand."""
+    low, end = 0, np.int64(-1)
     for u in range(len(distinct_U)):
-        low, high = 0, len(first_row_T)
-        while high - low > 1:
-            middle = (low + high) // 2
-            if first_row_T[middle] <= distinct_U[u]:
-                low = middle
-            else:
-                high = middle
+        row = distinct_U[u]
+        if row < first_row_T[low] or row >= end:  # of another table than the row before
+            low, high = 0, len(first_row_T)
+            while high - low > 1:
+                middle = (low + high) // 2
+                if first_row_T[middle] <= row:
+                    low = middle
+                else:
+                    high = middle
+            end = first_row_T[high] if high < len(first_row_T) else np.int64(np.iinfo(np.int64).max)
         count = segments_U1[u + 1] - segments_U1[u]
         lookups_T[low] += count
         if source_U[u] >= 0:

@@ -44,6 +44,10 @@ def _signature(tensor: Tensor | None) -> Any:
 NOBODY = Key((), ())
 
 
+Line = tuple[int, int, int, int]
+"""Of a table: its pool, its first row, that row's number within the pool, and how many rows it has."""
+
+
 @dataclass(frozen=True)
 class Bags:
     """L bags with N lookups, all of one pool; the bags of a sample stand together."""
@@ -56,6 +60,8 @@ class Bags:
     samples: int
     tables: tuple[int, ...] = ()
     """By their numbers, those that are read."""
+    lines: tuple[Line, ...] = ()
+    """Where they are."""
     divisor_L1: Tensor | None = None
     """Lookups of each bag, at least 1, where bags are averaged; 1 for those that are not."""
     in_turn: bool = True
@@ -76,6 +82,7 @@ class Reader:
     """Within the pool."""
     rows_T: NDArray[np.int64]
     mean_T: NDArray[np.bool_]
+    lines: tuple[Line, ...] = ()
 
     @staticmethod
     def of(space: RowSpace, tables: Sequence[int], mean: Sequence[bool]) -> Reader:
@@ -89,6 +96,7 @@ class Reader:
             np.array([low for _, low, _ in ranges], dtype=np.int64),
             np.array([high - low for _, low, high in ranges], dtype=np.int64),
             np.array(mean, dtype=np.bool_),
+            tuple((pool, space.pools[pool].first_row + low, low, high - low) for pool, low, high in ranges),
         )
 
     @staticmethod
@@ -116,7 +124,7 @@ class Reader:
 
     def _bags(self, row_N: NDArray[np.int64], offsets: NDArray[np.int64], dtype: torch.dtype) -> Bags:
         samples = (len(offsets) - 1) // len(self.names)
-        return Bags(self.pool, row_N, offsets, samples, self.tables, self._divisor(offsets, dtype))
+        return Bags(self.pool, row_N, offsets, samples, self.tables, self.lines, self._divisor(offsets, dtype))
 
     def _refuse(self, id_: int, lookup: int, offsets: NDArray[np.int64]) -> None:
         bag = int(np.searchsorted(offsets, lookup, side="right")) - 1
@@ -178,16 +186,16 @@ def _reads(space: RowSpace, parts: Sequence[tuple[Bags, int]]) -> TableReads:
     """Which bags read which table, with the number of each part's first. Where tables are not read in turn, those of the pool
     count as one."""
     pools, mixed = len(space.pools), {bags.pool for bags, _ in parts if not bags.in_turn}
-    runs: dict[tuple[int, int, int, int], list[tuple[int, int, int]]] = defaultdict(list)
+    runs: dict[Line, list[tuple[int, int, int]]] = defaultdict(list)
     for bags, first in parts:
-        pool, turns = space.pools[bags.pool], len(bags.tables)
+        place, count = first * pools + bags.pool, len(bags)
         if bags.pool in mixed:
-            runs[bags.pool, pool.first_row, 0, pool.rows].append((first * pools + bags.pool, pools, len(bags)))
+            pool = space.pools[bags.pool]
+            runs[bags.pool, pool.first_row, 0, pool.rows].append((place, pools, count))
             continue
-        for place, table in enumerate(bags.tables):
-            row = int(space.table_first_row[table])
-            run = ((first + place) * pools + bags.pool, turns * pools, len(bags) // turns)
-            runs[bags.pool, row, row - pool.first_row, space.tables[table].rows].append(run)
+        turns = len(bags.lines)
+        for turn, line in enumerate(bags.lines):
+            runs[line].append((place + turn * pools, turns * pools, count // turns))
     lines = sorted(runs)
     return TableReads(
         np.array([(*line, len(runs[line])) for line in lines], dtype=np.int64).reshape(-1, 5),

@@ -65,6 +65,13 @@ def best_rows(rows: NDArray[np.int64], scores: NDArray[np.float64], count: int) 
     return rows[chosen]
 
 
+def without(rows: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the rows that are not among the others. All are sorted and distinct."""
+    if not len(others):
+        return rows
+    return rows[others[np.searchsorted(others, rows).clip(max=len(others) - 1)] != rows]
+
+
 class PopularityTracker:
     """Answers for candidates only, the cold rows met in sampled steps: never a pass over all rows.
 
@@ -123,7 +130,7 @@ class PopularityTracker:
     def end_window(self, decay: float, migration: Migration | None = None) -> None:
         """Let the counts fade; rows that became hot stop being candidates, rows that were made cold start."""
         if migration is not None:
-            left = np.setdiff1d(self.candidates(), migration.promote, assume_unique=True)
+            left = without(self.candidates(), migration.promote)
             self._hold(sort_distinct(np.concatenate([left, migration.demote])))
         self.counter.decay(decay)
         self._shrink()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -28,7 +30,7 @@ def drawn(rng: np.random.Generator, tables: list[int], in_turn: bool = True) -> 
     bags = reader.bags(ids_N, offsets, torch.float32)
     if in_turn:
         return bags
-    return Bags(bags.pool, bags.row_N, np.arange(len(ids_N) + 1), bags.samples, bags.tables, in_turn=False)
+    return replace(bags, offsets=np.arange(len(ids_N) + 1), in_turn=False)
 
 
 @pytest.mark.parametrize("threads", [1, 2])
