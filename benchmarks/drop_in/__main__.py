@@ -1,6 +1,6 @@
 """Steps a second of a training loop of one's own with the modules in it, beside `adaptive-rec train` and beside others' tables.
 
-    python -m benchmarks.drop_in                 about five minutes, 12 GB
+    python -m benchmarks.drop_in                 about eight minutes, 12 GB
     python -m benchmarks.drop_in --all           also with OpenMP's threads waiting as they do by default
     python -m benchmarks.drop_in --rehearse      tiny shapes: whether it all runs, no figure of anything
 
@@ -39,12 +39,12 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--all", action="store_true", help="also cells with OpenMP as it is by default")
     parser.add_argument("--only", nargs="+", metavar="CELL", help="only these cells")
-    parser.add_argument("--rounds", type=int, help="rounds of turns, by default 20")
+    parser.add_argument("--rounds", type=int, help="rounds of turns, by default 30")
     parser.add_argument("--out", type=Path, default=machine.ROOT / "studies" / "bench" / "drop-in")
     parser.add_argument("--rehearse", action="store_true", help="tiny shapes, 3 rounds")
     parser.add_argument("--cell", help=argparse.SUPPRESS)
     args = parser.parse_args(words)
-    args.rounds = args.rounds or (3 if args.rehearse else 20)
+    args.rounds = args.rounds or (3 if args.rehearse else 30)
     return args
 
 

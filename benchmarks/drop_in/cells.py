@@ -41,7 +41,7 @@ def _cell(rule: str, *rivals: str, rows: tuple[str, ...] = ALL_ROWS, briefly: bo
     )
     return Cell(
         f"{rule}{'' if briefly else '-waiting'}", "step", f"{KAGGLE}, {size}",
-        (TRAIN, WRAPPED, IN_LINE, COLLECTION, *rivals), steps=8, briefly=briefly,
+        (TRAIN, WRAPPED, IN_LINE, COLLECTION, *rivals), steps=6, briefly=briefly,
         settings=(f"optimizer.embedding={rule}", "knobs.policy=hotline", *rows),
     )  # fmt: skip
 
