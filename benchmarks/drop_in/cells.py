@@ -30,7 +30,7 @@ PLAIN, TORCHREC = "nn.EmbeddingBag", "TorchRec"
 KAGGLE = "Criteo Kaggle's 26 tables of dim 16, synthetic one-hot batches of 2048, policy hotline with room for 5 % of the rows"
 ROWS_BOUND, BOUNDS = 1e-5, {"sgd": 1e-2, "adagrad": 5e-3}
 """Of rows after the first turn, as a share of their movement. SGD's first steps are so short that float32 rounds them away;
-Adagrad's of a component is as long whatever its gradient: where the parts of one nearly cancel, it turns over by rounding (2e-3)."""
+Adagrad's are as long for any gradient: a number of which the parts nearly cancel turns over by rounding (2e-3 each)."""
 ALL_ROWS, FEWER = CUT, ("data.max_table_rows=4000000",)
 
 
