@@ -15,15 +15,14 @@ import argparse
 import json
 import os
 import resource
-import subprocess
 import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from adaptive_rec.openmp import SPINS, wait_briefly
 from benchmarks.common import machine
+from benchmarks.common.apart import run_apart
 from benchmarks.common.results import say, write
 from benchmarks.cpu import picture, plan, report
 
@@ -62,7 +61,7 @@ def main() -> int:
     for cell in cells:
         path = args.out / "cells" / f"{cell.name}.json"
         old = resumable(path, cell, args) if args.all else None
-        found[cell.name] = old or (measure if args.rehearse else run_apart)(cell, args, path)
+        found[cell.name] = old or (measure if args.rehearse else run_cell_apart)(cell, args, path)
         say(report.line(cell.name, found[cell.name]) + (" (measured before)" if old else ""))
         finish(args, found, began)
     return tell(args, found, began)
@@ -105,20 +104,9 @@ def rehearsal(args: argparse.Namespace) -> str:
     return "tiny" if args.rehearse else ""
 
 
-def run_apart(cell: plan.Cell, args: argparse.Namespace, path: Path) -> dict[str, Any]:
-    """One cell in a process of its own; a rehearsal does without: starting them would take most of its time."""
-    path.unlink(missing_ok=True)
-    words = ["--cell", cell.name, "--out", str(args.out), "--rounds", str(args.rounds)]
-    command = [sys.executable, "-m", "benchmarks.cpu", *words]
-    environment = {key: value for key, value in os.environ.items() if key not in ("OMP_WAIT_POLICY", SPINS)}
-    if cell.briefly:
-        wait_briefly(environment)
-    status = subprocess.run(command, cwd=machine.ROOT, env=environment).returncode
-    try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        found = {"cell": asdict(cell), "error": f"its process left no result, exit status {status}"}
-    return found
+def run_cell_apart(cell: plan.Cell, args: argparse.Namespace, path: Path) -> dict[str, Any]:
+    """In a process of its own; a rehearsal does without: starting them would take most of its time."""
+    return run_apart("benchmarks.cpu", cell, ["--out", str(args.out), "--rounds", str(args.rounds)], path)
 
 
 def resumable(path: Path, cell: plan.Cell, args: argparse.Namespace) -> dict[str, Any] | None:

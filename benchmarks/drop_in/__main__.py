@@ -11,22 +11,19 @@ has a process of its own. Leaves results.json and rows.md in --out. Results that
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import resource
-import subprocess
 import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from adaptive_rec.openmp import SPINS, wait_briefly
 from benchmarks.common import machine
+from benchmarks.common.apart import run_apart
 from benchmarks.common.results import bar, say, write
 from benchmarks.common.statistics import ratio_of_medians
 from benchmarks.cpu import report
-from benchmarks.cpu.plan import Cell
 
 TRAIN = "adaptive-rec train"
 DROP_IN = ("wrapped, prefetch", "collection, prefetch")
@@ -59,8 +56,9 @@ def main() -> int:
     ]
     began, found = time.perf_counter(), {}
     args.out.mkdir(parents=True, exist_ok=True)
+    words = ["--out", str(args.out), "--rounds", str(args.rounds), *(["--rehearse"] if args.rehearse else [])]
     for cell in chosen:
-        found[cell.name] = run_apart(cell, args)
+        found[cell.name] = run_apart("benchmarks.drop_in", cell, words, args.out / f"{cell.name}.json")
         say(report.line(cell.name, found[cell.name]))
     about: dict[str, Any] = next((cell["about"] for cell in found.values() if "about" in cell), {})
     about |= {"command": " ".join(["python -m benchmarks.drop_in", *sys.argv[1:]]), "date": time.strftime("%Y-%m-%d")}
@@ -96,23 +94,6 @@ def bars(found: dict[str, Any]) -> list[dict[str, Any]]:
                     )
                 )
     return told
-
-
-def run_apart(cell: Cell, args: argparse.Namespace) -> dict[str, Any]:
-    """A cell in a process of its own: its memory is gone with it."""
-    path = args.out / f"{cell.name}.json"
-    path.unlink(missing_ok=True)
-    words = ["--cell", cell.name, "--out", str(args.out), "--rounds", str(args.rounds)]
-    command = [sys.executable, "-m", "benchmarks.drop_in", *words, *(["--rehearse"] if args.rehearse else [])]
-    environment = {key: value for key, value in os.environ.items() if key not in ("OMP_WAIT_POLICY", SPINS)}
-    if cell.briefly:
-        wait_briefly(environment)
-    status = subprocess.run(command, cwd=machine.ROOT, env=environment).returncode
-    try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        found = {"cell": asdict(cell), "error": f"its process left no result, exit status {status}"}
-    return found
 
 
 def measure(args: argparse.Namespace) -> int:
