@@ -64,8 +64,10 @@ def _sort_distinct(rows: Rows, scores: Scores) -> tuple[Rows, NDArray[np.float64
     if np.all(rows[1:] > rows[:-1]):
         return rows, scores
     order = np.argsort(rows)
-    if not np.all(rows[order[1:]] > rows[order[:-1]]):  # three times as slow, and seldom needed
-        order = np.lexsort((-scores, rows))
+    risen = rows[order]
+    if np.all(risen[1:] > risen[:-1]):
+        return risen, scores[order]
+    order = np.lexsort((-scores, rows))  # three times as slow, and seldom needed
     rows, scores = rows[order], scores[order]
     first = np.concatenate([[True], rows[1:] != rows[:-1]])
     return rows[first], scores[first]

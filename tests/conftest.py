@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -132,18 +132,27 @@ def criteo_rows(criteo_sample: Path) -> Rows:
 
 
 @pytest.fixture
-def closed_runtimes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def closed_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[type], None]]:
+    """Have whatever a test makes of some class closed behind it, which shows errors of its threads as well."""
+    made: list[Any] = []
+
+    def watch(kind: Any) -> None:
+        begin = kind.__init__
+
+        def kept(one: Any, *arguments: Any) -> None:
+            begin(one, *arguments)
+            made.append(one)
+
+        monkeypatch.setattr(kind, "__init__", kept)
+
+    yield watch
+    for one in made:
+        one.close()
+
+
+@pytest.fixture
+def closed_runtimes(closed_behind: Callable[[type], None]) -> None:
     """Runtimes of a test's own loops are closed behind it: other tests look for threads of theirs among all there are."""
     from adaptive_rec.modules.runtime import EmbeddingRuntime
 
-    made: list[EmbeddingRuntime] = []
-    begin = EmbeddingRuntime.__init__
-
-    def kept(self: EmbeddingRuntime, *arguments: Any) -> None:
-        begin(self, *arguments)
-        made.append(self)
-
-    monkeypatch.setattr(EmbeddingRuntime, "__init__", kept)
-    yield
-    for runtime in made:
-        runtime.close()
+    closed_behind(EmbeddingRuntime)

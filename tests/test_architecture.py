@@ -70,19 +70,7 @@ LAYERS: list[set[str]] = [
     {"batch", "micro_batch", "placement", "live.mailbox", "telemetry", "metrics", "tracker", "trackers"},
     {"config"},
     {"config_run", "config_checkpoint", "config_data", "config_model", "config_policy"},
-    {
-        "kernels",
-        "knobs",
-        "saved",
-        "live",
-        "beside",
-        "durable",
-        "host_memory",
-        "run_directory",
-        "openmp",
-        "processor",
-        "plugins",
-    },
+    {"kernels", "knobs", "saved", "live", "beside", "durable", "host_memory", "run_directory", "openmp", "processor", "plugins"},
     {"errors"},
 ]
 """From the top down: a module imports from lower layers and its own, in circles never."""

@@ -70,20 +70,8 @@ def _bits_for(lookups):
 
 @njit(**JIT)
 def find_rows(
-    part,
-    part_T,
-    ids_N,
-    offsets,
-    one_hot,
-    tables_T5,
-    runs_V3,
-    first_lookup_T1,
-    places,
-    row_N,
-    count_N,
-    inverse_N,
-    distinct_T,
-):
+    part, part_T, ids_N, offsets, one_hot, tables_T5, runs_V3, first_lookup_T1, places, row_N, count_N, inverse_N, distinct_T,
+):  # fmt: skip
     """Find the distinct rows of one part's tables, and count the lookups of each.
 
     For `tables_T5` and `runs_V3` see `batch.TableReads`. `places` is scratch for hash tables, one after the other: that
@@ -164,19 +152,8 @@ def list_bags(
 
 @njit(**JIT_PARALLEL)
 def find_rows_in_parts(
-    part_T,
-    ids_N,
-    offsets,
-    one_hot,
-    tables_T5,
-    runs_V3,
-    first_lookup_T1,
-    places_PH,
-    row_N,
-    count_N,
-    inverse_N,
-    distinct_T,
-):
+    part_T, ids_N, offsets, one_hot, tables_T5, runs_V3, first_lookup_T1, places_PH, row_N, count_N, inverse_N, distinct_T,
+):  # fmt: skip
     """All parts at once, each with a line of `places_PH`."""
     for part in prange(len(places_PH)):
         find_rows(

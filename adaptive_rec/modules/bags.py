@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -126,7 +126,7 @@ class Reader:
         samples = (len(offsets) - 1) // len(self.names)
         return Bags(self.pool, row_N, offsets, samples, self.tables, self.lines, self._divisor(offsets, dtype))
 
-    def _refuse(self, id_: int, lookup: int, offsets: NDArray[np.int64]) -> None:
+    def _refuse(self, id_: int, lookup: int, offsets: NDArray[np.int64]) -> NoReturn:
         bag = int(np.searchsorted(offsets, lookup, side="right")) - 1
         t = bag % len(self.names)
         raise DataError(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -448,19 +448,9 @@ def test_tables_come_back_as_they_were_imported(kind: str) -> None:
 
 
 @pytest.fixture(autouse=True)
-def no_writer_is_left(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def no_writer_is_left(closed_behind: Callable[[type], None]) -> None:
     """Staged stores keep a thread; close it, and see its errors."""
-    made: list[StagedStore] = []
-    original = StagedStore.__init__
-
-    def remember(store: StagedStore, *arguments: Any) -> None:
-        original(store, *arguments)
-        made.append(store)
-
-    monkeypatch.setattr(StagedStore, "__init__", remember)
-    yield
-    for store in made:
-        store.close()
+    closed_behind(StagedStore)
 
 
 def test_a_micro_batch_of_all_samples_is_filled_in_the_order_that_was_asked_for() -> None:
