@@ -117,7 +117,8 @@ def test_a_checkpoint_asked_for_in_a_pause_does_not_stop_the_clock_twice(tmp_pat
         if isinstance(report, Event) and report.kind == "paused":
             threading.Timer(0.4, lambda: answers.send("resume")).start()
     passed = time.perf_counter() - began
-    assert answers.all[1]["checkpoint"] == "step-000000001"
+    # On a busy machine it is written after the resume.
+    assert [answer["checkpoint"] for answer in answers.all if "checkpoint" in answer] == ["step-000000001"]
     assert (tmp_path / "step-000000001" / "MANIFEST.json").exists()
     assert 0 < runtime.recorder.seconds <= passed - 0.35
 

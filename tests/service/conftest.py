@@ -281,7 +281,8 @@ class Sidecar:
         self.link.shutdown(socket.SHUT_RDWR)
         self.link.close()
         self.listener.close()
-        return self.process.communicate(timeout=10)[1]
+        _, said = self.process.communicate(timeout=60)  # it gives way to all other processes
+        return said
 
 
 @pytest.fixture
