@@ -105,15 +105,22 @@ class AutogradSession(Session):
             raise ConflictError("the runtime was closed, so rows are no longer updated")
         probe = not self.policy.exact and bool(self.random("probe").random() < self.knobs.probe_ratio)
         updates: list[_Update] = []
+        updating = False
         try:
             with self.times("classify"):
                 for number, part in self._by_count(found).items():
                     updates.append(self._together(number, part))
             self._check([gradient for update in updates for gradient in update.gradients])
+            updating = True
             for update in updates:
                 self._update(update, probe)
         except BaseException:
             self._give_back(updates)
+            if updating:
+                self.unsaid.append(
+                    f"the update of step {self.step_number + 1} broke off: some of its rows may have had it and others not; "
+                    "a state saved before has them as they were"
+                )
             raise
         self.steps_T[sorted({table for lookup, _ in found for table in lookup.bags.tables})] += 1
         self.step_number += 1

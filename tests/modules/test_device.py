@@ -12,7 +12,9 @@ from typing import Any
 import pytest
 import torch
 
+from adaptive_rec.embedding.device_step import DeviceStep
 from adaptive_rec.embedding.late_streams import LateStreams
+from adaptive_rec.errors import MemoryPlanError
 from adaptive_rec.modules import bag, collection, options, wrap
 from adaptive_rec.modules.autograd import AutogradSession
 
@@ -148,6 +150,33 @@ def test_a_step_that_breaks_off_leaves_nothing_behind(monkeypatch: pytest.Monkey
     assert losses[1] == pytest.approx(losses[0], rel=1e-12)
     for name, weight in weights[0].items():
         torch.testing.assert_close(weights[1][name], weight, rtol=0, atol=1e-11)
+
+
+@pytest.mark.usefixtures("_device")
+def test_an_update_that_breaks_off_is_told(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Rows may have moved by then, so the loop cannot go on as if nothing had been."""
+    loop, queue = Loop(CASES["dlrm"], "adagrad", {}, prefetch=True), DeviceStep._queue_updates
+
+    def out(*given: Any) -> None:
+        queue(*given)
+        if loop.runtime.step_number == 5:
+            raise torch.OutOfMemoryError("no memory")
+
+    def catch(model: Any, batch: Any, own: Loop) -> torch.Tensor:
+        if own.number != 5:
+            return own.forward_backward(model, batch, own)
+        loss = own.case.loss(model, batch)
+        with pytest.raises(MemoryPlanError, match="must hold an update"):
+            loss.backward()
+        monkeypatch.undo()
+        return loss
+
+    monkeypatch.setattr(DeviceStep, "_queue_updates", out)
+    loop.step = catch
+    loop.run(10)
+    told = [record.message for record in caplog.records if "broke off" in record.message]
+    assert len(told) == 1
+    assert "the update of step 6 broke off: some of its rows may have had it and others not" in told[0]
 
 
 @pytest.mark.usefixtures("_device")
