@@ -1,11 +1,12 @@
 """Steps a second of a training loop of one's own with the modules in it, beside `adaptive-rec train` and beside others' tables.
 
-    python -m benchmarks.drop_in                 about eight minutes, 12 GB
+    python -m benchmarks.drop_in                 about ten minutes, 12 GB
     python -m benchmarks.drop_in --all           also with OpenMP's threads waiting as they do by default
     python -m benchmarks.drop_in --rehearse      tiny shapes: whether it all runs, no figure of anything
 
-All train one model on the same batches from the same rows, in turns, in an order drawn for each round; each cell (an update rule)
-has a process of its own. Leaves results.json and rows.md in --out. Results that disagree fail a cell, missed bars do not.
+All train one model on the same batches from the same rows, in turns, in an order drawn for each round; each cell (an update rule,
+or multi-hot bags) has a process of its own. Leaves results.json and rows.md in --out. Results that disagree fail a cell, missed
+bars do not.
 """
 
 from __future__ import annotations

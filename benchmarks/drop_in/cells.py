@@ -1,8 +1,9 @@
-"""The cells: an update rule each, with all that takes turns at it."""
+"""The cells: an update rule or a shape of bags each, with all that takes turns at it."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -11,7 +12,7 @@ from benchmarks.common.contestants import budget_bytes
 from benchmarks.common.shapes import SHAPES, configure, open_shape, preload
 from benchmarks.cpu.cells import HOT_RATIO, Note, finish
 from benchmarks.cpu.contestants import OurRun, first_rows
-from benchmarks.cpu.plan import CUT, Cell
+from benchmarks.cpu.plan import CUT, CUT_SHORT, MLPERF, Cell
 from benchmarks.cpu.rivals import why_absent
 from benchmarks.cpu.turns import first_turns, rows_of, touched_rows
 from benchmarks.drop_in.contestants import (
@@ -47,20 +48,26 @@ def _cell(rule: str, *rivals: str, rows: tuple[str, ...] = ALL_ROWS, briefly: bo
     )  # fmt: skip
 
 
+MULTI_HOT = Cell(
+    "multi-hot", "step", f"{MLPERF}, row-wise Adagrad, policy hotline with room for 5 % of the rows",
+    (TRAIN, WRAPPED, IN_LINE, COLLECTION, TORCHREC), "mlperf",
+    ("optimizer.embedding=rowwise_adagrad", "knobs.policy=hotline", *CUT_SHORT), 2, 24,
+)  # fmt: skip
+
 QUICK = (
     _cell("rowwise_adagrad", TORCHREC),
     _cell("sgd", PLAIN),
     _cell("adagrad", PLAIN, rows=FEWER),
+    MULTI_HOT,
 )
 ALL = (*QUICK, _cell("rowwise_adagrad", TORCHREC, briefly=False), _cell("sgd", PLAIN, briefly=False))
 
 
 def rehearsed(cell: Cell) -> Cell:
-    kept = tuple(setting for setting in cell.settings if setting not in CUT + FEWER)
+    kept = tuple(setting for setting in cell.settings if setting not in CUT + FEWER + CUT_SHORT)
     more = ("run.threads=1", "knobs.reclassify_every=6")
-    return Cell(
-        cell.name, cell.kind, cell.about, cell.contestants, "tiny", (*kept, *more), 2, 6, cell.real, cell.briefly
-    )
+    shape = "tiny_bags" if SHAPES[cell.shape].bags else "tiny"
+    return replace(cell, shape=shape, settings=(*kept, *more), steps=2, batches=6)
 
 
 def run_cell(cell: Cell, rounds: int, rehearse: bool, note: Note) -> dict[str, Any]:
