@@ -8,8 +8,6 @@ steps. What we do better: the hot set follows drift in every window instead of b
 
 from __future__ import annotations
 
-import numpy as np
-
 from adaptive_rec.policy import AccessView, Policy, Wish
 
 
@@ -18,8 +16,7 @@ class Hotline(Policy):
     tracks_popularity = True
 
     def place(self, view: AccessView) -> Wish:
-        rows = np.concatenate([view.candidate_rows, view.hot_rows])
-        return Wish(rows, np.concatenate([view.candidate_scores, view.hot_scores]))
+        return Wish(view.candidate_rows, view.candidate_scores)  # hot rows stay where theirs are as good
 
 
 POLICY = Hotline

@@ -72,6 +72,12 @@ def without(rows: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.in
     return rows[others[np.searchsorted(others, rows).clip(max=len(others) - 1)] != rows]
 
 
+def with_others(rows: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the rows and the others, all sorted and distinct."""
+    new = without(others, rows)
+    return np.insert(rows, np.searchsorted(rows, new), new)
+
+
 class PopularityTracker:
     """Answers for candidates only, the cold rows met in sampled steps: never a pass over all rows.
 
@@ -130,8 +136,8 @@ class PopularityTracker:
     def end_window(self, decay: float, migration: Migration | None = None) -> None:
         """Let the counts fade; rows that became hot stop being candidates, rows that were made cold start."""
         if migration is not None:
-            left = without(self.candidates(), migration.promote)
-            self._hold(sort_distinct(np.concatenate([left, migration.demote])))
+            promoted, demoted = np.sort(migration.promote), np.sort(migration.demote)  # lists come in their policy's order
+            self._hold(with_others(without(self.candidates(), promoted), demoted))
         self.counter.decay(decay)
         self._shrink()
 

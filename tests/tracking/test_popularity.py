@@ -63,6 +63,14 @@ def test_a_window_ends(counter: Counter) -> None:
     assert not tracker.estimate(np.array([1, 2, 3])).any()
 
 
+def test_rows_may_move_in_any_order(counter: Counter) -> None:
+    """Those of a list come in the order of their policy; some that leave are candidates already."""
+    tracker = PopularityTracker(counter, 10)
+    see(tracker, [1, 2, 3, 5, 8], cold=[1, 2, 3, 5, 8])
+    tracker.end_window(1.0, Migration(promote=np.array([5, 2]), demote=np.array([9, 3, 0])))
+    assert tracker.candidates().tolist() == [0, 1, 3, 8, 9]
+
+
 def test_candidates_are_bounded_and_the_popular_survive(counter: Counter) -> None:
     tracker = PopularityTracker(counter, 100)
     popular = np.arange(0, 1000, 10)
