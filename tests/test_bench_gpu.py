@@ -224,7 +224,7 @@ def test_a_rival_in_its_own_process_trains_too() -> None:
 @pytest.mark.slow
 def test_a_rival_that_cannot_be_set_up_tells_why() -> None:
     rival = apart.Apart("fbgemm", WORDS, time.perf_counter() + 60)
-    with pytest.raises(RuntimeError, match="fbgemm"):
+    with pytest.raises(RuntimeError, match=r"fbgemm|its cache needs CUDA"):  # whether it is installed or not
         rival.drive(1)
     rival.close()
 
