@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -80,9 +81,14 @@ class TrainingRun:
         self.runtime.control.scheduled = journal.commands(replay) if replay else {}
         self.runtime.splitting.told = replay is not None
         self.runtime.checkpoints = out / "checkpoints"
-        self._make_directory()  # last: a run that cannot go on leaves its directory as it was
+        self._make_directory()  # late: a run that cannot go on leaves its directory as it was
         self._figures = Figures([table.name for table in self.runtime.store.space.tables])
-        self._trackers = Trackers(self.config.run.track, out, self.started_at_step)
+        try:
+            self._trackers = Trackers(self.config.run.track, out, self.started_at_step)
+        except UsageError:
+            if not resume:
+                shutil.rmtree(out)  # new a moment ago, and in the way of the next try
+            raise
 
     def _go_on(self, config: Config, generation: Path, told: Collection[str]) -> Runtime:
         """The run as it was saved. Knobs that are to be others are changed before its next step; where a run cannot go over to

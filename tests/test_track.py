@@ -210,6 +210,7 @@ def test_a_tracker_that_cannot_be_had_is_an_error_before_anything_is_made(tmp_pa
 def test_a_tracker_that_cannot_be_made_is_an_error_too(tmp_path: Path, own: Any) -> None:
     with pytest.raises(UsageError, match="own_trackers:Unmakeable cannot be made: RuntimeError: no such server"):
         TrainingRun(load_config("tiny", {}, ['run.track=["own_trackers:Unmakeable"]']), tmp_path / "run")
+    assert not (tmp_path / "run").exists(), "nothing is in the way of the next try"
 
 
 def test_a_package_that_is_not_installed_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:

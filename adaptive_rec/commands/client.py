@@ -27,6 +27,8 @@ class ApiError(AdaptiveRecError):
         super().__init__(message)
         self.status = status
         self.problem = problem
+        if status == 422:  # a value that is wrong, as on the command line of a run that begins
+            self.exit_code = UsageError.exit_code
 
 
 class UnreachableError(AdaptiveRecError):

@@ -103,6 +103,7 @@ class AutogradSession(Session):
         """A backward pass is over: update each distinct row once, remember what was looked up, and come to the boundary."""
         if self.closed:
             raise ConflictError("the runtime was closed, so rows are no longer updated")
+        self.rates.check()
         probe = not self.policy.exact and bool(self.random("probe").random() < self.knobs.probe_ratio)
         updates: list[_Update] = []
         updating = False

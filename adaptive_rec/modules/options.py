@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
 import torch
+from pydantic import ByteSize, TypeAdapter, ValidationError
 
 from adaptive_rec.assemble import build_store
 from adaptive_rec.batch import TableSpec
@@ -47,10 +48,14 @@ class Options(TypedDict, total=False):
 
 def own_rates(options: Options) -> Rates:
     """The rates of a module that makes its own runtime. Raises ConfigError."""
-    optimizer = options.get("optimizer")
+    optimizer, rules = options.get("optimizer"), ", ".join(RULES)
+    if optimizer is None:
+        raise ConfigError(
+            f"optimizer must be given: one of {rules}, or to wrap() the torch optimizer that holds the tables"
+        )
     if not isinstance(optimizer, str):
         raise ConfigError(
-            f"optimizer must be the name of a rule ({', '.join(RULES)}), got {optimizer!r}; "
+            f"optimizer must be the name of a rule ({rules}), got {optimizer!r}; "
             "wrap(model, optimizer=...) takes an optimizer of torch.optim"
         )
     return named_rates(optimizer, options.get("lr"), options.get("eps"), options.get("betas"))
@@ -90,7 +95,7 @@ class Setup:
         if "policy" in self.knobs or "hot_budget_bytes" in self.knobs:
             raise ConfigError("policy and hot_budget_bytes are given as policy= and budget=, not among the knobs")
         knobs = Knobs().changed(
-            {"action": "freeze", **self.knobs, "policy": self.policy, "hot_budget_bytes": self.budget}
+            {"action": "freeze", **self.knobs, "policy": self.policy, "hot_budget_bytes": budget_bytes(self.budget)}
         )
         run = {"seed": self.seed, "precision": PRECISIONS[dtype], "split": "never"}
         config = validate({"run": run, "optimizer": rule.model_dump(), "knobs": knobs.model_dump()})
@@ -100,6 +105,19 @@ class Setup:
         keep_freed_memory()
         space = RowSpace.by_pool(tables)
         return config, policy, build_store(config, space, policy, streams, drawn=False)
+
+
+def budget_bytes(budget: int | str) -> int:
+    """Raises ConfigError."""
+    try:
+        found = TypeAdapter(ByteSize).validate_python(budget)
+    except ValidationError:
+        found = ByteSize(-1)
+    if found < 0 or isinstance(budget, bool):
+        raise ConfigError(
+            f'budget must be a whole number of bytes, 0 or more, or a text such as "2GiB", got {budget!r}'
+        )
+    return int(found)
 
 
 def check_policy_fits(policy: Policy, action: str) -> None:

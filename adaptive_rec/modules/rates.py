@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from pydantic import ValidationError
 from torch import Tensor, nn
 
 from adaptive_rec.config_model import OptimizerConfig
@@ -33,6 +34,7 @@ class Rates:
         self.rule = rule
         self._optimizer, self._group = optimizer, group
         self._own = rule.embedding_lr
+        self._fixed = self._options()
 
     @property
     def lr(self) -> float:
@@ -43,6 +45,21 @@ class Rates:
         self._own = float(value)
         if self._optimizer is not None:
             self._optimizer.param_groups[self._group]["lr"] = value
+
+    def check(self) -> None:
+        """Raise ConfigError where an option of the param group has changed that rows do not follow."""
+        for name, value in self._options().items():
+            if value != self._fixed.get(name):
+                raise ConfigError(
+                    f"{name} of the param group that had the tables must stay {self._fixed.get(name)}, as rows follow its lr "
+                    f"only, got {value}; a OneCycleLR leaves it alone with cycle_momentum=False"
+                )
+
+    def _options(self) -> dict[str, Any]:
+        if self._optimizer is None:
+            return {}
+        group = self._optimizer.param_groups[self._group]
+        return {name: group[name] for name in (*NOT_FUSED, "eps", "betas") if name in group}
 
 
 def named_rates(name: str, lr: float | None, eps: float | None, betas: tuple[float, float] | None) -> Rates:
@@ -110,5 +127,7 @@ def take_out(optimizer: torch.optim.Optimizer, weights: Sequence[Tensor]) -> lis
 def _rule(values: dict[str, Any]) -> OptimizerConfig:
     try:
         return OptimizerConfig.model_validate(values)
-    except ValueError as error:
-        raise ConfigError(f"options of the rows' optimizer are wrong: {error}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = str(first["loc"][0]).replace("embedding_lr", "lr")
+        raise ConfigError(f"{name} of the rows' optimizer is wrong, {first['msg']}, got {first['input']!r}") from None

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from adaptive_rec.batch import TableSpec
-from adaptive_rec.errors import ConflictError
+from adaptive_rec.errors import ConflictError, UsageError
 from adaptive_rec.live.listen import ServeOptions
 from adaptive_rec.modules.autograd import AutogradSession
 from adaptive_rec.modules.bags import BagBatch, Bags, Key
@@ -133,7 +133,12 @@ class EmbeddingRuntime(AutogradSession):
     def record_loss(self, loss: Tensor | float) -> None:
         """Tell the mean loss of the step under way, for the dashboard, metrics and trackers. Optional. Told before ``backward``
         it counts for its step, behind it for the next one; a step for which none is told counts with the last."""
-        known, self._loss = self._loss is not None, torch.as_tensor(loss).detach().to(self._loss_sum)
+        given = torch.as_tensor(loss).detach()
+        if given.numel() != 1:
+            raise UsageError(
+                f"loss must be one number, the mean over the step's samples, got shape {tuple(given.shape)}"
+            )
+        known, self._loss = self._loss is not None, given.reshape(()).to(self._loss_sum)
         if not known:
             self._loss_sum += self._loss * self._samples  # of the step before, if it is told behind it
 

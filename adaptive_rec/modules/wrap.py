@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Unpack
+from functools import partial
+from typing import Any, NoReturn, Unpack
 
 import torch
 from pydantic import ByteSize
 from torch import Tensor, nn
 
 from adaptive_rec.batch import TableSpec
-from adaptive_rec.errors import ConfigError
+from adaptive_rec.errors import ConfigError, ConflictError
 from adaptive_rec.modules.bag import AdaptiveEmbeddingBag, unlike
 from adaptive_rec.modules.options import PRECISIONS, Options, own_rates, setup_of
 from adaptive_rec.modules.rates import STATE_NAMES, Rates, rates_of, take_out
 from adaptive_rec.modules.runtime import EmbeddingRuntime
+from adaptive_rec.modules.serving import LOG
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+WEIGHT_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
 
 @dataclass
@@ -75,6 +78,12 @@ def wrap(model: nn.Module, *, device: torch.device | str | None = None, **option
         raise ConfigError(f"{extra[0]} must be left to the optimizer that is given, got {options[extra[0]]}")  # type: ignore[literal-required]
     specs = [TableSpec(table.name, *map(int, weight.shape)) for table, weight in zip(tables, weights, strict=True)]
     runtime = WrappedRuntime(specs, setup_of(options, place), rates, dtype)
+    pending = [table.name for table, weight in zip(tables, weights, strict=True) if _has_gradient(weight)]
+    if given and pending:
+        LOG.warning(
+            "wrap drops the gradients that %s have: an optimizer step that is still to come will not use them",
+            ", ".join(pending),
+        )
     states = take_out(optimizer, weights) if isinstance(optimizer, torch.optim.Optimizer) else [{} for _ in weights]
     weights.clear()
     paths = [
@@ -83,6 +92,11 @@ def wrap(model: nn.Module, *, device: torch.device | str | None = None, **option
     ]
     runtime.report = _report(runtime, paths, left)
     return runtime
+
+
+def _has_gradient(weight: Tensor) -> bool:
+    grad = weight.grad
+    return grad is not None and bool((grad._values() if grad.is_sparse else grad).any())
 
 
 def _tables(model: nn.Module) -> tuple[list[_Table], list[tuple[str, str]]]:
@@ -136,7 +150,9 @@ def _why_left(module: nn.EmbeddingBag) -> str:
         return "frozen: its weight requires no gradient"
     if module.weight.dtype not in PRECISIONS:
         return f"of {module.weight.dtype}: tables may be of torch.float32 or torch.float64"
-    if any(getattr(module, hooks) for hooks in HOOKS):
+    if any(getattr(module, hooks) for hooks in HOOKS) or any(
+        getattr(module.weight, hooks, None) for hooks in WEIGHT_HOOKS
+    ):
         return "it has hooks, which its successor would not have"
     return unlike(module.mode, module.max_norm, module.scale_grad_by_freq)
 
@@ -172,10 +188,18 @@ def _move(
             made[module] = AdaptiveEmbeddingBag.of(runtime, number, module, name)
         parent, _, own = name.rpartition(".")
         setattr(model.get_submodule(parent), own, made[module])
+        module.forward = partial(_replaced, name)  # type: ignore[method-assign]
     names = ", ".join(name for name, _ in table.modules)
     table.weight = None  # its memory is free now, unless somebody else holds it
     table.modules.clear()
     return names
+
+
+def _replaced(name: str, *_: Any, **__: Any) -> NoReturn:
+    """What a former module's forward is: whoever still has it would look up rows that nobody trains."""
+    raise ConflictError(
+        f"{name} was replaced by wrap: a model must reach it by that path, not by a reference of its own"
+    )
 
 
 def _report(runtime: EmbeddingRuntime, paths: list[str], left: list[tuple[str, str]]) -> WrapReport:

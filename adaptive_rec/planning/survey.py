@@ -93,11 +93,13 @@ def survey(
         return Survey(plan, [], None, remedies, "")
     most = fitting.largest_budget()
     lookups, basis = (read, _told(read, fitting)) if read else _counted(fitting, sizes, samples, most, progress)
-    named = {"configured": config.knobs.hot_budget_bytes, "most that fits": most}
-    if lookups is None:
-        return Survey(plan, list(_budgets(fitting, named, None)), None, remedies, basis)
-    enough = lookups.nearly_all(most)
-    named |= {"knee of the curve": lookups.knee_bytes, "nearly as good as the most": enough}
+    named, enough = {"configured": config.knobs.hot_budget_bytes}, None
+    if lookups is not None:
+        named["knee of the curve"] = min(lookups.knee_bytes, most)
+    if not fitting.with_settings([("knobs.hot_budget_bytes", most)]).problems:
+        named["most that fits"] = most
+        if lookups is not None:
+            enough = named["nearly as good as the most"] = lookups.nearly_all(most)
     return Survey(plan, list(_budgets(fitting, named, lookups)), enough, remedies, basis)
 
 

@@ -88,7 +88,7 @@ def test_a_problem_becomes_an_error_with_its_detail(service):
     error = caught.value
     assert isinstance(error, ApiError)
     assert str(error) == "two knobs are wrong; decay: said already\n  alpha: must be at most 1"
-    assert (error.status, error.exit_code) == (422, 1)
+    assert (error.status, error.exit_code) == (422, 2)
     headers = service.requests[0]["headers"]
     assert (headers["content-type"], headers["if-match"]) == ("application/merge-patch+json", '"one"')
 

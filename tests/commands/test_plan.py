@@ -135,6 +135,13 @@ def test_what_does_not_fit_comes_with_what_would(told: Any, capsys: pytest.Captu
     assert "--set data.max_table_rows=" in capsys.readouterr().out
 
 
+def test_where_no_budget_fits_none_is_suggested(told: Any) -> None:
+    found = told("--no-rehearsal", "--samples", "2000", "--host-memory", "64MiB", code=1)
+    assert found["suggested_budget_bytes"] is None
+    assert not any("most that fits" in each["why"] or each["fits"] for each in found["budgets"])
+    assert any("knee of the curve" in each["why"] for each in found["budgets"])
+
+
 def test_where_no_single_setting_is_enough_several_are() -> None:
     config = tiny(
         "model.embedding_dim=64", "data.table_rows=[400000,300,200,12]", "data.max_table_rows=400000",

@@ -161,6 +161,65 @@ def test_hooks_of_a_bag_are_not_lost_in_silence() -> None:
     assert seen == [1] or "hook" in str(runtime.report)
 
 
+def test_hooks_of_a_weight_are_not_lost_in_silence() -> None:
+    model = nn.ModuleDict({"bag": nn.EmbeddingBag(20, 4, mode="sum"), "free": nn.EmbeddingBag(20, 4, mode="sum")})
+    model["bag"].weight.register_hook(lambda gradient: gradient / 2)
+    runtime = by_name(model)
+    assert type(model["bag"]) is nn.EmbeddingBag
+    assert "bag, it has hooks" in str(runtime.report)
+
+
+def test_a_module_that_was_replaced_looks_nothing_up_any_more() -> None:
+    """A model that keeps its modules in a list of its own would go on with tables that nobody trains."""
+    model = nn.ModuleDict({"bag": nn.EmbeddingBag(20, 4, mode="sum")})
+    former = model["bag"]
+    by_name(model)
+    with pytest.raises(AdaptiveRecError, match="bag was replaced by wrap"):
+        former(torch.zeros(1, 1, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("spent", [False, True])
+def test_a_gradient_that_waits_for_a_step_is_told_of(spent: bool, caplog: pytest.LogCaptureFixture) -> None:
+    model = nn.ModuleDict({"bag": nn.EmbeddingBag(20, 4, mode="sum", sparse=True)})
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model["bag"](torch.zeros(1, 1, dtype=torch.int64)).sum().backward()
+    if spent:
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=False)
+    adaptive_rec.wrap(model, budget="1KiB", optimizer=optimizer)
+    assert ("wrap drops the gradients that bag have" in caplog.text) is not spent
+
+
+@pytest.mark.parametrize(("rule", "option"), [(torch.optim.SGD, "momentum"), (torch.optim.SparseAdam, "betas")])
+def test_a_scheduler_that_changes_more_than_the_rate_is_refused(rule: Any, option: str) -> None:
+    """It cycles momentum or betas, which rows do not follow."""
+    model = nn.ModuleDict({"bag": nn.EmbeddingBag(20, 4, mode="sum", sparse=True)})
+    optimizer = rule(model.parameters(), lr=0.1)
+    runtime = adaptive_rec.wrap(model, budget="1KiB", optimizer=optimizer)
+    rows = model["bag"].weight
+    torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.2, total_steps=40)
+    with pytest.raises(AdaptiveRecError, match=f"{option} of the param group .* must stay .*cycle_momentum=False"):
+        model["bag"](torch.zeros(1, 1, dtype=torch.int64)).sum().backward()
+    assert torch.equal(model["bag"].weight, rows)
+    assert runtime.step_number == 0
+
+
+def test_a_loss_that_is_no_number_is_refused_and_the_one_before_counts() -> None:
+    model = nn.ModuleDict({"bag": nn.EmbeddingBag(20, 4, mode="sum", sparse=True)})
+    runtime = by_name(model)
+    runtime.record_loss(torch.tensor([0.5]))
+    with pytest.raises(AdaptiveRecError, match=r"loss must be one number.* got shape \(8,\)"):
+        runtime.record_loss(torch.zeros(8))
+    model["bag"](torch.zeros(1, 1, dtype=torch.int64)).sum().backward()
+    assert float(runtime.losses().array()) == 0.5
+
+
+@pytest.mark.parametrize("budget", [-1, "-1", "lots", "1e6", 1.5, True])
+def test_a_budget_that_is_none_is_refused_by_its_name(budget: Any) -> None:
+    model = nn.ModuleDict({"bag": nn.EmbeddingBag(20, 4, mode="sum")})
+    refuse(model, r"budget must be a whole number of bytes, 0 or more, or a text such as \"2GiB\", got", budget=budget)
+
+
 def test_parameters_of_the_dense_part_are_the_same_objects() -> None:
     model = Mixed()
     head = dict(model.head.named_parameters())
