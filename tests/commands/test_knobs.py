@@ -137,5 +137,5 @@ def test_it_does_not_begin_again_for_ever_nor_after_other_refusals(refused, serv
     assert "changed since" in refused("knobs", "set", "alpha=0.8", code=1)
     assert service.paths().count("PATCH /api/v1/knobs") == 5
     service.refuse("PATCH", "/api/v1/knobs", 422, "alpha: must be at most 1")
-    assert "alpha: must be at most 1" in refused("knobs", "set", "alpha=8", code=1)
+    assert "alpha: must be at most 1" in refused("knobs", "set", "alpha=8", code=2)
     assert service.paths().count("PATCH /api/v1/knobs") == 6
