@@ -87,7 +87,7 @@ class TrainingRun:
             self._trackers = Trackers(self.config.run.track, out, self.started_at_step)
         except UsageError:
             if not resume:
-                shutil.rmtree(out)  # new a moment ago, and in the way of the next try
+                shutil.rmtree(out, ignore_errors=True)  # new a moment ago, and in the way of the next try
             raise
 
     def _go_on(self, config: Config, generation: Path, told: Collection[str]) -> Runtime:

@@ -108,7 +108,7 @@ class Setup:
 
 
 def budget_bytes(budget: int | str) -> int:
-    """Raises ConfigError."""
+    """A budget as a number. Raises ConfigError."""
     try:
         found = TypeAdapter(ByteSize).validate_python(budget)
     except ValidationError:

@@ -79,7 +79,7 @@ def wrap(model: nn.Module, *, device: torch.device | str | None = None, **option
     specs = [TableSpec(table.name, *map(int, weight.shape)) for table, weight in zip(tables, weights, strict=True)]
     runtime = WrappedRuntime(specs, setup_of(options, place), rates, dtype)
     pending = [table.name for table, weight in zip(tables, weights, strict=True) if _has_gradient(weight)]
-    if given and pending:
+    if pending:
         LOG.warning(
             "wrap drops the gradients that %s have: an optimizer step that is still to come will not use them",
             ", ".join(pending),
