@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
 import torch
-from pydantic import ByteSize, TypeAdapter, ValidationError
 
 from adaptive_rec.assemble import build_store
 from adaptive_rec.batch import TableSpec
@@ -94,9 +93,13 @@ class Setup:
             raise ConfigError(f"dtype of tables must be torch.float32 or torch.float64, got {dtype}")
         if "policy" in self.knobs or "hot_budget_bytes" in self.knobs:
             raise ConfigError("policy and hot_budget_bytes are given as policy= and budget=, not among the knobs")
-        knobs = Knobs().changed(
-            {"action": "freeze", **self.knobs, "policy": self.policy, "hot_budget_bytes": budget_bytes(self.budget)}
-        )
+        try:
+            knobs = Knobs().changed({"hot_budget_bytes": self.budget})
+        except ConfigError:  # which calls it by the knob's name
+            raise ConfigError(
+                f'budget must be a whole number of bytes, 0 or more, or a text such as "2GiB", got {self.budget!r}'
+            ) from None
+        knobs = knobs.changed({"action": "freeze", **self.knobs, "policy": self.policy})
         run = {"seed": self.seed, "precision": PRECISIONS[dtype], "split": "never"}
         config = validate({"run": run, "optimizer": rule.model_dump(), "knobs": knobs.model_dump()})
         policy = load_policy(self.policy)
@@ -105,19 +108,6 @@ class Setup:
         keep_freed_memory()
         space = RowSpace.by_pool(tables)
         return config, policy, build_store(config, space, policy, streams, drawn=False)
-
-
-def budget_bytes(budget: int | str) -> int:
-    """A budget as a number. Raises ConfigError."""
-    try:
-        found = TypeAdapter(ByteSize).validate_python(budget)
-    except ValidationError:
-        found = ByteSize(-1)
-    if found < 0 or isinstance(budget, bool):
-        raise ConfigError(
-            f'budget must be a whole number of bytes, 0 or more, or a text such as "2GiB", got {budget!r}'
-        )
-    return int(found)
 
 
 def check_policy_fits(policy: Policy, action: str) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from adaptive_rec.config_model import OptimizerConfig
 from adaptive_rec.embedding.optimizer import RULES
 from adaptive_rec.errors import ConfigError, did_you_mean
+from adaptive_rec.knobs import describe
 
 TORCH_RULES: dict[type[torch.optim.Optimizer], str] = {
     torch.optim.SGD: "sgd",
@@ -128,6 +129,4 @@ def _rule(values: dict[str, Any]) -> OptimizerConfig:
     try:
         return OptimizerConfig.model_validate(values)
     except ValidationError as error:
-        first = error.errors()[0]
-        name = str(first["loc"][0]).replace("embedding_lr", "lr")
-        raise ConfigError(f"{name} of the rows' optimizer is wrong, {first['msg']}, got {first['input']!r}") from None
+        raise ConfigError(describe(error).replace("embedding_lr", "lr")) from None
