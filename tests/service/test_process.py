@@ -34,13 +34,13 @@ def test_knobs_through_the_link(sidecar: Any) -> None:
 
 def test_a_late_answer_is_202_first(sidecar: Any) -> None:
     ready(sidecar)
-    sidecar.delay = 3.0
+    sidecar.delay = 4.5
     begun = time.monotonic()
     answer = sidecar.http.post("/api/v1/control/pause")
     assert (answer.status_code, answer.json()) == (202, {"command": "pause", "step": None})
-    assert 1.9 < time.monotonic() - begun < 2.9
+    assert 1.9 < time.monotonic() - begun < 4
     sidecar.delay = 0.0
-    time.sleep(1.2)  # the late answer comes and harms nothing
+    time.sleep(2.7)  # the late answer comes and harms nothing
     assert sidecar.http.post("/api/v1/control/resume").status_code == 200
 
 
@@ -49,7 +49,7 @@ def test_it_ends_with_the_link_even_while_streams_are_open(sidecar: Any) -> None
         assert next(stream.iter_raw())
         begun = time.monotonic()
         errors = sidecar.end()
-        assert time.monotonic() - begun < 2
+        assert time.monotonic() - begun < 5
     assert sidecar.process.returncode == 0
     assert "Traceback" not in errors
     assert "c" * 43 not in errors

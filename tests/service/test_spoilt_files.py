@@ -6,7 +6,6 @@ import json
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from adaptive_rec.service.hello import Hello
 from adaptive_rec.service.history import EventLog, History
 from adaptive_rec.service.run_view import FinishedRun
 from adaptive_rec.service.stream import Feed
+from tests.quickest import quickest
 
 GOOD: dict[str, Any] = {"time": 1.0, "step": 60, "kind": "warning", "text": "look", "details": {}}
 KNOBS: dict[str, Any] = {**GOOD, "kind": "knobs"}
@@ -183,10 +183,9 @@ def test_of_a_long_file_a_sample_is_read(tmp_path: Path, run: Any) -> None:
         while file.tell() < 120 << 20:
             file.writelines(text.replace('"step": 0', f'"step": {step + 20 * n}') + "\n" for n in range(1, 1001))
             step += 20_000
-    began = time.process_time()
+    assert quickest(lambda: History(tmp_path).refresh()) < 1
     history = History(tmp_path)
     history.refresh()
-    assert time.process_time() - began < 1
     assert history.newest is not None
     assert history.newest["step"] == step
     steps = [point["step"] for point in history.snapshots.points]
@@ -200,10 +199,9 @@ def test_of_a_long_file_a_sample_is_read(tmp_path: Path, run: Any) -> None:
 def test_a_file_without_a_line_in_it_is_soon_done_with(tmp_path: Path) -> None:
     with open(tmp_path / "metrics.jsonl", "wb") as file:
         file.truncate(60 << 20)
-    began = time.process_time()
+    assert quickest(lambda: History(tmp_path).refresh()) < 1
     history = History(tmp_path)
     history.refresh()
-    assert time.process_time() - began < 1
     assert history.newest is None
 
 
