@@ -11,21 +11,19 @@ from pydantic import (
     ConfigDict,
     Field,
     PositiveInt,
-    TypeAdapter,
     ValidationError,
     field_validator,
 )
-from pydantic.types import ByteSize
 
 from adaptive_rec.errors import ConfigError, did_you_mean
+from adaptive_rec.sizes import parse_size
 
-_BYTE_SIZE = TypeAdapter(ByteSize)
 LARGEST = (1 << 63) - 1
 
 
 def _parse_bytes(value: Any) -> Any:
     """Read sizes such as ``"256MiB"``; leave everything else to the integer check."""
-    return int(_BYTE_SIZE.validate_python(value)) if isinstance(value, str) else value
+    return parse_size(value) if isinstance(value, str) else value
 
 
 Bytes = Annotated[int, BeforeValidator(_parse_bytes)]

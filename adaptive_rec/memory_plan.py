@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from adaptive_rec.errors import MemoryPlanError
+from adaptive_rec.sizes import comparable_size
 
 Place = Literal["host", "device"]
 
@@ -107,14 +108,16 @@ class MemoryPlan:
         """What is to be changed where it does not fit, empty where it does."""
         if self.free(place) >= 0:
             return ""
-        needed = self.needed(place)
+        needed, least = self.needed(place), needed_bytes((part for part in self.parts if not part.keys), place)
+        available = needed + self.free(place)
         large = sorted((p for p in self.parts if p.place == place and p.keys), key=lambda part: -part.bytes)
         bar = WORTH_NAMING * sum(part.bytes for part in large)
         keys = [part.keys for part in large if part.bytes >= bar]
-        return (
-            f"the run will need {_gib(needed)} of {place} memory, {_gib(needed + self.free(place))} are available; "
-            f"lower {', then '.join(dict.fromkeys(keys))}"
-        )
+        remedy = f"lower {', then '.join(dict.fromkeys(keys))}"
+        if least > available:
+            remedy = f"no key lowers {comparable_size(least)} of that"
+        needs, has = comparable_size(needed), comparable_size(available)
+        return f"the run will need {needs} of {place} memory, {has} are available; {remedy}"
 
     @property
     def problems(self) -> list[str]:
@@ -161,7 +164,3 @@ def needed_bytes(parts: Iterable[Part], place: Place) -> int:
         if part.place == place:
             moments[part.moment] = moments.get(part.moment, 0) + part.bytes
     return moments.pop("", 0) + max(moments.values(), default=0)
-
-
-def _gib(size_bytes: int) -> str:
-    return f"{size_bytes / 2**30:.2f} GiB"

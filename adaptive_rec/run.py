@@ -23,7 +23,7 @@ from adaptive_rec.live.description import description
 from adaptive_rec.live.line_file import LineFile
 from adaptive_rec.memory_parts import peak_bytes
 from adaptive_rec.report.run_report import write_report
-from adaptive_rec.run_directory import replace_text, sole_writer
+from adaptive_rec.run_directory import check_is_new, replace_text, sole_writer
 from adaptive_rec.runtime import Report, Runtime
 from adaptive_rec.telemetry import Event, Snapshot, ratio, to_json
 from adaptive_rec.tracker import load_tracker
@@ -54,8 +54,8 @@ class TrainingRun:
         command: Sequence[str] = (),
         told: Collection[str] = (),
     ) -> None:
-        if out.exists() and not resume and any(out.iterdir() if out.is_dir() else [out]):
-            raise UsageError(f"--out must be a new directory, {out} exists; give another or add --resume")
+        if not resume:
+            check_is_new(out)
         for name in config.run.track:
             load_tracker(name)  # a run that cannot be tracked begins nothing
         self.out = out

@@ -24,6 +24,12 @@ def sole_writer(out: Path) -> IO[str] | None:
     return lock
 
 
+def check_is_new(out: Path) -> None:
+    """Raise UsageError where a run's directory would be one that holds something already."""
+    if out.exists() and any(out.iterdir() if out.is_dir() else [out]):
+        raise UsageError(f"--out must be a new directory, {out} exists; give another or add --resume")
+
+
 def new_directory(policy: str) -> Path:
     """``runs/TIME-POLICY``, with a number behind it where that is taken."""
     name = f"{time.strftime('%Y%m%d-%H%M%S')}-{policy.rpartition(':')[2]}"

@@ -167,7 +167,7 @@ def test_an_existing_directory_is_refused_and_left_alone(finished, capsys):
     before = (out / "summary.json").read_text()
     assert "--resume" in refused(capsys, "train", "tiny", "--json", "--out", str(out))[-200:]
     assert main(["train", "tiny", "--detach", "--out", str(out)]) == 2
-    assert "exit code 2" in capsys.readouterr().err
+    assert "--out must be a new directory" in capsys.readouterr().err
     assert (out / "summary.json").read_text() == before
     assert not (out / "log.txt").exists()
     assert list(out.parent.iterdir()) == [out]  # no log left beside it
@@ -204,6 +204,22 @@ def test_resume_goes_on_under_the_run_s_own_configuration(tmp_path, capsys):
     assert main([*train, "--steps=30"]) == 0
     summary = json.loads(capsys.readouterr().out)
     assert (summary["resumed_at_step"], summary["steps"], summary["seed"]) == (20, 30, 5)
+
+
+def test_what_there_is_to_train_is_said_where_the_data_decides_it(tmp_path, capsys):
+    train = ["train", "--no-serve", "--resume", "--out", str(tmp_path / "run")]
+    few = ["--set=data.synthetic.samples=300", "--set=run.batch_size=100"]
+    assert main([*train, "tiny", *few, "--steps=50"]) == 0
+    assert "3 steps, all that the data has; run.steps asks for 50\n" in capsys.readouterr().out
+    assert main(train) == 0
+    assert (
+        "going on from step 3: nothing left to train, read the data more often (data.epochs)\n"
+        in capsys.readouterr().out
+    )
+    assert main([*train, "--set=data.epochs=2", "--steps=5"]) == 0
+    assert "going on from step 3, 2 to go\n" in capsys.readouterr().out
+    assert main(train) == 0
+    assert "going on from step 5: nothing left to train, give more steps\n" in capsys.readouterr().out
 
 
 def test_a_closed_pipe_is_quiet():

@@ -283,6 +283,8 @@ def test_what_does_not_fit_names_the_keys_of_its_largest_parts() -> None:
     parts = Part("data", "host", 2 * gib, "b"), Part("tables", "host", 6 * gib, "a"), Part("tiny", "host", 5, "c")
     (problem,) = plan_with(4 * gib, *parts).problems
     assert problem == "the run will need 8.00 GiB of host memory, 4.00 GiB are available; lower a, then b"
+    (problem,) = plan_with(100 << 20, Part("torch", "host", 1 * gib, ""), *parts).problems
+    assert problem == "the run will need 9.00 GiB of host memory, 100 MiB are available; no key lowers 1.00 GiB of that"
 
 
 def test_a_run_that_does_not_fit_is_refused_before_its_tables_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -292,7 +294,7 @@ def test_a_run_that_does_not_fit_is_refused_before_its_tables_are_made(monkeypat
         raise AssertionError("tables were made")
 
     monkeypatch.setattr(assembling, "build_store", no_store)
-    with pytest.raises(MemoryPlanError, match=r"GiB of host memory, .* are available; lower knobs\.hot_budget_bytes"):
+    with pytest.raises(MemoryPlanError, match=r"1\.1 MiB of host memory, 20 KiB are available; lower knobs\.hot_budget_bytes"):
         assemble(config_of(*TINY))
 
 
@@ -337,7 +339,7 @@ def test_as_json_it_has_the_same_figures(capsys: pytest.CaptureFixture[str]) -> 
 def test_what_does_not_fit_is_said_and_is_exit_code_1(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(assembling, "available_bytes", lambda: 20_000)
+    monkeypatch.setattr(assembling, "available_bytes", lambda: 200_000)
     assert dry_run() == 1
     printed = capsys.readouterr().out
     assert "problem" in printed

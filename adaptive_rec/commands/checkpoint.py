@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from adaptive_rec.commands.checkpoint_import import add_import
 from adaptive_rec.commands.checkpoint_paths import checkpoints_at, is_of_run, with_found
-from adaptive_rec.commands.figures import size, whole
+from adaptive_rec.commands.figures import whole
 from adaptive_rec.commands.output import columns, print_json, show
 from adaptive_rec.commands.parser import Parser
 from adaptive_rec.commands.signals import ended_by_sigterm
 from adaptive_rec.errors import CheckpointError
+from adaptive_rec.sizes import size
 
 if TYPE_CHECKING:
     from adaptive_rec.checkpoint.difference import Difference

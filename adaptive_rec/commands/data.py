@@ -8,9 +8,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from adaptive_rec.commands.figures import clock, count, size, whole
+from adaptive_rec.commands.figures import clock, count, whole
 from adaptive_rec.commands.output import pairs, print_json, show
 from adaptive_rec.commands.parser import Parser
+from adaptive_rec.sizes import size
 
 if TYPE_CHECKING:
     from adaptive_rec.commands.console import Screen

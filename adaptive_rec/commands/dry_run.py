@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from adaptive_rec.commands.figures import count, size, whole
+from adaptive_rec.commands.figures import count, whole
 from adaptive_rec.commands.output import columns, pairs, print_json, show, text
+from adaptive_rec.sizes import comparable_size, size
 
 if TYPE_CHECKING:
     from adaptive_rec.config import Config
@@ -83,14 +84,9 @@ def parts(plan: MemoryPlan) -> Iterator[list[str]]:
 def verdict(plan: MemoryPlan) -> Iterator[tuple[str, str]]:
     for place in plan.available_bytes:
         needed = plan.needed(place)
-        yield place, f"{exact(needed)} needed, {exact(needed + plan.free(place))} available"
+        yield place, f"{comparable_size(needed)} needed, {comparable_size(needed + plan.free(place))} available"
     for note in plan.notes:
         yield "note", note
     for problem in plan.problems:
         yield "problem", problem
     yield "fits", "no" if plan.problems else "yes"
-
-
-def exact(size_bytes: int) -> str:
-    """With two decimals where sizes are compared that may be close together."""
-    return f"{size_bytes / 2**30:.2f} GiB" if size_bytes >= 1 << 30 else size(size_bytes)

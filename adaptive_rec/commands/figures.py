@@ -25,23 +25,6 @@ def count(number: float) -> str:
     return f"{number:,.0f}"
 
 
-def size(size_bytes: float) -> str:
-    """35651584 -> 34 MiB."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size_bytes < 1024 or unit == "GiB":
-            break
-        size_bytes /= 1024
-    return f"{size_bytes:.1f} {unit}" if size_bytes < 10 and unit != "B" else f"{size_bytes:,.0f} {unit}"
-
-
-def exact_size(size_bytes: int) -> str:
-    """8388608 -> 8MiB, as a configuration would have it; bytes where that would lose some."""
-    for shift, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
-        if size_bytes and size_bytes % (1 << shift) == 0:
-            return f"{size_bytes >> shift}{unit}"
-    return str(size_bytes)
-
-
 def clock(seconds: float) -> str:
     """75 -> 1:15."""
     minutes, rest = divmod(round(seconds), 60)

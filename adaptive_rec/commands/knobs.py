@@ -9,10 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from adaptive_rec.commands.figures import exact_size, printable
+from adaptive_rec.commands.figures import printable
 from adaptive_rec.commands.output import columns, print_json, show
 from adaptive_rec.commands.parser import Parser, add_client_options, on_terminal
 from adaptive_rec.errors import UsageError, did_you_mean
+from adaptive_rec.sizes import exact_size
 
 if TYPE_CHECKING:
     from adaptive_rec.commands.client import Answer, Client

@@ -6,10 +6,11 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from adaptive_rec.commands.figures import count, percent, size, whole
+from adaptive_rec.commands.figures import count, percent, whole
 from adaptive_rec.commands.output import columns, pairs, print_json, show, text
 from adaptive_rec.commands.parser import Parser, add_client_options, on_terminal
 from adaptive_rec.errors import UsageError, did_you_mean
+from adaptive_rec.sizes import size
 
 MOST_ROWS = 1000
 CLASSES = ("hot", "stale", "cold")

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adaptive_rec.commands.dry_run import blocks, exact, verdict
-from adaptive_rec.commands.figures import count, exact_size, fine, size
+from adaptive_rec.commands.dry_run import blocks, verdict
+from adaptive_rec.commands.figures import count, fine
 from adaptive_rec.commands.output import columns, pairs, print_json, show, text
 from adaptive_rec.commands.parser import Parser
 from adaptive_rec.commands.profile import number, progress_shown
 from adaptive_rec.errors import ConfigError, UsageError
+from adaptive_rec.sizes import comparable_size, exact_size, parse_size, size
 
 if TYPE_CHECKING:
     from adaptive_rec.config import Config
@@ -78,13 +79,11 @@ def resolve(args: argparse.Namespace) -> Config:
 
 def memory_bytes(name: str, typed: str | None) -> int | None:
     """A size as people write it. Raises UsageError for what is none."""
-    from pydantic import ByteSize, TypeAdapter, ValidationError
-
     if typed is None:
         return None
     try:
-        return int(TypeAdapter(ByteSize).validate_python(typed))
-    except ValidationError:
+        return parse_size(typed)
+    except ValueError:
         option = f"--{name.replace('_', '-')}"
         raise UsageError(f"{option} must be a number of bytes such as 16GiB, got {typed}") from None
 
@@ -132,7 +131,9 @@ def advice(found: Survey) -> Iterator[tuple[str, str]]:
     yield "predicted", f"from {found.basis}" if found.basis else ""
     for remedy in found.remedies:
         settings = " ".join(f"--set {key}={shown(key, value)}" for key, value in remedy.settings)
-        needed = ", ".join(f"{exact(needed)} of {place} memory" for place, needed in remedy.needed_bytes.items())
+        needed = ", ".join(
+            f"{comparable_size(needed)} of {place} memory" for place, needed in remedy.needed_bytes.items()
+        )
         yield "fits with", f"{settings} ({needed})"
     if found.plan.problems and not found.remedies:
         yield (

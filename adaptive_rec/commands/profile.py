@@ -11,10 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adaptive_rec.commands.figures import count, exact_size, percent, size, whole
+from adaptive_rec.commands.figures import count, percent, whole
 from adaptive_rec.commands.output import columns, pairs, print_json, show, text
 from adaptive_rec.commands.parser import Parser
 from adaptive_rec.errors import UsageError
+from adaptive_rec.sizes import exact_size, size
 
 if TYPE_CHECKING:
     from adaptive_rec.config import Config

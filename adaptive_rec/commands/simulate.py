@@ -9,10 +9,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adaptive_rec.commands.figures import count, fine, size, whole
+from adaptive_rec.commands.figures import count, fine, whole
 from adaptive_rec.commands.output import columns, pairs, print_json, show, text
 from adaptive_rec.commands.parser import Parser
 from adaptive_rec.errors import UsageError
+from adaptive_rec.sizes import size
 
 if TYPE_CHECKING:
     from adaptive_rec.config import Config

@@ -9,9 +9,10 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from adaptive_rec.commands.figures import clock, count, percent, printable, size, whole
+from adaptive_rec.commands.figures import clock, count, percent, printable, whole
 from adaptive_rec.commands.output import console, pairs, print_json, show
 from adaptive_rec.commands.parser import Parser, add_client_options, on_terminal
+from adaptive_rec.sizes import size
 
 if TYPE_CHECKING:
     from adaptive_rec.commands.client import Client

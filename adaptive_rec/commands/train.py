@@ -16,7 +16,7 @@ from adaptive_rec.commands.detach import detach
 from adaptive_rec.commands.parser import Parser, add_serve_options, on_terminal, serve_options
 from adaptive_rec.commands.signals import StopSignals
 from adaptive_rec.errors import AdaptiveRecError, UsageError
-from adaptive_rec.run_directory import new_directory
+from adaptive_rec.run_directory import check_is_new, new_directory
 
 if TYPE_CHECKING:
     from adaptive_rec.commands.console import Screen
@@ -96,6 +96,8 @@ def train(args: argparse.Namespace) -> int:
     if options is not None:
         options.read_token()  # likewise
     out = args.out or new_directory(config.knobs.policy)
+    if not args.resume:
+        check_is_new(out)  # likewise
     if args.detach:
         return detach(args.argv, out, args.resume, options is not None, args.json)
     return run(config, out, options, args)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from adaptive_rec.commands.figures import count, exact_size, size, whole
+from adaptive_rec.commands.figures import count, whole
 from adaptive_rec.compare.curves import color, over_samples, over_time, trade
 from adaptive_rec.compare.dots import Row, dots, values_of
 from adaptive_rec.compare.figures import JUDGED, MEASURES, OTHERS, TO_TARGET, Measure, duration, four
@@ -29,6 +29,7 @@ from adaptive_rec.compare.words import (
 from adaptive_rec.report.markup import Markup, join, tag
 from adaptive_rec.report.page import facts, grid, page, section, table, tile
 from adaptive_rec.report.page import lines as warnings
+from adaptive_rec.sizes import exact_size, size
 
 STYLE = Path(__file__).with_name("compare.css")
 WORK = tuple(measure for measure in OTHERS if measure.key not in {"calibration", "process_seconds"})

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from adaptive_rec.commands.figures import clock, count, fine, size
+from adaptive_rec.commands.figures import clock, count, fine
 from adaptive_rec.report.record import read_run
+from adaptive_rec.sizes import size
 from adaptive_rec.telemetry import ratio
 
 Text = Callable[[float], str]

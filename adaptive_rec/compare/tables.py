@@ -6,10 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from adaptive_rec.commands.figures import percent, size
+from adaptive_rec.commands.figures import percent
 from adaptive_rec.compare.figures import AUC, JUDGED, LOGLOSS, MEASURES, TO_TARGET, WALL_CLOCK, Measure, duration
 from adaptive_rec.compare.processes import LOG
 from adaptive_rec.compare.words import BEYOND, PERHAPS, headline, lines, notes, signed, spanned, to_target, verdict
+from adaptive_rec.sizes import size
 
 Results = Mapping[str, Any]
 QUALITY_HEADS = ("policy", "wall clock>", "AUC>", "log loss>", "AUC reached>")

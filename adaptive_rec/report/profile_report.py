@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from adaptive_rec.commands.figures import count, exact_size, percent, size, whole
+from adaptive_rec.commands.figures import count, percent, whole
 from adaptive_rec.report.markup import Markup, tag
 from adaptive_rec.report.page import facts, grid, page, section, table, tile
 from adaptive_rec.report.plot import SIDE, Figure, Line, Mark
 from adaptive_rec.report.run_figures import MOST_TABLES, share, tick
 from adaptive_rec.report.scale import linear, logarithmic
+from adaptive_rec.sizes import exact_size, size
 
 TOP_HEADS = {"0.001": "top 0.1%>", "0.01": "top 1%>", "0.1": "top 10%>"}
 LEAST_RATIO = 1e-4

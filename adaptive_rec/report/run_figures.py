@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from adaptive_rec.commands.figures import count, percent, size, whole
+from adaptive_rec.commands.figures import count, percent, whole
 from adaptive_rec.report.markup import Markup, tag
 from adaptive_rec.report.plot import SIDE, Figure, Line, Mark
 from adaptive_rec.report.record import Record
 from adaptive_rec.report.scale import Scale, linear, logarithmic
 from adaptive_rec.report.series import Column, Series
+from adaptive_rec.sizes import size
 
 STAGES = ("execute", "update", "gather", "wait", "plan", "observe", "reclassify", "classify", "other")
 """Each has its colour, as on the dashboard; the last one is for all others."""

@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from adaptive_rec.commands.figures import clock, count, exact_size, percent, size, whole
+from adaptive_rec.commands.figures import clock, count, percent, whole
 from adaptive_rec.report.markup import Markup, tag
 from adaptive_rec.report.page import facts, grid, lines, page, section, table, tile, write_page
 from adaptive_rec.report.plot import Mark
 from adaptive_rec.report.record import Record, read_run
 from adaptive_rec.report.run_figures import RunFigures, fixed, share
 from adaptive_rec.report.series import Series, series_of
+from adaptive_rec.sizes import exact_size, size
 from adaptive_rec.telemetry import ratio
 
 NAME = "report.html"

@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from adaptive_rec.commands.figures import count, fine, percent, size, whole
+from adaptive_rec.commands.figures import count, fine, percent, whole
 from adaptive_rec.report.markup import Markup, tag
 from adaptive_rec.report.page import facts, grid, page, section, table, tile
 from adaptive_rec.report.plot import Figure, Line, Mark
 from adaptive_rec.report.run_figures import bounds, tick
 from adaptive_rec.report.scale import Scale, Text, linear, logarithmic
+from adaptive_rec.sizes import size
 
 COLORS = ("stage-1", "stage-4", "stage-6", "stage-3", "stage-7", "stage-5", "stage-2", "stage-8")
 AGAIN = "dashed"

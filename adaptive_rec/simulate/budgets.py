@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pydantic import ByteSize, TypeAdapter, ValidationError
-
 from adaptive_rec.errors import UsageError
+from adaptive_rec.sizes import parse_size
 
 SHARES = ("1%", "3%", "10%", "30%")
 """What is tried where nothing is asked for, beside the configured budget."""
@@ -24,8 +23,8 @@ def _parse(text: str, everything_bytes: int) -> int:
             if not 0 < share <= 1:
                 raise ValueError
             return max(1, int(share * everything_bytes))
-        return int(TypeAdapter(ByteSize).validate_python(text))
-    except (ValueError, ValidationError):
+        return parse_size(text)
+    except ValueError:
         raise UsageError(
             f"--budgets takes bytes (512KiB, 16MiB) or shares of all rows (10%), from above 0 to 100%, got {text!r}"
         ) from None

@@ -102,6 +102,7 @@ def test_what_is_given_twice_must_agree(capsys: pytest.CaptureFixture[str]) -> N
             "run.row_precision=bf16",
         ): "must be float32 on a device",
         ("--host-memory", "much"): "--host-memory must be a number of bytes such as 16GiB, got much",
+        ("--gpu-memory", "1.5"): "--gpu-memory must be a number of bytes such as 16GiB, got 1.5",
         ("--samples", "few"): "--samples must be a whole number from 0 on, got few",
         ("--profile", "nowhere.json"): "--profile FILE must be readable, nowhere.json",
     }.items():

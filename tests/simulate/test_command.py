@@ -71,7 +71,7 @@ def test_a_trace_is_replayed(tmp_path: Path, capsys: pytest.CaptureFixture[str])
 
 def test_shares_of_the_rows_and_bytes_are_budgets() -> None:
     assert parse_budgets(("10%", "1KiB", "1024", " 5.5%"), 10_000) == [550, 1000, 1024]
-    for wrong in ("", "10x", "0%", "101%", "-5", "nan%"):
+    for wrong in ("", "10x", "0%", "101%", "-5", "nan%", "1.5", "1.5B"):
         with pytest.raises(UsageError, match="--budgets takes bytes"):
             parse_budgets((wrong,), 10_000)
 
