@@ -141,7 +141,10 @@ class AdaptiveEmbeddingBag(NotCopied, nn.Module):
 
     def parts(self, given: Any) -> Iterator[tuple[Key, Bags]]:
         """For `EmbeddingRuntime.prefetch`: an input, or input and offsets."""
-        input, offsets = given if isinstance(given, tuple) else (given, None)
+        input, offsets = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
+        if not isinstance(input, Tensor) or not isinstance(offsets, Tensor | None):
+            got = tuple(type(part).__name__ for part in given) if isinstance(given, tuple) else type(given).__name__
+            raise ValueError(f"it must be a tensor of ids, or (ids, offsets), got {got}")
         yield Key.of(self, input, offsets), self._bags(input, offsets)
 
     def _jagged(self, input: Tensor, offsets: Tensor | None, weights: Tensor | None = None) -> Jagged:

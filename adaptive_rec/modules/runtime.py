@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -234,8 +234,15 @@ class EmbeddingRuntime(AutogradSession):
                 self._trackers.event(report.step, report.kind, report.text)
             self.unsaid += self._trackers.complaints()
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def close(self) -> None:
-        """End the service, trackers and threads; rows can still be read and saved. May be called again."""
+        """End the service, trackers and threads; rows can still be read and saved. May be called again, and is at the end of
+        ``with adaptive_rec.wrap(...) as runtime:``."""
         if self.closed:
             return
         self.closed = True

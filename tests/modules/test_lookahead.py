@@ -134,6 +134,8 @@ def test_an_error_in_the_loader_comes_through_at_its_batch(where: str) -> None:
         (lambda batch: {"emb_l.9": batch.bags[0]}, "emb_l.9"),
         (lambda batch: {"emb_l.0": batch.bags[0][0]}, "emb_l.0"),
         (lambda batch: [1, 2], "sparse"),
+        (lambda batch: {"emb_l.0": None}, r"for emb_l\.0 .* must be a tensor of ids, or \(ids, offsets\), got NoneType"),
+        (lambda batch: {"emb_l.0": (*batch.bags[0], None)}, r"got \('Tensor', 'Tensor', 'NoneType'\)"),
     ],
 )
 def test_lookups_that_cannot_be_are_refused(told: Any, match: str) -> None:

@@ -214,6 +214,15 @@ def test_a_loss_that_is_no_number_is_refused_and_the_one_before_counts() -> None
     assert float(runtime.losses().array()) == 0.5
 
 
+def test_a_runtime_closes_with_the_block_that_it_was_made_for() -> None:
+    model = nn.ModuleDict({"bag": nn.EmbeddingBag(20, 4, mode="sum", sparse=True)})
+    with by_name(model) as runtime:
+        model["bag"](torch.zeros(1, 1, dtype=torch.int64)).sum().backward()
+        assert not runtime.closed
+    assert runtime.closed
+    assert model["bag"](torch.zeros(1, 1, dtype=torch.int64)).shape == (1, 4), "rows can still be read"
+
+
 @pytest.mark.parametrize("budget", [-1, "-1", "lots", "1e6", 1.5, True])
 def test_a_budget_that_is_none_is_refused_by_its_name(budget: Any) -> None:
     model = nn.ModuleDict({"bag": nn.EmbeddingBag(20, 4, mode="sum")})
