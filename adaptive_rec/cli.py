@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import signal
 import sys
@@ -51,6 +52,8 @@ for tables on the host, lower data.max_table_rows or model.embedding_dim; on a d
 def main(argv: list[str] | None = None) -> int:
     """Carry out one command line and return its exit code."""
     wait_briefly(os.environ)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show is no reason to fail
     sys.path.append(os.getcwd())  # last: a policy may be a module of the user's folder, but shadows nothing
     try:
         args = parse(sys.argv[1:] if argv is None else argv)

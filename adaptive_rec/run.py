@@ -94,7 +94,8 @@ class TrainingRun:
         """The run as it was saved. Knobs that are to be others are changed before its next step; where a run cannot go over to
         them while it trains, it begins with them."""
         kept = self.out / "config.toml"
-        first = load_config(str(kept), {}).knobs if kept.is_file() else config.knobs
+        before = load_config(str(kept), {}) if kept.is_file() else config
+        first = before.knobs
         saved, wanted = checkpoint.saved_knobs(generation), config.knobs.model_dump()
         changes = {
             name: value
@@ -107,6 +108,10 @@ class TrainingRun:
         runtime = assemble(config.model_copy(update={"knobs": knobs}))
         checkpoint.load(runtime, generation, verified=True)
         runtime.phases.check_resumable()
+        if config.run.steps != before.run.steps and 0 < config.run.steps < runtime.step_number:
+            raise UsageError(
+                f"run.steps must be at least the {runtime.step_number} steps that {self.out} has made, got {config.run.steps}"
+            )
         if live:
             runtime.told = changes
         was, now = saved.model_dump(), runtime.knobs.model_dump()

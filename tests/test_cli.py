@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 import time
@@ -204,6 +207,35 @@ def test_resume_goes_on_under_the_run_s_own_configuration(tmp_path, capsys):
     assert main([*train, "--steps=30"]) == 0
     summary = json.loads(capsys.readouterr().out)
     assert (summary["resumed_at_step"], summary["steps"], summary["seed"]) == (20, 30, 5)
+    kept = (out / "config.toml").read_text()
+    assert "run.steps must be at least the 30 steps that" in refused(capsys, *train, "--steps=25")
+    assert (out / "config.toml").read_text() == kept
+
+
+def test_a_run_that_has_nothing_to_go_on_from_says_so(tmp_path, capsys):
+    train = ["train", "tiny", "--no-serve", "--steps=5", "--resume", "--out", str(tmp_path / "run")]
+    assert main(train) == 0
+    assert "run has no checkpoint to go on from: the run begins at its start\n" in capsys.readouterr().out
+    assert main(train) == 0
+    assert "no checkpoint" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("output", [[], ["--json"]])
+def test_a_run_goes_on_when_nobody_reads_what_it_prints(tmp_path, output):
+    train = shlex.join([*COMMAND, "train", "tiny", "--no-serve", "--steps=30", "--out", str(tmp_path / "run"), *output])
+    subprocess.run(
+        ["bash", "-c", f"set -o pipefail; {train} 2>&1 | head -1"], capture_output=True, timeout=WAIT_SECONDS
+    )
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["steps"] == 30
+
+
+def test_a_name_that_cannot_be_shown_is_printed_all_the_same(finished, tmp_path):
+    out, _ = finished
+    shutil.copytree(out, tmp_path / "rün")
+    ascii = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    result = subprocess.run([*COMMAND, "report", str(tmp_path / "rün")], capture_output=True, text=True, env=ascii)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.endswith("r\\xfcn/report.html\n")
 
 
 def test_what_there_is_to_train_is_said_where_the_data_decides_it(tmp_path, capsys):

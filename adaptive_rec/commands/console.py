@@ -49,6 +49,14 @@ TOLD_EVENTS = {
 COMPILING = "compiling kernels (first run only)"
 
 
+class _Console(Console):
+    """A console whose reader may go away."""
+
+    def on_broken_pipe(self) -> None:
+        """Say nothing from now on, where Rich would end the process: training goes on."""
+        os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
+
+
 class Screen:
     """The display of one run. Use as a context; `summary` comes after it."""
 
@@ -64,7 +72,7 @@ class Screen:
         stream = sys.stderr if to_stderr else sys.stdout
         interactive = self._on_terminal = stream.isatty()
         width = None if interactive else MAX_WIDTH
-        self.console = Console(file=stream, highlight=False, emoji=False, soft_wrap=not interactive, width=width)
+        self.console = _Console(file=stream, highlight=False, emoji=False, soft_wrap=not interactive, width=width)
         self.live: Live | None = None
         if interactive and not self.console.is_dumb_terminal:
             rate = REFRESHES_PER_SECOND

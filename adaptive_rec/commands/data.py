@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -149,5 +150,5 @@ def summary(meta: Meta, out: Path, seconds: float) -> list[tuple[str, str]]:
         ("size", size(sum(file.size_bytes for file in meta.array_files()))),
         ("time", f"{clock(seconds)}, {count(meta.rows / max(seconds, 1e-9))} rows/s"),
         ("directory", str(out)),
-        ("train", " ".join(["adaptive-rec train", *PRESET_OF.get(meta.job.format, ()), f"--data {out}"])),
+        ("train", " ".join(["adaptive-rec train", *PRESET_OF.get(meta.job.format, ()), f"--data {shlex.quote(str(out))}"])),
     ]

@@ -52,7 +52,11 @@ def add_commands(subparsers: Any) -> dict[str, Parser]:
     add("--track", action="append", metavar="NAME", help="a tracker: tensorboard or module:Class; may be repeated")
     add("--set", action="append", default=[], metavar="KEY=VALUE", help="any other key; --print-config lists them all")
     add("--out", metavar="DIR", type=Path, help="run directory (default: runs/TIME-POLICY)")
-    add("--resume", action="store_true", help="go on from the newest checkpoint in --out, under its config.toml")
+    add(
+        "--resume",
+        action="store_true",
+        help="go on from the newest checkpoint in --out, under its config.toml; begin where it has none",
+    )
     add(
         "--replay",
         metavar="RUN",
@@ -155,6 +159,8 @@ def run(config: Config, out: Path, options: ServeOptions | None, args: argparse.
                 training = TrainingRun(config, out, args.resume, args.replay, args.argv, told)
                 signals.runtime = training.runtime
                 screen.begin(training.runtime)
+                if args.resume and not training.started_at_step:
+                    screen.note(f"{out} has no checkpoint to go on from: the run begins at its start")
                 sidecar = stack.enter_context(served(options, training, screen))
                 training.runtime.control.paused = training.runtime.was_paused and sidecar is not None
                 summary = to_the_end(training, screen, signals)
