@@ -149,12 +149,17 @@ class TrainingRun:
                 for text in (*files, *self._trackers.complaints()):
                     yield self.note("warning", text)
         except Exception as error:
-            self.note("failed", f"{type(error).__name__}: {error}")
-            self._end_tracking()
-            self._report()
+            self._fail(error)
             raise
         if runtime.hurried:
             self.note("stopping", "a signal came: a checkpoint follows")
+
+    def _fail(self, error: Exception) -> None:
+        """Leave word of how the run ended."""
+        self.runtime.enter("failed")
+        self.note("failed", f"{type(error).__name__}: {error}")
+        self._end_tracking()
+        self._report()
 
     def _record(self, report: Snapshot | Evaluation, seconds: float) -> None:
         self._metrics.append(to_json(_line(report, seconds, self.runtime.tally.counters.samples_seen)))
@@ -178,6 +183,9 @@ class TrainingRun:
         free for another process."""
         try:
             return self._finish()
+        except Exception as error:
+            self._fail(error)
+            raise
         finally:
             if self._lock is not None:
                 self._lock.close()

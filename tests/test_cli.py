@@ -254,6 +254,16 @@ def test_what_there_is_to_train_is_said_where_the_data_decides_it(tmp_path, caps
     assert "going on from step 5: nothing left to train, give more steps\n" in capsys.readouterr().out
 
 
+def test_a_run_that_cannot_be_scored_is_told_to_have_failed(tmp_path, capsys):
+    out, one_row = tmp_path / "run", tmp_path / "one.tsv"
+    one_row.write_text("\t".join(["1", *["2"] * 13, *["68fd1e64"] * 26]) + "\n")
+    assert main(["train", "--data", str(one_row), "--no-serve", "--out", str(out)]) == 3
+    assert "the held-out range must hold at least one sample" in capsys.readouterr().err
+    kinds = [json.loads(line)["kind"] for line in (out / "events.jsonl").read_text().splitlines()]
+    assert (kinds[0], kinds[-1]) == ("started", "failed")
+    assert (out / "report.html").exists()
+
+
 def test_a_closed_pipe_is_quiet():
     text = f"{' '.join(COMMAND)} train base --print-config | true"
     result = subprocess.run(["bash", "-c", text], capture_output=True, text=True, timeout=WAIT_SECONDS)
