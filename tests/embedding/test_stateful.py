@@ -92,10 +92,8 @@ def test_a_store_and_its_checkpoints_equal_plain_arrays(seed: int) -> None:
 @pytest.mark.parametrize("seed", seeds_of(list(range(20))))
 def test_over_many_operations_too(seed: int) -> None:
     counts = drive(seed, 10_000)
-    for what in ("full", "changes", "given up", "kill", "power loss", "while writing", "between"):
+    for what in ("full", "changes", "given up", "kill", "power loss", "while writing", "between", "waited for"):
         assert counts[what], f"{what} never happened"
-    narrow = KINDS[seed % len(KINDS)][1] == "bf16"  # so many fit into a shard that nobody waits for the writer
-    assert counts["waited for"] or narrow
 
 
 # Mistakes ------------------------------------------------------------------------------------------------------------

@@ -51,7 +51,7 @@ CHECK_EVERY = 25
 @contextmanager
 def small_shards() -> Iterator[None]:
     """Of a few rows, in slices of fewer, so that all that can meet does meet."""
-    with mock.patch.multiple("adaptive_rec.embedding.snapshot", SHARD_BYTES=1200, _SLICE_BYTES=300, time=SnapshotClock):
+    with mock.patch.multiple("adaptive_rec.embedding.snapshot", SHARD_BYTES=600, _SLICE_BYTES=150, time=SnapshotClock):
         yield
 
 
