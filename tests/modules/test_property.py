@@ -126,7 +126,8 @@ def model_of(life: Life) -> nn.ModuleList:
 
 def loss_of(model: nn.ModuleList, step: Step, life: Life) -> Tensor:
     pooled = [model[use.table](*call_of(use, life.tables[use.table])) for use in step.uses]
-    return torch.stack([(2 * part + number).sin().sum() for number, part in enumerate(pooled)]).sum()
+    # So little bent that steps of SGD on a row with a hundred lookups do not make rounding grow.
+    return torch.stack([(part / 10 + number).sin().sum() for number, part in enumerate(pooled)]).sum()
 
 
 def live(life: Life, adaptive: bool) -> tuple[list[float], list[Tensor]]:
