@@ -5,22 +5,22 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from adaptive_rec.system.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from adaptive_rec.modules.bag import AdaptiveEmbeddingBag as AdaptiveEmbeddingBag
     from adaptive_rec.modules.collection import AdaptiveEmbeddingBagCollection as AdaptiveEmbeddingBagCollection
     from adaptive_rec.modules.collection import EmbeddingBagConfig as EmbeddingBagConfig
     from adaptive_rec.modules.collection import PooledVectors as PooledVectors
-    from adaptive_rec.modules.runtime import EmbeddingRuntime as EmbeddingRuntime
+    from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime as EmbeddingRuntime
     from adaptive_rec.modules.stats import RuntimeStats as RuntimeStats
     from adaptive_rec.modules.wrap import wrap as wrap
-
-__version__ = "0.1.0"
 
 _PUBLIC = {
     "AdaptiveEmbeddingBag": "bag",
     "AdaptiveEmbeddingBagCollection": "collection",
     "EmbeddingBagConfig": "collection",
-    "EmbeddingRuntime": "runtime",
+    "EmbeddingRuntime": "embedding_runtime",
     "PooledVectors": "collection",
     "RuntimeStats": "stats",
     "wrap": "wrap",

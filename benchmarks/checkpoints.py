@@ -21,11 +21,11 @@ import time
 from pathlib import Path
 from typing import Any
 
-from adaptive_rec.config import load_config
-from adaptive_rec.config_checkpoint import CheckpointConfig
+from adaptive_rec.config.checkpoint import CheckpointConfig
+from adaptive_rec.config.tree import load_config
 from adaptive_rec.live.mailbox import Command
-from adaptive_rec.run import TrainingRun
-from adaptive_rec.telemetry import Event, Snapshot
+from adaptive_rec.live.telemetry import Event, Snapshot
+from adaptive_rec.run.training_run import TrainingRun
 from benchmarks.common.machine import processor, versions
 
 EVERY = 5

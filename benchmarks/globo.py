@@ -25,13 +25,13 @@ from typing import Any
 
 import numpy as np
 
-from adaptive_rec.data.globo import DAY_MS, GloboReader
-from adaptive_rec.knobs import Knobs
-from adaptive_rec.reclassify import plan_migration
+from adaptive_rec.config.knobs import Knobs
+from adaptive_rec.data.logs.globo import DAY_MS, GloboReader
+from adaptive_rec.reclassify.guard_rails import plan_migration
+from adaptive_rec.reclassify.window import Window
 from adaptive_rec.tracking.count_min import CountMinSketch, width_for
-from adaptive_rec.tracking.memory import DECAYS, FIRST_MEMORY, Memory, MemoryTrials
+from adaptive_rec.tracking.horizon import DECAYS, FIRST_MEMORY, Memory, MemoryTrials
 from adaptive_rec.tracking.popularity import PopularityTracker, best_rows, samples
-from adaptive_rec.window import Window
 from benchmarks.globo_picture import draw
 from benchmarks.tracking import ROW_BYTES, Stream, batched, criteo, data_folder, scarab
 

@@ -16,9 +16,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from adaptive_rec.data.prepare import prepare
-from adaptive_rec.data.prepare_job import Request
-from adaptive_rec.known_policies import BUILT_IN
+from adaptive_rec.data.prepare.job import Request
+from adaptive_rec.data.prepare.prepare import prepare
+from adaptive_rec.policy.find import BUILT_IN
 from benchmarks.staleness.plan import STREAMS as RULES_STREAMS
 from benchmarks.tracking import data_folder
 

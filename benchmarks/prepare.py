@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 from numba import njit
 
-from adaptive_rec.config_data import CRITEO_KAGGLE_ROWS
+from adaptive_rec.config.data import CRITEO_KAGGLE_ROWS
 from adaptive_rec.kernels.synthetic import hash_at, mix64, unit
 
 BLOCK_ROWS = 1 << 16

@@ -38,10 +38,10 @@ MOST_STEPS = 1 << 20
 
 def train(arguments: argparse.Namespace) -> None:
     """Train until told to stop, noting when each step ended."""
-    from adaptive_rec.config import load_config
+    from adaptive_rec.config.tree import load_config
     from adaptive_rec.live.listen import ServeOptions
     from adaptive_rec.live.sidecar import Sidecar
-    from adaptive_rec.run import TrainingRun
+    from adaptive_rec.run.training_run import TrainingRun
 
     endless = ["run.steps=0", "data.synthetic.samples=1000000000", "data.source=synthetic"]
     training = TrainingRun(load_config(arguments.preset, {}, [*endless, *arguments.set]), arguments.out)

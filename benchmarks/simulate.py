@@ -23,18 +23,18 @@ from typing import Any
 
 import numpy as np
 
-from adaptive_rec.assemble import assemble
-from adaptive_rec.compare.statistics import t_quantile
-from adaptive_rec.config import Config, load_config
+from adaptive_rec.config.tree import Config, load_config
 from adaptive_rec.data.open import open_source
 from adaptive_rec.data.source import Source
-from adaptive_rec.known_policies import BUILT_IN
-from adaptive_rec.runtime import Report
-from adaptive_rec.simulate.calibrate import calibrated
-from adaptive_rec.simulate.hardware import read_hardware, to_text
-from adaptive_rec.simulate.results import simulate
-from adaptive_rec.simulate.timing import Clock
-from adaptive_rec.telemetry import Snapshot
+from adaptive_rec.live.telemetry import Snapshot
+from adaptive_rec.offline.compare.statistics import t_quantile
+from adaptive_rec.offline.simulate.calibrate import calibrated
+from adaptive_rec.offline.simulate.hardware import read_hardware, to_text
+from adaptive_rec.offline.simulate.results import simulate
+from adaptive_rec.offline.simulate.timing import Clock
+from adaptive_rec.policy.find import BUILT_IN
+from adaptive_rec.runtime.assemble import assemble
+from adaptive_rec.runtime.loop import Report
 from benchmarks.common.results import bar, bar_rows, say, write
 
 CLOCK = time.process_time

@@ -30,10 +30,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.data.globo import GloboReader
-from adaptive_rec.data.prepare import prepare
-from adaptive_rec.data.prepare_job import Request
-from adaptive_rec.metrics import auc
+from adaptive_rec.data.logs.globo import GloboReader
+from adaptive_rec.data.prepare.job import Request
+from adaptive_rec.data.prepare.prepare import prepare
+from adaptive_rec.dense.metrics import auc
 from benchmarks.common.machine import processor, versions
 from benchmarks.tracking import data_folder
 

@@ -26,9 +26,9 @@ from typing import Any
 import numba
 import numpy as np
 
+from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.data.criteo_file import line_blocks
-from adaptive_rec.knobs import Knobs
-from adaptive_rec.reclassify import plan_migration
+from adaptive_rec.reclassify.guard_rails import plan_migration
 from adaptive_rec.tracking.count_min import CountMinSketch, width_for
 from adaptive_rec.tracking.exact import ExactCounter
 from adaptive_rec.tracking.popularity import PopularityTracker, samples

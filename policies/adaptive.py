@@ -3,10 +3,11 @@
 What it stands on: Hotline's hot set and exact micro-batches; Slipstream's staleness (arXiv 2404.04270), but by a rule that has a
 unit of its own (`signal_to_noise`: about 1 for a row whose gradients are noise around zero), so that only rows which have
 settled are called stale, many or few; skipping that leaves the expected gradient as it is (`subsample`). What is new: how long
-popularity is remembered follows the data (`tracking.memory`), as do the pools' shares of the budget; and a guard
-(`adaptive_rec.guard`) watches the loss of samples that are never skipped. While that still falls fast, or where it rises, all
-is trained; while it is level, the chance to train a stale sample comes down to the knob by and by. The guard cannot tell a loss
-that rises because of skipping from one that rises because the stream turned: either way rows have to move again.
+popularity is remembered follows the data (`tracking.horizon`), as do the pools' shares of the budget; and a guard
+(`adaptive_rec.reclassify.quality_guard`) watches the loss of samples that are never skipped. While that still falls fast, or
+where it rises, all is trained; while it is level, the chance to train a stale sample comes down to the knob by and by. The
+guard cannot tell a loss that rises because of skipping from one that rises because the stream turned: either way rows have to
+move again.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from adaptive_rec.knobs import Knobs
+from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.policies.slipstream import Slipstream, thin
 from adaptive_rec.policy import (
     AccessView,

@@ -18,11 +18,11 @@ from itertools import islice
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.arrange import rows_of
 from adaptive_rec.batch import Batch
-from adaptive_rec.knobs import Knobs
+from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy import Outcome, Phase, Policy, StreamView
+from adaptive_rec.policy.arrange import rows_of
 
 
 class CDLRM(Policy):
@@ -33,7 +33,7 @@ class CDLRM(Policy):
         ahead = stream.rest()
         window = look(self.next_batches(stream, ahead), stream.space)
         while window.batches:
-            coming: list[Window] = []
+            coming: list[ReadAhead] = []
             following = self.next_batches(stream, ahead)  # counted here: when the reader comes to them is chance
             yield Phase("window", train(window, coming, following, stream.space), window.rows, others_stay=True)
             window = coming[0]
@@ -45,7 +45,7 @@ class CDLRM(Policy):
         return knobs.lookahead_batches
 
 
-class Window:
+class ReadAhead:
     """Batches that were read, and the rows they look up, the most looked up first."""
 
     def __init__(self, batches: list[Batch], rows: NDArray[np.int64]) -> None:
@@ -53,15 +53,15 @@ class Window:
         self.rows = rows
 
 
-def train(window: Window, coming: list[Window], following: Iterator[Batch], space: RowSpace) -> Iterator[Batch]:
+def train(window: ReadAhead, coming: list[ReadAhead], following: Iterator[Batch], space: RowSpace) -> Iterator[Batch]:
     """The window's batches. Behind them, while they are still being trained, the next window is read."""
     yield from window.batches
     coming.append(look(following, space))
 
 
-def look(ahead: Iterator[Batch], space: RowSpace) -> Window:
+def look(ahead: Iterator[Batch], space: RowSpace) -> ReadAhead:
     batches = list(ahead)
-    return Window(batches, most_looked_up([rows_of(batch, space) for batch in batches]))
+    return ReadAhead(batches, most_looked_up([rows_of(batch, space) for batch in batches]))
 
 
 def most_looked_up(rows: list[NDArray[np.int64]]) -> NDArray[np.int64]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from adaptive_rec.knobs import Knobs
+from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.policy import AccessView, Policy, Wish
 
 

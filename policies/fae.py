@@ -20,10 +20,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.arrange import Portions, repack
-from adaptive_rec.config_policy import PolicyConfig
+from adaptive_rec.config.policy import PolicyConfig
 from adaptive_rec.policies.fae_released import NO_ROWS, FaeReleased, others, pools, sample, telling, told, within
 from adaptive_rec.policy import Outcome, Phase, StreamView
+from adaptive_rec.policy.arrange import Portions, repack
 
 FLOAT32_BYTES = 4
 

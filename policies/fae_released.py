@@ -16,9 +16,9 @@ from collections.abc import Generator
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.arrange import Choose, count_rows, hot_samples, repack
 from adaptive_rec.batch import Batch
 from adaptive_rec.policy import Outcome, Phase, Policy, StreamView
+from adaptive_rec.policy.arrange import Choose, count_rows, hot_samples, repack
 
 NO_ROWS = np.empty(0, dtype=np.int64)
 

@@ -5,7 +5,7 @@ Like the CPU-GPU hybrid of the DLRM scripts in where the rows live; unlike it, a
 
 from __future__ import annotations
 
-from adaptive_rec.knobs import Knobs
+from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.policy import Policy
 
 

@@ -8,7 +8,7 @@ needs their slot. Exact.
 
 from __future__ import annotations
 
-from adaptive_rec.knobs import Knobs
+from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.policies.cdlrm import CDLRM
 
 

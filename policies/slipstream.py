@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.knobs import Knobs
+from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.policies.hotline import Hotline
 from adaptive_rec.policy import BatchView, MovementView, Staleness, StepPlan, whole_or_split
 from adaptive_rec.saved import Saved

@@ -21,10 +21,10 @@ from collections.abc import Generator, Iterable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.arrange import Choose, flagged_lookups, repack, rows_of, take
 from adaptive_rec.batch import Batch
 from adaptive_rec.policies.fae_released import NO_ROWS, FaeReleased, others, sample, telling, told
 from adaptive_rec.policy import Outcome, Phase, StreamView
+from adaptive_rec.policy.arrange import Choose, flagged_lookups, repack, rows_of, take
 from adaptive_rec.tracking.stale import critical_movement, stale_lookups_needed
 
 

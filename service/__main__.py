@@ -16,10 +16,10 @@ from typing import NoReturn
 from adaptive_rec.live.shared_state import StateReader
 from adaptive_rec.service.app import create_app
 from adaptive_rec.service.hello import Hello
-from adaptive_rec.service.link import KnobState, Link
 from adaptive_rec.service.run_view import FinishedRun, LiveRun, RunView
 from adaptive_rec.service.security import Security
 from adaptive_rec.service.serve import make_server
+from adaptive_rec.service.trainer_link import KnobState, TrainerLink
 
 UNUSABLE = 2
 """Exit code where what the trainer told, or the run's description, is unfit: to begin again would not help."""
@@ -38,7 +38,7 @@ async def main(link_fd: int) -> None:
         hello = Hello.parse(values)
     except ValueError as error:
         give_up(f"the description of the run (run.json) cannot be used: {error}")
-    link = Link(reader, writer, KnobState(hello.desired, hello.effective, hello.step))
+    link = TrainerLink(reader, writer, KnobState(hello.desired, hello.effective, hello.step))
     security = Security(
         **{key: values[key] for key in ("control_token", "read_token", "host", "port")},
         allow_hosts=tuple(values["allow_hosts"]),

@@ -6,19 +6,11 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from adaptive_rec.service import (
-    control_api,
-    dashboard_files,
-    knobs_api,
-    metrics,
-    placement_api,
-    problems,
-    run_api,
-    session,
-    stream,
-)
+from adaptive_rec.service import control_api, dashboard_files, knobs_api, metrics, placement_api, problems, run_api
+from adaptive_rec.service import event_stream as stream
+from adaptive_rec.service import sign_in as session
 from adaptive_rec.service.documented import Problem, answers
-from adaptive_rec.service.guard import Guard
+from adaptive_rec.service.gate import Guard
 from adaptive_rec.service.run_view import RunView
 from adaptive_rec.service.security import Security
 

@@ -9,7 +9,7 @@ from fastapi import APIRouter, Path
 
 from adaptive_rec.service import schemas
 from adaptive_rec.service.documented import answers
-from adaptive_rec.service.problems import Json, Problem
+from adaptive_rec.service.problems import Json, ProblemError
 from adaptive_rec.service.run_view import RunView
 
 Command = Literal["pause", "resume", "stop", "reclassify", "checkpoint"]
@@ -31,7 +31,7 @@ def control_router(view: RunView) -> APIRouter:
         if reply is None:
             return Json({"command": command, "step": None}, 202)
         if "error" in reply:
-            raise Problem(reply["status"], reply["error"])
+            raise ProblemError(reply["status"], reply["error"])
         return Json({"command": command, **{key: value for key, value in reply.items() if key != "id"}})
 
     return routes
@@ -46,14 +46,14 @@ def public_router(view: RunView) -> APIRouter:
         """200 while the sidecar answers and, where the run trains, a step was done in the last 300 seconds."""
         pulse = view.pulse()
         if view.board().get("phase") == "training" and pulse and time.time() - pulse[1] > STALL_AFTER_SECONDS:
-            raise Problem(503, f"the run trains, but no step was done in the last {STALL_AFTER_SECONDS:.0f} seconds")
+            raise ProblemError(503, f"the run trains, but no step was done in the last {STALL_AFTER_SECONDS:.0f} seconds")
         return Json({"status": "ok"})
 
     @routes.get("/readyz", **answers(schemas.Health, 503), operation_id="readyz")
     async def readyz() -> Json:
         """200 once the run has begun: tables allocated, first step under way."""
         if view.board().get("phase", "starting") == "starting":
-            raise Problem(503, "the run is starting", {"Retry-After": "1"})
+            raise ProblemError(503, "the run is starting", {"Retry-After": "1"})
         return Json({"status": "ok"})
 
     @routes.get("/version", **answers(schemas.Version), operation_id="version")

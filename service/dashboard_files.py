@@ -8,7 +8,7 @@ from pathlib import Path
 from fastapi import APIRouter, Header
 from starlette.responses import Response
 
-from adaptive_rec.service.problems import Problem
+from adaptive_rec.service.problems import ProblemError
 
 FOLDER = Path(__file__).parent / "dashboard"
 MEDIA_TYPES = {
@@ -51,7 +51,7 @@ def router(folder: Path = FOLDER) -> APIRouter:
 
     def find(name: str, if_none_match: str | None) -> Response:
         if name not in assets:
-            raise Problem(404, "no such file")
+            raise ProblemError(404, "no such file")
         return assets[name].response(if_none_match)
 
     @routes.get("/")

@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.errors import ConfigError
-from adaptive_rec.knobs import Knobs
 
 Values = dict[str, Any]
 LAST_SECOND = 253_402_300_799.0

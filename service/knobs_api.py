@@ -11,12 +11,12 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Header, Query
 from starlette.responses import Response
 
+from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.errors import ConfigError, did_you_mean
-from adaptive_rec.knobs import Knobs
 from adaptive_rec.service import schemas
 from adaptive_rec.service.documented import answers
 from adaptive_rec.service.hello import Values
-from adaptive_rec.service.problems import Json, Problem
+from adaptive_rec.service.problems import Json, ProblemError
 from adaptive_rec.service.run_view import RunView
 
 MERGE_PATCH = "application/merge-patch+json"
@@ -67,7 +67,7 @@ def router(view: RunView) -> APIRouter:
         if reply is None:
             return tagged(view, outcome(view, False, None, asked, view.knobs.desired), 202)
         if "error" in reply:
-            raise Problem(reply["status"], reply["error"])
+            raise ProblemError(reply["status"], reply["error"])
         return tagged(view, outcome(view, False, reply["step"], reply.get("changed", asked), view.knobs.desired))
 
     return routes
@@ -96,9 +96,9 @@ def outcome(view: RunView, dry_run: bool, step: int | None, changed: Values, des
 def check_match(if_match: str | None, tag: str) -> None:
     """Refuse to change what the client has not seen."""
     if if_match is None:
-        raise Problem(428, "If-Match must carry the ETag of GET /api/v1/knobs, it is missing")
+        raise ProblemError(428, "If-Match must carry the ETag of GET /api/v1/knobs, it is missing")
     if if_match.strip() != "*" and tag not in [part.strip() for part in if_match.split(",")]:
-        raise Problem(412, "If-Match must carry the current ETag; the knobs have changed since", {"ETag": tag})
+        raise ProblemError(412, "If-Match must carry the current ETag; the knobs have changed since", {"ETag": tag})
 
 
 def merge(desired: Values, patch: Values, view: RunView) -> Values:
@@ -124,13 +124,13 @@ def merge(desired: Values, patch: Values, view: RunView) -> Values:
     return changes
 
 
-def invalid(rules: list[tuple[str, str]]) -> Problem:
+def invalid(rules: list[tuple[str, str]]) -> ProblemError:
     """One problem for all that is wrong; a knob's several rules (a number, or a word) stand together."""
     by_knob: dict[str, list[str]] = {}
     for name, rule in rules:
         by_knob.setdefault(name, []).append(rule)
     errors = [{"knob": name, "detail": " or ".join(texts)} for name, texts in by_knob.items()]
-    return Problem(422, "; ".join(f"{each['knob']}: {each['detail']}" for each in errors), errors=errors)
+    return ProblemError(422, "; ".join(f"{each['knob']}: {each['detail']}" for each in errors), errors=errors)
 
 
 def check_policy(name: str, view: RunView) -> None:
@@ -138,7 +138,7 @@ def check_policy(name: str, view: RunView) -> None:
     for choice in view.hello.policies:
         if choice.name == name:
             if not choice.live:
-                raise Problem(409, f"policy cannot become {name} while a run is under way: {choice.reason}")
+                raise ProblemError(409, f"policy cannot become {name} while a run is under way: {choice.reason}")
             return
     known = ", ".join(choice.name for choice in view.hello.policies)
     raise invalid([("policy", f"must be one of {known}, got {name[:100]!r}")])

@@ -16,20 +16,20 @@ Number = Annotated[float, Field(ge=-1e300, le=1e300)]
 Name = Annotated[str, Field(max_length=100)]
 
 
-class Line(BaseModel):
+class FileLine(BaseModel):
     """Numbers are finite numbers, nothing is converted; what is not named here may be there."""
 
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
 
 
-class SnapshotTables(Line):
+class SnapshotTables(FileLine):
     lookups: list[Count] = []
     lookups_hot: list[Count] = []
     hot_rows: list[Count] = []
     stale_rows: list[Count] = []
 
 
-class SnapshotLine(Line):
+class SnapshotLine(FileLine):
     step: Step
     seconds: Number
     steps_total: Step = 0
@@ -48,7 +48,7 @@ class SnapshotLine(Line):
     tables: SnapshotTables = SnapshotTables()
 
 
-class EvaluationLine(Line):
+class EvaluationLine(FileLine):
     step: Step
     auc: Number | None = None
     logloss: Number | None = None
@@ -58,7 +58,7 @@ class EvaluationLine(Line):
     samples: Count | None = None
 
 
-class EventLine(Line):
+class EventLine(FileLine):
     time: Annotated[float, Field(ge=0, le=LAST_SECOND)]
     step: Step
     kind: Annotated[str, Field(pattern=r"^[a-z_]{1,50}$")]
@@ -66,19 +66,19 @@ class EventLine(Line):
     details: dict[str, Any] = {}
 
 
-class KnobChange(Line):
+class KnobChangeLine(FileLine):
     new: int | Number | str
 
 
-class KnobDetails(Line):
-    changed: dict[Name, KnobChange]
+class KnobDetails(FileLine):
+    changed: dict[Name, KnobChangeLine]
 
 
 class KnobsLine(EventLine):
     details: KnobDetails  # type: ignore[assignment]
 
 
-class MemorySummary(Line):
+class MemorySummary(FileLine):
     """Device memory as a run's `summary.json` has it; that of an older version lacks it."""
 
     device_staging_bytes: Count = 0
@@ -94,7 +94,7 @@ def parsed(line: bytes) -> Values | None:
     return value if isinstance(value, dict) else None
 
 
-def fits(shape: type[Line], value: Values) -> bool:
+def fits(shape: type[FileLine], value: Values) -> bool:
     """Whether a line is of a shape."""
     try:
         shape.model_validate(value)

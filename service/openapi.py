@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from adaptive_rec.knobs import Knobs
+from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.service.app import create_app
 from adaptive_rec.service.hello import Hello
 from adaptive_rec.service.run_view import FinishedRun

@@ -13,14 +13,14 @@ from fastapi import APIRouter, Path, Query
 from starlette.concurrency import run_in_threadpool
 
 from adaptive_rec.live.shared_state import PlacementArrays, StateBusy
+from adaptive_rec.live.telemetry import ratio
 from adaptive_rec.service import schemas
 from adaptive_rec.service.documented import answers
 from adaptive_rec.service.hello import Table, Values, read_json
 from adaptive_rec.service.placement import Class, next_by_estimate, next_by_id, rows_at
-from adaptive_rec.service.problems import Json, Problem
+from adaptive_rec.service.problems import Json, ProblemError
 from adaptive_rec.service.run_view import RunView
 from adaptive_rec.service.tiers import per_table, tiers
-from adaptive_rec.telemetry import ratio
 
 T = TypeVar("T")
 Sort = Literal["id", "estimate"]
@@ -48,7 +48,7 @@ def router(view: RunView) -> APIRouter:
     ) -> Json:
         """Rows of one class, page by page."""
         if sort == "estimate" and wanted == "cold":
-            raise Problem(422, "sort must be id where class is cold, got estimate")
+            raise ProblemError(422, "sort must be id where class is cold, got estimate")
         found, after = view.table_in_path(table), read_cursor(cursor, wanted, sort)
         return Json(await read(lambda arrays: page(arrays, found, wanted, sort, limit, after)))
 
@@ -57,7 +57,7 @@ def router(view: RunView) -> APIRouter:
         """One row: class, slot, estimate, movement, and its last change of class where that is still known."""
         found = view.table_in_path(table)
         if id >= found.rows:
-            raise Problem(404, f"id must be below {found.rows}, got {id}")
+            raise ProblemError(404, f"id must be below {found.rows}, got {id}")
 
         def look(arrays: PlacementArrays) -> Values:
             change = arrays.last_change(found.first_row + id)
@@ -71,7 +71,7 @@ def router(view: RunView) -> APIRouter:
         found = view.table(query.table)
         beyond = [id for id in query.ids if id >= found.rows]
         if beyond:
-            raise Problem(422, f"ids must be below {found.rows}, got {beyond[0]}")
+            raise ProblemError(422, f"ids must be below {found.rows}, got {beyond[0]}")
         ids_R = np.array(query.ids, dtype=np.int64)
         return Json(
             await read(
@@ -167,5 +167,5 @@ def read_cursor(cursor: str | None, wanted: Class, sort: Sort) -> list[Any] | No
     except (ValueError, TypeError, OverflowError, RecursionError):
         good = False
     if not good:
-        raise Problem(422, f"cursor must be one that this listing gave out, got {cursor!r}")
+        raise ProblemError(422, f"cursor must be one that this listing gave out, got {cursor!r}")
     return [*place[:-1], int(place[-1])]

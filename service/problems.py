@@ -19,7 +19,7 @@ from adaptive_rec.live.shared_state import StateBusy
 MEDIA_TYPE = "application/problem+json"
 
 
-class Problem(Exception):
+class ProblemError(Exception):
     """A request that cannot be served: the status, one line why, and members of its own for machines."""
 
     def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None, **members: Any) -> None:
@@ -58,13 +58,13 @@ def problem_response(status: int, detail: str, headers: Mapping[str, str] | None
 
 def install(app: FastAPI) -> None:
     """Have all errors answered as problems; what nobody expected is answered by the guard."""
-    app.exception_handler(Problem)(_problem)
+    app.exception_handler(ProblemError)(_problem)
     app.exception_handler(HTTPException)(_http)
     app.exception_handler(RequestValidationError)(_invalid)
     app.exception_handler(StateBusy)(_busy)
 
 
-async def _problem(request: Request, error: Problem) -> Response:
+async def _problem(request: Request, error: ProblemError) -> Response:
     return error.response()
 
 

@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 import h11
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
-from adaptive_rec.service.guard import problem
-from adaptive_rec.service.security import Limits, Security
+from adaptive_rec.service.gate import problem
+from adaptive_rec.service.security import RequestLimits, Security
 
 HEADER_BYTES = 16 * 1024
 KEEP_ALIVE_SECONDS = 5
@@ -36,7 +36,7 @@ REASONS = {
 class BoundedProtocol(H11Protocol):
     """One connection. A request must have arrived within the deadline, an answer must be read within it."""
 
-    limits: ClassVar[Limits]
+    limits: ClassVar[RequestLimits]
     refused: ClassVar[set[BoundedProtocol]]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:

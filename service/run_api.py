@@ -8,16 +8,16 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request
 
+from adaptive_rec.live.telemetry import ratio
 from adaptive_rec.service import schemas
 from adaptive_rec.service.documented import answers
 from adaptive_rec.service.hello import Values
-from adaptive_rec.service.history import COLUMNS
 from adaptive_rec.service.lines import MAX_STEP
+from adaptive_rec.service.metric_history import COLUMNS
 from adaptive_rec.service.placement_api import heading
 from adaptive_rec.service.problems import Json
 from adaptive_rec.service.run_view import RunView
 from adaptive_rec.service.tiers import per_table, tiers
-from adaptive_rec.telemetry import ratio
 
 
 def router(view: RunView) -> APIRouter:

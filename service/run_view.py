@@ -8,14 +8,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
+from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.errors import ConfigError
-from adaptive_rec.knobs import Knobs
 from adaptive_rec.live.shared_state import PlacementArrays, StateReader
 from adaptive_rec.service.hello import Hello, Table, Values
-from adaptive_rec.service.history import EventLog, History
 from adaptive_rec.service.lines import MemorySummary, fits, parsed
-from adaptive_rec.service.link import KnobState, Link
-from adaptive_rec.service.problems import Problem
+from adaptive_rec.service.metric_history import EventLog, MetricHistory
+from adaptive_rec.service.problems import ProblemError
+from adaptive_rec.service.trainer_link import KnobState, TrainerLink
 
 T = TypeVar("T")
 
@@ -23,12 +23,12 @@ T = TypeVar("T")
 class RunView(ABC):
     """What both kinds have in common. Everything but `placement` belongs to the event loop's thread."""
 
-    link: Link | None = None
+    link: TrainerLink | None = None
     """None where the run is over: it takes no commands."""
 
     def __init__(self, hello: Hello, knobs: KnobState | None = None) -> None:
         self.hello = hello
-        self.history = History(Path(hello.run))
+        self.history = MetricHistory(Path(hello.run))
         self.events = EventLog(Path(hello.run))
         self.refresh()
         self._knobs = knobs or KnobState(hello.desired, hello.effective, hello.step)
@@ -55,12 +55,12 @@ class RunView(ABC):
 
     def placement(self, read: Callable[[PlacementArrays], T], deadline_seconds: float) -> T:
         """What `read` makes of the placement; it copies what it keeps. Any thread may call this."""
-        raise Problem(409, "the run has ended; placement is known only while it trains")
+        raise ProblemError(409, "the run has ended; placement is known only while it trains")
 
-    def commands(self) -> Link:
+    def commands(self) -> TrainerLink:
         """The way to the trainer. Raises a problem where there is none any more."""
         if self.link is None:
-            raise Problem(409, "the run has ended; it takes no commands")
+            raise ProblemError(409, "the run has ended; it takes no commands")
         return self.link
 
     def table(self, named: int | str) -> Table:
@@ -69,7 +69,7 @@ class RunView(ABC):
             if named == (table.index if isinstance(named, int) else table.name):
                 return table
         shown = repr(named[:100]) if isinstance(named, str) else named
-        raise Problem(404, f"table must be an index below {len(self.hello.tables)} or a name, got {shown}")
+        raise ProblemError(404, f"table must be an index below {len(self.hello.tables)} or a name, got {shown}")
 
     def table_in_path(self, text: str) -> Table:
         """A table by what stands in a path: digits are an index where there is such a one, else a name."""
@@ -80,7 +80,7 @@ class RunView(ABC):
 class LiveRun(RunView):
     """A run that trains."""
 
-    def __init__(self, hello: Hello, reader: StateReader, link: Link) -> None:
+    def __init__(self, hello: Hello, reader: StateReader, link: TrainerLink) -> None:
         super().__init__(hello, link.knobs)
         self.link = link
         self._reader = reader

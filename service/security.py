@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
-class Limits:
+class RequestLimits:
     """Most that clients may ask for. Rates come with a burst: how many may come at once after a quiet while."""
 
     body_bytes: int = 65536
@@ -30,4 +30,4 @@ class Security:
     host: str
     port: int
     allow_hosts: tuple[str, ...]
-    limits: Limits = field(default_factory=Limits)
+    limits: RequestLimits = field(default_factory=RequestLimits)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from adaptive_rec.openmp import wait_briefly
+from adaptive_rec.system.openmp import wait_briefly
 
 wait_briefly(os.environ)  # as the command line does, before torch loads OpenMP
 
@@ -121,7 +121,7 @@ class Rows:
 @pytest.fixture(scope="session")
 def criteo_rows(criteo_sample: Path) -> Rows:
     """The first 26,000 rows of the Criteo sample."""
-    from adaptive_rec.config import load_config
+    from adaptive_rec.config.tree import load_config
     from adaptive_rec.data.open import open_source
 
     settings = [f"data.source={criteo_sample}", "data.ids=contiguous", "data.shuffle=false"]
@@ -153,6 +153,6 @@ def closed_behind(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[type], 
 @pytest.fixture
 def closed_runtimes(closed_behind: Callable[[type], None]) -> None:
     """Runtimes of a test's own loops are closed behind it: other tests look for threads of theirs among all there are."""
-    from adaptive_rec.modules.runtime import EmbeddingRuntime
+    from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime
 
     closed_behind(EmbeddingRuntime)

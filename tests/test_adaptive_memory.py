@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adaptive_rec.assemble import assemble
 from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
-from adaptive_rec.config import load_config
+from adaptive_rec.config.tree import load_config
+from adaptive_rec.live.telemetry import Event, Snapshot
 from adaptive_rec.placement import Migration
 from adaptive_rec.policies.hotline import Hotline
 from adaptive_rec.policy import Policy
-from adaptive_rec.runtime import Runtime
-from adaptive_rec.telemetry import Event, Snapshot
-from adaptive_rec.tracking.memory import FIRST_MEMORY, INTERVALS_TICKS, PROVEN_WINDOWS
+from adaptive_rec.runtime.assemble import assemble
+from adaptive_rec.runtime.loop import Runtime
+from adaptive_rec.tracking.horizon import FIRST_MEMORY, INTERVALS_TICKS, PROVEN_WINDOWS
 
 ROWS, TICK_STEPS, LOOKUPS = 400, 10, 256
 SETTINGS = [

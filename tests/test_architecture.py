@@ -247,8 +247,8 @@ class Refuse:
             raise ImportError('not installed: ' + name)
 
 sys.meta_path.insert(0, Refuse())
-from adaptive_rec.assemble import assemble
-from adaptive_rec.config import load_config
+from adaptive_rec.runtime.assemble import assemble
+from adaptive_rec.config.tree import load_config
 
 settings = ['knobs.policy=slipstream', 'run.steps=4', 'run.device=cpu', 'run.threads=1', 'run.batch_size=8',
             'data.table_rows=[9, 5]', 'model.bottom_mlp=[2]', 'model.top_mlp=[2]', 'model.embedding_dim=2',

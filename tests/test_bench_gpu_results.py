@@ -14,7 +14,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-from adaptive_rec.telemetry import finite
+from adaptive_rec.live.telemetry import finite
 from benchmarks.common import results as files
 from benchmarks.common.contestants import Where
 from benchmarks.gpu import (

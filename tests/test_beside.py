@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from adaptive_rec.beside import LOWEST, Beside, give_way
+from adaptive_rec.system.beside import LOWEST, Beside, give_way
 
 
 @pytest.mark.parametrize(("wanted", "own", "given"), [(10, 0, 10), (10, 15, 15), (LOWEST, 5, 19), (10, -5, 10)])

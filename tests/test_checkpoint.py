@@ -14,11 +14,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from adaptive_rec import checkpoint
-from adaptive_rec.assemble import assemble
 from adaptive_rec.checkpoint.files import Disk, Output
-from adaptive_rec.config import load_config
+from adaptive_rec.config.tree import load_config
 from adaptive_rec.errors import CheckpointError
-from adaptive_rec.runtime import Runtime
+from adaptive_rec.runtime.assemble import assemble
+from adaptive_rec.runtime.loop import Runtime
 
 TINY = [
     "knobs.policy=hybrid", "run.split=always", "run.device=cpu", "run.threads=1", "run.precision=float64", "run.batch_size=16",

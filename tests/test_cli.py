@@ -100,7 +100,7 @@ def test_memory_errors_say_what_to_change(capsys, monkeypatch):
     def fail(_):
         raise MemoryError("Unable to allocate 97.4 GiB")
 
-    monkeypatch.setattr("adaptive_rec.commands.train.resolve", fail)
+    monkeypatch.setattr("adaptive_rec.cli.train.resolve", fail)
     assert "data.max_table_rows" in refused(capsys, "train", "tiny", code=4)
 
 
@@ -108,7 +108,7 @@ def test_unexpected_errors_keep_their_traceback(monkeypatch):
     def fail(_):
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr("adaptive_rec.commands.train.resolve", fail)
+    monkeypatch.setattr("adaptive_rec.cli.train.resolve", fail)
     with pytest.raises(RuntimeError, match="a bug"):
         main(["train", "tiny"])
 
@@ -291,7 +291,7 @@ def test_a_run_is_made_again_with_its_knob_changes(tmp_path, capsys):
 
 
 def test_what_is_printed_to_be_typed_can_be_typed(tmp_path, monkeypatch):
-    from adaptive_rec.commands.console import program
+    from adaptive_rec.cli.console import program
 
     script = tmp_path / "adaptive-rec"
     script.write_text("#!/bin/sh\n")

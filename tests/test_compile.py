@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 import torch
 
-from adaptive_rec.assemble import assemble
-from adaptive_rec.config import load_config
-from adaptive_rec.embedding.late_streams import LateStreams
+from adaptive_rec.config.tree import load_config
+from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.errors import ConfigError
-from adaptive_rec.runtime import Runtime
-from adaptive_rec.telemetry import Snapshot
+from adaptive_rec.live.telemetry import Snapshot
+from adaptive_rec.runtime.assemble import assemble
+from adaptive_rec.runtime.loop import Runtime
 
 TINY = [
     "knobs.policy=hotline", "run.split=always", "run.device=cpu", "run.threads=1", "run.batch_size=48", "run.steps=200",

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adaptive_rec import config_reference
-from adaptive_rec.config import PRESETS_FOLDER, Config, leaves, load_config, presets, to_toml
+from adaptive_rec.config import reference as config_reference
+from adaptive_rec.config.tree import PRESETS_FOLDER, Config, leaves, load_config, presets, to_toml
 from adaptive_rec.errors import ConfigError
 
 VALUES = {
@@ -127,7 +127,7 @@ def test_presets_load(name):
 
 
 def test_the_written_reference_is_in_step():
-    """base.toml is what the code says: `python -m adaptive_rec.config_reference > configs/base.toml`."""
+    """base.toml is what the code says: `python -m adaptive_rec.config.reference > configs/base.toml`."""
     text = (PRESETS_FOLDER / "base.toml").read_text()
     assert text == config_reference.render_base()
     assert load_config("base", {}) == Config()

@@ -15,11 +15,11 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from adaptive_rec.batch import FeatureSpec, TableSpec
-from adaptive_rec.dense import DensePart
-from adaptive_rec.micro_batch import MicroBatch
-from adaptive_rec.models.dlrm import DLRM
+from adaptive_rec.dense.eager import DensePart
+from adaptive_rec.dense.models.dlrm import DLRM
+from adaptive_rec.dense.replayed import ReplayedDense
+from adaptive_rec.embedding.micro_batch import MicroBatch
 from adaptive_rec.placement import RowSpace
-from adaptive_rec.replayed_dense import ReplayedDense
 
 DENSE_FEATURES = 3
 DIMS = (4, 4, 2, 4)
@@ -353,7 +353,7 @@ def no_synchronization() -> Iterator[None]:
 
 
 def on_cuda(precision: str, batch_size: int = 64, optimizer: str = "Adagrad") -> tuple[DensePart, ReplayedDense]:
-    from adaptive_rec.embedding.streams import CudaStreams
+    from adaptive_rec.embedding.staged.streams import CudaStreams
 
     replayed = build(precision, CudaStreams(torch.device("cuda")), optimizer, batch_size, "cuda")
     return build(precision, None, optimizer, device="cuda"), replayed

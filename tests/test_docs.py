@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from adaptive_rec.config import Config, leaves, load_config, presets
-from adaptive_rec.knobs import Knobs
-from adaptive_rec.known_policies import BUILT_IN, load_policy
-from adaptive_rec.run import TrainingRun
+from adaptive_rec.config.knobs import Knobs
+from adaptive_rec.config.tree import Config, leaves, load_config, presets
+from adaptive_rec.policy.find import BUILT_IN, load_policy
+from adaptive_rec.run.training_run import TrainingRun
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from adaptive_rec import machine_facts
 from adaptive_rec.cli import main
-from adaptive_rec.doctor import Cuda, Disk, Facts, Finding, findings, numbers, runs_on, satisfies
+from adaptive_rec.offline import machine_facts
+from adaptive_rec.offline.doctor import Cuda, Facts, FileSystemFacts, Finding, findings, numbers, runs_on, satisfies
 
 GIB = 1 << 30
 GPU = Cuda("12.8", "570.10", "", (("H100", (9, 0)),), ("sm_80", "sm_90", "compute_90"), "3.5.0", "")
@@ -31,7 +31,7 @@ SOUND = Facts(
     memory_available_bytes=60 * GIB,
     shared_memory_error="",
     dev_shm_bytes=64 << 20,
-    disk=Disk("runs", "", "ext4", 100 * GIB, 64 << 20, 0.1, 0.002),
+    disk=FileSystemFacts("runs", "", "ext4", 100 * GIB, 64 << 20, 0.1, 0.002),
     port=8470,
     port_error="",
     runtime_files=[
@@ -71,7 +71,7 @@ UNSOUND: list[tuple[str, dict[str, Any], str, str, str]] = [
     ("waiting", {"environment": {"OMP_WAIT_POLICY": "ACTIVE"}}, "threads", "note", "decides how threads wait"),
     ("memory", {"memory_available_bytes": GIB}, "memory", "note", "only 1.0 GiB of 64.0 GiB"),
     ("shared", {"shared_memory_error": "denied"}, "memory", "problem", "cannot be shared with the dashboard: denied"),
-    ("read-only", {"disk": Disk("runs", "Read-only file system")}, "disk", "problem", "cannot be written: Read-only"),
+    ("read-only", {"disk": FileSystemFacts("runs", "Read-only file system")}, "disk", "problem", "cannot be written: Read-only"),
     ("slow", {"disk": replace(SOUND.disk, write_seconds=9.0)}, "disk", "note", "checkpoints will take long"),
     ("slow sync", {"disk": replace(SOUND.disk, sync_seconds=2.0)}, "disk", "note", "checkpoints will take long"),
     ("tmpfs", {"disk": replace(SOUND.disk, kind="tmpfs")}, "disk", "note", "is in memory (tmpfs)"),

@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adaptive_rec.assemble import assemble
-from adaptive_rec.config import load_config
+from adaptive_rec.config.knobs import Knobs
+from adaptive_rec.config.tree import load_config
 from adaptive_rec.embedding.records import Fetched
-from adaptive_rec.guard import QualityGuard
-from adaptive_rec.knobs import Knobs
-from adaptive_rec.pipeline import Pipeline
+from adaptive_rec.live.telemetry import Event
 from adaptive_rec.policies.adaptive import WAIT, Adaptive
 from adaptive_rec.policy import QualityView, Verdict
-from adaptive_rec.telemetry import Event
+from adaptive_rec.reclassify.quality_guard import QualityGuard
+from adaptive_rec.runtime.assemble import assemble
+from adaptive_rec.runtime.pipeline import Pipeline
 
 KNOBS = Knobs(keep_probability=0.4)
 

@@ -19,20 +19,20 @@ import zstandard
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from adaptive_rec.assemble import assemble, plan_run
 from adaptive_rec.batch import Position
 from adaptive_rec.classify import ClassifiedBatch
-from adaptive_rec.config import Config, leaves, load_config
-from adaptive_rec.config_data import DataConfig
-from adaptive_rec.config_model import ModelConfig
-from adaptive_rec.data import prepare as prepare_module
+from adaptive_rec.config.data import DataConfig
+from adaptive_rec.config.model import ModelConfig
+from adaptive_rec.config.tree import Config, leaves, load_config
 from adaptive_rec.data.open import open_source
-from adaptive_rec.data.prepare import prepare
-from adaptive_rec.data.prepare_job import Request
-from adaptive_rec.data.raw import RawBlock, SparseColumn
+from adaptive_rec.data.prepare import prepare as prepare_module
+from adaptive_rec.data.prepare.job import Request
+from adaptive_rec.data.prepare.prepare import prepare
+from adaptive_rec.data.prepare.raw import RawBlock, SparseColumn
 from adaptive_rec.errors import AdaptiveRecError
-from adaptive_rec.live import journal
 from adaptive_rec.placement import RowSpace
+from adaptive_rec.run import journal
+from adaptive_rec.runtime.assemble import assemble, plan_run
 
 LONGEST_SECONDS = 5.0
 MOST_BYTES = 512 << 20

@@ -12,21 +12,21 @@ import numpy as np
 import pytest
 import torch
 
-from adaptive_rec import assemble as assembling
-from adaptive_rec.assemble import assemble, plan_run
 from adaptive_rec.cli import main
-from adaptive_rec.config import load_config
+from adaptive_rec.config.tree import load_config
+from adaptive_rec.dense.metrics import quality
 from adaptive_rec.embedding.device import SLOT_RECORD_BYTES
-from adaptive_rec.embedding.late_streams import LateStreams
+from adaptive_rec.embedding.micro_batch import MicroBatch
+from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.errors import MemoryPlanError
-from adaptive_rec.host_memory import UNLIMITED, available_bytes
-from adaptive_rec.memory_dense import Living, living_bytes, optimizer_bytes
-from adaptive_rec.memory_parts import BESIDE_TRAINING, SCORED_BYTES, own_bytes, peak_bytes
-from adaptive_rec.memory_plan import MemoryPlan, Part, needed_bytes
-from adaptive_rec.memory_rows import COPIES, JUDGED_BYTES, array_bytes
-from adaptive_rec.metrics import quality
-from adaptive_rec.micro_batch import MicroBatch
-from adaptive_rec.runtime import Runtime
+from adaptive_rec.memory.dense import Living, living_bytes, optimizer_bytes
+from adaptive_rec.memory.parts import BESIDE_TRAINING, SCORED_BYTES, own_bytes, peak_bytes
+from adaptive_rec.memory.plan import MemoryPart, MemoryPlan, needed_bytes
+from adaptive_rec.memory.rows import COPIES, JUDGED_BYTES, array_bytes
+from adaptive_rec.runtime import assemble as assembling
+from adaptive_rec.runtime.assemble import assemble, plan_run
+from adaptive_rec.runtime.loop import Runtime
+from adaptive_rec.system.host_memory import UNLIMITED, available_bytes
 
 TINY = [
     "run.device=cpu", "run.threads=1", "run.steps=3", "run.batch_size=32", "data.table_rows=[600, 400, 90]",
@@ -251,8 +251,9 @@ def test_judging_rows_takes_what_its_constant_says(monkeypatch: pytest.MonkeyPat
 
 def test_of_what_comes_and_goes_the_largest_counts() -> None:
     parts = [
-        Part("a", "host", 100, ""), Part("b", "host", 30, "", moment="step"), Part("c", "host", 20, "", moment="evaluation"),
-        Part("d", "host", 15, "", moment="evaluation"), Part("e", "device", 7, "", moment="step"),
+        MemoryPart("a", "host", 100, ""), MemoryPart("b", "host", 30, "", moment="step"),
+        MemoryPart("c", "host", 20, "", moment="evaluation"),
+        MemoryPart("d", "host", 15, "", moment="evaluation"), MemoryPart("e", "device", 7, "", moment="step"),
     ]  # fmt: skip
     assert (needed_bytes(parts, "host"), needed_bytes(parts, "device")) == (135, 7)
 
@@ -267,12 +268,12 @@ def test_the_process_is_counted_as_it_is() -> None:
 # What does not fit ---------------------------------------------------------------------------------------------------
 
 
-def plan_with(available: int, *parts: Part) -> MemoryPlan:
+def plan_with(available: int, *parts: MemoryPart) -> MemoryPlan:
     return MemoryPlan("cpu", "hybrid", [], [], list(parts), {"host": available})
 
 
 def test_what_fits_to_the_byte_fits() -> None:
-    parts = Part("tables", "host", 100, "a"), Part("data", "host", 50, "b", held=True)
+    parts = MemoryPart("tables", "host", 100, "a"), MemoryPart("data", "host", 50, "b", held=True)
     assert plan_with(100, *parts).problems == []
     (problem,) = plan_with(99, *parts).problems
     assert "host memory" in problem
@@ -280,10 +281,14 @@ def test_what_fits_to_the_byte_fits() -> None:
 
 def test_what_does_not_fit_names_the_keys_of_its_largest_parts() -> None:
     gib = 1 << 30
-    parts = Part("data", "host", 2 * gib, "b"), Part("tables", "host", 6 * gib, "a"), Part("tiny", "host", 5, "c")
+    parts = (
+        MemoryPart("data", "host", 2 * gib, "b"),
+        MemoryPart("tables", "host", 6 * gib, "a"),
+        MemoryPart("tiny", "host", 5, "c"),
+    )
     (problem,) = plan_with(4 * gib, *parts).problems
     assert problem == "the run will need 8.00 GiB of host memory, 4.00 GiB are available; lower a, then b"
-    (problem,) = plan_with(100 << 20, Part("torch", "host", 1 * gib, ""), *parts).problems
+    (problem,) = plan_with(100 << 20, MemoryPart("torch", "host", 1 * gib, ""), *parts).problems
     assert problem == "the run will need 9.00 GiB of host memory, 100 MiB are available; no key lowers 1.00 GiB of that"
 
 
@@ -333,7 +338,7 @@ def test_as_json_it_has_the_same_figures(capsys: pytest.CaptureFixture[str]) -> 
     assert told["fits"] is True
     assert told["problems"] == []
     assert [table["name"] for table in told["tables"]] == ["C1", "C2", "C3"]
-    assert told["needed_bytes"]["host"] == needed_bytes([Part(**part) for part in told["parts"]], "host")
+    assert told["needed_bytes"]["host"] == needed_bytes([MemoryPart(**part) for part in told["parts"]], "host")
 
 
 def test_what_does_not_fit_is_said_and_is_exit_code_1(

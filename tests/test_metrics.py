@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adaptive_rec.metrics import auc, quality
+from adaptive_rec.dense.metrics import auc, quality
 
 sklearn = pytest.importorskip("sklearn.metrics")
 

@@ -13,16 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adaptive_rec import checkpoint
-from adaptive_rec.assemble import assemble
 from adaptive_rec.batch import Batch, FeatureSpec, Position, TableSpec
 from adaptive_rec.classify import ClassifiedBatch
-from adaptive_rec.config import load_config
-from adaptive_rec.embedding.late_streams import LateStreams
+from adaptive_rec.config.tree import load_config
+from adaptive_rec.dense.finite import IN_A_ROW_LIMIT, LATE_STEPS
+from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.errors import ConfigError, TrainingError
-from adaptive_rec.finite import IN_A_ROW_LIMIT, LATE_STEPS
 from adaptive_rec.live.mailbox import Command
-from adaptive_rec.runtime import Runtime
-from adaptive_rec.telemetry import Event
+from adaptive_rec.live.telemetry import Event
+from adaptive_rec.runtime.assemble import assemble
+from adaptive_rec.runtime.loop import Runtime
 
 SMALL = [
     "knobs.policy=hotline", "run.device=cpu", "run.threads=1", "run.batch_size=4", "run.steps=0", "data.table_rows=[9, 5]",

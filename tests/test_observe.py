@@ -12,15 +12,15 @@ import pytest
 import torch
 
 from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
-from adaptive_rec.beside import BEHIND_LIMIT
 from adaptive_rec.classify import ClassifiedBatch
+from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.embedding.direct import DirectStore
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.kernels import row_update
-from adaptive_rec.knobs import Knobs
-from adaptive_rec.observe import Observer
+from adaptive_rec.live.telemetry import StageTimes
 from adaptive_rec.placement import RowSpace
-from adaptive_rec.telemetry import StageTimes
+from adaptive_rec.reclassify.observer import Observer
+from adaptive_rec.system.beside import BEHIND_LIMIT
 
 SPACE = RowSpace.of((TableSpec("A", 10, 2),), (FeatureSpec("a", 0),))
 KNOBS = Knobs(sample_ratio=0.5)

@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 import torch
 
-from adaptive_rec.assemble import assemble
 from adaptive_rec.batch import Batch, FeatureSpec, Position, TableSpec
 from adaptive_rec.classify import ClassifiedBatch
-from adaptive_rec.config import load_config
+from adaptive_rec.config.tree import load_config
 from adaptive_rec.embedding.direct import DirectStore
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.errors import DataError
 from adaptive_rec.kernels import row_update
-from adaptive_rec.pipeline import Pipeline
+from adaptive_rec.live.telemetry import StageTimes
 from adaptive_rec.placement import Migration, RowSpace
-from adaptive_rec.telemetry import StageTimes
+from adaptive_rec.runtime.assemble import assemble
+from adaptive_rec.runtime.pipeline import Pipeline
 
 TABLES = (TableSpec("A", 10, 2),)
 FEATURES = (FeatureSpec("a", 0),)

@@ -15,18 +15,18 @@ from numpy.typing import NDArray
 
 from adaptive_rec.batch import Batch, FeatureSpec, Position, TableSpec
 from adaptive_rec.cli import main
-from adaptive_rec.config import Config, load_config
+from adaptive_rec.config.tree import Config, load_config
 from adaptive_rec.data.open import open_source
 from adaptive_rec.embedding.device import split_budget
 from adaptive_rec.errors import DataError
 from adaptive_rec.kernels import profile as kernels
-from adaptive_rec.kernels import reference_profile as twins
+from adaptive_rec.kernels.reference import profile as twins
+from adaptive_rec.offline.profile import measure as measuring
+from adaptive_rec.offline.profile.measure import bytes_of_rows, measure
+from adaptive_rec.offline.profile.passes import FirstSamples
+from adaptive_rec.offline.profile.ranking import Ranking, Seen, curve_budgets, knee_bytes, rounded_up, top_share
+from adaptive_rec.offline.report.profile_report import profile_page
 from adaptive_rec.placement import RowSpace
-from adaptive_rec.profile import measure as measuring
-from adaptive_rec.profile.measure import bytes_of_rows, measure
-from adaptive_rec.profile.passes import Samples
-from adaptive_rec.profile.ranking import Ranking, Seen, curve_budgets, knee_bytes, rounded_up, top_share
-from adaptive_rec.report.profile_report import profile_page
 
 TINY = ["data.shuffle=false", "data.synthetic.drift_ranks=3", "data.synthetic.samples=3000"]
 TWO_DIMS = [*TINY, "model.table_dims=[8,4,8,4]", "data.synthetic.lookups_per_feature=2"]
@@ -234,7 +234,7 @@ class Recorded:
 @pytest.mark.parametrize("largest", [1 << 30, 8192, 700])
 def test_parts_end_at_the_cuts(largest: int) -> None:
     source = Recorded(20_000, largest=largest)
-    samples = Samples(source, RowSpace.of(source.tables, source.features), 7, 19_999, quiet)
+    samples = FirstSamples(source, RowSpace.of(source.tables, source.features), 7, 19_999, quiet)
     parts = list(samples.parts("reading", (5, 9_000, 9_001)))
     ends = np.cumsum([len(part.offsets) - 1 for part in parts]).tolist()
     assert ends == [part.done for part in parts]

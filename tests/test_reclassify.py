@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from adaptive_rec.errors import AdaptiveRecError
 from adaptive_rec.placement import Migration
-from adaptive_rec.reclassify import plan_migration
+from adaptive_rec.reclassify.guard_rails import plan_migration
 
 Listed = dict[int, float]
 

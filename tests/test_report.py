@@ -14,17 +14,17 @@ from typing import Any
 
 import pytest
 
-from adaptive_rec import run as run_module
 from adaptive_rec.cli import main
-from adaptive_rec.config import load_config
+from adaptive_rec.config.tree import load_config
 from adaptive_rec.errors import UsageError
-from adaptive_rec.report import record
-from adaptive_rec.report.markup import data, tag
-from adaptive_rec.report.record import read_run
-from adaptive_rec.report.run_report import phase, write_report
-from adaptive_rec.report.scale import linear, logarithmic
-from adaptive_rec.report.series import series_of
-from adaptive_rec.run import TrainingRun
+from adaptive_rec.offline.report import record
+from adaptive_rec.offline.report.markup import data, tag
+from adaptive_rec.offline.report.record import read_run
+from adaptive_rec.offline.report.run_report import phase, write_report
+from adaptive_rec.offline.report.scale import linear, logarithmic
+from adaptive_rec.offline.report.series import series_of
+from adaptive_rec.run import training_run as run_module
+from adaptive_rec.run.training_run import TrainingRun
 
 HOSTILE = "</script><img src=x onerror=alert(1)>\u202e"
 STEPS = 40

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adaptive_rec.config import load_config
+from adaptive_rec.config.tree import load_config
 from adaptive_rec.errors import CheckpointError, ConfigError
-from adaptive_rec.known_policies import load_policy
+from adaptive_rec.live.telemetry import Snapshot
 from adaptive_rec.policies.slipstream import Slipstream
 from adaptive_rec.policy import MovementView
-from adaptive_rec.run import TrainingRun, evaluate_run
-from adaptive_rec.telemetry import Snapshot
+from adaptive_rec.policy.find import load_policy
+from adaptive_rec.run.training_run import TrainingRun, evaluate_run
 
 
 def train(out: Path, *settings: str, resume: bool = False) -> tuple[dict[str, Any], list[Snapshot]]:

@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 import torch
 
-from adaptive_rec.assemble import assemble
 from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
-from adaptive_rec.config import load_config
-from adaptive_rec.embedding.late_streams import LateStreams
-from adaptive_rec.embedding.streams import CudaStreams
+from adaptive_rec.config.tree import load_config
+from adaptive_rec.dense.evaluate import Evaluation
+from adaptive_rec.embedding.staged.late_streams import LateStreams
+from adaptive_rec.embedding.staged.streams import CudaStreams
 from adaptive_rec.errors import ConfigError, TrainingError
-from adaptive_rec.evaluate import Evaluation
-from adaptive_rec.runtime import Runtime
-from adaptive_rec.telemetry import Snapshot
-from adaptive_rec.window import Window
+from adaptive_rec.live.telemetry import Snapshot
+from adaptive_rec.reclassify.window import Window
+from adaptive_rec.runtime.assemble import assemble
+from adaptive_rec.runtime.loop import Runtime
 
 TINY = [
     "knobs.policy=hotline", "run.split=always", "run.device=cpu", "run.threads=1", "run.precision=float64", "run.batch_size=32",

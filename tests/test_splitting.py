@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from adaptive_rec.splitting import BLOCK_STEPS, BLOCKS, TRIAL_EVERY_STEPS, UNTIMED_STEPS, Outcome, Splitting
+from adaptive_rec.runtime.splitting import BLOCK_STEPS, BLOCKS, TRIAL_EVERY_STEPS, UNTIMED_STEPS, Splitting, TrialTimes
 
 TRIAL_STEPS = BLOCK_STEPS * BLOCKS
 
 
-def hold_trial(splitting: Splitting, first: int, whole: float, split: float, untimed: float = 0.0) -> list[Outcome]:
+def hold_trial(splitting: Splitting, first: int, whole: float, split: float, untimed: float = 0.0) -> list[TrialTimes]:
     """Make the steps of a trial, each as long as its kind takes; returns what was found and when."""
     clock, found = 100.0, []
     for step in range(first, first + TRIAL_STEPS):

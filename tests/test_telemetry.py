@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from adaptive_rec.telemetry import StageTimes
+from adaptive_rec.live.telemetry import StageTimes
 
 
 def on_threads(count: int, work: object) -> None:

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 from adaptive_rec.cli import main
-from adaptive_rec.config import load_config
+from adaptive_rec.config.tree import load_config
 from adaptive_rec.errors import ConfigError, UsageError
-from adaptive_rec.run import TrainingRun
+from adaptive_rec.run.training_run import TrainingRun
 from adaptive_rec.tracker import load_tracker
-from adaptive_rec.trackers.feed import WAITING_LIMIT, Trackers
+from adaptive_rec.tracker.feed import WAITING_LIMIT, Trackers
 
 OWN = '''
 from adaptive_rec.tracker import Tracker
@@ -72,7 +72,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     info.mkdir(parents=True)
     (code / "own_trackers.py").write_text(OWN)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: own-trackers\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[adaptive_rec.trackers]\nkept = own_trackers:Kept\n")
+    (info / "entry_points.txt").write_text("[adaptive_rec.tracker]\nkept = own_trackers:Kept\n")
     monkeypatch.syspath_prepend(str(code))
     monkeypatch.delitem(sys.modules, "own_trackers", raising=False)
     import own_trackers  # type: ignore[import-not-found]
@@ -214,7 +214,7 @@ def test_a_tracker_that_cannot_be_made_is_an_error_too(tmp_path: Path, own: Any)
 
 
 def test_a_package_that_is_not_installed_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "adaptive_rec.trackers.tensorboard", raising=False)
+    monkeypatch.delitem(sys.modules, "adaptive_rec.tracker.tensorboard", raising=False)
     monkeypatch.setitem(sys.modules, "tensorboard.compat.proto.event_pb2", None)
     with pytest.raises(ConfigError, match=r"pip install 'adaptive-rec\[track\]'"):
         load_tracker("tensorboard")
@@ -238,7 +238,7 @@ class Held:
 
 def held(monkeypatch: pytest.MonkeyPatch) -> tuple[Trackers, Held]:
     tracker = Held()
-    monkeypatch.setattr("adaptive_rec.trackers.feed.make_tracker", lambda *_: tracker)
+    monkeypatch.setattr("adaptive_rec.tracker.feed.make_tracker", lambda *_: tracker)
     return Trackers(["held"], Path()), tracker
 
 
@@ -289,7 +289,7 @@ def test_a_tracker_that_hangs_at_the_end_is_told(monkeypatch: pytest.MonkeyPatch
 FULL = """
 import resource, sys
 from pathlib import Path
-from adaptive_rec.trackers.feed import Trackers
+from adaptive_rec.tracker.feed import Trackers
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 trackers = Trackers(["tensorboard"], Path(sys.argv[1]))
 for step in range(200):

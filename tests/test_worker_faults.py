@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from adaptive_rec.assemble import assemble
-from adaptive_rec.beside import BEHIND_LIMIT
-from adaptive_rec.config import load_config
-from adaptive_rec.embedding.homing import RETURNING_LIMIT, Homing
-from adaptive_rec.embedding.late_streams import LateStreams
-from adaptive_rec.embedding.stager import RowCopier, Stager
-from adaptive_rec.pipeline import Pipeline
+from adaptive_rec.config.tree import load_config
+from adaptive_rec.embedding.staged.homing import RETURNING_LIMIT, Homing
+from adaptive_rec.embedding.staged.late_streams import LateStreams
+from adaptive_rec.embedding.staged.stager import RowCopier, Stager
+from adaptive_rec.runtime.assemble import assemble
+from adaptive_rec.runtime.pipeline import Pipeline
+from adaptive_rec.system.beside import BEHIND_LIMIT
 from adaptive_rec.tracking.popularity import PopularityTracker
 
 SMALL = [

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from numpy.typing import NDArray
 
-from adaptive_rec.dense import DensePart
+from adaptive_rec.dense.eager import DensePart
 from adaptive_rec.embedding.row_types import as_array, as_tensor
 from adaptive_rec.errors import CheckpointError
 

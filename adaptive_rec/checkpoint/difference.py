@@ -22,7 +22,7 @@ BLOCK_BYTES = 8 << 20
 
 
 @dataclass
-class Difference:
+class ArrayDifference:
     """One array or value of a file that is not the same in both."""
 
     file: str
@@ -42,7 +42,7 @@ class Difference:
     """Mean absolute difference of all components of the array."""
 
 
-def differences(files: Files, a: Path, b: Path) -> Iterator[Difference]:
+def differences(files: Files, a: Path, b: Path) -> Iterator[ArrayDifference]:
     """All that differs, table by table and file by file, after every byte of both was verified."""
     for generation in (a, b):
         verify_all(files, generation)
@@ -50,35 +50,35 @@ def differences(files: Files, a: Path, b: Path) -> Iterator[Difference]:
     names = [{entry.name for entry in read_manifest(files, path).files if not is_shard(entry.name)} for path in (a, b)]
     for name in sorted(names[0] | names[1], key=lambda name: (name.endswith(".json"), name)):
         if not all(name in side for side in names):
-            yield Difference(name, "", "only in A" if name in names[0] else "only in B")
+            yield ArrayDifference(name, "", "only in A" if name in names[0] else "only in B")
         elif name.endswith(".json"):
             yield from _values(name, read_json_file(files, a / name), read_json_file(files, b / name))
         else:
             yield from _arrays(name, ArraysFile(files, a / name), ArraysFile(files, b / name))
 
 
-def _tables(a: SavedRows, b: SavedRows) -> Iterator[Difference]:
+def _tables(a: SavedRows, b: SavedRows) -> Iterator[ArrayDifference]:
     sides = [{table.name: table for table in side.tables} for side in (a, b)]
     for name in dict.fromkeys([*sides[0], *sides[1]]):
         one, other = (side.get(name) for side in sides)
         if one is None or other is None:
-            yield Difference(name, "", "only in A" if other is None else "only in B")
+            yield ArrayDifference(name, "", "only in A" if other is None else "only in B")
         else:
             yield from _table(name, (a, one), (b, other))
 
 
-def _table(name: str, a: tuple[SavedRows, SavedTable], b: tuple[SavedRows, SavedTable]) -> Iterator[Difference]:
+def _table(name: str, a: tuple[SavedRows, SavedTable], b: tuple[SavedRows, SavedTable]) -> Iterator[ArrayDifference]:
     """Rows and optimizer state of a table that both have."""
     comparisons: list[_Comparison | None] = []
     for array, *kinds in zip((WEIGHT, OPTIMIZER_STATE), *(saved.types(table) for saved, table in (a, b)), strict=True):
         shapes = [[table.rows, *kind.shape[1:]] for (_, table), kind in zip((a, b), kinds, strict=True)]
         same = kinds[0].type == kinds[1].type and shapes[0] == shapes[1]
-        comparison = _Comparison(Difference(name, array, "values", of_rows=shapes[0][0]), kinds[0])
+        comparison = _Comparison(ArrayDifference(name, array, "values", of_rows=shapes[0][0]), kinds[0])
         comparisons.append(comparison if same and shapes[0][1] else None)
         if kinds[0].type != kinds[1].type:
-            yield Difference(name, array, "type", kinds[0].type, kinds[1].type)
+            yield ArrayDifference(name, array, "type", kinds[0].type, kinds[1].type)
         elif not same:
-            yield Difference(name, array, "shape", str(shapes[0]), str(shapes[1]))
+            yield ArrayDifference(name, array, "shape", str(shapes[0]), str(shapes[1]))
     if not any(comparisons):
         return
     for first, end in a[0].chunks(a[1]):
@@ -92,23 +92,23 @@ def _table(name: str, a: tuple[SavedRows, SavedTable], b: tuple[SavedRows, Saved
             yield from found.made(a[1].rows * stored.shape[1])
 
 
-def _arrays(file: str, a: ArraysFile, b: ArraysFile) -> Iterator[Difference]:
+def _arrays(file: str, a: ArraysFile, b: ArraysFile) -> Iterator[ArrayDifference]:
     for name in sorted(a.arrays.keys() | b.arrays.keys()):
         one, other = a.arrays.get(name), b.arrays.get(name)
         if one is None or other is None:
-            yield Difference(file, name, "only in A" if other is None else "only in B")
+            yield ArrayDifference(file, name, "only in A" if other is None else "only in B")
         elif one.type != other.type:
-            yield Difference(file, name, "type", one.type, other.type)
+            yield ArrayDifference(file, name, "type", one.type, other.type)
         elif one.shape != other.shape:
-            yield Difference(file, name, "shape", str(list(one.shape)), str(list(other.shape)))
+            yield ArrayDifference(file, name, "shape", str(list(one.shape)), str(list(other.shape)))
         else:
             yield from _compared(file, name, a, b)
 
 
-def _compared(file: str, name: str, a: ArraysFile, b: ArraysFile) -> Iterator[Difference]:
+def _compared(file: str, name: str, a: ArraysFile, b: ArraysFile) -> Iterator[ArrayDifference]:
     stored = a.arrays[name]
     rows = stored.shape[0] if stored.shape else 1
-    found = _Comparison(Difference(file, name, "values", of_rows=rows), stored)
+    found = _Comparison(ArrayDifference(file, name, "values", of_rows=rows), stored)
     step = max(1, BLOCK_BYTES // max(1, stored.size_bytes // max(1, rows)))
     for start in range(0, rows, step):
         found.add(*(_as_rows(side.rows(name, start, start + step), stored) for side in (a, b)))
@@ -118,7 +118,7 @@ def _compared(file: str, name: str, a: ArraysFile, b: ArraysFile) -> Iterator[Di
 class _Comparison:
     """Two arrays of one shape, compared part by part."""
 
-    def __init__(self, found: Difference, stored: StoredArray) -> None:
+    def __init__(self, found: ArrayDifference, stored: StoredArray) -> None:
         self._found, self._type = found, stored.type
         self._largest = self._total = 0.0
 
@@ -132,7 +132,7 @@ class _Comparison:
             self._largest = math.nan if np.isnan(apart).any() else largest
             self._total += float(apart.sum())
 
-    def made(self, components: int) -> Iterator[Difference]:
+    def made(self, components: int) -> Iterator[ArrayDifference]:
         """What was found, if anything."""
         if self._found.rows:
             self._found.largest = _finite(self._largest)
@@ -163,13 +163,13 @@ def _finite(number: float) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _values(file: str, a: Any, b: Any) -> Iterator[Difference]:
+def _values(file: str, a: Any, b: Any) -> Iterator[ArrayDifference]:
     one, other = dict(_leaves(a)), dict(_leaves(b))
     for name in [*one, *(name for name in other if name not in one)]:
         if name not in one or name not in other:
-            yield Difference(file, name, "only in A" if name in one else "only in B")
+            yield ArrayDifference(file, name, "only in A" if name in one else "only in B")
         elif repr(one[name]) != repr(other[name]):
-            yield Difference(file, name, "values", _short(one[name]), _short(other[name]))
+            yield ArrayDifference(file, name, "values", _short(one[name]), _short(other[name]))
 
 
 def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:

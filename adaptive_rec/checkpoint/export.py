@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from adaptive_rec.checkpoint.files import DISK, Output
 from adaptive_rec.checkpoint.history import verify_all
 from adaptive_rec.checkpoint.rows import SavedRows, SavedTable
-from adaptive_rec.checkpoint.safetensors_file import Parts, write_parts
+from adaptive_rec.checkpoint.safetensors_file import ArrayInParts, write_parts
 from adaptive_rec.checkpoint.synced_file import telling
-from adaptive_rec.data.prepare_arrays import npy_header
-from adaptive_rec.durable import made_whole
+from adaptive_rec.data.prepare.arrays import npy_header
+from adaptive_rec.system.durable import made_whole
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
@@ -47,7 +47,7 @@ def file_names(tables: list[SavedTable]) -> list[str]:
     ]
 
 
-def _files(saved: SavedRows, form: str) -> dict[str, dict[str, Parts]]:
+def _files(saved: SavedRows, form: str) -> dict[str, dict[str, ArrayInParts]]:
     """What to write: arrays by their names, by the names of files."""
     tables = dict(zip(file_names(saved.tables), saved.tables, strict=True))
     if form == "torchrec":
@@ -56,13 +56,13 @@ def _files(saved: SavedRows, form: str) -> dict[str, dict[str, Parts]]:
     return {f"{name}.{form}": {"weight": _weights(saved, table)} for name, table in tables.items()}
 
 
-def _weights(saved: SavedRows, table: SavedTable) -> Parts:
+def _weights(saved: SavedRows, table: SavedTable) -> ArrayInParts:
     kind, _ = saved.types(table)
     parts = (saved.read(table, first, end)[0] for first, end in saved.chunks(table))
-    return Parts((table.rows, *kind.shape[1:]), kind.type, parts)
+    return ArrayInParts((table.rows, *kind.shape[1:]), kind.type, parts)
 
 
-def _write(draft: Path, path: Path, arrays: Mapping[str, Parts], form: str) -> None:
+def _write(draft: Path, path: Path, arrays: Mapping[str, ArrayInParts], form: str) -> None:
     """A file that is to be `path`, put together part by part: no table is held in memory, and none is mapped, as a full disk
     kills whoever writes to a mapped file."""
     with telling("creation", path):
@@ -75,7 +75,7 @@ def _write(draft: Path, path: Path, arrays: Mapping[str, Parts], form: str) -> N
         out.close()
 
 
-def _write_npy(out: Output, arrays: Mapping[str, Parts]) -> None:
+def _write_npy(out: Output, arrays: Mapping[str, ArrayInParts]) -> None:
     (weights,) = arrays.values()
     out.write(npy_header(np.dtype(np.float32) if weights.type == "BF16" else weights.dtype, weights.shape))
     for part in weights.parts:

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from adaptive_rec import durable
+from adaptive_rec.system import durable
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer

@@ -26,7 +26,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Link:
+class ChainedGeneration:
     """A generation of a chain: one of all rows, and those of changes that build on it."""
 
     path: Path
@@ -38,16 +38,16 @@ class Link:
         return Since(name=self.path.name, crc32=self.manifest.crc32)
 
 
-def chain(files: Files, generation: Path) -> list[Link]:
+def chain(files: Files, generation: Path) -> list[ChainedGeneration]:
     """A generation and those it builds on, the one of all rows first. Only manifests are read. Raises CheckpointError where one
     is missing or is not the one that was built on."""
-    links = [Link(generation, read_manifest(files, generation))]
+    links = [ChainedGeneration(generation, read_manifest(files, generation))]
     while (since := links[0].manifest.since) is not None:
         if len(links) == MOST_LINKS:
             raise CheckpointError(f"{generation} must build on fewer than {MOST_LINKS} generations")
         newer = links[0].path
         try:
-            links.insert(0, Link(newer.parent / since.name, read_older(files, newer, since)))
+            links.insert(0, ChainedGeneration(newer.parent / since.name, read_older(files, newer, since)))
         except CheckpointError as error:
             told = "" if newer == generation else f"{generation} builds on {newer.name}: "
             raise CheckpointError(f"{told}{error}") from None
@@ -81,7 +81,7 @@ class Verified:
     def __init__(self, files: Files, folder: Path) -> None:
         self._files, self._folder = files, folder
         self._own: dict[str, str] = {}
-        self._chains: dict[str, tuple[list[Link], str]] = {}
+        self._chains: dict[str, tuple[list[ChainedGeneration], str]] = {}
 
     def damage(self, name: str) -> str:
         """What is wrong with a generation or one that it builds on, or nothing."""
@@ -109,7 +109,7 @@ class Verified:
         """The generations of all rows that these build on, or are, as far as that can be read."""
         return {links[0].path.name for links, _ in map(self._chain, names) if links}
 
-    def _chain(self, name: str) -> tuple[list[Link], str]:
+    def _chain(self, name: str) -> tuple[list[ChainedGeneration], str]:
         """A chain, or why there is none."""
         if name not in self._chains:
             try:

@@ -19,7 +19,7 @@ from adaptive_rec.embedding.row_types import as_array
 from adaptive_rec.errors import CheckpointError, did_you_mean
 
 if TYPE_CHECKING:
-    from adaptive_rec.runtime import Runtime
+    from adaptive_rec.runtime.loop import Runtime
 
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 

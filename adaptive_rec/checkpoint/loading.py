@@ -10,19 +10,19 @@ from numpy.typing import NDArray
 
 from adaptive_rec.checkpoint.dense_state import set_dense
 from adaptive_rec.checkpoint.files import DISK, Files
+from adaptive_rec.checkpoint.flatten import unflatten
 from adaptive_rec.checkpoint.generation import read_json_file
 from adaptive_rec.checkpoint.history import Found, newest_valid, verify_all
 from adaptive_rec.checkpoint.rows import STATE, SavedRows
 from adaptive_rec.checkpoint.run_state import knobs_of, set_state
 from adaptive_rec.checkpoint.safetensors_file import ArraysFile, StoredArray, array_type
-from adaptive_rec.checkpoint.state import unflatten
 from adaptive_rec.checkpoint.writing import ARRAYS, DENSE, Last, run_description
+from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.errors import CheckpointError
-from adaptive_rec.knobs import Knobs
 from adaptive_rec.saved import Saved
 
 if TYPE_CHECKING:
-    from adaptive_rec.runtime import Runtime
+    from adaptive_rec.runtime.loop import Runtime
 
 
 def find(folder: Path, files: Files = DISK) -> Found:

@@ -10,16 +10,16 @@ from zlib import crc32
 
 from pydantic import FailFast, Field, PrivateAttr, ValidationError, field_validator, model_validator
 
-from adaptive_rec.checkpoint.plain_json import Limits, check_limits, to_json
+from adaptive_rec.checkpoint.plain_json import JsonLimits, check_limits, to_json
+from adaptive_rec.config.knobs import Frozen
 from adaptive_rec.errors import CheckpointError
-from adaptive_rec.knobs import Frozen
 
 FORMAT = 3
 MANIFEST = "MANIFEST.json"
 CHUNK_BYTES = 4 << 20
 FILE_NAME = r"^[a-z0-9][a-z0-9_-]{0,63}\.(safetensors|json)$"
 
-_LIMITS = Limits(size_bytes=16 << 20, brackets=150_000, commas=1_000_000)
+_LIMITS = JsonLimits(size_bytes=16 << 20, brackets=150_000, commas=1_000_000)
 """Enough for 3 TiB. What breaks a rule takes more memory to tell than to read."""
 
 _SEAL = re.compile(rb', "crc32": "([0-9a-f]{8})"}\n')

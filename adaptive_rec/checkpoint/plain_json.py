@@ -10,7 +10,7 @@ from adaptive_rec.checkpoint.files import SMALL_FILE_BYTES
 from adaptive_rec.errors import CheckpointError
 
 
-class Limits(NamedTuple):
+class JsonLimits(NamedTuple):
     """How much there may be in a text; depth has Python's own limit."""
 
     size_bytes: int
@@ -18,10 +18,10 @@ class Limits(NamedTuple):
     commas: int
 
 
-VALUES = Limits(SMALL_FILE_BYTES, brackets=100_000, commas=1_000_000)
+VALUES = JsonLimits(SMALL_FILE_BYTES, brackets=100_000, commas=1_000_000)
 
 
-def to_json(value: Any, path: Path, limits: Limits = VALUES) -> bytes:
+def to_json(value: Any, path: Path, limits: JsonLimits = VALUES) -> bytes:
     """A value as JSON, of which floats are read back bit by bit. Raises CheckpointError where `read_json` would."""
     try:
         data = json.dumps(value, allow_nan=False).encode()
@@ -31,7 +31,7 @@ def to_json(value: Any, path: Path, limits: Limits = VALUES) -> bytes:
     return data
 
 
-def read_json(data: bytes, path: Path, limits: Limits = VALUES) -> Any:
+def read_json(data: bytes, path: Path, limits: JsonLimits = VALUES) -> Any:
     """Raises CheckpointError for what is no JSON, too large or too deep."""
     check_limits(data, path, limits)
     try:
@@ -44,7 +44,7 @@ def _refuse(constant: str) -> None:
     raise ValueError(f"{constant} is no number of JSON")
 
 
-def check_limits(data: bytes, path: Path, limits: Limits) -> None:
+def check_limits(data: bytes, path: Path, limits: JsonLimits) -> None:
     """Objects and lists take up to 60 times the room of their text in memory, so they are counted first."""
     brackets, commas = data.count(b"{") + data.count(b"["), data.count(b",")
     for what, found, most in (

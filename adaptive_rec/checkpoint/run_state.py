@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from adaptive_rec.config.knobs import Knobs
+from adaptive_rec.dense.evaluate import Evaluation
+from adaptive_rec.dense.metrics import Quality
 from adaptive_rec.embedding.device import all_rows_bytes
 from adaptive_rec.embedding.placement_state import placement_state, set_placement, set_slots, set_traffic
 from adaptive_rec.errors import CheckpointError
-from adaptive_rec.evaluate import Evaluation
-from adaptive_rec.knobs import Knobs
-from adaptive_rec.metrics import Quality
+from adaptive_rec.runtime.stream import saved_knobs, saved_position
 from adaptive_rec.saved import Saved
-from adaptive_rec.stream import saved_knobs, saved_position
 
 if TYPE_CHECKING:
-    from adaptive_rec.runtime import Runtime
+    from adaptive_rec.runtime.loop import Runtime
 
 
 def state_of(runtime: Runtime) -> dict[str, Any]:

@@ -41,7 +41,7 @@ _TYPES = {dtype: name for name, dtype in DTYPES.items() if name != "BF16"}
 
 
 @dataclass(frozen=True)
-class Parts:
+class ArrayInParts:
     """An array that comes part by part, of some rows each, 16-bit floats of torch's as patterns of bits."""
 
     shape: tuple[int, ...]
@@ -67,13 +67,13 @@ def write_arrays(out: Output, arrays: Mapping[str, NDArray[Any]], types: Mapping
     write_parts(
         out,
         {
-            name: Parts(array.shape, _type_of(name, array, types.get(name)), _pieces(array))
+            name: ArrayInParts(array.shape, _type_of(name, array, types.get(name)), _pieces(array))
             for name, array in arrays.items()
         },
     )
 
 
-def write_parts(out: Output, arrays: Mapping[str, Parts]) -> None:
+def write_parts(out: Output, arrays: Mapping[str, ArrayInParts]) -> None:
     """The same of arrays that come part by part."""
     order = sorted(arrays, key=lambda name: (-arrays[name].dtype.itemsize, name))  # so that each array is aligned
     header, end = {}, 0

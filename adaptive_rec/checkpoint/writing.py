@@ -15,19 +15,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from adaptive_rec import __version__
 from adaptive_rec.checkpoint.dense_state import dense_arrays
 from adaptive_rec.checkpoint.files import DISK, Files
+from adaptive_rec.checkpoint.flatten import flatten
 from adaptive_rec.checkpoint.generation import Draft, names_in
-from adaptive_rec.checkpoint.history import Link, chain, prune, verify_all
+from adaptive_rec.checkpoint.history import ChainedGeneration, chain, prune, verify_all
 from adaptive_rec.checkpoint.rows import OPTIMIZER_STATE, ROW, STATE, WEIGHT, is_shard, row_type, shard_name
 from adaptive_rec.checkpoint.run_state import state_of
 from adaptive_rec.checkpoint.safetensors_file import PATTERNS
-from adaptive_rec.checkpoint.state import flatten
 from adaptive_rec.errors import CheckpointError, first_line, is_out_of_memory
+from adaptive_rec.system.version import __version__
 
 if TYPE_CHECKING:
-    from adaptive_rec.runtime import Runtime
+    from adaptive_rec.runtime.loop import Runtime
 
 ARRAYS, DENSE = "state.safetensors", "dense.safetensors"
 
@@ -219,7 +219,7 @@ def _description(runtime: Runtime) -> dict[str, Any]:
     return {"version": __version__, "policy": runtime.policy.name, "config_sha256": sha256}
 
 
-def _to_build_on(runtime: Runtime, folder: Path, files: Files) -> list[Link]:
+def _to_build_on(runtime: Runtime, folder: Path, files: Files) -> list[ChainedGeneration]:
     """The generations that one of changes builds on; none where all rows are to be written."""
     last = runtime.saved
     if last is None or last.folder != folder or last.name not in names_in(files, folder):

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.batch import Batch, Position
-from adaptive_rec.config import Config
-from adaptive_rec.data.criteo_file import Layout, Mark, RowReader, Rows, mark_rows, open_at
+from adaptive_rec.config.tree import Config
+from adaptive_rec.data.criteo_file import CriteoLayout, LineMark, ParsedRows, RowReader, mark_rows, open_at
 from adaptive_rec.data.source import (
     Source,
     cut_rows,
@@ -29,7 +29,7 @@ from adaptive_rec.kernels import parse
 
 def open_criteo(config: Config) -> Source:
     """Open the file that `data.source` names, in the way that `data.ids` asks for."""
-    layout, data = Layout.of(config), config.data
+    layout, data = CriteoLayout.of(config), config.data
     marks = mark_rows(layout, parse_them=False)
     if data.ids == "contiguous" or (data.ids == "auto" and marks[-1].byte <= data.in_memory_bytes):
         most = marks[-1].byte // (layout.columns + 1)  # a row has a label, its tabs and the line's end at the least
@@ -49,8 +49,8 @@ class MemorySource:
 
     sequence = None
 
-    def __init__(self, config: Config, layout: Layout, lines: int) -> None:
-        reader, rows = RowReader(layout, Mark(0, 0, 0)), Rows.empty(layout, lines)
+    def __init__(self, config: Config, layout: CriteoLayout, lines: int) -> None:
+        reader, rows = RowReader(layout, LineMark(0, 0, 0)), ParsedRows.empty(layout, lines)
         rows = rows[: reader.read(rows)]
         self.malformed_rows = reader.malformed_rows
         self._train, self._test = row_ranges(config, len(rows.labels_B))
@@ -95,7 +95,7 @@ class StreamSource:
 
     sequence = None
 
-    def __init__(self, config: Config, layout: Layout, marks: list[Mark]) -> None:
+    def __init__(self, config: Config, layout: CriteoLayout, marks: list[LineMark]) -> None:
         self._layout, self._marks = layout, marks
         self._train, self._test = row_ranges(config, marks[-1].row)
         self.malformed_rows = marks[-1].line - marks[-1].row
@@ -125,7 +125,7 @@ class StreamSource:
             yield self._parse(reader, stop - start, after)
 
     def _parse(self, reader: RowReader, samples: int, position: Position) -> Batch:
-        rows, skipped = Rows.empty(self._layout, samples), reader.malformed_rows
+        rows, skipped = ParsedRows.empty(self._layout, samples), reader.malformed_rows
         if reader.read(rows) < samples:
             raise DataError(
                 f"{self._layout.path} must keep its {self._marks[-1].row} rows while it is read, "

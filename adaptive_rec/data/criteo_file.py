@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.config import Config
+from adaptive_rec.config.tree import Config
 from adaptive_rec.data.source import feature_tables
 from adaptive_rec.data.zst import ZstdDecompressor, ZstdError
 from adaptive_rec.errors import DataError
@@ -36,7 +36,7 @@ RULES = {
 
 
 @dataclass(frozen=True)
-class Layout:
+class CriteoLayout:
     """A file and the columns of its rows: label, I1, I2, ..., C1, C2, ..."""
 
     path: Path
@@ -45,9 +45,9 @@ class Layout:
     skip_bad_rows: bool
 
     @staticmethod
-    def of(config: Config) -> Layout:
+    def of(config: Config) -> CriteoLayout:
         data = config.data
-        return Layout(Path(data.source), data.dense_features, len(feature_tables(config)), data.on_bad_row == "skip")
+        return CriteoLayout(Path(data.source), data.dense_features, len(feature_tables(config)), data.on_bad_row == "skip")
 
     @property
     def columns(self) -> int:
@@ -60,7 +60,7 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Mark:
+class LineMark:
     """A place in the file where a line starts."""
 
     byte: int
@@ -72,7 +72,7 @@ class Mark:
 
 
 @dataclass
-class Rows:
+class ParsedRows:
     """Parsed rows, as the file has them."""
 
     labels_B: NDArray[np.float32]
@@ -82,15 +82,15 @@ class Rows:
     """Hexadecimal values of the categories; 0 where missing."""
 
     @staticmethod
-    def empty(layout: Layout, count: int) -> Rows:
-        return Rows(
+    def empty(layout: CriteoLayout, count: int) -> ParsedRows:
+        return ParsedRows(
             np.empty(count, dtype=np.float32),
             np.empty((count, layout.dense_features), dtype=np.int32),
             np.empty((count, layout.categories), dtype=np.uint32),
         )
 
-    def __getitem__(self, part: slice) -> Rows:
-        return Rows(self.labels_B[part], self.ints_BX[part], self.values_BF[part])
+    def __getitem__(self, part: slice) -> ParsedRows:
+        return ParsedRows(self.labels_B[part], self.ints_BX[part], self.values_BF[part])
 
     def dense_BX(self) -> NDArray[np.float32]:
         """log(1 + count), with negative counts set to 0, as in the DLRM reference."""
@@ -102,7 +102,7 @@ class Rows:
 class RowReader:
     """Reads a file's rows in order, from a mark on."""
 
-    def __init__(self, layout: Layout, mark: Mark) -> None:
+    def __init__(self, layout: CriteoLayout, mark: LineMark) -> None:
         self._layout = layout
         self._blocks = line_blocks(layout.path, mark.byte)
         self._block = b""
@@ -112,7 +112,7 @@ class RowReader:
         self.malformed_rows = 0
         """Rows this reader skipped."""
 
-    def read(self, rows: Rows) -> int:
+    def read(self, rows: ParsedRows) -> int:
         """Fill `rows` with the next rows; returns how many there were, less than asked only at the file's end."""
         filled = 0
         while filled < len(rows.labels_B) and (self._position < len(self._block) or self.next_block()):
@@ -124,14 +124,14 @@ class RowReader:
         self._block, self._position = next(self._blocks, b""), 0
         return self._block
 
-    def count_rows(self, scratch: Rows) -> int:
+    def count_rows(self, scratch: ParsedRows) -> int:
         """Parse what is left of the present block; returns how many rows are well-formed."""
         count = 0
         while self._position < len(self._block):
             count += self._parse(scratch)
         return count
 
-    def _parse(self, rows: Rows) -> int:
+    def _parse(self, rows: ParsedRows) -> int:
         """Parse up to the first malformed row, the block's end, or full `rows`; returns how many rows were filled."""
         data = np.frombuffer(self._block, dtype=np.uint8)
         count: int
@@ -149,7 +149,7 @@ class RowReader:
         return count
 
 
-def malformed(layout: Layout, line_number: int, fault: int, column: int, line: bytes) -> DataError:
+def malformed(layout: CriteoLayout, line_number: int, fault: int, column: int, line: bytes) -> DataError:
     """The error for a malformed line: file, line, column, rule, value."""
     where = f"{layout.path}, line {line_number}"
     fields = line.removesuffix(b"\r").split(b"\t")
@@ -227,29 +227,29 @@ def _zstd_chunks(path: Path) -> Iterator[bytes]:
         raise EOFError("compressed file ended before the end of its last frame")
 
 
-def mark_rows(layout: Layout, parse_them: bool) -> list[Mark]:
+def mark_rows(layout: CriteoLayout, parse_them: bool) -> list[LineMark]:
     """Read the file once; marks at its start, every few megabytes, and at its end, where `row` is the number of rows.
 
     Without parsing, every line counts as a row; with it, malformed rows are skipped or raise.
     """
-    reader, scratch = RowReader(layout, Mark(0, 0, 0)), Rows.empty(layout, 4096)
-    marks = [Mark(0, 0, 0)]
+    reader, scratch = RowReader(layout, LineMark(0, 0, 0)), ParsedRows.empty(layout, 4096)
+    marks = [LineMark(0, 0, 0)]
     byte, row, line = 0, 0, 0
     while block := reader.next_block():
         lines = block.count(b"\n")
         byte, line = byte + len(block), line + lines
         row += reader.count_rows(scratch) if parse_them else lines
         if byte - marks[-1].byte >= MARK_BYTES:
-            marks.append(Mark(byte, row, line))
-    return [*marks, Mark(byte, row, line)]
+            marks.append(LineMark(byte, row, line))
+    return [*marks, LineMark(byte, row, line)]
 
 
-def open_at(layout: Layout, marks: list[Mark], row: int) -> RowReader:
+def open_at(layout: CriteoLayout, marks: list[LineMark], row: int) -> RowReader:
     """A reader whose next row is `row`; it starts at the last mark before that row and drops the rows between."""
     index = max(bisect_left([mark.row for mark in marks], row) - 1, 0)
     reader = RowReader(layout, marks[index])
     left = row - marks[index].row
-    scratch = Rows.empty(layout, min(left, 4096))
+    scratch = ParsedRows.empty(layout, min(left, 4096))
     while left and (read := reader.read(scratch[:left])):
         left -= read
     reader.malformed_rows = 0

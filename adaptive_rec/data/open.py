@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from adaptive_rec.config import Config
+from adaptive_rec.config.tree import Config
 from adaptive_rec.data.criteo import open_criteo
-from adaptive_rec.data.prepare_meta import META
+from adaptive_rec.data.prepare.meta import META
 from adaptive_rec.data.prepared import PreparedSource
 from adaptive_rec.data.source import Source
 from adaptive_rec.data.synthetic import SyntheticSource

@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 
 from adaptive_rec.batch import Batch, FeatureSpec, Pooling, Position, SequenceSpec, TableSpec
-from adaptive_rec.config import Config
+from adaptive_rec.config.tree import Config
 from adaptive_rec.data.criteo import row_ranges
-from adaptive_rec.data.prepare_meta import Meta, load_meta
-from adaptive_rec.data.prepared_arrays import Columns, FolderArrays, Samples, to_batch
+from adaptive_rec.data.prepare.meta import Meta, load_meta
+from adaptive_rec.data.prepared_arrays import Columns, FolderArrays, LoadedSamples, to_batch
 from adaptive_rec.data.source import epoch_batches, kept_rows
 from adaptive_rec.errors import ConfigError
 
@@ -99,11 +99,11 @@ class Order:
                 start = min(stop, high)
             group += 1
 
-    def load(self, group: int, arrays: FolderArrays) -> Samples:
+    def load(self, group: int, arrays: FolderArrays) -> LoadedSamples:
         """The rows of a group in their order."""
         blocks = self._blocks[group * GROUP_BLOCKS : (group + 1) * GROUP_BLOCKS].tolist()
         first = [self.rows.start + block * BLOCK_ROWS for block in blocks]
-        samples = Samples.joined([arrays.read(row, min(row + BLOCK_ROWS, self.rows.stop)) for row in first])
+        samples = LoadedSamples.joined([arrays.read(row, min(row + BLOCK_ROWS, self.rows.stop)) for row in first])
         drawn = np.random.Generator(np.random.PCG64([self.seed, self.epoch, group]))
         return samples.take(drawn.permutation(len(samples.labels_B)))
 

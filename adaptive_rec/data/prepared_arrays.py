@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.batch import Batch, Position
-from adaptive_rec.data.prepare_meta import Meta, bag_files, dense_file, labels_file, sparse_file
+from adaptive_rec.data.prepare.meta import Meta, bag_files, dense_file, labels_file, sparse_file
 from adaptive_rec.errors import DataError, first_line
 
 EMPTY_FILE_BYTES = 4096
@@ -19,54 +19,54 @@ EMPTY_FILE_BYTES = 4096
 
 
 @dataclass(frozen=True)
-class Bags:
+class ColumnBags:
     """The bags of one column for some samples."""
 
     values_N: NDArray[np.int32]
     offsets: NDArray[np.int64]
     """One more than there are samples, from 0."""
 
-    def take(self, samples_S: NDArray[np.int64]) -> Bags:
+    def take(self, samples_S: NDArray[np.int64]) -> ColumnBags:
         lengths_S = np.diff(self.offsets)[samples_S]
         offsets = offsets_of(lengths_S)
-        return Bags(self.values_N[spread(self.offsets[samples_S], lengths_S, offsets)], offsets)
+        return ColumnBags(self.values_N[spread(self.offsets[samples_S], lengths_S, offsets)], offsets)
 
 
 @dataclass(frozen=True)
-class Samples:
+class LoadedSamples:
     """Samples in memory."""
 
     dense_BX: NDArray[np.float32]
     labels_B: NDArray[np.int32]
     ids_BC: NDArray[np.int32]
     """Of the columns without bags."""
-    bags: tuple[Bags, ...]
+    bags: tuple[ColumnBags, ...]
     """Of the others."""
 
-    def take(self, samples_S: NDArray[np.int64]) -> Samples:
+    def take(self, samples_S: NDArray[np.int64]) -> LoadedSamples:
         bags = tuple(bags.take(samples_S) for bags in self.bags)
-        return Samples(self.dense_BX[samples_S], self.labels_B[samples_S], self.ids_BC[samples_S], bags)
+        return LoadedSamples(self.dense_BX[samples_S], self.labels_B[samples_S], self.ids_BC[samples_S], bags)
 
-    def __getitem__(self, part: slice) -> Samples:
+    def __getitem__(self, part: slice) -> LoadedSamples:
         bags = []
         for column in self.bags:
             offsets = column.offsets[part.start : part.stop + 1]
-            bags.append(Bags(column.values_N[offsets[0] : offsets[-1]], offsets - offsets[0]))
-        return Samples(self.dense_BX[part], self.labels_B[part], self.ids_BC[part], tuple(bags))
+            bags.append(ColumnBags(column.values_N[offsets[0] : offsets[-1]], offsets - offsets[0]))
+        return LoadedSamples(self.dense_BX[part], self.labels_B[part], self.ids_BC[part], tuple(bags))
 
     @staticmethod
-    def joined(parts: list[Samples]) -> Samples:
+    def joined(parts: list[LoadedSamples]) -> LoadedSamples:
         if len(parts) == 1:
             return parts[0]
         columns = [[part.bags[c] for part in parts] for c in range(len(parts[0].bags))]
         bags = tuple(
-            Bags(
+            ColumnBags(
                 np.concatenate([bag.values_N for bag in column]),
                 offsets_of(np.concatenate([np.diff(bag.offsets) for bag in column])),
             )
             for column in columns
         )
-        return Samples(
+        return LoadedSamples(
             np.concatenate([part.dense_BX for part in parts]),
             np.concatenate([part.labels_B for part in parts]),
             np.concatenate([part.ids_BC for part in parts]),
@@ -114,7 +114,7 @@ class FolderArrays:
         self._starts = offsets_of(np.array([source.rows for source in meta.sources]))
         self._sources = [MappedSource(folder, meta, source.name, source.rows) for source in meta.sources]
 
-    def read(self, start: int, stop: int) -> Samples:
+    def read(self, start: int, stop: int) -> LoadedSamples:
         """Copy rows from `start` to `stop` into memory."""
         parts = []
         source = int(np.searchsorted(self._starts, start, side="right")) - 1
@@ -122,7 +122,7 @@ class FolderArrays:
             first, end = int(self._starts[source]), min(stop, int(self._starts[source + 1]))
             parts.append(self._sources[source].read(start - first, end - first))
             start, source = end, source + 1
-        samples = Samples.joined(parts)
+        samples = LoadedSamples.joined(parts)
         if self._folds:
             np.remainder(samples.ids_BC, self._rows_C, out=samples.ids_BC)
             for bags, rows in zip(samples.bags, self._bag_rows, strict=True):
@@ -147,7 +147,7 @@ class MappedSource:
                 offsets_R = mapped(offsets, np.int64, (rows + 1,))
                 self._bags.append((mapped(values, np.int32, (int(offsets_R[-1]),)), offsets_R))
 
-    def read(self, start: int, stop: int) -> Samples:
+    def read(self, start: int, stop: int) -> LoadedSamples:
         bags = []
         for values_N, offsets_R in self._bags:
             offsets = np.array(offsets_R[start : stop + 1])
@@ -155,9 +155,9 @@ class MappedSource:
                 raise DataError(
                     f"offsets of bags must rise from 0 to {len(values_N)}, those of rows {start} to {stop} do not"
                 )
-            bags.append(Bags(np.array(values_N[offsets[0] : offsets[-1]]), offsets - offsets[0]))
+            bags.append(ColumnBags(np.array(values_N[offsets[0] : offsets[-1]]), offsets - offsets[0]))
         rows = slice(start, stop)
-        return Samples(
+        return LoadedSamples(
             np.array(self._dense_RX[rows]),
             np.array(self._labels_R1[rows, 0]),
             np.array(self._ids_RC[rows]),
@@ -187,9 +187,9 @@ def mapped(path: Path, dtype: type, shape: tuple[int, ...]) -> NDArray[Any]:
     return array
 
 
-def to_batch(pieces: list[Samples], columns: Columns, position: Position) -> Batch:
+def to_batch(pieces: list[LoadedSamples], columns: Columns, position: Position) -> Batch:
     """A batch in sample-major order of samples that come in pieces."""
-    samples = Samples.joined(pieces)
+    samples = LoadedSamples.joined(pieces)
     labels_B = samples.labels_B.astype(np.float32)
     if not columns.bags:
         return Batch.one_hot(samples.dense_BX, samples.ids_BC.astype(np.int64), labels_B, position)

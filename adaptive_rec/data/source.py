@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from adaptive_rec.batch import Batch, FeatureSpec, Position, SequenceSpec, TableSpec
-from adaptive_rec.config import Config
+from adaptive_rec.config.tree import Config
 from adaptive_rec.errors import DataError
 
 LEAST_SCALED_ROWS = 100

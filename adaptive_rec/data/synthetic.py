@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.batch import Batch, Position
-from adaptive_rec.config import Config
+from adaptive_rec.config.tree import Config
 from adaptive_rec.data.source import cut_rows, epoch_batches, feature_specs, feature_tables, table_specs
 from adaptive_rec.errors import ConfigError, DataError
 from adaptive_rec.kernels import synthetic as kernels

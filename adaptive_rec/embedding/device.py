@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from adaptive_rec.embedding.memory import zeros
+from adaptive_rec.embedding.aligned import zeros
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.row_types import as_array, as_tensor
 from adaptive_rec.placement import RowSpace

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from adaptive_rec.classify import ClassifiedBatch
+from adaptive_rec.embedding.micro_batch import MicroBatch
 from adaptive_rec.embedding.records import RowUpdate
 from adaptive_rec.embedding.row_types import as_array
 from adaptive_rec.embedding.snapshot import Tiers
@@ -18,9 +19,8 @@ from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import TrainingError
 from adaptive_rec.kernels import pooling, row_update
 from adaptive_rec.kernels.jit import usable_threads
-from adaptive_rec.kernels.reference_rows16 import overflows
+from adaptive_rec.kernels.reference.rows16 import overflows
 from adaptive_rec.kernels.staging import touched_rows
-from adaptive_rec.micro_batch import MicroBatch
 
 FP16_LIMIT = 65504
 """The largest number of half precision."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from adaptive_rec.embedding.memory import zeros
+from adaptive_rec.embedding.aligned import zeros
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.kernels.fill import fill_uniform
 from adaptive_rec.kernels.rows16 import PATTERNS

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from adaptive_rec.config_model import OptimizerConfig
+from adaptive_rec.config.model import OptimizerConfig
 from adaptive_rec.kernels import row_update
 
 RULES = {

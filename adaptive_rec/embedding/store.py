@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from adaptive_rec.classify import ClassifiedBatch
+from adaptive_rec.embedding.micro_batch import MicroBatch
 from adaptive_rec.embedding.records import Fetched, RowUpdate
 from adaptive_rec.embedding.tiered_rows import TieredRows
-from adaptive_rec.micro_batch import MicroBatch
 from adaptive_rec.tracking.rules import RowMovement
 
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from adaptive_rec.errors import CheckpointError, UsageError
+from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime
 from adaptive_rec.modules.lookahead import Sparse
-from adaptive_rec.modules.runtime import EmbeddingRuntime
-from adaptive_rec.trackers.values import LoopFigures
+from adaptive_rec.tracker.values import LoopFigures
 
 if TYPE_CHECKING or "pytorch_lightning" in sys.modules:
     from pytorch_lightning import Callback, LightningModule, Trainer

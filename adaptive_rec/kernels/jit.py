@@ -15,7 +15,7 @@ from typing import Any
 def cache_folder() -> Path:
     """Where compiled kernels are kept unless NUMBA_CACHE_DIR says otherwise."""
     digest = hashlib.sha256()
-    for source in sorted(Path(__file__).parent.glob("*.py")):
+    for source in sorted(Path(__file__).parent.rglob("*.py")):
         digest.update(source.read_bytes())
     base = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return base / "adaptive-rec" / f"numba-{digest.hexdigest()[:16]}"

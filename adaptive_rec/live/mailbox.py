@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.errors import AdaptiveRecError, ConflictError
-from adaptive_rec.knobs import Knobs
-from adaptive_rec.telemetry import Snapshot
+from adaptive_rec.live.telemetry import Snapshot
 
 Verb = Literal[
     "change_knobs", "pause", "resume", "stop", "reclassify", "checkpoint", "note", "choose_split", "halve_budget"

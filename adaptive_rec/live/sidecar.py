@@ -25,13 +25,13 @@ from typing import TYPE_CHECKING, Any, Protocol, cast, get_args
 import adaptive_rec
 from adaptive_rec.errors import AdaptiveRecError, CheckpointError, ConfigError, ConflictError, UsageError
 from adaptive_rec.live import runtime_file
-from adaptive_rec.live.link import Link
+from adaptive_rec.live.channel import SidecarChannel
 from adaptive_rec.live.listen import Listeners, ServeOptions
 from adaptive_rec.live.mailbox import Command, Verb
 from adaptive_rec.live.runtime_file import RuntimeFile
 
 if TYPE_CHECKING:
-    from adaptive_rec.session import Session
+    from adaptive_rec.runtime.session import Session
 
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.1, 2.0
 """Before a dead sidecar is begun again; doubled each time, from the start again after a life of CALM_SECONDS."""
@@ -46,7 +46,7 @@ Note = Callable[[str], None]
 VERBS = frozenset(get_args(Verb)) - {"note", "choose_split", "halve_budget"}
 
 
-class Served(Protocol):
+class ServedRun(Protocol):
     """Who trains what is served."""
 
     @property
@@ -56,7 +56,7 @@ class Served(Protocol):
 class Sidecar:
     """Serves a run from `with` to its end; a finished one where there is no `training`."""
 
-    def __init__(self, options: ServeOptions, run: Path, training: Served | None, note: Note) -> None:
+    def __init__(self, options: ServeOptions, run: Path, training: ServedRun | None, note: Note) -> None:
         if find_spec("fastapi") is None or find_spec("uvicorn") is None:
             raise AdaptiveRecError("the dashboard needs fastapi and uvicorn; pip install them, or add --no-serve")
         self._training = training
@@ -64,7 +64,7 @@ class Sidecar:
         self._note = note
         self._options = options
         self._control_token = secrets.token_urlsafe(32)
-        self._link: Link | None = None
+        self._link: SidecarChannel | None = None
         self._process: subprocess.Popen[bytes] | None = None
         self._closing = threading.Event()
         self._released = threading.Event()
@@ -166,7 +166,7 @@ class Sidecar:
     def _live(self) -> bool:
         """Begin a sidecar and do what it passes on until it is gone. Returns whether it came as far as serving."""
         ours, theirs = socket.socketpair()
-        link, served = Link(ours), False
+        link, served = SidecarChannel(ours), False
         fds = [theirs.fileno(), *self._listeners.fds, *filter(None, [self._hello["state_fd"]])]
         with ours, open(self._run / "sidecar.log", "ab") as log:
             with theirs:
@@ -194,7 +194,7 @@ class Sidecar:
                 self._end(self._process)
         return served
 
-    def _take(self, link: Link, message: Mapping[str, Any]) -> None:
+    def _take(self, link: SidecarChannel, message: Mapping[str, Any]) -> None:
         """Pass one command on to the training thread."""
         answer = partial(self._answer, link, message["id"])
         verb, changes = message.get("command"), message.get("changes", {})
@@ -221,7 +221,7 @@ class Sidecar:
     # Out, from any thread --------------------------------------------------------------------------------------------
 
     @staticmethod
-    def _answer(link: Link, number: int, outcome: Mapping[str, Any] | AdaptiveRecError) -> None:
+    def _answer(link: SidecarChannel, number: int, outcome: Mapping[str, Any] | AdaptiveRecError) -> None:
         """Answer the sidecar that asked; another one that took its place numbers its commands anew."""
         if isinstance(outcome, AdaptiveRecError):
             answer: dict[str, Any] = {"id": number, "status": _status(outcome), "error": str(outcome)}

@@ -14,11 +14,10 @@ from torch import Tensor
 
 from adaptive_rec.batch import TableSpec
 from adaptive_rec.classify import ClassifiedBatch
+from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.embedding.records import Fetched, RowUpdate
 from adaptive_rec.errors import ConflictError, TrainingError
 from adaptive_rec.kernels import lookups as kernels
-from adaptive_rec.knobs import Knobs
-from adaptive_rec.known_policies import load_policy
 from adaptive_rec.modules.bags import NOBODY, BagBatch, Bags, Key
 from adaptive_rec.modules.gradients import Gradient, Lookup, Passes, PooledRows
 from adaptive_rec.modules.lookahead import Ahead
@@ -26,7 +25,8 @@ from adaptive_rec.modules.options import Setup, check_policy_fits
 from adaptive_rec.modules.rates import Rates
 from adaptive_rec.modules.reading import gather
 from adaptive_rec.policy import BatchView
-from adaptive_rec.session import Report, Session
+from adaptive_rec.policy.find import load_policy
+from adaptive_rec.runtime.session import Report, Session
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,9 @@ from adaptive_rec.batch import TableSpec
 from adaptive_rec.errors import ConfigError
 from adaptive_rec.modules.bag import weighed
 from adaptive_rec.modules.bags import Bags, Key, Reader
+from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime
 from adaptive_rec.modules.inputs import Keyed, check_keyed
 from adaptive_rec.modules.options import Options, own_rates, setup_of
-from adaptive_rec.modules.runtime import EmbeddingRuntime
 from adaptive_rec.modules.tables import NotCopied, take_table, tell_unexpected
 
 

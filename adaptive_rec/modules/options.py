@@ -8,20 +8,20 @@ from typing import Any, TypedDict
 
 import torch
 
-from adaptive_rec.assemble import build_store
 from adaptive_rec.batch import TableSpec
-from adaptive_rec.config import Config, validate
-from adaptive_rec.config_model import OptimizerConfig
+from adaptive_rec.config.knobs import Knobs
+from adaptive_rec.config.model import OptimizerConfig
+from adaptive_rec.config.tree import Config, validate
 from adaptive_rec.embedding.optimizer import RULES
+from adaptive_rec.embedding.staged.streams import CudaStreams, Streams
 from adaptive_rec.embedding.store import EmbeddingStore
-from adaptive_rec.embedding.streams import CudaStreams, Streams
 from adaptive_rec.errors import ConfigError, did_you_mean
-from adaptive_rec.host_memory import keep_freed_memory
-from adaptive_rec.knobs import Knobs
-from adaptive_rec.known_policies import load_policy
 from adaptive_rec.modules.rates import Rates, named_rates
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy import Policy
+from adaptive_rec.policy.find import load_policy
+from adaptive_rec.runtime.assemble import build_store
+from adaptive_rec.system.host_memory import keep_freed_memory
 
 DEFAULT_BUDGET = "256MiB"
 PRECISIONS = {torch.float32: "float32", torch.float64: "float64"}
@@ -41,7 +41,7 @@ class Options(TypedDict, total=False):
     eps: float | None
     betas: tuple[float, float] | None
     knobs: Mapping[str, Any]
-    """Further knobs by name (`adaptive_rec.knobs.Knobs`)."""
+    """Further knobs by name (`adaptive_rec.config.knobs.Knobs`)."""
     seed: int
 
 

@@ -9,10 +9,10 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from adaptive_rec.config_model import OptimizerConfig
+from adaptive_rec.config.knobs import describe
+from adaptive_rec.config.model import OptimizerConfig
 from adaptive_rec.embedding.optimizer import RULES
 from adaptive_rec.errors import ConfigError, did_you_mean
-from adaptive_rec.knobs import describe
 
 TORCH_RULES: dict[type[torch.optim.Optimizer], str] = {
     torch.optim.SGD: "sgd",

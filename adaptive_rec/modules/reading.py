@@ -8,10 +8,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from adaptive_rec.classify import ClassifiedBatch
+from adaptive_rec.embedding.micro_batch import MicroBatch
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.kernels.lookups import find_row_sources
 from adaptive_rec.kernels.pooling import gather_bags
-from adaptive_rec.micro_batch import MicroBatch
 from adaptive_rec.modules.bags import NOBODY, BagBatch, Bags
 from adaptive_rec.modules.gradients import Lookup
 from adaptive_rec.modules.lookahead import Ahead

@@ -8,24 +8,24 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from adaptive_rec.config import to_toml
+from adaptive_rec.config.tree import to_toml
 from adaptive_rec.errors import UsageError
-from adaptive_rec.live import journal
-from adaptive_rec.live.description import description
-from adaptive_rec.live.line_file import LineFile
 from adaptive_rec.live.listen import ServeOptions
 from adaptive_rec.live.sidecar import Sidecar
-from adaptive_rec.run_directory import replace_text, sole_writer
-from adaptive_rec.session import Report
-from adaptive_rec.telemetry import Event, Snapshot, to_json
+from adaptive_rec.live.telemetry import Event, Snapshot, to_json
+from adaptive_rec.run import journal
+from adaptive_rec.run.description import description
+from adaptive_rec.run.directory import replace_text, sole_writer
+from adaptive_rec.run.line_file import LineFile
+from adaptive_rec.runtime.session import Report
 
 if TYPE_CHECKING:
-    from adaptive_rec.modules.runtime import EmbeddingRuntime
+    from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime
 
 LOG = logging.getLogger("adaptive_rec")
 
 
-class Record:
+class LoopDirectory:
     """A run's directory: what it is, its journal and its figures, as they come."""
 
     def __init__(self, runtime: EmbeddingRuntime, out: Path) -> None:
@@ -63,10 +63,10 @@ class Record:
             self._lock.close()
 
 
-class Served:
+class LoopService:
     """The dashboard and the HTTP API of a loop, from here to `close`."""
 
-    def __init__(self, record: Record, options: ServeOptions) -> None:
+    def __init__(self, record: LoopDirectory, options: ServeOptions) -> None:
         self._sidecar = Sidecar(options, record.out, record, LOG.warning)
         self._sidecar.__enter__()
         self.url, self.dashboard_url = self._sidecar.url, self._sidecar.dashboard_url

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ByteSize
 
 from adaptive_rec.embedding.device import all_rows_bytes
-from adaptive_rec.telemetry import ratio
+from adaptive_rec.live.telemetry import ratio
 
 if TYPE_CHECKING:
-    from adaptive_rec.modules.runtime import EmbeddingRuntime
+    from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from adaptive_rec.modules.runtime import EmbeddingRuntime
+    from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime
 
 
 class NotCopied:

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from adaptive_rec.batch import TableSpec
 from adaptive_rec.errors import ConfigError, ConflictError
 from adaptive_rec.modules.bag import AdaptiveEmbeddingBag, unlike
+from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime
 from adaptive_rec.modules.options import PRECISIONS, Options, own_rates, setup_of
 from adaptive_rec.modules.rates import STATE_NAMES, Rates, rates_of, take_out
-from adaptive_rec.modules.runtime import EmbeddingRuntime
 from adaptive_rec.modules.serving import LOG
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")

@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from adaptive_rec.openmp import SPINS, wait_briefly
+from adaptive_rec.system.openmp import SPINS, wait_briefly
 from benchmarks.common import machine
 
 

@@ -9,16 +9,16 @@ from typing import Any, Protocol
 
 import torch
 
-from adaptive_rec.assemble import assemble
-from adaptive_rec.config import Config
+from adaptive_rec.config.tree import Config
 from adaptive_rec.data.source import Source
+from adaptive_rec.dense.replayed import BUCKETS
 from adaptive_rec.embedding.device import all_rows_bytes, row_bytes
 from adaptive_rec.embedding.optimizer import RowRule
-from adaptive_rec.known_policies import load_policy
+from adaptive_rec.live.telemetry import Event, StageTimes
 from adaptive_rec.placement import RowSpace
-from adaptive_rec.replayed_dense import BUCKETS
-from adaptive_rec.runtime import Runtime
-from adaptive_rec.telemetry import Event, StageTimes
+from adaptive_rec.policy.find import load_policy
+from adaptive_rec.runtime.assemble import assemble
+from adaptive_rec.runtime.loop import Runtime
 from benchmarks.common.shapes import touch
 
 
@@ -34,7 +34,7 @@ class Where:
         """The device to give to `assemble`; None lets it choose."""
         if self.rehearsal != "fake":
             return None
-        from adaptive_rec.embedding.late_streams import LateStreams
+        from adaptive_rec.embedding.staged.late_streams import LateStreams
 
         return LateStreams(seed)
 

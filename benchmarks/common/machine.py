@@ -11,7 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from adaptive_rec.processor import processor
+from adaptive_rec.system.processor import processor
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 NOT_MEASURING = ("__main__.py", "conduct.py", "plan.py", "picture.py", "report.py", "explain.py", "results.py")

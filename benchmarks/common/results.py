@@ -13,7 +13,7 @@ def say(line: str) -> None:
 
 def write(path: Path, values: dict[str, Any]) -> None:
     """JSON, whole or not at all; null for what is no number."""
-    from adaptive_rec.telemetry import to_json
+    from adaptive_rec.live.telemetry import to_json
 
     draft = path.with_suffix(".tmp")
     draft.write_text(to_json(values, indent=1) + "\n", encoding="utf-8")

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from adaptive_rec.batch import Batch
 from adaptive_rec.classify import expand_ranges
-from adaptive_rec.config import Config
+from adaptive_rec.config.tree import Config
 
 FBGEMM_RULES = {
     "sgd": "EXACT_SGD",

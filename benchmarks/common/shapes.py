@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.batch import Batch, Position
-from adaptive_rec.config import Config, load_config
+from adaptive_rec.config.tree import Config, load_config
 from adaptive_rec.data.open import open_source
 from adaptive_rec.data.source import Source, Wrapped, feature_tables
 from adaptive_rec.data.synthetic import SyntheticSource

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from adaptive_rec.config import Config
+from adaptive_rec.config.tree import Config
 from adaptive_rec.placement import RowSpace
 from benchmarks.common.contestants import budget_bytes
 from benchmarks.common.machine import ROOT

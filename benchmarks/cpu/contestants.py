@@ -17,13 +17,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from adaptive_rec.assemble import assemble
 from adaptive_rec.batch import Batch
-from adaptive_rec.config import Config
-from adaptive_rec.dense import DensePart
+from adaptive_rec.config.tree import Config
+from adaptive_rec.dense.eager import DensePart
+from adaptive_rec.embedding.micro_batch import MicroBatch
 from adaptive_rec.embedding.store import EmbeddingStore
-from adaptive_rec.micro_batch import MicroBatch
-from adaptive_rec.runtime import Runtime
+from adaptive_rec.runtime.assemble import assemble
+from adaptive_rec.runtime.loop import Runtime
 from benchmarks.common.contestants import Driven
 from benchmarks.common.shapes import Preloaded
 from benchmarks.cpu.rivals import Tables

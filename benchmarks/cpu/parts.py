@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from adaptive_rec.assemble import assemble
 from adaptive_rec.classify import ClassifiedBatch
-from adaptive_rec.config import Config
+from adaptive_rec.config.tree import Config
 from adaptive_rec.embedding.records import RowUpdate
+from adaptive_rec.runtime.assemble import assemble
 from benchmarks.common.shapes import Preloaded
 from benchmarks.cpu.contestants import Turn, rows_of_store
 from benchmarks.cpu.rivals import Tables

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from adaptive_rec.batch import Batch
-from adaptive_rec.config import Config
+from adaptive_rec.config.tree import Config
 from adaptive_rec.placement import RowSpace
 from benchmarks.common.rivals import FBGEMM_RULES, by_feature, sparse_optimizer
 

@@ -13,8 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from adaptive_rec.config import Config
-from adaptive_rec.dense import DensePart
+from adaptive_rec.config.tree import Config
+from adaptive_rec.dense.eager import DensePart
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.placement import RowSpace
 from benchmarks.common.shapes import Preloaded

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 import adaptive_rec
-from adaptive_rec.config import Config
+from adaptive_rec.config.tree import Config
 from adaptive_rec.placement import RowSpace
 from benchmarks.common.rivals import by_feature, sparse_optimizer
 from benchmarks.common.shapes import Preloaded

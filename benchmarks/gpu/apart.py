@@ -15,7 +15,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from adaptive_rec.openmp import SPINS
+from adaptive_rec.system.openmp import SPINS
 from benchmarks.common.contestants import Contestant
 from benchmarks.common.explain import explain
 from benchmarks.common.machine import ROOT

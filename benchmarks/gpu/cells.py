@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from adaptive_rec.config import Config
+from adaptive_rec.config.tree import Config
 from adaptive_rec.data.source import Source
 from benchmarks.common.contestants import Contestant, Ours, Where, budget_bytes
 from benchmarks.common.explain import explain

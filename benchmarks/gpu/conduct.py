@@ -12,7 +12,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from adaptive_rec.openmp import wait_briefly
+from adaptive_rec.system.openmp import wait_briefly
 from benchmarks.common import machine
 from benchmarks.common.results import say, write
 from benchmarks.gpu import plan, report

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from adaptive_rec.telemetry import Snapshot
+from adaptive_rec.live.telemetry import Snapshot
 from benchmarks.common.contestants import Where, record_all_sizes
 from benchmarks.common.explain import explain
 from benchmarks.gpu.short_runs import HOST, build, line, relative, train

@@ -20,13 +20,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from adaptive_rec.assemble import build_dense_optimizer
 from adaptive_rec.batch import Position
-from adaptive_rec.config import Config
+from adaptive_rec.config.tree import Config
 from adaptive_rec.data.source import Source
+from adaptive_rec.dense.models.dlrm import DLRM
 from adaptive_rec.embedding.host import _initialise
-from adaptive_rec.models.dlrm import DLRM
 from adaptive_rec.placement import RowSpace
+from adaptive_rec.runtime.assemble import build_dense_optimizer
 from benchmarks.common.contestants import Where
 from benchmarks.common.rivals import FBGEMM_RULES, ByFeature, by_feature, sparse_optimizer
 from benchmarks.common.shapes import cores

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from adaptive_rec.assemble import assemble
 from adaptive_rec.batch import Position
-from adaptive_rec.config import Config
-from adaptive_rec.runtime import Runtime
-from adaptive_rec.telemetry import Snapshot
+from adaptive_rec.config.tree import Config
+from adaptive_rec.live.telemetry import Snapshot
+from adaptive_rec.runtime.assemble import assemble
+from adaptive_rec.runtime.loop import Runtime
 from benchmarks.common.contestants import Where
 from benchmarks.common.shapes import SHAPES, Preloaded, configure, open_shape, preload
 

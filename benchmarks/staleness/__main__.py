@@ -77,12 +77,12 @@ def make_in_process(args: argparse.Namespace, job: tuple[str, str, str]) -> bool
 
 def make_run(args: argparse.Namespace, stream_name: str, variant_name: str, seed: str) -> None:
     """Train and score; leave what came out as JSON."""
-    from adaptive_rec.openmp import wait_briefly
+    from adaptive_rec.system.openmp import wait_briefly
 
     wait_briefly(os.environ)
-    from adaptive_rec.assemble import assemble
-    from adaptive_rec.config import load_config
-    from adaptive_rec.telemetry import Event
+    from adaptive_rec.config.tree import load_config
+    from adaptive_rec.live.telemetry import Event
+    from adaptive_rec.runtime.assemble import assemble
 
     stream, variant = STREAMS[stream_name], next(one for one in VARIANTS if one.name == variant_name)
     settings = [*settings_of(stream, variant, args), f"run.seed={seed}"]

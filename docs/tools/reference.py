@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from typing import Any
 from unittest.mock import patch
 
-from adaptive_rec.config import Config, leaves
-from adaptive_rec.config_reference import LIMITS, choices, toml_value, unit_of
-from adaptive_rec.knobs import LARGEST, Knobs
+from adaptive_rec.config.knobs import LARGEST, Knobs
+from adaptive_rec.config.reference import LIMITS, choices, toml_value, unit_of
+from adaptive_rec.config.tree import Config, leaves
 
 INDEX = """\
 # Reference

@@ -87,7 +87,7 @@ def user_behavior(dice: np.random.Generator) -> bytes:
 
 def globo(dice: np.random.Generator) -> bytes:
     """Rows of Globo.com's, with its header."""
-    from adaptive_rec.data.globo import COLUMNS
+    from adaptive_rec.data.logs.globo import COLUMNS
 
     out = io.StringIO()
     out.write(",".join(COLUMNS) + "\n")

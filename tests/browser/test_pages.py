@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from adaptive_rec.cli import main
-from adaptive_rec.config import load_config
-from adaptive_rec.run import TrainingRun
+from adaptive_rec.config.tree import load_config
+from adaptive_rec.run.training_run import TrainingRun
 
 pytestmark = pytest.mark.alone
 

@@ -21,16 +21,16 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from adaptive_rec import checkpoint
-from adaptive_rec.assemble import assemble
 from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
 from adaptive_rec.checkpoint import importing
 from adaptive_rec.checkpoint.foreign import read_foreign
 from adaptive_rec.checkpoint.importing import import_tensors
 from adaptive_rec.cli import main
-from adaptive_rec.config import load_config
+from adaptive_rec.config.tree import load_config
 from adaptive_rec.errors import CheckpointError
-from adaptive_rec.run import TrainingRun
-from adaptive_rec.runtime import Runtime
+from adaptive_rec.run.training_run import TrainingRun
+from adaptive_rec.runtime.assemble import assemble
+from adaptive_rec.runtime.loop import Runtime
 
 ROWS = {"C1": 60, "C2": 40, "C3": 30, "C4": 12}
 DIM = 8

@@ -14,20 +14,20 @@ import pytest
 import torch
 
 from adaptive_rec import checkpoint
-from adaptive_rec.assemble import assemble
 from adaptive_rec.checkpoint import files as disk
 from adaptive_rec.classify import ClassifiedBatch
-from adaptive_rec.config import load_config
+from adaptive_rec.config.knobs import Knobs
+from adaptive_rec.config.tree import load_config
 from adaptive_rec.embedding.device import DeviceTier
-from adaptive_rec.embedding.late_streams import LateStreams
+from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.embedding.store import EmbeddingStore
-from adaptive_rec.knobs import Knobs
-from adaptive_rec.observe import Observer
-from adaptive_rec.phases import Phases
-from adaptive_rec.runtime import Runtime
-from adaptive_rec.stream import Stretch
-from adaptive_rec.telemetry import Snapshot
-from adaptive_rec.tracking.memory import MemoryTrials
+from adaptive_rec.live.telemetry import Snapshot
+from adaptive_rec.reclassify.observer import Observer
+from adaptive_rec.runtime.assemble import assemble
+from adaptive_rec.runtime.loop import Runtime
+from adaptive_rec.runtime.phases import Phases
+from adaptive_rec.runtime.stream import Stretch
+from adaptive_rec.tracking.horizon import MemoryTrials
 from adaptive_rec.tracking.popularity import PopularityTracker
 
 TINY = [

@@ -15,13 +15,13 @@ import pytest
 
 from adaptive_rec import checkpoint
 from adaptive_rec.checkpoint import history, writing
-from adaptive_rec.config import load_config
+from adaptive_rec.config.tree import load_config
 from adaptive_rec.errors import CheckpointError, DataError, UsageError
-from adaptive_rec.live import journal
 from adaptive_rec.live.mailbox import Command, ignore
-from adaptive_rec.run import TrainingRun
-from adaptive_rec.run_directory import replace_text
-from adaptive_rec.telemetry import Event, Recorder, Snapshot
+from adaptive_rec.live.telemetry import Event, Recorder, Snapshot
+from adaptive_rec.run import journal
+from adaptive_rec.run.directory import replace_text
+from adaptive_rec.run.training_run import TrainingRun
 
 SMALL = [
     "run.device=cpu", "run.threads=1", "run.steps=30", "run.batch_size=64", "data.synthetic.samples=6000",
@@ -114,7 +114,7 @@ def test_commands_between_two_saves_make_the_second_another(tmp_path: Path) -> N
 HOLD = """
 import sys, time
 from pathlib import Path
-from adaptive_rec.run_directory import sole_writer
+from adaptive_rec.run.directory import sole_writer
 held = sole_writer(Path(sys.argv[1]))
 print("held", flush=True)
 time.sleep(60)

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from adaptive_rec.config import load_config
-from adaptive_rec.run import TrainingRun
+from adaptive_rec.config.tree import load_config
+from adaptive_rec.run.training_run import TrainingRun
 from tests.checkpoint.contents import newest_contents
 
 COMMAND = [sys.executable, "-m", "adaptive_rec", "train"]

@@ -12,10 +12,10 @@ import pytest
 from adaptive_rec.checkpoint import files as disk
 from adaptive_rec.checkpoint.files import DISK
 from adaptive_rec.checkpoint.history import chain
-from adaptive_rec.config import load_config, told_knobs
+from adaptive_rec.config.tree import load_config, told_knobs
 from adaptive_rec.errors import CheckpointError
-from adaptive_rec.run import TrainingRun, evaluate_run
-from adaptive_rec.telemetry import Event, Snapshot
+from adaptive_rec.live.telemetry import Event, Snapshot
+from adaptive_rec.run.training_run import TrainingRun, evaluate_run
 from tests.checkpoint.contents import newest_contents
 
 SMALL = [

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from adaptive_rec import checkpoint
-from adaptive_rec.assemble import assemble
 from adaptive_rec.checkpoint import loading
-from adaptive_rec.checkpoint.state import flatten, unflatten
-from adaptive_rec.config import load_config
+from adaptive_rec.checkpoint.flatten import flatten, unflatten
+from adaptive_rec.config.tree import load_config
 from adaptive_rec.errors import CheckpointError
-from adaptive_rec.runtime import Runtime
+from adaptive_rec.runtime.assemble import assemble
+from adaptive_rec.runtime.loop import Runtime
 from adaptive_rec.saved import ANY, Saved, numbered
 
 STATE = {

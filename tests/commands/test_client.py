@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from adaptive_rec.commands.client import ApiError, Client, UnreachableError, connect
+from adaptive_rec.cli.client import ApiError, Client, UnreachableError, connect
 from adaptive_rec.errors import AdaptiveRecError, UsageError
 
 
@@ -127,7 +127,7 @@ def test_nobody_there_is_said_plainly():
 
 
 def test_silence_has_a_limit(monkeypatch):
-    monkeypatch.setattr("adaptive_rec.commands.client.TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr("adaptive_rec.cli.client.TIMEOUT_SECONDS", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with Client(url, "abc") as client, pytest.raises(UnreachableError, match="gave no answer within"):

@@ -11,20 +11,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adaptive_rec.assemble import assemble, plan_run
 from adaptive_rec.batch import Position
 from adaptive_rec.cli import main
-from adaptive_rec.config import Config, load_config
+from adaptive_rec.config.tree import Config, load_config
 from adaptive_rec.data.open import open_source
-from adaptive_rec.memory_parts import BESIDE_TRAINING
-from adaptive_rec.memory_plan import MemoryPlan, Part
+from adaptive_rec.memory.parts import BESIDE_TRAINING
+from adaptive_rec.memory.plan import MemoryPart, MemoryPlan
+from adaptive_rec.offline.planning import rehearsal, survey
+from adaptive_rec.offline.planning.fitting import Fitting, largest, rounded_down, with_settings
+from adaptive_rec.offline.planning.folded import Folded
+from adaptive_rec.offline.planning.prediction import HotLookups
+from adaptive_rec.offline.profile.measure import Learned, measure
+from adaptive_rec.offline.profile.ranking import Ranking, Seen
 from adaptive_rec.placement import RowSpace
-from adaptive_rec.planning import rehearsal, survey
-from adaptive_rec.planning.fitting import Fitting, largest, rounded_down, with_settings
-from adaptive_rec.planning.folded import Folded
-from adaptive_rec.planning.prediction import HotLookups
-from adaptive_rec.profile.measure import Learned, measure
-from adaptive_rec.profile.ranking import Ranking, Seen
+from adaptive_rec.runtime.assemble import assemble, plan_run
 
 TINY = ["run.device=cpu", "run.threads=1", "data.synthetic.samples=4000", "run.steps=12"]
 GIB = 1 << 30
@@ -363,7 +363,7 @@ def test_the_dry_run_is_the_plan_of_this_machine(capsys: pytest.CaptureFixture[s
 
 
 def test_a_plan_as_a_value() -> None:
-    parts = [Part("tables", "host", 100, "a", of_rows=True), Part("hot", "device", 50, "b", of_rows=True)]
+    parts = [MemoryPart("tables", "host", 100, "a", of_rows=True), MemoryPart("hot", "device", 50, "b", of_rows=True)]
     plan = MemoryPlan("cuda", "hotline", [], [], parts, {"host": 100, "device": 40})
     assert (plan.free("host"), plan.free("device")) == (0, -10)
     assert len(plan.problems) == 1

@@ -110,7 +110,7 @@ def test_the_dashboard_is_told_without_its_token_where_logs_are(tmp_path, capsys
 
 
 def test_on_a_terminal_the_dashboard_s_link_is_whole(tmp_path, monkeypatch, fake_sidecar):
-    from adaptive_rec.commands.console import Screen
+    from adaptive_rec.cli.console import Screen
 
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
@@ -126,8 +126,8 @@ def test_on_a_terminal_the_dashboard_s_link_is_whole(tmp_path, monkeypatch, fake
 
 @pytest.mark.parametrize("kind", ["split", "warning"])
 def test_what_somebody_should_see_is_printed_with_its_step(capsys, kind):
-    from adaptive_rec.commands.console import Screen
-    from adaptive_rec.telemetry import Event
+    from adaptive_rec.cli.console import Screen
+    from adaptive_rec.live.telemetry import Event
 
     Screen().show(Event(1437, kind, "batches run whole: a step took 1.00 ms whole and 2.00 ms split"))
     expected = "step 1,437   batches run whole: a step took 1.00 ms whole and 2.00 ms split"

@@ -48,7 +48,7 @@ def test_a_signal_ends_the_run_in_good_order_and_soon(wait_for, lines_of, tmp_pa
 SLOW_TO_STOP = """
 import sys, time
 from types import SimpleNamespace
-from adaptive_rec.commands.signals import StopSignals
+from adaptive_rec.cli.signals import StopSignals
 
 screen = SimpleNamespace(stopping=lambda: print("stopping", flush=True), abandon=lambda: print("abandoned", flush=True))
 with StopSignals(screen) as signals:

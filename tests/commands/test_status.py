@@ -65,7 +65,7 @@ def test_names_of_strangers_do_not_steer_the_terminal(told, service, answers):
 
 @pytest.fixture
 def quickly(monkeypatch):
-    monkeypatch.setattr("adaptive_rec.commands.status.WATCH_SECONDS", 0.01)
+    monkeypatch.setattr("adaptive_rec.cli.status.WATCH_SECONDS", 0.01)
 
 
 def phases(service: Any, status: dict[str, Any], *names: str) -> None:
@@ -98,7 +98,7 @@ def test_watching_ends_in_peace_on_ctrl_c(told, service, monkeypatch):
     def interrupt(_: float) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("adaptive_rec.commands.status.time.sleep", interrupt)
+    monkeypatch.setattr("adaptive_rec.cli.status.time.sleep", interrupt)
     assert len(told("status", "--watch").splitlines()) == 1
 
 
@@ -113,7 +113,7 @@ def test_watching_outlives_a_service_that_comes_back(told, service, answers, qui
 
 
 def test_watching_ends_with_a_service_that_does_not(capsys, service, answers, quickly, monkeypatch):
-    monkeypatch.setattr("adaptive_rec.commands.status.PATIENCE_SECONDS", 0.05)
+    monkeypatch.setattr("adaptive_rec.cli.status.PATIENCE_SECONDS", 0.05)
     left = [(200, answers.status, {})]
     service.answers["GET", "/api/v1/status"] = lambda _: left.pop(0) if left else (503, {"detail": "gone"}, {})
     assert main(["status", "--watch"]) == 0

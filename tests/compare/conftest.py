@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from adaptive_rec.compare import results
-from adaptive_rec.compare.figures import MEASURES
-from adaptive_rec.compare.plan import conditions
-from adaptive_rec.config import load_config
+from adaptive_rec.config.tree import load_config
+from adaptive_rec.offline.compare import results
+from adaptive_rec.offline.compare.figures import MEASURES
+from adaptive_rec.offline.compare.plan import conditions
 
 QUICK = ["run.steps=40", "run.threads=1", "run.device=cpu", "knobs.report_every=5"]
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from adaptive_rec.compare.compare_page import compare_page
-from adaptive_rec.compare.curves import between, mean_curve
-from adaptive_rec.compare.figures import AUC, WALL_CLOCK, seconds_to
-from adaptive_rec.compare.tables import QUALITY_HEADS, WORK_HEADS, markdown, quality_rows, work_rows
-from adaptive_rec.compare.words import headline, told, verdict
+from adaptive_rec.offline.compare.compare_page import compare_page
+from adaptive_rec.offline.compare.curves import between, mean_curve
+from adaptive_rec.offline.compare.figures import AUC, WALL_CLOCK, seconds_to
+from adaptive_rec.offline.compare.tables import QUALITY_HEADS, WORK_HEADS, markdown, quality_rows, work_rows
+from adaptive_rec.offline.compare.words import headline, told, verdict
 from tests.compare.conftest import collected, curve, made_up
 
 

@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from adaptive_rec.cli import main
-from adaptive_rec.compare import processes
-from adaptive_rec.compare.plan import Turn, conditions, plan_of, settle_conditions
-from adaptive_rec.compare.processes import Outcome, Progress, finished
-from adaptive_rec.config import Config, load_config
+from adaptive_rec.config.tree import Config, load_config
 from adaptive_rec.errors import UsageError
+from adaptive_rec.offline.compare import processes
+from adaptive_rec.offline.compare.plan import Turn, conditions, plan_of, settle_conditions
+from adaptive_rec.offline.compare.processes import ProcessEnd, RunProgress, finished
 from tests.compare.conftest import QUICK
 
 OPTIONS = [part for setting in QUICK for part in ("--set", setting)]
@@ -126,7 +126,7 @@ class StandIn:
 @pytest.fixture(scope="module")
 def a_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A real run with evaluations along the way."""
-    from adaptive_rec.run import TrainingRun
+    from adaptive_rec.run.training_run import TrainingRun
 
     out = tmp_path_factory.mktemp("compare") / "run"
     run = TrainingRun(load_config("tiny", {}, [*QUICK, "eval.count=4"]), out)
@@ -243,7 +243,7 @@ def test_a_spoilt_or_foreign_outcome_makes_the_run_again(tmp_path: Path, a_run: 
 
     run = tmp_path / "run"
     shutil.copytree(a_run, run)
-    good = Outcome(0, "c", "s", 0.0, 1.0)
+    good = ProcessEnd(0, "c", "s", 0.0, 1.0)
     (run / processes.OUTCOME).write_text(json.dumps(asdict(good)))
     assert finished(run, "c") == good
     assert finished(run, "another") is None
@@ -316,7 +316,7 @@ def test_progress_is_that_of_the_newest_whole_report(tmp_path: Path, a_run: Path
 
 
 def test_the_board_tells_the_time_left(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    from adaptive_rec.compare import progress as board_module
+    from adaptive_rec.offline.compare import progress as board_module
 
     now = [0.0]
     monkeypatch.setattr(board_module.time, "monotonic", lambda: now[0])
@@ -324,13 +324,13 @@ def test_the_board_tells_the_time_left(monkeypatch: pytest.MonkeyPatch, capsys: 
     with board_module.Board(turns, 2) as board:
         board.begin(turns[0])
         assert board._seconds_left(None) is None
-        assert board._seconds_left(Progress(10, 100, 2.0, 1.0)) == pytest.approx(18 + 3 * 18)
+        assert board._seconds_left(RunProgress(10, 100, 2.0, 1.0)) == pytest.approx(18 + 3 * 18)
         now[0] = 20.0
-        board.end(turns[0], Outcome(0, "", "", 0, 20.0), {"auc": 0.7, "seconds": 18.0, "samples_per_second": 9.0})
+        board.end(turns[0], ProcessEnd(0, "", "", 0, 20.0), {"auc": 0.7, "seconds": 18.0, "samples_per_second": 9.0})
         board.begin(turns[1])
-        assert board._seconds_left(Progress(10, 100, 1.0, 1.0)) == pytest.approx(9 + 20 + 20)
+        assert board._seconds_left(RunProgress(10, 100, 1.0, 1.0)) == pytest.approx(9 + 20 + 20)
         now[0] = 30.0
-        board.end(turns[1], Outcome(-11, "", "", 0, 10.0), None)
+        board.end(turns[1], ProcessEnd(-11, "", "", 0, 10.0), None)
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "run 3 of 6   seed 1   a   18.0 s, 9 samples/s, AUC 0.7000   1:00 left"
     assert lines[1] == "run 4 of 6   seed 1   b   failed: killed by SIGSEGV   30 s left"

@@ -8,7 +8,7 @@ from statistics import fmean, stdev
 
 import pytest
 
-from adaptive_rec.compare.statistics import difference, holm, interval, t_quantile, t_share_below
+from adaptive_rec.offline.compare.statistics import difference, holm, interval, t_quantile, t_share_below
 
 T_TABLE = {(0.975, 1): 12.7062, (0.975, 2): 4.3027, (0.975, 4): 2.7764, (0.95, 9): 1.8331, (0.995, 30): 2.7500}
 """From printed tables."""

@@ -12,9 +12,9 @@ import pytest
 import zstandard
 
 from adaptive_rec.batch import Batch, Position, check_batch
-from adaptive_rec.config import Config
-from adaptive_rec.config_data import DataConfig
-from adaptive_rec.config_model import ModelConfig
+from adaptive_rec.config.data import DataConfig
+from adaptive_rec.config.model import ModelConfig
+from adaptive_rec.config.tree import Config
 from adaptive_rec.data import criteo_file
 from adaptive_rec.data.open import open_source
 from adaptive_rec.data.source import Source

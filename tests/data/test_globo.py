@@ -14,14 +14,14 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adaptive_rec.data.globo import COLUMNS, HORIZON_MS, NEGATIVES, GloboReader, Walk
-from adaptive_rec.data.prepare import prepare
-from adaptive_rec.data.prepare_job import Request
-from adaptive_rec.data.prepare_meta import load_meta
-from adaptive_rec.data.prepare_progress import Progress
-from adaptive_rec.data.raw import RawBlock, check_block
+from adaptive_rec.data.logs.globo import COLUMNS, HORIZON_MS, NEGATIVES, GloboReader, Walk
+from adaptive_rec.data.prepare.job import Request
+from adaptive_rec.data.prepare.meta import load_meta
+from adaptive_rec.data.prepare.prepare import prepare
+from adaptive_rec.data.prepare.progress import StageProgress
+from adaptive_rec.data.prepare.raw import RawBlock, check_block
 from adaptive_rec.errors import DataError, UsageError
-from adaptive_rec.kernels import reference_clicks
+from adaptive_rec.kernels.reference import clicks as reference_clicks
 
 MINUTE = 60_000
 START = 1_506_826_800_000
@@ -36,7 +36,7 @@ def line(minute: float, article: int, user: int = 0, session: int = 1, start: fl
 Write = Callable[..., Path]
 
 
-def silent(_: Progress) -> None:
+def silent(_: StageProgress) -> None:
     pass
 
 
@@ -160,7 +160,7 @@ def test_the_walk_equals_its_plain_twin(found: list[tuple[int, ...]], cut: int, 
 
 
 def clicks_of(ordered: list[tuple[int, int, int, int]]) -> Any:
-    from adaptive_rec.data.globo import Clicks
+    from adaptive_rec.data.logs.globo import Clicks
 
     time, article, user, session = np.array(ordered, dtype=np.int64).T.copy()
     context = np.ones((len(time), 6), dtype=np.uint32)
@@ -302,7 +302,7 @@ def test_a_folder_with_rows_of_another_version_must_be_prepared_again(
 def test_what_an_interrupted_try_of_an_earlier_version_left_is_not_gone_on_with(write: Write, tmp_path: Path) -> None:
     path, folder = write(*(line(minute, 10 + minute % 3) for minute in range(9))), tmp_path / "out"
 
-    def interrupt(progress: Progress) -> None:
+    def interrupt(progress: StageProgress) -> None:
         if progress.stage == "numbering":
             raise KeyboardInterrupt
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adaptive_rec.data.integer_lines import FIRST_WORD, Cell, IntegerLines
+from adaptive_rec.data.logs.integer_lines import FIRST_WORD, Cell, IntegerLines
 from adaptive_rec.errors import DataError
 
 CELLS = (Cell("first", 99), Cell("kind", words=("pv", "buy", "pvx")), Cell("last"))

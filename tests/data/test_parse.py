@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adaptive_rec.kernels import parse, reference_data
+from adaptive_rec.kernels import parse
+from adaptive_rec.kernels.reference import data as reference_data
 
 DENSE, CATEGORIES = 2, 3
 

@@ -25,18 +25,20 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adaptive_rec.data import prepare as prepare_module
-from adaptive_rec.data import prepare_criteo, prepare_number, prepare_write
 from adaptive_rec.data.criteo_file import chunks
-from adaptive_rec.data.prepare import prepare
-from adaptive_rec.data.prepare_job import Request
-from adaptive_rec.data.prepare_meta import Meta, load_meta
-from adaptive_rec.data.prepare_number import KeyFile, Numbering
-from adaptive_rec.data.prepare_progress import Progress
-from adaptive_rec.data.prepare_verify import verify
+from adaptive_rec.data.prepare import criteo as prepare_criteo
+from adaptive_rec.data.prepare import numbering as prepare_number
+from adaptive_rec.data.prepare import prepare as prepare_module
+from adaptive_rec.data.prepare import write as prepare_write
+from adaptive_rec.data.prepare.job import Request
+from adaptive_rec.data.prepare.meta import Meta, load_meta
+from adaptive_rec.data.prepare.numbering import KeyFile, Numbering
+from adaptive_rec.data.prepare.prepare import prepare
+from adaptive_rec.data.prepare.progress import StageProgress
+from adaptive_rec.data.prepare.verify import verify
 from adaptive_rec.errors import AdaptiveRecError, DataError, UsageError
-from adaptive_rec.kernels.reference_data import check_fields
-from adaptive_rec.kernels.reference_keys import number_keys
+from adaptive_rec.kernels.reference.data import check_fields
+from adaptive_rec.kernels.reference.keys import number_keys
 
 SURELY_GOOD = re.compile(rb"[01](\t(-?[0-9]{1,9})?){13}(\t[0-9a-f]{0,8}){26}")
 BAD_LINES = [
@@ -48,7 +50,7 @@ BAD_LINES = [
 ]
 
 
-def silent(_: Progress) -> None:
+def silent(_: StageProgress) -> None:
     pass
 
 
@@ -202,13 +204,13 @@ def test_real_rows_equal_the_plain_reference(
 
 
 def test_dense_features_are_those_of_training_from_the_file(tmp_path: Path) -> None:
-    from adaptive_rec.data.criteo_file import Layout, Mark, RowReader, Rows
+    from adaptive_rec.data.criteo_file import CriteoLayout, LineMark, ParsedRows, RowReader
 
     path = write(tmp_path / "day_0", rows(500))
     made(tmp_path / "out", path)
-    layout = Layout(path, 13, 26, False)
-    parsed = Rows.empty(layout, 500)
-    assert RowReader(layout, Mark(0, 0, 0)).read(parsed) == 500
+    layout = CriteoLayout(path, 13, 26, False)
+    parsed = ParsedRows.empty(layout, 500)
+    assert RowReader(layout, LineMark(0, 0, 0)).read(parsed) == 500
     assert np.load(tmp_path / "out" / "day_0_dense.npy").tobytes() == parsed.dense_BX().tobytes()
 
 
@@ -337,7 +339,7 @@ def told_until(stage: str, number: int) -> Any:
     """A progress function that ends the work at the `number`-th news of a stage, as a kill would: nothing cleans up."""
     heard = itertools.count()
 
-    def told(progress: Progress) -> None:
+    def told(progress: StageProgress) -> None:
         if progress.stage == stage and next(heard) >= number:
             raise Interrupted
 
@@ -391,7 +393,7 @@ def test_another_job_does_not_go_on_with_it(tmp_path: Path) -> None:
 def test_a_source_that_changes_while_it_is_read(tmp_path: Path) -> None:
     source = write(tmp_path / "day_0", rows(60))
 
-    def told(progress: Progress) -> None:
+    def told(progress: StageProgress) -> None:
         with source.open("ab") as file:
             file.write(row(1))
 
@@ -410,7 +412,7 @@ def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
 def test_two_at_a_time_are_refused(tmp_path: Path) -> None:
     source = write(tmp_path / "day_0", rows(9))
 
-    def told(progress: Progress) -> None:
+    def told(progress: StageProgress) -> None:
         with pytest.raises(UsageError, match="out.part is being prepared by another process"):
             made(tmp_path / "out", source)
 
@@ -425,7 +427,7 @@ def test_a_full_disk_is_told_and_survived(tmp_path: Path, monkeypatch: pytest.Mo
     source = write(tmp_path / "day_0", rows(60))
     with monkeypatch.context() as patch:
         if stage == "reading":
-            patch.setattr("adaptive_rec.data.prepare_arrays.NpyWriter.append", full)
+            patch.setattr("adaptive_rec.data.prepare.arrays.NpyWriter.append", full)
         elif stage == "numbering":
             patch.setattr(os, "posix_fallocate", full)
         else:

@@ -16,14 +16,15 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adaptive_rec.data import avazu
-from adaptive_rec.data.avazu import AvazuReader, clock_features
-from adaptive_rec.data.prepare import prepare
-from adaptive_rec.data.prepare_formats import array_name, find_format
-from adaptive_rec.data.prepare_job import Request
+from adaptive_rec.data.logs import avazu
+from adaptive_rec.data.logs.avazu import AvazuReader, clock_features
+from adaptive_rec.data.prepare.formats import array_name, find_format
+from adaptive_rec.data.prepare.job import Request
+from adaptive_rec.data.prepare.prepare import prepare
 from adaptive_rec.errors import DataError, UsageError
-from adaptive_rec.kernels import parse_csv, reference_csv
-from adaptive_rec.kernels.reference_keys import number_keys
+from adaptive_rec.kernels import parse_csv
+from adaptive_rec.kernels.reference import csv as reference_csv
+from adaptive_rec.kernels.reference.keys import number_keys
 
 KINDS = (parse_csv.LABEL, parse_csv.SKIP, parse_csv.HOUR, parse_csv.HEX, parse_csv.INTEGER)
 

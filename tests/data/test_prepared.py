@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 from adaptive_rec.batch import Batch, Position, check_batch
-from adaptive_rec.config import Config
-from adaptive_rec.config_data import DataConfig
-from adaptive_rec.config_model import ModelConfig
-from adaptive_rec.data import prepare as prepare_module
+from adaptive_rec.config.data import DataConfig
+from adaptive_rec.config.model import ModelConfig
+from adaptive_rec.config.tree import Config
 from adaptive_rec.data import prepared
 from adaptive_rec.data.open import open_source
-from adaptive_rec.data.prepare import prepare
-from adaptive_rec.data.prepare_job import Request
-from adaptive_rec.data.raw import RawBlock, SparseColumn
+from adaptive_rec.data.prepare import prepare as prepare_module
+from adaptive_rec.data.prepare.job import Request
+from adaptive_rec.data.prepare.prepare import prepare
+from adaptive_rec.data.prepare.raw import RawBlock, SparseColumn
 from adaptive_rec.errors import ConfigError, DataError
 
 

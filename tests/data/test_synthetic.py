@@ -9,13 +9,14 @@ import pytest
 from numpy.typing import NDArray
 
 from adaptive_rec.batch import Batch, Position, check_batch
-from adaptive_rec.config import Config
-from adaptive_rec.config_data import DataConfig, SyntheticConfig
-from adaptive_rec.config_run import RunConfig
+from adaptive_rec.config.data import DataConfig, SyntheticConfig
+from adaptive_rec.config.run import RunConfig
+from adaptive_rec.config.tree import Config
 from adaptive_rec.data.open import open_source
 from adaptive_rec.data.synthetic import SyntheticSource, zipf_mass
 from adaptive_rec.errors import ConfigError, DataError
-from adaptive_rec.kernels import reference_data, synthetic
+from adaptive_rec.kernels import synthetic
+from adaptive_rec.kernels.reference import data as reference_data
 
 SEED = 3
 

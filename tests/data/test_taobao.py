@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import zstandard
 
-from adaptive_rec.data.movietweetings import MovieTweetingsReader
-from adaptive_rec.data.prepare_formats import find_format
-from adaptive_rec.data.raw import RawBlock, check_block
-from adaptive_rec.data.taobao import POINTS_PER_USER, TaobaoReader
+from adaptive_rec.data.logs.movietweetings import MovieTweetingsReader
+from adaptive_rec.data.logs.taobao import POINTS_PER_USER, TaobaoReader
+from adaptive_rec.data.prepare.formats import find_format
+from adaptive_rec.data.prepare.raw import RawBlock, check_block
 from adaptive_rec.errors import DataError
 
 STEPS = 3

@@ -11,17 +11,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from adaptive_rec.assemble import assemble
 from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
 from adaptive_rec.classify import ClassifiedBatch
-from adaptive_rec.config import Config
+from adaptive_rec.config.tree import Config
 from adaptive_rec.embedding.device import split_budget
-from adaptive_rec.embedding.late_streams import LateStreams
+from adaptive_rec.embedding.micro_batch import MicroBatch
 from adaptive_rec.embedding.records import RowUpdate
+from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.kernels.keeping import PENDING
-from adaptive_rec.micro_batch import MicroBatch
 from adaptive_rec.placement import Migration
-from adaptive_rec.runtime import Runtime
+from adaptive_rec.runtime.assemble import assemble
+from adaptive_rec.runtime.loop import Runtime
 from tests.conftest import MemorySource
 from tests.embedding.plain_rows import PlainRows, rows_of
 

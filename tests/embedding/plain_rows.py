@@ -11,7 +11,7 @@ from adaptive_rec.batch import Batch
 from adaptive_rec.embedding.records import RowUpdate
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.kernels import row_update
-from adaptive_rec.kernels.reference_rows16 import dice, narrowed, row_dice, widened
+from adaptive_rec.kernels.reference.rows16 import dice, narrowed, row_dice, widened
 
 Rows = list[tuple[NDArray[Any], NDArray[Any]]]
 """Weights, 16-bit ones as patterns of bits, and optimizer state of each pool."""

@@ -10,13 +10,13 @@ import torch
 
 from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
 from adaptive_rec.classify import ClassifiedBatch
-from adaptive_rec.embedding.in_flight import Flight, InFlight
-from adaptive_rec.embedding.late_streams import LateStreams
+from adaptive_rec.embedding.micro_batch import MicroBatch
 from adaptive_rec.embedding.optimizer import RULES, RowRule
 from adaptive_rec.embedding.records import RowUpdate
-from adaptive_rec.embedding.ring import Slot
-from adaptive_rec.embedding.staged import StagedStore
-from adaptive_rec.micro_batch import MicroBatch
+from adaptive_rec.embedding.staged.in_flight import Flight, InFlight
+from adaptive_rec.embedding.staged.late_streams import LateStreams
+from adaptive_rec.embedding.staged.ring import Slot
+from adaptive_rec.embedding.staged.staged_store import StagedStore
 from adaptive_rec.placement import Migration, RowSpace
 
 NONE = np.empty(0, dtype=np.int64)

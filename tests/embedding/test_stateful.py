@@ -12,9 +12,9 @@ import pytest
 
 from adaptive_rec.checkpoint.history import Verified
 from adaptive_rec.embedding.direct import DirectStore
-from adaptive_rec.embedding.homing import Homing
 from adaptive_rec.embedding.snapshot import RowSnapshot
-from adaptive_rec.embedding.staged import StagedStore
+from adaptive_rec.embedding.staged.homing import Homing
+from adaptive_rec.embedding.staged.staged_store import StagedStore
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import CheckpointError
 from tests.embedding.world import KINDS, WEIGHTS, Kind, World, small_shards

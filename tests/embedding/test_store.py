@@ -12,21 +12,21 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adaptive_rec.assemble import assemble
 from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
 from adaptive_rec.classify import ClassifiedBatch
-from adaptive_rec.config import load_config
+from adaptive_rec.config.tree import load_config
 from adaptive_rec.embedding.device import row_bytes, split_budget
 from adaptive_rec.embedding.direct import DirectStore
-from adaptive_rec.embedding.late_streams import LateStreams
+from adaptive_rec.embedding.micro_batch import MicroBatch
 from adaptive_rec.embedding.optimizer import RULES, RowRule
 from adaptive_rec.embedding.records import RowUpdate
-from adaptive_rec.embedding.staged import StagedStore
+from adaptive_rec.embedding.staged.late_streams import LateStreams
+from adaptive_rec.embedding.staged.staged_store import StagedStore
+from adaptive_rec.embedding.staged.streams import CudaStreams
 from adaptive_rec.embedding.store import EmbeddingStore
-from adaptive_rec.embedding.streams import CudaStreams
-from adaptive_rec.kernels import reference
-from adaptive_rec.micro_batch import MicroBatch
+from adaptive_rec.kernels.reference import core as reference
 from adaptive_rec.placement import Migration, RowSpace
+from adaptive_rec.runtime.assemble import assemble
 
 NONE = np.empty(0, dtype=np.int64)
 LR = 0.05

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 import torch
 
-from adaptive_rec.assemble import assemble
-from adaptive_rec.config import load_config
-from adaptive_rec.embedding.late_streams import LateStreams
-from adaptive_rec.embedding.streams import CudaStreams, Event, Streams
-from adaptive_rec.telemetry import Snapshot
+from adaptive_rec.config.tree import load_config
+from adaptive_rec.embedding.staged.late_streams import LateStreams
+from adaptive_rec.embedding.staged.streams import CudaStreams, Event, Streams
+from adaptive_rec.live.telemetry import Snapshot
+from adaptive_rec.runtime.assemble import assemble
 
 gpu = pytest.mark.gpu
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
@@ -241,7 +241,7 @@ NO_TRITON = """
 import sys
 sys.modules["triton"] = None
 import torch
-from adaptive_rec.embedding.streams import CudaStreams
+from adaptive_rec.embedding.staged.streams import CudaStreams
 from adaptive_rec.errors import ConfigError
 try:
     CudaStreams(torch.device("cuda"))

@@ -13,24 +13,24 @@ import torch
 from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding.device import split_budget
-from adaptive_rec.embedding.device_step import DeviceStep
 from adaptive_rec.embedding.direct import DirectStore
-from adaptive_rec.embedding.homing import Homing
-from adaptive_rec.embedding.in_flight import Flight, Staged
-from adaptive_rec.embedding.late_streams import LateEvent, LateStreams
-from adaptive_rec.embedding.moves import SlotMoves
+from adaptive_rec.embedding.micro_batch import MicroBatch
 from adaptive_rec.embedding.optimizer import RULES, RowRule
-from adaptive_rec.embedding.packing import Parcel, send
 from adaptive_rec.embedding.records import RowUpdate
-from adaptive_rec.embedding.ring import Slot, StagingRing
-from adaptive_rec.embedding.staged import StagedStore
-from adaptive_rec.embedding.stager import Stager
+from adaptive_rec.embedding.staged.device_step import DeviceStep
+from adaptive_rec.embedding.staged.homing import Homing
+from adaptive_rec.embedding.staged.in_flight import Flight, Staged
+from adaptive_rec.embedding.staged.late_streams import LateEvent, LateStreams
+from adaptive_rec.embedding.staged.moves import SlotMoves
+from adaptive_rec.embedding.staged.packing import Parcel, send
+from adaptive_rec.embedding.staged.ring import Slot, StagingRing
+from adaptive_rec.embedding.staged.staged_store import StagedStore
+from adaptive_rec.embedding.staged.stager import Stager
+from adaptive_rec.embedding.staged.streams import CudaStreams, Streams
 from adaptive_rec.embedding.store import EmbeddingStore
-from adaptive_rec.embedding.streams import CudaStreams, Streams
-from adaptive_rec.micro_batch import MicroBatch
-from adaptive_rec.pipeline import Pipeline
+from adaptive_rec.live.telemetry import StageTimes
 from adaptive_rec.placement import Migration, RowSpace
-from adaptive_rec.telemetry import StageTimes
+from adaptive_rec.runtime.pipeline import Pipeline
 
 SPACE = RowSpace.of(
     (TableSpec("A", 30, 4), TableSpec("B", 14, 3), TableSpec("C", 9, 4)),
@@ -192,7 +192,7 @@ def hand_notes_over(ring: StagingRing, arrays: list[Any]) -> Parcel:
 
 def take_rows_before_they_arrive(patch: pytest.MonkeyPatch) -> None:
     stage = Stager.stage
-    patch.setattr("adaptive_rec.embedding.device_step.send", hand_notes_over)
+    patch.setattr("adaptive_rec.embedding.staged.device_step.send", hand_notes_over)
 
     def staged(stager: Stager, work: ClassifiedBatch, earlier: Any) -> Staged:
         made = stage(stager, work, earlier)
@@ -207,13 +207,13 @@ def read_notes_before_they_arrive(patch: pytest.MonkeyPatch) -> None:
 
 
 def fill_slots_while_their_users_compute(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("adaptive_rec.embedding.device_step.NOTES", 1)  # used again sooner
+    patch.setattr("adaptive_rec.embedding.staged.device_step.NOTES", 1)  # used again sooner
     release = Slot.release
     patch.setattr(Slot, "release", lambda slot, event: release(slot, None))
 
 
 def fill_slots_before_their_copies_ran(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("adaptive_rec.embedding.device_step.NOTES", 1)  # used again sooner
+    patch.setattr("adaptive_rec.embedding.staged.device_step.NOTES", 1)  # used again sooner
     patch.setattr(Slot, "_wait_for_copies", lambda slot: None)
 
 

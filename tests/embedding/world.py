@@ -20,7 +20,7 @@ from adaptive_rec.checkpoint.generation import generations, names_in
 from adaptive_rec.checkpoint.history import Found, set_aside, verify_all
 from adaptive_rec.checkpoint.rows import SavedRows
 from adaptive_rec.checkpoint.writing import Writing
-from adaptive_rec.config import load_config
+from adaptive_rec.config.tree import load_config
 from adaptive_rec.errors import CheckpointError
 from tests.checkpoint.sim_files import SimFiles
 from tests.embedding.driven_store import SETTINGS, DrivenStore

@@ -14,14 +14,14 @@ import numpy as np
 import pytest
 import torch
 
-from adaptive_rec.assemble import assemble
-from adaptive_rec.config import load_config
+from adaptive_rec.config.tree import load_config
+from adaptive_rec.dense.replayed import ReplayedDense
 from adaptive_rec.embedding.device import all_rows_bytes
-from adaptive_rec.embedding.ring import StagingRing
-from adaptive_rec.embedding.staged import StagedStore
-from adaptive_rec.replayed_dense import ReplayedDense
-from adaptive_rec.runtime import Runtime
-from adaptive_rec.telemetry import Snapshot
+from adaptive_rec.embedding.staged.ring import StagingRing
+from adaptive_rec.embedding.staged.staged_store import StagedStore
+from adaptive_rec.live.telemetry import Snapshot
+from adaptive_rec.runtime.assemble import assemble
+from adaptive_rec.runtime.loop import Runtime
 
 sys.path.insert(0, str(Path(__file__).parent.parent.parent))
 

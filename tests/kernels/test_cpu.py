@@ -12,11 +12,12 @@ from hypothesis import strategies as st
 
 from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
 from adaptive_rec.classify import ClassifiedBatch
-from adaptive_rec.config_model import OptimizerConfig
+from adaptive_rec.config.model import OptimizerConfig
 from adaptive_rec.embedding.optimizer import RULES, RowRule, schedule
 from adaptive_rec.errors import DataError
-from adaptive_rec.kernels import classify, jit, pooling, reference, row_update
+from adaptive_rec.kernels import classify, jit, pooling, row_update
 from adaptive_rec.kernels.jit import usable_threads
+from adaptive_rec.kernels.reference import core as reference
 from adaptive_rec.placement import RowSpace
 
 quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])

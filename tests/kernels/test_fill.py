@@ -9,8 +9,8 @@ import pytest
 
 from adaptive_rec.embedding import host
 from adaptive_rec.kernels.fill import fill_uniform
-from adaptive_rec.kernels.reference_fill import fill_uniform as plain_fill_uniform
-from adaptive_rec.kernels.reference_rows16 import widened
+from adaptive_rec.kernels.reference.fill import fill_uniform as plain_fill_uniform
+from adaptive_rec.kernels.reference.rows16 import widened
 
 
 def filled(rows: int, dim: int, seed: int = 1, table: int = 0, bound: float = 1.0, dtype: Any = np.float32) -> Any:
@@ -31,7 +31,7 @@ def test_fills_as_the_twin_does(dim: int, dtype: Any) -> None:
 
 def test_is_the_published_generator() -> None:
     """SplitMix64 of a published state: seed 1234567 begins with these numbers (as in Java and Rosetta Code)."""
-    from adaptive_rec.kernels.reference_fill import GOLDEN, _mixed, _numbers
+    from adaptive_rec.kernels.reference.fill import GOLDEN, _mixed, _numbers
 
     drawn = _mixed(_numbers([1234567 + (n + 1) * GOLDEN for n in range(3)]))
     assert drawn.tolist() == [6457827717110365317, 3203168211198807973, 9817491932198370423]

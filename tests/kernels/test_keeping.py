@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adaptive_rec.kernels import keeping, reference_keeping
+from adaptive_rec.kernels import keeping
+from adaptive_rec.kernels.reference import keeping as reference_keeping
 
 ROWS = 40
 DTYPES = [np.float32, np.float64, np.uint16]

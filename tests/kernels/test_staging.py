@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adaptive_rec.kernels import reference_staging, staging
+from adaptive_rec.kernels import staging
+from adaptive_rec.kernels.reference import staging as reference_staging
 
 quick = settings(max_examples=60, deadline=None)
 seeds = st.integers(0, 1 << 16)

@@ -7,10 +7,10 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from adaptive_rec.assemble import assemble
-from adaptive_rec.config import load_config
-from adaptive_rec.embedding.late_streams import LateStreams
-from adaptive_rec.telemetry import Snapshot
+from adaptive_rec.config.tree import load_config
+from adaptive_rec.embedding.staged.late_streams import LateStreams
+from adaptive_rec.live.telemetry import Snapshot
+from adaptive_rec.runtime.assemble import assemble
 
 TINY = [
     "run.split=always", "run.device=cpu", "run.threads=1", "run.precision=float64", "run.batch_size=12", "run.steps=10",

@@ -14,17 +14,17 @@ import numpy as np
 import pytest
 import torch
 
-from adaptive_rec.assemble import assemble
-from adaptive_rec.config import load_config
-from adaptive_rec.embedding.late_streams import LateStreams
-from adaptive_rec.embedding.streams import CudaStreams
+from adaptive_rec.config.knobs import Knobs
+from adaptive_rec.config.tree import load_config
+from adaptive_rec.embedding.staged.late_streams import LateStreams
+from adaptive_rec.embedding.staged.streams import CudaStreams
 from adaptive_rec.errors import AdaptiveRecError, ConfigError, ConflictError, DataError, TrainingError
-from adaptive_rec.knobs import Knobs
 from adaptive_rec.live.mailbox import Command, Mailbox
+from adaptive_rec.live.telemetry import Event, Snapshot
 from adaptive_rec.policy import AccessView, Policy, Wish
-from adaptive_rec.run import TrainingRun
-from adaptive_rec.runtime import Runtime
-from adaptive_rec.telemetry import Event, Snapshot
+from adaptive_rec.run.training_run import TrainingRun
+from adaptive_rec.runtime.assemble import assemble
+from adaptive_rec.runtime.loop import Runtime
 
 TINY = [
     "knobs.policy=hotline", "run.split=always", "run.device=cpu", "run.threads=1", "run.precision=float64", "run.batch_size=32",
@@ -324,7 +324,7 @@ def test_knobs_whose_placement_fails_are_refused_and_all_is_as_before(
         return real(store, capacities)
 
     monkeypatch.setattr(type(runtime.store), "_device_tier", short_of_memory)
-    monkeypatch.setattr("adaptive_rec.live.control.load_policy", lambda name: Faulty())
+    monkeypatch.setattr("adaptive_rec.runtime.control.load_policy", lambda name: Faulty())
     for report in runtime.run():
         if isinstance(report, Snapshot):
             seen.append(report.loss)

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from adaptive_rec.config import load_config
-from adaptive_rec.live import journal, line_file
-from adaptive_rec.live.line_file import LineFile, append_lines
-from adaptive_rec.run import TrainingRun
+from adaptive_rec.config.tree import load_config
+from adaptive_rec.run import journal, line_file
+from adaptive_rec.run.line_file import LineFile, append_lines
+from adaptive_rec.run.training_run import TrainingRun
 
 TINY = [
     "run.device=cpu", "run.threads=1", "run.steps=12", "run.batch_size=8", "data.table_rows=[9, 5]", "model.bottom_mlp=[4]",

@@ -14,17 +14,17 @@ import torch
 from torch import Tensor
 
 import adaptive_rec.embedding.device as device_module
-from adaptive_rec.assemble import assemble
-from adaptive_rec.config import load_config
-from adaptive_rec.embedding.late_streams import LateStreams
+from adaptive_rec.config.tree import load_config
+from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import MemoryPlanError
-from adaptive_rec.live import journal
-from adaptive_rec.live.line_file import LineFile
 from adaptive_rec.live.mailbox import Command
-from adaptive_rec.runtime import Runtime
-from adaptive_rec.splitting import BLOCK_STEPS, BLOCKS
-from adaptive_rec.telemetry import Event, Snapshot
+from adaptive_rec.live.telemetry import Event, Snapshot
+from adaptive_rec.run import journal
+from adaptive_rec.run.line_file import LineFile
+from adaptive_rec.runtime.assemble import assemble
+from adaptive_rec.runtime.loop import Runtime
+from adaptive_rec.runtime.splitting import BLOCK_STEPS, BLOCKS
 
 TINY = [
     "knobs.policy=hotline", "run.device=cpu", "run.threads=1", "run.precision=float64", "run.batch_size=32",

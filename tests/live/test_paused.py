@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from adaptive_rec import checkpoint
-from adaptive_rec.assemble import assemble
-from adaptive_rec.config import load_config
+from adaptive_rec.config.tree import load_config
 from adaptive_rec.live.mailbox import Command
-from adaptive_rec.runtime import Runtime
-from adaptive_rec.telemetry import Event
+from adaptive_rec.live.telemetry import Event
+from adaptive_rec.runtime.assemble import assemble
+from adaptive_rec.runtime.loop import Runtime
 
 TINY = [
     "knobs.policy=hotline", "run.device=cpu", "run.threads=1", "run.batch_size=8", "run.steps=12", "data.table_rows=[60, 9]",

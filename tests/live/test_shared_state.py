@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adaptive_rec.assemble import assemble
-from adaptive_rec.config import load_config
-from adaptive_rec.embedding.late_streams import LateStreams
-from adaptive_rec.kernels.reference_sketch import sketch_estimate
+from adaptive_rec.config.tree import load_config
+from adaptive_rec.embedding.staged.late_streams import LateStreams
+from adaptive_rec.kernels.reference.sketch import sketch_estimate
 from adaptive_rec.live.shared_state import CHANGES_KEPT, PlacementArrays, StateBusy, StateReader
 from adaptive_rec.live.state_writer import StateWriter, Tier
-from adaptive_rec.telemetry import Snapshot
+from adaptive_rec.live.telemetry import Snapshot
+from adaptive_rec.runtime.assemble import assemble
 
 POOLS = (40, 25)
 

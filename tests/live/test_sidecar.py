@@ -12,14 +12,14 @@ from typing import Any
 
 import pytest
 
-from adaptive_rec.config import load_config
+from adaptive_rec.config.tree import load_config
 from adaptive_rec.errors import AdaptiveRecError, ConfigError
-from adaptive_rec.known_policies import load_policy, policy_choices
 from adaptive_rec.live import runtime_file, sidecar
-from adaptive_rec.live.link import Link
+from adaptive_rec.live.channel import SidecarChannel
 from adaptive_rec.live.listen import ServeOptions
 from adaptive_rec.live.sidecar import Sidecar
-from adaptive_rec.run import TrainingRun
+from adaptive_rec.policy.find import load_policy, policy_choices
+from adaptive_rec.run.training_run import TrainingRun
 
 from .conftest import wait_for
 
@@ -102,7 +102,7 @@ def test_an_answer_goes_to_the_sidecar_that_asked(training: TrainingRun, standin
 def test_nonsense_is_refused(training: TrainingRun, message: Any) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        serve(training, [])._take(Link(ours), message)
+        serve(training, [])._take(SidecarChannel(ours), message)
         answer = json.loads(theirs.recv(4096))
     assert (answer["id"], answer["status"]) == (1, 422)
     assert training.runtime.mailbox.drain() == []
@@ -113,13 +113,13 @@ def test_a_sidecar_that_makes_no_sense_is_heard_no_more(text: bytes) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         theirs.sendall(b'{"id": 7}\n' + text + b'{"id": 8}\n')
-        assert list(Link(ours).listen()) == [{"id": 7}]
+        assert list(SidecarChannel(ours).listen()) == [{"id": 7}]
 
 
 def test_who_does_not_read_is_hung_up_on() -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        link = Link(ours)
+        link = SidecarChannel(ours)
         began = time.monotonic()
         for number in range(100_000):
             link.send(lambda number=number: {"id": number, "text": "x" * 100})  # type: ignore[misc]

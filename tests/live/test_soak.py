@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 import httpx2
 import pytest
 
-from adaptive_rec.live import journal
+from adaptive_rec.run import journal
 
 from .churn import MOST_OPEN, Churn
 from .conftest import Job, children, wait_for

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from adaptive_rec.batch import FeatureSpec, TableSpec
-from adaptive_rec.models.dlrm import DLRM, DOT, Interaction
-from adaptive_rec.models.layers import CrossInteraction
+from adaptive_rec.dense.models.dlrm import DLRM, DOT, Interaction
+from adaptive_rec.dense.models.layers import CrossInteraction
 from adaptive_rec.placement import RowSpace
 
 

@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adaptive_rec.assemble import assemble
 from adaptive_rec.batch import Position
 from adaptive_rec.cli import main
-from adaptive_rec.config import load_config
-from adaptive_rec.config_data import DataConfig
-from adaptive_rec.data.avazu import KINDS
-from adaptive_rec.data.globo import COLUMNS
+from adaptive_rec.config.data import DataConfig
+from adaptive_rec.config.tree import load_config
+from adaptive_rec.data.logs.avazu import KINDS
+from adaptive_rec.data.logs.globo import COLUMNS
 from adaptive_rec.data.open import open_source
 from adaptive_rec.data.source import LEAST_SCALED_ROWS, kept_rows
-from adaptive_rec.models.layers import CrossInteraction
+from adaptive_rec.dense.models.layers import CrossInteraction
+from adaptive_rec.runtime.assemble import assemble
 
 
 def globo(random: Any) -> str:

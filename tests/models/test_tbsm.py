@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from adaptive_rec.batch import FeatureSpec, SequenceSpec, TableSpec
-from adaptive_rec.config import load_config
+from adaptive_rec.config.tree import load_config
+from adaptive_rec.dense.models.build import build_model
+from adaptive_rec.dense.models.dlrm import DOT, Interaction
+from adaptive_rec.dense.models.tbsm import TBSM
 from adaptive_rec.errors import ConfigError
-from adaptive_rec.models.build import build_model
-from adaptive_rec.models.dlrm import DOT, Interaction
-from adaptive_rec.models.tbsm import TBSM
 from adaptive_rec.placement import RowSpace
 
 STEPS, DENSE = 3, 7

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import torch
 
-from adaptive_rec.embedding.device_step import DeviceStep
-from adaptive_rec.embedding.late_streams import LateStreams
+from adaptive_rec.embedding.staged.device_step import DeviceStep
+from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.errors import MemoryPlanError
 from adaptive_rec.modules import bag, collection, options, wrap
 from adaptive_rec.modules.autograd import AutogradSession

@@ -140,7 +140,7 @@ def test_importing_the_package_is_fast(built: Built, tmp_path: Path) -> None:
 
 SCRIPT = """
 import adaptive_rec
-from adaptive_rec.config import load_config
+from adaptive_rec.config.tree import load_config
 
 steps: int = load_config("tiny", {}).run.steps
 version: str = adaptive_rec.__version__

@@ -11,15 +11,15 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from adaptive_rec.assemble import assemble
 from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
-from adaptive_rec.config import load_config
-from adaptive_rec.embedding.late_streams import LateStreams
-from adaptive_rec.embedding.streams import CudaStreams
+from adaptive_rec.config.tree import load_config
+from adaptive_rec.embedding.staged.late_streams import LateStreams
+from adaptive_rec.embedding.staged.streams import CudaStreams
+from adaptive_rec.live.telemetry import Snapshot
 from adaptive_rec.policies.hotline import Hotline
 from adaptive_rec.policy import AccessView, Policy, Wish
-from adaptive_rec.runtime import Runtime
-from adaptive_rec.telemetry import Snapshot
+from adaptive_rec.runtime.assemble import assemble
+from adaptive_rec.runtime.loop import Runtime
 
 STEPS = 200
 BATCH = 96

@@ -161,7 +161,7 @@ def test_one_step_parity(train: Any, optimizer: str, device: str, precision: str
 @pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad"])
 def test_reading_before_write_back_is_caught(train: Any, optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The suite can fail: staged rows that an earlier batch on its way holds are wrong when they are not taken over."""
-    from adaptive_rec.embedding.stager import Stager
+    from adaptive_rec.embedding.staged.stager import Stager
 
     stage = Stager.stage
     monkeypatch.setattr(Stager, "stage", lambda stager, work, earlier: stage(stager, work, []))
@@ -172,7 +172,7 @@ def test_reading_before_write_back_is_caught(train: Any, optimizer: str, monkeyp
 
 
 def test_computing_before_the_copy_arrives_is_caught(train: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    from adaptive_rec.embedding.late_streams import LateStreams
+    from adaptive_rec.embedding.staged.late_streams import LateStreams
 
     monkeypatch.setattr(LateStreams, "compute_waits", lambda streams, event: None)
     with pytest.raises(Exception, match=r"finite|nan|NaN|index|range"):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from adaptive_rec.assemble import assemble
+from adaptive_rec.runtime.assemble import assemble
 
 OPTIMIZERS = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.05),

@@ -10,15 +10,15 @@ import pytest
 import torch
 
 from adaptive_rec import checkpoint
-from adaptive_rec.assemble import assemble
-from adaptive_rec.config import load_config
-from adaptive_rec.embedding.late_streams import LateStreams
+from adaptive_rec.config.tree import load_config
 from adaptive_rec.embedding.row_types import as_tensor
+from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.errors import CheckpointError, ConfigError
+from adaptive_rec.live.telemetry import Snapshot
 from adaptive_rec.policies.hotline import Hotline
 from adaptive_rec.policy import AccessView, Policy, Wish
-from adaptive_rec.runtime import Runtime
-from adaptive_rec.telemetry import Snapshot
+from adaptive_rec.runtime.assemble import assemble
+from adaptive_rec.runtime.loop import Runtime
 
 SETTINGS = [
     "knobs.policy=hybrid", "run.split=never", "run.device=cpu", "run.threads=1", "run.batch_size=32", "run.steps=50",

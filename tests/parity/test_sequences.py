@@ -9,12 +9,12 @@ import pytest
 import torch
 from torch import nn
 
-from adaptive_rec.assemble import assemble
 from adaptive_rec.batch import Batch, FeatureSpec, SequenceSpec, TableSpec
-from adaptive_rec.config import load_config
-from adaptive_rec.embedding.late_streams import LateStreams
-from adaptive_rec.runtime import Runtime
-from adaptive_rec.telemetry import Snapshot
+from adaptive_rec.config.tree import load_config
+from adaptive_rec.embedding.staged.late_streams import LateStreams
+from adaptive_rec.live.telemetry import Snapshot
+from adaptive_rec.runtime.assemble import assemble
+from adaptive_rec.runtime.loop import Runtime
 
 HISTORY, DENSE, BATCH, BATCHES = 5, 8, 48, 50
 TABLES = (TableSpec("item", 300, 8), TableSpec("kind", 20, 4), TableSpec("user", 90, 8))

@@ -12,18 +12,18 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from adaptive_rec.assemble import assemble
 from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
 from adaptive_rec.classify import ClassifiedBatch
-from adaptive_rec.config import load_config
-from adaptive_rec.config_policy import PolicyConfig
-from adaptive_rec.embedding.late_streams import LateStreams
-from adaptive_rec.embedding.streams import CudaStreams
-from adaptive_rec.knobs import Knobs
+from adaptive_rec.config.knobs import Knobs
+from adaptive_rec.config.policy import PolicyConfig
+from adaptive_rec.config.tree import load_config
+from adaptive_rec.embedding.staged.late_streams import LateStreams
+from adaptive_rec.embedding.staged.streams import CudaStreams
+from adaptive_rec.live.telemetry import Snapshot
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy import Policy, StepPlan
-from adaptive_rec.runtime import Runtime
-from adaptive_rec.telemetry import Snapshot
+from adaptive_rec.runtime.assemble import assemble
+from adaptive_rec.runtime.loop import Runtime
 
 TINY = [
     "run.device=cpu", "run.threads=1", "run.precision=float64", "run.batch_size=32", "run.steps=48",

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adaptive_rec.assemble import assemble
-from adaptive_rec.config import load_config
-from adaptive_rec.knobs import Knobs
+from adaptive_rec.config.knobs import Knobs
+from adaptive_rec.config.tree import load_config
+from adaptive_rec.live.telemetry import Event
 from adaptive_rec.policies.adaptive import NOTICEABLE, SETTLED, Adaptive
 from adaptive_rec.policy import AccessView, MovementView
-from adaptive_rec.telemetry import Event
+from adaptive_rec.runtime.assemble import assemble
 
 KNOBS = Knobs()
 

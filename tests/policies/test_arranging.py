@@ -13,14 +13,14 @@ import pytest
 from numpy.typing import NDArray
 
 from adaptive_rec import checkpoint
-from adaptive_rec.arrange import repack
 from adaptive_rec.batch import Batch, Position
 from adaptive_rec.errors import CheckpointError, ConflictError, TrainingError
-from adaptive_rec.known_policies import BUILT_IN, load_policy
 from adaptive_rec.live.mailbox import Command
+from adaptive_rec.live.telemetry import Snapshot
 from adaptive_rec.policy import Outcome, Phase, Policy, StreamView
-from adaptive_rec.runtime import Runtime
-from adaptive_rec.telemetry import Snapshot
+from adaptive_rec.policy.arrange import repack
+from adaptive_rec.policy.find import BUILT_IN, load_policy
+from adaptive_rec.runtime.loop import Runtime
 
 ARRANGING = tuple(name for name in BUILT_IN if load_policy(name).arranges_stream)
 REORDERING = tuple(name for name in ARRANGING if load_policy(name).reorders_stream)

@@ -12,12 +12,12 @@ import pytest
 import torch
 
 import adaptive_rec
-from adaptive_rec.assemble import assemble
 from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
 from adaptive_rec.classify import ClassifiedBatch
-from adaptive_rec.config import load_config
+from adaptive_rec.config.tree import load_config
 from adaptive_rec.embedding.device import split_budget
-from adaptive_rec.known_policies import BUILT_IN, load_policy
+from adaptive_rec.policy.find import BUILT_IN, load_policy
+from adaptive_rec.runtime.assemble import assemble
 
 USERS = "example_policy:FirstRows"
 USERS_ORDER = "example_policy:EvenThenOdd"

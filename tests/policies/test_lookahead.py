@@ -9,12 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from adaptive_rec.arrange import rows_of
 from adaptive_rec.errors import AdaptiveRecError
-from adaptive_rec.listed_rows import ListedRows, Recency
+from adaptive_rec.live.telemetry import Event
 from adaptive_rec.placement import Migration
 from adaptive_rec.policies.cdlrm import CDLRM, most_looked_up
-from adaptive_rec.telemetry import Event
+from adaptive_rec.policy.arrange import rows_of
+from adaptive_rec.reclassify.listed_rows import ListedRows, Recency
 
 quick = settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -64,7 +64,7 @@ def test_more_or_fewer_slots_begin_anew_though_nothing_was_hot(build: Any, befor
 
 
 def test_the_end_of_a_long_list_leaves_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("adaptive_rec.listed_rows.FEW", 4)
+    monkeypatch.setattr("adaptive_rec.reclassify.listed_rows.FEW", 4)
     recency, left = Recency(np.full(5000, -1)), list(range(5000))
     recency.list(1, np.arange(5000))
     recency.stay(2, np.array([4998, 3000]))

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adaptive_rec.arrange import rows_of
 from adaptive_rec.batch import Batch
 from adaptive_rec.classify import ClassifiedBatch
+from adaptive_rec.live.telemetry import Event
 from adaptive_rec.policies.slipstream_released import SlipstreamReleased, critical_movements, search
 from adaptive_rec.policy import Outcome, Phase, StreamView
-from adaptive_rec.telemetry import Event
+from adaptive_rec.policy.arrange import rows_of
 
 EPOCHS = ["run.steps=0", "data.epochs=2", "data.synthetic.samples=900", "knobs.hot_budget_bytes=1500"]
 """Two epochs whose last batch is a part of one; a part of the rows fits."""

@@ -19,15 +19,15 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
-from adaptive_rec.kernels.reference_sketch import sketch_add
-from adaptive_rec.knobs import Knobs
+from adaptive_rec.config.knobs import Knobs
+from adaptive_rec.kernels.reference.sketch import sketch_add
 from adaptive_rec.live.shared_state import StateReader
 from adaptive_rec.live.state_writer import StateWriter, Tier
 from adaptive_rec.service.app import create_app
 from adaptive_rec.service.hello import Hello
-from adaptive_rec.service.link import KnobState, Link
 from adaptive_rec.service.run_view import FinishedRun, LiveRun, RunView
-from adaptive_rec.service.security import Limits, Security
+from adaptive_rec.service.security import RequestLimits, Security
+from adaptive_rec.service.trainer_link import KnobState, TrainerLink
 
 CONTROL, READ = "c" * 43, "r" * 43
 POLICIES = [
@@ -184,7 +184,7 @@ class FakeRun:
         return reply
 
 
-class FakeLink(Link):
+class FakeLink(TrainerLink):
     """A link whose other end answers on the spot as `answers` says; None: not yet."""
 
     def __init__(self, run: FakeRun) -> None:
@@ -204,8 +204,8 @@ class FakeLink(Link):
 class Client(TestClient):
     """Asks with the control token, at the right host."""
 
-    def __init__(self, view: RunView, token: str = CONTROL, limits: Limits | None = None) -> None:
-        many = Limits(reads_per_second=1e6, reads_burst=1e6, writes_per_second=1e6, writes_burst=1e6)
+    def __init__(self, view: RunView, token: str = CONTROL, limits: RequestLimits | None = None) -> None:
+        many = RequestLimits(reads_per_second=1e6, reads_burst=1e6, writes_per_second=1e6, writes_burst=1e6)
         allowed = ("127.0.0.1", "localhost", "[::1]")
         self.view = view
         self.security = Security(CONTROL, READ, "127.0.0.1", 8470, allowed, limits or many)

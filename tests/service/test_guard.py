@@ -22,12 +22,12 @@ import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import StreamingResponse
 
-from adaptive_rec.service import session
+from adaptive_rec.service import sign_in as session
 from adaptive_rec.service.app import create_app
-from adaptive_rec.service.guard import READS, Guard
+from adaptive_rec.service.gate import READS, Guard
 from adaptive_rec.service.protocol import protocol_for
 from adaptive_rec.service.rates import Bucket
-from adaptive_rec.service.security import Limits, Security
+from adaptive_rec.service.security import RequestLimits, Security
 
 pytestmark = pytest.mark.alone
 
@@ -39,7 +39,7 @@ PATHS = """
 //livez /livez/ /livez/../metrics /LIVEZ /api/v1/session
 """.split()
 RATES = [f"{kind}_{what}" for kind in ("reads", "writes", "failures") for what in ("per_second", "burst")]
-FREE = Limits(request_seconds=0.6, **dict.fromkeys(RATES, 1e6))  # type: ignore[arg-type]
+FREE = RequestLimits(request_seconds=0.6, **dict.fromkeys(RATES, 1e6))  # type: ignore[arg-type]
 """Without rates, and with a short deadline."""
 
 
@@ -137,7 +137,7 @@ class Served:
 
 
 @contextmanager
-def serving(limits: Limits) -> Iterator[Served]:
+def serving(limits: RequestLimits) -> Iterator[Served]:
     """The small application on a free port and a Unix socket."""
     with tempfile.TemporaryDirectory() as folder, socket.socket() as tcp, socket.socket(socket.AF_UNIX) as unix:
         tcp.bind(("127.0.0.1", 0))
@@ -520,7 +520,7 @@ def test_the_stream_has_no_deadline(served: Served) -> None:
 
 
 def test_guessing_is_limited_and_locks_nobody_out() -> None:
-    with serving(Limits(failures_per_second=1, failures_burst=5)) as served:
+    with serving(RequestLimits(failures_per_second=1, failures_burst=5)) as served:
         cookie = cookie_of(served, READ)
         wrong = [served.ask("GET", "/api/v1/status", token=f"guess{n}") for n in range(10)]
         assert [reply.status for reply in wrong[:5]] == [401] * 5
@@ -538,7 +538,7 @@ def test_guessing_is_limited_and_locks_nobody_out() -> None:
 
 
 def test_rates_are_kept_apart() -> None:
-    with serving(Limits(reads_per_second=0.01, reads_burst=3, writes_per_second=0.01, writes_burst=2)) as served:
+    with serving(RequestLimits(reads_per_second=0.01, reads_burst=3, writes_per_second=0.01, writes_burst=2)) as served:
         assert [served.ask("GET", "/livez").status for _ in range(4)] == [200, 200, 200, 429]
         assert [served.ask("GET", "/api/v1/status", token=READ).status for _ in range(4)] == [200, 200, 200, 429]
         assert [served.ask("GET", "/api/v1/status", token=CONTROL).status for _ in range(4)] == [200, 200, 200, 429]

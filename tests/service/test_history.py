@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from adaptive_rec.service.history import EventLog, History, Series
+from adaptive_rec.service.metric_history import EventLog, MetricHistory, ThinnedSeries
 from adaptive_rec.service.tail import Tail
 
 
@@ -39,7 +39,7 @@ def test_torn_lines_are_left_out(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("every", [1, 20])
 def test_a_series_is_thinned_evenly_and_keeps_both_ends(every: int) -> None:
-    series = Series(limit=64)
+    series = ThinnedSeries(limit=64)
     for number in range(10_000):
         series.add({"step": number * every})
         assert len(series.points) <= 64
@@ -53,7 +53,7 @@ def test_a_series_is_thinned_evenly_and_keeps_both_ends(every: int) -> None:
 
 
 def test_steps_a_resumed_run_makes_again_replace_the_earlier_ones(tmp_path: Path) -> None:
-    history = History(tmp_path)
+    history = MetricHistory(tmp_path)
     point = {"event": "snapshot", "totals": {}, "seconds": 1.0}
     write(tmp_path / "metrics.jsonl", *({**point, "step": step, "loss": 1.0} for step in (20, 40, 60)))
     write(tmp_path / "metrics.jsonl", {"event": "evaluation", "step": 60, "auc": 0.5})

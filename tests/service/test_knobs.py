@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from adaptive_rec.knobs import Knobs
-from adaptive_rec.service.link import KnobState, Link
+from adaptive_rec.config.knobs import Knobs
+from adaptive_rec.service.trainer_link import KnobState, TrainerLink
 
 URL = "/api/v1/knobs"
 
@@ -150,7 +150,7 @@ def test_policies_that_cannot_be_switched_to(client: Any) -> None:
 
 
 def test_202_then_applied(client: Any, view: Any, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Link.reply, "__defaults__", (0.05,))
+    monkeypatch.setattr(TrainerLink.reply, "__defaults__", (0.05,))
     view.link.answers = lambda message: None
     answer = patch(client, {"alpha": 0.8})
     assert (answer.status_code, answer.json()["applied_at_step"]) == (202, None)
@@ -225,9 +225,9 @@ def test_no_update_is_lost(view: Any) -> None:
     from httpx2 import ASGITransport, AsyncClient
 
     from adaptive_rec.service.app import create_app
-    from adaptive_rec.service.security import Limits, Security
+    from adaptive_rec.service.security import RequestLimits, Security
 
-    limits = Limits(reads_per_second=1e6, reads_burst=1e6, writes_per_second=1e6, writes_burst=1e6)
+    limits = RequestLimits(reads_per_second=1e6, reads_burst=1e6, writes_per_second=1e6, writes_burst=1e6)
     app = create_app(view, Security("c", "r", "127.0.0.1", 8470, ("127.0.0.1",), limits))
     clients, rounds = 8, 10
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adaptive_rec.kernels.reference_sketch import sketch_estimate
+from adaptive_rec.kernels.reference.sketch import sketch_estimate
 
 TABLES = [0, 1, 2]
 Rows = list[dict[str, Any]]

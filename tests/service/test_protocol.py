@@ -21,9 +21,9 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route
 
-from adaptive_rec.service.guard import Guard
+from adaptive_rec.service.gate import Guard
 from adaptive_rec.service.protocol import LINGER_SECONDS, UNIX_CONNECTIONS, protocol_for
-from adaptive_rec.service.security import Limits, Security
+from adaptive_rec.service.security import RequestLimits, Security
 
 pytestmark = pytest.mark.alone
 
@@ -68,7 +68,7 @@ class Served:
 
 
 @contextmanager
-def serving(limits: Limits) -> Iterator[Served]:
+def serving(limits: RequestLimits) -> Iterator[Served]:
     app = Starlette(
         routes=[Route("/livez", length), Route("/x", length, methods=["POST"]), Route("/api/v1/stream", stream)]
     )
@@ -92,7 +92,7 @@ def serving(limits: Limits) -> Iterator[Served]:
 
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Served]:
-    with serving(Limits(request_seconds=DEADLINE, reads_per_second=1e6, reads_burst=1e6)) as found:
+    with serving(RequestLimits(request_seconds=DEADLINE, reads_per_second=1e6, reads_burst=1e6)) as found:
         yield found
 
 
@@ -179,7 +179,7 @@ def test_the_deadline_ends_a_body_that_was_answered_early_and_goes_on(served: Se
 
 def test_half_open_sockets_shut_nobody_out_of_the_unix_socket() -> None:
     deadline = 4.0  # a machine that is busy elsewhere may stand still for a second
-    with serving(Limits(request_seconds=deadline)) as served:
+    with serving(RequestLimits(request_seconds=deadline)) as served:
         with ExitStack() as stack:
             start = time.monotonic()
             half_open = [stack.enter_context(served.connect()) for _ in range(200)]
@@ -196,7 +196,7 @@ def test_half_open_sockets_shut_nobody_out_of_the_unix_socket() -> None:
                     assert read_reply(sock)[0] == 200
                 waits.append(time.monotonic() - before)
             assert sorted(waits)[17] < 0.2, "all but two of twenty; the machine may be busy"
-            assert len(served.server.server_state.connections) <= Limits().connections + 1
+            assert len(served.server.server_state.connections) <= RequestLimits().connections + 1
             assert time.monotonic() - start < deadline, "they were open all this while"
             for sock in half_open:
                 seconds_until_closed(sock)
@@ -207,7 +207,7 @@ def test_half_open_sockets_shut_nobody_out_of_the_unix_socket() -> None:
 
 
 def test_connections_beyond_the_most_are_told_so_and_closed() -> None:
-    with serving(Limits(request_seconds=5, connections=3)) as served, ExitStack() as stack:
+    with serving(RequestLimits(request_seconds=5, connections=3)) as served, ExitStack() as stack:
         open_ones = [stack.enter_context(served.connect()) for _ in range(3)]
         time.sleep(0.1)
         for _ in range(5):
@@ -404,7 +404,7 @@ def test_expect_continue(served: Served) -> None:
 
 def test_a_full_house_ends_within_the_grace_period() -> None:
     start = 0.0
-    with serving(Limits(request_seconds=5)) as served, ExitStack() as stack:
+    with serving(RequestLimits(request_seconds=5)) as served, ExitStack() as stack:
         for number in range(80):
             sock = stack.enter_context(served.connect())
             sock.sendall(STREAM if number % 2 else b"GET / HT")

@@ -24,15 +24,15 @@ import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse
 
-from adaptive_rec.service import session
-from adaptive_rec.service.guard import Guard
+from adaptive_rec.service import sign_in as session
+from adaptive_rec.service.gate import Guard
 from adaptive_rec.service.protocol import protocol_for
-from adaptive_rec.service.security import Limits, Security
+from adaptive_rec.service.security import RequestLimits, Security
 
 pytestmark = pytest.mark.alone
 
 CONTROL, READ = "control-0123456789abcdef", "read-0123456789abcdef"
-LIMITS = Limits(reads_per_second=1e6, reads_burst=1e6)
+LIMITS = RequestLimits(reads_per_second=1e6, reads_burst=1e6)
 DASHBOARD = "<!doctype html><title>dashboard</title><h1>secret dashboard</h1>"
 
 

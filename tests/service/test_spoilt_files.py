@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
+from adaptive_rec.service.event_stream import Feed
 from adaptive_rec.service.hello import Hello
-from adaptive_rec.service.history import EventLog, History
+from adaptive_rec.service.metric_history import EventLog, MetricHistory
 from adaptive_rec.service.run_view import FinishedRun
-from adaptive_rec.service.stream import Feed
 from tests.quickest import quickest
 
 GOOD: dict[str, Any] = {"time": 1.0, "step": 60, "kind": "warning", "text": "look", "details": {}}
@@ -183,8 +183,8 @@ def test_of_a_long_file_a_sample_is_read(tmp_path: Path, run: Any) -> None:
         while file.tell() < 120 << 20:
             file.writelines(text.replace('"step": 0', f'"step": {step + 20 * n}') + "\n" for n in range(1, 1001))
             step += 20_000
-    assert quickest(lambda: History(tmp_path).refresh()) < 1
-    history = History(tmp_path)
+    assert quickest(lambda: MetricHistory(tmp_path).refresh()) < 1
+    history = MetricHistory(tmp_path)
     history.refresh()
     assert history.newest is not None
     assert history.newest["step"] == step
@@ -199,8 +199,8 @@ def test_of_a_long_file_a_sample_is_read(tmp_path: Path, run: Any) -> None:
 def test_a_file_without_a_line_in_it_is_soon_done_with(tmp_path: Path) -> None:
     with open(tmp_path / "metrics.jsonl", "wb") as file:
         file.truncate(60 << 20)
-    assert quickest(lambda: History(tmp_path).refresh()) < 1
-    history = History(tmp_path)
+    assert quickest(lambda: MetricHistory(tmp_path).refresh()) < 1
+    history = MetricHistory(tmp_path)
     history.refresh()
     assert history.newest is None
 

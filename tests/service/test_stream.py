@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from adaptive_rec.service.stream import FRESH_SECONDS, Feed, Slots, Stream, messages
+from adaptive_rec.service.event_stream import FRESH_SECONDS, Feed, LiveStream, StreamSlots, messages
 
 pytestmark = pytest.mark.alone
 
@@ -47,11 +47,11 @@ def test_messages_come_when_something_has_changed(view: Any, run: Any, monkeypat
     view.knobs.told({"desired": {**run.knobs, "alpha": 0.8}, "effective": run.knobs, "step": 80})
     assert data(message())["knobs_etag"] != before
     now = time.monotonic()
-    monkeypatch.setattr("adaptive_rec.service.stream.time.monotonic", lambda: now + 11)
+    monkeypatch.setattr("adaptive_rec.service.event_stream.time.monotonic", lambda: now + 11)
     assert message() == b": nothing new\n\n"
 
 
-def serve(response: Stream, receive: Any, send: Any) -> Any:
+def serve(response: LiveStream, receive: Any, send: Any) -> Any:
     return response({"type": "http"}, receive, send)
 
 
@@ -61,8 +61,8 @@ async def never() -> Any:
 
 def test_a_slot_comes_back_however_a_stream_ends() -> None:
     async def all_endings() -> None:
-        slots = Slots(4)
-        stream = Stream(slots, lambda: b": x\n\n", 0.001)
+        slots = StreamSlots(4)
+        stream = LiveStream(slots, lambda: b": x\n\n", 0.001)
         sent: list[Any] = []
 
         async def send(message: Any) -> None:
@@ -93,7 +93,7 @@ def test_a_slot_comes_back_however_a_stream_ends() -> None:
         with pytest.raises(OSError, match="gone"):
             await serve(stream, never, broken)
         assert slots.taken == 0
-        failing = Stream(slots, lambda: 1 // 0, 0.001)  # type: ignore[arg-type, return-value]
+        failing = LiveStream(slots, lambda: 1 // 0, 0.001)  # type: ignore[arg-type, return-value]
         with pytest.raises(ZeroDivisionError):
             await serve(failing, never, send)
         assert slots.taken == 0

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from adaptive_rec.cli import main
-from adaptive_rec.config import load_config
+from adaptive_rec.config.tree import load_config
 from adaptive_rec.errors import UsageError
-from adaptive_rec.report.simulate_report import simulate_page
-from adaptive_rec.simulate.budgets import parse_budgets
-from adaptive_rec.simulate.hardware import Hardware, Rows, to_text
-from adaptive_rec.simulate.results import simulate
+from adaptive_rec.offline.report.simulate_report import simulate_page
+from adaptive_rec.offline.simulate.budgets import parse_budgets
+from adaptive_rec.offline.simulate.hardware import Hardware, RowCosts, to_text
+from adaptive_rec.offline.simulate.results import simulate
 
 WORDS = ["simulate", "tiny", "--steps", "24", "--policies", "hybrid,hotline,random_skip,slipstream,fae_released"]
 
@@ -30,7 +30,7 @@ def made(
 
 def test_the_command_prints_figures_and_leaves_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     machine, out = tmp_path / "here.toml", tmp_path / "a" / "out"
-    machine.write_text(to_text(Hardware(name="made up", rows=(Rows(dim=8),))), encoding="utf-8")
+    machine.write_text(to_text(Hardware(name="made up", rows=(RowCosts(dim=8),))), encoding="utf-8")
     words = [*WORDS, "--budgets", "2KiB,16KiB", "--hardware", str(machine), "--seed", "3"]
     assert main([*words, "--out", str(out)]) == 0
     text = capsys.readouterr().out
@@ -94,7 +94,7 @@ def test_who_ignores_the_budget_is_told_from_who_follows_it_at_a_single_one() ->
 
 def test_the_page_is_one_file_and_escapes_names() -> None:
     hostile = "</script><img src=x>"
-    found = made(hardware=Hardware(name=hostile, rows=(Rows(dim=8),)), budgets=("1KiB",))
+    found = made(hardware=Hardware(name=hostile, rows=(RowCosts(dim=8),)), budgets=("1KiB",))
     found["data"]["source"] = found["results"][1]["policy"] = hostile
     text = simulate_page(found)
     assert "<img" not in text
@@ -105,7 +105,7 @@ def test_the_page_is_one_file_and_escapes_names() -> None:
 
 
 def test_a_dense_part_that_was_not_measured_is_told() -> None:
-    machine = Hardware(rows=(Rows(dim=8),))
+    machine = Hardware(rows=(RowCosts(dim=8),))
     other = machine.model_copy(
         update={"dense": machine.dense.model_copy(update={"config": "x", "multiplications": 1.0})}
     )
@@ -114,7 +114,7 @@ def test_a_dense_part_that_was_not_measured_is_told() -> None:
 
 
 def test_a_folder_that_cannot_be_is_told_before_the_replay(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("adaptive_rec.simulate.results.simulate", lambda *_: pytest.fail("was replayed"))
+    monkeypatch.setattr("adaptive_rec.offline.simulate.results.simulate", lambda *_: pytest.fail("was replayed"))
     assert main([*WORDS, "--out", "/dev/null/x"]) == 2
 
 

@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from adaptive_rec.config import load_config
+from adaptive_rec.config.tree import load_config
 from adaptive_rec.data.open import open_source
 from adaptive_rec.errors import ConfigError
-from adaptive_rec.known_policies import load_policy
+from adaptive_rec.offline.simulate.calibrate import calibrated
+from adaptive_rec.offline.simulate.hardware import Dense, DeviceLink, Hardware, RowCosts, Step, read_hardware, to_text
+from adaptive_rec.offline.simulate.lane import StepCounts
+from adaptive_rec.offline.simulate.predict import Workload, cost, multiplications, predict
 from adaptive_rec.placement import RowSpace
-from adaptive_rec.simulate.calibrate import calibrated
-from adaptive_rec.simulate.hardware import Dense, Hardware, Link, Rows, Step, read_hardware, to_text
-from adaptive_rec.simulate.lane import Tally
-from adaptive_rec.simulate.predict import Workload, cost, multiplications, predict
+from adaptive_rec.policy.find import load_policy
 
-ROWS = Rows(
+ROWS = RowCosts(
     dim=16, gather_hot_ns=1, gather_cold_ns=2, sum_ns=3, update_hot_ns=4, update_cold_ns=5, migrate_ns=100, probe_ns=40
 )
 STEP = Step(
@@ -27,7 +27,7 @@ STEP = Step(
 MACHINE = Hardware(
     name="made up", cores=2, rows=(ROWS,), dense=Dense(multiplications=1000, call_ms=1, sample_us=10), step=STEP
 )
-TALLY = Tally(
+TALLY = StepCounts(
     steps=10, samples=1000, popular_samples=400, lookups=26_000, hot_lookups=20_000, rows=9000, hot_rows=5000,
     cold_row_bytes=272_000, counted_rows=4500, reclassifications=2, ranked_rows=3000, ticks=1, read_lookups=26_000,
     migrated_rows=100, promoted_bytes=4000, demoted_bytes=2800,
@@ -106,7 +106,7 @@ def test_what_costs_more(change: dict[str, object], more_us: float) -> None:
 
 
 def test_on_a_device_the_longest_of_what_overlaps_counts() -> None:
-    machine = MACHINE.model_copy(update={"link": Link(up_gbs=0.01, down_gbs=0.005, copy_us=10)})
+    machine = MACHINE.model_copy(update={"link": DeviceLink(up_gbs=0.01, down_gbs=0.005, copy_us=10)})
     parts = cost(LOAD, machine)
     assert parts.up == pytest.approx(27_600 / 1e7 + 20e-6)
     assert parts.down == pytest.approx(27_480 / 5e6 + 10e-6)
@@ -144,7 +144,7 @@ def test_this_machine_can_be_measured() -> None:
     step = found.step
     assert min(step.read_ns, step.classify_ns, step.track_ns, step.arrange_ns, step.decide_us, step.tick_ms) > 0
     assert found.dense.call_ms + found.dense.sample_us > 0
-    assert found.link == Link()
+    assert found.link == DeviceLink()
 
 
 def test_loads_know_their_policy() -> None:

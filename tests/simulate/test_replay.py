@@ -10,21 +10,21 @@ import numpy as np
 import pytest
 import torch
 
-from adaptive_rec.assemble import assemble
 from adaptive_rec.batch import Batch, FeatureSpec, Position, TableSpec
 from adaptive_rec.classify import ClassifiedBatch
-from adaptive_rec.config import Config, load_config
+from adaptive_rec.config.tree import Config, load_config
 from adaptive_rec.data.open import open_source
 from adaptive_rec.embedding.optimizer import RowRule
-from adaptive_rec.known_policies import BUILT_IN
+from adaptive_rec.offline.simulate import replay as replaying
+from adaptive_rec.offline.simulate.ceiling import Ceiling
+from adaptive_rec.offline.simulate.kept import KeptSource
+from adaptive_rec.offline.simulate.lane import Lane, StepCounts, stretch_steps
+from adaptive_rec.offline.simulate.replay import Replayed, replay
+from adaptive_rec.offline.simulate.store import PlacementStore
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policies.hotline import Hotline
-from adaptive_rec.simulate import replay as replaying
-from adaptive_rec.simulate.ceiling import Ceiling
-from adaptive_rec.simulate.kept import KeptSource
-from adaptive_rec.simulate.lane import Lane, Tally, stretch_steps
-from adaptive_rec.simulate.replay import Replayed, replay
-from adaptive_rec.simulate.store import PlacementStore
+from adaptive_rec.policy.find import BUILT_IN
+from adaptive_rec.runtime.assemble import assemble
 
 SETTINGS = [
     "run.device=cpu", "run.threads=1", "run.steps=48", "run.batch_size=64", "knobs.target_skip_ratio=0", "eval.max_samples=64",
@@ -239,8 +239,8 @@ def test_the_store_takes_no_memory_for_rows_and_has_none_to_give() -> None:
 
 
 def test_tallies_add_up() -> None:
-    one, two = Tally(steps=1, lookups=5, migrated_rows=2), Tally(steps=2, lookups=1, hot_lookups=1)
-    assert one + two == Tally(steps=3, lookups=6, migrated_rows=2, hot_lookups=1)
+    one, two = StepCounts(steps=1, lookups=5, migrated_rows=2), StepCounts(steps=2, lookups=1, hot_lookups=1)
+    assert one + two == StepCounts(steps=3, lookups=6, migrated_rows=2, hot_lookups=1)
 
 
 def same(one: list[Batch], other: list[Batch]) -> bool:

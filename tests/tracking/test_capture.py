@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from adaptive_rec.knobs import Knobs
+from adaptive_rec.config.knobs import Knobs
 
 
 def load_study() -> ModuleType:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from adaptive_rec.errors import ConfigError
-from adaptive_rec.tracking.memory import (
+from adaptive_rec.tracking.horizon import (
     DECAYS,
     FIRST_MEMORY,
     FORGOTTEN_LOOKUPS,

@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adaptive_rec.knobs import Knobs
+from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.tracking.delta import UpdateDeltaMonitor
 from adaptive_rec.tracking.rules import RULES, RowMovement
 

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from adaptive_rec.errors import ConfigError
-from adaptive_rec.kernels import reference_sketch, sketch
+from adaptive_rec.kernels import sketch
+from adaptive_rec.kernels.reference import sketch as reference_sketch
 from adaptive_rec.tracking.count_min import CountMinSketch, width_for
 from adaptive_rec.tracking.exact import ExactCounter
 

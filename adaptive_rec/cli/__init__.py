@@ -1,0 +1,118 @@
+"""The command line: parse, carry out, turn errors into exit codes. What the commands do is in `commands`."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import os
+import signal
+import sys
+
+from adaptive_rec.cli import (
+    calibrate,
+    compare,
+    control,
+    data,
+    doctor,
+    knobs,
+    placement,
+    plan,
+    profile,
+    report,
+    runs,
+    simulate,
+    status,
+    train,
+)
+from adaptive_rec.cli.parser import Parser
+from adaptive_rec.errors import (
+    AdaptiveRecError,
+    MemoryPlanError,
+    UsageError,
+    did_you_mean,
+    first_line,
+    is_out_of_memory,
+)
+from adaptive_rec.system.openmp import wait_briefly
+from adaptive_rec.system.version import __version__
+
+EPILOG = f"""\
+{train.EXAMPLES}{data.EXAMPLE}
+while a run is under way, from any shell of this machine:
+  adaptive-rec status --watch                            how it is doing
+  adaptive-rec knobs set alpha=0.8 hot_budget_bytes=64MiB
+  adaptive-rec placement C3 --class stale                which rows are where
+  adaptive-rec dashboard                                 the link to its dashboard
+"""
+
+OUT_OF_MEMORY = """error: out of memory: {}
+for tables on the host, lower data.max_table_rows or model.embedding_dim; on a device, knobs.hot_budget_bytes or run.batch_size"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Carry out one command line and return its exit code."""
+    wait_briefly(os.environ)
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show is no reason to fail
+    sys.path.append(os.getcwd())  # last: a policy may be a module of the user's folder, but shadows nothing
+    try:
+        args = parse(sys.argv[1:] if argv is None else argv)
+        code: int = args.command(args)
+        sys.stdout.flush()
+        return code
+    except AdaptiveRecError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return error.exit_code
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        print(OUT_OF_MEMORY.format(first_line(error)), file=sys.stderr)
+        return MemoryPlanError.exit_code
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+
+
+def parse(argv: list[str]) -> argparse.Namespace:
+    """A command line as a namespace; its `command` carries it out. Raises UsageError."""
+    parser = Parser(
+        prog="adaptive-rec",
+        description="Train recommendation models whose embedding tables do not fit in GPU memory, "
+        "see and steer them while they train.",
+        epilog=EPILOG,
+    )
+    parser.add_argument("--version", action="version", version=f"adaptive-rec {__version__}")
+    subparsers = parser.add_subparsers(metavar="COMMAND", title="commands")
+    commands: dict[str, Parser] = {}
+    for part in (
+        train,
+        data,
+        status,
+        knobs,
+        placement,
+        control,
+        runs,
+        report,
+        profile,
+        plan,
+        compare,
+        simulate,
+        calibrate,
+        doctor,
+    ):
+        commands.update(part.add_commands(subparsers))
+    name = next((word for word in argv if not word.startswith("-")), None)
+    if name is not None and name not in commands:
+        raise UsageError(f"unknown command {name}{did_you_mean(name, commands)} (commands: {', '.join(commands)})")
+    args, unknown = parser.parse_known_args(argv)
+    if unknown:
+        options = commands[name].options if name else parser.options
+        option = next((word for word in unknown if word.startswith("-")), unknown[0]).partition("=")[0]
+        raise UsageError(f"unknown argument {option}{did_you_mean(option, options)}")
+    if name is None:
+        parser.print_help(sys.stderr)
+        raise UsageError("give a command")
+    args.argv = argv
+    return args

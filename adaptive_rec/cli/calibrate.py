@@ -1,0 +1,85 @@
+"""``calibrate``: what work costs on this machine, for `simulate` to predict steps with."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import Any
+
+from adaptive_rec.cli.output import columns, pairs, print_json, show, text
+from adaptive_rec.cli.parser import Parser
+from adaptive_rec.errors import UsageError
+
+EXAMPLES = """\
+examples:
+  adaptive-rec calibrate --out here.toml                 the dense part of criteo_sample, rows of several dims
+  adaptive-rec calibrate my.toml --out here.toml         that of a configuration
+"""
+
+
+def add_commands(subparsers: Any) -> dict[str, Parser]:
+    told = "measure what work costs on this machine, for simulate"
+    parser: Parser = subparsers.add_parser("calibrate", help=told, epilog=EXAMPLES)
+    parser.set_defaults(command=calibrate)
+    add = parser.add_argument
+    add(
+        "config",
+        nargs="?",
+        metavar="CONFIG",
+        default="criteo_sample",
+        help="preset or TOML file whose steps to measure",
+    )
+    add("--set", action="append", default=[], metavar="KEY=VALUE", help="any other key of the configuration")
+    add("--json", action="store_true", help="print the profile as JSON")
+    add("--out", metavar="FILE", type=Path, help="write the profile there (TOML), to read, edit and simulate with")
+    return {"calibrate": parser}
+
+
+def calibrate(args: argparse.Namespace) -> int:
+    """Measure, print, write."""
+    from adaptive_rec.cli.profile import progress_shown
+    from adaptive_rec.config.tree import load_config
+    from adaptive_rec.offline.simulate.calibrate import calibrated
+    from adaptive_rec.offline.simulate.hardware import to_text
+
+    config = load_config(args.config, os.environ, args.set)
+    if args.out is not None and not args.out.resolve().parent.is_dir():
+        raise UsageError(
+            f"--out must be a file in a folder that exists, got {args.out}"
+        )  # told before the minute it takes
+    with progress_shown() as progress:
+        hardware = calibrated(config, args.config, progress)
+    if args.out is not None:
+        try:
+            args.out.write_text(to_text(hardware), encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"--out {args.out} cannot be written: {error.strerror}") from None
+    if args.json:
+        print_json(hardware.described())
+    else:
+        show(*summary(hardware.described()))
+        if args.out is not None:
+            print(f"\n{args.out}")
+    return 0
+
+
+def summary(found: dict[str, Any]) -> list[Any]:
+    """The profile as tables: costs of a step, then those of rows by dim."""
+    from adaptive_rec.offline.simulate.hardware import Dense, DeviceLink, RowCosts, Step
+
+    facts = [("machine", found["name"]), ("cores", str(found["cores"])), ("memory", f"{found['memory_gbs']:.1f} GB/s")]
+    facts.append(("dense part", found["dense"]["config"]))
+    listed: list[list[str]] = []
+    sections: tuple[tuple[str, Any], ...] = (("dense", Dense), ("step", Step), ("link", DeviceLink))
+    for name, kind in sections:
+        for key, field in kind.model_fields.items():
+            unit = field.json_schema_extra["unit"]
+            if unit != "text" and (name != "link" or found["on_device"]):
+                listed.append([f"{name}.{key}", f"{found[name][key]:.4g}", unit, field.description])
+    costs = [name for name in RowCosts.model_fields if name != "dim"]
+    by_dim = [[str(rows["dim"]), *(f"{rows[name]:.3g}" for name in costs)] for rows in found["rows"]]
+    heads = ("dim>", *(f"{name.removesuffix('_ns').replace('_', ' ')}>" for name in costs))
+    blank = text("")
+    table = columns(("figure", "value>", "unit", ""), listed)
+    return [pairs(facts), blank, table, blank, text("rows, ns a lookup (gather, sum) or a row"), columns(heads, by_dim)]

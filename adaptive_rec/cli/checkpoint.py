@@ -1,0 +1,259 @@
+"""``checkpoint list`` and more: what checkpoints a run has, whether they are whole, how they differ; tables in other files."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from adaptive_rec.cli.checkpoint_import import add_import
+from adaptive_rec.cli.checkpoint_paths import checkpoints_at, is_of_run, with_found
+from adaptive_rec.cli.figures import whole
+from adaptive_rec.cli.output import columns, print_json, show
+from adaptive_rec.cli.parser import Parser
+from adaptive_rec.cli.signals import ended_by_sigterm
+from adaptive_rec.errors import CheckpointError
+from adaptive_rec.units import size
+
+if TYPE_CHECKING:
+    from adaptive_rec.checkpoint.difference import ArrayDifference
+    from adaptive_rec.checkpoint.manifest import FileEntry
+
+EXAMPLES = """\
+examples:
+  adaptive-rec checkpoint                                the run under way writes one now
+  adaptive-rec checkpoint list runs/NAME
+  adaptive-rec checkpoint verify runs/NAME               every byte of every checkpoint of a run
+  adaptive-rec checkpoint verify runs/NAME/checkpoints/step-000000800    and of those that it builds on
+  adaptive-rec checkpoint diff runs/ONE runs/OTHER       their newest ones; exit code 1 where they differ
+  adaptive-rec checkpoint export runs/NAME --out tables --as torchrec
+  adaptive-rec checkpoint import tables --config tiny --out runs/NEW
+"""
+
+TIMED_FROM_BYTES = 1 << 20
+"""Of files that are shorter no speed is told."""
+
+
+def add_checkpoint_commands(parser: Parser) -> None:
+    """What there is beside `checkpoint` by itself, which has a run under way write one."""
+    parser.epilog = EXAMPLES
+    parts = parser.add_subparsers(metavar="COMMAND", title="for the checkpoints there are")
+    run_or_one = "run directory, or one checkpoint of it"
+    listing: Parser = parts.add_parser("list", help="the checkpoints of a run, oldest first")
+    listing.set_defaults(command=list_them)
+    listing.add_argument("path", metavar="RUN", type=Path, help="run directory")
+    check: Parser = parts.add_parser("verify", help="read every byte again and compare checksums")
+    check.set_defaults(command=verify)
+    check.add_argument("path", metavar="RUN|CHECKPOINT", type=Path, help=run_or_one)
+    compared: Parser = parts.add_parser("diff", help="which arrays and values differ, and by how much")
+    compared.set_defaults(command=diff)
+    for name in ("A", "B"):
+        compared.add_argument(
+            name.lower(), metavar=name, type=Path, help=f"{run_or_one}; of a run, the newest whole one"
+        )
+    made: Parser = parts.add_parser("export", help="write the tables for other programs")
+    made.set_defaults(command=export)
+    made.add_argument("path", metavar="RUN|CHECKPOINT", type=Path, help=f"{run_or_one}; of a run, the newest whole one")
+    made.add_argument("--out", metavar="DIR", type=Path, required=True, help="folder to make")
+    forms = "a file for each table, or one with TorchRec's names for load_state_dict (default: safetensors)"
+    made.add_argument(
+        "--as", dest="form", choices=("safetensors", "npy", "torchrec"), default="safetensors", help=forms
+    )
+    for each in (listing, check, compared, made, add_import(parts)):
+        each.add_argument("--json", action="store_true", help="print it as JSON")
+
+
+def list_them(args: argparse.Namespace) -> int:
+    """What is there by its manifests; no file but those is read."""
+    found = [entry_of(path) for path in checkpoints_at(args.path)]
+    if args.json:
+        print_json(found)
+        return 0
+    heading = ("checkpoint", "step>", "written", "kind", "builds on", "files>", "rows>", "size>", "")
+    show(columns(heading, [listed(entry) for entry in found]))
+    return 0
+
+
+def entry_of(path: Path) -> dict[str, Any]:
+    """What a checkpoint's manifest says, and what is wrong with it or with those that it builds on."""
+    from adaptive_rec.checkpoint.files import DISK
+    from adaptive_rec.checkpoint.generation import read_manifest
+    from adaptive_rec.checkpoint.history import chain
+    from adaptive_rec.checkpoint.rows import is_shard
+
+    entry: dict[str, Any] = {"name": path.name, "error": None}
+    try:
+        manifest = read_manifest(DISK, path)
+        entry |= manifest.model_dump(include={"format", "step", "description"})
+        entry |= {"kind": manifest.kind, "builds_on": manifest.since.name if manifest.since else None}
+        rows_bytes = sum(file.size_bytes for file in manifest.files if is_shard(file.name))
+        entry |= {"files": len(manifest.files), "rows_bytes": rows_bytes, "size_bytes": manifest.size_bytes}
+        entry["written"] = written(path)
+        chain(DISK, path)
+    except (CheckpointError, OSError) as error:  # the latter: the run just removed it
+        entry["error"] = str(error).replace(f"{path.parent}/", "")
+    return entry
+
+
+def listed(entry: dict[str, Any]) -> tuple[str, ...]:
+    note = entry["error"] or ""
+    if "written" not in entry:
+        return entry["name"], "", "", "", "", "", "", "", note
+    when = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry["written"]))
+    sizes = whole(entry["files"]), size(entry["rows_bytes"]), size(entry["size_bytes"])
+    return entry["name"], whole(entry["step"]), when, entry["kind"], entry["builds_on"] or "", *sizes, note
+
+
+def written(path: Path) -> float:
+    """When a checkpoint was written, in seconds since 1970."""
+    from adaptive_rec.checkpoint.manifest import MANIFEST
+
+    return (path / MANIFEST).stat().st_mtime
+
+
+def verify(args: argparse.Namespace) -> int:
+    """Every file, and how fast it was read. An error at the end names the checkpoints that are damaged, and those that build on
+    one that is."""
+    from adaptive_rec.checkpoint.files import DISK
+    from adaptive_rec.checkpoint.generation import read_manifest, verify_names
+
+    lines: list[dict[str, Any]] = []
+    found = checkpoints_at(args.path)
+    paths = with_older(found)
+    for path in paths:
+        try:
+            manifest = read_manifest(DISK, path)
+            verify_names(DISK, path, manifest)
+        except CheckpointError as error:
+            lines.append(line(path, "", str(error)))
+            continue
+        lines += [verified(path, entry) for entry in manifest.files]
+    if is_of_run(found, args.path):
+        gone = [path.name for path in paths if not path.exists()]
+        paths = [path for path in paths if path.name not in gone]
+        lines = [entry for entry in lines if entry["checkpoint"] not in gone]
+        for name in gone:
+            print(f"note: {name} was removed meanwhile", file=sys.stderr)
+    wrong = {entry["checkpoint"] for entry in lines if entry["error"]}
+    damaged, others = ([path for path in paths if (path.name in wrong) == is_wrong] for is_wrong in (True, False))
+    told_of = [line(path, "", why) for path in others if (why := broken_chain(path, wrong))]
+    lost = [entry["checkpoint"] for entry in told_of]
+    if args.json:
+        print_json({"files": lines + told_of, "damaged": [path.name for path in damaged], "lost_with_them": lost})
+    else:
+        show(columns(("checkpoint", "file", "size>", "speed>", ""), map(told, lines + told_of)))
+        read = ", ".join(filter(None, (size(sum(entry["size_bytes"] for entry in lines)), speed(*lines))))
+        print(f"{len(others) - len(lost)} of {len(paths)} whole ({read})")
+    faults = ("damaged", [path.name for path in damaged]), ("build on one that cannot be used", lost)
+    summary = [
+        f"{len(names)} of {len(paths)} checkpoints {what}: {', '.join(names)}" for what, names in faults if names
+    ]
+    if summary:
+        raise CheckpointError("; ".join(summary))
+    return 0
+
+
+def with_older(paths: list[Path]) -> list[Path]:
+    """Of one checkpoint also those that it builds on, as far as that can be read; a run's are all there."""
+    from adaptive_rec.checkpoint.files import DISK
+    from adaptive_rec.checkpoint.history import chain
+
+    try:
+        return [link.path for link in chain(DISK, paths[0])] if len(paths) == 1 else paths
+    except CheckpointError:
+        return paths
+
+
+def broken_chain(path: Path, damaged: set[str]) -> str:
+    """Why a checkpoint that is whole by itself cannot be used, if it cannot."""
+    from adaptive_rec.checkpoint.files import DISK
+    from adaptive_rec.checkpoint.history import chain
+
+    try:
+        on = [link.path.name for link in chain(DISK, path) if link.path.name in damaged]
+    except CheckpointError as error:
+        return str(error).replace(f"{path.parent}/", "")
+    return f"builds on {on[-1]}, which is damaged" if on else ""
+
+
+def line(path: Path, name: str, error: str | None, size_bytes: int = 0, seconds: float = 0.0) -> dict[str, Any]:
+    return {"checkpoint": path.name, "file": name, "size_bytes": size_bytes, "seconds": seconds, "error": error}
+
+
+def verified(path: Path, entry: FileEntry) -> dict[str, Any]:
+    """A file's size, how long it took, and what is wrong with it."""
+    from adaptive_rec.checkpoint.files import DISK
+    from adaptive_rec.checkpoint.generation import verify_file
+
+    if sys.stderr.isatty():
+        print(f"\r\x1b[K{path.name}/{entry.name} ...", end="\r", file=sys.stderr, flush=True)
+    began, error = time.perf_counter(), None
+    try:
+        verify_file(DISK, path / entry.name, entry)
+    except CheckpointError as raised:
+        error = str(raised)
+    if sys.stderr.isatty():
+        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+    return line(path, entry.name, error, entry.size_bytes, time.perf_counter() - began)
+
+
+def told(entry: dict[str, Any]) -> tuple[str, ...]:
+    size_told = size(entry["size_bytes"]) if entry["file"] else ""
+    return entry["checkpoint"], entry["file"], size_told, speed(entry), entry["error"] or "whole"
+
+
+def speed(*entries: dict[str, Any]) -> str:
+    """How fast files were read, where that took long enough to be told."""
+    size_bytes, seconds = (sum(entry[key] for entry in entries) for key in ("size_bytes", "seconds"))
+    return f"{size_bytes / seconds / 1e9:.2f} GB/s" if size_bytes >= TIMED_FROM_BYTES else ""
+
+
+def diff(args: argparse.Namespace) -> int:
+    """What differs; 1 where anything does, as of the command that is called so too."""
+    from dataclasses import asdict
+
+    from adaptive_rec.checkpoint.difference import differences
+    from adaptive_rec.checkpoint.files import DISK
+
+    (a, b), found = with_found(lambda a, b: list(differences(DISK, a, b)), args.a, args.b)
+    if args.json:
+        print_json({"a": str(a), "b": str(b), "differences": [asdict(each) for each in found]})
+    elif found:
+        arrays = [each for each in found if not each.file.endswith(".json")]
+        show(
+            columns(
+                ("table or file", "array", "rows that differ>", "by at most>", "on average>", ""),
+                map(differing, arrays),
+            )
+        )
+        values = [(each.name, each.a, each.b) for each in found if each not in arrays]
+        if values:
+            print()
+            show(columns(("value", "A", "B"), values))
+    else:
+        print(f"{a} and {b} hold the same, bit by bit")
+    return 1 if found else 0
+
+
+def differing(found: ArrayDifference) -> tuple[str, ...]:
+    file = found.file.removesuffix(".safetensors")
+    if found.kind != "values":
+        note = f"{found.kind} {found.a}, {found.b}" if found.a else found.kind
+        return file, found.name, "", "", "", note
+    apart = ["not a number" if value is None else f"{value:.3g}" for value in (found.largest, found.mean)]
+    return file, found.name, f"{whole(found.rows)} of {whole(found.of_rows)}", *apart, ""
+
+
+def export(args: argparse.Namespace) -> int:
+    """Write the weights of all tables and say where they are."""
+    from adaptive_rec.checkpoint.export import export as run
+
+    with ended_by_sigterm():
+        [found], paths = with_found(lambda found: run(found, args.out, args.form), args.path)
+    if args.json:
+        print_json({"checkpoint": str(found), "files": [str(path) for path in paths]})
+    else:
+        show(columns(("file", "size>"), [(str(path), size(path.stat().st_size)) for path in paths]))
+    return 0

@@ -1,0 +1,163 @@
+"""A client of the HTTP service of a run, for the shell commands: over its Unix socket, or by address and token."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx2
+
+from adaptive_rec.errors import AdaptiveRecError, UsageError
+from adaptive_rec.live.runtime_file import RuntimeFile, find
+from adaptive_rec.system.version import __version__
+
+TOKEN_VARIABLE = "ADAPTIVE_REC_TOKEN"
+TIMEOUT_SECONDS = 10.0
+API = "/api/v1"
+
+
+class ApiError(AdaptiveRecError):
+    """The service refused a request. `problem` is the body of its answer, after RFC 9457."""
+
+    def __init__(self, message: str, status: int, problem: Mapping[str, Any]) -> None:
+        super().__init__(message)
+        self.status = status
+        self.problem = problem
+        if status == 422:  # a value that is wrong, as on the command line of a run that begins
+            self.exit_code = UsageError.exit_code
+
+
+class UnreachableError(AdaptiveRecError):
+    """The service gave no answer."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A successful answer: its status, JSON body and ETag."""
+
+    status: int
+    body: dict[str, Any]
+    etag: str | None
+
+
+class Client:
+    """Requests to one service. Use as a context. Goes through no proxy and follows no redirect: the token stays here."""
+
+    def __init__(self, url: str, token: str | None, socket: str | None = None) -> None:
+        """`url` as people know it; where a Unix socket is given, requests go through that instead."""
+        self.url = url
+        headers = {"Accept": "application/json", "User-Agent": f"adaptive-rec/{__version__}"}
+        if token is not None:
+            headers["Authorization"] = f"Bearer {token}"
+        tls = url.startswith("https:") and not socket  # certificates take 30 ms to load; without TLS nobody needs them
+        self._http = httpx2.Client(
+            base_url="http://localhost" if socket else url,
+            transport=httpx2.HTTPTransport(uds=socket, verify=tls, trust_env=False) if socket else None,
+            verify=tls,
+            headers=headers,
+            timeout=TIMEOUT_SECONDS,
+            trust_env=False,
+            follow_redirects=False,
+        )
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._http.close()
+
+    def get(self, path: str, **query: Any) -> Reply:
+        """GET below the API's prefix; parameters that are None are left out."""
+        return self._send("GET", path, {key: value for key, value in query.items() if value is not None})
+
+    def post(self, path: str, body: Mapping[str, Any] | None = None) -> Reply:
+        return self._send("POST", path, {}, body)
+
+    def patch(self, path: str, body: Mapping[str, Any], if_match: str, **query: Any) -> Reply:
+        """PATCH by a merge patch that holds for one state only, the one with this ETag."""
+        headers = {"Content-Type": "application/merge-patch+json", "If-Match": if_match}
+        return self._send("PATCH", path, query, body, headers)
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, Any],
+        body: Mapping[str, Any] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> Reply:
+        try:
+            response = self._http.request(method, f"{API}{path}", params=query, json=body, headers=headers)
+        except httpx2.TimeoutException:
+            raise UnreachableError(f"{self.url} gave no answer within {TIMEOUT_SECONDS:.0f} s") from None
+        except httpx2.TransportError as error:
+            raise UnreachableError(f"{self.url} cannot be reached: {str(error) or type(error).__name__}") from None
+        if not response.is_success:
+            raise self._refusal(response)
+        body = _object(response)
+        if body is None:
+            raise UnreachableError(
+                f"{self.url} is no adaptive-rec service: its answer to {API}{path} is no JSON object"
+            )
+        return Reply(response.status_code, body, response.headers.get("ETag"))
+
+    def _refusal(self, response: httpx2.Response) -> ApiError:
+        problem, status = _object(response) or {}, response.status_code
+        text = str(problem.get("detail") or problem.get("title") or f"{self.url} answered {status}")
+        if response.is_redirect:
+            text = (
+                f"{self.url} answered {status} with a redirect, which is not followed; give --url as it is in the end"
+            )
+        faults = [fault for fault in problem.get("errors") or [] if isinstance(fault, dict)]
+        lines = [f"{fault.get('knob') or fault.get('name') or ''}: {fault.get('detail')}" for fault in faults]
+        text = "\n".join([text, *(f"  {line}" for line in lines if line.partition(": ")[2] not in text)])
+        if status == 401:
+            text += f"\n{TOKEN_VARIABLE} must hold the token of this run (adaptive-rec dashboard prints it, after #t=)"
+        return ApiError(text, status, problem)
+
+
+def connect(run: str | None, url: str | None) -> Client:
+    """A client of the run that a command line means: by --url, else by --run or the only run under way."""
+    if url is None:
+        return of_run(find(run))
+    if run is not None:
+        raise UsageError("--run and --url both name a run; give one of them")
+    checked = _checked(url)
+    token = os.environ.get(TOKEN_VARIABLE)
+    if not token:
+        raise UsageError(f"--url needs the token in the environment: {TOKEN_VARIABLE} is not set")
+    if not (token.isascii() and token.isprintable()) or " " in token:
+        raise UsageError(f"{TOKEN_VARIABLE} must hold a token and nothing else: it has blanks or odd characters")
+    return Client(checked, token)
+
+
+def of_run(file: RuntimeFile) -> Client:
+    """A client of a run under way, over its Unix socket where that is there."""
+    socket = file.socket if file.socket and Path(file.socket).is_socket() else None
+    return Client(file.url, file.control_token, socket)
+
+
+def _checked(url: str) -> str:
+    """A service's address without a last slash. Raises UsageError; its text leaves out what could be a token."""
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise UsageError("--url must be like http://127.0.0.1:8470")
+    if "@" in parts.netloc or parts.query or parts.fragment:
+        raise UsageError(f"--url takes no token, user, query or fragment: the token belongs in {TOKEN_VARIABLE}")
+    return url.rstrip("/")
+
+
+def _object(response: httpx2.Response) -> dict[str, Any] | None:
+    try:
+        body = response.json()
+    except ValueError:
+        return None
+    return body if isinstance(body, dict) else None

@@ -1,0 +1,228 @@
+"""``compare``: several policies under the same conditions, and which of their differences are beyond noise."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from adaptive_rec.cli.parser import Parser
+from adaptive_rec.cli.train import preset_for
+from adaptive_rec.errors import UsageError
+
+if TYPE_CHECKING:
+    from adaptive_rec.config.tree import Config
+    from adaptive_rec.offline.compare.plan import Plan
+    from adaptive_rec.offline.compare.results import Results
+
+EXAMPLES = """\
+examples:
+  adaptive-rec compare tiny --policies hybrid,hotline,slipstream
+  adaptive-rec compare --data train.txt --policies hybrid,adaptive,my.module:Class --seeds 5 --budget 64MiB
+  adaptive-rec compare criteo_sample --policies hybrid,fae --set data.source=train.txt --out runs/fae
+
+The same command with the same --out goes on where it was stopped, and adds policies or seeds.
+"""
+DEFAULT_POLICIES = "hybrid,hotline,adaptive"
+RUNS = "runs"
+"""The folder of the runs in that of a comparison."""
+PAGE, TABLE, FIGURES, SETTINGS = "compare.html", "table.md", "compare.json", "settings.toml"
+
+
+def add_commands(subparsers: Any) -> dict[str, Parser]:
+    parser: Parser = subparsers.add_parser(
+        "compare", help="policies side by side: time, quality, and what is beyond noise", epilog=EXAMPLES
+    )
+    parser.set_defaults(command=compare)
+    add = parser.add_argument
+    add("config", nargs="?", metavar="CONFIG", help="preset or TOML file, as for train")
+    add(
+        "--policies",
+        metavar="A,B,...",
+        default=DEFAULT_POLICIES,
+        help=f"names or module:Class, as for train --policy (default: {DEFAULT_POLICIES})",
+    )
+    add("--seeds", metavar="N", type=int, default=3, help="runs of each policy, from run.seed on (default: 3)")
+    add("--baseline", metavar="NAME", default="hybrid", help="what the others are held against (default: hybrid)")
+    add("--data", metavar="PATH", help="as for train")
+    add("--budget", metavar="SIZE", help="hot budget of every policy, such as 64MiB")
+    add("--steps", metavar="N", help="mini-batches of each run; 0 is all there are")
+    add("--device", metavar="NAME", help="auto, cpu or cuda")
+    add("--set", action="append", default=[], metavar="KEY=VALUE", help="any other key, for all runs")
+    add("--out", metavar="DIR", type=Path, help="directory, new or of the same comparison (default: runs/compare-TIME)")
+    add("--keep-checkpoints", action="store_true", help="keep those of the runs, each as large as all tables")
+    add("--json", action="store_true", help="print only the results, as JSON; progress goes to stderr")
+    return {"compare": parser}
+
+
+def compare(args: argparse.Namespace) -> int:
+    """Make the runs that are missing, write and print the results. 1 where a run failed."""
+    from adaptive_rec.config.tree import to_toml
+    from adaptive_rec.offline.compare.plan import conditions, plan_of, settle_conditions
+    from adaptive_rec.offline.compare.processes import alone_in
+    from adaptive_rec.offline.report.page import write_page
+    from adaptive_rec.policy.find import load_policy
+
+    config = resolve(args)
+    plan = plan_of(config, args.policies.split(","), args.seeds, args.baseline)
+    for name in plan.policies:
+        load_policy(name)  # a bad name is told before the first run
+    out = args.out or default_out()
+    held = conditions(plan.config)
+    folder = make_folder(out)
+    with alone_in(out) as lock, stopped_by_signals():
+        settle_conditions(out, held)
+        write_page(to_toml(plan.config), out / SETTINGS)
+        stopped = make_runs(plan, held, folder, lock, args)
+        results = write_results(plan, held, out, folder)
+    show_results(results, out, args.json)
+    if stopped:
+        left = results["planned_runs"] - len(results["runs"]) - len(results["failed"])
+        print(f"stopped with {left} of {results['planned_runs']} runs to go; {again(args.argv, out)}", file=sys.stderr)
+        return 128 + stopped
+    return 1 if results["failed"] else 0
+
+
+def resolve(args: argparse.Namespace) -> Config:
+    """What all runs have in common. Raises ConfigError."""
+    from adaptive_rec.config.tree import load_config
+
+    taken = next((each for each in args.set if each.partition("=")[0].strip() == "knobs.policy"), None)
+    if taken:
+        raise UsageError(f"--set must leave knobs.policy to --policies, got {taken}")
+    settings = list(args.set)
+    names = {"data.source": args.data, "knobs.hot_budget_bytes": args.budget, "run.device": args.device}
+    settings += [f"{key}={json.dumps(text, ensure_ascii=False)}" for key, text in names.items() if text is not None]
+    settings += [f"run.steps={args.steps}"] if args.steps is not None else []
+    config = load_config(args.config or preset_for(args.data), os.environ, settings)
+    source = config.data.source
+    if source != "synthetic" and not Path(source).exists():  # told once, not by every run
+        raise UsageError(f"data.source must be synthetic or a file or folder that exists, got {source!r}")
+    return config
+
+
+def default_out() -> Path:
+    """``runs/compare-TIME``, with a number behind it where that is taken."""
+    name = f"compare-{time.strftime('%Y%m%d-%H%M%S')}"
+    numbered = (Path("runs") / (name if n == 1 else f"{name}-{n}") for n in range(1, 1 << 30))
+    return next(path for path in numbered if not path.exists())
+
+
+def make_folder(out: Path) -> Path:
+    """The folder for the runs. Raises UsageError where `out` is something else than a comparison's directory."""
+    from adaptive_rec.offline.compare.plan import NAME
+
+    if out.exists() and not (out / NAME).is_file() and any(out.iterdir() if out.is_dir() else [out]):
+        raise UsageError(f"--out must be a new directory or that of a comparison, {out} is neither")
+    try:
+        (out / RUNS).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--out {out} cannot be written: {error.strerror}") from None
+    return out / RUNS
+
+
+def make_runs(plan: Plan, held: dict[str, Any], folder: Path, lock: Any, args: argparse.Namespace) -> int:
+    """Make the runs that are missing; results are written after each. Returns the number of a signal that came, or 0."""
+    from adaptive_rec.offline.compare.plan import code_digest, digest
+    from adaptive_rec.offline.compare.processes import finished, make_run
+    from adaptive_rec.offline.compare.progress import Board
+
+    marks = {"conditions": digest(held), "code": code_digest()}
+    turns = plan.turns()
+    missing = [turn for turn in turns if finished(folder / turn.name, marks["conditions"]) is None]
+    out = folder.parent
+    with Board(missing, len(turns) - len(missing), to_stderr=args.json) as board:
+        seeds = f"{len(plan.seeds)} seed{'s' if len(plan.seeds) > 1 else ''}"
+        board.note(
+            f"{len(plan.policies)} policies x {seeds} in {out}" + (there(turns, missing) if missing != turns else "")
+        )
+        try:
+            for turn in missing:
+                board.begin(turn)
+                outcome = make_run(
+                    turn, folder / turn.name, out / SETTINGS, marks, lock, board.watch, args.keep_checkpoints
+                )  # fmt: skip
+                results = write_results(plan, held, out, folder)
+                board.end(turn, outcome, figures_of(results, turn.policy, turn.seed))
+        except Stopped as signal_came:
+            return signal_came.number
+    return 0
+
+
+def there(turns: list[Any], missing: list[Any]) -> str:
+    return f": {len(turns) - len(missing)} of {len(turns)} runs are there"
+
+
+def figures_of(results: Results, policy: str, seed: int) -> dict[str, Any] | None:
+    return next((run for run in results["runs"] if (run["policy"], run["seed"]) == (policy, seed)), None)
+
+
+def write_results(plan: Plan, held: dict[str, Any], out: Path, folder: Path) -> Results:
+    """Figures, table and page of what is finished so far."""
+    from adaptive_rec.live.telemetry import to_json
+    from adaptive_rec.offline.compare.compare_page import compare_page
+    from adaptive_rec.offline.compare.results import gather
+    from adaptive_rec.offline.compare.tables import markdown
+    from adaptive_rec.offline.report.page import write_page
+
+    results = gather(plan, held, folder)
+    write_page(to_json(results, indent=1) + "\n", out / FIGURES)
+    write_page(markdown(results), out / TABLE)
+    write_page(compare_page(results), out / PAGE)
+    return results
+
+
+def show_results(results: Results, out: Path, as_json: bool) -> None:
+    """Print tables and statements, or all of it as JSON."""
+    if as_json:
+        from adaptive_rec.live.telemetry import to_json
+
+        print(to_json(results), flush=True)
+        return
+    from adaptive_rec.offline.compare.screen import show_comparison
+
+    show_comparison(results, [out / name for name in (PAGE, TABLE, FIGURES)])
+
+
+# Signals ---------------------------------------------------------------------------------------------------------------
+
+
+class Stopped(BaseException):
+    """A signal came while a run was made."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+@contextmanager
+def stopped_by_signals() -> Iterator[None]:
+    """SIGINT and SIGTERM end the present run and what is left of the comparison; what is finished is kept."""
+
+    def stop(number: int, _frame: object) -> None:
+        signal.signal(number, signal.SIG_IGN)
+        raise Stopped(number)
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    except Stopped as signal_came:
+        raise SystemExit(128 + signal_came.number) from None  # while no run was made
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def again(words: list[str], out: Path) -> str:
+    """How to go on."""
+    import shlex
+
+    given = any(word == "--out" or word.startswith("--out=") for word in words)
+    return f"adaptive-rec {shlex.join([*words, *([] if given else [f'--out={out}'])])} goes on"

@@ -1,0 +1,154 @@
+"""``data prepare`` and ``data verify``: click logs to a folder of arrays that training maps into memory."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from adaptive_rec.cli.figures import clock, count, whole
+from adaptive_rec.cli.output import pairs, print_json, show
+from adaptive_rec.cli.parser import Parser
+from adaptive_rec.units import size
+
+if TYPE_CHECKING:
+    from adaptive_rec.cli.console import Screen
+    from adaptive_rec.data.prepare.meta import Meta
+
+EXAMPLES = """\
+examples:
+  adaptive-rec data prepare day_0.gz day_1.gz --out criteo   Criteo TSV files (plain, .gz, .zst)
+  adaptive-rec data prepare train.csv.zst --out avazu --min-count 2
+  adaptive-rec data prepare clicks.parquet --schema clicks.toml --out clicks
+  adaptive-rec data prepare UserBehavior.csv --out taobao    rows with a history, then: train taobao_tbsm --data taobao
+  adaptive-rec train --data criteo                           training from what it made
+  adaptive-rec data verify criteo                            every checksum again
+"""
+
+DESCRIPTION = """\
+Turn click logs into memory-mapped arrays with contiguous ids, in bounded memory. Interrupted, it goes on where it was
+when the same command is given again. The order of the sources is the order of the rows."""
+
+EXAMPLE = """\
+  adaptive-rec data prepare day_0.gz --out criteo        click logs of any size, then train --data criteo
+"""
+
+PRESET_OF = {
+    "avazu": ("avazu",),
+    "globo_sequence": ("globo_tbsm",),
+    "taobao": ("taobao_tbsm",),
+    "movietweetings": ("movietweetings",),
+}
+"""The preset for what a format makes, where it is not the one that `train` takes by itself."""
+
+
+def add_commands(subparsers: Any) -> dict[str, Parser]:
+    parser: Parser = subparsers.add_parser("data", help="prepare click logs for training, verify what was made")
+    parts = parser.add_subparsers(metavar="COMMAND", title="commands", required=True)
+    make: Parser = parts.add_parser(
+        "prepare", help="make a folder of arrays of click logs", description=DESCRIPTION, epilog=EXAMPLES
+    )
+    make.set_defaults(command=prepare)
+    add = make.add_argument
+    add("sources", nargs="+", metavar="SRC", type=Path, help="files, in the order of their rows")
+    add("--out", metavar="DIR", type=Path, required=True, help="folder to make; DIR.part until it is complete")
+    add(
+        "--format",
+        choices=("auto", "criteo", "avazu", "parquet", "globo", "globo_sequence", "taobao", "movietweetings"),
+        default="auto",
+        help="auto looks at the first line",
+    )
+    add("--min-count", metavar="N", type=int, default=1, help="values that occur less often share one id (default: 1)")
+    add(
+        "--history", metavar="N", type=int, help="longest history of a row, for globo_sequence and taobao (default: 20)"
+    )
+    add("--schema", metavar="FILE", type=Path, help="TOML file that names label and columns, for Parquet")
+    add("--on-bad-row", choices=("error", "skip"), default="error", help="a malformed row ends the work, or is skipped")
+    add("--seed", metavar="N", type=int, default=1, help="seed of what a format draws, such as negatives (default: 1)")
+    add("--json", action="store_true", help="print what was made as JSON; progress goes to stderr")
+    check: Parser = parts.add_parser("verify", help="compute every checksum of a prepared folder again")
+    check.set_defaults(command=verify)
+    check.add_argument("directory", metavar="DIR", type=Path, help="prepared folder")
+    return {"data": parser}
+
+
+def prepare(args: argparse.Namespace) -> int:
+    """Prepare a folder and say what is in it."""
+    from adaptive_rec.cli.console import compiling_shown
+    from adaptive_rec.cli.data_progress import Bar
+    from adaptive_rec.data.prepare.job import Request
+    from adaptive_rec.data.prepare.prepare import prepare as run
+
+    began = time.monotonic()
+    request = Request(
+        tuple(args.sources),
+        args.out,
+        args.format,
+        args.schema,
+        args.on_bad_row,
+        args.min_count,
+        args.seed,
+        args.history,
+    )
+    note_order(args.sources)
+    try:
+        with Bar(sys.stderr if args.json else sys.stdout) as bar, compiling_shown(cast("Screen", bar)):
+            meta = run(request, bar.show)
+    except KeyboardInterrupt:
+        print("stopped; the same command goes on from here", file=sys.stderr)
+        raise
+    if args.json:
+        print_json({"directory": str(args.out), **meta.model_dump(mode="json", exclude={"job"})})
+        return 0
+    show(pairs(summary(meta, args.out, time.monotonic() - began)))
+    return 0
+
+
+def verify(args: argparse.Namespace) -> int:
+    """Compare every file with its checksum; the first that differs is an error."""
+    from adaptive_rec.cli.data_progress import Bar
+    from adaptive_rec.data.prepare.meta import load_meta
+    from adaptive_rec.data.prepare.verify import verify as run
+
+    meta = load_meta(args.directory)
+    with Bar(sys.stdout) as bar:
+        run(args.directory, meta, bar.show)
+    files = list(meta.array_files())
+    print(
+        f"{args.directory} is whole: {len(files)} files, {size(sum(f.size_bytes for f in files))}, {whole(meta.rows)} rows"
+    )
+    return 0
+
+
+def note_order(sources: list[Path]) -> None:
+    """Say so where a shell has sorted day_10 before day_2: training and test ranges go by position."""
+    import re
+
+    def natural(path: Path) -> list[int | str]:
+        return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path.name)]
+
+    if sources == sorted(sources) and sources != sorted(sources, key=natural):
+        names = ", ".join(path.name for path in sources[:4])
+        print(f"note: rows keep the order {names}, ...; for the order of numbers give them so", file=sys.stderr)
+
+
+def summary(meta: Meta, out: Path, seconds: float) -> list[tuple[str, str]]:
+    """What was made, as pairs of label and value."""
+    bad = f", {whole(meta.bad_rows)} malformed ones left out" if meta.bad_rows else ""
+    largest = max(meta.tables, key=lambda table: table.rows)
+    ids = sum(table.rows for table in meta.tables)
+    tables = f"{len(meta.tables)} of {count(ids)} rows together, the largest {largest.name} of {count(largest.rows)}"
+    bags = sum(column.bag for column in meta.columns)
+    with_bags = f", {bags} of them with bags" if bags else ""
+    return [
+        ("rows", f"{whole(meta.rows)}{bad}"),
+        ("columns", f"{len(meta.dense_names)} dense, {len(meta.columns)} sparse{with_bags}"),
+        ("tables", tables),
+        ("size", size(sum(file.size_bytes for file in meta.array_files()))),
+        ("time", f"{clock(seconds)}, {count(meta.rows / max(seconds, 1e-9))} rows/s"),
+        ("directory", str(out)),
+        ("train", " ".join(["adaptive-rec train", *PRESET_OF.get(meta.job.format, ()), f"--data {shlex.quote(str(out))}"])),
+    ]

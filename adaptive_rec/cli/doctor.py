@@ -1,0 +1,49 @@
+"""``doctor``: what of this machine stands in a run's way, or slows it down, and what to do about it."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from adaptive_rec.cli.output import columns, print_json, show, text
+from adaptive_rec.cli.parser import Parser
+
+if TYPE_CHECKING:
+    from adaptive_rec.offline.doctor import Finding
+
+
+def add_commands(subparsers: Any) -> dict[str, Parser]:
+    parser: Parser = subparsers.add_parser(
+        "doctor", help="look this machine over: versions, device, threads, disk, port"
+    )
+    parser.set_defaults(command=doctor)
+    add = parser.add_argument
+    add("--out", metavar="DIR", type=Path, default=Path("runs"), help="where runs would be written (default: runs)")
+    add("--port", metavar="N", type=int, help="port of the dashboard (default: 8470)")
+    add("--json", action="store_true", help="print all facts and findings as JSON")
+    return {"doctor": parser}
+
+
+def doctor(args: argparse.Namespace) -> int:
+    """Print what was found. Returns 1 where something stands in a run's way."""
+    from adaptive_rec.live.listen import ServeOptions
+    from adaptive_rec.offline.doctor import findings
+    from adaptive_rec.offline.machine_facts import gather
+
+    options = ServeOptions() if args.port is None else ServeOptions(port=args.port)
+    facts = gather(args.out, options.port)
+    found = findings(facts)
+    if args.json:
+        print_json({"facts": asdict(facts), "findings": [asdict(finding) for finding in found]})
+    else:
+        print_findings(found)
+    return 1 if any(finding.level == "problem" for finding in found) else 0
+
+
+def print_findings(found: list[Finding]) -> None:
+    """A line for each, with what to do about it."""
+    show(columns(("about", "", "found", "what to do"), [(f.area, f.level, f.text, f.remedy) for f in found]))
+    problems, notes = (sum(finding.level == level for finding in found) for level in ("problem", "note"))
+    show(text(""), text(f"{problems} problem{'s' * (problems != 1)}, {notes} note{'s' * (notes != 1)}"))

@@ -1,0 +1,203 @@
+"""``knobs``: what can be changed during a run, and changing it."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import isfinite
+from typing import TYPE_CHECKING, Any
+
+from adaptive_rec.cli.figures import printable
+from adaptive_rec.cli.output import columns, print_json, show
+from adaptive_rec.cli.parser import Parser, add_client_options, on_terminal
+from adaptive_rec.errors import UsageError, did_you_mean
+from adaptive_rec.units import exact_size
+
+if TYPE_CHECKING:
+    from adaptive_rec.cli.client import Client, Reply
+
+EXAMPLES = """\
+examples:
+  adaptive-rec knobs                                     all of them
+  adaptive-rec knobs get alpha action                    two of them
+  adaptive-rec knobs set alpha=0.8 hot_budget_bytes=64MiB
+  adaptive-rec knobs set stale_threshold=search alpha=default
+"""
+ATTEMPTS = 5
+"""A change names absolute values, so it may be made again upon whatever others changed meanwhile."""
+DEFAULT = "default"
+UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40}
+
+
+def add_commands(subparsers: Any) -> dict[str, Parser]:
+    parser: Parser = subparsers.add_parser("knobs", help="see and change the knobs of a run", epilog=EXAMPLES)
+    parser.set_defaults(command=knobs)
+    parser.add_argument("action", nargs="?", metavar="get|set", default="get", help="get (the default) or set")
+    parser.add_argument(
+        "words", nargs="*", metavar="NAME[=VALUE]", help=f"knobs to show; or to set, the value {DEFAULT} for that"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="with set: only check whether it would be accepted")
+    add_client_options(parser)
+    return {"knobs": parser}
+
+
+def knobs(args: argparse.Namespace) -> int:
+    from adaptive_rec.cli.client import connect
+
+    if args.action not in ("get", "set"):
+        meant = f"knobs {'set' if '=' in args.action else 'get'} {args.action}"
+        raise UsageError(f"knobs takes get or set, got {args.action} (did you mean {meant}?)")
+    changes = assignments(args.words) if args.action == "set" else {}
+    if args.dry_run and not changes:
+        raise UsageError("--dry-run goes with knobs set NAME=VALUE")
+    with connect(args.run, args.url) as client:
+        if not changes:
+            return get(client, args.words, args.json)
+        answer, known = change(client, changes, args.dry_run)
+    if args.json:
+        print_json(answer.body)
+    else:
+        for line in told(answer.body, changes, known, args.dry_run):
+            print(printable(line))
+    return 0
+
+
+def get(client: Client, names: list[str], as_json: bool) -> int:
+    """Print all knobs, or those named."""
+    body = client.get("/knobs").body
+    check_names(names, body["knobs"])
+    chosen = {name: about for name, about in body["knobs"].items() if name in names or not names}
+    if as_json:
+        print_json({**body, "knobs": chosen})
+        return 0
+    rows = [(name, *cells(about)) for name, about in chosen.items()]
+    if on_terminal():
+        show(blocks(rows))
+    else:
+        show(columns(("knob", "value", "default", "range", "unit", "what it does"), rows))
+    return 0
+
+
+def cells(about: Mapping[str, Any]) -> tuple[str, str, str, str, str]:
+    """Value, default, range, unit and purpose of a knob."""
+    now, wanted = text(about["effective"], about), text(about["desired"], about)
+    value = now if now == wanted else f"{now} -> {wanted} pending"
+    unit = "" if about["unit"] in ("bytes", "name") else about["unit"]
+    return value, text(about["default"], about), limits(about), unit, about["why"]
+
+
+def blocks(rows: Iterable[Sequence[str]]) -> Any:
+    """Knobs for a terminal that is not wide enough for all of a knob in one line."""
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table.grid(padding=(0, 3))
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column()
+    for name, value, default, span, unit, why in rows:
+        more = [f"default {default}" if default != value else "", f"{span} {unit}".strip()]
+        figures = Text.assemble((printable(value), "cyan"), *(f"   {printable(part)}" for part in more if part))
+        table.add_row(printable(name), Group(figures, Text(printable(why), style="dim")))
+    return table
+
+
+def change(client: Client, changes: Mapping[str, str], dry_run: bool) -> tuple[Reply, Mapping[str, Any]]:
+    """Send the changes upon the newest state; begin again where somebody else changed a knob in between.
+
+    Returns the answer, and what was known of the knobs before.
+    """
+    from adaptive_rec.cli.client import ApiError
+
+    query = {"dry_run": 1} if dry_run else {}
+    for attempt in range(1, ATTEMPTS + 1):
+        current = client.get("/knobs")
+        known = current.body["knobs"]
+        check_names(changes, known)
+        values = {name: value(typed, known[name]) for name, typed in changes.items()}
+        try:
+            return client.patch("/knobs", values, current.etag or "", **query), known
+        except ApiError as error:
+            if error.status != 412 or attempt == ATTEMPTS:
+                raise
+    raise AssertionError("the last attempt returns or raises")
+
+
+def told(answer: Mapping[str, Any], names: Iterable[str], known: Mapping[str, Any], dry_run: bool) -> Iterator[str]:
+    """A line for every knob that was named."""
+    step = answer.get("applied_at_step")
+    when = "would be accepted" if dry_run else "pending" if step is None else f"took effect at step {step}"
+    for name in names:
+        changed = answer["changed"].get(name)
+        if changed:
+            yield f"{name} {text(changed['old'], known[name])} -> {text(changed['new'], known[name])}, {when}"
+        else:
+            yield f"{name} is {text(answer['desired'][name], known[name])} already"
+
+
+# Values --------------------------------------------------------------------------------------------------------------
+
+
+def assignments(words: Iterable[str]) -> dict[str, str]:
+    """``NAME=VALUE`` words as a dict."""
+    pairs = [word.partition("=") for word in words]
+    if not pairs:
+        raise UsageError("knobs set takes NAME=VALUE, one or more")
+    for name, equals, typed in pairs:
+        if not (name.strip() and equals and typed.strip()):
+            raise UsageError(f"knobs set takes NAME=VALUE, got {name}{equals}{typed}")
+    named = [name.strip() for name, _, _ in pairs]
+    twice = next((name for name in named if named.count(name) > 1), None)
+    if twice:
+        raise UsageError(f"knobs set takes every knob once, got {twice} twice")
+    return {name.strip(): typed.strip() for name, _, typed in pairs}
+
+
+def check_names(names: Iterable[str], known: Mapping[str, Any]) -> None:
+    for name in names:
+        if name not in known:
+            raise UsageError(f"unknown knob {name}{did_you_mean(name, known)} (knobs: {', '.join(known)})")
+
+
+def value(typed: str, about: Mapping[str, Any]) -> Any:
+    """What was typed as JSON has it: a TOML scalar, a size in bytes, else text; None, the default, where that is asked."""
+    if typed == DEFAULT:
+        return None
+    size = re.fullmatch(r"(\d+(?:\.\d+)?) *([kmg]|[kmgt]i)?b?", typed, re.IGNORECASE | re.ASCII)
+    if about["unit"] == "bytes" and size:
+        return round(float(size[1]) * UNITS[(size[2] or "").lower()])
+    try:
+        parsed = tomllib.loads(f"value = {typed}")
+    except tomllib.TOMLDecodeError:
+        return typed
+    scalar = parsed["value"]
+    if (
+        len(parsed) > 1
+        or not isinstance(scalar, (str, int, float))
+        or (isinstance(scalar, float) and not isfinite(scalar))
+    ):
+        return typed  # for the service to refuse: JSON has no such value
+    return scalar
+
+
+def text(number: Any, about: Mapping[str, Any]) -> str:
+    """A value as it could be typed; null stands for what JSON has no number for."""
+    if about["unit"] == "bytes" and isinstance(number, int):
+        return exact_size(number)
+    return "infinite" if number is None else str(number)
+
+
+def limits(about: Mapping[str, Any]) -> str:
+    """The range of a knob, such as ``0 < .. <= 1``."""
+    low, high = about["minimum"], about["maximum"]
+    signs = ["<" if about[f"exclusive_{end}"] else "<=" for end in ("minimum", "maximum")]
+    parts = []
+    if low is not None and high is not None:
+        parts.append(f"{low:g} {signs[0]} .. {signs[1]} {high:g}")
+    elif low is not None:
+        parts.append(f"{signs[0].replace('<', '>')} {low:g}")
+    elif high is not None:
+        parts.append(f"{signs[1]} {high:g}")
+    return " or ".join([*parts, *([", ".join(map(str, about["choices"]))] if about["choices"] else [])])

@@ -1,0 +1,133 @@
+"""``placement``: how the tables lie in the two tiers, which rows of one are where, and all about one row."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from adaptive_rec.cli.figures import count, percent, whole
+from adaptive_rec.cli.output import columns, pairs, print_json, show, text
+from adaptive_rec.cli.parser import Parser, add_client_options, on_terminal
+from adaptive_rec.errors import UsageError, did_you_mean
+from adaptive_rec.units import size
+
+MOST_ROWS = 1000
+CLASSES = ("hot", "stale", "cold")
+
+
+def add_commands(subparsers: Any) -> dict[str, Parser]:
+    parser: Parser = subparsers.add_parser("placement", help="which rows are hot, stale or cold")
+    parser.set_defaults(command=placement)
+    add = parser.add_argument
+    add("table", nargs="?", metavar="TABLE", help="name or index of a table: list its rows (default: list the tables)")
+    add("id", nargs="?", metavar="ID", help="a row of that table: tell all about it")
+    add("--class", dest="row_class", choices=CLASSES, default="hot", help="rows to list (default: hot, stale included)")
+    add("--limit", metavar="N", default="20", help=f"how many, at most {MOST_ROWS} (default: 20)")
+    add("--sort", choices=("id", "estimate"), help="default: estimate, the most popular first; cold rows by id")
+    add_client_options(parser)
+    return {"placement": parser}
+
+
+def placement(args: argparse.Namespace) -> int:
+    from adaptive_rec.cli.client import connect
+
+    limit = number("--limit", args.limit, 1, MOST_ROWS)
+    row_id = None if args.id is None else number("ID", args.id, 0, (1 << 63) - 1)
+    if args.row_class == "cold" and args.sort == "estimate":
+        raise UsageError("--sort estimate goes with --class hot or stale: cold rows are listed by id")
+    with connect(args.run, args.url) as client:
+        overview = client.get("/placement").body
+        if args.table is None:
+            parts: list[Any] = [tables(overview)]
+            body = overview
+        else:
+            index = index_of(args.table, overview["tables"])
+            if row_id is not None:
+                body = client.get(f"/placement/{index}/rows/{row_id}").body
+                parts = [row(body)]
+            else:
+                order = args.sort or ("id" if args.row_class == "cold" else "estimate")
+                query = {"class": args.row_class, "sort": order, "limit": limit}
+                body = client.get(f"/placement/{index}", **query).body
+                parts = rows(body, overview["tables"][index])
+    if args.json:
+        print_json(body)
+    else:
+        show(*parts)
+    return 0
+
+
+def index_of(named: str, known: Sequence[Mapping[str, Any]]) -> int:
+    """The index of a table given by name, or by index where none has such a name."""
+    for table in known:
+        if table["table"] == named:
+            return int(table["index"])
+    if named.isascii() and named.isdecimal() and int(named) < len(known):
+        return int(named)
+    hint = did_you_mean(named, [table["table"] for table in known])
+    raise UsageError(f"TABLE must be a name or an index from 0 to {len(known) - 1}, got {named}{hint}")
+
+
+def tables(overview: Mapping[str, Any]) -> Any:
+    """The tables with what of them is where, and a last line for all together. Counts are exact in pipes."""
+    shown = count if on_terminal() else str
+    listed = overview["tables"]
+    cells = []
+    for table in listed:
+        looked_up = table["hot_lookup_ratio"]
+        shares = [percent(table["hot"] / max(table["rows"], 1)), "-" if looked_up is None else percent(looked_up)]
+        figures = [shown(table[key]) for key in ("rows", "hot", "stale", "cold")]
+        cells.append([table["table"], str(table["dim"]), *figures, *shares, size(table["device_bytes"])])
+    sums = {key: sum(table[key] for table in listed) for key in ("rows", "hot", "stale", "cold")}
+    of_budget = f"{size(overview['device_bytes'])} of {size(overview['budget_bytes'])}"
+    all_hot = percent(sums["hot"] / max(sums["rows"], 1))
+    cells.append(["all", "", *(shown(value) for value in sums.values()), all_hot, "", of_budget])
+    heads = ("table", "dim>", "rows>", "hot>", "stale>", "cold>", "hot rows>", "hot lookups>", "device>")
+    return columns(heads, cells)
+
+
+def rows(page: Mapping[str, Any], table: Mapping[str, Any]) -> list[Any]:
+    """Rows of a table, and how many there are."""
+    total = table[page["class"]]
+    more = f"{whole(len(page['rows']))} of {whole(total)}" if page["cursor"] else whole(total)
+    title = f"{page['table']}: {more} {page['class']} rows"
+    cells = [
+        (str(r["id"]), r["class"], "-" if r["slot"] is None else str(r["slot"]), _estimate(r), _movement(r))
+        for r in page["rows"]
+    ]
+    return [text(title), columns(("id>", "class", "slot>", "estimate>", "movement>"), cells)]
+
+
+def row(about: Mapping[str, Any]) -> Any:
+    """All that is known of a row."""
+    last = about["last_change"]
+    return pairs(
+        [
+            ("table", about["table"]),
+            ("row", str(about["id"])),
+            ("class", about["class"]),
+            ("slot", "" if about["slot"] is None else str(about["slot"])),
+            ("estimate", f"{_estimate(about)} (lookups, counted by the sketch and decayed)"),
+            (
+                "movement",
+                f"{_movement(about)} (when last measured)" if about["movement"] is not None else "not measured",
+            ),
+            ("changed", f"{last['from']} -> {last['to']} at step {whole(last['step'])}" if last else "not lately"),
+        ]
+    )
+
+
+def _estimate(about: Mapping[str, Any]) -> str:
+    return "-" if about["estimate"] is None else count(about["estimate"])
+
+
+def _movement(about: Mapping[str, Any]) -> str:
+    return "-" if about["movement"] is None else f"{about['movement']:.3g}"
+
+
+def number(name: str, typed: str, low: int, high: int) -> int:
+    """A whole number of the command line. Raises UsageError outside low .. high."""
+    if not (typed.isascii() and typed.isdecimal() and low <= int(typed) <= high):
+        raise UsageError(f"{name} must be a whole number from {low} to {high}, got {typed}")
+    return int(typed)

@@ -1,0 +1,89 @@
+"""A run in words: what it is at the start, what it came to at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from rich.console import RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from adaptive_rec.cli.figures import clock, count, percent, whole
+from adaptive_rec.live.telemetry import ratio
+from adaptive_rec.units import size
+
+if TYPE_CHECKING:
+    from adaptive_rec.runtime.loop import Runtime
+
+BAR_CELLS = 24
+
+
+def header(runtime: Runtime) -> str:
+    """Policy, device, tables and budget in one line."""
+    space, config = runtime.store.space, runtime.config
+    dims = "/".join(str(dim) for dim in sorted({table.dim for table in space.tables}))
+    tables_size = size(sum(weights.nbytes for weights in runtime.store.host.weights))
+    tables = f"{len(space.tables)} tables, {count(space.rows)} rows x {dims}, {tables_size}"
+    hot_tier = f"hot tier {size(runtime.store.device_bytes)}"
+    name = f"[bold]{escape(config.knobs.policy)}[/] on {runtime.device}"
+    return " · ".join([name, tables, hot_tier])
+
+
+def length(runtime: Runtime) -> str:
+    """How much there is to train, where that is not simply ``run.steps``; else nothing."""
+    done, total, asked = runtime.step_number, runtime.steps_total, runtime.config.run.steps
+    if done and total <= done:
+        more = "read the data more often (data.epochs)" if done < asked or not asked else "give more steps"
+        return f"going on from step {whole(done)}: nothing left to train, {more}"
+    if done:
+        return f"going on from step {whole(done)}, {whole(total - done)} to go"
+    return f"{whole(total)} steps, all that the data has; run.steps asks for {whole(asked)}" if total < asked else ""
+
+
+def summary_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, RenderableType]]:
+    """The summary as pairs of label and value."""
+    s = summary
+    seen, trained, skips = s["samples_seen"], s["samples_trained"], s["action"] is not None
+    action = f" ({s['action']})" if skips else ""
+    yield "policy", f"{s['policy']}{action}, seed {s['seed']}, {s['device']}, {s['precision']}"
+    quality = summary["eval"]
+    yield "quality", Text(quality_text(quality), style="bold green") if quality else "not scored, the run was stopped"
+    yield "trained", f"{count(trained)} of {count(seen)} samples seen, {whole(s['steps'])} steps"
+    yield "speed", f"{count(s['samples_per_second'])} samples/s, {clock(s['seconds'])}"
+    popular = f"{percent(s['popular_sample_ratio'])} of samples are popular (every lookup hot)"
+    yield "hot", f"{percent(s['hot_lookup_ratio'])} of lookups, {popular}"
+    if skips:
+        share = ratio(s["row_updates_skipped"], s["row_updates"] + s["row_updates_skipped"])
+        yield "skipped", f"{percent(share)} of row updates, {percent(ratio(seen - trained, seen))} of samples"
+    stale = f", {count(s['stale_rows'])} of them stale at the end" if skips else ""
+    of_all = f"{percent(ratio(s['hot_rows'], s['total_rows']))} of {count(s['total_rows'])}"
+    yield "rows", f"{count(s['hot_rows'])} hot ({of_all}){stale}"
+    where = "hot tier" if s["device"] == "cpu" else "device"
+    moved = f"{size(s['host_to_device_bytes'])} to the {where}, {size(s['device_to_host_bytes'])} back"
+    yield "moved", f"{moved}, {count(s['migrated_rows'])} rows changed tier"
+    staging = f", staging {size(s['device_staging_bytes'])}" if s["device_staging_bytes"] else ""
+    on_device = f", device {size(s['device_peak_bytes'])} peak" if s["device_peak_bytes"] else ""
+    yield "memory", f"{size(s['peak_rss_bytes'])} peak, hot tier {size(s['device_tier_bytes'])}{staging}{on_device}"
+    if s["malformed_rows"]:
+        yield "malformed", f"{whole(s['malformed_rows'])} rows left out"
+    yield "time", breakdown(s["seconds_by_stage"], s["seconds"])
+
+
+def breakdown(stages: Mapping[str, float], seconds: float) -> Table:
+    """Where the loop's time went; stages that ran ahead on the worker took none of it."""
+    table = Table.grid(padding=(0, 2))
+    own = {name: value for name, value in stages.items() if not name.endswith(")")}
+    own["other"] = max(0.0, seconds - sum(own.values()))
+    for name, value in sorted(own.items(), key=lambda item: -item[1]):
+        share = ratio(value, seconds)
+        if share >= 0.005:
+            bar = "█" * round(share * BAR_CELLS) or "▏"
+            table.add_row(name, Text(percent(share), justify="right"), Text(bar, style="cyan"))
+    return table
+
+
+def quality_text(quality: Mapping[str, Any]) -> str:
+    auc, logloss, calibration = (f"{quality[name]:.4f}" for name in ("auc", "logloss", "calibration"))
+    return f"AUC {auc}  logloss {logloss}  calibration {calibration}  ({count(quality['samples'])} held out)"

@@ -1,0 +1,109 @@
+"""``runs``, ``dashboard``, ``serve`` and ``eval``: which runs there are, and what a finished one is good for."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from adaptive_rec.cli.figures import clock
+from adaptive_rec.cli.output import columns, print_json, show
+from adaptive_rec.cli.parser import (
+    LINK_HINT,
+    Parser,
+    add_client_options,
+    add_serve_options,
+    on_terminal,
+    serve_options,
+)
+from adaptive_rec.errors import UsageError
+
+
+def add_commands(subparsers: Any) -> dict[str, Parser]:
+    listing: Parser = subparsers.add_parser("runs", help="list the runs under way")
+    listing.set_defaults(command=runs)
+    listing.add_argument("--json", action="store_true", help="print them as JSON")
+    link: Parser = subparsers.add_parser("dashboard", help="print the link to a run's dashboard, with its token")
+    link.set_defaults(command=dashboard)
+    link.add_argument("--header", action="store_true", help="print the Authorization header instead, for curl -H @-")
+    add_client_options(link, url=False)
+    server: Parser = subparsers.add_parser("serve", help="dashboard and API of a finished run, read-only")
+    server.set_defaults(command=serve)
+    server.add_argument("directory", metavar="RUN", type=Path, help="run directory")
+    add_serve_options(server)
+    score: Parser = subparsers.add_parser("eval", help="score a run's newest checkpoint on its held-out data")
+    score.set_defaults(command=evaluate)
+    score.add_argument("directory", metavar="RUN", type=Path, help="run directory")
+    score.add_argument("--json", action="store_true", help="print the figures as JSON")
+    return {"runs": listing, "dashboard": link, "serve": server, "eval": score}
+
+
+def runs(args: argparse.Namespace) -> int:
+    """List the runs under way; their tokens are not shown."""
+    from adaptive_rec.live.runtime_file import under_way
+
+    files = under_way()
+    if args.json:
+        print_json([{"pid": f.pid, "name": f.name, "run": f.run, "url": f.url, "started": f.started} for f in files])
+        return 0
+    if not files:
+        print("no run is under way (adaptive-rec train starts one)", file=sys.stderr)
+        return 0
+    ages = [clock(max(0.0, time.time() - file.started)) for file in files]
+    rows = [(str(file.pid), file.name, age, file.url, file.run) for file, age in zip(files, ages, strict=True)]
+    show(columns(("pid", "name", "up>", "url", "directory"), rows))
+    return 0
+
+
+def dashboard(args: argparse.Namespace) -> int:
+    """Print the link to a run's dashboard, token included: who asks for it gets it, into a pipe too."""
+    from adaptive_rec.live.runtime_file import find
+
+    file = find(args.run)
+    if args.json:
+        print_json({"pid": file.pid, "run": file.run, "url": file.url, "dashboard": file.dashboard_url})
+    elif args.header:
+        print(f"Authorization: Bearer {file.control_token}")
+    else:
+        print(file.dashboard_url)
+    return 0
+
+
+def serve(args: argparse.Namespace) -> int:
+    """Serve a finished run until Ctrl-C, which is the ordinary way to end it."""
+    options = serve_options(args)
+    if not (args.directory / "config.toml").is_file():
+        raise UsageError(f"RUN must be a run directory, {args.directory} has no config.toml")
+    from adaptive_rec.live.sidecar import Sidecar, serve_finished
+
+    def announce(sidecar: Sidecar) -> None:
+        link = sidecar.dashboard_url if on_terminal() else f"{sidecar.url}   {LINK_HINT}"
+        print(f"dashboard   {link}\nread-only, until {'Ctrl-C' if on_terminal() else 'SIGTERM'}", flush=True)
+
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        return serve_finished(args.directory, options, announce, lambda text: print(text, file=sys.stderr))
+    except KeyboardInterrupt:
+        return 0
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def evaluate(args: argparse.Namespace) -> int:
+    """Score a run's newest checkpoint."""
+    from dataclasses import asdict
+
+    from adaptive_rec.live.telemetry import to_json
+    from adaptive_rec.run.training_run import evaluate_run
+
+    result = evaluate_run(args.directory, lambda text: print(f"warning: {text}", file=sys.stderr))
+    figures = {"step": result.step, **asdict(result.quality)}
+    if args.json:
+        print(to_json(figures))
+        return 0
+    for name, value in figures.items():
+        print(f"{name.replace('_', ' '):<20}", f"{value:,}" if isinstance(value, int) else f"{value:.4f}")
+    return 0

@@ -1,0 +1,169 @@
+"""``simulate``: what policies would keep hot of a stream at each budget, without training."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from adaptive_rec.cli.figures import count, fine, whole
+from adaptive_rec.cli.output import columns, pairs, print_json, show, text
+from adaptive_rec.cli.parser import Parser
+from adaptive_rec.errors import UsageError
+from adaptive_rec.units import size
+
+if TYPE_CHECKING:
+    from adaptive_rec.config.tree import Config
+
+EXAMPLES = """\
+examples:
+  adaptive-rec simulate train.txt --budgets 1MiB,16MiB,10%      a Criteo file, or a folder made by data prepare
+  adaptive-rec simulate synthetic --policies hotline,adaptive   a preset or TOML file
+  adaptive-rec simulate keys.xz --out simulated                 a raw trace: big-endian 64-bit keys (.bin, .xz) or .npy
+  adaptive-rec calibrate --out here.toml && adaptive-rec simulate train.txt --hardware here.toml
+"""
+
+TRACE_BATCH_KEYS = 2048
+"""Keys of a step, where no configuration tells: a batch of clicks has thousands of lookups."""
+
+
+def add_commands(subparsers: Any) -> dict[str, Parser]:
+    told = "what policies would keep hot of a stream at each budget, without training"
+    parser: Parser = subparsers.add_parser("simulate", help=told, epilog=EXAMPLES)
+    parser.set_defaults(command=simulate)
+    add = parser.add_argument
+    add("data", metavar="DATA", help="Criteo file, prepared folder, preset, TOML file, or a trace (.xz, .bin, .npy)")
+    add("config", nargs="?", metavar="CONFIG", help="preset or TOML file (default: what train would take for DATA)")
+    add("--policies", metavar="A,B,C", help="policies to replay (default: all built-in ones)")
+    add("--budgets", metavar="A,B,C", help="hot budgets: bytes (16MiB) or shares of all rows (10%%)")
+    add("--hardware", metavar="FILE", type=Path, help="profile made by calibrate: predicts the time of a step")
+    add("--steps", metavar="N", help="mini-batches to replay; 0 is all there are")
+    add("--seed", metavar="N", help="seed of everything random")
+    add("--set", action="append", default=[], metavar="KEY=VALUE", help="any other key of the configuration")
+    add("--json", action="store_true", help="print all figures as JSON")
+    add("--out", metavar="DIR", type=Path, help="write simulate.json and simulate.html there")
+    return {"simulate": parser}
+
+
+def simulate(args: argparse.Namespace) -> int:
+    """Replay, print, write."""
+    from adaptive_rec.cli.profile import progress_shown
+    from adaptive_rec.offline.simulate.budgets import SHARES
+    from adaptive_rec.offline.simulate.trace import SUFFIXES
+    from adaptive_rec.policy.find import BUILT_IN, load_policy
+
+    trace = Path(args.data) if args.data.endswith(SUFFIXES) else None
+    config = resolve(args, trace)
+    policies = listed("--policies", args.policies) or BUILT_IN
+    for name in policies:
+        load_policy(name)
+    budgets = listed("--budgets", args.budgets) or (*SHARES, str(int(config.knobs.hot_budget_bytes)))
+    from adaptive_rec.offline.simulate.hardware import read_hardware
+    from adaptive_rec.offline.simulate.results import simulate as replayed
+
+    hardware = read_hardware(args.hardware) if args.hardware else None
+    if args.out is not None:
+        make_folder(args.out)  # told before the time it takes
+    with progress_shown() as progress:
+        made = replayed(config, trace, policies, budgets, hardware, progress)
+    if args.out is not None:
+        write(made, args.out)
+    if args.json:
+        print_json(made)
+    else:
+        show(*summary(made))
+        if args.out is not None:
+            print(f"\n{args.out / 'simulate.html'}")
+    return 0
+
+
+def resolve(args: argparse.Namespace, trace: Path | None) -> Config:
+    """The configuration that a run on the same data would have. DATA itself may be a configuration."""
+    from adaptive_rec.cli.train import preset_for
+    from adaptive_rec.config.tree import load_config, presets
+
+    settings = [f"run.batch_size={TRACE_BATCH_KEYS}"] if trace and not args.config else []
+    settings += args.set
+    for key, typed in (("run.steps", args.steps), ("run.seed", args.seed)):
+        settings += [f"{key}={typed}"] if typed is not None else []
+    if args.data.endswith(".toml") or (args.data in presets() and not os.path.exists(args.data)):
+        if args.config:
+            raise UsageError(f"give a configuration once, got {args.data} and {args.config}")
+        return load_config(args.data, os.environ, settings)
+    if trace is None:
+        settings.append(f"data.source={json.dumps(args.data, ensure_ascii=False)}")
+    return load_config(args.config or preset_for(args.data), os.environ, settings)
+
+
+def listed(option: str, typed: str | None) -> tuple[str, ...]:
+    """The parts of a comma-separated list, each once. Raises UsageError for an empty one."""
+    if typed is None:
+        return ()
+    parts = tuple(dict.fromkeys(part.strip() for part in typed.split(",") if part.strip()))
+    if not parts:
+        raise UsageError(f"{option} takes a comma-separated list, got {typed!r}")
+    return parts
+
+
+def make_folder(out: Path) -> None:
+    """The folder for the files. Raises UsageError where it cannot be written."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--out {out} cannot be written: {error.strerror}") from None
+    if not os.access(out, os.W_OK):
+        raise UsageError(f"--out must be a folder that can be written, got {out}")
+
+
+def write(made: Mapping[str, Any], out: Path) -> None:
+    """``simulate.json`` and ``simulate.html``. Raises UsageError where they cannot be written."""
+    from adaptive_rec.offline.report.page import write_page
+    from adaptive_rec.offline.report.simulate_report import simulate_page
+
+    write_page(json.dumps(made, indent=1, allow_nan=False) + "\n", out / "simulate.json")
+    write_page(simulate_page(made), out / "simulate.html")
+
+
+# What is printed -----------------------------------------------------------------------------------------------------
+
+
+def summary(made: Mapping[str, Any]) -> list[Any]:
+    """What was replayed, then a table for each budget."""
+    parts: list[Any] = [pairs(head(made))]
+    timed = made["hardware"] is not None
+    heads = ("policy", "hot>", "at first>", "popular>", "moved>", "up>", "down>")
+    for place, budget in enumerate(made["budgets"]):
+        share = budget / made["data"]["all_rows_bytes"]
+        title = f"budget {size(budget)} ({fine(min(share, 1.0))} of all rows), ceiling {fine(made['ceiling'][place])}"
+        shown = heads + (("step>",) if timed else ())
+        parts += [text(""), text(title), columns(shown, rows(made, budget, timed))]
+    return parts
+
+
+def head(made: Mapping[str, Any]) -> list[tuple[str, str]]:
+    data, hardware = made["data"], made["hardware"]
+    tables = "1 table" if data["tables"] == 1 else f"{data['tables']} tables"
+    return [
+        ("data", str(data["source"])),
+        ("replayed", f"{whole(data['samples'])} samples, {whole(data['lookups'])} lookups, "
+                     f"{whole(data['steps'])} steps of {whole(data['batch_size'])}"),
+        ("rows", f"{whole(data['rows'])} in {tables}, {size(data['all_rows_bytes'])} with optimizer state"),
+        ("window", f"{made['window_steps']} steps; the ceiling knows each window's lookups before it"),
+        ("columns", "hot lookups, those of the first window, samples all hot, rows moved, bytes a step to the device and back"),
+        ("step", f"predicted for {hardware['name']}" if hardware else ""),
+        ("note", hardware["note"] if hardware else ""),
+        ("took", f"{made['seconds']:.1f} s"),
+    ]  # fmt: skip
+
+
+def rows(made: Mapping[str, Any], budget: int, timed: bool) -> Iterator[list[str]]:
+    steps = max(1, made["data"]["steps"])
+    for one in made["results"]:
+        if one["budget_bytes"] == budget:
+            shares = [one["hot_lookup_ratio"], one["first_window_hot_lookup_ratio"], one["popular_sample_ratio"]]
+            link = [size(one[key] / steps) for key in ("host_to_device_bytes", "device_to_host_bytes")]
+            step = [f"{1e3 * one['predicted_step_seconds']:.2f} ms"] if timed else []
+            yield [one["policy"], *map(fine, shares), count(one["migrated_rows"]), *link, *step]

@@ -1,0 +1,157 @@
+"""``status``: how a run under way is doing, once or all the time."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from adaptive_rec.cli.figures import clock, count, percent, printable, whole
+from adaptive_rec.cli.output import console, pairs, print_json, show
+from adaptive_rec.cli.parser import Parser, add_client_options, on_terminal
+from adaptive_rec.units import size
+
+if TYPE_CHECKING:
+    from adaptive_rec.cli.client import Client
+
+WATCH_SECONDS = 1.0
+PATIENCE_SECONDS = 15.0
+"""A service that gives no answer for so long, while it is watched, has ended; one that died is back sooner."""
+LATE_SECONDS = 10.0
+OVER = ("finished", "stopped", "failed")
+QUALITY = (("auc", "AUC"), ("logloss", "logloss"), ("calibration", "calibration"))
+
+
+def add_commands(subparsers: Any) -> dict[str, Parser]:
+    parser: Parser = subparsers.add_parser("status", help="how a run under way is doing")
+    parser.set_defaults(command=status)
+    parser.add_argument("--watch", action="store_true", help="redraw it each second, until Ctrl-C or the run's end")
+    add_client_options(parser)
+    return {"status": parser}
+
+
+def status(args: argparse.Namespace) -> int:
+    from adaptive_rec.cli.client import connect
+
+    with connect(args.run, args.url) as client:
+        if args.watch:
+            return watch(client, args.json)
+        now = client.get("/status").body
+        if args.json:
+            print_json(now)
+        else:
+            show(pairs(lines(now, client.get("/stats").body, client.url)))
+    return 0
+
+
+def watch(client: Client, as_json: bool) -> int:
+    """Print again and again: redrawn on a terminal, else a line each. Ctrl-C is the ordinary way to end it."""
+    try:
+        if on_terminal() and not as_json:
+            _redraw(client)
+        else:
+            for now, stats in _answers(client):
+                print(json.dumps(now, allow_nan=False) if as_json else one_line(now, stats), flush=True)
+    except KeyboardInterrupt:
+        pass
+    return 0
+
+
+def _redraw(client: Client) -> None:
+    from rich.live import Live
+
+    with Live(console=console(), auto_refresh=False) as live:
+        for now, stats in _answers(client):
+            live.update(pairs(lines(now, stats, client.url)), refresh=True)
+
+
+def _answers(client: Client) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Status and statistics, once a second, until the run is over or its service is gone."""
+    from adaptive_rec.cli.client import ApiError, UnreachableError
+
+    answered: float | None = None
+    while True:
+        try:
+            now, stats = client.get("/status").body, client.get("/stats").body
+        except (UnreachableError, ApiError) as error:
+            if answered is None or (isinstance(error, ApiError) and error.status not in (429, 503)):
+                raise
+            if time.monotonic() - answered > PATIENCE_SECONDS:
+                print("the run is over, or its service is gone", file=sys.stderr)
+                return
+        else:
+            answered = time.monotonic()
+            yield now, stats
+            if now.get("phase") in OVER or not now.get("live", True):
+                return
+        time.sleep(WATCH_SECONDS)
+
+
+def lines(now: Mapping[str, Any], stats: Mapping[str, Any], url: str) -> list[tuple[str, str]]:
+    """What a person sees of a run, as labels and values."""
+    run, ratios = now["run"], stats["ratios"]
+    evaluation = now["evaluation"] or {}
+    scores = [f"{name} {evaluation[key]:.4f}" for key, name in QUALITY if evaluation.get(key) is not None]
+    return [
+        ("run", run["name"]),
+        ("policy", f"{now['policy']}, seed {run['seed']}, {run['device']}, {run['precision']}"),
+        ("phase", _phase(now)),
+        ("step", _progress(now)),
+        ("speed", f"{count(now['samples_per_second'] or 0)} samples/s, {clock(now['seconds'] or 0)} so far"),
+        ("loss", "" if now["loss"] is None else f"{now['loss']:.4f}"),
+        ("quality", "  ".join(scores) + f"  at step {whole(evaluation['step'])}" if scores else ""),
+        (
+            "hot",
+            f"{_share(ratios['hot_lookup'])} of lookups, {_share(ratios['popular_sample'])} of samples are popular",
+        ),
+        ("skipped", _skipped(ratios)),
+        ("rows", f"{count(stats['hot_rows'])} hot, {count(stats['stale_rows'])} of them stale"),
+        ("memory", _memory(now)),
+        ("dashboard", url),
+        ("directory", run["path"]),
+    ]
+
+
+def one_line(now: Mapping[str, Any], stats: Mapping[str, Any]) -> str:
+    """The same in one line, for logs."""
+    ratios = stats["ratios"]
+    figures = [
+        printable(now["run"]["name"]),
+        _phase(now),
+        f"step {_progress(now)}",
+        f"{count(now['samples_per_second'] or 0)} samples/s",
+        "" if now["loss"] is None else f"loss {now['loss']:.4f}",
+        f"hot lookups {_share(ratios['hot_lookup'])}",
+        f"skipped {_skipped(ratios)}",
+    ]
+    return "   ".join(figure for figure in figures if figure)
+
+
+def _phase(now: Mapping[str, Any]) -> str:
+    """The phase, with the age of the last step where training should be stepping and is not."""
+    age = float(now.get("last_step_age_seconds") or 0)
+    late = now["phase"] == "training" and age >= LATE_SECONDS
+    return f"{now['phase']}, no step for {clock(age)}" if late else str(now["phase"])
+
+
+def _progress(now: Mapping[str, Any]) -> str:
+    step, total, eta = now["step"], now["steps_total"], now["eta_seconds"]
+    done = f"{whole(step)} of {whole(total)} ({percent(step / total)})" if total else whole(step)
+    return done if eta is None or now["phase"] in OVER else f"{done}, {clock(eta)} left"
+
+
+def _skipped(ratios: Mapping[str, Any]) -> str:
+    return f"{_share(ratios['skipped_row_update'])} of row updates, {_share(ratios['skipped_sample'])} of samples"
+
+
+def _memory(now: Mapping[str, Any]) -> str:
+    """Device memory beside the hot tier, and all of it at its peak; nothing for a run on the CPU, or one that does not tell."""
+    staging, peak = now.get("staging_bytes", 0), now.get("peak_bytes", 0)
+    return f"staging {size(staging)}, device {size(peak)} peak" if staging or peak else ""
+
+
+def _share(ratio: float | None) -> str:
+    return "-" if ratio is None else percent(ratio)

@@ -1,0 +1,129 @@
+"""What a run trains on: a file, a prepared folder, or the synthetic stream."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, PositiveInt, model_validator
+
+from adaptive_rec.config.knobs import Bytes, Frozen, knob
+
+CRITEO_KAGGLE_ROWS = (
+    1460, 583, 10131227, 2202608, 305, 24, 12517, 633, 3, 93145, 5683, 8351593, 3194, 27, 14992, 5461306, 10, 5652,
+    2173, 4, 7046547, 18, 15, 286181, 105, 142572,
+)  # fmt: skip
+"""Rows of the 26 Criteo Kaggle tables, as in the DLRM reference."""
+
+
+class SyntheticConfig(Frozen):
+    samples: PositiveInt = knob(2_000_000, "samples", "Length of the training stream (one epoch).")
+    test_samples: PositiveInt = knob(50_000, "samples", "Samples of the held-out set; they follow the training stream.")
+    zipf_exponent: float = knob(
+        1.05, "exponent", "Skew of every table: popularity of rank r falls as r to the minus this.", ge=0, le=4
+    )
+    popular_ratio: float = knob(
+        0.5,
+        "ratio",
+        "Share of samples whose every id is drawn from the head of its table; correlates the tables.",
+        ge=0,
+        le=1,
+    )
+    head_ratio: float = knob(0.01, "ratio", "Share of a table's rows (at least one) that forms its head.", gt=0, le=1)
+    lookups_per_feature: PositiveInt = knob(
+        1, "ids", "Mean ids of a bag; above 1 bags are multi-hot, empty ones included."
+    )
+    feature_lookups: tuple[PositiveInt, ...] = Field(
+        (),
+        description="Ids of each feature's bag, always so many; empty: lookups_per_feature for all.",
+        json_schema_extra={"unit": "ids"},
+        strict=False,
+    )
+    drift_ranks: float = knob(
+        0.0,
+        "ranks/1000 samples",
+        "Gradual drift: ranks by which the popularity order moves on each 1000 samples.",
+        ge=0,
+    )
+    sudden_drift_at: int = knob(0, "samples", "Sample at which popularity jumps to other rows; 0 is never.", ge=0)
+    teacher_jump_at: int = knob(0, "samples", "Sample at which the teacher's weights are drawn anew; 0 is never.", ge=0)
+    teacher_scale: float = knob(1.0, "logits", "Standard deviation of the planted teacher's logit.", ge=0)
+    label_ratio: float = knob(0.25, "ratio", "Share of positive labels at the teacher's mean logit.", gt=0, lt=1)
+
+
+class DataConfig(Frozen):
+    source: str = knob(
+        "synthetic", "path", "synthetic, a Criteo TSV file (plain, .gz or .zst), or a folder that data prepare made."
+    )
+    table_rows: tuple[PositiveInt, ...] = Field(
+        CRITEO_KAGGLE_ROWS,
+        description="Rows of each table: one sparse feature each.",
+        json_schema_extra={"unit": "rows"},
+        min_length=1,
+        strict=False,
+    )
+    max_table_rows: PositiveInt = knob(100_000, "rows", "Tables are cut to this size; ids are folded into it.")
+    scale: float = knob(
+        1.0,
+        "ratio",
+        "Share of each table's rows that is kept (of tables of 100 rows and less all); a large shape on a smaller machine.",
+        gt=0,
+        le=1,
+    )
+    feature_tables: tuple[int, ...] = Field(
+        (),
+        description="Table of each sparse feature, where several share one; empty: feature i has table i.",
+        json_schema_extra={"unit": "index"},
+        strict=False,
+    )
+    dense_features: int = knob(13, "features", "Dense features of a sample.", gt=0, le=1 << 20)
+    pooling: Literal["sum", "mean"] = knob("sum", "name", "How the rows of a bag become one vector.")
+    ids: Literal["auto", "hash", "contiguous"] = knob(
+        "auto",
+        "name",
+        "hash folds a file's ids into table_rows; contiguous numbers the ids that occur (file held in memory); "
+        "auto is contiguous up to in_memory_bytes.",
+    )
+    in_memory_bytes: Bytes = knob(
+        1 << 30, "bytes", "Largest file, by decompressed size, that auto holds in memory.", ge=0
+    )
+    shuffle: bool = knob(
+        True, "switch", "Draw a new order of the training samples each epoch (files in memory, prepared folders)."
+    )
+    epochs: PositiveInt = knob(1, "passes", "Passes over the training range at the most.")
+    train_range: tuple[float, float] = Field(
+        (0.0, 0.9),
+        description="Part of a file to train on, by position.",
+        json_schema_extra={"unit": "ratio"},
+        strict=False,
+    )
+    test_range: tuple[float, float] = Field(
+        (0.9, 1.0),
+        description="Part of a file held out for evaluation, by position.",
+        json_schema_extra={"unit": "ratio"},
+        strict=False,
+    )
+    on_bad_row: Literal["error", "skip"] = knob(
+        "error", "name", "A malformed row stops the run, or is counted and skipped."
+    )
+    synthetic: SyntheticConfig = SyntheticConfig()
+
+    @model_validator(mode="after")
+    def _check_ranges(self) -> DataConfig:
+        for name in ("train_range", "test_range"):
+            low, high = getattr(self, name)
+            if not 0.0 <= low < high <= 1.0:
+                raise ValueError(f"{name} must satisfy 0 <= start < end <= 1, got [{low}, {high}]")
+        if max(self.train_range[0], self.test_range[0]) < min(self.train_range[1], self.test_range[1]):
+            raise ValueError(
+                f"train_range {list(self.train_range)} and test_range {list(self.test_range)} must not overlap"
+            )
+        bags, features = self.synthetic.feature_lookups, len(self.feature_tables or self.table_rows)
+        if bags and len(bags) != features:
+            raise ValueError(
+                f"synthetic.feature_lookups must have one entry for each of {features} features, got {len(bags)}"
+            )
+        if any(not 0 <= table < len(self.table_rows) for table in self.feature_tables):
+            raise ValueError(
+                f"feature_tables must name tables 0 to {len(self.table_rows) - 1}, got {list(self.feature_tables)}"
+            )
+        return self

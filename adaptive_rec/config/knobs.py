@@ -1,0 +1,178 @@
+"""Knobs: the settings that may change while a run is under way. Everything else is configuration and frozen."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PositiveInt,
+    ValidationError,
+    field_validator,
+)
+
+from adaptive_rec.errors import ConfigError, did_you_mean
+from adaptive_rec.units import parse_size
+
+LARGEST = (1 << 63) - 1
+
+
+def _parse_bytes(value: Any) -> Any:
+    """Read sizes such as ``"256MiB"``; leave everything else to the integer check."""
+    return parse_size(value) if isinstance(value, str) else value
+
+
+Bytes = Annotated[int, BeforeValidator(_parse_bytes)]
+
+
+def knob(default: Any, unit: str, why: str, **limits: Any) -> Any:
+    """A field with its unit and one line that says what turning it does."""
+    return Field(default, description=why, json_schema_extra={"unit": unit}, **limits)
+
+
+class Frozen(BaseModel):
+    """Immutable settings: unknown keys, wrong types and infinities are errors."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
+    )
+
+    @field_validator("*", mode="after")
+    @classmethod
+    def _check_size(cls, value: Any) -> Any:
+        """Python's whole numbers have no end, and those of arrays do."""
+        for part in value if isinstance(value, tuple) else (value,):
+            if isinstance(part, int) and abs(part) > LARGEST:
+                raise ValueError(f"must be at most {LARGEST}, got {str(part)[:40]}")
+        return value
+
+
+class Knobs(Frozen):
+    """Live settings of placement, tracking and skipping. They take effect at a step boundary."""
+
+    policy: str = knob(
+        "slipstream",
+        "name",
+        "What decides which rows are hot and what is skipped: by name, by entry point, or as package.module:Class.",
+        min_length=1,
+    )
+    hot_budget_bytes: Bytes = knob(
+        8 << 20, "bytes", "Device memory for hot rows: weights, optimizer state and movement record together.", ge=0
+    )
+    reclassify_every: PositiveInt = knob(
+        100,
+        "steps",
+        "Length of a window: rows change class only at its end. Under the policy adaptive windows are 1 to 8 of these.",
+    )
+    max_moved_bytes: Bytes = knob(
+        64 << 20, "bytes", "Most bytes that one reclassification may move between the tiers.", ge=0
+    )
+    hysteresis: float = knob(
+        0.1, "ratio", "A cold row replaces a hot one only when it is estimated this much more popular.", ge=0, le=10
+    )
+    sample_ratio: float = knob(0.5, "ratio", "Share of the samples whose lookups the sketch counts.", gt=0, le=1)
+    decay: float = knob(
+        0.6,
+        "ratio",
+        "What a window's counts are multiplied by at its end; less forgets faster. The policy adaptive finds its own.",
+        ge=0,
+        le=1,
+    )
+    action: Literal["freeze", "drop", "subsample"] = knob(
+        "subsample",
+        "name",
+        "What stale rows save: freeze skips their updates, drop skips popular samples that mostly touch them, "
+        "subsample keeps such a sample with keep_probability and weights it up.",
+    )
+    stale_metric: Literal[
+        "max_abs", "relative_l2", "per_touch", "step_length", "popularity", "net_over_path", "signal_to_noise"
+    ] = knob("signal_to_noise", "name", "What tells that a hot row has settled: see docs/staleness.md.")
+    stale_threshold: Annotated[float, Field(ge=0)] | Literal["search"] = knob(
+        "search",
+        "movement",
+        "Movement under which a row is stale; search finds the value that meets target_skip_ratio.",
+    )
+    target_skip_ratio: float = knob(
+        0.3,
+        "ratio",
+        "Wanted share of popular samples (drop, subsample) or of hot row updates (freeze) to skip; 0 skips nothing. The policy "
+        "adaptive skips what has settled by signal_to_noise, be it more or less.",
+        ge=0,
+        le=0.95,
+    )
+    alpha: float = knob(
+        0.9, "ratio", "Share of a popular sample's lookups that must be stale for it to be skipped.", gt=0, le=1
+    )
+    keep_probability: float = knob(
+        0.42, "ratio", "Chance that subsample keeps a stale sample, at weight 1/chance.", gt=0, lt=1
+    )
+    probe_ratio: float = knob(
+        0.0625,
+        "ratio",
+        "Share of steps that skip nothing and measure movement; staleness is judged only on them.",
+        gt=0,
+        le=1,
+    )
+    min_probe_touches: PositiveInt = knob(
+        2, "probe steps", "Probe steps of a window that must have touched a hot row before its movement says anything."
+    )
+    min_touch_ratio: float = knob(
+        0.3,
+        "ratio",
+        "Share of a window's probe steps that must have touched a row for it to be stale: rows seldom touched still learn.",
+        ge=0,
+        le=1,
+    )
+    guard_ratio: float = knob(
+        0.05,
+        "ratio",
+        "Share of the samples, drawn at random, that the policy adaptive never skips: their loss tells what skipping costs.",
+        gt=0,
+        le=1,
+    )
+    guard_max_logloss_increase: float = knob(
+        0.001,
+        "nats",
+        "Rise of the guard's logloss, beyond its noise, at which the policy adaptive skips less.",
+        ge=0,
+        le=10,
+    )
+    prefetch_depth: int = knob(
+        4,
+        "batches",
+        "Batches made ready ahead of the step (on a CPU with few cores: read); 0 does it in line.",
+        ge=0,
+        le=64,
+    )
+    lookahead_batches: PositiveInt = knob(
+        2,
+        "batches",
+        "Batches that the policy cdlrm looks ahead: their rows are made hot together. More move fewer rows.",
+    )
+    report_every: PositiveInt = knob(20, "steps", "Steps between two published snapshots and lines of metrics.jsonl.")
+
+    def changed(self, changes: dict[str, Any]) -> Knobs:
+        """These knobs with some new values, checked as a whole. Raises ConfigError and changes nothing where one is bad."""
+        for name in changes:
+            if name not in Knobs.model_fields:
+                raise ConfigError(f"unknown knob {name}{did_you_mean(name, Knobs.model_fields)}")
+        try:
+            return Knobs.model_validate({**self.model_dump(), **changes})
+        except ValidationError as error:
+            raise ConfigError(describe(error, "knobs.")) from None
+
+
+def describe(error: ValidationError, prefix: str = "") -> str:
+    """A validation error as lines of rule, name and value."""
+    lines = []
+    for fault in error.errors(include_url=False):
+        # Branches of a union and names of checks stand in the location too; keys of ours never look like these.
+        path = [str(part) for part in fault["loc"] if not re.match(r"constrained|literal\[|float$|function", str(part))]
+        key, rule = prefix + ".".join(path), fault["msg"].removeprefix("Value error, ").removeprefix("Input ")
+        own = fault["type"] == "value_error"
+        lines.append((f"{key}: {rule}" if path else rule) if own else f"{key} {rule}, got {fault['input']!r}")
+    return "\n".join(dict.fromkeys(lines))

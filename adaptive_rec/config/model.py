@@ -1,0 +1,74 @@
+"""The dense part and what updates it and the rows."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, PositiveInt, model_validator
+
+from adaptive_rec.config.knobs import Frozen, knob
+
+
+class ModelConfig(Frozen):
+    name: Literal["dlrm", "tbsm"] = knob(
+        "dlrm", "name", "The dense part; tbsm runs a DLRM over each step of a history and needs data that has one."
+    )
+    interaction: Literal["dot", "dcnv2"] = knob(
+        "dot", "name", "How a sample's vectors meet: products of all pairs, or DCN-v2's low-rank cross network."
+    )
+    embedding_dim: PositiveInt = knob(16, "components", "Dim of every embedding row.")
+    table_dims: tuple[PositiveInt, ...] = Field(
+        (),
+        description="Dim of each table where they differ; a linear map brings them to embedding_dim.",
+        json_schema_extra={"unit": "components"},
+        strict=False,
+    )
+    bottom_mlp: tuple[PositiveInt, ...] = Field(
+        (512, 256, 64),
+        description="Hidden widths of the bottom MLP.",
+        json_schema_extra={"unit": "units"},
+        strict=False,
+    )
+    top_mlp: tuple[PositiveInt, ...] = Field(
+        (512, 256),
+        description="Hidden widths of the top MLP; of tbsm all its widths, the last one that of a step's vector.",
+        json_schema_extra={"unit": "units"},
+        strict=False,
+    )
+    cross_layers: PositiveInt = knob(3, "layers", "dcnv2: layers of the cross network.")
+    cross_rank: PositiveInt = knob(512, "units", "dcnv2: rank of its weight matrices.")
+    attention_mlp: tuple[PositiveInt, ...] = Field(
+        (15, 15),
+        description="tbsm: hidden widths of the MLP that weighs a history's steps.",
+        json_schema_extra={"unit": "units"},
+        strict=False,
+    )
+    final_mlp: tuple[PositiveInt, ...] = Field(
+        (60,),
+        description="tbsm: hidden widths of the MLP over context and candidate.",
+        json_schema_extra={"unit": "units"},
+        strict=False,
+    )
+
+    @model_validator(mode="after")
+    def _check_tower(self) -> ModelConfig:
+        if self.name == "tbsm" and not self.top_mlp:
+            raise ValueError("top_mlp must have at least one width where name is tbsm, got []")
+        return self
+
+
+class OptimizerConfig(Frozen):
+    embedding: Literal["sgd", "rowwise_adagrad", "adagrad", "lazy_adam"] = knob(
+        "rowwise_adagrad", "name", "Update rule of embedding rows; Adam is lazy: only touched rows move."
+    )
+    embedding_lr: float = knob(0.02, "rate", "Learning rate of embedding rows.", gt=0)
+    dense: str = knob("Adagrad", "name", "Any optimizer of torch.optim, by its class name.")
+    dense_lr: float = knob(0.01, "rate", "Learning rate of the dense part.", gt=0)
+    dense_options: dict[str, float | bool] = knob({}, "table", "Further arguments of the dense optimizer.")
+    eps: float = knob(1e-8, "number", "Added to the denominator by Adagrad and Adam.", gt=0)
+    betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = Field(
+        (0.9, 0.999), description="Decay of Adam's two moments.", json_schema_extra={"unit": "ratio"}, strict=False
+    )
+    warmup_steps: int = knob(0, "steps", "Steps over which both learning rates rise linearly from 0.", ge=0)
+    decay_start: int = knob(0, "steps", "Step at which both learning rates begin to fall.", ge=0)
+    decay_steps: int = knob(0, "steps", "Steps over which they fall quadratically to 0; 0 is never.", ge=0)

@@ -1,0 +1,78 @@
+"""The written reference of all keys: `python -m adaptive_rec.config.reference > configs/base.toml`."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Iterator
+from typing import Any, get_args
+
+from adaptive_rec.config.tree import Config, leaves
+
+WIDTH = 110
+MIB = 1 << 20
+
+HEADER = """\
+# Every key of the configuration with its default, its unit and why one would turn it.
+# Made from the code by `python -m adaptive_rec.config.reference > configs/base.toml`; a test keeps the two the same.
+#
+# Layers, the later wins: these defaults < a preset or TOML file < environment variables such as ADAPTIVE_REC_RUN__STEPS
+# < flags and `--set section.key=value`. Sizes in bytes may be written as "256MiB".
+# Keys under [knobs] are starting values: they may change during a run. All others are fixed for it.
+"""
+
+LIMITS = {"ge": "at least {}", "gt": "above {}", "le": "at most {}", "lt": "below {}"}
+
+
+def render_base() -> str:
+    """Text of ``base.toml``: all sections and keys in the order of the models."""
+    lines, section = [HEADER.rstrip()], ""
+    for key, field in leaves(Config):
+        parent, _, name = key.rpartition(".")
+        if parent != section:
+            lines += ["", f"[{parent}]"]
+            section = parent
+        lines += ["", *comment(field), f"{name} = {toml_value(field.default, unit_of(field))}"]
+    return "\n".join(lines) + "\n"
+
+
+def comment(field: Any) -> list[str]:
+    """Why one would turn a key, its unit and its limits, as comment lines."""
+    allowed = [f"one of {', '.join(choices(field))}"] if choices(field) else []
+    notes = ", ".join([unit_of(field), *allowed, *_limits(field)])
+    return textwrap.wrap(f"{field.description} ({notes})", WIDTH, initial_indent="# ", subsequent_indent="# ")
+
+
+def unit_of(field: Any) -> str:
+    """The unit that a key's value is in."""
+    return str((field.json_schema_extra or {}).get("unit", ""))
+
+
+def _limits(field: Any) -> Iterator[str]:
+    for rule in field.metadata:
+        for attribute, text in LIMITS.items():
+            if getattr(rule, attribute, None) is not None:
+                yield text.format(getattr(rule, attribute))
+
+
+def toml_value(value: Any, unit: str = "") -> str:
+    """A default as TOML: whole mebibytes as text, lists wrapped."""
+    if unit == "bytes" and value and value % MIB == 0:
+        return f'"{value // MIB}MiB"'
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name} = {toml_value(item)}" for name, item in value.items()) + "}"
+    if isinstance(value, tuple):
+        text = ", ".join(toml_value(item) for item in value)
+        if len(text) <= WIDTH - 20:
+            return f"[{text}]"
+        return "[\n" + textwrap.fill(text, WIDTH, initial_indent="    ", subsequent_indent="    ") + ",\n]"
+    return json.dumps(value)
+
+
+def choices(field: Any) -> tuple[Any, ...]:
+    """The allowed values of a Literal field, or an empty tuple."""
+    return tuple(a for a in get_args(field.annotation) if isinstance(a, str))
+
+
+if __name__ == "__main__":
+    print(render_base(), end="")

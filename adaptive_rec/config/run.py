@@ -1,0 +1,98 @@
+"""How a run runs: seed, device, precision, threads, trackers."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import Field, PositiveInt, model_validator
+
+from adaptive_rec.config.knobs import Frozen, knob
+
+CORES_FOR_CLASSIFYING_AHEAD = 8
+"""On fewer, the dense part has all of them busy, and a worker beside it holds it up for longer than it takes itself."""
+
+
+@dataclass(frozen=True)
+class ThreadBudget:
+    """Threads of a run by what they do. Reading, staging, putting rows home and tracking have one more each."""
+
+    dense: int
+    classify: int
+    """0 leaves it to the training thread."""
+    copy: int
+
+
+class RunConfig(Frozen):
+    seed: int = knob(1, "number", "Seed of initialisation, data order, probes and sampling.", ge=0, le=2**63 - 1)
+    steps: int = knob(2000, "steps", "Mini-batches to train on; 0 means as many as data.epochs holds.", ge=0)
+    batch_size: PositiveInt = knob(512, "samples", "Samples of a mini-batch.")
+    device: Literal["auto", "cpu", "cuda"] = knob(
+        "auto", "name", "Where the dense part and the hot rows live; auto takes CUDA where there is one."
+    )
+    precision: Literal["float32", "bf16", "float64"] = knob(
+        "float32", "name", "bf16 is autocast of the dense part; float64 exists to prove parity."
+    )
+    row_precision: Literal["float32", "bf16", "fp16"] = knob(
+        "float32",
+        "name",
+        "Storage of embedding rows; 16 bits halve their memory, and rows are rounded stochastically at each update; "
+        "optimizer state stays float32.",
+    )
+    split: Literal["auto", "always", "never"] = knob(
+        "auto",
+        "name",
+        "Run popular samples as a micro-batch of their own; auto tries and times it on a device, and leaves it on the CPU.",
+    )
+    compile: bool = knob(
+        False,
+        "switch",
+        "On a CPU, compile the dense part with torch.compile before the first step; pays in bf16, needs a C++ compiler.",
+    )
+    on_nan: Literal["stop", "skip_batch"] = knob(
+        "stop",
+        "name",
+        "A step whose losses or gradients are no finite numbers updates nothing: it ends the run, or its batch is left out "
+        "(on a CPU; 10 such batches in a row end the run all the same).",
+    )
+    cuda_graphs: bool = knob(
+        True, "switch", "On CUDA, record the dense part once for each size of micro-batch and replay it from then on."
+    )
+    threads: int = knob(
+        0, "threads", "Threads of the dense part, and of the kernels on a CPU; 0 takes all cores it may use.", ge=0
+    )
+    classify_threads: int = knob(
+        0,
+        "threads",
+        "Threads that classify batches ahead; 0 takes a quarter of the cores, but on a CPU of fewer than 8 leaves it to "
+        "the training thread.",
+        ge=0,
+    )
+    copy_threads: int = knob(
+        0,
+        "threads",
+        "On a device, threads that copy rows between host memory and staging; 0 takes a quarter of the cores, from 1 to 8.",
+        ge=0,
+    )
+    track: tuple[str, ...] = Field(
+        (),
+        description="Trackers that get the run's figures: tensorboard, by entry point, or as package.module:Class.",
+        json_schema_extra={"unit": "names"},
+        strict=False,
+    )
+
+    def thread_budget(self, stages_ahead: bool) -> ThreadBudget:
+        """What is configured; what is left at 0 comes from the cores this process may use."""
+        cores = len(os.sched_getaffinity(0))
+        quarter = max(1, cores // 4)
+        ahead = quarter if stages_ahead or cores >= CORES_FOR_CLASSIFYING_AHEAD else 0
+        return ThreadBudget(self.threads or cores, self.classify_threads or ahead, self.copy_threads or min(8, quarter))
+
+    @model_validator(mode="after")
+    def _check_row_precision(self) -> RunConfig:
+        if self.precision == "float64" and self.row_precision != "float32":
+            raise ValueError(
+                f"row_precision must be float32 where precision is float64 (rows are of 64 bits then), got {self.row_precision}"
+            )
+        return self

@@ -1,0 +1,192 @@
+"""The configuration: one frozen tree, put together once before the run.
+
+Layers, the later wins: defaults < TOML file or preset < environment (``ADAPTIVE_REC_SECTION__KEY``) <
+``--set section.key=value``.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, PositiveInt, ValidationError, model_validator
+
+from adaptive_rec.config.checkpoint import CheckpointConfig
+from adaptive_rec.config.data import DataConfig
+from adaptive_rec.config.knobs import Frozen, Knobs, describe, knob
+from adaptive_rec.config.model import ModelConfig, OptimizerConfig
+from adaptive_rec.config.policy import PolicyConfig
+from adaptive_rec.config.run import RunConfig
+from adaptive_rec.errors import ConfigError, did_you_mean
+
+ENVIRONMENT_PREFIX = "ADAPTIVE_REC_"
+PRESETS_FOLDER = Path(__file__).parents[1] / "configs"
+MAX_FILE_BYTES = 1 << 20
+TOO_DEEP = "values must not be nested so deep"
+
+
+class EvalConfig(Frozen):
+    every_steps: int = knob(0, "steps", "Steps between evaluations on held-out rows; 0: as many as eval.count.", ge=0)
+    count: int = knob(0, "number", "Evaluations spread evenly over a run, the last one at its end; 0: only that.", ge=0)
+    batch_size: PositiveInt = knob(8192, "samples", "Samples of an evaluation batch.")
+    max_samples: int = knob(0, "samples", "Held-out samples to use; 0 is all.", ge=0)
+
+    def interval(self, steps: int) -> int:
+        """Steps from one evaluation to the next in a run of `steps`; 0 where there are none along the way."""
+        return self.every_steps or (max(1, round(steps / self.count)) if self.count else 0)
+
+
+class Config(Frozen):
+    """Everything that is fixed for a run, and the knobs' starting values."""
+
+    run: RunConfig = RunConfig()
+    data: DataConfig = DataConfig()
+    model: ModelConfig = ModelConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    eval: EvalConfig = EvalConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    policy: PolicyConfig = PolicyConfig()
+    knobs: Knobs = Knobs()
+
+    @model_validator(mode="after")
+    def _check_table_dims(self) -> Config:
+        dims, tables = self.model.table_dims, self.data.table_rows
+        if dims and len(dims) != len(tables) and not os.path.isdir(self.data.source):  # a folder knows its own tables
+            raise ValueError(f"model.table_dims must have one entry for each of {len(tables)} tables, got {len(dims)}")
+        return self
+
+
+def leaves(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (dotted key, pydantic field) for every key of the tree, in order."""
+    for name, field in model.model_fields.items():
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            yield from leaves(kind, f"{prefix}{name}.")
+        else:
+            yield prefix + name, field
+
+
+def presets() -> list[str]:
+    """Names of the presets that ship with the package."""
+    return sorted(path.stem for path in PRESETS_FOLDER.glob("*.toml"))
+
+
+def load_config(source: str | None, environment: Mapping[str, str], settings: Sequence[str] = ()) -> Config:
+    """Build the configuration from a preset name or TOML path, the environment, and ``section.key=value`` strings."""
+    tree: dict[str, Any] = {}
+    if source is not None:
+        path = Path(source)
+        if not path.suffix and not os.path.exists(path):
+            path = PRESETS_FOLDER / f"{source}.toml"
+            if not os.path.exists(path):
+                raise ConfigError(
+                    f"no preset or file named {source}{did_you_mean(source, presets())} (presets: {', '.join(presets())})"
+                )
+        _merge(tree, _read_toml(path), f"in {source}")
+    _lay_told(tree, environment, settings)
+    return validate(tree)
+
+
+def told_knobs(environment: Mapping[str, str], settings: Sequence[str]) -> set[str]:
+    """Names of the knobs that the environment or the settings name, whatever their value."""
+    tree: dict[str, Any] = {}
+    _lay_told(tree, environment, settings)
+    return set(tree.get("knobs", {}))
+
+
+def _lay_told(tree: dict[str, Any], environment: Mapping[str, str], settings: Sequence[str]) -> None:
+    """Lay the layers of the environment and of the settings over a tree."""
+    for name in sorted(environment):
+        if name.startswith(ENVIRONMENT_PREFIX) and "__" in name:
+            key = name.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", ".")
+            _merge(tree, _nested(key, _literal(environment[name])), f"in environment variable {name}")
+    for setting in settings:
+        key, equals, value = setting.partition("=")
+        if not equals:
+            raise ConfigError(f"--set takes section.key=value, got {setting!r}")
+        _merge(tree, _nested(key.strip(), _literal(value.strip())), "in --set")
+
+
+def validate(tree: Mapping[str, Any]) -> Config:
+    """Check a nested mapping against the tree's rules."""
+    try:
+        return Config.model_validate(tree)
+    except ValidationError as error:
+        raise ConfigError(_described(error)) from None
+
+
+def _described(error: ValidationError) -> str:
+    try:
+        return describe(error)
+    except RecursionError:
+        return TOO_DEEP
+
+
+def to_toml(config: Config) -> str:
+    """The resolved configuration as TOML; training from it reruns the same run."""
+    import tomli_w
+
+    return tomli_w.dumps(config.model_dump(mode="json"))
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+        if len(content) > MAX_FILE_BYTES:
+            raise ConfigError(f"configuration file {path} must have at most {MAX_FILE_BYTES} bytes, it has more")
+        return tomllib.loads(content.decode("utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"configuration file {path} does not exist") from None
+    except OSError as error:
+        raise ConfigError(f"configuration file {path} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise ConfigError(f"configuration file {path} is not valid TOML: {error}") from None
+    except RecursionError:
+        raise ConfigError(f"configuration file {path} is not valid TOML: {TOO_DEEP}") from None
+
+
+def _literal(text: str) -> Any:
+    """A value as TOML would read it; text that is no TOML value is a plain string."""
+    try:
+        text.encode("utf-8")  # what a shell hands over need not be
+        found = tomllib.loads(f"value = {text}")
+    except UnicodeEncodeError:
+        raise ConfigError(f"values must be text in UTF-8, got {text!r}") from None
+    except (ValueError, RecursionError):
+        return text
+    return found["value"] if len(found) == 1 else text  # a line more would be a key more
+
+
+def _nested(key: str, value: Any) -> dict[str, Any]:
+    for part in reversed(key.split(".")):
+        value = {part: value}
+    return value
+
+
+def _merge(
+    tree: dict[str, Any], layer: Mapping[str, Any], where: str, model: type[BaseModel] = Config, prefix: str = ""
+) -> None:
+    """Lay one layer over the tree; a key the tree does not have is an error that names the nearest one."""
+    for name, value in layer.items():
+        if name not in model.model_fields:
+            known = [key for key, _ in leaves(Config)] + list(Config.model_fields)
+            raise ConfigError(f"unknown key {prefix}{name} {where}{_nearest_key(prefix + name, known)}")
+        kind = model.model_fields[name].annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            if not isinstance(value, Mapping):
+                raise ConfigError(f"{prefix}{name} is a section and takes keys, got {value!r} {where}")
+            _merge(tree.setdefault(name, {}), value, where, kind, f"{prefix}{name}.")
+        else:
+            tree[name] = value
+
+
+def _nearest_key(key: str, known: list[str]) -> str:
+    """Suggest a key with the same last part in another section first, then the nearest spelling."""
+    for candidate in known:
+        if candidate.rpartition(".")[2] == key.rpartition(".")[2]:
+            return f"; did you mean {candidate}?"
+    return did_you_mean(key, known)

@@ -1,0 +1,1 @@
+"""Readers of public click logs, one file each."""

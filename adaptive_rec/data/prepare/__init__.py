@@ -1,0 +1,1 @@
+"""Turns raw click logs into arrays that training reads."""

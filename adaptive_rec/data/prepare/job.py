@@ -1,0 +1,119 @@
+"""What `data prepare` is asked for, and the folder in which an interrupted try and the next one must mean the same."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import ValidationError
+
+from adaptive_rec.config.knobs import describe
+from adaptive_rec.data.prepare.formats import array_name, check_source, find_format, history_steps
+from adaptive_rec.data.prepare.meta import Job, SourceFile, rows_version
+from adaptive_rec.errors import DataError, UsageError
+
+
+@dataclass(frozen=True)
+class Request:
+    """What `adaptive-rec data prepare` was asked for."""
+
+    sources: tuple[Path, ...]
+    out: Path
+    format: str = "auto"
+    schema: Path | None = None
+    on_bad_row: Literal["error", "skip"] = "error"
+    min_count: int = 1
+    seed: int = 1
+    history_steps: int | None = None
+    """Longest history, for formats that have them; None takes the default."""
+
+
+def make_job(request: Request) -> Job:
+    """What is to be done, with the sources as they stand now."""
+    for path in request.sources:
+        check_source(path)
+    format_ = find_format(request.sources[0]) if request.format == "auto" else request.format
+    sources = []
+    for path in request.sources:
+        status = path.stat()
+        sources.append(
+            SourceFile(
+                name=array_name(path),
+                path=str(path.resolve()),
+                size_bytes=status.st_size,
+                modified_ns=status.st_mtime_ns,
+            )
+        )
+    names = [source.name for source in sources]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise UsageError(f"sources must have names of their own, two make arrays named {twice}")
+    schema = b"" if request.schema is None else _schema_bytes(request.schema)
+    try:
+        return Job(
+            format=format_,
+            schema_sha256=hashlib.sha256(schema).hexdigest() if schema else "",
+            on_bad_row=request.on_bad_row,
+            min_count=request.min_count,
+            seed=request.seed,
+            history_steps=history_steps(format_, request.history_steps),
+            rows_version=rows_version(format_),
+            sources=tuple(sources),
+        )
+    except ValidationError as error:
+        raise UsageError(describe(error)) from None
+
+
+def _schema_bytes(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"--schema {path} cannot be read: {error.strerror}") from None
+
+
+def check_same_job(job: Job, earlier: Job, part: Path) -> None:
+    """Raise where an interrupted try was about something else; what it left must not be mixed with this one's."""
+    if job == earlier:
+        return
+    if [s.path for s in job.sources] != [s.path for s in earlier.sources]:
+        what = "other sources"
+    elif job.sources != earlier.sources:
+        changed = next(a.path for a, b in zip(job.sources, earlier.sources, strict=True) if a != b)
+        what = f"{changed} as it was before it changed"
+    else:
+        name = next(name for name in Job.model_fields if getattr(job, name) != getattr(earlier, name))
+        what = f"{name} {getattr(earlier, name)!r} instead of {getattr(job, name)!r}"
+    raise UsageError(f"{part} is left of an interrupted try with {what}; remove it to begin anew")
+
+
+@contextmanager
+def told_in_words(part: Path) -> Iterator[None]:
+    """Turn errors of the file system into what a user can do about them."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise DataError(
+                f"the disk of {part} is full; what was done is kept there: make room and give the same command again"
+            ) from None
+        raise DataError(f"{error.filename or part} cannot be written: {error.strerror}") from None
+
+
+@contextmanager
+def only_one(part: Path) -> Iterator[None]:
+    """Hold the folder against a second process; the lock ends with the process however it ends."""
+    folder = os.open(part, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise UsageError(f"{part} is being prepared by another process") from None
+    finally:
+        os.close(folder)

@@ -1,0 +1,218 @@
+"""``meta.json`` of a prepared folder: what is in it, what it was made of, and how to see that it is whole."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, ValidationError
+
+from adaptive_rec.config.knobs import Frozen, describe
+from adaptive_rec.data.prepare.raw import SequenceColumns
+from adaptive_rec.errors import DataError
+from adaptive_rec.kernels.number_keys import FIRST_ID, INFREQUENT_ID, MAX_COUNT, MISSING_ID
+
+META = "meta.json"
+HASH_CHUNK_BYTES = 4 << 20
+MAX_META_BYTES = 64 << 20
+
+ROWS_VERSIONS = {"globo": 2, "globo_sequence": 2}
+"""Formats whose files became other rows once, how often they have; a folder of earlier ones is not trained from."""
+
+
+class SourceFile(Frozen):
+    """A file that rows come from, as it was when preparing began."""
+
+    name: str = Field(min_length=1)
+    """Files made of it begin with this."""
+    path: str
+    size_bytes: int
+    modified_ns: int
+
+
+class Job(Frozen):
+    """What was asked for. The same job always makes the same arrays."""
+
+    format: str
+    schema_sha256: str = ""
+    """Of the schema file, for Parquet."""
+    on_bad_row: Literal["error", "skip"]
+    min_count: int = Field(ge=1, le=int(MAX_COUNT))
+    seed: int
+    history_steps: int = Field(0, ge=0)
+    """Longest history of formats that have them; 0 for the others."""
+    rows_version: int = 1
+    """How files of the format become rows."""
+    sources: tuple[SourceFile, ...] = Field(min_length=1)
+
+
+class Ids(Frozen):
+    """What the ids of every table mean."""
+
+    missing: int = Field(MISSING_ID, ge=MISSING_ID, le=MISSING_ID)
+    infrequent: int = Field(INFREQUENT_ID, ge=INFREQUENT_ID, le=INFREQUENT_ID)
+    min_count: int
+    """Values that occur less often than this in all columns of their table together are infrequent."""
+    first: int = Field(FIRST_ID, ge=FIRST_ID, le=FIRST_ID)
+    order: str = "from `first` on in order of first occurrence: column by column of the table, file by file, row by row"
+
+
+class TableMeta(Frozen):
+    name: str
+    rows: int = Field(ge=FIRST_ID)
+    """Ids lie below this: two, and one for each distinct value that occurs often enough."""
+
+
+class ColumnMeta(Frozen):
+    name: str
+    table: str
+    bag: bool
+    cardinality: int
+    """Rows of its table."""
+
+
+class ArrayFile(Frozen):
+    name: str = Field(pattern=r"^[^/]+\.npy$")
+    size_bytes: int
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+
+class SourceMeta(Frozen):
+    name: str
+    rows: int = Field(ge=1)
+    bad_rows: int
+    files: tuple[ArrayFile, ...]
+
+
+class Meta(Frozen):
+    """The whole of ``meta.json``."""
+
+    format_version: Literal[1] = 1
+    made_by: str
+    rows: int
+    bad_rows: int
+    dense_names: tuple[str, ...] = Field(min_length=1)
+    dense_transform: str
+    ids: Ids
+    tables: tuple[TableMeta, ...] = Field(min_length=1)
+    columns: tuple[ColumnMeta, ...] = Field(min_length=1)
+    """Sparse columns; those without bags are the columns of ``NAME_sparse.npy``, in this order."""
+    sequence: SequenceColumns | None = None
+    """Those that tell of a sample's history, where it has one."""
+    sources: tuple[SourceMeta, ...] = Field(min_length=1)
+    job: Job
+
+    def array_files(self) -> Iterator[ArrayFile]:
+        for source in self.sources:
+            yield from source.files
+
+
+def dense_file(name: str) -> str:
+    return f"{name}_dense.npy"
+
+
+def sparse_file(name: str) -> str:
+    return f"{name}_sparse.npy"
+
+
+def labels_file(name: str) -> str:
+    return f"{name}_labels.npy"
+
+
+def bag_files(name: str, column: str) -> tuple[str, str]:
+    """The files of a column with bags: ids of all bags one after another, and where each begins, with the end."""
+    return f"{name}_bag_{column}_values.npy", f"{name}_bag_{column}_offsets.npy"
+
+
+def array_names(name: str, columns: tuple[ColumnMeta, ...]) -> list[str]:
+    """All files that are made of a source."""
+    bags = [file for column in columns if column.bag for file in bag_files(name, column.name)]
+    sparse = [sparse_file(name)] if any(not column.bag for column in columns) else []
+    return [dense_file(name), *sparse, labels_file(name), *bags]
+
+
+def load_meta(folder: Path) -> Meta:
+    """Read ``meta.json`` and check that every file it names is there in its size."""
+    path = folder / META
+    try:
+        with path.open("rb") as text:
+            content = text.read(MAX_META_BYTES + 1)
+        if len(content) > MAX_META_BYTES:
+            raise DataError(f"{path} must have at most {MAX_META_BYTES} bytes, it has more")
+        meta = Meta.model_validate_json(content)
+    except FileNotFoundError:
+        raise DataError(f"a prepared folder must hold {META}, {folder} has none") from None
+    except OSError as error:
+        raise DataError(f"{path} cannot be read: {error.strerror}") from None
+    except ValidationError as error:
+        raise DataError(f"{path} breaks the rules of its format: {describe(error)}") from None
+    _check_rows(meta, folder)
+    for file in meta.array_files():
+        try:
+            size_bytes = (folder / file.name).stat().st_size
+        except OSError as error:
+            raise DataError(f"{folder / file.name}, which {META} names, cannot be read: {error.strerror}") from None
+        if size_bytes != file.size_bytes:
+            raise DataError(f"{folder / file.name} must have {file.size_bytes} bytes, as {META} says, got {size_bytes}")
+    _check_sums(meta, path)
+    return meta
+
+
+def rows_version(format_: str) -> int:
+    """How files of a format become rows now."""
+    return ROWS_VERSIONS.get(format_, 1)
+
+
+def _check_rows(meta: Meta, folder: Path) -> None:
+    """Raise where a folder's rows were made in another way than they are now."""
+    job, wanted = meta.job, rows_version(meta.job.format)
+    if job.rows_version != wanted:
+        sources = ", ".join(source.path for source in job.sources)
+        raise DataError(
+            f"rows of format {job.format} must be of version {wanted}, {folder} has version {job.rows_version}, made by "
+            f"{meta.made_by}; prepare {sources} again with adaptive-rec data prepare"
+        )
+
+
+def _check_sums(meta: Meta, path: Path) -> None:
+    """What stands in `meta.json` twice must agree."""
+    rows_of = {table.name: table.rows for table in meta.tables}
+    for column in meta.columns:
+        if rows_of.get(column.table) != column.cardinality:
+            raise DataError(f"{path}: column {column.name} must have the rows of its table {column.table}")
+    for source in meta.sources:
+        if [file.name for file in source.files] != array_names(source.name, meta.columns):
+            raise DataError(
+                f"{path}: source {source.name} must have the files {array_names(source.name, meta.columns)}"
+            )
+    if meta.sequence is not None:
+        check_sequence(meta, meta.sequence, path)
+    if sum(source.rows for source in meta.sources) != meta.rows:
+        raise DataError(f"{path}: rows must be the sum of the sources' rows, got {meta.rows}")
+
+
+def check_sequence(meta: Meta, sequence: SequenceColumns, path: Path) -> None:
+    """Every column that a history is made of must be there, in its kind."""
+    columns = {column.name: column for column in meta.columns}
+    for history in sequence.histories:
+        bags, single = columns.get(history.column), columns.get(history.candidate)
+        if bags is None or single is None or not bags.bag or single.bag or bags.table != single.table:
+            raise DataError(
+                f"{path}: column {history.column} must have bags, {history.candidate} none, and both the same table"
+            )
+    dense = [sequence.length, *(name for names in sequence.dense for name in names)]
+    missing = [name for name in dense if name not in meta.dense_names]
+    if missing or any(len(names) != sequence.steps for names in sequence.dense):
+        raise DataError(f"{path}: sequence must name dense columns, one for each of {sequence.steps} steps, {missing}")
+
+
+def sha256_of(path: Path, read: Callable[[int], None] = lambda read_bytes: None) -> str:
+    """The checksum of a file; `read` is told of every few megabytes."""
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(HASH_CHUNK_BYTES):
+            digest.update(chunk)
+            read(len(chunk))
+    return digest.hexdigest()

@@ -1,0 +1,253 @@
+"""Turn click logs into a folder of memory-mapped arrays with contiguous ids: read, number, write, check, publish.
+
+All work is done in ``DIR.part`` beside DIR, which it becomes at the very end by one rename. What is done stays there when
+preparing is interrupted: each source that was read, each table that was numbered, each array that was written has a mark
+of its own, so that the same command goes on from there. Files of a stage without its mark are written anew. What a mark stands
+for is on the disk before the mark is, so that a loss of power costs no more than an interruption.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from adaptive_rec.data.prepare.formats import ReadOptions, open_reader
+from adaptive_rec.data.prepare.job import Request, check_same_job, make_job, only_one, told_in_words
+from adaptive_rec.data.prepare.meta import (
+    META,
+    ArrayFile,
+    ColumnMeta,
+    Ids,
+    Job,
+    Meta,
+    SourceMeta,
+    TableMeta,
+    array_names,
+    bag_files,
+    load_meta,
+    sparse_file,
+)
+from adaptive_rec.data.prepare.numbering import SLOT_BYTES, KeyFile, Numbering
+from adaptive_rec.data.prepare.progress import StageProgress, Told, checksums, counter
+from adaptive_rec.data.prepare.raw import RawReader
+from adaptive_rec.data.prepare.read import ReadSource, keys_file, read_source
+from adaptive_rec.data.prepare.write import write_sparse
+from adaptive_rec.errors import DataError, UsageError
+from adaptive_rec.system.durable import sync_files, sync_folder, write_whole
+from adaptive_rec.system.version import __version__
+
+HASH_TABLES_BYTES = 256 << 20
+"""Memory of all hash tables together."""
+MAX_WORKERS = 8
+
+
+def prepare(request: Request, told: Told) -> Meta:
+    """Prepare a folder, or go on with what an interrupted try has left; returns what is in it."""
+    out = request.out
+    if out.exists() or out.is_symlink():
+        raise UsageError(f"--out must be a new directory, {out} exists")
+    job = make_job(request)
+    options = ReadOptions(job.format, request.schema, job.on_bad_row == "skip", job.seed, job.history_steps)
+    readers = [open_reader(path, options) for path in request.sources]
+    check_same_columns(request.sources, readers)
+    part = out.with_name(out.name + ".part")
+    with told_in_words(part):
+        part.mkdir(parents=True, exist_ok=True)
+        with only_one(part):
+            meta = Preparation(request.sources, readers, job, part, told).run()
+            part.rename(out)
+            sync_folder(out.parent)
+    return meta
+
+
+class Preparation:
+    """One job in its folder, stage by stage."""
+
+    def __init__(self, paths: Sequence[Path], readers: list[RawReader], job: Job, part: Path, told: Told) -> None:
+        self._paths, self._readers, self._job, self._part = paths, readers, job, part
+        self._tell, self._stopped = told, threading.Event()
+        self._columns = readers[0].columns
+        self._scratch = part / "scratch"
+        self._workers = min(len(os.sched_getaffinity(0)), MAX_WORKERS)
+
+    def _told(self, progress: StageProgress) -> None:
+        """Tell, from any thread, how far the work is. Ends its work where another thread's has failed or was interrupted."""
+        if self._stopped.is_set():
+            raise InterruptedError("the other threads' work was broken off")
+        self._tell(progress)
+
+    def run(self) -> Meta:
+        if (self._part / META).exists():  # only the rename was left to do
+            meta = load_meta(self._part)
+            check_same_job(self._job, meta.job, self._part)
+        else:
+            self._begin()
+            read = [self._read(index) for index in range(len(self._paths))]
+            with ThreadPoolExecutor(self._workers, "prepare") as pool:
+                try:
+                    tables = self._number(pool, read)
+                    meta_columns = tuple(
+                        ColumnMeta(name=c.name, table=c.table, bag=c.bag, cardinality=tables[c.table])
+                        for c in self._columns
+                    )
+                    self._write(pool, meta_columns, read)
+                    meta = self._describe(pool, tables, meta_columns, read)
+                except BaseException:
+                    self._stopped.set()
+                    raise
+                finally:
+                    pool.shutdown(cancel_futures=True)
+            write_whole(self._part / META, meta.model_dump_json(indent=1) + "\n")
+        if self._scratch.exists():
+            shutil.rmtree(self._scratch)
+        sync_folder(self._part)
+        return meta
+
+    def _begin(self) -> None:
+        """Write down what this folder is for, or see that it is for the same."""
+        path = self._scratch / "job.json"
+        if path.exists():
+            earlier = Job.model_validate_json(path.read_bytes())
+            if (
+                earlier.on_bad_row == "error"
+            ):  # it met no bad row in what it has read, so that skipping changes none of that
+                earlier = earlier.model_copy(update={"on_bad_row": self._job.on_bad_row})
+            check_same_job(self._job, earlier, self._part)
+            write_whole(path, self._job.model_dump_json(indent=1))
+            return
+        strange = [entry.name for entry in self._part.iterdir() if entry != self._scratch]
+        if strange:
+            raise UsageError(f"{self._part} is needed for the work under way, but holds {strange[0]}; remove it")
+        self._scratch.mkdir(exist_ok=True)
+        write_whole(path, self._job.model_dump_json(indent=1))
+
+    def _read(self, index: int) -> ReadSource:
+        """Read one source, unless that is done."""
+        source = self._job.sources[index]
+        mark = self._scratch / f"{source.name}.read.json"
+        if mark.exists():
+            return ReadSource.model_validate_json(mark.read_bytes())
+        what = f"{Path(source.path).name} ({index + 1} of {len(self._paths)})"
+
+        def told(rows: int, done_ratio: float) -> None:
+            self._told(StageProgress("reading", what, done_ratio, rows))
+
+        read = read_source(self._readers[index], source.name, self._part, self._scratch, told)
+        status = self._paths[index].stat()
+        if (status.st_size, status.st_mtime_ns) != (source.size_bytes, source.modified_ns):
+            raise DataError(f"a source must stay as it is while it is read, {source.path} has changed")
+        write_whole(mark, read.model_dump_json())
+        return read
+
+    def _number(self, pool: ThreadPoolExecutor, read: list[ReadSource]) -> dict[str, int]:
+        """Number the tables that are not numbered yet; returns the rows of each."""
+        names = list(dict.fromkeys(column.table for column in self._columns))
+        total = sum(sum(source.keys) for source in read)
+        rows, tell = sum(source.rows for source in read), counter(total)
+
+        def told(keys: int) -> None:
+            self._told(StageProgress("numbering", f"{len(names)} tables", tell(keys), rows))
+
+        shares = [pool.submit(self._number_table, t, name, read, told) for t, name in enumerate(names)]
+        return dict(zip(names, (share.result() for share in shares), strict=True))
+
+    def _number_table(self, number: int, name: str, read: list[ReadSource], told: Callable[[int], None]) -> int:
+        mark = self._scratch / f"table.{number}.json"
+        files = [
+            KeyFile(
+                keys_file(self._scratch, source.name, c),
+                done.key_bytes[c],
+                done.keys[c],
+                self._ids_path(source.name, c),
+            )
+            for c, column in enumerate(self._columns)
+            if column.table == name
+            for source, done in zip(self._job.sources, read, strict=True)
+        ]
+        if mark.exists():
+            told(sum(file.keys for file in files))
+            rows = int(mark.read_text())
+        else:
+            slots = 1 << (HASH_TABLES_BYTES // self._workers // SLOT_BYTES).bit_length() - 1
+            rows = Numbering(files, self._job.min_count, self._scratch / f"table-{number}", slots, told).run()
+            sync_files(file.ids_path for file in files)
+            write_whole(mark, str(rows))
+        for file in files:
+            file.path.unlink(missing_ok=True)
+        return rows
+
+    def _ids_path(self, name: str, column: int) -> Path:
+        if self._columns[column].bag:
+            return self._part / bag_files(name, self._columns[column].name)[0]
+        return self._scratch / f"{name}.{column}.ids"
+
+    def _write(self, pool: ThreadPoolExecutor, columns: tuple[ColumnMeta, ...], read: list[ReadSource]) -> None:
+        """Write the sparse arrays that are not there yet."""
+        single = [c for c, column in enumerate(columns) if not column.bag]
+        rows = sum(source.rows for source in read)
+        tell = counter(rows)
+        for source, done in zip(self._job.sources, read, strict=True):
+            path = self._part / sparse_file(source.name)
+            ids_paths = [self._scratch / f"{source.name}.{c}.ids" for c in single]
+
+            def told(written: int, what: str = path.name) -> None:
+                self._told(StageProgress("writing", what, tell(written), rows))
+
+            if path.exists() or not single:
+                told(done.rows)
+            else:
+                write_sparse(ids_paths, done.rows, path, pool, self._workers, told)
+            for ids_path in ids_paths:
+                ids_path.unlink(missing_ok=True)
+
+    def _describe(
+        self,
+        pool: ThreadPoolExecutor,
+        tables: dict[str, int],
+        columns: tuple[ColumnMeta, ...],
+        read: list[ReadSource],
+    ) -> Meta:
+        """All that `meta.json` holds, checksums included."""
+        names = [array_names(source.name, columns) for source in self._job.sources]
+        paths = [self._part / name for of_source in names for name in of_source]
+        rows = sum(source.rows for source in read)
+        sums = iter(
+            checksums(paths, pool, lambda ratio: self._told(StageProgress("checksums", f"{len(paths)} files", ratio, rows)))
+        )
+        sources = tuple(
+            SourceMeta(
+                name=source.name,
+                rows=done.rows,
+                bad_rows=done.bad_rows,
+                files=tuple(
+                    ArrayFile(name=name, size_bytes=(self._part / name).stat().st_size, sha256=next(sums))
+                    for name in of_source
+                ),
+            )
+            for source, done, of_source in zip(self._job.sources, read, names, strict=True)
+        )
+        return Meta(
+            made_by=f"adaptive-rec {__version__}",
+            rows=rows,
+            bad_rows=sum(source.bad_rows for source in read),
+            dense_names=self._readers[0].dense_names,
+            dense_transform=self._readers[0].dense_transform,
+            ids=Ids(min_count=self._job.min_count),
+            tables=tuple(TableMeta(name=name, rows=table_rows) for name, table_rows in tables.items()),
+            columns=columns,
+            sequence=self._readers[0].sequence,
+            sources=sources,
+            job=self._job,
+        )
+
+
+def check_same_columns(paths: Sequence[Path], readers: list[RawReader]) -> None:
+    """Raise where the sources have different columns."""
+    first = readers[0]
+    for path, reader in zip(paths, readers, strict=True):
+        if (reader.dense_names, reader.columns, reader.sequence) != (first.dense_names, first.columns, first.sequence):
+            raise DataError(f"all sources must have the same columns, {path} has others than {paths[0]}")

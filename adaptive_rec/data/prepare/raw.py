@@ -1,0 +1,130 @@
+"""What `data prepare` reads: blocks of rows with keys in place of ids. One reader reads one source file.
+
+A format is a class with the protocol `RawReader`; `prepare_formats.py` knows them by name. A reader is made by
+``Reader(path, skip_bad_rows, seed)`` (Parquet's takes a schema besides), which opens the file and raises DataError where
+that cannot be done. Whatever it draws, it draws from `seed` alone, so that an interrupted try can be made again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from adaptive_rec.config.knobs import Frozen
+from adaptive_rec.errors import DataError
+
+Keys = NDArray[np.uint32] | NDArray[np.uint64]
+MISSING_KEY = 0
+"""The key of a missing value; it becomes id 0. No other value may have it."""
+
+
+@dataclass(frozen=True)
+class SparseColumn:
+    """A sparse column: one key a row, or a bag of any number of them."""
+
+    name: str
+    table: str
+    """The embedding table; columns that name the same one share its ids. Most columns have one of their own name."""
+    bag: bool = False
+
+
+class HistoryColumn(Frozen):
+    """A column of bags that is one column of a history: its keys are in order, oldest first."""
+
+    column: str
+    candidate: str
+    """The column, without bags, of what stands at the end of it, by the ids of the same table."""
+
+
+class SequenceColumns(Frozen):
+    """Which columns tell of a sample's history. Each of its steps becomes a feature of its own when it is read for training."""
+
+    steps: int = Field(ge=1)
+    """The longest a history may be."""
+    histories: tuple[HistoryColumn, ...] = Field(min_length=1)
+    """Their bags have the same length in a row."""
+    dense: tuple[tuple[str, ...], ...]
+    """Dense columns by step, `steps` of each kind, oldest first; those of missing steps, the first ones, are 0."""
+    length: str
+    """The dense column of the number of steps that a row's history has."""
+
+
+@dataclass(frozen=True)
+class RawBlock:
+    """Some rows, in the order of the source; tens of thousands at the most, since a block is held in memory."""
+
+    dense_BX: NDArray[np.float32]
+    """As the model will see them: transformed, finite."""
+    labels_B: NDArray[np.float32]
+    """0 or 1."""
+    values_F: list[Keys]
+    """The keys of each column: one a row, or those of the rows' bags one after another. All blocks of a column have
+    one dtype."""
+    lengths_F: list[NDArray[np.int32] | None]
+    """Keys of each row's bag; None for a column that has exactly one a row."""
+
+
+class RawReader(Protocol):
+    """Reads one source file. Other files of the same format and options have the same columns."""
+
+    dense_names: tuple[str, ...]
+    """At least one."""
+    dense_transform: str
+    """What was done to the dense features, in words; `meta.json` tells it."""
+
+    @property
+    def columns(self) -> tuple[SparseColumn, ...]: ...
+
+    @property
+    def sequence(self) -> SequenceColumns | None:
+        """Which of the columns tell of a row's history, where it has one."""
+        ...
+
+    @property
+    def bad_rows(self) -> int:
+        """Malformed rows that `blocks` has skipped so far."""
+        ...
+
+    @property
+    def read_ratio(self) -> float:
+        """Share of the source that `blocks` has read so far, in [0, 1]; an estimate will do, it moves a progress bar."""
+        ...
+
+    def blocks(self) -> Iterator[RawBlock]:
+        """Yield the rows in order. Called once. Raises DataError for a malformed row unless they are skipped."""
+        ...
+
+
+def check_block(block: RawBlock, reader: RawReader) -> None:
+    """Raise DataError where a block's shapes disagree with each other or with the reader's columns."""
+    rows, columns = len(block.labels_B), reader.columns
+    if block.dense_BX.shape != (rows, len(reader.dense_names)):
+        raise DataError(
+            f"dense features of a block must have shape {(rows, len(reader.dense_names))}, got {block.dense_BX.shape}"
+        )
+    for column, values, lengths in zip(columns, block.values_F, block.lengths_F, strict=True):
+        expected = rows if lengths is None else int(lengths.sum())
+        if (lengths is not None) != column.bag or (lengths is not None and len(lengths) != rows):
+            raise DataError(f"column {column.name} must have a length for each of {rows} rows just where it has bags")
+        if len(values) != expected:
+            raise DataError(f"column {column.name} of a block must have {expected} keys, got {len(values)}")
+    if reader.sequence is not None:
+        check_history(block, reader, reader.sequence)
+
+
+def check_history(block: RawBlock, reader: RawReader, sequence: SequenceColumns) -> None:
+    """Raise DataError where the lengths of a block's histories are not as the reader's length column says."""
+    told_B = block.dense_BX[:, reader.dense_names.index(sequence.length)]
+    names = [column.name for column in reader.columns]
+    for history in sequence.histories:
+        lengths_B = block.lengths_F[names.index(history.column)]
+        if lengths_B is None or (lengths_B != told_B).any() or (lengths_B > sequence.steps).any():
+            raise DataError(
+                f"bags of column {history.column} must have as many keys as column {sequence.length} says, "
+                f"at most {sequence.steps}"
+            )

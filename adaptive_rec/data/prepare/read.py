@@ -1,0 +1,100 @@
+"""First stage of preparing: a source becomes its final dense features, labels and bag offsets, and a file of keys for each
+sparse column."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adaptive_rec.config.knobs import Frozen
+from adaptive_rec.data.prepare.arrays import NpyWriter
+from adaptive_rec.data.prepare.meta import bag_files, dense_file, labels_file
+from adaptive_rec.data.prepare.raw import RawBlock, RawReader, SparseColumn, check_block
+from adaptive_rec.errors import DataError
+from adaptive_rec.system.durable import sync_files
+
+
+class ReadSource(Frozen):
+    """What came of reading a source."""
+
+    rows: int
+    bad_rows: int
+    key_bytes: tuple[int, ...]
+    """Bytes of a key of each column: 4 or 8."""
+    keys: tuple[int, ...]
+    """Keys of each column."""
+
+
+def keys_file(scratch: Path, name: str, column: int) -> Path:
+    return scratch / f"{name}.{column}.keys"
+
+
+def read_source(
+    reader: RawReader, name: str, folder: Path, scratch: Path, told: Callable[[int, float], None]
+) -> ReadSource:
+    """Read a source to its end; what it became is on the disk then. `told` gets (rows so far, share of the source read)."""
+    with ExitStack() as stack:
+        outputs = SourceWriter(reader, name, folder, scratch, stack)
+        for block in reader.blocks():
+            check_block(block, reader)
+            outputs.append(block)
+            told(outputs.labels.rows, reader.read_ratio)
+    if not outputs.labels.rows:
+        raise DataError(f"a source must hold at least one well-formed row, {name} has none")
+    sync_files(outputs.paths)
+    return ReadSource(
+        rows=outputs.labels.rows,
+        bad_rows=reader.bad_rows,
+        key_bytes=tuple(column.key_bytes for column in outputs.columns),
+        keys=tuple(column.keys for column in outputs.columns),
+    )
+
+
+class SourceWriter:
+    """The files that a source is read into."""
+
+    def __init__(self, reader: RawReader, name: str, folder: Path, scratch: Path, stack: ExitStack) -> None:
+        dense, labels = folder / dense_file(name), folder / labels_file(name)
+        keys = [keys_file(scratch, name, c) for c in range(len(reader.columns))]
+        offsets = [folder / bag_files(name, column.name)[1] for column in reader.columns]
+        bags = [path for path, column in zip(offsets, reader.columns, strict=True) if column.bag]
+        self.paths = [dense, labels, *bags, *keys]
+        self._dense = stack.enter_context(NpyWriter(dense, "<f4", len(reader.dense_names)))
+        self.labels = stack.enter_context(NpyWriter(labels, "<i4", 1))
+        self.columns = [ColumnWriter(*paths, stack) for paths in zip(reader.columns, keys, offsets, strict=True)]
+
+    def append(self, block: RawBlock) -> None:
+        self._dense.append(block.dense_BX)
+        self.labels.append(block.labels_B.astype(np.int32)[:, None])
+        for column, values, lengths in zip(self.columns, block.values_F, block.lengths_F, strict=True):
+            column.append(values, lengths)
+
+
+class ColumnWriter:
+    """The keys of a sparse column, and where its bags begin."""
+
+    def __init__(self, column: SparseColumn, path: Path, offsets_path: Path, stack: ExitStack) -> None:
+        self._file: BinaryIO = stack.enter_context(path.open("wb"))
+        self._offsets = stack.enter_context(NpyWriter(offsets_path, "<i8", None)) if column.bag else None
+        if self._offsets is not None:
+            self._offsets.append(np.zeros(1, dtype=np.int64))
+        self._name = column.name
+        self.key_bytes = 4
+        self.keys = 0
+
+    def append(self, values: NDArray[np.uint32] | NDArray[np.uint64], lengths: NDArray[np.int32] | None) -> None:
+        if not self.keys:
+            self.key_bytes = values.dtype.itemsize
+        if values.dtype != np.dtype(f"<u{self.key_bytes}"):
+            raise DataError(
+                f"keys of column {self._name} must have one dtype, got {values.dtype} after uint{8 * self.key_bytes}"
+            )
+        if self._offsets is not None and lengths is not None:
+            self._offsets.append(self.keys + np.cumsum(lengths, dtype=np.int64))
+        self._file.write(np.ascontiguousarray(values).data)
+        self.keys += len(values)

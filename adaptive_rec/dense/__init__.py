@@ -1,0 +1,1 @@
+"""The dense part of a model: forward, backward, update, evaluation."""

@@ -1,0 +1,166 @@
+"""Forward, backward and update of the dense part, run as they are: what a CPU does.
+
+The runtime's order: `begin_step`, then for each micro-batch `inputs`, the store fills them, `run`; then `gradients` for
+the store and `step`. The loss of a step is the sum of its lines' losses, each times the line's scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from adaptive_rec.embedding.micro_batch import MicroBatch
+from adaptive_rec.errors import ConfigError, first_line
+from adaptive_rec.placement import RowSpace
+
+
+class DensePart:
+    """Micro-batches of exact size through eager torch: what a CPU runs."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        precision: str,
+        dtype: torch.dtype,
+        device: torch.device,
+        space: RowSpace,
+        dense_features: int,
+    ) -> None:
+        self.model = model
+        self.optimizer = optimizer
+        self.precision = precision
+        self.dtype = dtype
+        self.device = device
+        self.pool_shapes = [(len(pool.features), pool.dim) for pool in space.pools]
+        """(T, D) of each pool's pooled vectors."""
+        self.dense_features = dense_features
+        self.base_rates = [group["lr"] for group in optimizer.param_groups]
+        self.loss_sum = torch.zeros((), dtype=torch.float64, device=device)
+        """Sum of the losses of all samples of the steps made so far, without their weights."""
+        self.step_loss = torch.zeros_like(self.loss_sum)
+        """That of the present step, until it is made: a step that is begun again must not count twice."""
+        self._buffers: list[MicroBatch] = []
+        """Memory of a step's first, second, ... micro-batch, as long as the longest so far."""
+        self._taken = 0
+        self._gradients: list[list[Tensor]] = []
+        """Gradients of the pooled vectors, for each micro-batch of the step a tensor for each pool."""
+        self._step_losses: list[Tensor] = []
+        """Losses of the lines, for each micro-batch of the step."""
+        self.losses_S = self._empty(0)
+        """Losses of the lines of the micro-batch that ran last, without their weights."""
+        self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self._forward: Callable[..., Tensor] = model
+        """What trains; evaluations take the model as it is."""
+
+    def compile(self, samples: int) -> None:
+        """Train through compiled code from now on: for all sizes of micro-batches.
+
+        It is made here, in seconds to a minute, so that no step waits for it. Raises ConfigError where torch cannot.
+        """
+        from torch._dynamo.exc import TorchDynamoException  # takes seconds, so only where it is wanted
+
+        self._forward = torch.compile(self.model, dynamic=True)
+        try:
+            for size in (samples, 2, 1):  # torch takes the smallest sizes for cases of their own
+                micro = self._lines(size)
+                for part in (micro.dense_SX, *micro.pooled, micro.labels_S, micro.scale_S):
+                    part.zero_()
+                self.run(micro)
+        except TorchDynamoException as error:
+            rule = (
+                "run.compile needs a C++ compiler that torch can use (g++, or the one that CXX names); set it to false"
+            )
+            raise ConfigError(f"{rule}: {first_line(getattr(error, 'inner_exception', error))}") from error
+        self.begin_step()
+
+    def begin_step(self) -> None:
+        """Forget the last step's gradients."""
+        self.optimizer.zero_grad(set_to_none=True)
+        self.step_loss.zero_()
+        self._gradients, self._step_losses, self._taken = [], [], 0
+
+    def inputs(self, samples: int) -> MicroBatch:
+        """A micro-batch for the store to fill, with no fewer lines than samples. Its memory serves every step."""
+        number, self._taken = self._taken, self._taken + 1
+        if number == len(self._buffers):
+            self._buffers.append(self._lines(samples))
+        if samples > len(self._buffers[number].scale_S):
+            self._buffers[number] = self._lines(samples)
+        return self._buffers[number].first(samples)
+
+    def evaluation_inputs(self, samples: int) -> MicroBatch:
+        """A micro-batch of exactly so many lines, for the store to fill and for `logits`."""
+        return self._lines(samples)
+
+    def run(self, micro: MicroBatch) -> None:
+        """Forward and backward. Adds to the parameters' gradients and to `step_loss`."""
+        pooled = [part.detach().requires_grad_() for part in micro.pooled]
+        losses_S = self._losses_of(micro.dense_SX, pooled, micro.labels_S)
+        losses_S.backward(micro.scale_S)
+        self.losses_S = losses_S.detach()
+        self.step_loss += self.losses_S.sum()
+        self._step_losses.append(self.losses_S)
+        self._gradients.append([part.grad for part in pooled if part.grad is not None])
+
+    def gradients(self) -> list[Tensor]:
+        """Gradients of the step's pooled vectors (lines, T, D) for each pool, one micro-batch's samples after the other's.
+
+        More lines may follow. Valid until the next `begin_step`; empty where nothing was run.
+        """
+        if len(self._gradients) <= 1:
+            return [part for parts in self._gradients for part in parts]
+        return [torch.cat(parts) for parts in zip(*self._gradients, strict=True)]
+
+    def losses(self) -> Tensor:
+        """Losses of the step's samples, in the order of their gradients."""
+        return torch.cat(self._step_losses)
+
+    def squares(self) -> float:
+        """Sum of the squares of the step's gradients: of the pooled vectors and of the parameters.
+
+        In their own precision, so it is no finite number where one of them is none or its square overflows.
+        """
+        parts = [part for parts in self._gradients for part in parts]
+        parts += [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+        return sum(float(torch.dot(flat, flat)) for flat in (part.reshape(-1) for part in parts))
+
+    def step(self, factor: float) -> None:
+        """One optimizer step with `factor` times the configured learning rates."""
+        for group, rate in zip(self.optimizer.param_groups, self.base_rates, strict=True):
+            group["lr"] = rate * factor
+        self.optimizer.step()
+        self.loss_sum += self.step_loss
+
+    def logits(self, dense_SX: Tensor, pooled: list[Tensor]) -> Tensor:
+        """Logits (S,) for evaluation, of any number of lines."""
+        with torch.no_grad():
+            return self._logits(dense_SX, pooled, training=False)
+
+    def _losses_of(self, dense_SX: Tensor, pooled: list[Tensor], labels_S: Tensor) -> Tensor:
+        logits_S = self._logits(dense_SX, pooled, training=True)
+        return binary_cross_entropy_with_logits(logits_S, labels_S, reduction="none")
+
+    def _logits(self, dense_SX: Tensor, pooled: list[Tensor], training: bool) -> Tensor:
+        if self.model.training != training:
+            self.model.train(training)
+        # Without its cache, as that would hold tensors of one recording while another is made; no weight is read twice.
+        bf16 = self.precision == "bf16"
+        with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=bf16, cache_enabled=False):
+            logits_S: Tensor = (self._forward if training else self.model)(dense_SX, pooled)
+        return logits_S.to(self.dtype)
+
+    def _lines(self, lines: int) -> MicroBatch:
+        return MicroBatch(
+            dense_SX=self._empty(lines, self.dense_features),
+            pooled=[self._empty(lines, *shape) for shape in self.pool_shapes],
+            labels_S=self._empty(lines),
+            scale_S=self._empty(lines),
+            samples=lines,
+        )
+
+    def _empty(self, *shape: int) -> Tensor:
+        return torch.empty(shape, dtype=self.dtype, device=self.device)

@@ -1,0 +1,58 @@
+"""Evaluation on held-out samples: rows are read from whatever tier they are in; nothing is tracked or changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from adaptive_rec.batch import Batch
+from adaptive_rec.classify import ClassifiedBatch
+from adaptive_rec.dense.eager import DensePart
+from adaptive_rec.dense.metrics import Quality, quality
+from adaptive_rec.embedding.store import EmbeddingStore
+from adaptive_rec.errors import DataError, MemoryPlanError, first_line
+
+TOO_SMALL = "the device's memory must hold an evaluation; lower eval.batch_size or knobs.hot_budget_bytes"
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    step: int
+    quality: Quality
+
+
+def evaluate(
+    batches: Iterable[Batch], store: EmbeddingStore, dense: DensePart, given_up: Callable[[], bool] = lambda: False
+) -> Quality | None:
+    """Score held-out batches. None where it was given up on the way. Raises MemoryPlanError where the device is too small."""
+    traffic = replace(store.traffic)
+    labels, logits = [], []
+    try:
+        for batch in batches:
+            if given_up():
+                return None
+            labels.append(batch.labels_B)
+            logits.append(_logits(batch, store, dense))
+    except torch.OutOfMemoryError as error:
+        raise MemoryPlanError(f"{TOO_SMALL}: {first_line(error)}") from error
+    finally:
+        store.traffic = traffic  # the counters speak of training
+    if not labels:
+        raise DataError("the held-out range must hold at least one sample, got 0; widen data.test_range")
+    return quality(np.concatenate(labels), np.concatenate(logits))
+
+
+def _logits(batch: Batch, store: EmbeddingStore, dense: DensePart) -> NDArray[np.floating]:
+    work = ClassifiedBatch(batch, store.space)
+    store.classify(work)
+    try:
+        micro = dense.evaluation_inputs(batch.size)
+        store.gather(work, np.arange(batch.size), np.ones(batch.size), micro)
+        logits: NDArray[np.floating] = store.fetch(dense.logits(micro.dense_SX, micro.pooled))
+    finally:
+        store.release(work)
+    return logits

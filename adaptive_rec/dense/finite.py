@@ -1,0 +1,242 @@
+"""Whether a step's losses and gradients are numbers that an update can take, and what becomes of the step where they are not.
+
+On the CPU that is known before anything is updated: such a step ends the run or is left out, and rows, optimizer state and
+the dense part stay as they were. On a device nobody waits for a step's numbers. There the run ends some steps later, and whoever
+is about to save the run waits for the verdict on all steps made, so what a broken step left behind is never saved.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from adaptive_rec.batch import Batch
+from adaptive_rec.classify import ClassifiedBatch
+from adaptive_rec.dense.eager import DensePart
+from adaptive_rec.dense.replayed import ReplayedDense
+from adaptive_rec.embedding.records import Fetched
+from adaptive_rec.embedding.store import EmbeddingStore
+from adaptive_rec.errors import ConfigError, TrainingError
+from adaptive_rec.live.telemetry import Event
+from adaptive_rec.placement import RowSpace
+
+IN_A_ROW_LIMIT = 10
+"""Batches left out one after the other: so many say that it is not the batches' fault."""
+
+LATE_STEPS = 8
+"""On a device, steps from one look at their numbers to the next; what is found comes up to half as many steps later."""
+
+SHOWN_LOOKUPS = 8
+KEPT_LOOKUPS = 64
+"""Of a sample, in the text and in the details of what is told."""
+
+
+def step_check(on_nan: str, dense: DensePart, store: EmbeddingStore) -> StepCheck:
+    """The check of a run. Raises ConfigError where it trains on a device and should leave batches out."""
+    if not isinstance(dense, ReplayedDense):
+        return CheckedBefore(dense, store.space, leaves_out=on_nan == "skip_batch")
+    if on_nan != "stop":
+        raise ConfigError(
+            f"run.on_nan must be stop on a device, where no update waits until its numbers are known, got {on_nan}; "
+            "set run.device=cpu"
+        )
+    return CheckedLate(dense, store)
+
+
+class StepCheck(ABC):
+    """Asked before each update. Only the training thread calls it."""
+
+    in_a_row = 0
+    """Batches left out since the last one that was not."""
+
+    @abstractmethod
+    def passes(self, work: ClassifiedBatch, position_B: NDArray[np.int64], step: int) -> bool:
+        """Whether the update of a step, the how manieth counted from 1, may be made. Raises TrainingError where the run ends.
+
+        `position_B`: each sample's line in the gradients, -1 for a sample that was skipped.
+        """
+
+    def events(self) -> list[Event]:
+        """What is to be told of steps left out that was not told before."""
+        return []
+
+    def settle(self) -> None:  # noqa: B027 - only a device's steps are judged late
+        """Return once all steps made are known to be sound. Raises TrainingError where one was not."""
+
+
+@dataclass(frozen=True)
+class StepFault:
+    """What is wrong with a step."""
+
+    what: str
+    """Rule and value."""
+    where: str = ""
+    details: dict[str, Any] = field(default_factory=dict)
+
+
+class CheckedBefore(StepCheck):
+    """All gradients are in reach: one pass over them before the update, a closer look where that finds something."""
+
+    def __init__(self, dense: DensePart, space: RowSpace, leaves_out: bool) -> None:
+        self._dense = dense
+        self._space = space
+        self._leaves_out = leaves_out
+        self._events: list[Event] = []
+
+    def passes(self, work: ClassifiedBatch, position_B: NDArray[np.int64], step: int) -> bool:
+        # A row's gradient is a sum over its lookups, the square of which is at most so many times the sum of all squares. So
+        # under this limit no sum and no square of an update overflows.
+        limit = torch.finfo(self._dense.dtype).max / max(1, work.batch.lookups)
+        if self._dense.squares() <= limit and math.isfinite(float(self._dense.step_loss)):
+            self.in_a_row = 0
+            return True
+        fault = find_fault(self._dense, self._space, work.batch, position_B, limit, step)
+        self.in_a_row += 1
+        if not self._leaves_out:
+            raise TrainingError(f"{fault.what}{fault.where}")
+        if self.in_a_row == IN_A_ROW_LIMIT:
+            raise TrainingError(
+                f"batches that run.on_nan=skip_batch leaves out must be few, this is number {IN_A_ROW_LIMIT} in a row: "
+                f"{fault.what}{fault.where}"
+            )
+        details = {"samples": work.batch.size, "in_a_row": self.in_a_row, **fault.details}
+        self._events.append(Event(step, "nan", f"batch left out: {fault.what}{fault.where}", details))
+        return False
+
+    def events(self) -> list[Event]:
+        found, self._events = self._events, []
+        return found
+
+
+class CheckedLate(StepCheck):
+    """The device adds up what steps come to; the sum is fetched now and then, and read once it is here.
+
+    Batches are kept until their steps are known to be sound, about `LATE_STEPS` + `LATE_STEPS` / 2 of them.
+    """
+
+    def __init__(self, dense: ReplayedDense, store: EmbeddingStore) -> None:
+        self._dense = dense
+        self._store = store
+        self._steps: deque[tuple[int, Batch]] = deque()
+        """Steps not yet known to be sound, the present one last."""
+        self._sound = 0
+        """Steps known to be sound; the next one is the first of those above."""
+        self._coming: Fetched | None = None
+
+    def passes(self, work: ClassifiedBatch, position_B: NDArray[np.int64], step: int) -> bool:
+        if self._coming is not None and self._coming.is_here():
+            self._judge(self._coming)
+        if self._coming is None and len(self._steps) >= LATE_STEPS:
+            self._coming = self._store.fetch_later(self._dense.health)
+        if not self._steps or self._steps[-1][0] != step:  # a step for which memory was too small is begun again
+            self._steps.append((step, work.batch))
+        return True
+
+    def settle(self) -> None:
+        self._judge(self._store.fetch_later(self._dense.health))
+
+    def _judge(self, fetched: Fetched) -> None:
+        self._coming = None
+        total, sound = fetched.array().tolist()
+        for _ in range(int(sound) - self._sound):
+            self._steps.popleft()
+        self._sound = int(sound)
+        if not math.isfinite(total):
+            step, batch = self._steps[0]
+            bad, remedy = _bad_input(batch), "lower the learning rates"
+            if bad:
+                lookups = _shown(_lookups(self._store.space, batch, bad[0]))
+                remedy = f"mend the data: {bad[1]} of sample {bad[0]} is no finite number (it looks up {lookups})"
+            raise TrainingError(
+                f"losses and gradients must stay finite, those of step {step} are not, for {_position(batch)}; {remedy}"
+            )
+
+
+def find_fault(
+    dense: DensePart, space: RowSpace, batch: Batch, position_B: NDArray[np.int64], limit: float, step: int
+) -> StepFault:
+    """A closer look at a step that must not be made: the first sample that is to blame, or a parameter."""
+    losses_L = dense.losses()
+    squares_L = torch.zeros(len(losses_L), dtype=torch.float64)
+    for part in dense.gradients():
+        squares_L += part.double().square().sum(dim=(1, 2))
+    bad_L = (~(losses_L.isfinite() & squares_L.isfinite())).numpy()
+    if not bad_L.any():
+        for name, parameter in dense.model.named_parameters():
+            if parameter.grad is not None and not bool(parameter.grad.isfinite().all()):
+                return StepFault(
+                    f"gradients must stay finite, that of parameter {name} is not in step {step}",
+                    f", though those of all samples are, for {_position(batch)}; lower optimizer.dense_lr",
+                )
+        bad_L = (squares_L == squares_L.max()).numpy()
+    samples = np.flatnonzero(position_B >= 0)
+    blamed = samples[bad_L[position_B[samples]]]
+    line = int(position_B[blamed[0]])
+    loss, square = float(losses_L[line]), float(squares_L[line])
+    if not math.isfinite(loss):
+        what = f"the loss must stay finite, got {loss} in step {step}"
+    elif not math.isfinite(square):
+        what = f"gradients must stay finite, got {_first_bad(dense.gradients(), line)} in step {step}"
+    else:
+        what = (
+            f"gradients must be small enough for finite updates (their length under {math.sqrt(limit):.0e}), got more in "
+            f"step {step}"
+        )
+    lookups = _lookups(space, batch, int(blamed[0]))
+    where = f" for sample {blamed[0]} of {batch.size} ({len(blamed)} such) of {_position(batch)}, which looks up "
+    details = {
+        "epoch": batch.position.epoch,
+        "offset": batch.position.offset,
+        "sample": int(blamed[0]),
+        "bad_samples": len(blamed),
+        "lookups": [[table, row] for table, row in lookups[:KEPT_LOOKUPS]],
+    }
+    bad = _bad_input(batch)
+    remedy = f"mend the data: {bad[1]} of sample {bad[0]} is no finite number" if bad else "lower the learning rates"
+    return StepFault(what, f"{where}{_shown(lookups)}; {remedy}", details)
+
+
+def _first_bad(gradients: list[Tensor], line: int) -> float:
+    """A gradient of a line that is no finite number."""
+    parts = (part[line].reshape(-1) for part in gradients)
+    return float(next(part[~part.isfinite()][0] for part in parts if not bool(part.isfinite().all())))
+
+
+def _position(batch: Batch) -> str:
+    return f"the batch up to sample {batch.position.offset:,} of epoch {batch.position.epoch}"
+
+
+def _lookups(space: RowSpace, batch: Batch, sample: int) -> list[tuple[str, int]]:
+    """Table and id of each of a sample's lookups."""
+    found, features = [], len(space.features)
+    for f, feature in enumerate(space.features):
+        bag = sample * features + f
+        ids = batch.ids_N[batch.offsets[bag] : batch.offsets[bag + 1]]
+        found += [(space.tables[feature.table].name, int(id_)) for id_ in ids]
+    return found
+
+
+def _shown(lookups: list[tuple[str, int]]) -> str:
+    if not lookups:
+        return "nothing"
+    more = len(lookups) - SHOWN_LOOKUPS
+    shown = ", ".join(f"{table} id {id_}" for table, id_ in lookups[:SHOWN_LOOKUPS])
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def _bad_input(batch: Batch) -> tuple[int, str] | None:
+    """The first sample of a batch with an input that is no finite number, and which one that is."""
+    bad_B = ~(np.isfinite(batch.dense_BX).all(axis=1) & np.isfinite(batch.labels_B))
+    if not bad_B.any():
+        return None
+    sample = int(np.flatnonzero(bad_B)[0])
+    bad_X = np.flatnonzero(~np.isfinite(batch.dense_BX[sample]))
+    return sample, f"dense feature {bad_X[0]}" if len(bad_X) else "the label"

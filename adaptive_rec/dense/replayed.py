@@ -1,0 +1,178 @@
+"""The dense part on a device: forward and backward recorded as CUDA graphs, and replayed from then on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from adaptive_rec.dense.eager import DensePart
+from adaptive_rec.embedding.micro_batch import MicroBatch
+from adaptive_rec.embedding.staged.streams import Streams
+from adaptive_rec.placement import RowSpace
+
+BUCKETS = 8
+"""Sizes that are recorded: eighths of the largest batch. At most an eighth of a batch is padding."""
+
+
+@dataclass
+class _Bucket:
+    """The first lines of the static buffers, and the recording that runs over them."""
+
+    micro: MicroBatch
+    gradients: list[Tensor]
+    """Where the recording leaves the gradients of the pooled vectors."""
+    losses_S: Tensor
+    """Where it leaves the losses."""
+    replay: Callable[[], object] | None = None
+
+
+class ReplayedDense(DensePart):
+    """Micro-batches padded to one of a few sizes; each size is recorded once as a CUDA graph and replayed from then on.
+
+    A graph reads and writes the same memory whenever it is replayed. So inputs, parameters' gradients and pooled vectors'
+    gradients lie in buffers that stay, and the next `inputs` gives away the memory of the last. Nothing here touches
+    device memory but in `streams.launch`: computation is queued, not done, when these methods return.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        precision: str,
+        dtype: torch.dtype,
+        device: torch.device,
+        space: RowSpace,
+        dense_features: int,
+        streams: Streams,
+        batch_size: int = 0,
+    ) -> None:
+        super().__init__(model, optimizer, precision, dtype, device, space, dense_features)
+        self.streams = streams
+        for parameter in self.parameters:
+            parameter.grad = torch.zeros_like(parameter)
+        self.parameter_gradients = [p.grad for p in self.parameters if p.grad is not None]
+        self._step_sums = torch.zeros(2, dtype=torch.float64, device=device)
+        self.step_loss, self._step_length = self._step_sums[0], self._step_sums[1]
+        """The latter: the lengths of the present step's gradients, of each tensor its own, added up."""
+        self.health = torch.zeros(2, dtype=torch.float64, device=device)
+        """Losses and lengths of gradients of all steps made, added up: no finite number from the first step on that had one which
+        is none; and how many steps had been made by then."""
+        self._sum, self._steps_sound = self.health[0], self.health[1]
+        self._sizes: list[int] = []
+        self._buckets: dict[int, _Bucket] = {}
+        self._last: _Bucket | None = None
+        """The bucket that holds gradients of this step which are not among those kept."""
+        self._last_samples = 0
+        self._kept: list[Tensor] = []
+        """Gradients of the step's earlier micro-batches, where it has several."""
+        self._kept_lines = 0
+        if batch_size:
+            self._grow(batch_size)
+
+    def begin_step(self) -> None:
+        """Set the parameters' gradients to zero and forget those of the pooled vectors."""
+        self.streams.launch(self._zero)
+        self._last, self._last_samples, self._kept_lines = None, 0, 0
+
+    def _zero(self) -> None:
+        torch._foreach_zero_(self.parameter_gradients)
+        self._step_sums.zero_()
+
+    def inputs(self, samples: int) -> MicroBatch:
+        """A micro-batch for the store to fill, with no fewer lines than samples. Its memory is that of the last one."""
+        if not self._sizes or samples > self._sizes[-1]:
+            self._grow(samples)
+        lines = next(size for size in self._sizes if size >= samples)
+        micro = self._buckets[lines].micro
+        return MicroBatch(micro.dense_SX, micro.pooled, micro.labels_S, micro.scale_S, samples)
+
+    def run(self, micro: MicroBatch) -> None:
+        """Queue forward and backward. Adds to the parameters' gradients and to `step_loss`."""
+        bucket = self._buckets[len(micro.scale_S)]
+        assert bucket.micro.scale_S is micro.scale_S, "a micro-batch that is run must be what inputs() gave last"
+        self._keep_last()
+        self.streams.launch(partial(self._replay, bucket))
+        self.losses_S = bucket.losses_S
+        self._last, self._last_samples = bucket, micro.samples
+
+    def gradients(self) -> list[Tensor]:
+        if not self._kept_lines:
+            return self._last.gradients if self._last else []
+        self._keep_last()
+        return [part[: self._kept_lines] for part in self._kept]
+
+    def step(self, factor: float) -> None:
+        self.streams.launch(partial(self._step, factor))
+
+    def _step(self, factor: float) -> None:
+        self._sum += self._step_sums.sum()
+        self._steps_sound += self._sum < math.inf  # no step after one that was not, as the sum stays what it is
+        super().step(factor)
+
+    def logits(self, dense_SX: Tensor, pooled: list[Tensor]) -> Tensor:
+        """Queue the logits (S,) for evaluation, of any number of lines."""
+        logits_S = self._empty(len(dense_SX))
+        compute = super().logits
+        self.streams.launch(lambda: logits_S.copy_(compute(dense_SX, pooled)))
+        return logits_S
+
+    # Recording -------------------------------------------------------------------------------------------------------
+
+    def _replay(self, bucket: _Bucket) -> None:
+        """Run a micro-batch; record its bucket first where that was never done."""
+        if bucket.replay is None:
+            # Recording warms up by running: what it adds to is put back. The pooled vectors' gradients are overwritten.
+            sums = [*self.parameter_gradients, self._step_sums]
+            before = [tensor.clone() for tensor in sums]
+            bucket.replay = self.streams.capture(partial(self._forward_backward, bucket))
+            torch._foreach_copy_(sums, before)
+        self.streams.launch(bucket.replay)
+
+    def _forward_backward(self, bucket: _Bucket) -> None:
+        """What is recorded. Its results go to memory that stays, so that recordings may share all they use in between."""
+        micro = bucket.micro
+        pooled = [part.detach().requires_grad_() for part in micro.pooled]
+        losses_S = self._losses_of(micro.dense_SX, pooled, micro.labels_S)
+        # Not backward(): the nodes that add to .grad remember a stream, which need not be the one that records.
+        grads = torch.autograd.grad(losses_S, [*self.parameters, *pooled], micro.scale_S)
+        torch._foreach_add_(self.parameter_gradients, grads[: len(self.parameters)])
+        for static, grad in zip(bucket.gradients, grads[len(self.parameters) :], strict=True):
+            static.copy_(grad)
+        bucket.losses_S.copy_(losses_S.detach())
+        self.step_loss += losses_S.detach().masked_fill_(micro.scale_S == 0, 0).sum()
+        self._step_length += torch.stack(torch._foreach_norm(grads)).sum()
+
+    # Memory ----------------------------------------------------------------------------------------------------------
+
+    def _grow(self, lines: int) -> None:
+        """Buffers for a larger batch than any before. The recordings over the old ones are dropped with them."""
+        whole = self._lines(lines)
+        gradients = [self._empty(lines, *shape) for shape in self.pool_shapes]
+        losses_S = self._empty(lines)
+        eighth = -(-lines // BUCKETS)
+        self._sizes = [min(size, lines) for size in range(eighth, lines + eighth, eighth)]
+        self._buckets = {}
+        for size in self._sizes:
+            self._buckets[size] = _Bucket(whole.first(size), [part[:size] for part in gradients], losses_S[:size])
+
+    def _keep_last(self) -> None:
+        """Queue copying the last micro-batch's gradients behind those of the step's earlier ones."""
+        if self._last is None:
+            return
+        first, end = self._kept_lines, self._kept_lines + self._last_samples
+        if not self._kept or end > len(self._kept[0]):
+            earlier = [part[:first] for part in self._kept]
+            self._kept = [self._empty(max(end, self._sizes[-1]), *shape) for shape in self.pool_shapes]
+            if first:
+                self._copy([part[:first] for part in self._kept], earlier)
+        last = [part[: self._last_samples] for part in self._last.gradients]
+        self._copy([part[first:end] for part in self._kept], last)
+        self._last, self._kept_lines = None, end
+
+    def _copy(self, targets: list[Tensor], sources: list[Tensor]) -> None:
+        self.streams.launch(partial(torch._foreach_copy_, targets, sources))

@@ -1,0 +1,176 @@
+"""A device made of host memory, for tests: everything, computation too, is as late or as early as the events permit.
+
+What happens when is drawn from a seed, so that a missing wait shows up as a wrong result.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+from adaptive_rec.embedding.staged.streams import Event
+
+
+class LateStreams:
+    """Host memory that behaves like any device the events allow: very slow, very fast, one queue far ahead of others.
+
+    Work and copies run when somebody waits for them or when the seeded dice say so, in the thread that happens to be
+    there; how eager the dice are, and which queue they favour, changes now and then. A copy poisons its target with 0xFF (a
+    NaN in every float type) as soon as its queue permits, not when it is queued, as what stands before it may be there to
+    protect the target; it reads its source when it runs. An exception in queued work comes out of the call that ran it, and
+    of every call after that.
+    """
+
+    def __init__(self, seed: int, kernels: ModuleType | None = None) -> None:
+        if kernels is None:
+            from adaptive_rec.kernels import host
+
+            kernels = host
+        self.kernels, self.device = kernels, torch.device("cpu")
+        self._dice = random.Random(seed)
+        self._queues: dict[str, deque[_Item]] = {name: deque() for name in ("compute", "up", "urgent", "down")}
+        self._change_mood()
+        self._lock = threading.RLock()
+        self._running = False
+        self._failure: Exception | None = None
+
+    def allocate(self, nbytes: int) -> Tensor:
+        return torch.full((nbytes,), 0xFF, dtype=torch.uint8)
+
+    pinned = allocate
+
+    def peak_bytes(self) -> int:
+        return 0
+
+    def free_bytes(self) -> int:
+        return 1 << 62
+
+    def trim(self) -> None:
+        pass
+
+    def launch(self, work: Callable[[], object]) -> None:
+        with self._lock:
+            if self._running:  # part of the work that calls it
+                work()
+                return
+            with self._call():
+                self._queues["compute"].append(_Item(work, with_grad=torch.is_grad_enabled()))
+
+    def upload(self, to_device: Tensor, from_host: Tensor, after: Event | None, urgent: bool = False) -> Event:
+        with self._call():
+            return self._copy("urgent" if urgent else "up", to_device, from_host, after)
+
+    def download(self, to_host: Tensor, from_device: Tensor) -> Event:
+        with self._call():
+            return self._copy("down", to_host, from_device, self._mark())
+
+    def compute_waits(self, event: Event) -> None:
+        with self._call():
+            self._queues["compute"].append(_Item(waits_for=event, at_once=True))
+
+    def compute_event(self) -> Event:
+        with self._call():
+            return self._mark()
+
+    def host_waits(self, event: Event) -> None:
+        with self._call():
+            while not event.done:
+                self._run_one()
+
+    def has_happened(self, event: Event) -> bool:
+        self.host_waits(event)  # who asks is told yes, so that a run's reports come at their steps
+        return True
+
+    def capture(self, work: Callable[[], object]) -> Callable[[], object]:
+        self.launch(work)  # as a real recording does
+        return work
+
+    @contextmanager
+    def _call(self) -> Iterator[None]:
+        """What every call has in common: the lock, an earlier failure, the dice once the call has queued its own."""
+        with self._lock:
+            if self._running:
+                raise RuntimeError("queued work may call launch and capture only: it runs, it cannot queue")
+            if self._failure is not None:
+                raise self._failure
+            yield
+            self._advance()
+            if self._dice.random() < 0.1:
+                self._change_mood()
+            while self._dice.random() < self._eager and self._ready():
+                self._run_one()
+
+    def _change_mood(self) -> None:
+        self._eager = self._dice.choice((0.0, self._dice.uniform(0.0, 0.5), 0.8))
+        self._haste = {name: self._dice.choice((0.01, self._dice.random(), 1.0)) for name in self._queues}
+
+    def _mark(self) -> LateEvent:
+        event = LateEvent()
+        self._queues["compute"].append(_Item(event=event))
+        return event
+
+    def _copy(self, name: str, target: Tensor, source: Tensor, after: LateEvent | None) -> LateEvent:
+        alike = (target.shape, target.dtype) == (source.shape, source.dtype)
+        if not (alike and target.is_contiguous() and source.is_contiguous()):
+            raise ValueError(f"a copy wants contiguous tensors of one size and type, got {target} from {source}")
+        target_bytes, source_bytes = (tensor.detach().reshape(-1).view(torch.uint8) for tensor in (target, source))
+        event = LateEvent()
+        if after is not None:
+            self._queues[name].append(_Item(waits_for=after, at_once=True))
+        poison = _Item(lambda: target_bytes.fill_(0xFF), at_once=True)
+        self._queues[name].extend([poison, _Item(lambda: target_bytes.copy_(source_bytes), event=event)])
+        return event
+
+    def _ready(self) -> list[str]:
+        heads = [(name, queue[0]) for name, queue in self._queues.items() if queue]
+        return [name for name, item in heads if item.waits_for is None or item.waits_for.done]
+
+    def _run_one(self) -> None:
+        """Run the head of a queue drawn by the dice."""
+        ready = self._ready()
+        if not ready:
+            stuck = [name for name, queue in self._queues.items() if queue]
+            raise RuntimeError(f"nothing can happen: queues {stuck} wait for events that nothing queued brings about")
+        self._run_head(self._dice.choices(ready, [self._haste[name] for name in ready])[0])
+        self._advance()
+
+    def _advance(self) -> None:
+        """Run the items that are no work of their own: waits that are over, and the poison behind them."""
+        while at_once := [name for name in self._ready() if self._queues[name][0].at_once]:
+            self._run_head(at_once[0])
+
+    def _run_head(self, name: str) -> None:
+        item = self._queues[name].popleft()
+        self._running = True
+        try:
+            with torch.set_grad_enabled(item.with_grad):
+                item.work()
+        except Exception as error:
+            self._failure = error  # as on a device: after an error nothing it computes is worth having
+            raise
+        finally:
+            self._running = False
+        if item.event is not None:
+            item.event.done = True
+
+
+@dataclass(eq=False)
+class LateEvent:
+    done: bool = False
+
+
+@dataclass
+class _Item:
+    work: Callable[[], object] = lambda: None
+    waits_for: LateEvent | None = None
+    event: LateEvent | None = None  # has happened when the work is done
+    at_once: bool = False  # runs as soon as it may, without dice
+    with_grad: bool = False  # a thread's own, and the thread that runs this need not be the one that queued it

@@ -1,0 +1,182 @@
+"""Rows that change tier on a device run, and whatever else the host wants to see: packed on the device, carried in pinned
+memory, a few megabytes at a time."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from adaptive_rec.embedding.records import Fetched
+from adaptive_rec.embedding.staged.packing import INT32, PackedArray, SlotLayout, send
+from adaptive_rec.embedding.staged.ring import Slot, StagingRing
+from adaptive_rec.embedding.staged.stager import RowCopier
+from adaptive_rec.embedding.staged.streams import Event, Streams
+from adaptive_rec.embedding.store import EmbeddingStore
+
+CHUNK_BYTES = 8 << 20
+
+SLOTS = 3
+"""Chunks that may be on their way."""
+
+
+class FetchedLate(Fetched):
+    """See `Fetched`. The copy on the device is kept as long as it is read."""
+
+    def __init__(self, streams: Streams, copy: Tensor, pinned: Tensor, event: Event) -> None:
+        super().__init__(pinned.numpy())
+        self._streams = streams
+        self._event = event
+        self._kept = copy, pinned
+
+    def is_here(self) -> bool:
+        return self._streams.has_happened(self._event)
+
+    def array(self) -> NDArray[Any]:
+        self._streams.host_waits(self._event)
+        return super().array()
+
+
+class SlotMoves:
+    """Copies between slots of the device tier and arrays in host memory. Only the training thread calls it."""
+
+    def __init__(self, store: EmbeddingStore, streams: Streams, copier: RowCopier) -> None:
+        self._store = store
+        self._streams = streams
+        self._copier = copier
+        self.ring = StagingRing(streams, at_least=SLOTS)
+        """Its own: what carried rows up is there to carry them down again when the device's memory is full."""
+
+    def up(self, pool: int, host_rows: NDArray[np.int64], slots: NDArray[np.int64]) -> None:
+        """Rows of the host tier into slots, with their optimizer state."""
+        host, device, kernels = self._store.host, self._store.device, self._streams.kernels
+        for chunk in self._chunks(pool, len(slots)):
+            slot, index, (weights, state) = self._take(pool, slots[chunk])
+            self._copier.gather(host.weights[pool], host_rows[chunk], weights.pinned(slot))
+            self._copier.gather(host.state[pool], host_rows[chunk], state.pinned(slot))
+            self._streams.compute_waits(slot.upload(0, state.stop))
+
+            here = index.device(slot), weights.device(slot), state.device(slot)
+
+            def unpack(here: tuple[Tensor, ...] = here) -> None:
+                kernels.copy_rows(here[1], None, device.weights[pool], here[0])
+                kernels.copy_rows(here[2], None, device.state[pool], here[0])
+
+            self._streams.launch(unpack)
+            slot.release(self._streams.compute_event())
+
+    def down(
+        self,
+        pool: int,
+        slots: NDArray[np.int64],
+        targets: tuple[NDArray[Any], NDArray[Any]],
+        target_rows: NDArray[np.int64],
+    ) -> None:
+        """Slots into rows of two arrays, weights and optimizer state."""
+        device, kernels = self._store.device, self._streams.kernels
+        coming: deque[tuple[slice, Slot, tuple[PackedArray, PackedArray], Event]] = deque()
+        for chunk in self._chunks(pool, len(slots)):
+            slot, index, (weights, state) = self._take(pool, slots[chunk])
+            self._streams.compute_waits(slot.upload(0, index.stop))
+            here = index.device(slot), weights.device(slot), state.device(slot)
+
+            def pack(here: tuple[Tensor, ...] = here) -> None:
+                kernels.copy_rows(device.weights[pool], here[0], here[1], None)
+                kernels.copy_rows(device.state[pool], here[0], here[2], None)
+
+            self._streams.launch(pack)
+            coming.append((chunk, slot, (weights, state), slot.download(weights.start, state.stop)))
+            if len(coming) == SLOTS:
+                self._land(coming.popleft(), targets, target_rows)
+        while coming:
+            self._land(coming.popleft(), targets, target_rows)
+
+    def _land(
+        self,
+        coming: tuple[slice, Slot, tuple[PackedArray, PackedArray], Event],
+        targets: tuple[NDArray[Any], NDArray[Any]],
+        target_rows: NDArray[np.int64],
+    ) -> None:
+        chunk, slot, parts, event = coming
+        self._streams.host_waits(event)
+        for part, target in zip(parts, targets, strict=True):
+            self._copier.scatter(target, target_rows[chunk], part.pinned(slot))
+        slot.release(None)
+
+    def reserve(self) -> None:
+        """See that the slots are there; whoever comes later need not ask the device for memory."""
+        for slot in [self.ring.take(self._slot_bytes) for _ in range(SLOTS - self.ring.slots)]:
+            slot.release(None)
+
+    def read(self, shape: tuple[int, ...], dtype: torch.dtype, fill: Callable[[slice, Tensor], object]) -> NDArray[Any]:
+        """An array of what `fill` writes on the device, some of its lines at a time."""
+        found = np.empty(shape, dtype=torch.empty(0, dtype=dtype).numpy().dtype)
+        step = max(
+            16, self._slot_bytes // (dtype.itemsize * math.prod(shape[1:])) // 16 * 16
+        )  # so that all parts are aligned alike
+        for start in range(0, shape[0], step):
+            span = slice(start, min(start + step, shape[0]))
+            part = SlotLayout().add(dtype, span.stop - span.start, *shape[1:])
+            slot = self.ring.take(part.stop)
+            self._streams.compute_waits(slot.upload(0, 0))  # the slot's former users
+            out = part.device(slot)
+            self._streams.launch(partial(fill, span, out))
+            self._streams.host_waits(slot.download(0, part.stop))
+            found[span] = part.pinned(slot)
+            slot.release(None)
+        return found
+
+    def forget(self, pool: int, slots: NDArray[np.int64]) -> None:
+        """Have a pool's monitor forget some slots."""
+        monitor = self._store.device.monitors[pool]
+        step = self._slot_bytes // slots.itemsize
+        for start in range(0, len(slots), step):
+            told = send(self.ring, [slots[start : start + step]])
+            self._streams.compute_waits(told.here)
+            self._streams.launch(partial(monitor.forget, told.arrays[0]))
+            told.slot.release(self._streams.compute_event())
+
+    def fetch_later(self, tensor: Tensor) -> FetchedLate:
+        """A tensor of the device, as everything launched so far leaves it: a copy of it, as what comes next may change it."""
+        copy = torch.empty_like(tensor)
+        self._streams.launch(lambda: copy.copy_(tensor))
+        pinned = self._streams.pinned(tensor.nbytes).view(tensor.dtype).view(tensor.shape)
+        return FetchedLate(self._streams, copy, pinned, self._streams.download(pinned, copy))
+
+    @property
+    def _slot_bytes(self) -> int:
+        return max(self._parts(pool, self._chunk_rows(pool))[0] for pool in range(len(self._store.space.pools)))
+
+    def _chunk_rows(self, pool: int) -> int:
+        spec, store = self._store.space.pools[pool], self._store
+        row_bytes = (spec.dim + store.rule.state_width(spec.dim)) * store.dtype.itemsize
+        return min(spec.rows, max(1, CHUNK_BYTES // row_bytes))
+
+    def _chunks(self, pool: int, rows: int) -> Iterator[slice]:
+        step = self._chunk_rows(pool)
+        return (slice(start, min(start + step, rows)) for start in range(0, rows, step))
+
+    def _parts(self, pool: int, rows: int) -> tuple[int, PackedArray, tuple[PackedArray, PackedArray]]:
+        """Bytes and places of so many rows' slot numbers, weights and optimizer state."""
+        layout, dtype = SlotLayout(), self._store.dtype
+        index = layout.add(INT32, rows)
+        weights = layout.add(dtype, rows, self._store.space.pools[pool].dim)
+        state = layout.add(dtype, rows, self._store.rule.state_width(self._store.space.pools[pool].dim))
+        return layout.nbytes, index, (weights, state)
+
+    def _take(self, pool: int, slots: NDArray[np.int64]) -> tuple[Slot, PackedArray, tuple[PackedArray, PackedArray]]:
+        """A slot of the ring with room for rows of these slots, their numbers written already.
+
+        All have room for a whole chunk: they need not grow when the device's memory is full.
+        """
+        slot = self.ring.take(self._slot_bytes)
+        _, index, rows = self._parts(pool, len(slots))
+        index.pinned(slot)[:] = slots
+        return slot, index, rows

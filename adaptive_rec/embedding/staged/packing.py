@@ -1,0 +1,87 @@
+"""Arrays of several kinds packed into one slot of staging memory, so that one copy carries them all."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from adaptive_rec.embedding.staged.ring import Slot, StagingRing
+from adaptive_rec.embedding.staged.streams import Event
+
+_ALIGNMENT = 256
+"""Bytes between the starts of two arrays: what a GPU's memory transactions like, and any component type."""
+
+INT32 = torch.int32
+_TORCH_DTYPE = {
+    str(t).removeprefix("torch."): t for t in (torch.int32, torch.int64, torch.float32, torch.float64, torch.bool)
+}
+
+
+_NUMPY_DTYPE = {dtype: np.dtype(name) for name, dtype in _TORCH_DTYPE.items()}
+
+
+@dataclass(frozen=True)
+class PackedArray:
+    """One array's place in a slot: the same in pinned memory and on the device."""
+
+    start: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def stop(self) -> int:
+        return self.start + math.prod(self.shape) * self.dtype.itemsize
+
+    def pinned(self, slot: Slot) -> NDArray[Any]:
+        """The array in host memory."""
+        return slot.bytes_pinned[self.start : self.stop].view(_NUMPY_DTYPE[self.dtype]).reshape(self.shape)
+
+    def device(self, slot: Slot) -> Tensor:
+        """The array on the device."""
+        strides = [math.prod(self.shape[axis + 1 :]) for axis in range(len(self.shape))]
+        return slot.device_as(self.dtype).as_strided(self.shape, strides, self.start // self.dtype.itemsize)
+
+
+class SlotLayout:
+    """Places arrays one after the other."""
+
+    def __init__(self) -> None:
+        self.nbytes = 0
+
+    def align(self) -> int:
+        """Where the next array will start."""
+        self.nbytes = -(-self.nbytes // _ALIGNMENT) * _ALIGNMENT
+        return self.nbytes
+
+    def add(self, dtype: torch.dtype, *shape: int) -> PackedArray:
+        part = PackedArray(self.align(), shape, dtype)
+        self.nbytes = part.stop
+        return part
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """A few arrays sent to the device together, for one use."""
+
+    slot: Slot
+    here: Event
+    """They have arrived."""
+    nbytes: int
+    arrays: list[Tensor]
+    """On the device."""
+
+
+def send(ring: StagingRing, arrays: list[NDArray[Any]]) -> Parcel:
+    """Copy arrays to the device. Who asks for it waits for `here`, then releases the slot when their use is queued."""
+    layout = SlotLayout()
+    parts = [layout.add(_TORCH_DTYPE[array.dtype.name], *array.shape) for array in arrays]
+    slot = ring.take(layout.nbytes)
+    for part, array in zip(parts, arrays, strict=True):
+        part.pinned(slot)[...] = array
+    return Parcel(slot, slot.upload(0, layout.nbytes), layout.nbytes, [part.device(slot) for part in parts])

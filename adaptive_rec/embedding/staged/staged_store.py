@@ -1,0 +1,313 @@
+"""The store of a device run: hot rows stay on the device, a batch's distinct cold rows travel there and back once.
+
+A worker stages batches ahead: it packs each into a slot of pinned memory and sends it up, first the integers that say what
+is where, then the cold rows with their optimizer state. The step updates hot and cold rows alike on the device; then the
+cold ones go down again and a second worker puts them in their places. Rows that an earlier batch on its way still holds
+are forwarded on the device (see `in_flight.py`), so the training thread waits for nobody.
+"""
+
+from __future__ import annotations
+
+import gc
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from adaptive_rec.classify import ClassifiedBatch
+from adaptive_rec.embedding.device import DeviceTier
+from adaptive_rec.embedding.micro_batch import MicroBatch
+from adaptive_rec.embedding.optimizer import RowRule
+from adaptive_rec.embedding.records import Fetched, RowUpdate
+from adaptive_rec.embedding.snapshot import Tiers
+from adaptive_rec.embedding.staged.device_step import DeviceStep
+from adaptive_rec.embedding.staged.homing import Homing
+from adaptive_rec.embedding.staged.in_flight import Flight, InFlight, Staged
+from adaptive_rec.embedding.staged.moves import SlotMoves
+from adaptive_rec.embedding.staged.ring import StagingRing
+from adaptive_rec.embedding.staged.stager import RowCopier, Stager
+from adaptive_rec.embedding.staged.streams import Streams
+from adaptive_rec.embedding.store import EmbeddingStore
+from adaptive_rec.errors import first_line
+from adaptive_rec.kernels import staging
+from adaptive_rec.placement import RowSpace
+from adaptive_rec.tracking.delta import MEASURES
+
+HEADROOM_BYTES = 1 << 30
+"""Device memory that hot rows must leave free: for staging, the dense part and its graphs, and what CUDA's libraries take."""
+
+
+class StagedStore(EmbeddingStore):
+    """See the module's text. `stage` runs on the caller's worker, rows are put in their places by this store's own."""
+
+    stages_ahead = True
+
+    def __init__(
+        self,
+        space: RowSpace,
+        rule: RowRule,
+        seed: int,
+        dtype: torch.dtype,
+        streams: Streams,
+        budget_bytes: int,
+        monitored: bool,
+        copy_threads: int = 1,
+        drawn: bool = True,
+    ) -> None:
+        self.streams = streams
+        self._copier = RowCopier(copy_threads)
+        self._moves = SlotMoves(self, streams, self._copier)
+        super().__init__(space, rule, seed, dtype, streams.device, budget_bytes, monitored, drawn)
+        self.ring = StagingRing(streams)
+        self._stager = Stager(space, self.host, dtype, self.ring, self._copier)
+        self._aside = Stager(space, self.host, dtype, StagingRing(streams), self._copier)
+        """For batches that are not trained, which may be larger: their slots are their own."""
+        self._in_flight = InFlight()
+        self._homing = Homing(streams, self.host, self._copier, self._in_flight)
+        self._step = DeviceStep(space, rule, streams)
+        self._complaints: list[str] = []
+        self._complained = False
+        self._step_first = False
+        """A step found no memory: until it is made, no batch is sent ahead into what is freed for it."""
+
+    @property
+    def peak_bytes(self) -> int:
+        return self.streams.peak_bytes()
+
+    @property
+    def rings(self) -> list[StagingRing]:
+        """Of batches ahead, of those that are not trained, of notes, of rows that change tier."""
+        return [self.ring, self._aside.ring, self._step.notes, self._moves.ring]
+
+    @property
+    def staging_bytes(self) -> int:
+        return sum(ring.device_bytes for ring in self.rings)
+
+    # Ahead of the step -----------------------------------------------------------------------------------------------
+
+    def stage(self, work: ClassifiedBatch) -> None:
+        work.staged = flight = Flight(work)
+        self._in_flight.add(flight)
+        if self._step_first:
+            return
+        try:
+            for other in self._in_flight.before(flight):
+                with other.lock:
+                    if not other.taken and not other.is_staged(self.placement.version):
+                        self._stage(other)  # rows have moved since
+            with flight.lock:
+                self._stage(flight)
+        except torch.OutOfMemoryError as error:  # the step tries again, where something can be done about it
+            if not self._complained:
+                self._complained = True
+                rule = "batches cannot be sent ahead, the device's memory is too small for so many"
+                self._complaints.append(f"{rule}; lower knobs.prefetch_depth or hot_budget_bytes: {first_line(error)}")
+
+    def complaints(self) -> list[str]:
+        found, self._complaints = self._complaints, []
+        return found
+
+    def _stage(self, flight: Flight) -> None:
+        """Stage a flight whose lock is held. It stays unstaged where the placement changes meanwhile."""
+        self._in_flight.drop(flight, self.streams.compute_event() if flight.taken else None)
+        self.classify(flight.work)
+        earlier = self._in_flight.hold_before(flight)
+        if earlier is None:
+            return
+        try:
+            flight.staged = self._stager.stage(flight.work, earlier)
+        finally:
+            for _, staged in earlier:
+                staged.slot.release(None)
+
+    def drop_ahead(self) -> None:
+        self._in_flight.drop_ahead()
+
+    def free_memory(self) -> None:
+        self._step_first = True
+        for flight in self._in_flight.ahead():
+            with flight.lock:
+                self._in_flight.drop(flight, None)
+        self.settle()
+        for ring in (self.ring, self._aside.ring, self._step.notes):
+            ring.close()
+        gc.collect()  # what failed is known by its own traceback
+        self.trim()
+
+    def trim(self) -> None:
+        self.streams.trim()
+
+    # The step --------------------------------------------------------------------------------------------------------
+
+    def take(self, work: ClassifiedBatch) -> None:
+        if work.staged is None:
+            work.staged = Flight(work, taken=True)
+            self._in_flight.add_now(work.staged)
+        flight: Flight = work.staged
+        with flight.lock:
+            flight.taken = True
+            with suppress(torch.OutOfMemoryError):  # comes again when the step wants it
+                if not flight.is_staged(self.placement.version):
+                    self._stage(flight)
+
+    def _staged(self, work: ClassifiedBatch) -> Staged:
+        """What the device has of a batch; one that is no step's, an evaluation's, is staged here and now."""
+        if work.staged is None:
+            self.settle()
+            self.classify(work)
+            work.staged = Flight(work, taken=True)
+            work.staged.staged = self._aside.stage(work, [])
+        flight: Flight = work.staged
+        if not flight.taken:
+            self.take(work)
+        if flight.staged is None:
+            self._stage(flight)
+        staged = flight.staged
+        assert staged is not None, "the placement does not change while a step begins"
+        if not staged.counted:
+            staged.counted = True
+            self.traffic.host_to_device_bytes += staged.stop
+        return staged
+
+    def gather(
+        self, work: ClassifiedBatch, samples_S: NDArray[np.int64], scale_S: NDArray[np.float64], micro: MicroBatch
+    ) -> None:
+        staged = self._staged(work)
+        self.streams.compute_waits(staged.indices_here)
+        if not work.popular_B[samples_S].all():
+            self._rows_ready(staged)
+        scales = scale_S.astype(self.host.dtype)
+        self.traffic.host_to_device_bytes += self._step.gather(staged, self.device, samples_S, scales, micro)
+
+    def _rows_ready(self, staged: Staged) -> None:
+        """Have the computation wait for a batch's cold rows, and take over those that earlier batches hold."""
+        if staged.rows_here is None or staged.rows_ready:
+            return
+        staged.rows_ready = True
+        self.streams.compute_waits(staged.rows_here)
+        self._step.take_rows_over(staged)
+
+    def apply(self, work: ClassifiedBatch, update: RowUpdate) -> None:
+        staged = self._staged(work)
+        self.streams.compute_waits(staged.indices_here)  # a batch need not have been gathered, and its rows may all be hot
+        self._rows_ready(staged)
+        touched_U = self._touched(work, update)
+        active_U = touched_U if update.frozen_U is None else touched_U & ~update.frozen_U
+        measured = update.measure and self.monitored
+        self.changed_R[work.distinct_U[active_U]] = True
+        told_bytes = self._step.update(work, staged, self.device, update, active_U, measured)
+        self.traffic.host_to_device_bytes += told_bytes
+        for pool in range(len(self.space.pools)):
+            span = work.pool_range(pool)
+            hot_U = touched_U[span] & (work.source_U[span] >= 0)
+            self.count_updates(*(int(np.count_nonzero(each)) for each in (touched_U[span], hot_U, active_U[span])))
+        self._fly_home(work, staged, changed=True)
+
+    def _touched(self, work: ClassifiedBatch, update: RowUpdate) -> NDArray[np.bool_]:
+        touched_U = np.ones(len(work.source_U), dtype=np.bool_)
+        if (update.position_B < 0).any():
+            features = len(self.space.features)
+            staging.touched_rows(work.segments_U1, work.segment_bag_N, features, update.position_B, touched_U)
+        return touched_U
+
+    def release(self, work: ClassifiedBatch) -> None:
+        flight: Flight | None = work.staged
+        if flight is not None:
+            with flight.lock:  # the worker may be staging it again: from now on it does not
+                flight.taken = True
+        if flight is None or flight.staged is None:  # there was no memory for it, or its step never began
+            self._step_first = False
+            if flight is not None:
+                self._in_flight.end(flight)
+            work.staged = None
+            return
+        staged = self._staged(work)
+        self._rows_ready(staged)  # later batches may take rows over
+        self._fly_home(work, staged, changed=False)
+
+    def _fly_home(self, work: ClassifiedBatch, staged: Staged, changed: bool) -> None:
+        """The batch's cold rows go back to the host tier, if there are any and they changed."""
+        self._step_first = False
+        flight, work.staged = work.staged, None
+        if changed and staged.rows_here is not None:
+            self.traffic.device_to_host_bytes += staged.stop - staged.rows_start
+            self._homing.bring(flight, staged)
+        else:
+            self._in_flight.end(flight)
+            staged.slot.release(self.streams.compute_event())
+
+    def settle(self) -> None:
+        self._homing.settle()
+        self.streams.host_waits(self.streams.compute_event())
+
+    def close(self) -> None:
+        self.drop_ahead()
+        try:
+            self.settle()
+        finally:
+            self._in_flight.end_all(self.streams.compute_event())  # a step may have been broken off
+            self._homing.close()
+        self._copier.close()
+
+    # What lies on the device -----------------------------------------------------------------------------------------
+
+    def launch(self, work: Any) -> None:
+        self.streams.launch(work)
+
+    def fetch_later(self, tensor: Tensor) -> Fetched:
+        return self._moves.fetch_later(tensor)
+
+    def measure(self, pool: int) -> NDArray[Any]:
+        monitor, weights, kernels = self.device.monitors[pool], self.device.weights[pool], self.streams.kernels
+        return self._moves.read(
+            (len(weights), MEASURES),
+            self.dtype,
+            lambda span, out_H5: kernels.movement(monitor.record_HR[span], weights[span], out_H5),
+        )
+
+    def touches(self, pool: int) -> NDArray[np.int32]:
+        touches_H = self.device.monitors[pool].touches_H
+        return self._moves.read((len(touches_H),), torch.int32, lambda span, out_H: out_H.copy_(touches_H[span]))
+
+    def movement_record(self, pool: int) -> NDArray[Any]:
+        record_HR = self.device.monitors[pool].record_HR
+        return self._moves.read(tuple(record_HR.shape), self.dtype, lambda span, out_HR: out_HR.copy_(record_HR[span]))
+
+    def _device_tier(self, capacities: list[int]) -> DeviceTier:
+        tier = super()._device_tier(capacities)
+        if any(capacities):
+            self._moves.reserve()  # rows must be able to leave when the device's memory is full
+            if (free := self.streams.free_bytes()) < HEADROOM_BYTES:
+                raise torch.OutOfMemoryError(f"hot rows would leave {free} bytes of the device's memory to work with")
+        return tier
+
+    def _bring_home(self, pool: int, slots: NDArray[np.int64], host_rows: NDArray[np.int64]) -> None:
+        self.host.keep(pool, host_rows)
+        self._moves.down(pool, slots, (self.host.weights[pool], self.host.state[pool]), host_rows)
+        if self.monitored:
+            self._moves.forget(pool, slots)
+
+    def send_up(self, pool: int, host_rows: NDArray[np.int64], slots: NDArray[np.int64]) -> None:
+        self._moves.up(pool, host_rows, slots)
+
+    def _make_readable(self, pending_R: NDArray[np.bool_]) -> None:
+        """Hot rows come home, and stay hot: the host tier's copies of them change no more until then."""
+        for pool, spec in enumerate(self.space.pools):
+            row_of_slot = self.device.row_of_slot[pool]
+            hot = np.flatnonzero(row_of_slot >= 0)
+            slots = hot[pending_R[row_of_slot[hot]]]
+            targets = self.host.weights[pool], self.host.state[pool]
+            self._moves.down(pool, slots, targets, row_of_slot[slots] - spec.first_row)
+
+    def _where(self, pool: int) -> Tiers:
+        rows = self.host.weights[pool], self.host.state[pool]
+        return np.empty(0, np.int32), *rows, *rows
+
+    def _read_slots(self, pool: int, slots: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any]]:
+        weights = np.empty((len(slots), self.space.pools[pool].dim), dtype=self.host.dtype)
+        state = np.empty((len(slots), self.host.state[pool].shape[1]), dtype=self.host.dtype)
+        self._moves.down(pool, slots, (weights, state), np.arange(len(slots)))
+        return weights, state

@@ -1,0 +1,153 @@
+"""Puts a classified batch into a slot of the staging ring and sends it to the device: its integers first, then its cold rows."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from adaptive_rec.classify import ClassifiedBatch
+from adaptive_rec.embedding.host import HostTier
+from adaptive_rec.embedding.staged.in_flight import Flight, Forward, PoolParts, Staged, TravellingRows, find_origins
+from adaptive_rec.embedding.staged.packing import INT32, PackedArray, SlotLayout
+from adaptive_rec.embedding.staged.ring import StagingRing
+from adaptive_rec.kernels import staging
+from adaptive_rec.placement import RowSpace
+
+PIECE_LOOKUPS = 256
+"""Gradients that one program on the device adds up. A popular row's segment is cut into pieces, so that no program is long."""
+
+_CHUNK_BYTES = 1 << 20
+"""Bytes of rows below which a copy is not shared among threads."""
+
+
+class RowCopier:
+    """Gathers rows of the host tier and scatters them back, in several threads where there is enough to do."""
+
+    def __init__(self, threads: int) -> None:
+        self._threads = threads
+        self._pool: ThreadPoolExecutor | None = None
+
+    def gather(self, table_RD: NDArray[Any], rows_C: NDArray[np.int64], out_CD: NDArray[Any]) -> None:
+        self._share(staging.gather_rows, table_RD, rows_C, out_CD)
+
+    def scatter(self, table_RD: NDArray[Any], rows_C: NDArray[np.int64], in_CD: NDArray[Any]) -> None:
+        self._share(staging.scatter_rows, table_RD, rows_C, in_CD)
+
+    def _share(self, kernel: Any, table_RD: NDArray[Any], rows_C: NDArray[np.int64], packed_CD: NDArray[Any]) -> None:
+        parts = min(self._threads, packed_CD.nbytes // _CHUNK_BYTES)
+        if parts < 2:
+            kernel(table_RD, rows_C, packed_CD)
+            return
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="rows")
+        bounds = np.linspace(0, len(rows_C), parts + 1).astype(np.int64)
+        jobs = [
+            self._pool.submit(kernel, table_RD, rows_C[low:high], packed_CD[low:high])
+            for low, high in zip(bounds[:-1], bounds[1:], strict=True)
+        ]
+        for job in jobs:
+            job.result()
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+
+
+class Stager:
+    """Stages one batch at a time; batches that are run earlier and still hold some of its rows are given to it."""
+
+    def __init__(
+        self, space: RowSpace, host: HostTier, dtype: torch.dtype, ring: StagingRing, copier: RowCopier
+    ) -> None:
+        self._space = space
+        self._host = host
+        self._dtype = dtype
+        self.ring = ring
+        self._copier = copier
+
+    def stage(self, work: ClassifiedBatch, earlier: list[tuple[Flight, Staged]]) -> Staged:
+        """`earlier` are the batches before this one that are still on their way, first to last, their slots held."""
+        source_of_U = np.empty(len(work.source_U), dtype=np.int32)
+        host_rows = [self._split(work, pool, source_of_U) for pool in range(len(self._space.pools))]
+        layout = SlotLayout()
+        ints: list[NDArray[Any]] = [work.batch.offsets, work.inverse_N, work.segment_bag_N, source_of_U]
+        offsets, inverse_N, bag_N, source_U = (layout.add(INT32, len(array)) for array in ints)
+        dense_BX = layout.add(self._dtype, *work.batch.dense_BX.shape)
+        labels_B = layout.add(self._dtype, work.batch.size)
+        pieces = [self._add_pieces(work, pool, layout) for pool in range(len(self._space.pools))]
+        indices_stop = layout.nbytes
+        origins = self._find_origins(work, earlier, host_rows)
+        forward_parts = [(layout.add(INT32, len(to_C)), layout.add(INT32, len(to_C))) for *_, to_C in origins]
+        rows_start = layout.align()
+        pools = []
+        for pool, rows_C in enumerate(host_rows):
+            weights_CD = layout.add(self._dtype, len(rows_C), self._space.pools[pool].dim)
+            state_CK = layout.add(self._dtype, len(rows_C), self._host.state[pool].shape[1])
+            pools.append(PoolParts(rows_C, pieces[pool][0], pieces[pool][1], weights_CD, state_CK))
+        staged = Staged(
+            work.placement_version, self.ring.take(layout.nbytes), offsets, inverse_N, bag_N, source_U, dense_BX,
+            labels_B, pools, TravellingRows(work.distinct_U, source_of_U), rows_start=rows_start, stop=layout.nbytes,
+        )  # fmt: skip
+        self._fill_indices(staged, work, ints)
+        staged.indices_here = staged.slot.upload(0, indices_stop)
+        for (pool, (flight, origin), from_C, to_C), parts in zip(origins, forward_parts, strict=True):
+            origin.slot.hold()
+            staged.forwards.append(Forward(pool, flight, origin, *parts))
+            parts[0].pinned(staged.slot)[:] = from_C
+            parts[1].pinned(staged.slot)[:] = to_C
+        if any(len(rows_C) for rows_C in host_rows):
+            self._gather(staged)
+            staged.rows_here = staged.slot.upload(indices_stop, layout.nbytes)
+        return staged
+
+    def _split(self, work: ClassifiedBatch, pool: int, source_of_U: NDArray[np.int32]) -> NDArray[np.int64]:
+        """Number the cold rows of a pool; returns their rows in the host tier."""
+        span = work.pool_range(pool)
+        host_rows_C = np.empty(span.stop - span.start, dtype=np.int64)
+        cold = staging.split_sources(work.source_U[span], source_of_U[span], host_rows_C)
+        return host_rows_C[:cold]
+
+    def _add_pieces(self, work: ClassifiedBatch, pool: int, layout: SlotLayout) -> tuple[PackedArray, PackedArray]:
+        segments_U1 = _segments(work, pool)
+        pieces = staging.count_pieces(segments_U1, PIECE_LOOKUPS)
+        return layout.add(INT32, len(segments_U1)), layout.add(INT32, pieces + 1)
+
+    def _find_origins(
+        self, work: ClassifiedBatch, earlier: list[tuple[Flight, Staged]], host_rows: list[NDArray[np.int64]]
+    ) -> list[tuple[int, tuple[Flight, Staged], NDArray[np.int32], NDArray[np.int64]]]:
+        """(pool, earlier batch, places of the rows there, places here) for each pair that shares rows."""
+        found = []
+        for pool, rows_C in enumerate(host_rows):
+            first = self._space.pools[pool].first_row
+            origin_C, place_C = find_origins(earlier, rows_C + first)
+            for number, origin in enumerate(earlier):
+                here = np.flatnonzero(origin_C == number)
+                if len(here):
+                    found.append((pool, origin, place_C[here], here))
+        return found
+
+    def _fill_indices(self, staged: Staged, work: ClassifiedBatch, ints: list[NDArray[Any]]) -> None:
+        slot = staged.slot
+        for part, array in zip((staged.offsets, staged.inverse_N, staged.bag_N, staged.source_U), ints, strict=True):
+            part.pinned(slot)[:] = array
+        staged.dense_BX.pinned(slot)[:] = work.batch.dense_BX
+        staged.labels_B.pinned(slot)[:] = work.batch.labels_B
+        for pool, parts in enumerate(staged.pools):
+            piece_U1, piece_P1 = parts.piece_U1.pinned(slot), parts.piece_P1.pinned(slot)
+            staging.cut_pieces(_segments(work, pool), PIECE_LOOKUPS, piece_U1, piece_P1)
+
+    def _gather(self, staged: Staged) -> None:
+        for pool, parts in enumerate(staged.pools):
+            rows_C = parts.host_rows_C
+            self._copier.gather(self._host.weights[pool], rows_C, parts.weights_CD.pinned(staged.slot))
+            self._copier.gather(self._host.state[pool], rows_C, parts.state_CK.pinned(staged.slot))
+
+
+def _segments(work: ClassifiedBatch, pool: int) -> NDArray[np.int64]:
+    span = work.pool_range(pool)
+    return work.segments_U1[span.start : span.stop + 1]

@@ -1,0 +1,1 @@
+"""Plain twins of the kernels: slow, obvious, and compared with them in tests."""

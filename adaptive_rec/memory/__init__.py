@@ -1,0 +1,1 @@
+"""Computes what a run will hold in memory before it begins."""

@@ -1,0 +1,182 @@
+"""A run's plan: what follows from its rows, and all else that it takes, before anything large is made.
+
+What depends on the data met while it trains is counted at the most it comes to, by the first batch.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from adaptive_rec.batch import Batch, Position
+from adaptive_rec.classify import ClassifiedBatch
+from adaptive_rec.config.tree import Config
+from adaptive_rec.data.prepared import BLOCK_ROWS, GROUP_BLOCKS, PreparedSource
+from adaptive_rec.data.source import Source
+from adaptive_rec.embedding.snapshot import SHARD_BYTES
+from adaptive_rec.embedding.staged.homing import RETURNING_LIMIT
+from adaptive_rec.embedding.staged.staged_store import HEADROOM_BYTES
+from adaptive_rec.memory.dense import MakeOptimizer, living_bytes, optimizer_bytes, parameter_bytes
+from adaptive_rec.memory.plan import MemoryPart, MemoryPlan, Place
+from adaptive_rec.memory.rows import BUDGET, array_bytes, row_parts, row_rule, row_type, space_of
+from adaptive_rec.policy import Policy
+
+BATCH = "run.batch_size"
+BATCHES = "run.batch_size or knobs.prefetch_depth"
+DENSE = "the widths under model, or optimizer.dense"
+DATA = "data.ids=hash, which reads a file as it goes"
+SCORES = "eval.max_samples"
+
+SCORED_BYTES = 97
+"""Of a held-out sample: its label and logit, and 89 bytes while the ranks of all are found (by tracemalloc, NumPy 2.4)."""
+
+SHARDS, SHARDS_BESIDE = 2, 5
+"""Shards of a checkpoint that are there together: one that is written and the next; where training goes on meanwhile also those
+of rows that were about to change: one that is filled, three that wait, one that is sorted."""
+
+BESIDE_TRAINING = ("rows kept while a checkpoint is written", "the dense part's copy for a checkpoint")
+SAVING = "checkpoint.every_seconds=0, which saves at the end only"
+
+
+def plan_memory(
+    config: Config,
+    source: Source,
+    policy: Policy,
+    model: nn.Module,
+    make_optimizer: MakeOptimizer,
+    device: torch.device,
+    available_bytes: dict[Place, int],
+    first_batch: bool = False,
+) -> MemoryPlan:
+    """The plan of a run on a device where `available_bytes` has one, else on the CPU, whose hot rows are in host memory.
+
+    `model` is only measured. `first_batch`: read one, for what depends on how large a batch is, and follow a step of the
+    dense part; else all that is left out but the least that a step takes.
+    """
+    fast: Place = "device" if "device" in available_bytes else "host"
+    batches = source.train_batches(Position(seed=config.run.seed), config.run.batch_size) if first_batch else iter(())
+    batch = next(batches, None)
+    lookups = batch.lookups if batch else 0
+    rows = row_parts(config, source, policy, fast, lookups)
+    parameters, state = parameter_bytes(config, model), optimizer_bytes(config, model, make_optimizer, row_type(config))
+    parts = [
+        *rows.parts,
+        MemoryPart("dense optimizer", fast, state, DENSE),
+        MemoryPart("dense parameters", fast, parameters, DENSE),
+        MemoryPart("dense gradients", fast, parameters, DENSE),
+        *_data_parts(config, source, batch),
+    ]
+    if batch is None:
+        parts.append(
+            MemoryPart("a step's inputs and their gradients", fast, _least_step_bytes(config, source, policy), BATCH)
+        )
+    else:
+        parts += _work_parts(config, source, policy, model, fast)
+        parts.append(
+            MemoryPart(BESIDE_TRAINING[1], "host", parameters + state if _saves_beside_training(config) else 0, SAVING)
+        )
+        parts.append(_process_part(parts, model))
+    if fast == "device" and batch is not None:
+        staging = _staging_bytes(config, source, policy, batch)
+        parts += [MemoryPart("staging", place, staging, BATCHES) for place in available_bytes]
+    if fast == "device":
+        used = sum(part.bytes for part in parts if part.place == fast and part.keys in (BATCHES, BATCH))
+        parts.append(MemoryPart("kept free for graphs and libraries", fast, max(0, HEADROOM_BYTES - used), BUDGET))
+    return MemoryPlan(str(device), config.knobs.policy, rows.tables, rows.hot, parts, available_bytes, lookups)
+
+
+def own_bytes() -> int:
+    """What this process holds in memory now."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except OSError:  # elsewhere than on Linux nobody tells but of the most
+        return peak_bytes()
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def peak_bytes() -> int:
+    """The most that this process has held in memory: of the program it runs, not of the one that started it."""
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+    except (OSError, StopIteration):
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _process_part(parts: list[MemoryPart], model: nn.Module) -> MemoryPart:
+    """Interpreter, libraries, kernels: what this process holds but for data that have a part of their own, and the model."""
+    apart = sum(part.bytes for part in parts if part.held) + sum(one.nbytes for one in model.parameters())
+    return MemoryPart("the process itself", "host", max(0, own_bytes() - apart), "", held=True)
+
+
+def _work_parts(config: Config, source: Source, policy: Policy, model: nn.Module, fast: Place) -> Iterator[MemoryPart]:
+    """What comes and goes as the run trains, is evaluated and saved; freed memory is kept by the process for the next time."""
+    space, rule, itemsize = space_of(source, policy), row_rule(config), row_type(config).itemsize
+    step, evaluation = living_bytes(config, space, source.dense_features, model)
+    yield MemoryPart("a step of the dense part", fast, step, BATCH, moment="step")
+    yield MemoryPart("an evaluation's batch", fast, evaluation, "eval.batch_size", moment="evaluation")
+    yield MemoryPart(
+        "scores of the held-out samples", "host", SCORED_BYTES * _held_out(config, source), SCORES, moment="evaluation"
+    )
+    largest = max(rule.bytes_per_row(pool.dim, itemsize) + np.dtype(np.int64).itemsize for pool in space.pools)
+    shard = min(SHARD_BYTES, space.rows * largest)
+    yield MemoryPart("a checkpoint's shards", "host", SHARDS * shard, "")
+    kept = min(SHARDS_BESIDE * shard, space.rows * largest) if _saves_beside_training(config) else 0  # each row once
+    yield MemoryPart(BESIDE_TRAINING[0], "host", kept, SAVING)
+
+
+def _saves_beside_training(config: Config) -> bool:
+    return config.checkpoint.every_steps > 0 or config.checkpoint.every_seconds > 0
+
+
+def _least_step_bytes(config: Config, source: Source, policy: Policy) -> int:
+    """Of what goes into a step and of its gradients, whatever the layers in between keep."""
+    pooled = sum(len(pool.features) * pool.dim for pool in space_of(source, policy).pools)
+    return config.run.batch_size * (source.dense_features + 2 + 2 * pooled) * row_type(config).itemsize
+
+
+def _held_out(config: Config, source: Source) -> int:
+    """About how many samples an evaluation scores."""
+    low, high = config.data.train_range
+    share = (config.data.test_range[1] - config.data.test_range[0]) / max(high - low, 1e-9)
+    samples = config.data.synthetic.test_samples if config.data.source == "synthetic" else share * source.train_samples
+    return min(round(samples), config.eval.max_samples or round(samples))
+
+
+def _data_parts(config: Config, source: Source, batch: Batch | None) -> Iterator[MemoryPart]:
+    origin = getattr(source, "_source", source)
+    if config.data.source != "synthetic" and (held := array_bytes(origin)):
+        yield MemoryPart("data", "host", held, DATA, held=True)
+    if batch is None:
+        return
+    if isinstance(origin, PreparedSource) and config.data.shuffle:
+        rows = 2 * min(GROUP_BLOCKS * BLOCK_ROWS, source.train_samples)
+        samples = batch.dense_BX.nbytes + batch.labels_B.nbytes + batch.ids_N.nbytes // 2  # of 32 bits in the folder
+        yield MemoryPart("data being shuffled", "host", rows * samples // max(1, batch.size), "data.shuffle=false")
+    ahead = (config.knobs.prefetch_depth + 1) * (
+        array_bytes(batch) + 5 * batch.lookups * np.dtype(np.int64).itemsize  # what classifying adds, at the most
+    )
+    yield MemoryPart("batches ahead", "host", ahead, BATCHES)
+
+
+def _staging_bytes(config: Config, source: Source, policy: Policy, batch: Batch) -> int:
+    """Slots of batches ahead, of the one that trains, and of those whose rows are on their way home; all rows cold."""
+    space, rule, itemsize = space_of(source, policy), row_rule(config), row_type(config).itemsize
+    work = ClassifiedBatch(batch, space)
+    rows_bytes = 0
+    for pool, spec in enumerate(space.pools):
+        span = work.pool_range(pool)
+        rows_bytes += (span.stop - span.start) * (spec.dim + rule.state_width(spec.dim)) * itemsize
+    integers = len(batch.offsets) + 2 * batch.lookups + 5 * len(work.distinct_U)
+    one = 4 * integers + (batch.dense_BX.size + batch.size) * itemsize + rows_bytes
+    return (config.knobs.prefetch_depth + RETURNING_LIMIT + 1) * (
+        one + one // 4
+    )  # a slot has a quarter more than asked for

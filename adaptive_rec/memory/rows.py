@@ -1,0 +1,103 @@
+"""What of a run's memory follows from its rows alone: tables, hot rows, and what is remembered of them. Byte for byte.
+
+By the functions that make these things. What is filled as rows are met (candidates, the memories tried) is counted full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from adaptive_rec.config.tree import Config
+from adaptive_rec.data.source import Source
+from adaptive_rec.embedding.device import SLOT_RECORD_BYTES, all_rows_bytes, row_bytes, split_budget
+from adaptive_rec.embedding.host import SLOT_BYTES
+from adaptive_rec.embedding.optimizer import RowRule
+from adaptive_rec.memory.plan import HotBytes, MemoryPart, Place, RowParts, TableBytes
+from adaptive_rec.placement import RowSpace
+from adaptive_rec.policy import Policy
+from adaptive_rec.reclassify.observer import SKETCH_LIMIT_BYTES
+from adaptive_rec.tracking.count_min import DEPTH, width_for
+from adaptive_rec.tracking.delta import MEASURES
+from adaptive_rec.tracking.horizon import MemoryTrials
+from adaptive_rec.tracking.popularity import MIN_BUFFER_ROWS
+
+TABLES = "data.max_table_rows, model.embedding_dim or run.row_precision"
+BUDGET = "knobs.hot_budget_bytes"
+
+COPIES = "copies for a checkpoint"
+
+JUDGED_BYTES = 4 * MEASURES + 8 * MEASURES + 8 + 4
+"""Of a slot, while its staleness is judged: what the monitor measures, the same in float64, touches, and the rule's answer."""
+
+
+def row_parts(config: Config, source: Source, policy: Policy, fast: Place, lookups: int = 0) -> RowParts:
+    """`fast` is where hot rows are, `lookups` those of a batch."""
+    space, rule, itemsize = space_of(source, policy), row_rule(config), row_type(config).itemsize
+    sizes = row_bytes(space, rule, itemsize, policy.tracks_movement)
+    slots = split_budget(space, sizes, policy.budget_bytes(config.knobs, all_rows_bytes(space, sizes)))
+    tables = list(_tables(space, rule, itemsize))
+    hot = list(_hot_rows(space, rule, itemsize, sizes, slots))
+    records = sum(slots) * SLOT_RECORD_BYTES
+    movement = sum(pool.movement_bytes for pool in hot)
+    trackers = list(_trackers(space, policy, sum(slots), lookups))
+    saved = records + movement + sum(part.bytes for part in trackers)
+    judged = sum(slots) * JUDGED_BYTES if policy.tracks_movement else 0
+    whole = sum(t.weights_bytes + t.state_bytes + t.placement_bytes for t in tables)
+    parts = [
+        MemoryPart("tables", "host", whole, TABLES, of_rows=True),
+        MemoryPart("hot rows", fast, sum(pool.bytes for pool in hot), BUDGET, of_rows=True),
+        MemoryPart("records of slots", "host", records, BUDGET, of_rows=True),
+        *trackers,
+        MemoryPart(COPIES, "host", saved, BUDGET, of_rows=True),
+        MemoryPart("a window's end", "host", judged, BUDGET, moment="window", of_rows=True),
+    ]
+    return RowParts(tables, hot, parts)
+
+
+def space_of(source: Source, policy: Policy) -> RowSpace:
+    return RowSpace.of(source.tables, source.features, policy.request_per_table)
+
+
+def row_type(config: Config) -> torch.dtype:
+    """What rows are computed with."""
+    return torch.float64 if config.run.precision == "float64" else torch.float32
+
+
+def row_rule(config: Config) -> RowRule:
+    return RowRule.of(config.optimizer, config.run.row_precision)
+
+
+def array_bytes(thing: Any) -> int:
+    """Bytes of the arrays that an object holds itself, those mapped from files left out."""
+    arrays = [value for value in vars(thing).values() if isinstance(value, np.ndarray)]
+    return sum(array.nbytes for array in arrays if not isinstance(array, np.memmap))
+
+
+def _tables(space: RowSpace, rule: RowRule, itemsize: int) -> Iterator[TableBytes]:
+    for table in space.tables:
+        state = rule.state_width(table.dim) * itemsize
+        weights = rule.bytes_per_row(table.dim, itemsize) - state
+        sizes = (table.rows * size for size in (weights, state, SLOT_BYTES))
+        yield TableBytes(table.name, table.rows, table.dim, *sizes)
+
+
+def _hot_rows(space: RowSpace, rule: RowRule, itemsize: int, sizes: list[int], slots: list[int]) -> Iterator[HotBytes]:
+    for pool, size, count in zip(space.pools, sizes, slots, strict=True):
+        state, row = rule.state_width(pool.dim) * itemsize, rule.bytes_per_row(pool.dim, itemsize)
+        yield HotBytes(
+            pool.dim, pool.rows, count, count * (row - state), count * state, movement_bytes=count * (size - row)
+        )
+
+
+def _trackers(space: RowSpace, policy: Policy, hot_rows: int, lookups: int) -> Iterator[MemoryPart]:
+    sketch = 4 * DEPTH * width_for(hot_rows, space.rows, SKETCH_LIMIT_BYTES)
+    yield MemoryPart("sketch", "host", sketch, BUDGET, of_rows=True)
+    if policy.tracks_popularity:
+        rows = max(4 * hot_rows, MIN_BUFFER_ROWS) + lookups
+        yield MemoryPart("candidates", "host", rows * np.dtype(np.int64).itemsize, BUDGET, of_rows=True)
+    if policy.adapts_memory:
+        yield MemoryPart("trials of memories", "host", array_bytes(MemoryTrials(hot_rows)), "knobs.policy", of_rows=True)

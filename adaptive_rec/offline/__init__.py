@@ -1,0 +1,1 @@
+"""Tools that read data and runs but do not train."""

@@ -1,0 +1,131 @@
+"""What is measured of each run, which way it is better, and how it is said."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from adaptive_rec.cli.figures import clock, count, fine
+from adaptive_rec.live.telemetry import ratio
+from adaptive_rec.offline.report.record import read_run
+from adaptive_rec.units import size
+
+Text = Callable[[float], str]
+Run = Mapping[str, Any]
+"""What was measured of one run, as `compare.json` has it."""
+
+TARGET_SLACK_AUC = 0.0005
+"""How far below the baseline's final AUC counts as having reached it: what float32's rounding alone makes of two exact runs."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A figure of a run."""
+
+    key: str
+    title: str
+    text: Text
+    better: str = ""
+    """low or high; empty where neither is better in itself, and differences are not judged."""
+    as_share: bool = False
+    """Differences are told as shares of the baseline's."""
+    noun: tuple[str, str] = ("less", "more")
+
+
+def duration(seconds: float) -> str:
+    """8.314 -> 8.31 s, 91.26 -> 91.3 s, 12345 -> 3:25:45. Of one unit as far as possible, so that figures compare."""
+    if seconds < 99.95:
+        return f"{seconds:.2f} s" if seconds < 9.995 else f"{seconds:.1f} s"
+    return f"{seconds:,.0f} s" if seconds < 6000 else clock(seconds)
+
+
+def four(value: float) -> str:
+    return f"{value:.4f}"
+
+
+WALL_CLOCK = Measure("seconds", "wall clock", duration, "low", True, ("less", "more"))
+AUC = Measure("auc", "AUC", four, "high", noun=("lower", "higher"))
+LOGLOSS = Measure("logloss", "log loss", four, "low", noun=("lower", "higher"))
+CALIBRATION_ERROR = Measure("calibration_error", "calibration error", four, "low", noun=("smaller", "larger"))
+TO_TARGET = Measure("seconds_to_target", "time to the baseline's AUC", duration, "low", True, ("less", "more"))
+JUDGED = (WALL_CLOCK, TO_TARGET, AUC, LOGLOSS, CALIBRATION_ERROR)
+"""Differences of these are told with what noise would make of them."""
+
+OTHERS = (
+    Measure("calibration", "calibration", four),
+    Measure("samples_per_second", "samples a second", count),
+    Measure("start_seconds", "start", duration),
+    Measure("process_seconds", "whole process", duration),
+    Measure("samples_trained", "samples trained", count),
+    Measure("trained_ratio", "share trained", fine),
+    Measure("updates_skipped_ratio", "row updates skipped", fine),
+    Measure("hot_lookup_ratio", "hot lookups", fine),
+    Measure("popular_sample_ratio", "popular samples", fine),
+    Measure("to_device_bytes", "to the hot tier", size),
+    Measure("to_host_bytes", "back to the host", size),
+    Measure("migrated_rows", "rows that changed tier", count),
+    Measure("device_tier_bytes", "hot tier", size),
+    Measure("peak_rss_bytes", "peak memory", size),
+)
+MEASURES = (*JUDGED, *OTHERS)
+
+
+def read_figures(run: Path, process_started: float, process_seconds: float) -> dict[str, Any]:
+    """The figures of a finished run by key, its evaluations and stages. Raises UsageError where the directory is no run."""
+    record = read_run(run)
+    s: Mapping[str, Any] = record.summary or {}
+    quality = s.get("eval") or {}
+    calibration = quality.get("calibration")
+    updates = s["row_updates"] + s["row_updates_skipped"]
+    return {
+        "seconds": s["seconds"],
+        "auc": quality.get("auc"),
+        "logloss": quality.get("logloss"),
+        "calibration": calibration,
+        "calibration_error": None if calibration is None else abs(calibration - 1),
+        "samples_per_second": s["samples_per_second"],
+        "start_seconds": max(0.0, record.about.get("started", process_started) - process_started),
+        "process_seconds": process_seconds,
+        "samples_seen": s["samples_seen"],
+        "samples_trained": s["samples_trained"],
+        "trained_ratio": ratio(s["samples_trained"], s["samples_seen"]),
+        "updates_skipped_ratio": ratio(s["row_updates_skipped"], updates),
+        "hot_lookup_ratio": s["hot_lookup_ratio"],
+        "popular_sample_ratio": s["popular_sample_ratio"],
+        "to_device_bytes": s["host_to_device_bytes"],
+        "to_host_bytes": s["device_to_host_bytes"],
+        "migrated_rows": s["migrated_rows"],
+        "device_tier_bytes": s["device_tier_bytes"],
+        "peak_rss_bytes": s["peak_rss_bytes"],
+        "steps": s["steps"],
+        "device": s["device"],
+        "held_out_samples": quality.get("samples"),
+        "stages": _stages(s),
+        "evaluations": _evaluations(record.evaluations),
+    }
+
+
+def _stages(summary: Mapping[str, Any]) -> dict[str, float]:
+    """Seconds of the training thread by stage; `other` is what no stage timed. They add up to the wall clock."""
+    own = {name: float(value) for name, value in summary["seconds_by_stage"].items() if not name.endswith(")")}
+    return {**own, "other": max(0.0, summary["seconds"] - sum(own.values()))}
+
+
+def _evaluations(lines: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    kept = ("step", "seconds", "samples_seen", "auc", "logloss")
+    return [{key: line[key] for key in kept} for line in lines if line.get("auc") is not None and "seconds" in line]
+
+
+def seconds_to(target_auc: float, evaluations: list[Mapping[str, Any]]) -> float | None:
+    """When the AUC first was at `target_auc`, between two evaluations in proportion; None where it never was."""
+    before: Mapping[str, Any] | None = None
+    for now in evaluations:
+        if now["auc"] >= target_auc:
+            if before is None:
+                return float(now["seconds"])
+            part = (target_auc - before["auc"]) / (now["auc"] - before["auc"])
+            return float(before["seconds"] + part * (now["seconds"] - before["seconds"]))
+        before = now
+    return None

@@ -1,0 +1,168 @@
+"""What is compared: policies and seeds, everything else equal; and whether a directory's runs were made under the same."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from adaptive_rec.config.tree import Config
+from adaptive_rec.errors import UsageError
+from adaptive_rec.live.telemetry import to_json
+from adaptive_rec.offline.report.page import write_page
+from adaptive_rec.system.processor import processor
+from adaptive_rec.system.version import __version__
+
+NAME = "conditions.json"
+LIBRARIES = ("torch", "numba", "numpy")
+EVALUATIONS = 20
+"""Of a run, where the configuration says nothing: steps of a twentieth are what a time to some AUC is read by."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One run of a comparison."""
+
+    policy: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Of its directory."""
+        return f"{self.policy.replace(':', '.')}-seed{self.seed}"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Policies, the baseline first, over consecutive seeds, under one configuration."""
+
+    config: Config
+    """Its policy is the baseline, its seed the first one."""
+    policies: tuple[str, ...]
+    seeds: tuple[int, ...]
+    baseline: str
+
+    def turns(self) -> list[Turn]:
+        """All runs in their order: a seed after the other, and in each another policy begins, so that none always has the
+        machine as its neighbour leaves it."""
+        turns = []
+        for place, seed in enumerate(self.seeds):
+            first = place % len(self.policies)
+            turns += [Turn(policy, seed) for policy in (*self.policies[first:], *self.policies[:first])]
+        return turns
+
+
+def plan_of(config: Config, policies: list[str], seeds: int, baseline: str) -> Plan:
+    """A plan from what the user asks for; the baseline joins where it was not named. Raises UsageError."""
+    if seeds < 1:
+        raise UsageError(f"--seeds must be at least 1, got {seeds}")
+    named = [name.strip() for name in policies]
+    if not all(named):
+        raise UsageError(f"--policies must be names with commas between them, got {','.join(policies)!r}")
+    twice = next((name for name in named if named.count(name) > 1), None)
+    if twice:
+        raise UsageError(f"--policies must name each policy once, got {twice} twice")
+    ordered = (baseline, *(name for name in named if name != baseline))
+    if len(ordered) < 2:
+        raise UsageError(
+            f"--policies must name at least one policy beside the baseline {baseline}, got {','.join(named)}"
+        )
+    names = [Turn(policy, 0).name for policy in ordered]
+    if len(set(names)) < len(names):
+        raise UsageError(f"--policies must name policies that differ in more than a colon, got {', '.join(ordered)}")
+    first = config.run.seed
+    tree = config.model_copy(
+        update={
+            "knobs": config.knobs.model_copy(update={"policy": baseline}),
+            "eval": config.eval
+            if config.eval.every_steps or config.eval.count
+            else config.eval.model_copy(update={"count": EVALUATIONS}),
+        }
+    )
+    return Plan(tree, ordered, tuple(range(first, first + seeds)), baseline)
+
+
+# The same as before ----------------------------------------------------------------------------------------------------
+
+
+def conditions(config: Config) -> dict[str, Any]:
+    """All that the runs of a comparison have in common, by name: settings, data, versions, machine.
+
+    Policies and seeds are not among it, so that some can be added to a comparison later.
+    """
+    settings = config.model_dump(mode="json")
+    settings["run"].pop("seed")
+    settings["knobs"].pop("policy")
+    return {
+        **dict(_leaves(settings)),
+        "size of the data": _data_bytes(config.data.source),
+        "version of adaptive-rec": __version__,
+        "version of Python": platform.python_version(),
+        **{f"version of {name}": metadata.version(name) for name in LIBRARIES},
+        "processor": processor(),
+        "cores": len(os.sched_getaffinity(0)),
+        "graphics processors": _graphics(),
+    }
+
+
+def digest(values: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def settle_conditions(out: Path, now: Mapping[str, Any]) -> None:
+    """Write the conditions into a comparison's directory, or hold them against those there. Raises UsageError."""
+    path = out / NAME
+    if not path.exists():
+        write_page(to_json(now, indent=1) + "\n", path)
+        return
+    try:
+        before = dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError) as error:
+        raise UsageError(f"{path} cannot be read: {error}; give another --out") from None
+    changed = [key for key in {**before, **now} if before.get(key) != now.get(key)]
+    if changed:
+        told = "; ".join(f"{key} was {before.get(key)!r} and is {now.get(key)!r}" for key in changed[:5])
+        more = f" (and {len(changed) - 5} more)" if len(changed) > 5 else ""
+        raise UsageError(
+            f"--out {out} holds runs made under other conditions, all must be equal: {told}{more}; give another --out"
+        )
+
+
+def code_digest() -> str:
+    """A digest of the package's sources: runs of two states of the code are told."""
+    found = hashlib.sha256()
+    package = Path(__file__).parents[2]
+    folders = [package, *(path for path in sorted(package.iterdir()) if path.is_dir() and path.name != "compare")]
+    for folder in folders:
+        for path in sorted(folder.glob("*.py") if folder == package else folder.rglob("*.py")):
+            found.update(path.read_bytes())
+    return found.hexdigest()[:12]
+
+
+def _leaves(tree: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    found: list[tuple[str, Any]] = []
+    for key, value in tree.items():
+        found += _leaves(value, f"{prefix}{key}.") if isinstance(value, dict) else [(prefix + key, value)]
+    return found
+
+
+def _data_bytes(source: str) -> int:
+    path = Path(source)
+    if path.is_dir():
+        return sum(file.stat().st_size for file in path.iterdir() if file.is_file())
+    return path.stat().st_size if path.is_file() else 0
+
+
+def _graphics() -> list[str]:
+    """Of the driver's, without opening a device."""
+    found = []
+    for path in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        found += [line.partition(":")[2].strip() for line in lines if line.startswith("Model")]
+    return found

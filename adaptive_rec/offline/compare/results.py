@@ -1,0 +1,136 @@
+"""A comparison's results: every run, each policy over the seeds, and its paired differences from the baseline."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from adaptive_rec.offline.compare.figures import JUDGED, MEASURES, TARGET_SLACK_AUC, TO_TARGET, read_figures, seconds_to
+from adaptive_rec.offline.compare.plan import Plan, digest
+from adaptive_rec.offline.compare.processes import finished, read_outcome
+from adaptive_rec.offline.compare.statistics import difference, holm, interval
+from adaptive_rec.policy.find import load_policy
+from adaptive_rec.system.version import __version__
+
+BEYOND_NOISE = 0.05
+"""p, adjusted for the number of policies, below which a difference is called one."""
+
+Results = dict[str, Any]
+
+
+def gather(plan: Plan, conditions: Mapping[str, Any], folder: Path) -> Results:
+    """Read what the runs left in `folder`, and say what it comes to. Runs not made yet are left out."""
+    runs, failed, codes = [], [], set()
+    mark = digest(conditions)
+    for order, turn in enumerate(plan.turns(), start=1):
+        place = folder / turn.name
+        about = {"policy": turn.policy, "seed": turn.seed, "order": order, "directory": f"{folder.name}/{turn.name}"}
+        outcome = finished(place, mark)
+        if outcome:
+            runs.append(
+                {**about, "started": outcome.started, **read_figures(place, outcome.started, outcome.process_seconds)}
+            )
+            codes.add(outcome.code)
+        elif (ended := read_outcome(place)) and ended.exit_code and ended.conditions == mark:
+            failed.append(
+                {**about, "why": ended.why, "seconds": ended.process_seconds, "last_lines": list(ended.last_lines)}
+            )
+    return {
+        "version": __version__,
+        "made": time.time(),
+        "baseline": plan.baseline,
+        "policies": list(plan.policies),
+        "kinds": {policy: kind(policy) for policy in plan.policies},
+        "seeds": list(plan.seeds),
+        "conditions": dict(conditions),
+        "states_of_the_code": len(codes),
+        "planned_runs": len(plan.turns()),
+        "target_slack_auc": TARGET_SLACK_AUC,
+        **summed(runs, failed, plan.policies, plan.baseline),
+        "runs": runs,
+        "failed": failed,
+    }
+
+
+def _count_whole_seeds(runs: Sequence[dict[str, Any]], failed: Sequence[Mapping[str, Any]], policies: int) -> None:
+    """Mark the runs that count: those of seeds that all policies are through with, as long as there is one.
+
+    A mean of two seeds beside one of three would tell of the seed.
+    """
+    through = [run["seed"] for run in (*runs, *failed)]
+    whole = {run["seed"] for run in runs if through.count(run["seed"]) == policies}
+    for run in runs:
+        run["counted"] = run["seed"] in whole or not whole
+
+
+def summed(
+    runs: Sequence[dict[str, Any]], failed: Sequence[Mapping[str, Any]], policies: Sequence[str], baseline: str
+) -> dict[str, Any]:
+    """Each policy over the seeds, and its differences from the baseline. Adds to each run its target and whether it counts."""
+    _add_times_to_target(runs, baseline)
+    _count_whole_seeds(runs, failed, len(policies))
+    counted = [run for run in runs if run["counted"]]
+    return {
+        "over_seeds": {policy: over_seeds([run for run in counted if run["policy"] == policy]) for policy in policies},
+        "differences": differences(counted, policies, baseline),
+    }
+
+
+def kind(policy: str) -> str:
+    """exact (plain steps on the same batches), reordered (plain steps, every sample, another order) or skips."""
+    found = load_policy(policy)
+    if not found.exact:
+        return "skips"
+    return "reordered" if found.reorders_stream else "exact"
+
+
+def _add_times_to_target(runs: Sequence[dict[str, Any]], baseline: str) -> None:
+    """Each run's time to what the baseline reached in the end with the same seed, less the slack."""
+    ends = {run["seed"]: run["auc"] for run in runs if run["policy"] == baseline}
+    for run in runs:
+        end = ends.get(run["seed"])
+        run["target_auc"] = None if end is None else end - TARGET_SLACK_AUC
+        run["seconds_to_target"] = None if end is None else seconds_to(run["target_auc"], run["evaluations"])
+
+
+def over_seeds(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Each figure's mean with its interval. `reached`: in how many of the runs that have a target it was reached."""
+    found: dict[str, Any] = {"runs": len(runs)}
+    for measure in MEASURES:
+        values = [run[measure.key] for run in runs if run[measure.key] is not None]
+        complete = len(values) == len(runs) or measure is not TO_TARGET
+        found[measure.key] = asdict(interval(values)) if values and complete else None
+    found["reached"] = sum(run["seconds_to_target"] is not None for run in runs)
+    found["targets"] = sum(run["target_auc"] is not None for run in runs)
+    stages = {name: None for run in runs for name in run["stages"]}
+    found["stages"] = {name: sum(run["stages"].get(name, 0.0) for run in runs) / len(runs) for name in stages}
+    return found
+
+
+def differences(runs: Sequence[Mapping[str, Any]], policies: Sequence[str], baseline: str) -> dict[str, Any]:
+    """Each policy's judged figures against the baseline's of the same seeds.
+
+    `chance` is p; `adjusted` is it as it counts when all policies are looked at for this figure; `beyond_noise` is None where
+    there are too few seeds to say.
+    """
+    at = {(run["policy"], run["seed"]): run for run in runs}
+    others = [policy for policy in policies if policy != baseline]
+    found: dict[str, Any] = {policy: {} for policy in others}
+    for measure in JUDGED:
+        told = {}
+        for policy in others:
+            values = [
+                (run[measure.key], at[baseline, run["seed"]][measure.key])
+                for run in runs
+                if run["policy"] == policy and (baseline, run["seed"]) in at
+            ]
+            if values and all(one is not None and other is not None for one, other in values):
+                ours, theirs = [one for one, _ in values], [other for _, other in values]
+                told[policy] = difference(ours, theirs, ratio=measure.as_share)
+        for (policy, one), chance in zip(told.items(), holm([each.chance for each in told.values()]), strict=True):
+            verdict = None if chance is None else chance < BEYOND_NOISE
+            found[policy][measure.key] = {**asdict(one), "adjusted": chance, "beyond_noise": verdict}
+    return found

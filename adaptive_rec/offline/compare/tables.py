@@ -1,0 +1,164 @@
+"""A comparison as text: two tables that fit 80 columns of a terminal, and one document in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from adaptive_rec.cli.figures import percent
+from adaptive_rec.offline.compare.figures import (
+    AUC,
+    JUDGED,
+    LOGLOSS,
+    MEASURES,
+    TO_TARGET,
+    WALL_CLOCK,
+    Measure,
+    duration,
+)
+from adaptive_rec.offline.compare.processes import LOG
+from adaptive_rec.offline.compare.words import (
+    BEYOND,
+    PERHAPS,
+    headline,
+    lines,
+    notes,
+    signed,
+    spanned,
+    to_target,
+    verdict,
+)
+from adaptive_rec.units import size
+
+Results = Mapping[str, Any]
+QUALITY_HEADS = ("policy", "wall clock>", "AUC>", "log loss>", "AUC reached>")
+WORK_HEADS = ("policy", "calibration>", "trained>", "skipped>", "hot>", "moved>", "tier>")
+SIGNS = {"better": "*", "worse": "*", "maybe_better": "?", "maybe_worse": "?"}
+"""Behind a figure that differs from the baseline's beyond noise, or perhaps."""
+
+
+def quality_rows(results: Results) -> Iterator[tuple[str, ...]]:
+    """Time and quality of each policy."""
+    for policy in results["policies"]:
+        over = results["over_seeds"][policy]
+        found = results["differences"].get(policy, {})
+        cells = [_cell(measure, over, found) for measure in (WALL_CLOCK, AUC, LOGLOSS)]
+        yield (policy, *cells, to_target(results, policy) + _sign(TO_TARGET, found))
+
+
+def work_rows(results: Results) -> Iterator[tuple[str, ...]]:
+    """What each policy did with the rows."""
+    for policy in results["policies"]:
+        over = results["over_seeds"][policy]
+        if over["runs"]:
+            mean = {measure.key: over[measure.key]["mean"] for measure in MEASURES if over[measure.key]}
+            shares = (percent(mean[key]) for key in ("trained_ratio", "updates_skipped_ratio", "hot_lookup_ratio"))
+            sizes = (
+                size(each) for each in (mean["to_device_bytes"] + mean["to_host_bytes"], mean["device_tier_bytes"])
+            )
+            yield (policy, _calibration(over["calibration"]), *shares, *sizes)
+
+
+def _calibration(each: Mapping[str, Any] | None) -> str:
+    """To three places, which is what a column has room for."""
+    if each is None:
+        return "–"
+    half = "" if each["low"] is None else f" ±{(each['high'] - each['low']) / 2:.3f}".replace("±0.", "±.")
+    return f"{each['mean']:.3f}{half}"
+
+
+def _cell(measure: Measure, over: Mapping[str, Any], found: Mapping[str, Any]) -> str:
+    return _value(measure, over) + _sign(measure, found)
+
+
+def _sign(measure: Measure, found: Mapping[str, Any]) -> str:
+    return SIGNS.get(verdict(measure, found.get(measure.key)), "")
+
+
+def _value(measure: Measure, over: Mapping[str, Any]) -> str:
+    """A mean and half its interval."""
+    each = over.get(measure.key)
+    if each is None:
+        return "–"
+    half = None if each["low"] is None else (each["high"] - each["low"]) / 2
+    if half is None:
+        return measure.text(each["mean"])
+    if measure.as_share:
+        return f"{measure.text(each['mean'])} ±{percent(half / each['mean'])}"
+    return f"{measure.text(each['mean'])} ±{half:.4f}".replace("±0.", "±.")
+
+
+# Markdown --------------------------------------------------------------------------------------------------------------
+
+
+def markdown(results: Results) -> str:
+    """The results as a document that can be pasted: statement, tables, notes."""
+    base = results["baseline"]
+    parts = [f"# {title(results)}", " ".join(headline(results))]
+    parts.append(_markdown_table(("policy", *(m.title for m in MEASURES)), _all_rows(results)))
+    judged = list(_difference_rows(results))
+    if judged:
+        heads = (f"against {base}", *(measure.title for measure in JUDGED))
+        said = "Bold: beyond noise; slanted: perhaps." if any("*" in cell for row in judged for cell in row) else ""
+        parts += ["## Differences", _markdown_table(heads, judged), said]
+        parts += ["\n".join(f"- {policy}: {line}" for policy, line in lines(results).items())]
+    if results["failed"]:
+        failed = [(run["policy"], str(run["seed"]), run["why"]) for run in results["failed"]]
+        parts += ["## Failed runs", _markdown_table(("policy", "seed", "why"), failed)]
+    parts += ["## How to read this", "\n".join(f"- {note}" for note in notes(results))]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def title(results: Results) -> str:
+    source = str(results["conditions"]["data.source"]).rstrip("/").rpartition("/")[2]
+    return f"{len(results['policies'])} policies on {source}"
+
+
+def _all_rows(results: Results) -> Iterator[Sequence[str]]:
+    for policy in results["policies"]:
+        over = results["over_seeds"][policy]
+        if over["runs"]:
+            told = [to_target(results, policy) if m is TO_TARGET else _spelt(m, over) for m in MEASURES]
+            yield (policy, *told)
+
+
+def _spelt(measure: Measure, over: Mapping[str, Any]) -> str:
+    each = over[measure.key]
+    if each is None:
+        return "–"
+    if each["low"] is None or each["low"] == each["high"]:
+        return measure.text(each["mean"])
+    return f"{measure.text(each['mean'])} ({measure.text(max(0.0, each['low']))} – {measure.text(each['high'])})"
+
+
+def _difference_rows(results: Results) -> Iterator[Sequence[str]]:
+    for policy, found in results["differences"].items():
+        if not found:
+            continue
+        cells = []
+        for measure in JUDGED:
+            each = found.get(measure.key)
+            if each is None:
+                cells.append("–")
+                continue
+            span = spanned(measure, each)
+            text = f"{signed(measure, each['mean'])}" + (f" ({span})" if span else "")
+            kind = verdict(measure, each)
+            cells.append(f"**{text}**" if kind in BEYOND else f"*{text}*" if kind in PERHAPS else text)
+        yield (policy, *cells)
+
+
+def _markdown_table(heads: Sequence[str], rows: Iterator[Sequence[str]] | Sequence[Sequence[str]]) -> str:
+    def line(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+
+    rule = "|" + "|".join("---" if place == 0 else "---:" for place in range(len(heads))) + "|"
+    return "\n".join([line(heads), rule, *(line(row) for row in rows)])
+
+
+def failures(results: Results, out: Path) -> Iterator[str]:
+    """A line for each failed run."""
+    for run in results["failed"]:
+        log = out / run["directory"] / LOG
+        yield f"{run['policy']}, seed {run['seed']}: {run['why']} after {duration(run['seconds'])}; its log is {log}"

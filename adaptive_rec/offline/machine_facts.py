@@ -1,0 +1,227 @@
+"""Facts of this machine for `doctor`: looked up, tried out, measured; nothing here judges."""
+
+from __future__ import annotations
+
+import errno
+import importlib.metadata
+import mmap
+import os
+import platform
+import re
+import socket
+import stat
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from pathlib import Path
+
+from adaptive_rec.kernels.jit import cache_folder
+from adaptive_rec.live import runtime_file
+from adaptive_rec.offline.doctor import Cuda, Facts, FileSystemFacts
+from adaptive_rec.system.host_memory import available_bytes
+
+PACKAGE = "adaptive-rec"
+VARIABLES = (
+    "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS", "OMP_WAIT_POLICY", "NUMBA_THREADING_LAYER",
+)  # fmt: skip
+TRIED_BYTES = 64 << 20
+_PIECE_BYTES = 1 << 20
+
+
+def gather(folder: Path, port: int) -> Facts:
+    """Look at everything. Takes a second or two: torch is loaded, and 64 MB are written into the folder and removed."""
+    required = requirements()
+    return Facts(
+        python=platform.python_version(),
+        versions={name: version_of(name) for name in required if name != "python"},
+        required=required,
+        cuda=cuda(),
+        openmp=has_openmp(),
+        numba_cache_error=why_not_writable(Path(os.environ.get("NUMBA_CACHE_DIR") or cache_folder())),
+        cores=len(os.sched_getaffinity(0)),
+        core_share=core_share(),
+        environment={name: os.environ[name] for name in VARIABLES if name in os.environ},
+        memory_total_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        memory_available_bytes=available_bytes(),
+        shared_memory_error=why_not_shared(),
+        dev_shm_bytes=size_of_dev_shm(),
+        disk=disk(folder, TRIED_BYTES),
+        port=port,
+        port_error=why_not_listening(port),
+        runtime_files=runtime_files(),
+        clock_ahead_seconds=newest_source() - time.time(),
+    )
+
+
+def requirements() -> dict[str, str]:
+    """What this package needs to run: name -> versions, ``python`` among them. Nothing where it is not installed."""
+    try:
+        found = importlib.metadata.metadata(PACKAGE)
+    except importlib.metadata.PackageNotFoundError:
+        return {}
+    needed = {"python": found["Requires-Python"] or ""}
+    for line in found.get_all("Requires-Dist") or []:
+        match = re.fullmatch(r'([A-Za-z0-9._-]+)\s*([^;]*)(?:; python_version < "3\.(\d+)")?', line.strip())
+        if match is not None and sys.version_info < (3, int(match[3] or 99)):  # those of an extra come after a semicolon
+            needed[match[1]] = match[2].strip(" ()")
+    return needed
+
+
+def version_of(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def cuda() -> Cuda:
+    driver = driver_version()
+    try:
+        import torch
+    except ImportError:
+        return Cuda(driver=driver)
+    devices, pinned, error = [], "", ""
+    try:
+        if torch.cuda.is_available():
+            for number in range(torch.cuda.device_count()):
+                devices.append((torch.cuda.get_device_name(number), torch.cuda.get_device_capability(number)))
+            pinned = why_not_pinned()
+        elif torch.version.cuda is not None and driver is not None:
+            torch.cuda.init()
+    except (RuntimeError, AssertionError) as failure:
+        error = str(failure).splitlines()[0]
+    known = tuple(torch.cuda.get_arch_list()) if devices else ()
+    return Cuda(torch.version.cuda, driver, error, tuple(devices), known, version_of("triton"), pinned)
+
+
+def driver_version(file: Path = Path("/proc/driver/nvidia/version")) -> str | None:
+    """Of the NVIDIA driver; None where the system has none."""
+    try:
+        found = re.search(r"\b(\d+\.\d+(?:\.\d+)?)\b", file.read_text(encoding="ascii", errors="replace"))
+    except OSError:
+        return None
+    return found[1] if found else "unknown"
+
+
+def why_not_pinned() -> str:
+    import torch
+
+    try:
+        torch.empty(_PIECE_BYTES, dtype=torch.uint8, pin_memory=True)
+    except RuntimeError as error:
+        return str(error).splitlines()[0]
+    return ""
+
+
+def has_openmp() -> bool:
+    from adaptive_rec.kernels.jit import usable_threads
+
+    return usable_threads(2) > 1 or len(os.sched_getaffinity(0)) == 1
+
+
+def core_share(group: Path = Path("/sys/fs/cgroup")) -> float | None:
+    """How many cores' time a container is given, by its control group of either version."""
+    for quota_file, period_file in (("cpu.max", ""), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
+        with suppress(OSError, ValueError, IndexError):
+            words = (group / quota_file).read_text(encoding="ascii").split()
+            period = (group / period_file).read_text(encoding="ascii") if period_file else words[1]
+            quota = int(words[0])  # "max" where there is no limit
+            return quota / int(period) if quota > 0 else None
+    return None
+
+
+def why_not_shared() -> str:
+    """Why memory without a name cannot be shared with another process; empty where it can."""
+    try:
+        handle = os.memfd_create("adaptive-rec-doctor")
+        try:
+            os.ftruncate(handle, _PIECE_BYTES)
+            with mmap.mmap(handle, _PIECE_BYTES) as block:
+                block[0] = 1
+        finally:
+            os.close(handle)
+    except (AttributeError, OSError) as error:
+        return str(error)
+    return ""
+
+
+def size_of_dev_shm() -> int | None:
+    try:
+        found = os.statvfs("/dev/shm")
+    except OSError:
+        return None
+    return found.f_frsize * found.f_blocks
+
+
+def why_not_writable(folder: Path) -> str:
+    """Why files cannot be made in a folder, or in the nearest one above that exists; empty where they can."""
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    if not folder.is_dir():
+        return f"{folder} is no folder"
+    return "" if os.access(folder, os.W_OK | os.X_OK) else f"{folder} cannot be written"
+
+
+def disk(folder: Path, size_bytes: int) -> FileSystemFacts:
+    """Write a file into the nearest folder that exists, and remove it."""
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    piece = os.urandom(_PIECE_BYTES)
+    try:
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+            start = time.perf_counter()
+            file.write(b"x")
+            os.fsync(file.fileno())
+            synced = time.perf_counter()
+            for _ in range(size_bytes // _PIECE_BYTES):
+                file.write(piece)
+            os.fsync(file.fileno())
+            done = time.perf_counter()
+        room = os.statvfs(folder)
+    except OSError as error:
+        return FileSystemFacts(str(folder), error.strerror or str(error))
+    return FileSystemFacts(
+        str(folder), "", file_system(folder), room.f_frsize * room.f_bavail, size_bytes, done - synced, synced - start
+    )
+
+
+def file_system(folder: Path, mounts: Path = Path("/proc/mounts")) -> str:
+    """The kind of file system a folder is on; empty where the system does not tell."""
+    try:
+        lines = [line.split() for line in mounts.read_text(encoding="utf-8", errors="replace").splitlines()]
+    except OSError:
+        return ""
+    path = folder.resolve()
+    around = [(len(words[1]), words[2]) for words in lines if len(words) > 2 and path.is_relative_to(words[1])]
+    return max(around, default=(0, ""))[1]
+
+
+def why_not_listening(port: int) -> str:
+    """Why a port of this machine cannot be listened on; empty where it can."""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            tried.bind(("127.0.0.1", port))
+            tried.listen(1)
+        except OSError as error:
+            return "it is taken" if error.errno == errno.EADDRINUSE else str(error.strerror)
+    return ""
+
+
+def runtime_files() -> list[tuple[str, str, int, bool]]:
+    """The folder for runtime files, where it exists, and the files in it: path, kind, mode, whether it is ours."""
+    found: list[tuple[str, str, int, bool]] = []
+    folder = runtime_file.folder()
+    with suppress(OSError):
+        for path in (folder, *sorted(folder.glob("*.json"))):
+            about = path.lstat()
+            ours = about.st_uid == os.geteuid() and not stat.S_ISLNK(about.st_mode)
+            kind = "folder" if path == folder else "file"
+            found.append((str(path), kind, stat.S_IMODE(about.st_mode), ours))
+    return found
+
+
+def newest_source() -> float:
+    """When the newest source of this package was written."""
+    return max(path.stat().st_mtime for path in Path(__file__).parents[1].rglob("*.py"))

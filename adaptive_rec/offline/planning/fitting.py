@@ -1,0 +1,155 @@
+"""What would make a run fit a machine, and the largest hot budget that does: found by planning its rows again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from adaptive_rec.config.tree import Config
+from adaptive_rec.data.source import Source
+from adaptive_rec.embedding.device import all_rows_bytes, row_bytes
+from adaptive_rec.memory.parts import BATCH, BATCHES
+from adaptive_rec.memory.plan import WORTH_NAMING, MemoryPlan, Place
+from adaptive_rec.memory.rows import row_parts, row_rule, row_type, space_of
+from adaptive_rec.offline.planning.folded import Folded
+from adaptive_rec.policy.find import load_policy
+
+LEAST_BUDGET_BYTES = 4096
+ROUND_BITS = 7
+"""Leading binary digits that a budget found keeps: rounded down by less than a hundredth."""
+
+Setting = tuple[str, Any]
+"""A key of the configuration and a value."""
+
+
+@dataclass(frozen=True)
+class Remedy:
+    """Settings with which the run fits, and what each place then needs."""
+
+    settings: list[Setting]
+    needed_bytes: dict[Place, int]
+
+
+@dataclass(frozen=True)
+class Fitting:
+    """A plan and what it was made of: other rows are planned without measuring anything again."""
+
+    config: Config
+    source: Source
+    plan: MemoryPlan
+
+    def with_settings(self, settings: Sequence[Setting]) -> MemoryPlan:
+        """The plan with other settings of its rows and tables, or of the size of a batch."""
+        config = with_settings(self.config, settings)
+        limit = config.data.max_table_rows
+        source = self.source if limit == self.config.data.max_table_rows else Folded(self.source, limit)
+        policy = load_policy(config.knobs.policy)
+        fast: Place = "device" if "device" in self.plan.available_bytes else "host"
+        plan = self.plan.with_rows(row_parts(config, source, policy, fast, self.plan.lookups), config.knobs.policy)
+        return plan.scaled((BATCH, BATCHES), config.run.batch_size / self.config.run.batch_size)
+
+    def fits(self, settings: Sequence[Setting]) -> bool:
+        return not self.with_settings(settings).problems
+
+    def everything_bytes(self) -> int:
+        """The budget that holds all rows."""
+        policy = load_policy(self.config.knobs.policy)
+        space = space_of(self.source, policy)
+        sizes = row_bytes(space, row_rule(self.config), row_type(self.config).itemsize, policy.tracks_movement)
+        return all_rows_bytes(space, sizes)
+
+    @property
+    def obeys_budget(self) -> bool:
+        """Whether the policy's tier is as large as it is told."""
+        policy, most = load_policy(self.config.knobs.policy), self.everything_bytes()
+        asked = (LEAST_BUDGET_BYTES, most)
+        return [policy.budget_bytes(self.config.knobs.changed({"hot_budget_bytes": b}), most) for b in asked] == [
+            *asked
+        ]
+
+    def largest_budget(self, beside: Sequence[Setting] = ()) -> int:
+        """The largest hot budget with which the run fits; a place that is too small for any does not count."""
+        least, everything = LEAST_BUDGET_BYTES, max(self.everything_bytes(), LEAST_BUDGET_BYTES)
+
+        def too_small(size: int) -> set[Place]:
+            plan = self.with_settings([*beside, ("knobs.hot_budget_bytes", size)])
+            return {place for place in plan.available_bytes if plan.problem(place)}
+
+        hopeless = too_small(least)
+        found = max(least, largest(everything, lambda size: too_small(size) <= hopeless))
+        return found if found == everything else rounded_down(found)
+
+    def remedies(self) -> list[Remedy]:
+        """Single settings that are enough where the run does not fit; where none is, the first few that are enough together."""
+        if not self.plan.problems:
+            return []
+        single = [remedy for setting in self._settings(()) if (remedy := self._remedy([setting]))]
+        return single or self._together()
+
+    def _settings(self, beside: Sequence[Setting]) -> Iterator[Setting]:
+        """What may be tried, what changes training least first; numbers as large as fits, or as small as makes sense."""
+        config = with_settings(self.config, beside)
+        if self.obeys_budget:
+            yield "knobs.hot_budget_bytes", self.largest_budget(beside)
+        places = [place for place in self.plan.available_bytes if self.plan.problem(place)]
+        if any(self._share(place, (BATCH, BATCHES)) >= WORTH_NAMING for place in places):
+            fits = largest(config.run.batch_size, lambda size: self.fits([*beside, ("run.batch_size", size)]))
+            yield "run.batch_size", 1 << max(0, fits.bit_length() - 1)
+        if config.run.precision != "float64" and config.run.row_precision == "float32" and not self._on_device:
+            yield "run.row_precision", "bf16"
+        if config.optimizer.embedding in ("adagrad", "lazy_adam"):
+            yield "optimizer.embedding", "rowwise_adagrad"
+        rows = max(table.rows for table in self.source.tables)
+        fits = largest(rows, lambda n: self.fits([*beside, ("data.max_table_rows", n)]))
+        yield "data.max_table_rows", max(1, rounded_down(fits))
+
+    def _remedy(self, settings: list[Setting]) -> Remedy | None:
+        plan = self.with_settings(settings)
+        if plan.problems:
+            return None
+        return Remedy(settings, {place: plan.needed(place) for place in plan.available_bytes})
+
+    def _together(self) -> list[Remedy]:
+        """One setting after the other until it fits."""
+        chosen: list[Setting] = []
+        for key in [key for key, _ in self._settings(())]:
+            value = next(value for name, value in self._settings(chosen) if name == key)
+            chosen.append((key, value))
+            if remedy := self._remedy(chosen):
+                return [remedy]
+        return []
+
+    @property
+    def _on_device(self) -> bool:
+        return "device" in self.plan.available_bytes
+
+    def _share(self, place: Place, keys: tuple[str, ...]) -> float:
+        parts = [part.bytes for part in self.plan.parts if part.place == place and part.keys in keys]
+        return sum(parts) / max(self.plan.needed(place), 1)
+
+
+def with_settings(config: Config, settings: Sequence[Setting]) -> Config:
+    for key, value in settings:
+        section, name = key.split(".")
+        part = getattr(config, section)
+        changed = part.changed({name: value}) if section == "knobs" else part.model_copy(update={name: value})
+        config = config.model_copy(update={section: changed})
+    return config
+
+
+def largest(most: int, fits: Callable[[int], bool]) -> int:
+    """The largest number up to `most` that fits where smaller ones do, too; 0 where 1 does not."""
+    if fits(most):
+        return most
+    low, high = 0, most
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
+
+
+def rounded_down(number: int) -> int:
+    """A number with few binary digits."""
+    unit = 1 << max(0, number.bit_length() - ROUND_BITS)
+    return number // unit * unit

@@ -1,0 +1,174 @@
+"""A run rehearsed in a process of its own: all of it but the size of its tables, whose bytes are known without.
+
+What the interpreter, the libraries, the C library's heap and the layers of the dense part come to on a machine is measured
+rather than worked out. Tables are cut to a few megabytes and ids folded into them; model, batches, policy, threads are those of
+the run. It makes a few steps, saves a checkpoint, scores a batch of held-out samples, and tells the most that it held.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numba.core import event
+
+from adaptive_rec.config.tree import Config, load_config, to_toml
+from adaptive_rec.data.open import open_source
+from adaptive_rec.data.source import Source
+from adaptive_rec.errors import first_line
+from adaptive_rec.live.sidecar import own_modules_only
+from adaptive_rec.memory.parts import BESIDE_TRAINING, peak_bytes
+from adaptive_rec.memory.plan import MemoryPart, MemoryPlan
+from adaptive_rec.memory.rows import COPIES, row_parts, row_rule, row_type
+from adaptive_rec.offline.planning.folded import Folded
+from adaptive_rec.policy.find import load_policy
+from adaptive_rec.runtime.assemble import assemble
+from adaptive_rec.system.openmp import wait_briefly
+
+TABLES_BYTES = 128 << 20
+"""What tables are cut to, together: a checkpoint of them still has shards of full size."""
+
+HOT_BYTES = 1 << 20
+STEPS, LEAST_STEPS = 16, 6
+SECONDS = 8.0
+"""No step is begun after so many, but for the first six: by then the heap has come to its size."""
+TIMEOUT_SECONDS = 300.0
+
+REHEARSED = "all else, rehearsed"
+
+
+@dataclass(frozen=True)
+class Rehearsed:
+    """What a rehearsal measured."""
+
+    bytes: int
+    """Of the whole process, but for rows and what is remembered of them."""
+    steps: int
+    seconds: float
+    compiled: bool = False
+    """Whether kernels were compiled meanwhile, which no later run does."""
+
+
+def rehearse(config: Config, plan: MemoryPlan) -> MemoryPlan:
+    """The plan of a run on a CPU with measured figures in the place of estimated ones; as it was, with a note, where it cannot
+    be rehearsed."""
+    order = {"config": to_toml(config), "copies_bytes": [p.bytes for p in plan.parts if p.name == COPIES]}
+    told, why = _rehearse(order)
+    if told is not None and told.compiled:
+        told, why = _rehearse(order)  # the compiler takes memory, and only once on a machine
+    if told is None:
+        return replace(plan, notes=[*plan.notes, f"not rehearsed, so all but the rows is an estimate: {why}"])
+    return measured(plan, told)
+
+
+def _rehearse(order: dict[str, Any]) -> tuple[Rehearsed | None, str]:
+    """What a process of its own tells, or why it does not."""
+    try:
+        done = subprocess.run(
+            [sys.executable, "-m", "adaptive_rec.offline.planning.rehearsal"], input=json.dumps(order), capture_output=True,
+            text=True, timeout=TIMEOUT_SECONDS, env=own_modules_only(), check=False,
+        )  # fmt: skip
+        if done.returncode == 0:
+            return Rehearsed(**json.loads(done.stdout)), ""
+        return None, done.stderr.strip().rpartition("\n")[2]
+    except (subprocess.TimeoutExpired, OSError, ValueError) as error:
+        return None, first_line(error)
+
+
+def measured(plan: MemoryPlan, told: Rehearsed) -> MemoryPlan:
+    """The plan with what was rehearsed; of that only the dense part's own memory is told apart."""
+    known = (*BESIDE_TRAINING, "dense", "scores")
+    kept = [part for part in plan.parts if part.of_rows or part.name.startswith(known)]
+    dense = sum(part.bytes for part in kept if part.name.startswith("dense"))
+    rest = MemoryPart(
+        REHEARSED, "host", max(0, told.bytes - dense), "run.batch_size, the widths under model, eval.batch_size"
+    )
+    note = f"rehearsed on this machine: {told.steps} steps with small tables, a checkpoint, an evaluation's batch"
+    return replace(plan, parts=[*kept, rest], notes=[*plan.notes, note])
+
+
+# In the process that rehearses ---------------------------------------------------------------------------------------
+
+
+def main() -> None:
+    """Carry out the order on standard input, tell what was measured as JSON."""
+    sys.path.append(os.getcwd())  # as the command line does: a policy may be a module there
+    order = json.load(sys.stdin)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "config.toml"
+        path.write_text(order["config"], encoding="utf-8")
+        config = load_config(str(path), {})
+        told = run(config, Path(folder) / "checkpoints", order["copies_bytes"])
+    print(json.dumps(asdict(told)))
+
+
+def run(config: Config, folder: Path, copies_bytes: Sequence[int]) -> Rehearsed:
+    """Rehearse in this process."""
+    with event.install_recorder("numba:compile") as compiling:
+        told = _run(config, folder, copies_bytes)
+    return replace(told, compiled=bool(compiling.buffer))
+
+
+def _run(config: Config, folder: Path, copies_bytes: Sequence[int]) -> Rehearsed:
+    began = time.perf_counter()
+    small, policy = cut(config), load_policy(config.knobs.policy)
+    source = fold(small, open_source(small))
+    runtime = assemble(small, source)
+    runtime.checkpoints = folder
+    for _ in runtime.run():
+        late = time.perf_counter() - began > SECONDS
+        runtime.stop_requested |= late and runtime.step_number >= LEAST_STEPS
+    copies = [
+        np.ones(size, np.uint8) for size in copies_bytes
+    ]  # as large as those of the whole run, where its own are not
+    for _ in runtime.saving.at_the_end():
+        pass
+    runtime.evaluate()
+    rows = row_parts(small, source, policy, "host")
+    of_rows = sum(part.bytes for part in rows.parts if not part.moment)
+    rest = peak_bytes() - of_rows - sum(len(copy) for copy in copies)
+    return Rehearsed(max(0, rest), runtime.step_number, round(time.perf_counter() - began, 3))
+
+
+def cut(config: Config) -> Config:
+    """The configuration of a short run that reports on every step."""
+    knobs = config.knobs.changed({"hot_budget_bytes": min(HOT_BYTES, config.knobs.hot_budget_bytes), "report_every": 1})
+    run_, held_out = config.run, config.eval
+    steps = min(STEPS, run_.steps or STEPS)
+    samples = min(held_out.batch_size, held_out.max_samples or held_out.batch_size)
+    return config.model_copy(
+        update={
+            "run": run_.model_copy(update={"steps": steps, "device": "cpu"}),
+            "eval": held_out.model_copy(update={"max_samples": samples, "every_steps": 0, "count": 0}),
+            "checkpoint": config.checkpoint.model_copy(update={"every_steps": 0, "every_seconds": 0.0}),
+            "knobs": knobs,
+        }
+    )
+
+
+def fold(config: Config, source: Source) -> Source:
+    """The source with tables of TABLES_BYTES together, or with its own where they are smaller."""
+    rule, itemsize = row_rule(config), row_type(config).itemsize
+
+    def tables_bytes(rows: int) -> int:
+        return sum(min(table.rows, rows) * rule.bytes_per_row(table.dim, itemsize) for table in source.tables)
+
+    largest = max(table.rows for table in source.tables)
+    if tables_bytes(largest) <= TABLES_BYTES:
+        return source
+    return Folded(source, max(1, bisect_right(range(largest), TABLES_BYTES, key=tables_bytes) - 1))
+
+
+if __name__ == "__main__":
+    wait_briefly(os.environ)
+    main()

@@ -1,0 +1,151 @@
+"""All that `plan` has to say of a run: its memory, the budgets worth having with what they will catch, what would make it fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from adaptive_rec.config.tree import Config
+from adaptive_rec.data.open import open_source
+from adaptive_rec.memory.plan import HotBytes, MemoryPlan, Place
+from adaptive_rec.memory.rows import COPIES
+from adaptive_rec.offline.planning.fitting import Fitting, Remedy
+from adaptive_rec.offline.planning.prediction import HotLookups, Prediction
+from adaptive_rec.offline.planning.rehearsal import TABLES_BYTES, rehearse
+from adaptive_rec.offline.profile.measure import bytes_of_rows, measure
+from adaptive_rec.offline.profile.passes import Progress
+from adaptive_rec.placement import RowSpace
+from adaptive_rec.runtime.assemble import plan_run
+from adaptive_rec.system.host_memory import available_bytes
+
+WINDOWS = 10
+"""Parts of the samples read: what the first ones tell is tried on the others."""
+
+PROFILED_BYTES = 64
+"""Of a row of the tables, while lookups are counted: `profile` takes less, and up to 40 for each row that is looked up."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """A hot budget that somebody may want."""
+
+    why: list[str]
+    bytes: int
+    hot: list[HotBytes]
+    predicted: Prediction | None
+    fits: bool
+
+
+@dataclass(frozen=True)
+class Survey:
+    plan: MemoryPlan
+    budgets: list[Budget]
+    suggested_bytes: int | None
+    """None where the policy does not go by the budget, or nothing is known of the lookups."""
+    remedies: list[Remedy]
+    basis: str
+    """What predictions rest on."""
+
+    def as_dict(self) -> dict[str, Any]:
+        budgets = [
+            {
+                "why": one.why,
+                "bytes": one.bytes,
+                "slots": [pool.slots for pool in one.hot],
+                "fits": one.fits,
+                **(asdict(one.predicted) if one.predicted else {"learned_ratio": None, "known_ratio": None}),
+            }
+            for one in self.budgets
+        ]
+        remedies = [
+            {"set": {key: value for key, value in remedy.settings}, "needed_bytes": remedy.needed_bytes}
+            for remedy in self.remedies
+        ]
+        return {
+            **self.plan.as_dict(),
+            "budgets": budgets,
+            "suggested_budget_bytes": self.suggested_bytes,
+            "predicted_from": self.basis,
+            "remedies": remedies,
+        }
+
+
+def survey(
+    config: Config,
+    memory: dict[Place, int] | None,
+    profile: Path | None,
+    samples: int,
+    rehearsed: bool,
+    progress: Progress,
+) -> Survey:
+    """Plan, rehearse, count, predict. `memory` as for `plan_run`; `samples` are counted where there is no profile, 0: none."""
+    source = open_source(config)
+    sizes = bytes_of_rows(config, RowSpace.of(source.tables, source.features))
+    read = None if profile is None else HotLookups.read(profile, sizes)
+    plan = plan_run(config, source, memory)
+    if rehearsed:
+        plan = _rehearsed(config, plan)
+    fitting = Fitting(config, source, plan)
+    remedies = fitting.remedies()
+    if not fitting.obeys_budget:
+        return Survey(plan, [], None, remedies, "")
+    most = fitting.largest_budget()
+    lookups, basis = (read, _told(read, fitting)) if read else _counted(fitting, sizes, samples, most, progress)
+    named, enough = {"configured": config.knobs.hot_budget_bytes}, None
+    if lookups is not None:
+        named["knee of the curve"] = min(lookups.knee_bytes, most)
+    if not fitting.with_settings([("knobs.hot_budget_bytes", most)]).problems:
+        named["most that fits"] = most
+        if lookups is not None:
+            enough = named["nearly as good as the most"] = lookups.nearly_all(most)
+    return Survey(plan, list(_budgets(fitting, named, lookups)), enough, remedies, basis)
+
+
+def _rehearsed(config: Config, plan: MemoryPlan) -> MemoryPlan:
+    """The plan with measured figures where it is a CPU's and there is room to rehearse here."""
+    if "device" in plan.available_bytes:
+        note = "what a device and its batches take is worked out, not measured; CUDA's libraries in host memory are left out"
+        return replace(plan, notes=[*plan.notes, note])
+    room, free = plan.needed("host") - of_rows(plan) + 2 * TABLES_BYTES, available_bytes()
+    if room > free:
+        short = f"a rehearsal takes about {room >> 20:,} MiB, {free >> 20:,} MiB are free here"
+        return replace(plan, notes=[*plan.notes, f"not rehearsed, so all but the rows is an estimate: {short}"])
+    return rehearse(config, plan)
+
+
+def of_rows(plan: MemoryPlan) -> int:
+    """What is known without a rehearsal, but for copies, which are made there in full size."""
+    return sum(part.bytes for part in plan.parts if part.of_rows and part.name != COPIES)
+
+
+def _told(read: HotLookups, fitting: Fitting) -> str:
+    """What a profile that was given is of."""
+    rows = sum(table.rows for table in fitting.source.tables)
+    other = "" if read.rows == rows else f", of tables of {read.rows:,} rows where the run's have {rows:,}"
+    return f"a profile of {read.samples:,} samples{other}"
+
+
+def _counted(
+    fitting: Fitting, sizes: list[int], samples: int, most: int, progress: Progress
+) -> tuple[HotLookups | None, str]:
+    """What the first samples tell of the lookups, and in words what that is."""
+    source, rows = fitting.source, sum(table.rows for table in fitting.source.tables)
+    if min(samples, source.train_samples) < WINDOWS:
+        return None, ""
+    if PROFILED_BYTES * rows > available_bytes():
+        return None, f"nothing: counting lookups of {rows:,} rows takes more memory than is free here"
+    made = measure(fitting.config, samples, WINDOWS, progress, source, [most])
+    counted, whole = made["data"]["samples"], source.train_samples
+    part = "all" if counted == whole else f"the first {counted:,} of"
+    return HotLookups(made, sizes), f"{part} {whole:,} samples of the run's own stream, counted just now"
+
+
+def _budgets(fitting: Fitting, named: dict[str, int], lookups: HotLookups | None) -> Iterator[Budget]:
+    """Each of the named sizes once, rising."""
+    for size in sorted({size for size in named.values() if size > 0}):
+        plan = fitting.with_settings([("knobs.hot_budget_bytes", size)])
+        why = [name for name, named_bytes in named.items() if named_bytes == size]
+        predicted = lookups.at(sum(pool.bytes for pool in plan.hot)) if lookups else None
+        yield Budget(why, size, plan.hot, predicted, not plan.problems)

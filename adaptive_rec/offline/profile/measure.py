@@ -1,0 +1,250 @@
+"""A profile: all figures of a data set under a configuration, as plain values."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from adaptive_rec.config.tree import Config
+from adaptive_rec.data.open import open_source
+from adaptive_rec.data.source import Source
+from adaptive_rec.embedding.device import row_bytes
+from adaptive_rec.embedding.optimizer import RowRule
+from adaptive_rec.errors import DataError
+from adaptive_rec.live.telemetry import ratio
+from adaptive_rec.offline.profile.passes import FirstSamples, Progress, count_rows, count_windows
+from adaptive_rec.offline.profile.ranking import Ranking, Seen, curve_budgets, knee_bytes, top_share
+from adaptive_rec.placement import RowSpace
+from adaptive_rec.policy.find import load_policy
+from adaptive_rec.system.version import __version__
+
+TOP_RATIOS = (0.001, 0.01, 0.1)
+STAYS_RATIO = 0.01
+"""Share of a table's rows, the most frequent of the first window, that is followed through the others."""
+CDF_POINTS = 24
+EVEN_GAIN = 0.1
+"""Share of hot lookups above the share of bytes, at the knee, under which access counts as even."""
+
+RULE = "as many bytes as hold the rows that are looked up more often, for a byte, than the rows seen are on average (the knee)"
+
+
+def measure(
+    config: Config,
+    max_samples: int,
+    windows: int,
+    progress: Progress,
+    source: Source | None = None,
+    budgets: Sequence[int] = (),
+) -> dict[str, Any]:
+    """Measure the first samples (0: all) of the training range. Raises DataError where there are fewer than windows.
+
+    `source` is open already where it is given; `budgets` are to be points of the curve, too.
+    """
+    source = open_source(config) if source is None else source
+    space = RowSpace.of(source.tables, source.features)
+    total = min(source.train_samples, max_samples or source.train_samples)
+    if total < windows:
+        raise DataError(f"a profile of {windows} windows must have as many samples, got {total}; lower --windows")
+    samples = FirstSamples(source, space, config.run.seed, total, progress)
+    started = time.perf_counter()
+    seen = Seen.of(count_rows(samples))
+    sizes = bytes_of_rows(config, space)
+    ranking = Ranking.of(space, sizes, seen)
+    suggested, configured = knee_bytes(ranking), config.knobs.hot_budget_bytes
+    points = curve_budgets(ranking, suggested, configured, *budgets)
+    drift, learned = Drift(space, Ranked(ranking, suggested)), Learned(ranking, points)
+    level_R = ranking.levels(points)
+    popular_L = np.zeros(len(points) + 1, dtype=np.int64)
+    for window_R, samples_L in count_windows(samples, level_R, len(points), windows):
+        drift.add(window_R)
+        learned.add(window_R)
+        popular_L += samples_L
+    curve = curve_points(ranking, points, popular_L, total, learned.ratios())
+    seconds = time.perf_counter() - started
+    at = {point["bytes"]: point for point in curve}
+    return {
+        "version": __version__,
+        "data": {
+            "source": config.data.source,
+            "samples": total,
+            "train_samples": source.train_samples,
+            "lookups": ranking.lookups,
+            "malformed_rows": source.malformed_rows,
+            "row_bytes": sizes,
+            "policy": config.knobs.policy,
+            "embedding_rule": config.optimizer.embedding,
+        },
+        "all": skew("all", len(space.features), space.rows, seen) | drift.stays(),
+        "tables": [table | drift.stays(n) for n, table in enumerate(table_skews(space, seen))],
+        "budgets": curve,
+        "suggested": advice(at.get(suggested) or nothing(), ranking, drift),
+        "configured": at.get(configured) or nothing(),
+        "drift": {"windows": drift.windows, "samples_per_window": total // windows, "budget_bytes": suggested},
+        "seconds": round(seconds, 3),
+        "lookups_per_second": round(2 * ranking.lookups / seconds),
+    }
+
+
+def bytes_of_rows(config: Config, space: RowSpace) -> list[int]:
+    """What a hot row of each pool takes on the device, as the runtime counts it."""
+    dtype = torch.float64 if config.run.precision == "float64" else torch.float32
+    rule = RowRule.of(config.optimizer, config.run.row_precision)
+    return row_bytes(space, rule, dtype.itemsize, load_policy(config.knobs.policy).tracks_movement)
+
+
+def nothing() -> dict[str, Any]:
+    """The point of a budget of 0."""
+    return {"bytes": 0, "rows": 0, "hot_lookup_ratio": 0.0, "popular_sample_ratio": 0.0, "learned_ratio": 0.0}
+
+
+def curve_points(
+    ranking: Ranking, budgets: list[int], popular_L: NDArray[np.int64], samples: int, learned: list[float]
+) -> list[dict[str, Any]]:
+    """What each budget would give, were all counts known in advance; and what those before a window give in it."""
+    popular = np.cumsum(popular_L)
+    return [
+        {
+            "bytes": budget,
+            "rows": sum(ranking.hot_rows(budget)),
+            "hot_lookup_ratio": ratio(ranking.hot_lookups(budget), ranking.lookups),
+            "popular_sample_ratio": ratio(int(popular[level]), samples),
+            "learned_ratio": learned[level],
+        }
+        for level, budget in enumerate(budgets)
+    ]
+
+
+def advice(point: Mapping[str, Any], ranking: Ranking, drift: Drift) -> dict[str, Any]:
+    """The suggested budget with its reasons."""
+    caught = [w["previous_ratio"] for w in drift.windows if w["previous_ratio"] is not None]
+    gain = point["hot_lookup_ratio"] - ratio(point["bytes"], ranking.seen_bytes)
+    even = "access is nearly even: no budget short of all rows catches much more than its share of the lookups"
+    return {
+        **point,
+        "rule": RULE,
+        "previous_ratio": ratio(sum(caught), len(caught)) if caught else None,
+        "note": even if gain < EVEN_GAIN else "",
+    }
+
+
+# Skew ----------------------------------------------------------------------------------------------------------------
+
+
+def skew(name: str, features: int, rows: int, part: Seen) -> dict[str, Any]:
+    """How the lookups of a part of the row space are shared out among its rows."""
+    counts_K = part.ranked().counts_K
+    seen, lookups = len(counts_K), part.lookups
+    summed = np.cumsum(counts_K)
+    places = np.unique(np.geomspace(1, seen, CDF_POINTS).round().astype(np.int64)) if seen else np.empty(0, np.int64)
+    return {
+        "name": name,
+        "features": features,
+        "rows": rows,
+        "seen_rows": seen,
+        "once_rows": int(np.count_nonzero(counts_K == 1)),
+        "lookups": lookups,
+        "top_ratios": {str(share): top_share(counts_K, share) for share in TOP_RATIOS},
+        "cdf": [[int(k), round(float(summed[k - 1] / lookups), 6)] for k in places],
+    }
+
+
+def table_skews(space: RowSpace, seen: Seen) -> list[dict[str, Any]]:
+    made = []
+    for index, table in enumerate(space.tables):
+        first = int(space.table_first_row[index])
+        readers = int(np.count_nonzero(space.table_of_feature == index))
+        made.append(skew(table.name, readers, table.rows, seen.part(first, table.rows)) | {"dim": table.dim})
+    return made
+
+
+# Drift ---------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """How rows of a window become hot: as many of each pool as the budget holds."""
+
+    ranking: Ranking
+    budget_bytes: int
+
+    def hot(self, seen: Seen) -> NDArray[np.int64]:
+        slots = self.ranking.hot_rows(self.budget_bytes)
+        pools = self.ranking.space.pools
+        parts = [seen.part(pool.first_row, pool.rows).ranked() for pool in pools]
+        return np.concatenate([part.rows_K[:k] for part, k in zip(parts, slots, strict=True)])
+
+
+@dataclass
+class Learned:
+    """How much of each window but the first the rows catch that had the most lookups before it: what a run can know, too."""
+
+    ranking: Ranking
+    budgets: list[int]
+    _before_R: NDArray[np.uint32] | None = None
+    """Lookups of each row in the windows so far."""
+    _caught: list[NDArray[np.float64]] = field(default_factory=list)
+    """For each window the share caught at each budget."""
+
+    def add(self, window_R: NDArray[np.uint32]) -> None:
+        if self._before_R is None:
+            self._before_R = window_R.copy()
+            return
+        before = Ranking.of(self.ranking.space, self.ranking.row_bytes, Seen.of(self._before_R))
+        seen = Seen.of(window_R)
+        levels = before.levels(self.budgets)[seen.rows_K]
+        lookups_L = np.bincount(levels, weights=seen.counts_K, minlength=len(self.budgets) + 1)
+        self._caught.append(np.cumsum(lookups_L)[:-1] / max(seen.lookups, 1))
+        self._before_R += window_R
+
+    def ratios(self) -> list[float]:
+        """Of each budget, the mean of all windows."""
+        caught: list[float] = np.mean(self._caught, axis=0).tolist()
+        return caught
+
+
+@dataclass
+class Drift:
+    """How much of a window's lookups the hot rows of earlier windows catch."""
+
+    space: RowSpace
+    ranked: Ranked
+    windows: list[dict[str, float | None]] = field(default_factory=list)
+    """For each window the shares that its own hot rows, those of the window before and those of the first one catch."""
+    _first: NDArray[np.int64] | None = None
+    _previous: NDArray[np.int64] | None = None
+    _followed: dict[int | None, NDArray[np.int64]] = field(default_factory=dict)
+    """The first window's most frequent rows of each table, and (None) of all together."""
+    _stays: dict[int | None, list[float]] = field(default_factory=dict)
+
+    def add(self, window_R: NDArray[np.uint32]) -> None:
+        seen = Seen.of(window_R)
+        own, lookups = self.ranked.hot(seen), seen.lookups
+        shares = [
+            None if rows is None or not lookups else float(window_R[rows].sum(dtype=np.int64) / lookups)
+            for rows in (own, self._previous, self._first)
+        ]
+        self.windows.append(dict(zip(("own_ratio", "previous_ratio", "first_ratio"), shares, strict=True)))
+        self._previous = own
+        self._first = own if self._first is None else self._first
+        for table in (None, *range(len(self.space.tables))):
+            first = 0 if table is None else int(self.space.table_first_row[table])
+            rows = self.space.rows if table is None else self.space.tables[table].rows
+            self._follow(table, seen.part(first, rows), window_R)
+
+    def _follow(self, table: int | None, part: Seen, window_R: NDArray[np.uint32]) -> None:
+        if table not in self._followed:
+            ranked = part.ranked().rows_K
+            self._followed[table] = ranked[: max(1, round(STAYS_RATIO * len(ranked)))]
+        caught = int(window_R[self._followed[table]].sum(dtype=np.int64))
+        self._stays.setdefault(table, []).append(ratio(caught, part.lookups))
+
+    def stays(self, table: int | None = None) -> dict[str, float]:
+        """What the first window's top 1 % of rows catches of the lookups in the first and in the last window."""
+        caught = self._stays[table]
+        return {"first_window_ratio": caught[0], "last_window_ratio": caught[-1]}

@@ -1,0 +1,249 @@
+"""What a run directory tells, whole or not: read once from front to back, in memory that does not grow with the run.
+
+A run under way, killed or resumed has left less, or some twice: lines that end early are counted and left out, and of steps that
+were made again after a resume the later ones count.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from adaptive_rec.errors import UsageError
+from adaptive_rec.run.journal import NAME as JOURNAL
+
+MOST_POINTS = 300
+"""Points of a line, at most twice as many: a pixel or two each on a wide screen."""
+MOST_EVENTS = 500
+"""Events of one kind that are kept; those that follow are counted."""
+EVENT_KEYS = {"step": int, "kind": str, "text": str}
+REPORT_KEYS = {"step", "steps_total", "seconds", "loss", "hot_rows", "stale_rows", "stage_seconds"}
+TOTALS_KEYS = {
+    "steps", "samples_seen", "samples_trained", "samples_popular", "lookups", "lookups_hot", "row_updates",
+    "row_updates_skipped", "host_to_device_bytes", "device_to_host_bytes", "migrated_rows",
+}  # fmt: skip
+HEAD_BYTES = 600
+HEAD = re.compile(
+    rb'\{"event": "snapshot", "step": (\d+),.{0,200}? "seconds": ([-+.\de]+),.{0,200}? "loss": ([-+.\de]+|null),'
+)
+"""What decides about a line, without reading all of it."""
+
+
+@dataclass
+class ReportStretch:
+    """Reports of one process, thinned: a report each `stride`, the first and the last."""
+
+    snapshots: list[Mapping[str, Any]] = field(default_factory=list)
+    losses: list[tuple[float, float] | None] = field(default_factory=list)
+    """Lowest and highest loss of the reports from the one before to each snapshot."""
+    began_at_step: int = 0
+
+
+@dataclass
+class RunRecord:
+    """A run directory, read."""
+
+    path: Path
+    config: Mapping[str, Any]
+    about: Mapping[str, Any]
+    """run.json"""
+    summary: Mapping[str, Any] | None
+    stretches: list[ReportStretch]
+    evaluations: list[Mapping[str, Any]]
+    events: list[Mapping[str, Any]]
+    event_counts: Mapping[str, int]
+    reports: int
+    stride: int
+    """Reports to a point."""
+    faults: list[str]
+    """What could not be read, in words."""
+
+
+def read_run(run: Path) -> RunRecord:
+    """Read a run directory. Raises UsageError where it is none."""
+    if not (run / "config.toml").is_file():
+        raise UsageError(f"RUN must be a run directory, {run} has no config.toml")
+    faults: list[str] = []
+    config = _read_toml(run / "config.toml", faults)
+    about = _read_object(run / "run.json", faults, needed=True)
+    summary = _read_object(run / "summary.json", faults, needed=False) or None
+    events, counts = _read_events(run / JOURNAL, faults)
+    read = _read_metrics(run / "metrics.jsonl", faults)
+    return RunRecord(
+        run, config, about, summary, read.stretches, read.evaluations, events, counts, read.reports, read.stride, faults
+    )
+
+
+class _Metrics:
+    """Takes in ``metrics.jsonl`` line by line. When there are twice as many points as wanted, every second one goes."""
+
+    def __init__(self) -> None:
+        self.stretches: list[ReportStretch] = []
+        self.evaluations: list[Mapping[str, Any]] = []
+        self.reports, self.bad, self.stride = 0, 0, 1
+        self._step, self._seconds = 0, float("inf")
+        self._low, self._high = float("inf"), float("-inf")
+        self._pending: bytes | None = None
+        """The newest report, if it was not kept: the last of a stretch is."""
+
+    def take(self, line: bytes) -> None:
+        if found := HEAD.match(line[:HEAD_BYTES]):
+            loss = None if found[3] == b"null" else float(found[3])
+            self._report(line, int(found[1]), float(found[2]), loss)
+        elif line.strip():
+            values = _parse(line)
+            if values is not None and values.get("event") == "evaluation" and isinstance(values.get("step"), int):
+                while self.evaluations and self.evaluations[-1]["step"] >= values["step"]:
+                    self.evaluations.pop()  # made again after a resume
+                self.evaluations.append(values)
+            else:
+                self.bad += 1
+
+    def end_stretch(self) -> None:
+        """Keep the newest report, too."""
+        if self._pending is not None:
+            self._keep(self._pending)
+
+    def _report(self, line: bytes, step: int, seconds: float, loss: float | None) -> None:
+        begins = seconds < self._seconds or step <= self._step
+        if begins:
+            self.end_stretch()
+        self._step, self._seconds = step, seconds
+        if loss is not None:
+            self._low, self._high = min(self._low, loss), max(self._high, loss)
+        if begins or self.reports % self.stride == 0:
+            self._keep(line, begins)
+        else:
+            self._pending = line
+        self.reports += 1
+
+    def _keep(self, line: bytes, begins: bool = False) -> None:
+        values = _parse(line)
+        self._pending = None
+        if values is None or not _is_report(values):
+            self.bad += 1
+            return
+        if begins or not self.stretches:
+            self._begin(values)
+        stretch = self.stretches[-1]
+        stretch.snapshots.append(values)
+        stretch.losses.append((self._low, self._high) if self._low <= self._high else None)
+        self._low, self._high = float("inf"), float("-inf")
+        if sum(len(each.snapshots) for each in self.stretches) > 2 * MOST_POINTS:
+            self._thin()
+
+    def _begin(self, first: Mapping[str, Any]) -> None:
+        """Begin the reports of another process; what an earlier one did beyond its start was made again. Its counters go on from
+        where it was resumed, or as in runs of old begin anew."""
+        start = int(first["step"] - first["totals"].get("steps", first["step"]))
+        if self.stretches and self.stretches[-1].began_at_step == start:
+            self._drop_from(int(first["step"]) - 1)
+            if self.stretches:
+                return
+        self._drop_from(start)
+        self.stretches.append(ReportStretch(began_at_step=start))
+
+    def _drop_from(self, start: int) -> None:
+        for stretch in self.stretches:
+            kept = sum(snapshot["step"] <= start for snapshot in stretch.snapshots)
+            del stretch.snapshots[kept:], stretch.losses[kept:]
+        self.stretches = [stretch for stretch in self.stretches if stretch.snapshots]
+
+    def _thin(self) -> None:
+        self.stride *= 2
+        for stretch in self.stretches:
+            thinned = ReportStretch(began_at_step=stretch.began_at_step)
+            held: tuple[float, float] | None = None
+            for place, (snapshot, loss) in enumerate(zip(stretch.snapshots, stretch.losses, strict=True)):
+                held = _span(held, loss)
+                if place % 2 or place == 0 or place == len(stretch.snapshots) - 1:
+                    thinned.snapshots.append(snapshot)
+                    thinned.losses.append(held)
+                    held = None
+            stretch.snapshots, stretch.losses = thinned.snapshots, thinned.losses
+
+
+def _span(one: tuple[float, float] | None, other: tuple[float, float] | None) -> tuple[float, float] | None:
+    if one is None or other is None:
+        return one or other
+    return min(one[0], other[0]), max(one[1], other[1])
+
+
+def _read_metrics(path: Path, faults: list[str]) -> _Metrics:
+    metrics = _Metrics()
+    for line in _lines(path):
+        metrics.take(line)
+    metrics.end_stretch()
+    _tell_bad(metrics.bad, path, faults)
+    return metrics
+
+
+def _tell_bad(lines: int, path: Path, faults: list[str]) -> None:
+    if lines:
+        faults.append(f"{lines} of the lines of {path.name} cannot be read and are left out")
+
+
+def _read_events(path: Path, faults: list[str]) -> tuple[list[Mapping[str, Any]], dict[str, int]]:
+    events: list[Mapping[str, Any]] = []
+    counts: dict[str, int] = {}
+    bad = 0
+    for line in _lines(path):
+        event = _parse(line)
+        if event is None or not all(isinstance(event.get(name), kind) for name, kind in EVENT_KEYS.items()):
+            bad += bool(line.strip())
+            continue
+        kind = str(event["kind"])
+        counts[kind] = counts.get(kind, 0) + 1
+        if counts[kind] <= MOST_EVENTS:
+            events.append({"time": None, **event, "details": _mapping(event.get("details"))})
+    _tell_bad(bad, path, faults)
+    return events, counts
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    """The lines of a file, none where there is no such file. A last line that is being written counts like any other."""
+    if path.is_file():
+        with open(path, "rb") as file:
+            yield from file
+
+
+def _parse(line: bytes) -> dict[str, Any] | None:
+    try:
+        values = json.loads(line)
+    except ValueError:
+        return None
+    return values if isinstance(values, dict) else None
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _is_report(values: Mapping[str, Any]) -> bool:
+    """Whether a line has all that plots need; those of other versions may not."""
+    totals, tables = _mapping(values.get("totals")), _mapping(values.get("tables"))
+    return values.keys() >= REPORT_KEYS and totals.keys() >= TOTALS_KEYS and tables.keys() >= {"lookups", "lookups_hot"}
+
+
+def _read_object(path: Path, faults: list[str], needed: bool) -> dict[str, Any]:
+    if not path.is_file():
+        if needed:
+            faults.append(f"{path.name} is missing")
+        return {}
+    values = _parse(path.read_bytes())
+    if values is None:
+        faults.append(f"{path.name} cannot be read")
+    return values or {}
+
+
+def _read_toml(path: Path, faults: list[str]) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, OSError):
+        faults.append(f"{path.name} cannot be read")
+        return {}

@@ -1,0 +1,288 @@
+"""The report of a run: what it was, what it came to, what happened when. Made from its directory alone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from adaptive_rec.cli.figures import clock, count, percent, whole
+from adaptive_rec.live.telemetry import ratio
+from adaptive_rec.offline.report.markup import Markup, tag
+from adaptive_rec.offline.report.page import facts, grid, lines, page, section, table, tile, write_page
+from adaptive_rec.offline.report.plot import EventMark
+from adaptive_rec.offline.report.record import RunRecord, read_run
+from adaptive_rec.offline.report.run_figures import RunFigures, fixed, share
+from adaptive_rec.offline.report.series import ReportSeries, series_of
+from adaptive_rec.units import exact_size, size
+
+NAME = "report.html"
+UNMARKED = {"reclassified", "evaluation", "finished", "sidecar", "saving"}
+"""Kinds of events that are not marked in the plots, which tell of them or have no use for them; nor is the first start."""
+UNLISTED = {"knobs", "started", "reclassified", "evaluation", "saving", "checkpoint", "finished"}
+"""Kinds that are told elsewhere than in the list of warnings."""
+WORDS = {"knobs": "knob change", "split": "batches run whole or split", "started": "resumed from a checkpoint"}
+MOST_MARKS = 40
+"""Of each kind."""
+MOST_LISTED = 200
+
+
+def write_report(run: Path, out: Path | None = None) -> Path:
+    """Make the report of a run directory, by default in it. Raises UsageError where either cannot be."""
+    out = out or run / NAME
+    write_page(run_page(read_run(run)), out)
+    return out
+
+
+def run_page(record: RunRecord) -> str:
+    series = series_of(record)
+    name = str(record.about.get("run_name") or record.path.resolve().name)
+    state, said = phase(record)
+    marks = list(_marks(record, series))
+    started = record.about.get("started")
+    when = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(started)) if started else "start unknown"
+    subtitle = f"{_policies(record)} on {record.about.get('device', 'an unknown device')}, started {when}"
+    parts: list[Any] = [lines(record.faults), section("Result", _tiles(record, series), _facts(record, series))]
+    if series.samples:
+        parts.append(_plots(record, series, marks))
+    else:
+        parts.append(tag("p", "The run has reported no figures yet.", class_="card notice"))
+    parts += [_journal(record), _warnings(record)]
+    return page(name, subtitle, (state, said), *parts)
+
+
+def phase(record: RunRecord) -> tuple[str, str]:
+    """What became of the run, as far as its directory tells: a phase and a word."""
+    kinds = [event["kind"] for event in record.events if event["kind"] in {"started", "failed", "stopping", "finished"}]
+    last = kinds[kinds.index("started") :] if "started" in kinds else kinds
+    last = last[len(last) - 1 - last[::-1].index("started") :] if "started" in last else last
+    if "failed" in last:
+        return "failed", "failed"
+    if "finished" not in last:
+        return "starting", "under way or killed"
+    return ("stopped", "stopped early") if "stopping" in last or _early(record) else ("finished", "finished")
+
+
+def _early(record: RunRecord) -> bool:
+    snapshots = [s for stretch in record.stretches for s in stretch.snapshots]
+    summary = record.summary
+    return bool(
+        summary and snapshots and summary.get("steps", 0) < summary.get("steps_total", snapshots[-1]["steps_total"])
+    )
+
+
+# Result --------------------------------------------------------------------------------------------------------------
+
+
+def _newest(record: RunRecord) -> Mapping[str, Any]:
+    """The figures of the summary, as far as the newest report knows them where there is none."""
+    if record.summary:
+        return record.summary
+    if not record.stretches:
+        return {}
+    last = record.stretches[-1].snapshots[-1]
+    totals = last["totals"]
+    return {
+        **totals,
+        "steps": last["step"],
+        "samples_skipped": totals["samples_seen"] - totals["samples_trained"],
+        "seconds": last["seconds"],
+        "samples_per_second": ratio(totals["samples_seen"], last["seconds"]),
+        "hot_lookup_ratio": ratio(totals["lookups_hot"], totals["lookups"]),
+        "popular_sample_ratio": ratio(totals["samples_popular"], totals["samples_seen"]),
+        "hot_rows": last["hot_rows"],
+        "stale_rows": last["stale_rows"],
+    }
+
+
+def _tiles(record: RunRecord, series: ReportSeries) -> Markup:
+    now = _newest(record)
+    quality = (record.evaluations[-1] if record.evaluations else None) or now.get("eval") or {}
+    at = f"at step {whole(quality['step'])}" if "step" in quality else ""
+    held = f"{count(quality['samples'])} held out" if quality.get("samples") else "not scored"
+
+    def told(value: float | None, text: Any) -> str:
+        return "–" if value is None else str(text(value))
+
+    return tag(
+        "div",
+        tile("AUC", told(quality.get("auc"), fixed), at or held),
+        tile("Log loss", told(quality.get("logloss"), fixed), held),
+        tile("Calibration", told(quality.get("calibration"), fixed), "1 is right"),
+        tile("Speed", told(now.get("samples_per_second"), lambda v: f"{count(v)}/s"), "samples trained on"),
+        tile("Duration", told(now.get("seconds"), clock), f"{whole(now.get('steps', 0))} steps"),
+        tile("Hot lookups", told(now.get("hot_lookup_ratio"), share),
+             f"{percent(now.get('popular_sample_ratio') or 0.0)} of samples popular"),
+        tile("Skipped", *_skipped(now)),
+        tile("Peak memory", told(now.get("peak_rss_bytes"), size),
+             f"hot tier {size(now['device_tier_bytes'])}" if "device_tier_bytes" in now else ""),
+        class_="summary",
+    )  # fmt: skip
+
+
+def _skipped(now: Mapping[str, Any]) -> tuple[str, str]:
+    """What was skipped most, and what else."""
+    made, left = now.get("row_updates", 0), now.get("row_updates_skipped", 0)
+    updates = ratio(left, made + left)
+    samples = ratio(now.get("samples_skipped", 0), now.get("samples_seen", 0))
+    if samples > updates:
+        return share(samples), f"of samples, {percent(updates)} of row updates"
+    return share(updates), f"of row updates, {percent(samples)} of samples"
+
+
+def _facts(record: RunRecord, series: ReportSeries) -> Markup:
+    now, about, config = _newest(record), record.about, record.config
+    run, tables = config.get("run", {}), about.get("tables", [])
+    rows = sum(t["rows"] for t in tables)
+    dims = "/".join(str(dim) for dim in sorted({t["dim"] for t in tables}))
+    data, own = config.get("data", {}), bool(about.get("own_loop"))
+    skipped = whole(now.get("samples_skipped", 0))
+    moved = (
+        f"{size(now['host_to_device_bytes'])} to the hot tier, {size(now['device_to_host_bytes'])} back" if now else ""
+    )
+    device_memory = now.get("device_peak_bytes", 0)
+    listed = facts(
+        [
+            ("Policy", _policies(record)),
+            ("Action", now.get("action")),
+            ("Data", "of the loop's own" if own else str(data.get("source", "?"))),
+            ("Tables", f"{len(tables)}, {count(rows)} rows x {dims}" if tables else None),
+            ("Samples", f"{whole(now.get('samples_seen', 0))} seen, {skipped} skipped" if now else None),
+            ("Malformed rows", whole(now["malformed_rows"]) if now.get("malformed_rows") else None),
+            ("Seed", str(about.get("seed", run.get("seed", "?")))),
+            ("Device", f"{about.get('device', '?')}, {about.get('precision', '?')}"),
+            ("Batch", None if own else f"{run.get('batch_size', '?')} samples"),
+            ("Hot budget", _budget(record)),
+            (
+                "Hot rows",
+                f"{whole(now['hot_rows'])}, {whole(now['stale_rows'])} of them stale at the end" if now else None,
+            ),
+            ("Moved", f"{moved}, {count(now.get('migrated_rows', 0))} rows changed tier" if now else None),
+            ("Device memory", f"{size(device_memory)} peak" if device_memory else None),
+            ("Version", about.get("version")),
+            ("Command", tag("code", str(about["command"])) if about.get("command") else None),
+            ("Again", None if own else tag("code", f"adaptive-rec train --replay {record.path}")),
+        ]
+    )
+    return tag("div", listed, class_="card facts-card")
+
+
+def _budget(record: RunRecord) -> str:
+    value = record.config.get("knobs", {}).get("hot_budget_bytes")
+    return f"{exact_size(value)} at first" if isinstance(value, int) else ""
+
+
+def _policies(record: RunRecord) -> str:
+    """The policy, and those that followed it."""
+    names = [str(record.config.get("knobs", {}).get("policy", "?"))]
+    for event in record.events:
+        change = _changed(event).get("policy")
+        if change:
+            names.append(str(change.get("new")))
+    return ", then ".join(names)
+
+
+# Plots ---------------------------------------------------------------------------------------------------------------
+
+
+def _marks(record: RunRecord, series: ReportSeries) -> Iterator[EventMark]:
+    """Events that have a place in the plots. Knob changes are numbered, as in the journal."""
+    seen: dict[str, int] = {}
+    for event in record.events:
+        kind = event["kind"]
+        seen[kind] = number = seen.get(kind, 0) + 1
+        if kind not in UNMARKED and number <= MOST_MARKS and (kind, number) != ("started", 1):
+            said = f"step {whole(event['step'])}: {event['text']}"
+            yield EventMark(series.samples_at(event["step"]), kind, said, number if kind == "knobs" else None)
+
+
+def _plots(record: RunRecord, series: ReportSeries, marks: Sequence[EventMark]) -> Markup:
+    figures = RunFigures(record, series, marks)
+    total = sum(t["rows"] for t in record.about.get("tables", [])) or _newest(record).get("total_rows", 0)
+    beside = figures.beside()
+    drawn = [
+        figures.loss().html(),
+        figures.auc().html(),
+        figures.hot().html(),
+        figures.rows(total).html(),
+        figures.skipped().html(),
+        figures.moved().html(),
+        figures.migrated().html(),
+        figures.speed().html(),
+        figures.heat(record.about.get("tables", [])),
+        figures.stages().html(),
+        beside.html() if beside else None,
+    ]
+    points = len(series.samples)
+    between = f"{count(record.reports)} reports as {points} points" if points < record.reports else f"{points} reports"
+    note = f"Over the samples seen. {between}: a point is what happened since the one before it."
+    return section("Over time", _key(marks), grid(*drawn), note=note)
+
+
+def _key(marks: Sequence[EventMark]) -> Markup | None:
+    """What the marks in the plots mean."""
+    kinds = list(dict.fromkeys(mark.kind for mark in marks))
+    if not kinds:
+        return None
+    items = []
+    for kind in kinds:
+        sample = tag("i", tag("b", "1" if kind == "knobs" else None), class_=f"mark {kind}")
+        items.append(tag("span", sample, WORDS.get(kind, kind)))
+    return tag("p", *items, class_="marks")
+
+
+# Journal -------------------------------------------------------------------------------------------------------------
+
+
+def _changed(event: Mapping[str, Any]) -> Mapping[str, Any]:
+    changed = event["details"].get("changed")
+    return {k: v for k, v in changed.items() if isinstance(v, dict)} if isinstance(changed, dict) else {}
+
+
+def _value(name: str, value: Any) -> str:
+    return exact_size(value) if name.endswith("_bytes") and isinstance(value, int) else str(value)
+
+
+def _journal(record: RunRecord) -> Markup:
+    rows = []
+    changes = [event for event in record.events if event["kind"] == "knobs"]
+    for number, event in enumerate(changes[:MOST_LISTED], start=1):
+        badge = tag("span", tag("i", str(number)), class_="number")
+        changed = _changed(event) or {event["text"]: {}}
+        for name, values in changed.items():
+            old, new = (_value(name, values[side]) if side in values else "" for side in ("old", "new"))
+            rows.append((badge, _clock(event), whole(event["step"]), name, old, new))
+            badge = Markup("")
+    if not rows:
+        return section("Knob changes", tag("p", "No knob was turned.", class_="card notice"))
+    heads = ("no.", "time", "step>", "knob", "from", "to")
+    return section("Knob changes", table(heads, rows), note=_more(record, "knobs", len(changes[:MOST_LISTED])))
+
+
+def _warnings(record: RunRecord) -> Markup:
+    told = [event for event in record.events if event["kind"] not in UNLISTED][:MOST_LISTED]
+    all_of_them = sum(n for kind, n in record.event_counts.items() if kind not in UNLISTED)
+    counts = ", ".join(f"{whole(n)} {kind}" for kind, n in sorted(record.event_counts.items()))
+    if not told:
+        empty = tag("p", "Nothing went wrong, and nobody paused the run.", class_="card notice")
+        return section("Warnings and interruptions", empty, note=f"All events: {counts}." if counts else "")
+    rows = [
+        (_clock(e), whole(e["step"]), e["kind"], tag("span", e["text"], class_="event-text")) for e in told
+    ]  # fmt: skip
+    left = f"The first {len(told)} of {whole(all_of_them)}. " if len(told) < all_of_them else ""
+    return section(
+        "Warnings and interruptions",
+        table(("time", "step>", "kind", "what"), rows),
+        note=f"{left}All events: {counts}.",
+    )
+
+
+def _more(record: RunRecord, kind: str, listed: int) -> str:
+    there = record.event_counts.get(kind, 0)
+    return f"The first {listed} of {whole(there)}." if there > listed else ""
+
+
+def _clock(event: Mapping[str, Any]) -> str:
+    at = event["time"]
+    return time.strftime("%m-%d %H:%M:%S", time.localtime(at)) if isinstance(at, int | float) else "–"

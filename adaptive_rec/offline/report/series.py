@@ -1,0 +1,122 @@
+"""A run's reports as lines of a plot: what happened from each point to the next, by the differences of the counters."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from adaptive_rec.live.telemetry import ratio
+from adaptive_rec.offline.report.record import RunRecord
+
+Column = list[float | None]
+
+
+@dataclass
+class ReportSeries:
+    """Columns of equal length, a value for each point; None where there is none."""
+
+    samples: list[float] = field(default_factory=list)
+    steps: list[int] = field(default_factory=list)
+    starts: set[int] = field(default_factory=set)
+    """Points at which a process begins: lines break there."""
+    loss: Column = field(default_factory=list)
+    loss_span: list[tuple[float, float] | None] = field(default_factory=list)
+    hot_lookups: Column = field(default_factory=list)
+    popular_samples: Column = field(default_factory=list)
+    skipped_updates: Column = field(default_factory=list)
+    skipped_samples: Column = field(default_factory=list)
+    hot_rows: Column = field(default_factory=list)
+    stale_rows: Column = field(default_factory=list)
+    samples_per_second: Column = field(default_factory=list)
+    up_bytes: Column = field(default_factory=list)
+    """Bytes a step from host to device."""
+    down_bytes: Column = field(default_factory=list)
+    migrated_rows: Column = field(default_factory=list)
+    """Rows a step that changed tier."""
+    stages: dict[str, Column] = field(default_factory=dict)
+    """Milliseconds a step of the training thread, by stage, `other` among them."""
+    beside: dict[str, Column] = field(default_factory=dict)
+    """Likewise of other threads."""
+    tables: list[list[float | None]] = field(default_factory=list)
+    """Share of hot lookups of each table, point by point."""
+
+    def samples_at(self, step: int) -> float:
+        """Samples seen by a step, between the points in proportion."""
+        steps, samples = [0, *self.steps], [0.0, *self.samples]
+        for place in range(1, len(steps)):
+            if step <= steps[place]:
+                width = steps[place] - steps[place - 1]
+                part = (step - steps[place - 1]) / width if width > 0 else 1.0
+                return samples[place - 1] + part * (samples[place] - samples[place - 1])
+        return samples[-1]
+
+
+def series_of(record: RunRecord) -> ReportSeries:
+    """The columns of a run. Points at which nothing was trained since the one before are left out."""
+    made = ReportSeries()
+    for stretch in record.stretches:
+        base = made.samples_at(stretch.began_at_step)
+        made.starts.add(len(made.samples))
+        before: Mapping[str, Any] = {}
+        for snapshot, span in zip(stretch.snapshots, stretch.losses, strict=True):
+            steps = snapshot["totals"]["steps"] - before.get("totals", {}).get("steps", 0)
+            if steps <= 0:
+                continue
+            _add_point(made, base, before, snapshot, span, steps)
+            before = snapshot
+    return made
+
+
+def _add_point(
+    made: ReportSeries,
+    base: float,
+    before: Mapping[str, Any],
+    now: Mapping[str, Any],
+    span: tuple[float, float] | None,
+    steps: int,
+) -> None:
+    old = before.get("totals", {})
+    gain = {key: value - old.get(key, 0) for key, value in now["totals"].items()}
+    seen, trained = gain["samples_seen"], gain["samples_trained"]
+    made.samples.append(base + now["totals"]["samples_seen"])
+    made.steps.append(now["step"])
+    made.loss.append(gain["loss_sum"] / trained if trained and "loss_sum" in gain else now["loss"])
+    made.loss_span.append(span)
+    made.hot_lookups.append(ratio(gain["lookups_hot"], gain["lookups"]))
+    made.popular_samples.append(ratio(gain["samples_popular"], seen))
+    updates = gain["row_updates"] + gain["row_updates_skipped"]
+    made.skipped_updates.append(ratio(gain["row_updates_skipped"], updates))
+    made.skipped_samples.append(ratio(seen - trained, seen))
+    made.hot_rows.append(now["hot_rows"])
+    made.stale_rows.append(now["stale_rows"])
+    seconds = now["seconds"] - before.get("seconds", 0.0)
+    made.samples_per_second.append(seen / seconds if seconds > 0 else None)
+    made.up_bytes.append(gain["host_to_device_bytes"] / steps)
+    made.down_bytes.append(gain["device_to_host_bytes"] / steps)
+    made.migrated_rows.append(gain["migrated_rows"] / steps)
+    _add_stages(made, before, now, seconds, steps)
+    _add_tables(made, before, now)
+
+
+def _add_stages(made: ReportSeries, before: Mapping[str, Any], now: Mapping[str, Any], seconds: float, steps: int) -> None:
+    old = before.get("stage_seconds", {})
+    spent = {name: value - old.get(name, 0.0) for name, value in now["stage_seconds"].items()}
+    own = {name: value for name, value in spent.items() if not name.endswith(")")}
+    own["other"] = max(0.0, seconds - sum(own.values()))
+    points = len(made.samples) - 1
+    for columns, values in ((made.stages, own), (made.beside, {n: v for n, v in spent.items() if n.endswith(")")})):
+        for name, value in values.items():
+            columns.setdefault(name, [0.0] * points).append(1000 * value / steps)
+        for column in columns.values():
+            column.extend([0.0] * (points + 1 - len(column)))
+
+
+def _add_tables(made: ReportSeries, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    tables, old = now["tables"], before.get("tables", {})
+    shares: list[float | None] = []
+    for table, (lookups, hot) in enumerate(zip(tables["lookups"], tables["lookups_hot"], strict=True)):
+        if old:
+            lookups, hot = lookups - old["lookups"][table], hot - old["lookups_hot"][table]
+        shares.append(hot / lookups if lookups else None)
+    made.tables.append(shares)

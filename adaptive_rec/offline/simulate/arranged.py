@@ -1,0 +1,81 @@
+"""Policies that arrange the stream, phase by phase, each reading it for itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from adaptive_rec.batch import Batch, Position
+from adaptive_rec.config.tree import Config
+from adaptive_rec.data.source import Source, Wrapped
+from adaptive_rec.offline.simulate.kept import KeptSource
+from adaptive_rec.offline.simulate.lane import Lane
+from adaptive_rec.policy import Outcome, Phase
+from adaptive_rec.runtime.stream import ArrangedStream, next_phase
+
+FALLING = 0.999
+"""What a phase leaves of the test loss: a model that learns is taken for granted, as there is none here."""
+
+
+def follow(lane: Lane, config: Config, source: KeptSource, samples_done: Callable[[int], None]) -> None:
+    """Take a lane through all phases of its policy; `samples_done` is told of each batch.
+
+    What a phase came to depends on training, so it is made up: the test loss falls, and every hot row has moved so far that none
+    is stale. A policy that goes by more than that arranges another stream in a run.
+    """
+    started, logloss, counted = time.perf_counter(), 1.0, Counted(source)
+    held_out = 0
+    stream = ArrangedStream(config, counted, lane.store, Position(seed=config.run.seed), 0, lambda: lane.knobs)
+    phases = lane.reclassifier.policy.arrange(stream)
+    phase = next_phase(phases, None)
+    lane.now.decided_lookups += counted.take()
+    while phase is not None:
+        if phase.hot_rows is not None:
+            lane.place(phase.hot_rows, phase.others_stay)
+        for batch in phase.batches:
+            if batch.size:
+                lane.step(source.classified(batch))
+                samples_done(batch.size)
+        lane.now.read_lookups += counted.take()
+        if phase.evaluated:
+            logloss *= FALLING
+            held_out = held_out or held_out_samples(config, source)
+            lane.now.evaluated_samples += held_out
+        phase = next_phase(phases, _outcome(lane, phase, logloss))
+        lane.now.decided_lookups += counted.take()
+    lane.seconds = time.perf_counter() - started
+
+
+def held_out_samples(config: Config, source: Source) -> int:
+    """On how many samples the test loss is taken."""
+    batches = source.test_batches(config.eval.batch_size, config.policy.schedule_samples)
+    return sum(batch.size for batch in batches)
+
+
+class Counted(Wrapped):
+    """A source that counts the lookups it hands out."""
+
+    def __init__(self, source: Source) -> None:
+        super().__init__(source)
+        self._lookups = 0
+
+    def take(self) -> int:
+        """Lookups since the last time."""
+        taken, self._lookups = self._lookups, 0
+        return taken
+
+    def train_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
+        for batch in self._source.train_batches(position, batch_size):
+            self._lookups += batch.lookups
+            yield batch
+
+
+def _outcome(lane: Lane, phase: Phase, logloss: float) -> Outcome:
+    loss = logloss if phase.evaluated else None
+    if not phase.measured:
+        return Outcome(loss)
+    rows = np.concatenate(lane.store.device.row_of_slot)
+    hot = rows[rows >= 0]
+    return Outcome(loss, hot, np.full(len(hot), np.inf))

@@ -1,0 +1,282 @@
+"""Measures what work costs on this machine, with the parts that a run is made of, on a configuration's own batches."""
+
+from __future__ import annotations
+
+import os
+import time
+from functools import partial
+from itertools import islice
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from adaptive_rec.batch import Batch, Position
+from adaptive_rec.classify import ClassifiedBatch
+from adaptive_rec.config.tree import Config
+from adaptive_rec.data.open import open_source
+from adaptive_rec.data.source import Source
+from adaptive_rec.dense.eager import DensePart
+from adaptive_rec.errors import DataError
+from adaptive_rec.kernels.jit import usable_threads
+from adaptive_rec.live.telemetry import Snapshot
+from adaptive_rec.offline.simulate.calibrate_rows import RowCalibration
+from adaptive_rec.offline.simulate.hardware import Dense, DeviceLink, Hardware, RowCosts, Step
+from adaptive_rec.offline.simulate.lane import Lane
+from adaptive_rec.offline.simulate.predict import Workload, multiplications, predict
+from adaptive_rec.offline.simulate.replay import Progress
+from adaptive_rec.offline.simulate.timing import Clock, once, quickest
+from adaptive_rec.placement import RowSpace
+from adaptive_rec.policy.arrange import repack
+from adaptive_rec.policy.find import load_policy
+from adaptive_rec.runtime.assemble import assemble
+from adaptive_rec.system.processor import processor
+from adaptive_rec.system.version import __version__
+
+DIMS = (16, 64, 128)
+"""Dims that rows are measured in, beside the configuration's own."""
+BATCHES = 64
+"""A window's worth about, so that as many rows are met as in a run."""
+ROW_BATCHES = 16
+TABLES_LIMIT_BYTES = 1 << 30
+"""What the tables of made-up data may take: far more than any cache, and little enough for any machine."""
+RANKINGS = 3
+COPY_BYTES = 64 << 20
+RUN_STEPS = 48
+"""Steps of the short run that tells what a step takes beyond its parts; the first third is not timed."""
+
+
+def calibrated(config: Config, name: str, progress: Progress) -> Hardware:
+    """Measure. `name`: how the configuration is to be called. Raises DataError where its data holds too few batches."""
+    config = of_fair_size(config)
+    source = open_source(config)
+    torch.set_num_threads(config.run.thread_budget(stages_ahead=False).dense)
+    space = RowSpace.of(source.tables, source.features)
+    dims = sorted({*DIMS, *(pool.dim for pool in space.pools)})
+    parts = len(dims) + 4
+    progress("reading batches", 0, parts)
+    step, works = measure_reading(config, source, space)
+    progress("the dense part", 1, parts)
+    dense = measure_dense(config, source, space, name)
+    progress("tracking and decisions", 2, parts)
+    step = measure_tracking(config, space, works, step)
+    step = step.model_copy(update={"arrange_ns": measure_arranging(works)})
+    rows: list[RowCosts] = []
+    for number, dim in enumerate(dims):
+        progress(f"rows of dim {dim}", 3 + number, parts)
+        rows.append(RowCalibration(config, source, dim, [work.batch for work in works[:ROW_BATCHES]]).measure())
+    found = Hardware(
+        name=machine(),
+        made=f"{time.strftime('%Y-%m-%d')} by adaptive-rec {__version__}",
+        cores=len(os.sched_getaffinity(0)),
+        memory_gbs=memory_gbs(),
+        rows=tuple(rows),
+        dense=dense,
+        step=step,
+        link=measure_link() if config.run.device != "cpu" and torch.cuda.is_available() else DeviceLink(),
+    )
+    progress("a short run", parts - 1, parts)
+    return with_the_rest(found, config, source, space)
+
+
+def of_fair_size(config: Config) -> Config:
+    """The configuration with made-up tables no larger than need be; files are taken as they are."""
+    data = config.data
+    while data.source == "synthetic" and _bytes(config, data.max_table_rows) > TABLES_LIMIT_BYTES:
+        data = data.model_copy(update={"max_table_rows": data.max_table_rows // 2})
+    return config.model_copy(update={"data": data})
+
+
+def _bytes(config: Config, max_rows: int) -> int:
+    return sum(min(rows, max_rows) for rows in config.data.table_rows) * max(DIMS) * 4
+
+
+# What a step is made of ----------------------------------------------------------------------------------------------
+
+
+def measure_reading(config: Config, source: Source, space: RowSpace) -> tuple[Step, list[ClassifiedBatch]]:
+    """Reading batches and finding their distinct rows."""
+    stream = source.train_batches(Position(seed=config.run.seed), config.run.batch_size)
+    batches = list(islice(stream, 2))  # the first one compiles or opens what there is
+    seconds = []
+    while len(batches) < 2 + BATCHES:
+        started = Clock.now()
+        batch = next(stream, None)
+        if batch is None:
+            break
+        seconds.append((Clock.now() - started) / max(1, batch.lookups))
+        batches.append(batch)
+    if not seconds:
+        raise DataError(
+            f"the data must hold at least 3 batches of run.batch_size to be measured with, got {len(batches)}"
+        )
+    threads = usable_threads(torch.get_num_threads())
+    works = [ClassifiedBatch(batch, space, threads) for batch in batches]
+    placed = Lane.of(config, space, "hybrid", 0).store.placement
+
+    def classify(number: int) -> None:
+        ClassifiedBatch(batches[number % len(batches)], space, threads).classify(placed)
+
+    lookups = sum(batch.lookups for batch in batches) / len(batches)
+    classify_ns = 1e9 * quickest(classify, len(batches)) / lookups
+    # A source reads blocks of several batches, so what one takes is the mean.
+    return Step(read_ns=1e9 * sum(seconds) / len(seconds), classify_ns=classify_ns), works
+
+
+def measure_dense(config: Config, source: Source, space: RowSpace, name: str) -> Dense:
+    """Forward, backward and update of whole batches, and of quarters."""
+    runtime = assemble(_short(config), source=source, policy=load_policy("hybrid"))
+    try:
+        size, few = config.run.batch_size, max(1, config.run.batch_size // 4)
+        many_seconds, few_seconds = (
+            quickest(partial(_dense_step, runtime.dense, samples), 40) for samples in (size, few)
+        )
+    finally:
+        runtime.store.close()
+    each = max(0.0, many_seconds - few_seconds) / max(1, size - few)
+    return Dense(
+        config=f"{name} (batch {size}, {config.run.precision}, {torch.get_num_threads()} threads)",
+        multiplications=multiplications(config, source, space),
+        call_ms=1e3 * max(0.0, many_seconds - size * each),
+        sample_us=1e6 * each,
+    )
+
+
+def _dense_step(dense: DensePart, samples: int, _: int) -> None:
+    dense.begin_step()
+    micro = dense.inputs(samples)
+    for part in (micro.dense_SX, *micro.pooled, micro.labels_S):
+        part.zero_()
+    micro.scale_S.fill_(1 / samples)
+    dense.run(micro)
+    dense.gradients()
+    dense.step(1.0)
+    if dense.device.type == "cuda":
+        torch.cuda.synchronize(dense.device)
+
+
+def measure_tracking(config: Config, space: RowSpace, works: list[ClassifiedBatch], step: Step) -> Step:
+    """Counting lookups, and deciding by the counts which rows are to be hot."""
+    config = config.model_copy(update={"knobs": config.knobs.changed({"sample_ratio": 1.0, "hysteresis": 0.0})})
+    lane, trying = (Lane.of(config, space, name, config.knobs.hot_budget_bytes) for name in ("hotline", "adaptive"))
+    decide_seconds = quickest(lambda _: lane.reclassifier.place_again(0, lane.knobs), 5)
+    for work in works:
+        work.placement_version = -1
+        lane.store.take(work)
+    rows = max(1.0, sum(len(work.distinct_U) for work in works) / len(works))
+
+    def count(lane: Lane, number: int) -> None:
+        lane.observer.count_lookups(0, works[number], lane.knobs)
+
+    track, both = (quickest(partial(count, each), len(works)) for each in (lane, trying))
+    trials = trying.observer.trials
+    assert trials is not None, "adaptive tries memories"
+    tick_seconds = quickest(lambda _: trying.observer.end_tick(trials), 5)
+    # While nothing is hot yet, ranking is a matter of candidates alone, and quicker.
+    ranking = min([_ranking(lane, works, decide_seconds) for _ in range(1 + RANKINGS)][1:])
+    found = {
+        "track_ns": 1e9 * track / rows,
+        "trial_ns": 1e9 * max(0.0, both - track) / rows,
+        "tick_ms": 1e3 * tick_seconds,
+        "decide_us": 1e6 * decide_seconds,
+        "decide_ns": 1e9 * ranking,
+        "list_ns": 1e9 * measure_listing(config, space, works),
+    }
+    return step.model_copy(update=found)
+
+
+def _ranking(lane: Lane, works: list[ClassifiedBatch], decide_seconds: float) -> float:
+    """Seconds a row: the end of a window in which these batches were counted, sorting out the rows that were met included."""
+    for work in works:
+        work.placement_version = -1
+        lane.store.take(work)
+        lane.observer.count_lookups(0, work, lane.knobs)
+    ranked = 0
+
+    def rank() -> None:
+        nonlocal ranked
+        ranked = lane.store.device.hot_rows + len(lane.observer.tracker.candidates())
+        lane.reclassifier.place_again(0, lane.knobs)
+
+    return max(0.0, once(rank) - decide_seconds) / max(1, ranked)
+
+
+def measure_listing(config: Config, space: RowSpace, works: list[ClassifiedBatch]) -> float:
+    """Seconds a listed row: those of one batch made hot after those of the other, a mean, as batches differ."""
+    lane = Lane.of(config, space, "cdlrm", config.knobs.hot_budget_bytes)
+    seconds = [once(partial(lane.place, work.distinct_U, True)) for work in works]
+    return sum(seconds[1:]) / max(1, sum(len(work.distinct_U) for work in works[1:]))
+
+
+def measure_arranging(works: list[ClassifiedBatch]) -> float:
+    """Nanoseconds a lookup: every other sample of some batches taken out and put together anew."""
+    batches = [work.batch for work in works]
+
+    def wanted(batch: Batch) -> NDArray[np.bool_]:
+        return np.arange(batch.size) % 2 == 0
+
+    seconds = quickest(lambda _: list(repack(batches, batches[0].size, wanted)), 3)
+    return 1e9 * seconds / max(1, sum(batch.lookups for batch in batches))
+
+
+def with_the_rest(found: Hardware, config: Config, source: Source, space: RowSpace) -> Hardware:
+    """What a step of plain training takes beyond its parts, and what a request takes, table by table: short runs tell."""
+    plain, by_table = (beyond(found, config, source, space, policy) for policy in ("hybrid", "xdl"))
+    if plain is None or by_table is None:
+        return found  # there is too little data for a run
+    requests = max(1, 2 * (len(space.tables) - 1))
+    step = {"other_ms": 1e3 * max(0.0, plain), "request_us": 1e6 * max(0.0, by_table - plain) / requests}
+    return found.model_copy(update={"step": found.step.model_copy(update=step)})
+
+
+def beyond(found: Hardware, config: Config, source: Source, space: RowSpace, policy: str) -> float | None:
+    """Seconds of a step under a policy that the parts do not tell of; None where too few can be made."""
+    config = _short(config, policy)
+    lane, clock = Lane.of(config, space, policy, 0), []
+    for batch in islice(source.train_batches(Position(seed=config.run.seed), config.run.batch_size), RUN_STEPS):
+        lane.step(ClassifiedBatch(batch, space))
+    for report in assemble(config, source=source).run():
+        if isinstance(report, Snapshot):
+            clock.append(Clock.now())
+    timed = np.diff(clock)[RUN_STEPS // 3 :]
+    if not len(timed):
+        return None
+    load = Workload.of(config, source, space, load_policy(policy), lane.total, found.dense.multiplications)
+    return float(np.quantile(timed, 0.1)) - predict(load, found)
+
+
+def _short(config: Config, policy: str = "hybrid") -> Config:
+    """A run of a few steps that reports each of them."""
+    knobs = config.knobs.changed({"policy": policy, "report_every": 1})
+    run = config.run.model_copy(update={"steps": RUN_STEPS})
+    eval_ = config.eval.model_copy(update={"every_steps": 0, "count": 0})
+    return config.model_copy(update={"knobs": knobs, "run": run, "eval": eval_})
+
+
+# The machine ---------------------------------------------------------------------------------------------------------
+
+
+def machine() -> str:
+    """Its processor, and its device where there is one."""
+    return f"{processor()} + {torch.cuda.get_device_name()}" if torch.cuda.is_available() else processor()
+
+
+def memory_gbs() -> float:
+    """10^9 bytes copied in a second, from memory to memory on one thread."""
+    source = np.ones(COPY_BYTES, dtype=np.uint8)
+    target = np.zeros_like(source)
+    return COPY_BYTES / 1e9 / quickest(lambda _: np.copyto(target, source), 7)
+
+
+def measure_link() -> DeviceLink:
+    """Copies from pinned memory to the device and back, large and small."""
+    pinned = torch.empty(COPY_BYTES, dtype=torch.uint8).pin_memory()
+    device = torch.empty(COPY_BYTES, dtype=torch.uint8, device="cuda")
+
+    def copy(target: torch.Tensor, source: torch.Tensor, _: int) -> None:
+        target.copy_(source, non_blocking=True)
+        torch.cuda.synchronize()
+
+    copy_seconds = quickest(partial(copy, device[:256], pinned[:256]), 51)
+    up, down = quickest(partial(copy, device, pinned), 11), quickest(partial(copy, pinned, device), 11)
+    return DeviceLink(up_gbs=COPY_BYTES / 1e9 / up, down_gbs=COPY_BYTES / 1e9 / down, copy_us=1e6 * copy_seconds)

@@ -1,0 +1,143 @@
+"""What work costs on a machine: a small TOML file that `calibrate` writes, people may edit, and `simulate` reads."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import Field, PositiveInt, ValidationError
+
+from adaptive_rec.config.knobs import Frozen, describe, knob
+from adaptive_rec.errors import ConfigError
+
+HEAD = """\
+# What work costs on one machine, measured by `adaptive-rec calibrate`. Every figure may be edited; `adaptive-rec simulate DATA
+# --hardware FILE` predicts from them what a step takes.
+"""
+
+
+class RowCosts(Frozen):
+    """Costs of embedding rows of one dim, with the optimizer state of the configuration that was measured."""
+
+    dim: PositiveInt = knob(
+        16, "components", "Dim these figures are for; between two dims, costs are taken in proportion."
+    )
+    gather_hot_ns: float = knob(0.0, "ns/lookup", "Gathering and pooling a hot row on the host.", ge=0)
+    gather_cold_ns: float = knob(0.0, "ns/lookup", "The same of a cold row, mostly from memory.", ge=0)
+    sum_ns: float = knob(0.0, "ns/lookup", "Adding a lookup's gradient to its row's.", ge=0)
+    update_hot_ns: float = knob(0.0, "ns/row", "Updating a distinct hot row.", ge=0)
+    update_cold_ns: float = knob(0.0, "ns/row", "Updating a distinct cold row.", ge=0)
+    migrate_ns: float = knob(0.0, "ns/row", "Moving a row with its state to the other tier.", ge=0)
+    probe_ns: float = knob(0.0, "ns/row", "Recording how far a hot row moved, on a probe step.", ge=0)
+
+
+class Dense(Frozen):
+    """The dense part of one configuration."""
+
+    config: str = knob("", "text", "The configuration that was measured.")
+    multiplications: float = knob(
+        0.0, "1/sample", "Multiplications of its forward pass, by which others are scaled.", ge=0
+    )
+    call_ms: float = knob(0.0, "ms/step", "A step's dense part, however few the samples.", ge=0)
+    sample_us: float = knob(0.0, "us/sample", "What each sample adds.", ge=0)
+
+
+class Step(Frozen):
+    """What a step costs besides."""
+
+    other_ms: float = knob(0.0, "ms/step", "What a step takes beyond everything else here.", ge=0)
+    read_ns: float = knob(0.0, "ns/lookup", "Reading a batch (of the data that was measured with).", ge=0)
+    classify_ns: float = knob(0.0, "ns/lookup", "Finding distinct rows, and where each is.", ge=0)
+    track_ns: float = knob(0.0, "ns/row", "Counting a distinct row in the sketch, on a thread beside the step.", ge=0)
+    trial_ns: float = knob(0.0, "ns/row", "What the memories that adaptive tries add to that.", ge=0)
+    tick_ms: float = knob(0.0, "ms/window", "Scoring these memories.", ge=0)
+    arrange_ns: float = knob(
+        0.0, "ns/lookup", "Sorting a lookup out or ranking it, where a policy arranges the stream.", ge=0
+    )
+    decide_us: float = knob(0.0, "us/decision", "A reclassification, besides its rows.", ge=0)
+    decide_ns: float = knob(0.0, "ns/row", "Ranking a hot row or a candidate at a reclassification.", ge=0)
+    list_ns: float = knob(0.0, "ns/row", "A row that a phase of the stream lists, to be hot.", ge=0)
+    request_us: float = knob(
+        0.0, "us/request", "One more request for a table's rows (xdl makes two a table and step).", ge=0
+    )
+
+
+class DeviceLink(Frozen):
+    """Between host and device; all 0 where there is no device."""
+
+    up_gbs: float = knob(0.0, "10^9 bytes/s", "Copies from pinned host memory to the device.", ge=0)
+    down_gbs: float = knob(0.0, "10^9 bytes/s", "Copies back.", ge=0)
+    copy_us: float = knob(0.0, "us/copy", "A copy, however small.", ge=0)
+
+
+class Hardware(Frozen):
+    """A machine's costs. With `link.up_gbs` 0 everything runs on the host and nothing travels."""
+
+    name: str = knob("unnamed", "text", "The machine.")
+    made: str = knob("", "text", "When and by which version.")
+    cores: PositiveInt = knob(1, "cores", "Cores that a run may use.")
+    memory_gbs: float = knob(
+        0.0, "10^9 bytes/s", "Copies within host memory, for comparison; no prediction uses it.", ge=0
+    )
+    rows: tuple[RowCosts, ...] = Field((), strict=False)
+    dense: Dense = Dense()
+    step: Step = Step()
+    link: DeviceLink = DeviceLink()
+
+    def of_dim(self, dim: int) -> RowCosts:
+        """Costs of rows of any dim: in proportion between those measured, and to the nearest one beyond."""
+        known = sorted(self.rows, key=lambda rows: rows.dim)
+        dims = [rows.dim for rows in known]
+        costs = {
+            name: float(np.interp(dim, dims, [getattr(rows, name) for rows in known]))
+            for name in RowCosts.model_fields
+            if name != "dim"
+        }
+        beyond = dim / min(max(dim, dims[0]), dims[-1])
+        return RowCosts(dim=dim, **{name: cost * max(1.0, beyond) for name, cost in costs.items()})
+
+    def described(self) -> dict[str, Any]:
+        return {**self.model_dump(mode="json"), "on_device": self.link.up_gbs > 0}
+
+
+def read_hardware(path: Path) -> Hardware:
+    """A profile from its file. Raises ConfigError where there is none or a figure is none."""
+    try:
+        tree = tomllib.loads(path.read_text(encoding="utf-8"))
+        found = Hardware.model_validate(tree)
+    except OSError as error:
+        raise ConfigError(f"--hardware {path} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--hardware {path} is not valid TOML: {error}") from None
+    except ValidationError as error:
+        raise ConfigError(f"in {path}:\n{describe(error)}") from None
+    if not found.rows:
+        raise ConfigError(f"a hardware profile must have at least one [[rows]] section, {path} has none")
+    return found
+
+
+def to_text(hardware: Hardware) -> str:
+    """The profile as TOML, each figure with its unit and what it is."""
+    parts = [HEAD]
+    lists = ("rows",)
+    plain = [name for name in Hardware.model_fields if name not in (*lists, "dense", "step", "link")]
+    parts += [_line(hardware, name) for name in plain]
+    for rows in hardware.rows:
+        parts += ["\n[[rows]]\n", *(_line(rows, name) for name in RowCosts.model_fields)]
+    for name in ("dense", "step", "link"):
+        section = getattr(hardware, name)
+        parts += [f"\n[{name}]\n", *(_line(section, key) for key in type(section).model_fields)]
+    return "".join(parts)
+
+
+def _line(section: Frozen, name: str) -> str:
+    import tomli_w
+
+    field, value = type(section).model_fields[name], getattr(section, name)
+    value = float(f"{value:.4g}") if isinstance(value, float) else value
+    extra = field.json_schema_extra
+    unit = f"{extra['unit']}; " if isinstance(extra, dict) and extra["unit"] != "text" else ""
+    said = tomli_w.dumps({name: value}).strip()
+    return f"{said:<30}  # {unit}{field.description}\n"

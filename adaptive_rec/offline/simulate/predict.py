@@ -1,0 +1,152 @@
+"""What a step would take on a machine, from what a replay counted and what work costs there.
+
+On the host, a step is the sum of its verbs; what runs beside it (reading ahead, counting lookups) takes its part of the cores. On
+a device what can overlap does: a step takes as long as the longest of computing, sending rows up, taking rows home and
+gathering them, unless the policy does one after the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from adaptive_rec.config.run import CORES_FOR_CLASSIFYING_AHEAD
+from adaptive_rec.config.tree import Config
+from adaptive_rec.data.source import Source
+from adaptive_rec.dense.models.build import build_model
+from adaptive_rec.offline.simulate.hardware import Hardware
+from adaptive_rec.offline.simulate.lane import StepCounts
+from adaptive_rec.placement import RowSpace
+from adaptive_rec.policy import Policy
+
+COUNTED_SAMPLES = 8
+FORWARD = 1 / 3
+"""Part of a sample's dense work that scoring it takes: its forward pass, of two that go back and forth."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A replay's counts and what else a step's time depends on."""
+
+    tally: StepCounts
+    dim: int
+    """The rows' mean dim, by lookups of a sample."""
+    tables: int
+    multiplications: float
+    probe_ratio: float
+    """Share of the steps that measure movement."""
+    prefetches: bool
+    requests_per_table: bool
+    adapts_memory: bool
+    arranges: bool
+    threads: int = 0
+    """Of the dense part; 0 is one for each core."""
+
+    @staticmethod
+    def of(
+        config: Config, source: Source, space: RowSpace, policy: Policy, tally: StepCounts, multiplications: float
+    ) -> Workload:
+        dims = [source.tables[feature.table].dim for feature in source.features]
+        return Workload(
+            tally=tally,
+            dim=round(sum(dims) / len(dims)),
+            tables=len(space.tables),
+            multiplications=multiplications,
+            probe_ratio=config.knobs.probe_ratio if policy.tracks_movement and not policy.exact else 0.0,
+            prefetches=policy.prefetches and config.knobs.prefetch_depth > 0,
+            requests_per_table=policy.request_per_table,
+            adapts_memory=policy.adapts_memory,
+            arranges=policy.arranges_stream,
+            threads=config.run.threads,
+        )
+
+
+def multiplications(config: Config, source: Source, space: RowSpace) -> float:
+    """Of a sample's forward pass through the configured dense part."""
+    columns = max(1, source.dense_features)
+    model = build_model(config, space, columns, source.sequence)
+    pooled = [torch.zeros(COUNTED_SAMPLES, len(pool.features), pool.dim) for pool in space.pools]
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        model(torch.zeros(COUNTED_SAMPLES, columns), pooled)
+    return float(counter.get_total_flops() / (2 * COUNTED_SAMPLES))
+
+
+@dataclass(frozen=True)
+class StepSeconds:
+    """Seconds of a step by what takes them."""
+
+    other: float
+    read: float
+    """Beside the step, where batches are read ahead."""
+    arrange: float
+    """Reading by a policy between steps."""
+    classify: float
+    gather: float
+    dense: float
+    update: float
+    requests: float
+    track: float
+    """Beside the step."""
+    decide: float
+    migrate: float
+    evaluate: float
+    up: float
+    down: float
+
+
+def predict(load: Workload, hardware: Hardware) -> float:
+    """Seconds of a mean step."""
+    parts = cost(load, hardware)
+    between = parts.other + parts.arrange + parts.requests + parts.decide + parts.migrate + parts.evaluate
+    if hardware.link.up_gbs:
+        stages = (parts.dense + parts.update, parts.read + parts.classify + parts.gather, parts.up, parts.down)
+        return between + (max(stages) if load.prefetches else sum(stages))
+    own, beside = between + parts.gather + parts.dense + parts.update, parts.track
+    if not load.prefetches:
+        own += parts.read + parts.classify
+    elif hardware.cores >= CORES_FOR_CLASSIFYING_AHEAD:
+        beside += parts.read + parts.classify
+    else:
+        own, beside = own + parts.classify, beside + parts.read
+    spare = 0 < load.threads < hardware.cores
+    return own if spare else own + beside / hardware.cores
+
+
+def cost(load: Workload, hardware: Hardware) -> StepSeconds:
+    """What each part of a mean step costs."""
+    tally, rows, step, link = load.tally, hardware.of_dim(load.dim), hardware.step, hardware.link
+    steps, measured = max(1, tally.steps), hardware.dense.multiplications
+    hot, cold = tally.hot_lookups, tally.lookups - tally.hot_lookups
+    arrange_ns = step.arrange_ns if load.arranges else 0.0
+    sample_us = hardware.dense.sample_us * (load.multiplications / measured if measured else 1.0)
+    nanoseconds = {
+        "read": tally.read_lookups * (step.read_ns + arrange_ns),
+        "arrange": tally.decided_lookups * (step.read_ns + arrange_ns),
+        "classify": tally.lookups * step.classify_ns,
+        "gather": hot * rows.gather_hot_ns + cold * rows.gather_cold_ns,
+        "update": (hot + cold) * rows.sum_ns
+        + tally.hot_rows * (rows.update_hot_ns + load.probe_ratio * rows.probe_ns)
+        + (tally.rows - tally.hot_rows) * rows.update_cold_ns,
+        "track": tally.counted_rows * (step.track_ns + (step.trial_ns if load.adapts_memory else 0.0)),
+        "decide": tally.ranked_rows * step.decide_ns
+        + tally.listed_rows * step.list_ns
+        + tally.reclassifications * step.decide_us * 1e3
+        + tally.ticks * step.tick_ms * 1e6,
+        "migrate": tally.migrated_rows * rows.migrate_ns,
+        "evaluate": tally.evaluated_samples * sample_us * 1e3 * FORWARD,
+    }  # fmt: skip
+    travels = (tally.cold_row_bytes + tally.promoted_bytes, tally.cold_row_bytes + tally.demoted_bytes)
+    up, down = (
+        size / steps / (speed * 1e9) + copies * link.copy_us * 1e-6 if speed else 0.0
+        for size, speed, copies in zip(travels, (link.up_gbs, link.down_gbs), (2, 1), strict=True)
+    )
+    return StepSeconds(
+        other=step.other_ms * 1e-3,
+        dense=hardware.dense.call_ms * 1e-3 + tally.samples / steps * sample_us * 1e-6,
+        requests=2 * (load.tables - 1) * step.request_us * 1e-6 if load.requests_per_table else 0.0,
+        up=up,
+        down=down,
+        **{name: value * 1e-9 / steps for name, value in nanoseconds.items()},
+    )

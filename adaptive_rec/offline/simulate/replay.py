@@ -1,0 +1,146 @@
+"""One pass over a stream for many policies and budgets: a batch's distinct rows are found once for all of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+
+from adaptive_rec.batch import Batch, Position
+from adaptive_rec.config.tree import Config
+from adaptive_rec.data.source import Source
+from adaptive_rec.embedding.device import all_rows_bytes, row_bytes
+from adaptive_rec.offline.simulate.arranged import follow
+from adaptive_rec.offline.simulate.ceiling import Ceiling
+from adaptive_rec.offline.simulate.kept import KeptSource
+from adaptive_rec.offline.simulate.lane import Lane, row_rule, row_type
+from adaptive_rec.placement import RowSpace
+from adaptive_rec.policy.find import load_policy
+
+Progress = Callable[[str, int, int], None]
+"""Told what is done, how many samples of it, and of how many."""
+
+LANES_LIMIT_BYTES = 4 << 30
+"""Memory of the lanes that follow the stream together; where they need more, it is read several times."""
+SKETCH_BYTES = 64 << 20
+
+
+@dataclass
+class Replayed:
+    """Lanes at the end of the stream, by policy and budget, and what reading took."""
+
+    space: RowSpace
+    row_bytes: list[int]
+    """Device bytes of a hot row of each pool, without a record of its movement."""
+    budgets: list[int]
+    window_steps: int
+    lanes: dict[tuple[str, int], Lane] = field(default_factory=dict)
+    """A policy whose tier does not depend on the budget has one lane for all of them."""
+    ceiling: list[float] = field(default_factory=list)
+    """Share of the lookups for each budget."""
+    shared_seconds: float = 0.0
+    """Reading and finding distinct rows, the ceiling's counts left out."""
+    passes: int = 0
+
+
+def plain_row_bytes(config: Config, space: RowSpace) -> list[int]:
+    """Device bytes of a hot row of each pool: weights and optimizer state."""
+    return row_bytes(space, row_rule(config), row_type(config).itemsize, monitored=False)
+
+
+def replay(
+    config: Config, source: Source, policies: Sequence[str], budgets: Sequence[int], progress: Progress
+) -> Replayed:
+    """Follow the stream that `config` would train on, under each policy at each budget."""
+    space = RowSpace.of(source.tables, source.features)
+    kept = KeptSource(source, space)
+    sizes = plain_row_bytes(config, space)
+    made = Replayed(space, sizes, list(budgets), config.knobs.reclassify_every)
+    ceiling: Ceiling | None = Ceiling(space, sizes, made.budgets, made.window_steps)
+    total = total_samples(config, source)
+    wanted = list(wanted_lanes(config, space, policies, budgets))
+    waiting = [each for each in wanted if not load_policy(each[0]).arranges_stream]
+    together = max(1, LANES_LIMIT_BYTES // max(lane_bytes(space, max(budgets), min(sizes)), 1))
+    while waiting or ceiling is not None:
+        group, waiting = waiting[:together], waiting[together:]
+        lanes = [Lane.of(config, space, name, budget) for name, budget, _ in group]
+        one_pass(made, kept, stream(config, kept), lanes, ceiling, total, progress)
+        if ceiling is not None:
+            made.ceiling = [caught / ceiling.lookups if ceiling.lookups else 0.0 for caught in ceiling.caught.tolist()]
+            ceiling = None
+        for lane, (name, _, same) in zip(lanes, group, strict=True):
+            made.lanes.update({(name, budget): lane for budget in same})
+    for name, budget, same in wanted:
+        if load_policy(name).arranges_stream:
+            lane = Lane.of(config, space, name, budget)
+            follow(lane, config, kept, told(progress, f"replaying {name}", total))
+            made.lanes.update({(name, each): lane for each in same})
+    return made
+
+
+def told(progress: Progress, what: str, total: int) -> Callable[[int], None]:
+    """Tells of samples that are done, batch by batch."""
+    done = 0
+
+    def more(samples: int) -> None:
+        nonlocal done
+        done += samples
+        progress(what, done, total)
+
+    return more
+
+
+def one_pass(
+    made: Replayed, kept: KeptSource, batches: Iterator[Batch], lanes: list[Lane], ceiling: Ceiling | None, total: int,
+    progress: Progress,
+) -> None:  # fmt: skip
+    """All batches through all lanes."""
+    made.passes += 1
+    what, done = f"replaying, pass {made.passes}", 0
+    while True:
+        started = time.perf_counter()
+        batch = next(batches, None)
+        if batch is None:
+            break
+        work = kept.classified(batch)
+        kept.keep(work)
+        made.shared_seconds += time.perf_counter() - started
+        for lane in lanes:
+            lane.step(work)
+        if ceiling is not None:
+            ceiling.step(work)
+        done += batch.size
+        progress(what, done, total)
+    if ceiling is not None:
+        ceiling.end_window()
+
+
+def stream(config: Config, source: Source) -> Iterator[Batch]:
+    """The batches that a run would train on."""
+    batches = source.train_batches(Position(seed=config.run.seed), config.run.batch_size)
+    return islice(batches, config.run.steps) if config.run.steps else batches
+
+
+def total_samples(config: Config, source: Source) -> int:
+    everything = source.epochs * source.train_samples
+    return min(everything, config.run.steps * config.run.batch_size) if config.run.steps else everything
+
+
+def wanted_lanes(
+    config: Config, space: RowSpace, policies: Sequence[str], budgets: Sequence[int]
+) -> Iterator[tuple[str, int, list[int]]]:
+    """A policy, a budget, and all the budgets that give it the same tier."""
+    for name in policies:
+        policy, alike = load_policy(name), dict[int, list[int]]()
+        sizes = row_bytes(space, row_rule(config), row_type(config).itemsize, policy.tracks_movement)
+        for budget in budgets:
+            knobs = config.knobs.changed({"policy": name, "hot_budget_bytes": budget})
+            alike.setdefault(policy.budget_bytes(knobs, all_rows_bytes(space, sizes)), []).append(budget)
+        yield from ((name, same[0], same) for same in alike.values())
+
+
+def lane_bytes(space: RowSpace, budget_bytes: int, smallest_row_bytes: int) -> int:
+    """About what a lane holds at most: the placement, the sketch, and what is kept of each slot and candidate."""
+    slots = min(space.rows, budget_bytes // max(smallest_row_bytes, 1))
+    return 4 * space.rows + min(SKETCH_BYTES, 64 * slots) + (17 + 4 * 8) * slots

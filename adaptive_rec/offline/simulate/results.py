@@ -1,0 +1,138 @@
+"""What a replay came to, as plain values: for the table, the page and ``simulate.json``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from adaptive_rec.config.tree import Config
+from adaptive_rec.data.open import open_source
+from adaptive_rec.data.source import Source
+from adaptive_rec.embedding.device import all_rows_bytes
+from adaptive_rec.live.telemetry import ratio
+from adaptive_rec.offline.simulate.budgets import parse_budgets
+from adaptive_rec.offline.simulate.hardware import Hardware
+from adaptive_rec.offline.simulate.lane import Lane, StepCounts
+from adaptive_rec.offline.simulate.predict import Workload, multiplications, predict
+from adaptive_rec.offline.simulate.replay import Progress, Replayed, plain_row_bytes, replay
+from adaptive_rec.offline.simulate.trace import TraceSource
+from adaptive_rec.placement import RowSpace
+from adaptive_rec.policy import Policy
+from adaptive_rec.policy.find import load_policy
+from adaptive_rec.system.version import __version__
+
+MOST_POINTS = 60
+"""Points of a policy's course over the stream."""
+
+SAME = 0.01
+"""How far two dense parts' multiplications may be apart to pass for one."""
+
+
+def simulate(
+    config: Config,
+    trace: Path | None,
+    policies: Sequence[str],
+    budgets: Sequence[str],
+    hardware: Hardware | None,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Replay what `config` would train on, or a raw trace, under policies and budgets.
+
+    Raises DataError and ConfigError as training would, UsageError for a budget that is none.
+    """
+    source: Source = TraceSource(trace, config.model.embedding_dim) if trace else open_source(config)
+    space = RowSpace.of(source.tables, source.features)
+    everything = all_rows_bytes(space, plain_row_bytes(config, space))
+    wanted = parse_budgets(budgets, everything)
+    started = time.perf_counter()
+    made = replay(config, source, policies, wanted, progress)
+    seconds = time.perf_counter() - started
+    first = next(iter(made.lanes.values())).total
+    forward = multiplications(config, source, space) if hardware else 0.0
+    return {
+        "version": __version__,
+        "data": {
+            "source": str(trace or config.data.source),
+            "samples": first.samples,
+            "steps": first.steps,
+            "lookups": first.lookups,
+            "batch_size": config.run.batch_size,
+            "seed": config.run.seed,
+            "rows": space.rows,
+            "tables": len(space.tables),
+            "row_bytes": made.row_bytes,
+            "all_rows_bytes": everything,
+        },
+        "window_steps": made.window_steps,
+        "budgets": wanted,
+        "configured_bytes": int(config.knobs.hot_budget_bytes),
+        "ceiling": made.ceiling,
+        "hardware": described(hardware, config, forward) if hardware else None,
+        "results": [
+            result(config, source, made, name, budget, hardware, forward) for name in policies for budget in wanted
+        ],
+        "seconds": round(seconds, 3),
+        "shared_seconds": round(made.shared_seconds, 3),
+        "passes": made.passes,
+    }
+
+
+def result(
+    config: Config, source: Source, made: Replayed, name: str, budget: int, hardware: Hardware | None, forward: float
+) -> dict[str, Any]:
+    """One policy at one budget."""
+    lane = made.lanes[name, budget]
+    total, first = lane.total, lane.first_window
+    later_hot, later = total.hot_lookups - first.hot_lookups, total.lookups - first.lookups
+    steps = max(1, total.steps)
+    cold = total.cold_row_bytes
+    load = Workload.of(config, source, lane.store.space, load_policy(name), total, forward)
+    return {
+        "policy": name,
+        "budget_bytes": budget,
+        "exact": load_policy(name).exact,
+        "follows_budget": follows_budget(config, load_policy(name), all_rows_bytes(lane.store.space, made.row_bytes)),
+        "hot_rows": lane.store.device.hot_rows,
+        "device_tier_bytes": lane.store.device_bytes,
+        "hot_lookup_ratio": ratio(total.hot_lookups, total.lookups),
+        "first_window_hot_lookup_ratio": ratio(first.hot_lookups, first.lookups),
+        "later_hot_lookup_ratio": ratio(later_hot, later) if later else None,
+        "popular_sample_ratio": ratio(total.popular_samples, total.samples),
+        "migrated_rows": total.migrated_rows,
+        "host_to_device_bytes": cold + total.promoted_bytes,
+        "device_to_host_bytes": cold + total.demoted_bytes,
+        "link_bytes_per_step": (2 * cold + total.promoted_bytes + total.demoted_bytes) / steps,
+        "predicted_step_seconds": predict(load, hardware) if hardware else None,
+        "course": course(lane),
+        "counts": total.as_dict(),
+        "lookups_per_second": round(ratio(total.lookups, lane.seconds)),
+    }
+
+
+def follows_budget(config: Config, policy: Policy, everything: int) -> bool:
+    """Whether the size of a policy's tier depends on the budget."""
+    knobs = (config.knobs.changed({"hot_budget_bytes": budget}) for budget in (0, everything))
+    return len({policy.budget_bytes(each, everything) for each in knobs}) > 1
+
+
+def course(lane: Lane) -> list[list[float]]:
+    """[samples by then, share of hot lookups since the point before]: windows, several to a point where they are many."""
+    points, samples = [], 0
+    some = [part for part in lane.stretches if part.steps]
+    together = max(1, -(-len(some) // MOST_POINTS))
+    for place in range(0, len(some), together):
+        joined = sum(some[place : place + together], StepCounts())
+        samples += joined.samples
+        points.append([samples, round(ratio(joined.hot_lookups, joined.lookups), 6)])
+    return points
+
+
+def described(hardware: Hardware, config: Config, forward: float) -> dict[str, Any]:
+    """The profile, with what the reader of a prediction should know."""
+    measured, note = hardware.dense.multiplications, ""
+    if measured and abs(forward / measured - 1) > SAME:
+        times = f"scaled by its multiplications, times {forward / measured:.2f}"
+        note = f"the dense part was measured for {hardware.dense.config} and is {times}"
+    return {**hardware.described(), "note": note}

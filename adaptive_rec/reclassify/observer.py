@@ -1,0 +1,298 @@
+"""What the runtime remembers of a window's batches: which rows are popular, which hot rows moved.
+
+Fed once a step, read when a window ends. The numbers leave as plain NumPy views for the policy. Lookups are counted beside the
+steps; whoever asks for the tracker waits for that.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adaptive_rec.classify import ClassifiedBatch, expand_ranges
+from adaptive_rec.config.knobs import Knobs
+from adaptive_rec.embedding.store import EmbeddingStore
+from adaptive_rec.errors import CheckpointError
+from adaptive_rec.live.telemetry import StageTimes
+from adaptive_rec.placement import Migration
+from adaptive_rec.policy import AccessView, MovementView
+from adaptive_rec.saved import ANY, Saved
+from adaptive_rec.system.beside import Beside
+from adaptive_rec.tracking.count_min import CountMinSketch, width_for
+from adaptive_rec.tracking.horizon import Memory, MemoryTrials
+from adaptive_rec.tracking.popularity import PopularityTracker, samples
+from adaptive_rec.tracking.rules import RULES
+
+SKETCH_LIMIT_BYTES = 64 << 20
+
+SAMPLES_PER_PROBE = 512
+SAMPLES_PER_WINDOW = 8192
+"""Popular samples whose lookups are kept to find the threshold that skips a wanted share of samples."""
+
+
+class Observer:
+    """Popularity of rows (a sketch and its candidates) and the popular samples of probe steps."""
+
+    def __init__(self, store: EmbeddingStore, seed: int, times: StageTimes) -> None:
+        self.store = store
+        hot_rows = sum(store.device.capacities)
+        self._tracker = PopularityTracker(self._sketch(hot_rows, seed), capacity_rows=hot_rows)
+        self._seed = seed
+        self.trials: MemoryTrials | None = None
+        """Which memory suits the data, where the policy goes by that."""
+        self._times = times
+        self._counting = Beside("tracker")
+        self.stale_rows_T = np.zeros(len(store.space.tables), dtype=np.int64)
+        """Stale rows of each table."""
+        self._sample_slots: list[NDArray[np.int64]] = []
+        self._sample_lengths: list[NDArray[np.int64]] = []
+        self._probes = 0
+        """Probe steps since movement is measured."""
+
+    def _sketch(self, hot_rows: int, seed: int) -> CountMinSketch:
+        return CountMinSketch(width_for(hot_rows, self.store.space.rows, SKETCH_LIMIT_BYTES), seed=seed)
+
+    @property
+    def tracker(self) -> PopularityTracker:
+        """What is known of the rows' popularity, with all batches counted."""
+        self.settle()
+        return self._tracker
+
+    def settle(self) -> None:
+        """Return when all batches are counted. Raises what counting them raised."""
+        self._counting.settle()
+
+    def close(self) -> None:
+        """Stop the thread, whatever became of what it counted."""
+        self._counting.close()
+
+    def resize(self, hot_rows: int) -> None:
+        """Tell how many rows may be hot from now on. A sketch too narrow for them is replaced; it keeps what is known of
+        the hot rows and the candidates."""
+        counter = self.tracker.counter
+        if isinstance(counter, CountMinSketch):
+            wider = self._sketch(hot_rows, counter.seed)
+            if wider.counters.size > counter.counters.size:
+                hot = np.concatenate(self.store.device.row_of_slot)
+                rows = np.union1d(hot[hot >= 0], self.tracker.candidates())
+                wider.add(rows, np.ceil(counter.estimate(rows)).astype(np.int64))
+                self.tracker.counter = wider
+        self.tracker.resize(hot_rows)
+        if self.trials is not None:
+            self.trials.resize(hot_rows)
+        self._probes = 0  # the monitors begin anew
+
+    def try_memories(self, wanted: bool) -> None:
+        """Begin to find out which memory suits the data, or leave that."""
+        self.settle()
+        self.trials = MemoryTrials(sum(self.store.device.capacities), self._seed) if wanted else None
+
+    # Each step -------------------------------------------------------------------------------------------------------
+
+    def count_lookups(self, step: int, work: ClassifiedBatch, knobs: Knobs) -> None:
+        """Have the sampled share of the steps fed to the sketch, in order. Raises what an earlier one raised."""
+        if not samples(step, knobs.sample_ratio):
+            return
+        self._counting.do(partial(self._count, work))
+
+    def _count(self, work: ClassifiedBatch) -> None:
+        with self._times.beside("observe"):
+            self._tracker.observe(work.distinct_U, work.segments_U1, work.source_U)
+            if self.trials is not None:
+                self.trials.observe(work.distinct_U, work.segments_U1)
+
+    def keep_popular_samples(self, work: ClassifiedBatch) -> None:
+        """Remember the lookups of some popular samples of a probe step, as slots."""
+        self._probes += 1
+        if sum(map(len, self._sample_lengths)) >= SAMPLES_PER_WINDOW:
+            return
+        chosen = np.flatnonzero(work.popular_B)[:SAMPLES_PER_PROBE]
+        starts = work.batch.offsets[chosen * len(work.space.features)]
+        lengths = work.lookups_B[chosen]
+        lookups = expand_ranges(starts, lengths)
+        self._sample_slots.append(self.slots(work)[work.inverse_N[lookups]])
+        self._sample_lengths.append(lengths)
+
+    def slots(self, work: ClassifiedBatch) -> NDArray[np.int64]:
+        """Each distinct row's place in the line of all pools' slots; negative where it is cold."""
+        slot_U = work.source_U.copy()
+        first = 0
+        for pool, capacity in enumerate(self.store.device.capacities):
+            span = work.pool_range(pool)
+            slot_U[span] = np.where(slot_U[span] >= 0, slot_U[span] + first, -1)
+            first += capacity
+        return slot_U
+
+    def stale_rows(self, work: ClassifiedBatch) -> NDArray[np.bool_]:
+        """Distinct rows that are hot and stale."""
+        stale_U = np.zeros(len(work.source_U), dtype=np.bool_)
+        for pool, stale_H in enumerate(self.store.device.stale):
+            span = work.pool_range(pool)
+            if len(stale_H):
+                stale_U[span] = stale_H[np.maximum(work.source_U[span], 0)] & (work.source_U[span] >= 0)
+        return stale_U
+
+    # When a window ends ----------------------------------------------------------------------------------------------
+
+    def access_view(self, pool: int, step: int, knobs: Knobs, candidates: NDArray[np.int64]) -> AccessView:
+        spec = self.store.space.pools[pool]
+        rows = candidates[(candidates >= spec.first_row) & (candidates < spec.end_row)]
+        rows = rows[self.store.placement.slot_of_row[rows] < 0]
+        slots = self.store.device.hot_slots(pool)
+        hot_rows = self.store.device.row_of_slot[pool][slots]
+        hot_scores = self.tracker.estimate(hot_rows).astype(np.float64)
+        self.store.device.estimate[pool][slots] = hot_scores
+        return AccessView(
+            step=step,
+            knobs=knobs,
+            all_rows=range(spec.first_row, spec.end_row),
+            capacity_rows=self.store.device.capacities[pool],
+            candidate_rows=rows,
+            candidate_scores=self.tracker.estimate(rows).astype(np.float64),
+            hot_rows=hot_rows,
+            hot_scores=hot_scores,
+        )
+
+    def movement_view(self, knobs: Knobs, skipped_ratio: float) -> MovementView:
+        device = self.store.device
+        rule, rows = RULES[knobs.stale_metric], [self.store.movement(pool) for pool in range(len(device.monitors))]
+        touches_H = np.concatenate([pool.touches_H for pool in rows])
+        known_H = touches_H >= max(knobs.min_probe_touches, math.ceil(knobs.min_touch_ratio * self._probes - 1e-9))
+        movement_H = np.where(known_H, np.concatenate([rule(pool) for pool in rows]), np.inf)
+        lengths = np.concatenate([np.empty(0, dtype=np.int64), *self._sample_lengths])
+        slots = np.concatenate([np.empty(0, dtype=np.int64), *self._sample_slots])
+        return MovementView(
+            knobs=knobs,
+            stale_H=np.concatenate(device.stale),
+            movement_H=movement_H,
+            touches_H=np.where(known_H, touches_H, 0),
+            sample_movement_L=movement_H[slots],
+            sample_offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+            skipped_ratio=skipped_ratio,
+        )
+
+    def end_tick(self, trials: MemoryTrials) -> Memory:
+        """Score the memories tried by all batches so far. Returns the one to go by."""
+        self.settle()
+        trials.end_tick()
+        return trials.best()
+
+    def keep_estimates(self, rows: NDArray[np.int64]) -> None:
+        """Keep beside the slots of some hot rows (-1: none) how popular they are now, for those who look."""
+        for pool, spec in enumerate(self.store.space.pools):
+            hot = rows[(rows >= spec.first_row) & (rows < spec.end_row)]
+            slots = self.store.placement.slot_of_row[hot]
+            self.store.device.estimate[pool][slots] = self.tracker.estimate(hot)
+
+    def keep_movement(self, movement_H: NDArray[np.float64]) -> None:
+        """Keep beside each slot how far its row moved, for those who look."""
+        first = 0
+        for kept in self.store.device.movement:
+            kept[:] = movement_H[first : first + len(kept)]
+            first += len(kept)
+
+    def set_stale(self, stale_H: NDArray[np.bool_]) -> None:
+        first = 0
+        for stale in self.store.device.stale:
+            stale[:] = stale_H[first : first + len(stale)]
+            first += len(stale)
+        self.count_stale()
+
+    def all_stale_rows(self) -> NDArray[np.int64]:
+        """The joint rows that are stale."""
+        device = self.store.device
+        return np.concatenate([rows[stale_H] for rows, stale_H in zip(device.row_of_slot, device.stale, strict=True)])
+
+    def set_stale_rows(self, stale: NDArray[np.int64]) -> None:
+        """Give rows the class they had, where they are still hot, after all changed their slots."""
+        device = self.store.device
+        self.set_stale(np.concatenate([np.isin(rows, stale) & (rows >= 0) for rows in device.row_of_slot]))
+
+    def count_stale(self) -> None:
+        """Count the stale rows of each table, after they were judged or moved."""
+        self.stale_rows_T = self.store.space.count_by_table(self.all_stale_rows())
+
+    def begin_measuring(self) -> None:
+        """Forget all movement, and the samples kept with it."""
+        for monitor in self.store.device.monitors:
+            self.store.launch(monitor.begin_window)
+        self._probes = 0
+        self.forget_samples()
+
+    def end_window(self, decay: float, migration: Migration) -> None:
+        """Let what was counted fade; forget what was kept of the window."""
+        self.tracker.end_window(decay, migration)
+        for estimate in self.store.device.estimate:
+            estimate *= decay
+        self.forget_samples()
+
+    def forget_samples(self) -> None:
+        """Drop the kept samples: their slots may mean other rows now."""
+        self._sample_slots.clear()
+        self._sample_lengths.clear()
+
+    # Kept in a checkpoint --------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        nothing = np.empty(0, dtype=np.int64)
+        return {
+            "tracker": self.tracker.state(),
+            "trials": self.trials and self.trials.state(),
+            "stale_rows_T": self.stale_rows_T,
+            "sample_slots": np.concatenate([nothing, *self._sample_slots]),
+            "sample_lengths": np.concatenate([nothing, *self._sample_lengths]),
+            "probes": self._probes,
+        }
+
+    def set_state(self, found: Saved) -> None:
+        """The store has its slots again."""
+        self._take_sketch(found.part("tracker").part("counter"))
+        self._rows(found)
+        self._tracker.set_state(found.part("tracker"))
+        trials = found.maybe("trials")
+        self.try_memories(trials is not None)
+        if trials is not None and self.trials is not None:
+            self.trials.set_state(trials)
+        self.stale_rows_T[:] = found.array("stale_rows_T", np.int64, len(self.stale_rows_T))
+        slots, lengths = found.array("sample_slots", np.int64, ANY), found.array("sample_lengths", np.int64, ANY)
+        known = sum(self.store.device.capacities)
+        if lengths.sum() != len(slots) or (len(slots) and not (-1 <= slots.min() and slots.max() < known)):
+            raise CheckpointError(f"slots of kept samples must be as many as their lookups and below {known}")
+        self._sample_slots, self._sample_lengths = ([slots], [lengths]) if len(lengths) else ([], [])
+        self._probes = found.integer("probes")
+
+    def _take_sketch(self, found: Saved) -> None:
+        """Have a sketch as wide as the saved one, which may have had to grow."""
+        counter = self._tracker.counter
+        if not isinstance(counter, CountMinSketch):
+            return
+        shape = found.shape("counters")
+        if shape != counter.counters.shape:
+            wide = 4 * math.prod(shape) > SKETCH_LIMIT_BYTES
+            if (
+                len(shape) != 2
+                or wide
+                or shape[0] != len(counter.counters)
+                or shape[1] < 2
+                or shape[1] & (shape[1] - 1)
+            ):
+                raise CheckpointError(f"a sketch must have {len(counter.counters)} lines of 2^n cells, got {shape}")
+            self._tracker.counter = CountMinSketch(shape[1], shape[0], counter.seed)
+
+    def remember(self, found: Saved, rows: NDArray[np.int64]) -> None:
+        """Where a run goes on with another placement: what was counted, if its sketch is as wide, candidates and some more."""
+        counter, saved = self._tracker.counter, found.part("tracker").part("counter")
+        if isinstance(counter, CountMinSketch) and saved.shape("counters") == counter.counters.shape:
+            counter.set_state(saved)
+            self._tracker.remember(np.concatenate([self._rows(found), rows]))
+
+    def _rows(self, found: Saved) -> NDArray[np.int64]:
+        """The candidates that were saved."""
+        rows, end = found.part("tracker").array("met", np.int64, ANY), self.store.space.rows
+        if len(rows) and not (0 <= rows.min() and rows.max() < end):
+            raise CheckpointError(f"candidates must lie in [0, {end}), got {rows.min()} to {rows.max()}")
+        return rows

@@ -1,0 +1,39 @@
+"""What does not change while a run trains, for those who look at it: ``run.json``."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from adaptive_rec.policy.find import policy_choices
+from adaptive_rec.system.version import __version__
+
+if TYPE_CHECKING:
+    from adaptive_rec.runtime.session import Session
+
+
+def description(session: Session, name: str, command: str, own_loop: bool = False) -> dict[str, Any]:
+    """Of a run by its name, and the command line it was begun with. `own_loop`: the loop is the user's, and so are its data, its
+    batches and its model."""
+    store, knobs = session.store, session.config.knobs
+    row_bytes, space = store.row_bytes, session.store.space
+    tables = []
+    for number, (table, first_row) in enumerate(zip(space.tables, space.table_first_row.tolist(), strict=True)):
+        pool = space.table_range(number)[0]
+        sizes = {"rows": table.rows, "dim": table.dim, "row_bytes": row_bytes[pool]}
+        tables.append({"name": table.name, "pool": pool, "first_row": first_row, **sizes})
+    return {
+        "version": __version__,
+        "run_name": name,
+        "command": command,
+        "started": time.time(),
+        "own_loop": own_loop,
+        "seed": session.config.run.seed,
+        "device": str(session.device),
+        "precision": session.config.run.precision,
+        "tables": tables,
+        "policies": policy_choices(knobs.policy),
+        "defaults": knobs.model_dump(),
+        "desired": session.knobs.model_dump(),
+        "effective": session.knobs.model_dump(),
+    }

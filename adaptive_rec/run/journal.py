@@ -1,0 +1,127 @@
+"""The journal of a run: what happened at which step, one JSON object per line of ``events.jsonl``.
+
+Whatever changed the course of a run is in it, so the run can be made again: same configuration, same changes at the same steps.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from adaptive_rec.config.knobs import Knobs
+from adaptive_rec.errors import ConfigError, DataError
+from adaptive_rec.live.mailbox import Command
+from adaptive_rec.live.telemetry import Event, to_json
+
+NAME = "events.jsonl"
+SPLIT_TYPES: dict[str, Any] = {"split": bool, "whole_seconds": (int, float), "split_seconds": (int, float)}
+
+
+def line_of(event: Event) -> str:
+    """An event as it stands in the journal."""
+    return to_json(event.as_dict())
+
+
+def commands(run: Path) -> dict[int, list[Command]]:
+    """Step -> the commands that changed the course of a run there; what was lost when the run went on from a checkpoint is not
+    among them. Raises DataError where the journal cannot be read, or does not say what a run went on from.
+    """
+    path = run / NAME
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except OSError as error:
+        raise DataError(f"journal {path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise DataError(f"journal {path} must be text in UTF-8: {error}") from None
+    found: dict[int, list[Command]] = defaultdict(list)
+    saved: dict[str, tuple[int, int]] = {}
+    """Step of each checkpoint, and how many commands of that step it has taken in."""
+    starts = torn = 0  # the latter: a line that ends early, which is what a run leaves that is killed
+    for number, line in enumerate(lines, start=1):
+        try:
+            event = _read(line, torn)
+            if event is None:
+                torn = torn or number
+                continue
+            if event["kind"] == "started":
+                torn = 0
+                _go_back(found, event, saved, starts, path)
+                starts += 1
+            elif event["kind"] == "checkpoint_failed":
+                saved.pop(event["details"].get("checkpoint"), None)
+            elif event["kind"] in ("saving", "checkpoint") and "checkpoint" in event["details"]:
+                if "imported" in event["details"]:
+                    raise DataError(
+                        f"journal {path} is of a run that began with tables of another program: it cannot be made again"
+                    )
+                name, step = event["details"]["checkpoint"], event["step"]
+                if event["kind"] == "saving" or name not in saved:
+                    saved.pop(name, None)  # a name that was given up, or lost, may come again
+                    saved[name] = step, len(found[step])
+            elif event["kind"] == "knobs" and event["details"].get("at_start"):
+                told = "went on under knobs that none can go over to"
+                raise DataError(f"journal {path} is of a run that {told}: it cannot be made again")
+            elif event["kind"] == "knobs":
+                new = {name: values["new"] for name, values in event["details"]["changed"].items()}
+                by_itself = event["details"].get("before_step", False)
+                found[event["step"]].append(Command("halve_budget" if by_itself else "change_knobs", new))
+            elif event["kind"] == "split":
+                found[event["step"]].append(Command("choose_split", event["details"]))
+            elif event["kind"] == "reclassified" and event["details"]["asked_for"]:
+                found[event["step"]].append(Command("reclassify"))
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
+            raise DataError(f"journal {path}, line {torn or number}, must be an event, got {error!r}") from None
+    if torn:
+        raise DataError(f"journal {path}, line {torn}, must be an event, got something that ends early")
+    for step, done in found.items():
+        for command in done:
+            _check(step, command, path)
+    return {step: done for step, done in found.items() if done}
+
+
+def _check(step: Any, command: Command, path: Path) -> None:
+    """Raise DataError for what no run can have written."""
+    try:
+        if type(step) is not int or step < 0:
+            raise ValueError(f"step must be a whole number from 0 on, got {step!r}")
+        if command.verb in ("change_knobs", "halve_budget"):
+            Knobs().changed(dict(command.values))
+        if command.verb == "choose_split":
+            if command.values.keys() != SPLIT_TYPES.keys():
+                raise ValueError(f"split must tell {', '.join(SPLIT_TYPES)}, got {', '.join(command.values)}")
+            for name, kind in SPLIT_TYPES.items():
+                if not isinstance(command.values[name], kind):
+                    raise ValueError(f"{name} of split must be a {kind}, got {command.values[name]!r}")
+    except (ValueError, TypeError, AttributeError, ConfigError) as error:
+        raise DataError(f"journal {path} must be of a run, at step {step!r} it is not: {error}") from None
+
+
+def _read(line: str, torn: int) -> Any:
+    """An event. None for what is no JSON; only a start may follow it."""
+    try:
+        event = json.loads(line)
+    except ValueError:
+        return None
+    if torn and event["kind"] != "started":
+        raise ValueError("something that ends early")
+    return event
+
+
+def _go_back(
+    found: dict[int, list[Command]], event: Any, saved: dict[str, tuple[int, int]], starts: int, path: Path
+) -> None:
+    """A run was started: what was done since the checkpoint that it goes on from is lost."""
+    name = event["details"].get("checkpoint")
+    if starts and name is None and event["step"]:
+        raise DataError(f"journal {path} must say what the run went on from at step {event['step']}, it does not")
+    if name and starts and name not in saved:
+        raise DataError(f"journal {path} must tell of checkpoint {name}, from which the run went on, it does not")
+    step, kept = saved.get(name, (event["step"], len(found[event["step"]]))) if name else (0, 0)
+    for later in [each for each in found if each > step]:
+        del found[later]
+    names = list(saved)
+    for later_one in names[names.index(name) + 1 if name in saved else 0 :]:
+        del saved[later_one]
+    del found[step][kept:]

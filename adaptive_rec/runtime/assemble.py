@@ -1,0 +1,184 @@
+"""From a configuration to a runtime that is ready to run."""
+
+from __future__ import annotations
+
+import gc
+
+import torch
+
+from adaptive_rec.config.tree import Config
+from adaptive_rec.data.open import open_source
+from adaptive_rec.data.source import Source
+from adaptive_rec.dense.eager import DensePart
+from adaptive_rec.dense.models.build import build_model
+from adaptive_rec.dense.replayed import ReplayedDense
+from adaptive_rec.embedding.device import all_rows_bytes, row_bytes
+from adaptive_rec.embedding.direct import DirectStore
+from adaptive_rec.embedding.optimizer import RowRule
+from adaptive_rec.embedding.staged.staged_store import StagedStore
+from adaptive_rec.embedding.staged.streams import CudaStreams, Streams
+from adaptive_rec.embedding.store import EmbeddingStore
+from adaptive_rec.errors import ConfigError, MemoryPlanError, did_you_mean, first_line
+from adaptive_rec.memory.dense import least_parameters
+from adaptive_rec.memory.parts import plan_memory
+from adaptive_rec.memory.plan import MemoryPlan, Place
+from adaptive_rec.placement import RowSpace
+from adaptive_rec.policy import Policy
+from adaptive_rec.policy.find import load_policy
+from adaptive_rec.runtime.control import shown
+from adaptive_rec.runtime.loop import Runtime
+from adaptive_rec.system.host_memory import available_bytes, keep_freed_memory
+
+
+def assemble(
+    config: Config, source: Source | None = None, streams: Streams | None = None, policy: Policy | None = None
+) -> Runtime:
+    """Build a run's parts and join them. Source, device and policy may be given instead of made from the configuration."""
+    torch.set_num_threads(config.run.thread_budget(streams is not None).dense)
+    keep_freed_memory()
+    policy = policy or load_policy(config.knobs.policy)
+    source = open_source(config) if source is None else source
+    if streams is None and (device := choose_device(config)).type == "cuda":
+        streams = CudaStreams(device, config.run.cuda_graphs)
+    if streams is not None and config.run.compile:
+        raise ConfigError("run.compile must be false on a device, where the dense part is recorded instead, got true")
+    notices: list[str] = []
+    while True:
+        try:
+            runtime = _join(config, source, streams, policy)
+            runtime.notices = notices
+            return runtime
+        except torch.OutOfMemoryError as error:
+            # What was made so far goes with the error, and with half the budget it may fit.
+            config, notice = _with_half_the_budget(config, policy, source, first_line(error))
+            notices.append(notice)
+        gc.collect()  # stores have parts that know them
+        if streams is not None:
+            streams.trim()
+
+
+def plan_run(config: Config, source: Source | None = None, memory: dict[Place, int] | None = None) -> MemoryPlan:
+    """What a run will hold in memory: the data are opened, and nothing else is made that is large.
+
+    `memory` is that of the machine it is to run on, a device's among it where it has one; None: what is free on this one.
+    """
+    policy, source = load_policy(config.knobs.policy), open_source(config) if source is None else source
+    space = RowSpace.of(source.tables, source.features, policy.request_per_table)
+    model = _build_model(config, space, source)
+    if memory is not None:
+        device = torch.device("cuda" if "device" in memory else "cpu")
+        plan = plan_memory(config, source, policy, model, build_dense_optimizer, device, memory, first_batch=True)
+        return plan.on_another_machine()
+    device = choose_device(config)
+    free: dict[Place, int] = {"host": available_bytes()}
+    if device.type == "cuda":
+        free["device"] = torch.cuda.mem_get_info(device)[0]
+    return plan_memory(config, source, policy, model, build_dense_optimizer, device, free, first_batch=True)
+
+
+def _join(config: Config, source: Source, streams: Streams | None, policy: Policy) -> Runtime:
+    space = RowSpace.of(source.tables, source.features, policy.request_per_table)
+    model = _build_model(config, space, source)
+    device = torch.device("cpu") if streams is None else streams.device
+    free: dict[Place, int] = {"host": available_bytes()}
+    if streams is not None:
+        free["device"] = streams.free_bytes()
+    plan_memory(config, source, policy, model, build_dense_optimizer, device, free).check_host()
+    store = build_store(config, space, policy, streams)
+    model = model.to(store.torch_device, store.dtype)
+    optimizer = build_dense_optimizer(config, model)
+    parts = (model, optimizer, config.run.precision, store.dtype, store.torch_device, space, source.dense_features)
+    if streams is None:
+        dense = DensePart(*parts)
+        if config.run.compile:
+            dense.compile(config.run.batch_size)
+    else:
+        dense = ReplayedDense(*parts, streams, config.run.batch_size)
+    return Runtime(config, source, policy, store, dense)
+
+
+def _build_model(config: Config, space: RowSpace, source: Source) -> torch.nn.Module:
+    """The dense part, on the CPU. Raises MemoryPlanError where its memory is not to be had."""
+    least, available = 4 * least_parameters(config.model, source.dense_features), available_bytes()
+    if least > available:
+        raise MemoryPlanError(
+            f"the dense part must fit in host memory, its parameters take {least:,} bytes or more, {available:,} are available; "
+            "lower the widths under model"
+        )
+    return build_model(config, space, source.dense_features, source.sequence)
+
+
+def _with_half_the_budget(config: Config, policy: Policy, source: Source, reason: str) -> tuple[Config, str]:
+    """The configuration for a device with too little memory for this one, and what is to be said about it.
+
+    Raises MemoryPlanError where the policy wants no less then.
+    """
+    wanted = config.knobs.hot_budget_bytes
+    knobs = config.knobs.changed({"hot_budget_bytes": wanted // 2})
+    everything = sum(table.rows * table.dim for table in source.tables) << 6
+    if policy.budget_bytes(knobs, everything) >= policy.budget_bytes(config.knobs, everything):
+        raise MemoryPlanError(f"the device's memory must hold what policy {knobs.policy} wants there: {reason}")
+    text = f"hot_budget_bytes {shown('_bytes', wanted)} does not fit on the device"
+    notice = f"{text}, it is {shown('_bytes', wanted // 2)} instead: {reason}"
+    return config.model_copy(update={"knobs": knobs}), notice
+
+
+def choose_device(config: Config) -> torch.device:
+    wanted = config.run.device
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("run.device cuda needs a CUDA device that torch can use, found none; use cpu or auto")
+    return torch.device("cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu")
+
+
+def build_store(
+    config: Config, space: RowSpace, policy: Policy, streams: Streams | None, drawn: bool = True
+) -> EmbeddingStore:
+    """The two tiers, with the device tier as large as the policy's budget. Rows are drawn, or zeros for whoever sets them."""
+    dtype = torch.float64 if config.run.precision == "float64" else torch.float32
+    rule = RowRule.of(config.optimizer, config.run.row_precision)
+    sizes = row_bytes(space, rule, dtype.itemsize, policy.tracks_movement)
+    budget = policy.budget_bytes(config.knobs, all_rows_bytes(space, sizes))
+    if streams is not None and rule.row_precision != "float32":
+        raise ConfigError(
+            f"run.row_precision must be float32 on a device, which has no 16-bit rows yet, got {rule.row_precision}; "
+            "set run.device=cpu"
+        )
+    if streams is None:
+        return DirectStore(
+            space, rule, config.run.seed, dtype, torch.device("cpu"), budget, policy.tracks_movement, drawn
+        )
+    copy_threads = config.run.thread_budget(stages_ahead=True).copy
+    return StagedStore(
+        space, rule, config.run.seed, dtype, streams, budget, policy.tracks_movement, copy_threads, drawn
+    )
+
+
+FUSED_ON_CPU = ("Adagrad", "Adam", "AdamW", "SGD")
+"""Optimizers of torch.optim with a kernel that updates a CPU's parameters in one pass."""
+
+
+def build_dense_optimizer(config: Config, model: torch.nn.Module) -> torch.optim.Optimizer:
+    name = config.optimizer.dense
+    if name in ("LBFGS", "SparseAdam"):
+        raise ConfigError(f"optimizer.dense must step once per batch on dense gradients, got {name!r}, which cannot")
+    known = [
+        key
+        for key, value in vars(torch.optim).items()
+        if isinstance(value, type) and issubclass(value, torch.optim.Optimizer)
+    ]
+    if name not in known:
+        raise ConfigError(
+            f"optimizer.dense must be an optimizer of torch.optim, got {name!r}{did_you_mean(name, known)}"
+        )
+    make, options = getattr(torch.optim, name), dict(config.optimizer.dense_options)
+    if (
+        name in FUSED_ON_CPU
+        and not {"foreach", "differentiable"} & options.keys()
+        and all(parameter.device.type == "cpu" for parameter in model.parameters())
+    ):
+        options.setdefault("fused", True)
+    try:
+        optimizer: torch.optim.Optimizer = make(model.parameters(), lr=config.optimizer.dense_lr, **options)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"optimizer.dense_options do not fit {name}: {error}") from None
+    return optimizer

@@ -1,0 +1,135 @@
+"""What runs at the same time as what: batches are read, classified and staged ahead of the step that trains them.
+
+Reading and staging have a thread each, as both go batch by batch; classifying has as many as it is given. Given none, it is
+left to the training thread and the threads of its kernels: on few cores, all busy with the dense part, work ahead would be in
+its way. Workers only read shared state: the placement (whose version they note first) and the host tier (the store sees to
+rows on their way). Batches that a migration overtook are put right when the step takes them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any
+
+from adaptive_rec.batch import Batch
+from adaptive_rec.classify import ClassifiedBatch
+from adaptive_rec.embedding.store import EmbeddingStore
+from adaptive_rec.live.telemetry import StageTimes
+
+
+class Pipeline:
+    """Iterate over a stream's batches, classified; up to `depth()` of them are made ready ahead.
+
+    `prepare` makes a batch of what the stream has, where that is none yet: on the thread that classifies it.
+    """
+
+    def __init__(
+        self,
+        batches: Iterator[Any],
+        store: EmbeddingStore,
+        depth: Callable[[], int],
+        times: StageTimes,
+        classify_threads: int = 1,
+        prepare: Callable[[Any], Batch] = lambda batch: batch,
+    ) -> None:
+        self._batches = batches
+        self._prepare = prepare
+        self._store = store
+        self._depth = depth
+        self._times = times
+        self._classify_threads = classify_threads
+        self._training_thread = threading.current_thread()
+        self._workers: _Workers | None = None
+        self._ahead: deque[Future[Any]] = deque()
+        """Batches, or classified ones where workers classify; None at the end."""
+
+    def __iter__(self) -> Iterator[ClassifiedBatch]:
+        while (work := self._next()) is not None:
+            yield work
+
+    def over(self, batches: Iterable[Any]) -> Iterator[ClassifiedBatch]:
+        """Iterate over another stretch of batches, once those before have come to their end; workers stay."""
+        self.settle()
+        self._ahead.clear()  # all of them have found the end
+        self._batches = iter(batches)
+        return iter(self)
+
+    def _next(self) -> ClassifiedBatch | None:
+        depth = self._depth()
+        self._fill(depth)
+        if self._ahead:
+            with self._times("wait"):
+                work = self._ahead.popleft().result()
+            self._fill(depth)
+        else:
+            work = self._load()
+        ready = work is None or isinstance(work, ClassifiedBatch)
+        return work if ready else self._stage(self._classify(work))
+
+    def _fill(self, depth: int) -> None:
+        """Have so many batches on their way."""
+        if depth and self._workers is None:
+            self._workers = _Workers(self._classify_threads)
+        while self._workers is not None and len(self._ahead) < depth:
+            if self._classify_threads:
+                loaded = self._workers.reader.submit(self._load_ahead, self._workers)
+                self._ahead.append(self._workers.stager.submit(self._stage_ahead, loaded))
+            else:
+                self._ahead.append(self._workers.reader.submit(self._load))
+
+    def _load_ahead(self, workers: _Workers) -> Future[ClassifiedBatch] | None:
+        batch = self._load()
+        return None if batch is None else workers.classifiers.submit(self._classify, batch)
+
+    def _stage_ahead(self, loaded: Future[Future[ClassifiedBatch] | None]) -> ClassifiedBatch | None:
+        classified = loaded.result()
+        return None if classified is None else self._stage(classified.result())
+
+    # For each batch, in this order -----------------------------------------------------------------------------------
+
+    def _load(self) -> Any:
+        """Read one batch. None at the end of the stream."""
+        with self._times("load"):
+            return next(self._batches, None)
+
+    def _classify(self, batch: Any) -> ClassifiedBatch:
+        with self._times("classify"):
+            batch = self._prepare(batch)
+            threads = self._store.threads if threading.current_thread() is self._training_thread else 1
+            work = ClassifiedBatch(batch, self._store.space, threads)
+            self._store.classify(work)
+        return work
+
+    def _stage(self, work: ClassifiedBatch) -> ClassifiedBatch:
+        with self._times("stage"):
+            self._store.stage(work)
+        return work
+
+    def settle(self) -> None:
+        """Return when all batches that are on their way are ready, or have failed: their errors come up in their turn."""
+        wait(self._ahead)
+
+    def close(self) -> None:
+        """Stop the workers; batches made ready but not taken are dropped, the reader's position does not count them."""
+        for future in self._ahead:
+            future.cancel()
+        if self._workers is not None:
+            self._workers.stop()
+        self._store.drop_ahead()
+
+
+class _Workers:
+    """A job of the stager waits for the reader and a classifier, never the other way round."""
+
+    def __init__(self, classify_threads: int) -> None:
+        self.reader = ThreadPoolExecutor(1, thread_name_prefix="prefetch-read")
+        self.classifiers = ThreadPoolExecutor(max(1, classify_threads), thread_name_prefix="prefetch-classify")
+        self.stager = ThreadPoolExecutor(1, thread_name_prefix="prefetch-stage")
+
+    def stop(self) -> None:
+        """Let what is under way end. A reader that is waited for by a cancelled job ends all the same."""
+        for pool in (self.reader, self.classifiers, self.stager):
+            pool.shutdown(wait=True)

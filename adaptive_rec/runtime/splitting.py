@@ -1,0 +1,118 @@
+"""Whether a step runs popular samples as a micro-batch of their own, decided by what each way costs.
+
+Split, popular samples compute while the others' cold rows still travel (Hotline, ISCA 2024). Whole, a batch waits for its
+cold rows, but they were sent ahead, and one large micro-batch costs less than two small ones. Which is quicker depends on
+the device, the model and the share of popular samples, so both are tried and timed. The outcome goes to the journal with the
+times it came from, and a run that is made again from its journal takes it from there: results repeat bit for bit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from adaptive_rec.saved import Saved, numbered
+
+BLOCK_STEPS = 16
+"""Steps of one way in a row; the first ones are not timed, as the device is still at work on those before them."""
+
+UNTIMED_STEPS = 6
+
+BLOCKS = 6
+"""Blocks of a trial: whole and split in turn, starting with whole."""
+
+TRIAL_EVERY_STEPS = 5000
+"""A trial is held again after so many steps: the share of popular samples drifts."""
+
+
+@dataclass(frozen=True)
+class TrialTimes:
+    """What a trial found: seconds of a step, each way."""
+
+    whole_seconds: float
+    split_seconds: float
+
+    @property
+    def split(self) -> bool:
+        return self.split_seconds < self.whole_seconds
+
+
+@dataclass
+class _Trial:
+    first_step: int
+    block_began: float = 0.0
+    seconds: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
+    """Seconds of a step in each block, whole and split."""
+
+
+class Splitting:
+    """`wanted`: always, never, or auto, which holds trials on a device and never splits on the CPU."""
+
+    def __init__(self, wanted: str, on_device: bool) -> None:
+        self.chosen = wanted == "always"
+        """What steps do outside of trials."""
+        self.measured = wanted == "auto" and on_device
+        self.told = False
+        """Whether outcomes come from a journal: trials are held, as they shape steps, but nothing is chosen by their times."""
+        self._trial: _Trial | None = None
+        self._next_trial = 0
+
+    def at(self, step: int) -> bool:
+        """Whether this step splits."""
+        if self._trial is None:
+            return self.chosen
+        return bool((step - self._trial.first_step) // BLOCK_STEPS % 2)
+
+    def begin_trial(self, step: int) -> None:
+        """Try both ways in the steps that follow, if that is what is wanted and no trial was held lately."""
+        if self.measured and self._trial is None and step >= self._next_trial:
+            self._trial = _Trial(step)
+            self._next_trial = step + TRIAL_EVERY_STEPS
+
+    def forget(self) -> None:
+        """Something changed that a trial depends on: hold one soon."""
+        self._trial, self._next_trial = None, 0
+
+    def state(self) -> dict[str, Any]:
+        trial = self._trial
+        return {
+            "chosen": self.chosen,
+            "next_trial": self._next_trial,
+            "trial": trial
+            and {
+                "first_step": trial.first_step,
+                "block_began": trial.block_began,
+                "seconds": numbered({"seconds": numbered(way)} for way in trial.seconds),
+            },
+        }
+
+    def set_state(self, found: Saved) -> None:
+        """What was found out counts where it would be found out again; else the configuration tells."""
+        chosen, next_trial, trial = found.flag("chosen"), found.integer("next_trial"), found.maybe("trial")
+        held = None
+        if trial is not None:
+            ways = [list(way.numbers("seconds").values()) for way in trial.parts("seconds", 2)]
+            held = _Trial(trial.integer("first_step"), trial.number("block_began"), (ways[0], ways[1]))
+        if self.measured:
+            self.chosen, self._next_trial, self._trial = chosen, next_trial, held
+
+    def after_step(self, steps: int, clock: float) -> TrialTimes | None:
+        """Tell that `steps` steps are done at `clock` seconds. Returns what a trial found that ends here."""
+        trial = self._trial
+        if trial is None:
+            return None
+        block, done = divmod(steps - trial.first_step, BLOCK_STEPS)
+        if done == UNTIMED_STEPS:
+            trial.block_began = clock
+        elif done == 0 and block:
+            seconds = (clock - trial.block_began) / (BLOCK_STEPS - UNTIMED_STEPS)
+            trial.seconds[(block - 1) % 2].append(seconds)
+        if block < BLOCKS:
+            return None
+        self._trial = None
+        outcome = TrialTimes(*(median(seconds) for seconds in trial.seconds))
+        if self.told:
+            return None
+        self.chosen = outcome.split
+        return outcome

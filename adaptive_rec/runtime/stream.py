@@ -1,0 +1,206 @@
+"""A stretch of the stream as a policy sees it that arranges it, and what it takes to arrange it again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from adaptive_rec.batch import Batch, Position
+from adaptive_rec.config.knobs import Knobs
+from adaptive_rec.config.tree import Config
+from adaptive_rec.data.source import Source
+from adaptive_rec.embedding.store import EmbeddingStore
+from adaptive_rec.errors import CheckpointError, ConfigError
+from adaptive_rec.policy import Outcome, Phase
+from adaptive_rec.policy.arrange import checked, take
+from adaptive_rec.saved import ANY, Saved, numbered
+
+
+@dataclass(frozen=True)
+class Decision:
+    """What a policy knew when it decided on a phase."""
+
+    knobs: Knobs
+    slots: list[int]
+    outcome: Outcome | None
+    """Of the phase before; None at first."""
+
+    def state(self, before: Decision | None) -> dict[str, Any]:
+        """Knobs are kept where they are others than those of the decision before."""
+        outcome = self.outcome
+        return {
+            "knobs": self.knobs.model_dump() if before is None or self.knobs != before.knobs else None,
+            "slots": np.array(self.slots, dtype=np.int64),
+            "outcome": outcome
+            and {
+                "loss": {"logloss": outcome.logloss} if outcome.logloss is not None else None,
+                "rows": outcome.rows,
+                "movement": outcome.movement,
+            },
+        }
+
+    @staticmethod
+    def of(found: Saved, before: Decision | None, pools: int) -> Decision:
+        values, outcome = found.maybe("knobs"), found.maybe("outcome")
+        if values is None and before is None:
+            raise CheckpointError("knobs of the first phase must be there, are not")
+        knobs = saved_knobs(values) if values is not None else before.knobs  # type: ignore[union-attr]
+        slots = found.array("slots", np.int64, pools).tolist()
+        if outcome is None:
+            return Decision(knobs, slots, None)
+        loss, rows = outcome.maybe("loss"), outcome.array("rows", np.int64, ANY)
+        movement = outcome.array("movement", np.float64, len(rows))
+        return Decision(knobs, slots, Outcome(None if loss is None else loss.number("logloss"), rows, movement))
+
+
+@dataclass
+class Stretch:
+    """A stretch of the stream that a policy arranges, and how far it was trained: all that it takes to arrange it again and to
+    go on in its middle."""
+
+    position: Position
+    """Of the reader where it begins: where the order is the source's, the present phase."""
+    steps_done: int
+    """Steps of plain training up to there."""
+    steps: int
+    """`run.steps` when it was begun."""
+    epochs: int
+    samples: int
+    """Of a batch."""
+    options: Mapping[str, Any]
+    """The section `policy` of the configuration."""
+    decisions: list[Decision] = field(default_factory=list)
+    """One for each phase that was begun."""
+    phase_began: int = 0
+    """Step at which the present phase began."""
+    ended: bool = False
+    """Whether it ended, and what was left out after its last batch was counted: a signal came before the next one."""
+
+    def state(self) -> dict[str, Any]:
+        before = [None, *self.decisions]
+        return {
+            "position": asdict(self.position),
+            "steps_done": self.steps_done,
+            "steps": self.steps,
+            "epochs": self.epochs,
+            "samples": self.samples,
+            "options": dict(self.options),
+            "decisions": numbered(each.state(last) for each, last in zip(self.decisions, before, strict=False)),
+            "phase_began": self.phase_began,
+            "ended": self.ended,
+        }
+
+    @staticmethod
+    def of(found: Saved, pools: int) -> Stretch:
+        position = saved_position(found.part("position"))
+        steps_done, steps, epochs, samples = (
+            found.integer(name) for name in ("steps_done", "steps", "epochs", "samples")
+        )
+        stretch = Stretch(position, steps_done, steps, epochs, samples, found.part("options").everything())
+        stretch.phase_began, stretch.ended = found.integer("phase_began"), found.flag("ended")
+        for part in found.parts("decisions"):
+            stretch.decisions.append(Decision.of(part, stretch.decisions[-1] if stretch.decisions else None, pools))
+        return stretch
+
+
+def saved_knobs(found: Saved) -> Knobs:
+    try:
+        return Knobs().changed(found.everything())
+    except ConfigError as error:
+        raise CheckpointError(f"knobs of a checkpoint must be valid: {error}") from None
+
+
+def saved_position(found: Saved) -> Position:
+    return Position(*(found.integer(name) for name in ("epoch", "seed", "offset")))
+
+
+class ArrangedStream:
+    """The stream from a position to the end of a run. See `policy.StreamView`."""
+
+    def __init__(
+        self,
+        config: Config,
+        source: Source,
+        store: EmbeddingStore,
+        position: Position,
+        steps_done: int,
+        knobs: Callable[[], Knobs],
+        stopped: Callable[[], bool] = lambda: False,
+        epochs: int | None = None,
+    ) -> None:
+        """To the end of `config.run.steps`, and of so many epochs where the source has more."""
+        self.space = store.space
+        self.batch_size = config.run.batch_size
+        self.seed = config.run.seed
+        self.options = config.policy
+        self.told: Decision | None = None
+        """What knobs and slots were when a phase was decided on that is decided on again."""
+        self._knobs = knobs
+        self._source = source
+        self._store = store
+        self._begin = position
+        self._stopped = stopped
+        self._steps = max(0, config.run.steps - steps_done) if config.run.steps else None
+        self._last_epoch = source.epochs if epochs is None else min(source.epochs, epochs)
+        self._samples = dict(self._cut())
+        self.epochs = range(position.epoch, position.epoch + len(self._samples))
+
+    def _cut(self) -> Iterator[tuple[int, int]]:
+        """The epochs to come with the samples of each, as far as the run's steps reach in the source's order."""
+        steps = self._steps
+        for epoch in range(self._begin.epoch, self._last_epoch):
+            samples = self._source.train_samples - (self._begin.offset if epoch == self._begin.epoch else 0)
+            if steps is not None:
+                samples = min(samples, steps * self.batch_size)
+                steps -= -(-samples // self.batch_size)
+            if samples:
+                yield epoch, samples
+
+    @property
+    def end(self) -> Position:
+        """Where a reader stands when all is read."""
+        if not self._samples:
+            return self._begin
+        last = max(self._samples)
+        offset = self._samples[last] + (self._begin.offset if last == self._begin.epoch else 0)
+        if offset < self._source.train_samples:
+            return Position(last, self._begin.seed, offset)
+        return Position(last + 1, self._begin.seed, 0)
+
+    def knobs(self) -> Knobs:
+        return self._knobs() if self.told is None else self.told.knobs
+
+    def slots(self, pool: int) -> int:
+        return (self._store.device.capacities if self.told is None else self.told.slots)[pool]
+
+    def samples(self, epoch: int) -> int:
+        return self._samples[epoch]
+
+    def read(self, epoch: int, batch_size: int | None = None) -> Iterator[Batch]:
+        left = self._samples[epoch]
+        begin = self._begin if epoch == self._begin.epoch else Position(epoch, self._begin.seed, 0)
+        for batch in self._source.train_batches(begin, batch_size or self.batch_size):
+            checked(batch, self.space)
+            yield batch if batch.size <= left else take(batch, np.arange(left))
+            left -= batch.size
+            if left <= 0 or self._stopped():
+                return
+
+    def rest(self) -> Iterator[Batch]:
+        left = self._steps
+        for batch in self._source.train_batches(self._begin, self.batch_size) if self._samples else ():
+            yield checked(batch, self.space)
+            left = left if left is None else left - 1
+            if left == 0 or self._stopped() or batch.position.epoch >= self._last_epoch:
+                return
+
+
+def next_phase(arranged: Generator[Phase, Outcome, None], outcome: Outcome | None) -> Phase | None:
+    """The next phase, None after the last one."""
+    try:
+        return next(arranged) if outcome is None else arranged.send(outcome)
+    except StopIteration:
+        return None

@@ -1,0 +1,151 @@
+"""The live stream: server-sent events with the newest snapshot, at a rate the client chooses. Nothing is queued for anyone."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request
+from fastapi.sse import format_sse_event
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from adaptive_rec.service.documented import answers
+from adaptive_rec.service.knobs_api import etag
+from adaptive_rec.service.problems import json_bytes, problem_response
+from adaptive_rec.service.run_api import stats, status
+from adaptive_rec.service.run_view import RunView
+from adaptive_rec.service.security import RequestLimits
+
+PING_SECONDS = 10.0
+FRESH_SECONDS = 0.05
+"""A message may be this old."""
+RETRY_MILLISECONDS = 1000
+"""How long a browser waits before it connects again."""
+
+
+class StreamSlots:
+    """How many streams are open, and how many may be."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.taken = 0
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        self.taken += 1
+        try:
+            yield
+        finally:
+            self.taken -= 1
+
+
+class LiveStream(Response):
+    """A response that goes on until its client leaves. Its slot is taken and given back here, so it cannot leak."""
+
+    media_type = "text/event-stream"
+
+    def __init__(self, slots: StreamSlots, message: Callable[[], bytes], seconds: float) -> None:
+        super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+        self.slots = slots
+        self.message = message
+        self.seconds = seconds
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self.slots.taken >= self.slots.limit:
+            full = problem_response(503, f"at most {self.slots.limit} streams may be open", {"Retry-After": "5"})
+            return await full(scope, receive, send)
+        with self.slots.one():
+            headers = [header for header in self.raw_headers if header[0] != b"content-length"]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            gone = asyncio.create_task(until_gone(receive))
+            try:
+                while not gone.done():
+                    if message := self.message():
+                        await send({"type": "http.response.body", "body": message, "more_body": True})
+                    await asyncio.wait({gone}, timeout=self.seconds)
+            finally:
+                gone.cancel()
+
+
+async def until_gone(receive: Receive) -> None:
+    """Return when the client has left; `protocol` throws those out that do not read."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def router(view: RunView, limits: RequestLimits) -> APIRouter:
+    routes = APIRouter(prefix="/api/v1", tags=["run"])
+    routes.slots = slots = StreamSlots(limits.streams)  # type: ignore[attr-defined]
+    feed = Feed(view)
+    content = {"content": {"text/event-stream": {"schema": {"type": "string"}}}, "description": "Server-sent events"}
+    documented = answers(None, 503)
+    documented["responses"][200] = content
+
+    @routes.get("/stream", **documented, response_class=LiveStream, operation_id="stream")
+    async def stream(
+        request: Request, hz: Annotated[float, Query(ge=1, le=10, description="Messages a second, at most.")] = 2
+    ) -> LiveStream:
+        """Newest status and counters whenever they have changed; never older ones."""
+        return LiveStream(slots, messages(feed, request.state.scope), 1 / hz)
+
+    return routes
+
+
+class Feed:
+    """The newest message for each scope. It is made once for all streams, however many there are."""
+
+    def __init__(self, view: RunView) -> None:
+        self._view = view
+        self._state: Any = None
+        self._made_at = -math.inf
+        self._texts: dict[str, tuple[int, str]] = {}
+        self.number = 0
+        """Grows with each new message."""
+
+    def look(self) -> int:
+        """See whether there is news; return the newest message's number."""
+        view = self._view
+        if time.monotonic() - self._made_at >= FRESH_SECONDS:
+            self._made_at = time.monotonic()
+            view.refresh()
+            state = (view.board_version(), view.pulse(), view.events.last_id, view.knobs.desired)
+            if state != self._state:
+                self._state, self._texts = state, {}
+                self.number += 1
+        return self.number
+
+    def message(self, scope: str) -> tuple[int, str]:
+        """Step and data of the newest message."""
+        if scope not in self._texts:
+            view = self._view
+            now = status(view, scope)
+            tag = etag(view.knobs.desired)
+            data = {"status": now, "stats": stats(view), "last_event_id": view.events.last_id, "knobs_etag": tag}
+            self._texts[scope] = (now["step"], json_bytes(data).decode())
+        return self._texts[scope]
+
+
+def messages(feed: Feed, scope: str) -> Callable[[], bytes]:
+    """For one client: its next message, nothing where there is nothing new, a comment after a long silence."""
+    sent = -1
+    sent_at = time.monotonic()
+
+    def message() -> bytes:
+        nonlocal sent, sent_at
+        number = feed.look()
+        if number == sent:
+            if time.monotonic() - sent_at < PING_SECONDS:
+                return b""
+            sent_at = time.monotonic()
+            return format_sse_event(comment="nothing new")
+        retry = RETRY_MILLISECONDS if sent < 0 else None
+        sent, sent_at = number, time.monotonic()
+        step, text = feed.message(scope)
+        return format_sse_event(event="snapshot", id=str(step), data_str=text, retry=retry)
+
+    return message

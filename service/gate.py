@@ -1,0 +1,295 @@
+"""The one door: every request passes here before any other code of the sidecar sees it, and every answer leaves here.
+
+Deny by default, in this order: Host, Origin, token, scope, rate, size, deadline. Decisions use the raw scope only, never
+`request.url`, which is built from what the client sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import re
+from collections.abc import Iterable
+from http import HTTPStatus
+from ipaddress import IPv6Address, ip_address
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from adaptive_rec.service.rates import Bucket
+from adaptive_rec.service.security import Security
+from adaptive_rec.service.sign_in import PAGE, PAGE_POLICY, SESSION_PATH, cookie_name, cookie_value, cookies_named
+
+Headers = list[tuple[bytes, bytes]]
+
+PUBLIC = frozenset((method, path) for method in ("GET", "HEAD") for path in ("/livez", "/readyz", "/version"))
+"""All that answers without a token. The Host, Origin and rate checks still apply."""
+
+READS = frozenset({("POST", "/api/v1/placement/query"), ("POST", SESSION_PATH), ("DELETE", SESSION_PATH)})
+"""What the read token may do beside GET and HEAD. Everything else, known or not, is a write."""
+
+STREAM = ("GET", "/api/v1/stream")
+"""The one answer that may take longer than the request deadline."""
+
+POLICY = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'; object-src 'none'"
+ALWAYS = {
+    b"x-content-type-options": b"nosniff",
+    b"x-frame-options": b"DENY",
+    b"referrer-policy": b"no-referrer",
+    b"cross-origin-resource-policy": b"same-origin",
+    b"cross-origin-opener-policy": b"same-origin",
+}
+
+HOST = re.compile(rb"(\[[0-9a-f:.]+\]|[0-9a-z._-]+)(:[0-9]{1,5})?")
+
+
+class Refused(Exception):
+    """The answer to a request that may not go on. `detail` never holds anything the client sent."""
+
+    def __init__(self, status: int, detail: str, *, wait: int = 0) -> None:
+        super().__init__(detail)
+        self.status, self.detail, self.wait = status, detail, wait
+
+
+class Guard:
+    """ASGI middleware around the whole application: `Guard(app, security=security)`.
+
+    The application finds the caller's scope, "control" or "read", in `request.state.scope`; public routes find none.
+    """
+
+    def __init__(self, app: ASGIApp, *, security: Security) -> None:
+        if not security.control_token or not security.read_token or security.control_token == security.read_token:
+            raise ValueError("the control token and the read token must be given and differ")
+        self._app, limits = app, security.limits
+        self._limits, self._cookie = limits, cookie_name(security.port)
+        hosts = [host_name(given) for given in security.allow_hosts]
+        self._hosts = {form.encode() for name in hosts for form in (name, f"{name}:{security.port}")}
+        self._origins = {f"http://{name}:{security.port}".encode() for name in hosts}
+        if security.port == 80:  # which browsers leave out
+            self._origins |= {f"http://{name}".encode() for name in hosts}
+        proxied = [name for name in hosts if not is_loopback(name)]  # by one that adds TLS, on its own port or on ours
+        self._origins |= {f"https://{form}".encode() for name in proxied for form in (name, f"{name}:{security.port}")}
+        self._tokens = {"control": security.control_token.encode(), "read": security.read_token.encode()}
+        self._cookies = {scope: cookie_value(token.decode()).encode() for scope, token in self._tokens.items()}
+        self._failures = Bucket(limits.failures_per_second, limits.failures_burst)
+        self._public = Bucket(limits.reads_per_second, limits.reads_burst)
+        self._reads = {scope: Bucket(limits.reads_per_second, limits.reads_burst) for scope in self._tokens}
+        self._writes = Bucket(limits.writes_per_second, limits.writes_burst)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            return await self._app(scope, receive, send)
+        if scope["type"] != "http":
+            await receive()
+            return await send({"type": "websocket.close", "code": 1008})
+        answer = GuardedSend(send)
+        try:
+            async with asyncio.timeout(self._limits.request_seconds) as deadline:
+                self._admit(scope)
+                body = await whole_body(scope, receive, self._limits.body_bytes)
+                if body is None:  # the client left
+                    return
+                if (scope["method"], scope["path"]) == STREAM:
+                    deadline.reschedule(None)
+                await self._app(scope, replay(body, receive), answer)
+        except Refused as refused:
+            await self._refuse(scope, refused, answer)
+        except Exception as error:
+            late = isinstance(error, TimeoutError) and deadline.expired()
+            if not answer.started:
+                text = (
+                    f"not answered within {self._limits.request_seconds:g} s"
+                    if late
+                    else "the sidecar made a mistake; its log says more"
+                )
+                await self._refuse(scope, Refused(503 if late else 500, text, wait=int(late)), answer)
+            if not late:
+                raise
+
+    def _admit(self, scope: Scope) -> None:
+        """Raise Refused unless this request may go on; note who sent it."""
+        self._check_host(scope)
+        self._check_origin(scope)
+        asked = (scope["method"], scope["path"])
+        if asked in PUBLIC:
+            return limit(self._public)
+        granted = self._authenticate(scope)
+        write = asked[0] not in ("GET", "HEAD") and asked not in READS
+        if write and granted != "control":
+            raise Refused(403, "this needs the control token; the token given may only read")
+        limit(self._writes if write else self._reads[granted])
+        scope.setdefault("state", {})
+        scope["state"]["scope"] = granted
+        scope["state"]["session_cookie"] = (self._cookie, self._cookies[granted].decode())
+
+    def _check_host(self, scope: Scope) -> None:
+        """Against DNS rebinding: a page whose name was made to point here still sends its own name."""
+        hosts = values(scope, b"host")
+        if len(hosts) != 1 or not HOST.fullmatch(hosts[0].lower()):
+            raise Refused(400, "the Host header must be given once, as NAME or NAME:PORT")
+        if not scope["path"].startswith("/"):  # "GET http://other/ HTTP/1.1" names a host as well
+            raise Refused(400, "the request target must be a path beginning with /")
+        over_unix = scope.get("server") is not None and scope["server"][1] is None
+        if hosts[0].lower() not in self._hosts and not (over_unix and hosts[0].lower() == b"localhost"):
+            raise Refused(421, "the name in the Host header is not allowed; --allow-host NAME adds one")
+
+    def _check_origin(self, scope: Scope) -> None:
+        """Whatever other web pages send, reads included, ends here."""
+        origins = values(scope, b"origin")
+        if origins and (len(origins) > 1 or origins[0] not in self._origins):
+            raise Refused(403, "requests of pages from another origin are not answered")
+
+    def _authenticate(self, scope: Scope) -> str:
+        """The scope that the token or the cookie gives. Only wrong ones are counted: no guessing locks anyone out."""
+        bearer, cookies = values(scope, b"authorization"), cookies_named(self._cookie, values(scope, b"cookie"))
+        if not bearer and not cookies:
+            raise Refused(401, "a token is needed: Authorization: Bearer TOKEN, or a session's cookie")
+        granted = match(bearer_tokens(bearer), self._tokens) if bearer else match(cookies, self._cookies)
+        if granted is None:
+            limit(self._failures)
+            raise Refused(401, "the token or the cookie is not one of this run")
+        if not bearer:
+            check_browser(scope)
+        return granted
+
+    async def _refuse(self, scope: Scope, refused: Refused, answer: GuardedSend) -> None:
+        if scope["path"] == "/" and scope["method"] in ("GET", "HEAD") and refused.status in (401, 403, 429):
+            if not values(scope, b"origin"):  # a browser's visit: let it sign in
+                return await answer.whole(refused.status, *sign_in(refused))
+        await answer.whole(refused.status, *problem(refused.status, refused.detail, wait=refused.wait))
+
+
+class GuardedSend:
+    """ASGI send that puts the security headers on every answer and knows whether one has begun."""
+
+    def __init__(self, send: Send) -> None:
+        self._send, self.started = send, False
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self.started = True
+            closing = [(b"connection", b"close")] if message["status"] == 500 else []
+            message = {**message, "headers": [*secured(message.get("headers", ())), *closing]}
+        await self._send(message)
+
+    async def whole(self, status: int, headers: Headers, body: bytes) -> None:
+        """An answer of the guard's own, whose headers are complete."""
+        self.started = True
+        await self._send({"type": "http.response.start", "status": status, "headers": headers})
+        await self._send({"type": "http.response.body", "body": body})
+
+
+def secured(headers: Iterable[tuple[bytes, bytes]], policy: str = POLICY) -> Headers:
+    """The headers with those of security added. A route may choose its own Cache-Control, nothing else; CORS never."""
+    forced = {**ALWAYS, b"content-security-policy": policy.encode()}
+    kept = [(name.lower(), value) for name, value in headers]
+    kept = [(n, value) for n, value in kept if n not in forced and not n.startswith(b"access-control-")]
+    if not any(name == b"cache-control" for name, _ in kept):
+        kept.append((b"cache-control", b"no-store"))
+    return [*kept, *forced.items()]
+
+
+def problem(status: int, detail: str, *, wait: int = 0) -> tuple[Headers, bytes]:
+    """Headers and body of an RFC 9457 problem; `wait` is after how many seconds to try again."""
+    text = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail}
+    body = json.dumps(text).encode()
+    return secured([*common(status, wait, len(body)), (b"content-type", b"application/problem+json")]), body
+
+
+def sign_in(refused: Refused) -> tuple[Headers, bytes]:
+    """Headers and body of the sign-in page, with a policy that allows its own script and nothing else."""
+    body = PAGE.encode()
+    headers = [*common(refused.status, refused.wait, len(body)), (b"content-type", b"text/html; charset=utf-8")]
+    return secured(headers, PAGE_POLICY), body
+
+
+def common(status: int, wait: int, length: int) -> Headers:
+    headers = [(b"content-length", str(length).encode())]
+    if status == 500:
+        headers.append((b"connection", b"close"))  # which the server does after a mistake, announced or not
+    if status == 401:
+        headers.append((b"www-authenticate", b"Bearer"))
+    return [*headers, (b"retry-after", str(wait).encode())] if wait else headers
+
+
+def host_name(given: str) -> str:
+    """An allowed host as browsers write it in the Host header: lower case, IPv6 addresses short and in brackets."""
+    name = given.lower()
+    try:
+        name = f"[{IPv6Address(name.strip('[]'))}]" if ":" in name else name
+    except ValueError:
+        name = ""
+    if not HOST.fullmatch(name.encode()):
+        raise ValueError(f"an allowed host must be a name or an address, without scheme and port, not {given!r}")
+    return name
+
+
+def is_loopback(name: str) -> bool:
+    """Whether an allowed host is this machine whoever asks; no certificate is for such a name."""
+    try:
+        return ip_address(name.strip("[]")).is_loopback
+    except ValueError:
+        return name == "localhost" or name.endswith(".localhost")
+
+
+def values(scope: Scope, name: bytes) -> list[bytes]:
+    return [value for key, value in scope["headers"] if key == name]
+
+
+def bearer_tokens(headers: list[bytes]) -> list[bytes]:
+    """The token of the one Authorization header; none where it is not a Bearer or is given twice."""
+    scheme, _, token = headers[0].partition(b" ")
+    return [token.strip()] if len(headers) == 1 and scheme.lower() == b"bearer" else []
+
+
+def match(given: list[bytes], secrets: dict[str, bytes]) -> str | None:
+    """The widest scope whose secret is among those given. Every pair is compared, each in constant time."""
+    found = [scope for scope, secret in secrets.items() for one in given if hmac.compare_digest(one, secret)]
+    return found[0] if found else None
+
+
+def check_browser(scope: Scope) -> None:
+    """A cookie is sent by the browser whoever asks, so what asks must be a page of this very origin.
+
+    SameSite alone does not do it: all ports of one host are the same site.
+    """
+    if any(site not in (b"same-origin", b"none") for site in values(scope, b"sec-fetch-site")):
+        raise Refused(403, "requests of pages from another origin are not answered")
+    if scope["method"] not in ("GET", "HEAD") and not values(scope, b"origin"):
+        raise Refused(403, "with a cookie, a request that is not GET or HEAD needs an Origin header")
+
+
+def limit(bucket: Bucket) -> None:
+    if wait := bucket.take():
+        raise Refused(429, "too many requests", wait=wait)
+
+
+async def whole_body(scope: Scope, receive: Receive, most: int) -> bytes | None:
+    """The request's body, at most `most` bytes of it; None where the client left."""
+    too_large = Refused(413, f"a request body may have at most {most} bytes")
+    if any(not length.isdigit() or int(length) > most for length in values(scope, b"content-length")):
+        raise too_large
+    body = bytearray()
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return None
+        body += message.get("body", b"")
+        if len(body) > most:
+            raise too_large
+        if not message.get("more_body", False):
+            return bytes(body)
+
+
+def replay(body: bytes, receive: Receive) -> Receive:
+    """ASGI receive that gives the body read before, then waits for the client to leave."""
+    given = False
+
+    async def receive_again() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return receive_again
