@@ -27,7 +27,7 @@ train: $(VENV)/installed
 # The browser's come last: the run that they look at goes on until the end.
 test: lint
 	$(BIN)/pytest -m "not slow and not alone" -n auto --maxprocesses=4
-	$(BIN)/pytest -m "alone and not slow" tests/commands tests/live tests/modules tests/service tests/browser
+	$(BIN)/pytest -m "alone and not slow" tests/cli tests/live tests/modules tests/service tests/browser
 
 # Minutes to an hour. Resumable: what has passed on this commit is not run again.
 check-long: $(VENV)/installed-dev

@@ -18,7 +18,7 @@ wait_briefly(os.environ)  # as the command line does, before torch loads OpenMP
 
 from adaptive_rec.batch import Batch, FeatureSpec, Position, TableSpec  # noqa: E402
 
-ALONE = ("browser", "commands", "live", "modules", "service")
+ALONE = ("browser", "cli", "live", "modules", "service")
 
 
 def test_data_folder() -> Path:

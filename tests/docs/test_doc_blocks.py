@@ -19,7 +19,7 @@ import pytest
 
 from adaptive_rec.errors import UsageError
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs" / "tools"))
 
 import scratch  # noqa: E402

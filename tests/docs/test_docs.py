@@ -18,7 +18,7 @@ from adaptive_rec.config.tree import Config, leaves, load_config, presets
 from adaptive_rec.policy.find import BUILT_IN, load_policy
 from adaptive_rec.run.training_run import TrainingRun
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 
 

@@ -14,7 +14,7 @@ from adaptive_rec.offline.compare.curves import between, mean_curve
 from adaptive_rec.offline.compare.figures import AUC, WALL_CLOCK, seconds_to
 from adaptive_rec.offline.compare.tables import QUALITY_HEADS, WORK_HEADS, markdown, quality_rows, work_rows
 from adaptive_rec.offline.compare.words import headline, told, verdict
-from tests.compare.conftest import collected, curve, made_up
+from tests.offline.compare.conftest import collected, curve, made_up
 
 
 def test_the_time_to_an_auc_is_read_between_evaluations() -> None:

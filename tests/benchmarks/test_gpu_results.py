@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from adaptive_rec.live.telemetry import finite
 from benchmarks.common import results as files

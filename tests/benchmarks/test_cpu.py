@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks.common.shapes import SHAPES, configure, open_shape, preload
 from benchmarks.common.statistics import ratio_of_medians
@@ -22,7 +22,7 @@ from benchmarks.cpu.__main__ import arguments, resumable
 from benchmarks.cpu.contestants import OurRun, Turn
 from benchmarks.cpu.torchrec_dlrm import TorchRecDlrm
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 SOME = ("kaggle-fp32", "embedding-mlperf", "sketch", "freezing")
 """Cells of nearly every kind and shape."""
 

@@ -71,7 +71,7 @@ def test_a_trace_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_the_scarab_trace_has_the_keys_it_is_known_for() -> None:
-    folder = os.environ.get("ADAPTIVE_REC_TEST_DATA") or Path(__file__).resolve().parents[2].parent / "shared" / "data"
+    folder = os.environ.get("ADAPTIVE_REC_TEST_DATA") or Path(__file__).resolve().parents[3].parent / "shared" / "data"
     path = Path(folder) / "scarab-recs.trace.xz"
     if not path.exists():
         pytest.skip(f"no {path.name}; set ADAPTIVE_REC_TEST_DATA to the folder that holds it")

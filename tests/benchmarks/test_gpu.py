@@ -18,14 +18,14 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks.common import machine
 from benchmarks.gpu import apart, plan, report, stand_ins
 from benchmarks.gpu.__main__ import arguments
 from benchmarks.gpu.conduct import resumable, run_apart
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def bench(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:

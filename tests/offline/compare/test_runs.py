@@ -21,7 +21,7 @@ from adaptive_rec.errors import UsageError
 from adaptive_rec.offline.compare import processes
 from adaptive_rec.offline.compare.plan import Turn, conditions, plan_of, settle_conditions
 from adaptive_rec.offline.compare.processes import ProcessEnd, RunProgress, finished
-from tests.compare.conftest import QUICK
+from tests.offline.compare.conftest import QUICK
 
 OPTIONS = [part for setting in QUICK for part in ("--set", setting)]
 
