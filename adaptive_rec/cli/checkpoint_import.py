@@ -84,10 +84,10 @@ def fill(draft: Path, config: Config, args: argparse.Namespace) -> tuple[Importe
     training = TrainingRun(config, draft, command=args.argv)
     done = import_tensors(training.runtime, foreign, args.partial, progress)
     progress("writing the checkpoint")
-    name = checkpoint.save(training.runtime, draft / "checkpoints").name
+    name = checkpoint.save(training.runtime.parts, draft / "checkpoints").name
     said = f"checkpoint {name} written, with tables of {args.path}"
     training.note("checkpoint", said, checkpoint=name, imported=str(args.path))
-    return done, name, training.runtime.notices
+    return done, name, list(training.runtime.notices)
 
 
 def progress(doing: str) -> None:

@@ -211,7 +211,7 @@ class Sidecar:
             try:
                 runtime.mailbox.send(Command(cast(Verb, verb), changes, answer))
             except ConflictError:
-                if verb != "stop" or runtime.phase != "finished":
+                if verb != "stop" or runtime.state.phase != "finished":
                     raise
                 answer({"step": runtime.step_number})
                 self._released.set()
@@ -240,7 +240,7 @@ class Sidecar:
         return {
             "desired": runtime.mailbox.desired.model_dump(),
             "effective": runtime.knobs.model_dump(),
-            "step": runtime.knobs_step,
+            "step": runtime.state.knobs_step,
         }
 
     def _tell(self, text: str) -> None:

@@ -119,6 +119,30 @@ class Snapshot:
 
 
 @dataclass(frozen=True)
+class Quality:
+    """How well a model predicts held-out samples."""
+
+    samples: int
+    auc: float
+    """Area under the ROC curve; not a number where only one class occurs."""
+    logloss: float
+    """Mean negative log likelihood, nats."""
+    accuracy: float
+    normalized_entropy: float
+    """Logloss over that of always predicting the base rate (He et al., ADKDD 2014)."""
+    calibration: float
+    """Mean prediction over the share of positives."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The model's quality after so many steps."""
+
+    step: int
+    quality: Quality
+
+
+@dataclass(frozen=True)
 class Event:
     """Something that happened at a step boundary and is worth a line in the journal."""
 

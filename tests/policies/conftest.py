@@ -71,7 +71,7 @@ class Watched:
 
     @property
     def totals(self) -> dict[str, float]:
-        return self.runtime.totals()
+        return self.runtime.reports.totals()
 
     def tables(self) -> list[NDArray[np.floating]]:
         store = self.runtime.store
