@@ -83,9 +83,9 @@ def test_a_resumed_run_places_rows_as_a_fresh_one_does(tmp_path: Path, policy: s
     folder = checkpoint.save(first.parts, tmp_path)
     second = build(f"knobs.policy={policy}")
     checkpoint.load(second.parts, folder)
-    before = second.totals()
+    before = second.reports.totals()
     run_to_end(second)
-    gain = {name: value - before[name] for name, value in second.totals().items()}
+    gain = {name: value - before[name] for name, value in second.reports.totals().items()}
     assert (gain["lookups_hot"] > 0) == (policy != "hybrid")
     if policy == "device_only":
         assert gain["lookups_hot"] == gain["lookups"] > 0
@@ -103,7 +103,7 @@ def test_saving_changes_nothing(tmp_path: Path) -> None:
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
     return checkpoint.save(
-        run_to_end(build("run.steps=3", "optimizer.dense=Adam", "optimizer.embedding=adagrad")), tmp_path
+        run_to_end(build("run.steps=3", "optimizer.dense=Adam", "optimizer.embedding=adagrad")).parts, tmp_path
     )
 
 
@@ -123,12 +123,12 @@ def fresh() -> Runtime:
 )
 def test_a_checkpoint_of_another_kind_is_refused_by_name(saved: Path, change: str, named: str) -> None:
     with pytest.raises(CheckpointError, match=f"{named} of checkpoint .*{saved.name} must be"):
-        checkpoint.load(build("optimizer.dense=Adam", "optimizer.embedding=adagrad", change), saved)
+        checkpoint.load(build("optimizer.dense=Adam", "optimizer.embedding=adagrad", change).parts, saved)
 
 
 def test_another_shape_of_the_dense_part_is_refused(saved: Path) -> None:
     with pytest.raises(CheckpointError, match=r"top\.0\.weight"):
-        checkpoint.load(build("optimizer.dense=Adam", "optimizer.embedding=adagrad", "model.top_mlp=[9]"), saved)
+        checkpoint.load(build("optimizer.dense=Adam", "optimizer.embedding=adagrad", "model.top_mlp=[9]").parts, saved)
 
 
 def test_a_checkpoint_of_the_first_format_is_refused_by_its_number(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_a_checkpoint_of_the_first_format_is_refused_by_its_number(tmp_path: Pat
     old.mkdir()
     (old / "checkpoint.json").write_text('{"format": 1, "step": 3}')
     with pytest.raises(CheckpointError, match="must be a checkpoint of format 3, got one of format 1"):
-        checkpoint.load(fresh(), old)
+        checkpoint.load(fresh().parts, old)
     with pytest.raises(CheckpointError, match=r"must be whole, none is: .*format 1"):
         checkpoint.newest(tmp_path)
 
@@ -163,7 +163,7 @@ def test_damaged_files_are_told_as_a_checkpoint_that_cannot_be_read(saved: Path,
             {"empty": b"", "truncated": content[: len(content) // 2], "overwritten": b"\xff" * len(content)}[damage]
         )
     with pytest.raises(CheckpointError, match=saved.name):
-        checkpoint.load(fresh(), saved)
+        checkpoint.load(fresh().parts, saved)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_rows_of_another_shape_or_type_are_told(
     path = saved / SHARDS[0]
     save_file(load_file(path) | {"weight": torch.zeros(rows, dtype=dtype)}, path)
     with pytest.raises(CheckpointError, match=rf"{saved.name} cannot be used: {told}"):
-        checkpoint.load(fresh(), saved, verified=True)
+        checkpoint.load(fresh().parts, saved, verified=True)
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_a_state_that_makes_no_sense_cannot_be_used(saved: Path, change: dict[st
 def test_a_state_that_is_none_cannot_be_read(saved: Path, text: str) -> None:
     (saved / "state.json").write_text(text)
     with pytest.raises(CheckpointError, match=f"{saved.name}/state.json must have parts state and run"):
-        checkpoint.load(fresh(), saved, verified=True)
+        checkpoint.load(fresh().parts, saved, verified=True)
 
 
 def test_the_newest_whole_checkpoint_is_found(tmp_path: Path) -> None:
@@ -257,12 +257,12 @@ def test_a_base_that_was_damaged_or_removed_is_told_by_all_that_build_on_it(tmp_
     (base / SHARDS[1]).write_bytes(b"")
     for number in (1, 2, 3):
         with pytest.raises(CheckpointError, match=r"step-000000001/rows-00001.safetensors must have \d+ bytes, got 0"):
-            checkpoint.load(build(), tmp_path / f"step-{number:09d}")
+            checkpoint.load(build().parts, tmp_path / f"step-{number:09d}")
     with pytest.raises(CheckpointError, match=r"must be whole, none is: .*step-000000003 builds on step-000000001: "):
         checkpoint.newest(tmp_path)
     shutil.rmtree(base)
     with pytest.raises(CheckpointError, match="step-000000002 builds on step-000000001, which cannot be used"):
-        checkpoint.load(build(), tmp_path / "step-000000002")
+        checkpoint.load(build().parts, tmp_path / "step-000000002")
     runtime.state.set_step(4)
     assert checkpoint.newest(checkpoint.save(runtime.parts, tmp_path).parent) == tmp_path / "step-000000004", "of all rows"
 
@@ -308,4 +308,4 @@ def test_knobs_that_changed_since_are_a_checkpoint_of_their_own(tmp_path: Path) 
 def test_a_folder_that_cannot_be_made_is_a_checkpoint_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(CheckpointError, match="file"):
-        checkpoint.save(build(), tmp_path / "file")
+        checkpoint.save(build().parts, tmp_path / "file")

@@ -143,10 +143,10 @@ def image(thing: Any, seen: dict[int, Any] | None = None) -> Any:
         lists = {name: np.concatenate([[], *getattr(thing, name)]) for name in ("_sample_slots", "_sample_lengths")}
         return {name: image(value, seen) for name, value in kept(thing).items()} | lists
     if isinstance(thing, Phases):
-        untold = [
-            np.concatenate([[], *(getattr(moved, way) for moved in thing._untold)]) for way in ("promote", "demote")
+        unreported = [
+            np.concatenate([[], *(getattr(moved, way) for moved in thing._unreported)]) for way in ("promote", "demote")
         ]
-        return {name: image(value, seen) for name, value in kept(thing).items()} | {"_untold": untold}
+        return {name: image(value, seen) for name, value in kept(thing).items()} | {"_unreported": unreported}
     if isinstance(thing, PopularityTracker):
         own = {name: image(value, seen) for name, value in kept(thing).items()}
         return own | {"_met": thing._met[: thing._rows_met].copy()}
@@ -282,8 +282,7 @@ def test_a_run_of_60_steps_lost_at_any_step_ends_as_the_straight_one(name: str, 
 @pytest.mark.parametrize("name", ["hotline", "slipstream", "fae_released"])
 def test_a_device_run_goes_on_too(name: str, tmp_path: Path) -> None:
     """On a device that is as late as it may be: rows, placement and popularity as in the straight run."""
-    first = build(name, "run.split=never", streams=LateStreams(seed=3))
-    first.checkpoints = tmp_path
+    first = build(name, "run.split=never", streams=LateStreams(seed=3), folder=tmp_path)
     paths = []
     for event in first.run():
         if isinstance(event, Snapshot) and event.step == 5:

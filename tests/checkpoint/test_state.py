@@ -170,4 +170,4 @@ def test_arrays_that_do_not_fit_are_told(
 
     monkeypatch.setattr(loading, "_all", changed)
     with pytest.raises(CheckpointError, match=told):
-        checkpoint.load(build(), saved, verified=True)
+        checkpoint.load(build().parts, saved, verified=True)

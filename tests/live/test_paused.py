@@ -85,7 +85,7 @@ def test_lost_again_while_it_waits_it_is_still_paused(tmp_path: Path) -> None:
     assert runtime.step_number == 3
     again = build()
     checkpoint.load(again.parts, checkpoint.save(runtime.parts, tmp_path / "again"))
-    assert again.was_paused
+    assert again.state.saved_paused
 
 
 def test_one_that_was_asked_to_stop_while_paused_is_not_paused_later(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_the_tier_a_row_lives_in_changes_no_bit(rule: str, row_precision: str) -
     assert runtime.store.traffic.migrated_rows > 100
     everything = build(*settings, "knobs.policy=device_only")
     assert_same(outcome(everything), plain)
-    assert everything.totals()["lookups_hot"] == everything.totals()["lookups"]
+    assert everything.reports.totals()["lookups_hot"] == everything.reports.totals()["lookups"]
 
 
 @precisions
@@ -113,7 +113,7 @@ def test_a_checkpoint_holds_them_under_their_own_name(tmp_path: Path, row_precis
     weights = as_tensor(tables_of(runtime)[0])
     assert torch.equal(found["weight"][: len(weights)], weights)
     with pytest.raises(CheckpointError, match=f"row_precision of checkpoint .* must be float32, got {row_precision}"):
-        checkpoint.load(build(), folder)
+        checkpoint.load(build().parts, folder)
 
 
 @precisions

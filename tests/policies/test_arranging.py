@@ -78,13 +78,13 @@ def test_a_run_in_the_middle_of_a_reordered_stream_goes_on_under_its_policy_only
         with pytest.raises(CheckpointError, match=rf"goes on under that policy only.*step 7, the policy {policy}"):
             list(other.run())
     with pytest.raises(CheckpointError, match=r"run.batch_size must stay in the middle of a stream .*, 32, got 16"):
-        checkpoint.load(build("fae_released", "run.steps=20", "run.batch_size=16"), middle)
+        checkpoint.load(build("fae_released", "run.steps=20", "run.batch_size=16").parts, middle)
     with pytest.raises(CheckpointError, match="the section policy must stay in the middle of a stream"):
-        checkpoint.load(build("fae_released", "run.steps=20", "policy.sampling_ratio=0.5"), middle)
+        checkpoint.load(build("fae_released", "run.steps=20", "policy.sampling_ratio=0.5").parts, middle)
     longer = build("fae_released", "run.steps=40")
     checkpoint.load(longer.parts, end)
     list(longer.run())
-    assert (first.totals()["samples_seen"], longer.totals()["samples_seen"]) == (20 * 32, 40 * 32)
+    assert (first.reports.totals()["samples_seen"], longer.reports.totals()["samples_seen"]) == (20 * 32, 40 * 32)
     assert longer.state.position.offset == 40 * 32
 
 
@@ -97,7 +97,7 @@ def test_a_run_made_longer_in_the_middle_first_ends_what_was_arranged(build: Any
     longer = build(policy, "run.steps=40")
     checkpoint.load(longer.parts, middle)
     told = [event.steps_total for event in longer.run() if isinstance(event, Snapshot)]
-    assert longer.totals()["samples_seen"] == 40 * 32
+    assert longer.reports.totals()["samples_seen"] == 40 * 32
     assert longer.state.position.offset == 40 * 32
     assert max(told) >= longer.step_number == longer.steps_total
 
@@ -113,7 +113,7 @@ def test_a_run_with_another_budget_goes_on_in_the_middle(build: Any, tmp_path: P
     checkpoint.load(other.parts, middle)
     list(other.run())
     assert other.state.position == first.state.position
-    assert other.totals()["samples_seen"] == first.totals()["samples_seen"]
+    assert other.reports.totals()["samples_seen"] == first.reports.totals()["samples_seen"]
     assert 0 < other.store.device.hot_rows < first.store.device.hot_rows or policy == "fae"
 
 
@@ -131,7 +131,7 @@ def test_more_batches_ahead_than_before_lose_no_step_and_repeat_none(build: Any,
         again = build("cdlrm", f"knobs.lookahead_batches={after}")
         checkpoint.load(again.parts, middle)
         list(again.run())
-        assert again.totals()["samples_trained"] == 48 * 32
+        assert again.reports.totals()["samples_trained"] == 48 * 32
         for table in range(4):
             np.testing.assert_allclose(
                 again.store.export_table(table)[0], plain.store.export_table(table)[0], atol=1e-11
@@ -161,7 +161,7 @@ def test_a_policy_that_reorders_stays_and_one_that_looks_ahead_may_be_left(build
     for event in ahead.run():
         if isinstance(event, Snapshot) and event.step == 9:
             ahead.mailbox.change_knobs(policy="hotline")
-    samples = ahead.totals()["samples_trained"]
+    samples = ahead.reports.totals()["samples_trained"]
     assert (ahead.policy.name, ahead.step_number, samples) == ("hotline", 48, 48 * 32)
     plain = build("hybrid")
     list(plain.run())
@@ -280,7 +280,7 @@ def test_a_run_stopped_before_its_first_step_goes_on(build: Any, tmp_path: Path,
     assert not [event for event in first.run() if isinstance(event, Snapshot)]
     checkpoint.load(again.parts, checkpoint.save(first.parts, tmp_path))
     list(again.run())
-    assert again.totals()["samples_seen"] == 48 * 32
+    assert again.reports.totals()["samples_seen"] == 48 * 32
 
 
 def test_no_more_steps_are_made_than_foretold(build: Any, tmp_path: Path) -> None:
@@ -303,8 +303,7 @@ def test_no_more_steps_are_made_than_foretold(build: Any, tmp_path: Path) -> Non
 
 
 def test_a_checkpoint_asked_for_at_the_last_step_is_one_of_the_run_s_end(build: Any, tmp_path: Path) -> None:
-    first, longer = build("fae_released", "run.steps=20"), build("fae_released", "run.steps=40")
-    first.checkpoints = tmp_path
+    first, longer = build("fae_released", "run.steps=20", folder=tmp_path), build("fae_released", "run.steps=40")
     for event in first.run():
         if isinstance(event, Snapshot):
             first.mailbox.send(Command("checkpoint"))
@@ -314,4 +313,4 @@ def test_a_checkpoint_asked_for_at_the_last_step_is_one_of_the_run_s_end(build: 
     assert end.name == f"{asked_for.name}.1", "the stream is over by now"
     checkpoint.load(longer.parts, end)
     list(longer.run())
-    assert longer.totals()["samples_seen"] == 40 * 32
+    assert longer.reports.totals()["samples_seen"] == 40 * 32
