@@ -210,7 +210,7 @@ def served(options: ServeOptions | None, training: TrainingRun, screen: Screen) 
             try:
                 from adaptive_rec.live.sidecar import Sidecar
 
-                sidecar = stack.enter_context(Sidecar(options, training.out, training, screen.note))
+                sidecar = stack.enter_context(Sidecar(options, training.out, training.runtime, screen.note))
             except UsageError:
                 raise  # an option of the user's cannot be met
             except (ImportError, OSError, AdaptiveRecError) as error:

@@ -14,6 +14,9 @@ from typing import Any
 
 from adaptive_rec.saved import Saved
 
+COMPILING = "compiling kernels (first run only)"
+"""Printed while kernels are compiled; tools that read a run's log look for it."""
+
 
 class StageTimes:
     """Seconds by stage. Stages timed on a worker overlap with the others; those of several workers are added up.

@@ -52,7 +52,7 @@ class LoopService:
     """The dashboard and the HTTP API of a loop, from here to `close`."""
 
     def __init__(self, record: LoopDirectory, options: ServeOptions) -> None:
-        self._sidecar = Sidecar(options, record.out, record, LOG.warning)
+        self._sidecar = Sidecar(options, record.out, record.runtime, LOG.warning)
         self._sidecar.__enter__()
         self.url, self.dashboard_url = self._sidecar.url, self._sidecar.dashboard_url
 

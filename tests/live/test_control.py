@@ -445,7 +445,7 @@ def test_a_run_made_again_tells_the_mailbox_of_its_changes(tmp_path: Path) -> No
     list(steered.events())
     again = TrainingRun(load_config(None, {}, TINY), tmp_path / "again", replay=tmp_path / "steered")
     told = []
-    again.runtime.mailbox.knobs_changed = lambda: told.append(again.runtime.mailbox.desired.alpha)
+    again.runtime.mailbox._knobs_changed = lambda: told.append(again.runtime.mailbox.desired.alpha)
     list(again.events())
     assert told[:2] == [0.25, 0.25], "when it is asked for, and when it is done"
     assert again.runtime.mailbox.desired.alpha == 0.25
