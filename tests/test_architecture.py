@@ -12,7 +12,7 @@ import pytest
 import adaptive_rec
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "docs" / "tools"))
-from structure import (  # noqa: E402
+from structure import (
     Tree,
     circles,
     figures,

@@ -1,7 +1,7 @@
 """Measures the structure of the package: rooms, import levels, circles, attributes set from outside, lines.
 
-``python docs/tools/structure.py [FOLDER]`` prints the table of docs/architecture.md for a checkout, this one by default. Imports in
-functions and under ``TYPE_CHECKING`` count.
+``python docs/tools/structure.py [FOLDER]`` prints the table of docs/architecture.md for a checkout, this one by default. Imports
+in functions and under ``TYPE_CHECKING`` count.
 """
 
 from __future__ import annotations
@@ -142,8 +142,8 @@ def _is_self(node: ast.expr) -> bool:
 def set_from_outside(sources: Mapping[str, ast.Module]) -> Iterator[str]:
     """Place and target of each attribute that a module sets on an object of another module's class.
 
-    An object's class is not known to a reader of the text, so the attribute's name decides: classes of the package have it, and none
-    of them stands in this module. Attributes of other libraries' objects do not count.
+    An object's class is not known to a reader of the text, so the attribute's name decides: classes of the package have it,
+    and none of them stands in this module. Attributes of other libraries' objects do not count.
     """
     attributes = {name: _attributes(tree) for name, tree in sources.items()}
     known = set().union(*attributes.values())
