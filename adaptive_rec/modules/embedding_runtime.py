@@ -22,7 +22,7 @@ from adaptive_rec.modules.rates import Rates
 from adaptive_rec.modules.serving import LOG, LoopDirectory, LoopService
 from adaptive_rec.modules.state_dict import set_state, state_of
 from adaptive_rec.modules.stats import RuntimeStats, stats_of
-from adaptive_rec.run.directory import new_directory
+from adaptive_rec.run.new_directory import new_directory
 from adaptive_rec.runtime.pipeline import Pipeline
 from adaptive_rec.runtime.session import Report
 from adaptive_rec.tracker.feed import Trackers

@@ -12,7 +12,8 @@ from adaptive_rec.live.listen import ServeOptions
 from adaptive_rec.live.sidecar import Sidecar
 from adaptive_rec.live.telemetry import Event
 from adaptive_rec.run.description import description
-from adaptive_rec.run.directory import RunDirectory, check_is_new
+from adaptive_rec.run.directory import RunDirectory
+from adaptive_rec.run.new_directory import check_is_new
 from adaptive_rec.runtime.session import Report
 
 if TYPE_CHECKING:

@@ -14,7 +14,8 @@ from adaptive_rec.errors import UsageError, first_line
 from adaptive_rec.live.telemetry import Evaluation, Event, Snapshot, to_json
 from adaptive_rec.run import journal
 from adaptive_rec.run.description import description
-from adaptive_rec.run.directory import RunDirectory, check_is_new
+from adaptive_rec.run.directory import RunDirectory
+from adaptive_rec.run.new_directory import check_is_new
 from adaptive_rec.run.resume import Resumed, resume_run
 from adaptive_rec.run.summary import read_summary, summary_of
 from adaptive_rec.runtime.assemble import assemble
