@@ -28,7 +28,7 @@ from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import Report, Runtime
 from adaptive_rec.tracker import load_tracker
 from adaptive_rec.tracker.feed import CLOSE_SECONDS, Trackers
-from adaptive_rec.tracker.values import Figures, of_evaluation
+from adaptive_rec.tracker.values import SnapshotFigures, of_evaluation
 
 HURRIED_REPORT_BYTES = 16 << 20
 """Metrics of which a report is made, in well under a second, though a signal came."""
@@ -82,7 +82,7 @@ class TrainingRun:
         self.runtime.splitting.told = replay is not None
         self.runtime.checkpoints = out / "checkpoints"
         self._make_directory()  # late: a run that cannot go on leaves its directory as it was
-        self._figures = Figures([table.name for table in self.runtime.store.space.tables])
+        self._figures = SnapshotFigures([table.name for table in self.runtime.store.space.tables])
         try:
             self._trackers = Trackers(self.config.run.track, out, self.started_at_step)
         except UsageError:
