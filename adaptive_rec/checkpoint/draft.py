@@ -66,7 +66,9 @@ class SyncedFile:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        closing: AbstractContextManager[object, bool | None] = suppress(CheckpointError)  # another error is being raised
+        closing: AbstractContextManager[object, bool | None] = suppress(
+            CheckpointError
+        )  # another error is being raised
         try:
             if kind is None:
                 self.sync()

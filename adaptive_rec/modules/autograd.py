@@ -26,6 +26,7 @@ from adaptive_rec.modules.rates import Rates
 from adaptive_rec.modules.reading import gather
 from adaptive_rec.policy import BatchView
 from adaptive_rec.policy.find import load_policy
+from adaptive_rec.runtime.control import Control
 from adaptive_rec.runtime.session import Report, Session
 
 
@@ -49,11 +50,12 @@ class AutogradSession(Session):
     (`_step`): each distinct row is updated once and the lookups are counted. Between two steps rows move and commands are carried
     out (`session.py`)."""
 
-    ends_on_bad_loss = False
-
     def __init__(self, tables: Sequence[TableSpec], setup: Setup, rates: Rates, dtype: torch.dtype) -> None:
         config, policy, store = setup.build(tuple(tables), rates.rule, dtype)
-        super().__init__(config, policy, store)
+        super().__init__(config, policy, store, ends_on_bad_loss=False)
+        self.control = Control(
+            self.state, self.reclassifier, self.splitting, self.mailbox, self.publisher, self.reports
+        )
         self.dtype = dtype
         self.rates = rates
         self.closed = False
@@ -65,7 +67,6 @@ class AutogradSession(Session):
         self._anchor = torch.zeros((), requires_grad=True)
         self._ahead: AheadBatch | None = None
         self._steps_ahead = 0
-        self._expected_steps = 0
         self._loss: Tensor | None = None
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=self.device)
         self._samples = 0
@@ -80,7 +81,7 @@ class AutogradSession(Session):
     def pooled(self, key: Callable[[], CallKey] | None, make: Callable[[], list[Bags]]) -> list[Tensor]:
         """Return the pooled vectors (L, D) of a forward call's bags. `make` makes the bags where none with this `key` were looked
         up ahead."""
-        if not self.begun:
+        if not self.state.rows_placed:
             self.start()
         calls = self._ahead.calls(key()) if self._ahead is not None and key is not None else []
         if not calls:
@@ -90,9 +91,9 @@ class AutogradSession(Session):
 
     def start(self) -> None:
         """Start training, or resume it from a state that was loaded."""
-        if not self.begun:
+        if not self.state.rows_placed:
             self.begin()
-        self.enter("training")
+        self.publisher.enter("training")
 
     def _gather(self, call: PoolCall) -> Tensor:
         with self.times("gather"):
@@ -105,7 +106,7 @@ class AutogradSession(Session):
         if self.closed:
             raise ConflictError("the runtime was closed, so rows are no longer updated")
         self.rates.check()
-        probe = not self.policy.exact and bool(self.random("probe").random() < self.knobs.probe_ratio)
+        probe = not self.policy.exact and bool(self.state.random("probe").random() < self.knobs.probe_ratio)
         updates: list[_Update] = []
         updating = False
         try:
@@ -119,13 +120,13 @@ class AutogradSession(Session):
         except BaseException:
             self._release(updates)
             if updating:
-                self.unsaid.append(
+                self.state.warn(
                     f"the update of step {self.step_number + 1} broke off: some of its rows may have had it and others not; "
                     "a state saved before has them as they were"
                 )
             raise
         self.steps_T[sorted({table for call, _ in found for table in call.bags.tables})] += 1
-        self.step_number += 1
+        self.state.step_done()
         self._count(updates)
         for report in self.boundary():
             self.emit(report)
@@ -207,7 +208,7 @@ class AutogradSession(Session):
     def _frozen(self, work: ClassifiedBatch) -> NDArray[np.bool_] | None:
         """Return which rows' updates the policy skips."""
         stale_U = self.observer.stale_rows(work)
-        view = BatchView(self.step_number, False, self.knobs, work, stale_U, self.random("plan"))
+        view = BatchView(self.step_number, False, self.knobs, work, stale_U, self.state.random("plan"))
         plan = self.policy.plan(view)
         if plan.weight_B is not None or sum(map(len, plan.micro_batches)) != work.batch.size:
             raise TrainingError(f"policy {self.knobs.policy} must not skip or weight samples in a user's loop, it did")
@@ -250,10 +251,6 @@ class AutogradSession(Session):
             self._ahead = None
 
     # For the session -------------------------------------------------------------------------------------------------
-
-    @property
-    def steps_total(self) -> int:
-        return max(self.step_number, self._expected_steps)
 
     def losses(self) -> Fetched:
         return Fetched(np.array(np.nan)) if self._loss is None else self.store.fetch_later(self._loss_sum)

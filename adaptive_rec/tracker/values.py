@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
-from adaptive_rec.live.telemetry import Snapshot, ratio
-
-if TYPE_CHECKING:
-    from adaptive_rec.dense.evaluate import Evaluation
+from adaptive_rec.live.telemetry import Evaluation, Snapshot, ratio
 
 NAMES = {
     "loss": "train/loss",
