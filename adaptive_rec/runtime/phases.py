@@ -18,7 +18,7 @@ from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import CheckpointError, TrainingError
 from adaptive_rec.live.telemetry import Event
 from adaptive_rec.placement import Migration
-from adaptive_rec.policy import Outcome, Phase, Policy
+from adaptive_rec.policy import ArrangingPolicy, Outcome, Phase
 from adaptive_rec.runtime.stream import ArrangedStream, Decision, Stretch, next_phase
 from adaptive_rec.saved import ANY, Saved
 
@@ -73,7 +73,7 @@ class Phases:
         run, policy = self._runtime, self._runtime.policy
         if run.was_paused and run.stop_requested:  # while it waited to go on
             return
-        while policy.arranges_stream and not run.stop_requested and run.policy is policy:
+        while isinstance(policy, ArrangingPolicy) and not run.stop_requested and run.policy is policy:
             stretch = self._stretch
             yield from self._arranged(policy)
             if run.stop_requested or run.policy is not policy:
@@ -86,7 +86,7 @@ class Phases:
             self._placed = False
             yield Phase("stream", run.batches())  # from the beginning, or since the run went over to such a policy
 
-    def _arranged(self, policy: Policy) -> Iterator[Phase]:
+    def _arranged(self, policy: ArrangingPolicy) -> Iterator[Phase]:
         """The phases of a stretch: the one that is gone on with, or all that is left."""
         run, again = self._runtime, self._stretch is not None
         self._stretch = stretch = self._stretch or self._new_stretch()

@@ -15,7 +15,7 @@ from adaptive_rec.data.source import Source
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import CheckpointError, ConfigError
 from adaptive_rec.policy import Outcome, Phase
-from adaptive_rec.policy.arrange import checked, take
+from adaptive_rec.policy.batches import checked, take
 from adaptive_rec.saved import ANY, Saved, numbered
 
 
