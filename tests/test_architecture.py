@@ -143,6 +143,19 @@ def layer(module: str) -> int | None:
     return None
 
 
+SCHEMA_TWINS = {"Event", "Quality", "Placement", "TableStats", "KnobChange"}
+"""Classes whose JSON form in service/schemas.py has the same name, as the API's description shows it."""
+
+
+def test_a_class_name_means_one_thing() -> None:
+    places: dict[str, list[str]] = {}
+    for module, tree in SOURCES.items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and not (module == "service.schemas" and node.name in SCHEMA_TWINS):
+                places.setdefault(node.name, []).append(module)
+    assert {name: modules for name, modules in places.items() if len(modules) > 1} == {}
+
+
 def test_every_module_has_its_place() -> None:
     homeless = [name for name in SOURCES if name and layer(name) is None and name.split(".")[0] not in BESIDE]
     assert not homeless
