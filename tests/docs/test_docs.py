@@ -177,14 +177,20 @@ def test_the_reference_has_every_route_and_metric(site: Path) -> None:
 
 def test_the_reference_has_every_public_name_with_its_words(site: Path) -> None:
     import adaptive_rec
-    from adaptive_rec import policy
+    from adaptive_rec import errors, policy
 
-    text = page_text(site, "python")
+    text, source = page_text(site, "python"), (site / "reference" / "python.html").read_text()
     names = [name for name in adaptive_rec.__all__ if not name.startswith("_")]
     assert {"wrap", "AdaptiveEmbeddingBag", "EmbeddingRuntime"} <= set(names)
     for found in [*(getattr(adaptive_rec, name) for name in names), policy.Policy, policy.AccessView, policy.StepPlan]:
         first = " ".join(re.sub("[`*]", "", (found.__doc__ or "").split("\n\n")[0]).split())
         assert first, f"{found.__name__} has no docstring"
         assert first in " ".join(text.split()), found.__name__
-    for method in ("prefetch", "stats", "serve", "set_knobs", "record_loss", "state_dict", "load_state_dict", "close"):
-        assert f"EmbeddingRuntime.{method}" in text
+    methods = ("prefetch", "stats", "serve", "set_knobs", "record_loss", "state_dict", "load_state_dict", "close")
+    expected = [
+        *(f"adaptive_rec.{name}" for name in names),
+        *(f"adaptive_rec.EmbeddingRuntime.{method}" for method in methods),
+        *(f"adaptive_rec.policy.{name}" for name in policy.__all__ if name != "HOLD"),
+        *(f"adaptive_rec.errors.{name}" for name in vars(errors) if name.endswith("Error")),
+    ]
+    assert [name for name in expected if f'id="{name}"' not in source] == []
