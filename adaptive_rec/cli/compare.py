@@ -186,7 +186,7 @@ def show_results(results: Results, out: Path, as_json: bool) -> None:
 
         print(to_json(results), flush=True)
         return
-    from adaptive_rec.offline.compare.screen import show_comparison
+    from adaptive_rec.cli.compare_screen import show_comparison
 
     show_comparison(results, [out / name for name in (PAGE, TABLE, FIGURES)])
 

@@ -9,10 +9,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from adaptive_rec.cli.figures import clock, count, whole
 from adaptive_rec.cli.output import pairs, print_json, show
 from adaptive_rec.cli.parser import Parser
-from adaptive_rec.units import size
+from adaptive_rec.units import clock, count, size, whole
 
 if TYPE_CHECKING:
     from adaptive_rec.cli.console import Screen

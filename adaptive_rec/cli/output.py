@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from adaptive_rec.cli.figures import printable
+from adaptive_rec.units import printable
 
 if TYPE_CHECKING:
     from rich.console import Console

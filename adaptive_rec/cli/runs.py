@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from adaptive_rec.cli.figures import clock
 from adaptive_rec.cli.output import columns, print_json, show
 from adaptive_rec.cli.parser import (
     LINK_HINT,
@@ -20,6 +19,7 @@ from adaptive_rec.cli.parser import (
     serve_options,
 )
 from adaptive_rec.errors import UsageError
+from adaptive_rec.units import clock
 
 
 def add_commands(subparsers: Any) -> dict[str, Parser]:
@@ -97,7 +97,7 @@ def evaluate(args: argparse.Namespace) -> int:
     from dataclasses import asdict
 
     from adaptive_rec.live.telemetry import to_json
-    from adaptive_rec.run.training_run import evaluate_run
+    from adaptive_rec.run.resume import evaluate_run
 
     result = evaluate_run(args.directory, lambda text: print(f"warning: {text}", file=sys.stderr))
     figures = {"step": result.step, **asdict(result.quality)}

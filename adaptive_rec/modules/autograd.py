@@ -26,6 +26,7 @@ from adaptive_rec.modules.rates import Rates
 from adaptive_rec.modules.reading import gather
 from adaptive_rec.policy import BatchView
 from adaptive_rec.policy.find import load_policy
+from adaptive_rec.runtime.control import Control
 from adaptive_rec.runtime.session import Report, Session
 
 
@@ -49,11 +50,12 @@ class AutogradSession(Session):
     distinct row is updated once and what was looked up is remembered; between two steps rows move and commands are obeyed
     (`session.py`)."""
 
-    ends_on_bad_loss = False
-
     def __init__(self, tables: Sequence[TableSpec], setup: Setup, rates: Rates, dtype: torch.dtype) -> None:
         config, policy, store = setup.build(tuple(tables), rates.rule, dtype)
-        super().__init__(config, policy, store)
+        super().__init__(config, policy, store, ends_on_bad_loss=False)
+        self.control = Control(
+            self.state, self.reclassifier, self.splitting, self.mailbox, self.publisher, self.reports
+        )
         self.dtype = dtype
         self.rates = rates
         self.closed = False
@@ -65,7 +67,6 @@ class AutogradSession(Session):
         self._anchor = torch.zeros((), requires_grad=True)
         self._ahead: Ahead | None = None
         self._steps_ahead = 0
-        self._expected_steps = 0
         self._loss: Tensor | None = None
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=self.device)
         self._samples = 0
@@ -79,7 +80,7 @@ class AutogradSession(Session):
 
     def pooled(self, key: Callable[[], Key] | None, make: Callable[[], list[Bags]]) -> list[Tensor]:
         """Pooled vectors (L, D) of a forward call's bags. `make` makes them where none were made ready under its `key`."""
-        if not self.begun:
+        if not self.state.rows_placed:
             self.go_on()
         lookups = self._ahead.lookups(key()) if self._ahead is not None and key is not None else []
         if not lookups:
@@ -89,9 +90,9 @@ class AutogradSession(Session):
 
     def go_on(self) -> None:
         """Begin, or go on from a state that was loaded."""
-        if not self.begun:
+        if not self.state.rows_placed:
             self.begin()
-        self.enter("training")
+        self.publisher.enter("training")
 
     def _gather(self, lookup: Lookup) -> Tensor:
         with self.times("gather"):
@@ -104,7 +105,7 @@ class AutogradSession(Session):
         if self.closed:
             raise ConflictError("the runtime was closed, so rows are no longer updated")
         self.rates.check()
-        probe = not self.policy.exact and bool(self.random("probe").random() < self.knobs.probe_ratio)
+        probe = not self.policy.exact and bool(self.state.random("probe").random() < self.knobs.probe_ratio)
         updates: list[_Update] = []
         updating = False
         try:
@@ -118,13 +119,13 @@ class AutogradSession(Session):
         except BaseException:
             self._give_back(updates)
             if updating:
-                self.unsaid.append(
+                self.state.warn(
                     f"the update of step {self.step_number + 1} broke off: some of its rows may have had it and others not; "
                     "a state saved before has them as they were"
                 )
             raise
         self.steps_T[sorted({table for lookup, _ in found for table in lookup.bags.tables})] += 1
-        self.step_number += 1
+        self.state.step_done()
         self._count(updates)
         for report in self.boundary():
             self.tell(report)
@@ -206,7 +207,7 @@ class AutogradSession(Session):
     def _frozen(self, work: ClassifiedBatch) -> NDArray[np.bool_] | None:
         """Rows whose update the policy skips."""
         stale_U = self.observer.stale_rows(work)
-        view = BatchView(self.step_number, False, self.knobs, work, stale_U, self.random("plan"))
+        view = BatchView(self.step_number, False, self.knobs, work, stale_U, self.state.random("plan"))
         plan = self.policy.plan(view)
         if plan.weight_B is not None or sum(map(len, plan.micro_batches)) != work.batch.size:
             raise TrainingError(
@@ -258,10 +259,6 @@ class AutogradSession(Session):
             self.store.release(ahead.work)
 
     # What a session asks ---------------------------------------------------------------------------------------------
-
-    @property
-    def steps_total(self) -> int:
-        return max(self.step_number, self._expected_steps)
 
     def losses(self) -> Fetched:
         return Fetched(np.array(np.nan)) if self._loss is None else self.store.fetch_later(self._loss_sum)

@@ -69,7 +69,7 @@ class EmbeddingRuntime(AutogradSession):
             yield from loader
             return
         if isinstance(loader, Sized):
-            self._expected_steps = self.step_number + len(loader)
+            self.state.expect_steps(self.step_number + len(loader))
         reads_ahead = self.policy.prefetches
         pipeline = Pipeline(
             ((item,) for item in loader),  # an item may be None
@@ -86,7 +86,7 @@ class EmbeddingRuntime(AutogradSession):
                 assert isinstance(work.batch, BagBatch)
                 yield work.batch.item
                 self.give_up_ahead()
-                if self.stop_requested:
+                if self.state.stop_requested:
                     return
         finally:
             self._looking_ahead = False
@@ -159,7 +159,7 @@ class EmbeddingRuntime(AutogradSession):
 
     def host_rows(self, number: int) -> Tensor:
         """A table's rows before the first step, when all of them are in host memory, to be set in place."""
-        assert not self.begun, "rows are set in place before the first step only"
+        assert not self.state.rows_placed, "rows are set in place before the first step only"
         pool, low, high = self.store.space.table_range(number)
         return torch.from_numpy(self.store.host.weights[pool][low:high])
 
@@ -193,7 +193,7 @@ class EmbeddingRuntime(AutogradSession):
         if self._served is not None:
             raise ConflictError(f"the loop must not be served already, it is at {self._served.url}")
         options = ServeOptions(**where)
-        if not self.begun:
+        if not self.state.rows_placed:
             self.begin()
         record = LoopDirectory(self, Path(out) if out is not None else new_directory(self.knobs.policy))
         try:
@@ -202,7 +202,7 @@ class EmbeddingRuntime(AutogradSession):
             record.close()
             raise
         self._record = record
-        self.enter("training")
+        self.publisher.enter("training")
         atexit.register(self.close)
         return self._served.url
 
@@ -232,7 +232,8 @@ class EmbeddingRuntime(AutogradSession):
                 self._trackers.log(report.step, self._figures.of_snapshot(report))
             elif isinstance(report, Event):
                 self._trackers.event(report.step, report.kind, report.text)
-            self.unsaid += self._trackers.complaints()
+            for text in self._trackers.complaints():
+                self.state.warn(text)
 
     def __enter__(self) -> Self:
         return self
@@ -248,11 +249,11 @@ class EmbeddingRuntime(AutogradSession):
         self.closed = True
         atexit.unregister(self.close)
         self.give_up_ahead()
-        if self.begun:
+        if self.state.rows_placed:
             for report in self.last_report():
                 self.tell(report)
         self.mailbox.close("the loop has ended")
-        self.enter("finished")
+        self.publisher.enter("finished")
         if self._trackers is not None:
             self._trackers.close()
             for text in self._trackers.complaints():

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ByteSize
 
-from adaptive_rec.embedding.device import all_rows_bytes
 from adaptive_rec.live.telemetry import ratio
 
 if TYPE_CHECKING:
@@ -82,7 +81,7 @@ def stats_of(runtime: EmbeddingRuntime, looked_up_ahead_ratio: float) -> Runtime
         stale_rows=store.device.stale_rows,
         total_rows=space.rows,
         device_bytes=store.device_bytes,
-        budget_bytes=runtime.policy.budget_bytes(runtime.knobs, all_rows_bytes(space, store.row_bytes)),
+        budget_bytes=runtime.state.budget_bytes,
         migrated_rows=traffic.migrated_rows,
         row_updates=traffic.row_updates,
         row_updates_skipped=traffic.row_updates_skipped,

@@ -152,6 +152,10 @@ class Reclassifier:
         self.place_again(step, knobs)
         self.begin(step, knobs)
 
+    def restore(self, policy: Policy) -> None:
+        """Follow the former policy again, after another one could not place its rows."""
+        self.policy = policy
+
     def state(self) -> dict[str, Any]:
         return {
             "stale_threshold": self.stale_threshold,

@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from adaptive_rec.live.telemetry import Snapshot, ratio
+from adaptive_rec.live.telemetry import Evaluation, Snapshot, ratio
 
 if TYPE_CHECKING:
-    from adaptive_rec.dense.evaluate import Evaluation
     from adaptive_rec.modules.stats import RuntimeStats
 
 NAMES = {

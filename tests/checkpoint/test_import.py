@@ -361,7 +361,7 @@ def test_tables_whose_names_cannot_be_files_are_exported_and_imported_by_their_n
     source = memory_source([batch], specs, tuple(FeatureSpec(table.name, i) for i, table in enumerate(specs)))
     settings = ["run.device=cpu", "model.embedding_dim=2", "knobs.policy=hybrid"]
     one, other = (assemble(load_config("tiny", {}, [*settings, f"run.seed={seed}"]), source) for seed in (1, 2))
-    found = checkpoint.save(one, tmp_path / "checkpoints")
+    found = checkpoint.save(one.parts, tmp_path / "checkpoints")
     for form, ending in (("safetensors", ".safetensors"), ("npy", ".npy")):
         assert main(["checkpoint", "export", str(found), "--out", str(tmp_path / form), "--as", form]) == 0
         names = sorted(path.name for path in (tmp_path / form).iterdir())

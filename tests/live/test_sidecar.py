@@ -62,7 +62,7 @@ def standing_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[st
 
 
 def serve(training: TrainingRun, notes: list[str]) -> Sidecar:
-    return Sidecar(ServeOptions(port=0), training.out, training, notes.append)
+    return Sidecar(ServeOptions(port=0), training.out, training.runtime, notes.append)
 
 
 def test_an_answer_goes_to_the_sidecar_that_asked(training: TrainingRun, standing_in: Any, tmp_path: Path) -> None:

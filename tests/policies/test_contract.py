@@ -270,7 +270,7 @@ def test_subsampling_keeps_the_expected_gradient(watch: Any, action: str, unbias
     whole = gradient(probe=True)
     draws = []
     for step in range(400):
-        runtime.step_number = step  # the dice of a step depend on its number
+        runtime.state.set_step(step)  # the dice of a step depend on its number
         draws.append(gradient(probe=False))
     mean, error = np.mean(draws, axis=0), np.std(draws, axis=0) / np.sqrt(len(draws))
     off = np.abs(mean - whole) / (error + 1e-9)

@@ -113,7 +113,7 @@ def test_cdlrm_has_the_rows_of_the_next_batches_on_the_device(watch: Any) -> Non
 def test_all_that_moved_is_told_by_the_end(build: Any, every: int) -> None:
     runtime = build("cdlrm", "knobs.hot_budget_bytes=640", f"knobs.reclassify_every={every}")
     told = [event.details for event in runtime.run() if isinstance(event, Event) and event.kind == "reclassified"]
-    assert sum(data["promoted"] + data["demoted"] for data in told) == runtime.totals()["migrated_rows"]
+    assert sum(data["promoted"] + data["demoted"] for data in told) == runtime.reports.totals()["migrated_rows"]
     assert {data["phase"] for data in told} == {"window"}
 
 

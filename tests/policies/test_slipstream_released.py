@@ -86,7 +86,7 @@ def test_movement_is_that_of_the_window_and_what_is_dropped_hardly_moved(
     rest = [rows for batch in trained[found["steps"] :] for rows in rows_of(batch, space).reshape(batch.size, -1)]
     assert rest
     assert not any(set(rows.tolist()) <= stale for rows in rest)
-    totals = runtime.totals()
+    totals = runtime.reports.totals()
     dropped = totals["samples_seen"] - totals["samples_trained"]
     hot = (
         sum(

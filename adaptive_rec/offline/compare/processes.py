@@ -20,11 +20,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from adaptive_rec.cli.console import COMPILING
 from adaptive_rec.config.tree import ENVIRONMENT_PREFIX
 from adaptive_rec.errors import UsageError
 from adaptive_rec.live.sidecar import own_modules_only
-from adaptive_rec.live.telemetry import to_json
+from adaptive_rec.live.telemetry import COMPILING, to_json
 from adaptive_rec.offline.compare.plan import Turn
 from adaptive_rec.offline.report.page import write_page
 

@@ -13,9 +13,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from adaptive_rec.cli.figures import clock, count, printable
 from adaptive_rec.offline.compare.plan import Turn
 from adaptive_rec.offline.compare.processes import ProcessEnd, RunProgress
+from adaptive_rec.units import clock, count, printable
 
 MAX_WIDTH = 100
 
