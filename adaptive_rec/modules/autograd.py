@@ -24,7 +24,7 @@ from adaptive_rec.modules.lookahead import AheadBatch, PoolCall
 from adaptive_rec.modules.options import Setup, check_policy_fits
 from adaptive_rec.modules.rates import Rates
 from adaptive_rec.modules.reading import gather
-from adaptive_rec.policy import BatchView
+from adaptive_rec.policy import BatchView, plan_step
 from adaptive_rec.policy.find import load_policy
 from adaptive_rec.runtime.control import Control
 from adaptive_rec.runtime.session import Report, Session
@@ -209,7 +209,7 @@ class AutogradSession(Session):
         """Return which rows' updates the policy skips."""
         stale_U = self.observer.stale_rows(work)
         view = BatchView(self.step_number, False, self.knobs, work, stale_U, self.state.random("plan"))
-        plan = self.policy.plan(view)
+        plan = plan_step(self.policy, view)
         if plan.weight_B is not None or sum(map(len, plan.micro_batches)) != work.batch.size:
             raise TrainingError(f"policy {self.knobs.policy} must not skip or weight samples in a user's loop, it did")
         return plan.frozen_U
