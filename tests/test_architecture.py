@@ -87,6 +87,19 @@ def test_every_room_has_its_layer() -> None:
     assert rooms == set().union(*LAYERS)
 
 
+SCHEMA_TWINS = {"Event", "Quality", "Placement", "TableStats", "KnobChange"}
+"""Classes whose JSON form in service/schemas.py has the same name, as the API's description shows it."""
+
+
+def test_a_class_name_means_one_thing() -> None:
+    places: dict[str, list[str]] = {}
+    for module, tree in SOURCES.items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and not (module == "service.schemas" and node.name in SCHEMA_TWINS):
+                places.setdefault(node.name, []).append(module)
+    assert {name: modules for name, modules in places.items() if len(modules) > 1} == {}
+
+
 @pytest.mark.parametrize("module", [name for name in SOURCES if layer(name) is not None])
 def test_imports_go_down_the_layers(module: str) -> None:
     own = layer(module)

@@ -60,7 +60,7 @@ def set_state(runtime: EmbeddingRuntime, given: Mapping[str, Any]) -> None:
         for number, table in enumerate(store.space.tables)
     ]
     how = found.text("policy"), found.integer("budget_bytes"), found.flag("monitored")
-    runtime.give_up_ahead()
+    runtime.release_ahead()
     hot = np.sort(np.concatenate([rows[rows >= 0] for rows in store.device.row_of_slot]))
     store.migrate(Migration(promote=np.empty(0, dtype=np.int64), demote=hot))
     for number, state_RK in enumerate(states):

@@ -22,7 +22,7 @@ from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import Report, RunOptions
 from adaptive_rec.tracker import load_tracker
 from adaptive_rec.tracker.feed import CLOSE_SECONDS, Trackers
-from adaptive_rec.tracker.values import Figures, of_evaluation
+from adaptive_rec.tracker.values import SnapshotFigures, of_evaluation
 
 HURRIED_REPORT_BYTES = 16 << 20
 """Size of the metrics up to which the report page is written after a signal, as that takes well under a second."""
@@ -72,7 +72,7 @@ class TrainingRun:
         words = shlex.join(["adaptive-rec", *command] if command else [])
         facts = description(self.runtime, out.resolve().name, words)
         self._directory.create(self.config, facts)  # late: a run that cannot be resumed leaves its directory as it was
-        self._figures = Figures([table.name for table in self.runtime.store.space.tables])
+        self._figures = SnapshotFigures([table.name for table in self.runtime.store.space.tables])
         try:
             self._trackers = Trackers(self.config.run.track, out, self.started_at_step)
         except UsageError:

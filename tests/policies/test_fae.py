@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from adaptive_rec.config.policy import PolicyConfig
 from adaptive_rec.policies.fae import Fae, Schedule
 from adaptive_rec.policies.fae_released import FaeReleased
-from adaptive_rec.policy.arrange import count_rows
+from adaptive_rec.policy.batches import count_rows
 
 EPOCHS = ["run.steps=0", "data.epochs=2", "data.synthetic.samples=900", "knobs.hot_budget_bytes=1500"]
 """Two epochs whose last batch is a part of one; a part of the rows fits."""
