@@ -47,7 +47,8 @@ def test_every_policy_and_preset_is_described() -> None:
 
 def test_every_kind_of_event_is_in_the_documents_and_on_the_dashboard() -> None:
     made = re.compile(
-        r'(?:_event|\bnote|\bEvent)\(\s*(?:(?:(?:self|run)\.step_number|step), )?"([a-z_]+)",|{"kind": "([a-z_]+)"'
+        r'(?:_event|\bnote|\bEvent)\(\s*(?:(?:(?:self|run)\.step_number|(?:self\._)?state\.step|step), )?"([a-z_]+)",'
+        r'|{"kind": "([a-z_]+)"'
     )
     sources = [path.read_text() for path in (ROOT / "adaptive_rec").rglob("*.py")]
     kinds = {one or other for text in sources for one, other in made.findall(text)}
