@@ -47,6 +47,20 @@ class Tally:
         counters.lookups_hot += int(work.hot_lookups_F.sum())
         counters.malformed_rows += work.batch.malformed_rows
 
+    def add_step(self, samples: int, popular: int) -> None:
+        """Count a step of a user's loop, where every sample is trained."""
+        self.counters.steps += 1
+        self.counters.samples_seen += samples
+        self.counters.samples_trained += samples
+        self.counters.samples_popular += popular
+
+    def add_lookups(self, tables: NDArray[np.int64], lookups_T: NDArray[np.int64], hot_T: NDArray[np.int64]) -> None:
+        """Count lookups and hot lookups of some tables, each named once."""
+        self.lookups_T[tables] += lookups_T
+        self.hot_lookups_T[tables] += hot_T
+        self.counters.lookups += int(lookups_T.sum())
+        self.counters.lookups_hot += int(hot_T.sum())
+
     def add_skipped(self, samples: int, malformed_rows: int) -> None:
         """Count samples of the stream that came in no batch, and malformed rows found with them."""
         self.counters.samples_seen += samples
