@@ -233,7 +233,7 @@ class AutogradSession(Session):
                 if bags.samples == samples and samples and len(bags) % samples == 0:
                     hot_L = update.work.popular_B[first : first + len(bags)]
                     popular_B &= hot_L if len(bags) == samples else hot_L.reshape(samples, -1).all(axis=1)
-        self.tally.add_step(samples, popular=int(np.count_nonzero(popular_B)))
+        self.tally.add_samples(samples, int(np.count_nonzero(popular_B)))
         self._samples = samples
         if self._loss is not None:
             self._loss_sum += self._loss * samples
