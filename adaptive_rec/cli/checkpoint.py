@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from adaptive_rec.cli.checkpoint_import import add_import
 from adaptive_rec.cli.checkpoint_paths import checkpoints_at, is_of_run, with_found
-from adaptive_rec.cli.figures import whole
 from adaptive_rec.cli.output import columns, print_json, show
 from adaptive_rec.cli.parser import Parser
 from adaptive_rec.cli.signals import ended_by_sigterm
 from adaptive_rec.errors import CheckpointError
-from adaptive_rec.units import size
+from adaptive_rec.units import size, whole
 
 if TYPE_CHECKING:
     from adaptive_rec.checkpoint.difference import ArrayDifference

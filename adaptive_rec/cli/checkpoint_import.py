@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adaptive_rec.cli.figures import printable, whole
-from adaptive_rec.cli.output import columns, pairs, print_json, show, text
+from adaptive_rec.cli.output import columns, pairs, print_json, printable, show, text
 from adaptive_rec.cli.parser import Parser
 from adaptive_rec.cli.signals import ended_by_sigterm
 from adaptive_rec.system.durable import made_whole
+from adaptive_rec.units import whole
 
 if TYPE_CHECKING:
     from adaptive_rec.checkpoint.importing import Imported

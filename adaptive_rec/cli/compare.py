@@ -130,25 +130,25 @@ def make_folder(out: Path) -> Path:
 
 def make_runs(plan: Plan, held: dict[str, Any], folder: Path, lock: Any, args: argparse.Namespace) -> int:
     """Make the runs that are missing; results are written after each. Returns the number of a signal that came, or 0."""
+    from adaptive_rec.cli.compare_progress import Board
+    from adaptive_rec.cli.console import COMPILING
     from adaptive_rec.offline.compare.plan import code_digest, digest
-    from adaptive_rec.offline.compare.processes import finished, make_run
-    from adaptive_rec.offline.compare.progress import Board
+    from adaptive_rec.offline.compare.processes import RunProcesses, finished
 
-    marks = {"conditions": digest(held), "code": code_digest()}
-    turns = plan.turns()
-    missing = [turn for turn in turns if finished(folder / turn.name, marks["conditions"]) is None]
-    out = folder.parent
+    under, turns, out = digest(held), plan.turns(), folder.parent
+    missing = [turn for turn in turns if finished(folder / turn.name, under) is None]
     with Board(missing, len(turns) - len(missing), to_stderr=args.json) as board:
         seeds = f"{len(plan.seeds)} seed{'s' if len(plan.seeds) > 1 else ''}"
         board.note(
             f"{len(plan.policies)} policies x {seeds} in {out}" + (there(turns, missing) if missing != turns else "")
         )
+        runs = RunProcesses(
+            out / SETTINGS, lock, under, code_digest(), COMPILING, args.keep_checkpoints, board.watch
+        )  # fmt: skip
         try:
             for turn in missing:
                 board.begin(turn)
-                outcome = make_run(
-                    turn, folder / turn.name, out / SETTINGS, marks, lock, board.watch, args.keep_checkpoints
-                )  # fmt: skip
+                outcome = runs.make(turn, folder / turn.name)
                 results = write_results(plan, held, out, folder)
                 board.end(turn, outcome, figures_of(results, turn.policy, turn.seed))
         except Stopped as signal_came:
@@ -186,7 +186,7 @@ def show_results(results: Results, out: Path, as_json: bool) -> None:
 
         print(to_json(results), flush=True)
         return
-    from adaptive_rec.offline.compare.screen import show_comparison
+    from adaptive_rec.cli.compare_screen import show_comparison
 
     show_comparison(results, [out / name for name in (PAGE, TABLE, FIGURES)])
 

@@ -19,9 +19,10 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from adaptive_rec.cli.figures import clock, count, percent, printable, whole
+from adaptive_rec.cli.output import printable
 from adaptive_rec.cli.run_text import header, length, quality_text, summary_lines
 from adaptive_rec.live.telemetry import Event, Snapshot, ratio
+from adaptive_rec.units import clock, count, percent, whole
 
 if TYPE_CHECKING:
     from adaptive_rec.runtime.loop import Report, Runtime

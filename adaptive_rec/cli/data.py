@@ -9,10 +9,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from adaptive_rec.cli.figures import clock, count, whole
 from adaptive_rec.cli.output import pairs, print_json, show
 from adaptive_rec.cli.parser import Parser
-from adaptive_rec.units import size
+from adaptive_rec.units import clock, count, size, whole
 
 if TYPE_CHECKING:
     from adaptive_rec.cli.console import Screen
@@ -150,5 +149,8 @@ def summary(meta: Meta, out: Path, seconds: float) -> list[tuple[str, str]]:
         ("size", size(sum(file.size_bytes for file in meta.array_files()))),
         ("time", f"{clock(seconds)}, {count(meta.rows / max(seconds, 1e-9))} rows/s"),
         ("directory", str(out)),
-        ("train", " ".join(["adaptive-rec train", *PRESET_OF.get(meta.job.format, ()), f"--data {shlex.quote(str(out))}"])),
+        (
+            "train",
+            " ".join(["adaptive-rec train", *PRESET_OF.get(meta.job.format, ()), f"--data {shlex.quote(str(out))}"]),
+        ),
     ]

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as RichProgress
 
 from adaptive_rec.cli.console import COMPILING
-from adaptive_rec.cli.figures import clock, count, percent
+from adaptive_rec.units import clock, count, percent
 
 if TYPE_CHECKING:
     from adaptive_rec.data.prepare.progress import StageProgress

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from adaptive_rec.cli.figures import count, whole
 from adaptive_rec.cli.output import columns, pairs, print_json, show, text
-from adaptive_rec.units import comparable_size, size
+from adaptive_rec.units import comparable_size, count, size, whole
 
 if TYPE_CHECKING:
     from adaptive_rec.config.tree import Config

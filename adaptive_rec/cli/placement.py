@@ -6,11 +6,10 @@ import argparse
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from adaptive_rec.cli.figures import count, percent, whole
 from adaptive_rec.cli.output import columns, pairs, print_json, show, text
 from adaptive_rec.cli.parser import Parser, add_client_options, on_terminal
 from adaptive_rec.errors import UsageError, did_you_mean
-from adaptive_rec.units import size
+from adaptive_rec.units import count, percent, size, whole
 
 MOST_ROWS = 1000
 CLASSES = ("hot", "stale", "cold")

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adaptive_rec.cli.dry_run import blocks, verdict
-from adaptive_rec.cli.figures import count, fine
 from adaptive_rec.cli.output import columns, pairs, print_json, show, text
 from adaptive_rec.cli.parser import Parser
 from adaptive_rec.cli.profile import number, progress_shown
 from adaptive_rec.errors import ConfigError, UsageError
-from adaptive_rec.units import comparable_size, exact_size, parse_size, size
+from adaptive_rec.units import comparable_size, count, exact_size, fine, parse_size, size
 
 if TYPE_CHECKING:
     from adaptive_rec.config.tree import Config

@@ -11,11 +11,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adaptive_rec.cli.figures import count, percent, whole
 from adaptive_rec.cli.output import columns, pairs, print_json, show, text
 from adaptive_rec.cli.parser import Parser
 from adaptive_rec.errors import UsageError
-from adaptive_rec.units import exact_size, size
+from adaptive_rec.units import count, exact_size, percent, size, whole
 
 if TYPE_CHECKING:
     from adaptive_rec.config.tree import Config

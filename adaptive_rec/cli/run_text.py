@@ -10,9 +10,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from adaptive_rec.cli.figures import clock, count, percent, whole
 from adaptive_rec.live.telemetry import ratio
-from adaptive_rec.units import size
+from adaptive_rec.units import clock, count, percent, size, whole
 
 if TYPE_CHECKING:
     from adaptive_rec.runtime.loop import Runtime

@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from adaptive_rec.cli.figures import clock
 from adaptive_rec.cli.output import columns, print_json, show
 from adaptive_rec.cli.parser import (
     LINK_HINT,
@@ -20,6 +19,7 @@ from adaptive_rec.cli.parser import (
     serve_options,
 )
 from adaptive_rec.errors import UsageError
+from adaptive_rec.units import clock
 
 
 def add_commands(subparsers: Any) -> dict[str, Parser]:

@@ -9,11 +9,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adaptive_rec.cli.figures import count, fine, whole
 from adaptive_rec.cli.output import columns, pairs, print_json, show, text
 from adaptive_rec.cli.parser import Parser
 from adaptive_rec.errors import UsageError
-from adaptive_rec.units import size
+from adaptive_rec.units import count, fine, size, whole
 
 if TYPE_CHECKING:
     from adaptive_rec.config.tree import Config

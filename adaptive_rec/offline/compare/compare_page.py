@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from adaptive_rec.cli.figures import count, whole
 from adaptive_rec.offline.compare.curves import color, over_samples, over_time, trade
 from adaptive_rec.offline.compare.dots import DotRow, dots, values_of
 from adaptive_rec.offline.compare.figures import JUDGED, MEASURES, OTHERS, TO_TARGET, Measure, duration, four
@@ -29,7 +28,7 @@ from adaptive_rec.offline.compare.words import (
 from adaptive_rec.offline.report.markup import Markup, join, tag
 from adaptive_rec.offline.report.page import facts, grid, page, section, table, tile
 from adaptive_rec.offline.report.page import lines as warnings
-from adaptive_rec.units import exact_size, size
+from adaptive_rec.units import count, exact_size, size, whole
 
 STYLE = Path(__file__).with_name("compare.css")
 WORK = tuple(measure for measure in OTHERS if measure.key not in {"calibration", "process_seconds"})

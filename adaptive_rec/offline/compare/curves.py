@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from adaptive_rec.cli.figures import count
 from adaptive_rec.offline.compare.figures import duration, four
 from adaptive_rec.offline.report.plot import Figure, PlotLine
 from adaptive_rec.offline.report.run_figures import bounds, short, tick
 from adaptive_rec.offline.report.scale import linear
+from adaptive_rec.units import count
 
 COLORS = 12
 """Those of `compare.css`; more policies have them again, and their lines are dashed."""

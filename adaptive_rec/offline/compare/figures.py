@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from adaptive_rec.cli.figures import clock, count, fine
 from adaptive_rec.live.telemetry import ratio
 from adaptive_rec.offline.report.record import read_run
-from adaptive_rec.units import size
+from adaptive_rec.units import clock, count, fine, size
 
 Text = Callable[[float], str]
 Run = Mapping[str, Any]

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from adaptive_rec.cli.figures import percent
 from adaptive_rec.offline.compare.figures import (
     AUC,
     JUDGED,
@@ -29,7 +28,7 @@ from adaptive_rec.offline.compare.words import (
     to_target,
     verdict,
 )
-from adaptive_rec.units import size
+from adaptive_rec.units import percent, size
 
 Results = Mapping[str, Any]
 QUALITY_HEADS = ("policy", "wall clock>", "AUC>", "log loss>", "AUC reached>")

@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from adaptive_rec.cli.figures import count, percent, whole
 from adaptive_rec.offline.report.markup import Markup, tag
 from adaptive_rec.offline.report.page import facts, grid, page, section, table, tile
 from adaptive_rec.offline.report.plot import SIDE, EventMark, Figure, PlotLine
 from adaptive_rec.offline.report.run_figures import MOST_TABLES, share, tick
 from adaptive_rec.offline.report.scale import linear, logarithmic
-from adaptive_rec.units import exact_size, size
+from adaptive_rec.units import count, exact_size, percent, size, whole
 
 TOP_HEADS = {"0.001": "top 0.1%>", "0.01": "top 1%>", "0.1": "top 10%>"}
 LEAST_RATIO = 1e-4

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from adaptive_rec.cli.figures import count, percent, whole
 from adaptive_rec.offline.report.markup import Markup, tag
 from adaptive_rec.offline.report.plot import SIDE, EventMark, Figure, PlotLine
 from adaptive_rec.offline.report.record import RunRecord
 from adaptive_rec.offline.report.scale import Scale, linear, logarithmic
 from adaptive_rec.offline.report.series import Column, ReportSeries
-from adaptive_rec.units import size
+from adaptive_rec.units import count, percent, size, whole
 
 STAGES = ("execute", "update", "gather", "wait", "plan", "observe", "reclassify", "classify", "other")
 """Each has its colour, as on the dashboard; the last one is for all others."""

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from adaptive_rec.cli.figures import clock, count, percent, whole
 from adaptive_rec.live.telemetry import ratio
 from adaptive_rec.offline.report.markup import Markup, tag
 from adaptive_rec.offline.report.page import facts, grid, lines, page, section, table, tile, write_page
@@ -15,7 +14,7 @@ from adaptive_rec.offline.report.plot import EventMark
 from adaptive_rec.offline.report.record import RunRecord, read_run
 from adaptive_rec.offline.report.run_figures import RunFigures, fixed, share
 from adaptive_rec.offline.report.series import ReportSeries, series_of
-from adaptive_rec.units import exact_size, size
+from adaptive_rec.units import clock, count, exact_size, percent, size, whole
 
 NAME = "report.html"
 UNMARKED = {"reclassified", "evaluation", "finished", "sidecar", "saving"}

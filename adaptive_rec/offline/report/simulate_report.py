@@ -6,13 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from adaptive_rec.cli.figures import count, fine, percent, whole
 from adaptive_rec.offline.report.markup import Markup, tag
 from adaptive_rec.offline.report.page import facts, grid, page, section, table, tile
 from adaptive_rec.offline.report.plot import EventMark, Figure, PlotLine
 from adaptive_rec.offline.report.run_figures import bounds, tick
 from adaptive_rec.offline.report.scale import Scale, Text, linear, logarithmic
-from adaptive_rec.units import size
+from adaptive_rec.units import count, fine, percent, size, whole
 
 COLORS = ("stage-1", "stage-4", "stage-6", "stage-3", "stage-7", "stage-5", "stage-2", "stage-8")
 AGAIN = "dashed"

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from adaptive_rec.cli import main
+from adaptive_rec.cli.console import COMPILING
 from adaptive_rec.config.tree import Config, load_config
 from adaptive_rec.errors import UsageError
 from adaptive_rec.offline.compare import processes
@@ -118,7 +119,7 @@ class StandIn:
         else:
             shutil.copytree(self.source, out)
             if self.compiles_first and len(self.calls) == 1:
-                log.write(f"{processes.COMPILING} ...\n".encode())
+                log.write(f"{COMPILING} ...\n".encode())
         log.flush()
         return Ended(self, code, out.name == self.stop_at)
 
@@ -316,7 +317,7 @@ def test_progress_is_that_of_the_newest_whole_report(tmp_path: Path, a_run: Path
 
 
 def test_the_board_tells_the_time_left(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    from adaptive_rec.offline.compare import progress as board_module
+    from adaptive_rec.cli import compare_progress as board_module
 
     now = [0.0]
     monkeypatch.setattr(board_module.time, "monotonic", lambda: now[0])

@@ -1,4 +1,4 @@
-"""A comparison on a terminal."""
+"""The results of a comparison on a terminal."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ from rich.console import Group
 from rich.padding import Padding
 from rich.text import Text
 
-from adaptive_rec.cli.figures import printable
-from adaptive_rec.cli.output import columns, show
+from adaptive_rec.cli.output import columns, printable, show
 from adaptive_rec.offline.compare.statistics import LEAST_SEEDS
 from adaptive_rec.offline.compare.tables import QUALITY_HEADS, WORK_HEADS, Results, failures, quality_rows, work_rows
 from adaptive_rec.offline.compare.words import disturbed, headline, lines, uneven
 
 
 def show_comparison(results: Results, files: Sequence[Path]) -> None:
-    """Tables, then what they say, then where all of it is."""
+    """Print the tables, the statements about them, and the files that hold all results."""
     parts: list[Any] = [""]
     if results["runs"]:
         parts += [columns(QUALITY_HEADS, quality_rows(results)), "", columns(WORK_HEADS, work_rows(results)), ""]
