@@ -45,6 +45,11 @@ def whole(number: float) -> str:
     return f"{number:,.0f}"
 
 
+def four(number: float) -> str:
+    """Return a number with four decimals, as losses and AUC are compared."""
+    return f"{number:.4f}"
+
+
 def count(number: float) -> str:
     """Return a number shortened: 1234567 -> 1.2 M."""
     for limit, suffix in ((1e9, " G"), (1e6, " M"), (1e4, " k")):

@@ -67,7 +67,7 @@ def compare(args: argparse.Namespace) -> int:
     from adaptive_rec.config.tree import to_toml
     from adaptive_rec.offline.compare.plan import conditions, plan_of, settle_conditions
     from adaptive_rec.offline.compare.processes import alone_in
-    from adaptive_rec.offline.report.page import write_page
+    from adaptive_rec.offline.pages.page import write_page
     from adaptive_rec.policy.find import load_policy
 
     config = resolve(args)
@@ -170,7 +170,7 @@ def write_results(plan: Plan, held: dict[str, Any], out: Path, folder: Path) -> 
     from adaptive_rec.offline.compare.compare_page import compare_page
     from adaptive_rec.offline.compare.results import gather
     from adaptive_rec.offline.compare.tables import markdown
-    from adaptive_rec.offline.report.page import write_page
+    from adaptive_rec.offline.pages.page import write_page
 
     results = gather(plan, held, folder)
     write_page(to_json(results, indent=1) + "\n", out / FIGURES)

@@ -11,9 +11,9 @@ from rich.padding import Padding
 from rich.text import Text
 
 from adaptive_rec.cli.output import columns, printable, show
+from adaptive_rec.offline.compare.statements import disturbed, headline, statements, uneven
 from adaptive_rec.offline.compare.statistics import LEAST_SEEDS
 from adaptive_rec.offline.compare.tables import QUALITY_HEADS, WORK_HEADS, Results, failures, quality_rows, work_rows
-from adaptive_rec.offline.compare.words import disturbed, headline, lines, uneven
 
 
 def show_comparison(results: Results, files: Sequence[Path]) -> None:
@@ -23,7 +23,7 @@ def show_comparison(results: Results, files: Sequence[Path]) -> None:
         parts += [columns(QUALITY_HEADS, quality_rows(results)), "", columns(WORK_HEADS, work_rows(results)), ""]
         parts += [*(Text(said, style="dim") for said in (_key(results), *uneven(results), *disturbed(results))), ""]
     parts += [Text(printable(said), style="bold") for said in headline(results)]
-    for policy, said in lines(results, spans=False).items():
+    for policy, said in statements(results, spans=False).items():
         parts += [Text(printable(policy)), Padding(Text(printable(said), style="dim"), (0, 0, 0, 2))]
     failed = list(failures(results, files[0].parent))
     if failed:

@@ -25,7 +25,7 @@ from adaptive_rec.errors import UsageError
 from adaptive_rec.live.sidecar import own_modules_only
 from adaptive_rec.live.telemetry import to_json
 from adaptive_rec.offline.compare.plan import Turn
-from adaptive_rec.offline.report.page import write_page
+from adaptive_rec.offline.pages.page import write_page
 
 OUTCOME = "outcome.json"
 LOG = "log.txt"
