@@ -1,4 +1,4 @@
-"""Sizes in memory, durations and numbers as people write and read them."""
+"""Sizes, counts, shares and durations as people write and read them, and names from elsewhere as terminals may show them."""
 
 from __future__ import annotations
 
@@ -73,3 +73,8 @@ def clock(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}" if minutes else f"{rest} s"
+
+
+def printable(text: str) -> str:
+    """Return text from elsewhere with control characters, which would steer a terminal, written out as ``\\x1b``."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)

@@ -5,75 +5,45 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import adaptive_rec
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "docs" / "tools"))
+from structure import (
+    Tree,
+    circles,
+    figures,
+    imports,
+    levels,
+    module_graph,
+    room,
+    room_graph,
+    set_from_outside,
+)
+
 PACKAGE = Path(adaptive_rec.__file__).parent
 
 LAYERS: list[set[str]] = [
-    {
-        "__main__",
-        "cli",
-        "commands",
-        "run",
-        "report",
-        "profile",
-        "compare",
-        "simulate",
-        "config_reference",
-        "doctor",
-        "live.sidecar",
-        "machine_facts",
-        "modules",
-        "planning",
-        "integrations",
-    },
-    {"assemble"},
-    {
-        "runtime",
-        "session",
-        "phases",
-        "live.control",
-        "live.checkpoints",
-        "live.publish",
-        "live.description",
-        "live.snapshot",
-        "live.journal",
-        "window",
-        "observe",
-        "evaluate",
-        "finite",
-        "guard",
-        "memory_plan",
-        "memory_rows",
-        "memory_dense",
-        "memory_parts",
-        "checkpoint",
-    },
-    {
-        "pipeline",
-        "reclassify",
-        "listed_rows",
-        "known_policies",
-        "stream",
-        "dense",
-        "replayed_dense",
-        "splitting",
-        "tally",
-    },
-    {"embedding", "tracking", "models", "data", "policy"},
-    {"classify", "arrange"},
-    {"batch", "micro_batch", "placement", "live.mailbox", "telemetry", "metrics", "tracker", "trackers"},
-    {"config"},
-    {"config_run", "config_checkpoint", "config_data", "config_model", "config_policy"},
-    {"kernels", "knobs", "saved", "live", "beside", "durable", "host_memory", "run_directory", "openmp", "processor", "plugins"},
-    {"errors", "sizes"},
+    {"__main__"},
+    {"cli"},
+    {"integrations", "offline"},
+    {""},
+    {"modules"},
+    {"run"},
+    {"runtime"},
+    {"checkpoint", "memory"},
+    {"state"},
+    {"dense", "reclassify"},
+    {"data", "embedding", "policy", "tracker"},
+    {"classify", "tracking"},
+    {"live", "placement"},
+    {"batch", "config", "saved", "system"},
+    {"errors", "kernels", "units"},
 ]
-"""From the top down: a module imports from lower layers and its own, in circles never."""
+"""Rooms from the top down: a room imports from lower layers, types included, and from no other room of its own layer."""
 
 BESIDE: dict[str, set[str]] = {
     "policies": {
@@ -82,104 +52,101 @@ BESIDE: dict[str, set[str]] = {
         "placement",
         "tracking",
         "kernels",
-        "knobs",
         "errors",
         "batch",
-        "arrange",
-        "config_policy",
         "saved",
+        "config.knobs",
+        "config.policy",
     },
-    "service": {"service", "telemetry", "knobs", "live.shared_state", "errors", "kernels.reference_sketch"},
+    "service": {"service", "live.telemetry", "live.shared_state", "config.knobs", "errors", "units", "kernels.sketch"},
 }
 """What stands beside the layers, and all it may import; the layers import it by name only, never in their text."""
 
 SERVICE_LIBRARIES = {"fastapi", "starlette", "uvicorn"}
 
+TWINS = {"Event", "KnobChange", "Placement", "Quality", "TableStats"}
+"""Classes of `service/schemas.py` that describe, for HTTP clients, a record of the same name."""
 
-def sources() -> Iterator[tuple[str, ast.Module]]:
-    """(dotted name within the package, syntax tree) of every source file, links followed."""
-    for folder in [PACKAGE, *(p for p in PACKAGE.iterdir() if p.is_dir() and p.name not in {"__pycache__", "configs"})]:
-        for path in sorted(folder.glob("*.py") if folder == PACKAGE else folder.rglob("*.py")):
-            parts = path.relative_to(PACKAGE).with_suffix("").parts
-            yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), ast.parse(path.read_text(), str(path))
+ON_LIBRARY_OBJECTS = {"ctx", "self._spinner"}
+"""Objects of other libraries whose attributes are called as some of ours."""
 
-
-SOURCES = dict(sources())
-
-
-def imports(tree: ast.AST, in_functions: bool = True) -> Iterator[str]:
-    """Every imported name, those inside functions too unless told; what stands under `if TYPE_CHECKING:` is left out."""
-    for child in ast.iter_child_nodes(tree):
-        if isinstance(child, ast.FunctionDef) and not in_functions:
-            continue
-        if isinstance(child, ast.If) and ast.unparse(child.test) in {"TYPE_CHECKING", "typing.TYPE_CHECKING"}:
-            for part in child.orelse:
-                yield from imports(part, in_functions)
-            continue
-        if isinstance(child, ast.Import):
-            yield from (alias.name for alias in child.names)
-        elif isinstance(child, ast.ImportFrom):
-            assert child.level == 0, "imports are absolute"
-            yield from (f"{child.module}.{alias.name}" for alias in child.names)
-        yield from imports(child, in_functions)
-
-
-def own_imports(tree: ast.AST, in_functions: bool = True) -> set[str]:
-    """Modules of the package that are imported, as dotted names within it."""
-    found = set()
-    for name in imports(tree, in_functions):
-        if name.startswith("adaptive_rec."):
-            inner = name.removeprefix("adaptive_rec.")
-            found.add(inner if inner in SOURCES else inner.rpartition(".")[0])
-    return found - {""}
+SOURCES = Tree(PACKAGE).sources()
+MODULES = module_graph(SOURCES)
 
 
 def layer(module: str) -> int | None:
-    """The layer of a module's own entry, else that of its room."""
-    for named in (module, module.split(".")[0]):
-        for level, rooms in enumerate(LAYERS):
-            if named in rooms:
-                return level
-    return None
+    return next((level for level, rooms in enumerate(LAYERS) if room(module) in rooms), None)
 
 
-def test_every_module_has_its_place() -> None:
-    homeless = [name for name in SOURCES if name and layer(name) is None and name.split(".")[0] not in BESIDE]
-    assert not homeless
-    gone = [room for rooms in LAYERS for room in rooms if room not in {*SOURCES, *(n.split(".")[0] for n in SOURCES)}]
-    assert not gone
+def own_imports(module: str) -> set[str]:
+    return MODULES[module]
+
+
+def test_every_room_has_its_layer() -> None:
+    rooms = {room(name) for name in SOURCES} - BESIDE.keys()
+    assert rooms == set().union(*LAYERS)
+
+
+SCHEMA_TWINS = {"Event", "Quality", "Placement", "TableStats", "KnobChange"}
+"""Classes whose JSON form in service/schemas.py has the same name, as the API's description shows it."""
+
+
+def test_a_class_name_means_one_thing() -> None:
+    places: dict[str, list[str]] = {}
+    for module, tree in SOURCES.items():
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and not (module == "service.schemas" and node.name in SCHEMA_TWINS):
+                places.setdefault(node.name, []).append(module)
+    assert {name: modules for name, modules in places.items() if len(modules) > 1} == {}
 
 
 @pytest.mark.parametrize("module", [name for name in SOURCES if layer(name) is not None])
 def test_imports_go_down_the_layers(module: str) -> None:
-    upwards = []
-    for other in own_imports(SOURCES[module]):
-        level, own = layer(other), layer(module)
-        if level is None or own is None or level < own:
-            upwards.append(other)
+    own = layer(module)
+    upwards = [
+        other
+        for other in own_imports(module)
+        if room(other) != room(module) and ((level := layer(other)) is None or own is None or level <= own)
+    ]
     assert not upwards, f"{module} may not import {upwards}"
 
 
-def test_no_module_needs_itself_to_be_imported() -> None:
-    """Only imports that run on loading: `data.source` opens its sources in a function, and they import it."""
-    graph = {name: own_imports(tree, in_functions=False) & set(SOURCES) for name, tree in SOURCES.items()}
-    done: set[str] = set()
+def test_no_modules_import_each_other_in_a_circle() -> None:
+    """Imports in functions and for types count, but for two readers of data that are opened by name."""
+    assert not circles(MODULES)
+    assert not circles(room_graph(MODULES))
 
-    def visit(name: str, path: tuple[str, ...]) -> None:
-        assert name not in path, " -> ".join([*path, name])
-        if name not in done:
-            for other in graph[name]:
-                visit(other, (*path, name))
-            done.add(name)
 
-    for name in graph:
-        visit(name, ())
+def test_the_figures_of_the_structure_stay_in_their_bounds() -> None:
+    found = figures(PACKAGE.parent)
+    assert found["entries at the top of adaptive_rec"] <= 32
+    assert max(levels(room_graph(MODULES)).values()) <= 13
+    assert found["lines of README.md"] <= 150
+
+
+def test_no_module_sets_attributes_of_another_module_s_objects() -> None:
+    wrong = [place for place in set_from_outside(SOURCES) if place.split()[1].rpartition(".")[0] not in ON_LIBRARY_OBJECTS]
+    assert not wrong
+
+
+def test_no_two_classes_share_a_name() -> None:
+    found: dict[str, list[str]] = {}
+    for name, tree in SOURCES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                found.setdefault(node.name, []).append(name)
+    assert {name: places for name, places in found.items() if len(places) > 1}.keys() <= TWINS
+
+
+def test_only_tests_import_the_plain_twins_of_kernels() -> None:
+    users = [name for name, others in MODULES.items() if any(other.startswith("kernels.reference") for other in others)]
+    assert not [name for name in users if not name.startswith("kernels.reference")]
 
 
 @pytest.mark.parametrize("module", [name for name in SOURCES if name.split(".")[0] in BESIDE])
 def test_policies_and_service_import_no_more_than_they_may(module: str) -> None:
     allowed = BESIDE[module.split(".")[0]]
-    wrong = [o for o in own_imports(SOURCES[module]) if not any(o == a or o.startswith(a + ".") for a in allowed)]
+    wrong = [o for o in own_imports(module) if not any(o == a or o.startswith(a + ".") for a in allowed)]
     assert not wrong
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from numpy.typing import NDArray
 
@@ -14,15 +14,15 @@ from adaptive_rec.checkpoint.flatten import unflatten
 from adaptive_rec.checkpoint.generation import read_json_file
 from adaptive_rec.checkpoint.history import Found, newest_valid, verify_all
 from adaptive_rec.checkpoint.rows import STATE, SavedRows
-from adaptive_rec.checkpoint.run_state import knobs_of, set_state
+from adaptive_rec.checkpoint.run_state import Last, RunParts, set_state
 from adaptive_rec.checkpoint.safetensors_file import ArraysFile, StoredArray, array_type
-from adaptive_rec.checkpoint.writing import ARRAYS, DENSE, Last, run_description
+from adaptive_rec.checkpoint.writing import ARRAYS, DENSE, run_description
 from adaptive_rec.config.knobs import Knobs
+from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import CheckpointError
 from adaptive_rec.saved import Saved
-
-if TYPE_CHECKING:
-    from adaptive_rec.runtime.loop import Runtime
+from adaptive_rec.state import RunState
+from adaptive_rec.state import saved_knobs as read_knobs
 
 
 def find(folder: Path, files: Files = DISK) -> Found:
@@ -43,28 +43,27 @@ def newest(folder: Path) -> Path | None:
 def saved_knobs(checkpoint: Path, files: Files = DISK) -> Knobs:
     """The knobs that a run was saved with."""
     values, _ = _values(checkpoint, files)
-    return knobs_of(Saved(values))
+    return read_knobs(Saved(values).part("knobs"))
 
 
-def load(runtime: Runtime, checkpoint: Path, verified: bool = False, files: Files = DISK) -> None:
+def load(parts: RunParts, checkpoint: Path, verified: bool = False, files: Files = DISK) -> None:
     """Set a fresh runtime to the state of a checkpoint. `verified` says that it was read and found whole just now, with those it
     builds on."""
     if not verified:
         verify_all(files, checkpoint)
     values, run = _values(checkpoint, files)
-    _check(runtime, run, checkpoint)
+    _check(parts.state, run, checkpoint)
     try:
         state = unflatten(values, _all(ArraysFile(files, checkpoint / ARRAYS)))
-        _set_rows(runtime, SavedRows(files, checkpoint))
-        set_dense(runtime.dense, _all(ArraysFile(files, checkpoint / DENSE)))
-        set_state(runtime, Saved(state))
+        _set_rows(parts.state.store, SavedRows(files, checkpoint))
+        set_dense(parts.dense, _all(ArraysFile(files, checkpoint / DENSE)))
+        set_state(parts, Saved(state))
     except CheckpointError as error:
         raise CheckpointError(f"checkpoint {checkpoint} cannot be used: {error}") from None
-    runtime.saved = Last(checkpoint.parent, checkpoint.name, ())
+    parts.base.build_on(Last(checkpoint.parent, checkpoint.name, ()))
 
 
-def _set_rows(runtime: Runtime, rows: SavedRows) -> None:
-    store = runtime.store
+def _set_rows(store: EmbeddingStore, rows: SavedRows) -> None:
     for index, table in enumerate(rows.tables):
         pool, _, _ = store.space.table_range(index)
         weights, state = store.host.weights[pool], store.host.state[pool]
@@ -95,8 +94,8 @@ def _values(checkpoint: Path, files: Files) -> tuple[dict[str, Any], dict[str, A
     return state, run
 
 
-def _check(runtime: Runtime, found: Mapping[str, Any], checkpoint: Path) -> None:
-    expected = run_description(runtime)
+def _check(state: RunState, found: Mapping[str, Any], checkpoint: Path) -> None:
+    expected = run_description(state)
     data = expected.pop("data")
     for key, value in expected.items():
         if found.get(key) != value:

@@ -1,126 +1,136 @@
-"""What a checkpoint keeps of a run beside its tables and its dense part, and how much of that another run can take over."""
+"""The parts of a run that a checkpoint keeps beside its tables, and how much of them another run can take over."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 
-from adaptive_rec.config.knobs import Knobs
-from adaptive_rec.dense.evaluate import Evaluation
-from adaptive_rec.dense.metrics import Quality
-from adaptive_rec.embedding.device import all_rows_bytes
+from adaptive_rec.checkpoint.flatten import Copies
+from adaptive_rec.dense.eager import DensePart
+from adaptive_rec.dense.finite import StepCheck
 from adaptive_rec.embedding.placement_state import placement_state, set_placement, set_slots, set_traffic
 from adaptive_rec.errors import CheckpointError
-from adaptive_rec.runtime.stream import saved_knobs, saved_position
+from adaptive_rec.reclassify.observer import Observer
+from adaptive_rec.reclassify.window import Reclassifier
 from adaptive_rec.saved import Saved
-
-if TYPE_CHECKING:
-    from adaptive_rec.runtime.loop import Runtime
+from adaptive_rec.state import RunState, saved_knobs
 
 
-def state_of(runtime: Runtime) -> dict[str, Any]:
-    """The run between two steps."""
-    evaluation = runtime.last_evaluation
+class SavedPart(Protocol):
+    """A part of a run with a state of its own."""
+
+    def state(self) -> dict[str, Any]: ...
+
+    def set_state(self, found: Saved) -> None: ...
+
+
+class SavedPhases(Protocol):
+    """The phases of the stream, which a run resumes in the middle of."""
+
+    reordered: bool
+
+    def state(self) -> dict[str, Any]: ...
+
+    def set_state(self, found: Saved, placed: bool) -> None: ...
+
+    def set_order(self, found: Saved) -> None: ...
+
+
+@dataclass(frozen=True)
+class Last:
+    """The newest checkpoint that a run has written or resumed from; the next one saves what has changed since."""
+
+    folder: Path
+    name: str
+    of: tuple[Any, ...]
+    """The state it was made of (`state_key`); a run in the same state needs no other checkpoint."""
+
+
+class SavedBase:
+    """What the next checkpoint of a run builds on."""
+
+    def __init__(self) -> None:
+        self.last: Last | None = None
+        self.copies = Copies()
+        """Memory for copies of small arrays, used again by each checkpoint."""
+
+    def build_on(self, last: Last | None) -> None:
+        """Let the next checkpoint build on another one, or on none."""
+        self.last = last
+
+
+@dataclass(frozen=True)
+class RunParts:
+    """The parts of a run that a checkpoint saves and restores."""
+
+    state: RunState
+    dense: DensePart
+    observer: Observer
+    reclassifier: Reclassifier
+    phases: SavedPhases
+    splitting: SavedPart
+    finite: StepCheck
+    base: SavedBase = field(default_factory=SavedBase)
+
+
+def state_of(parts: RunParts) -> dict[str, Any]:
+    """Return the state of a run between two steps."""
+    store = parts.state.store
     return {
-        "step": runtime.step_number,
-        "position": asdict(runtime.position),
-        "policy": runtime.policy.name,
-        "knobs": runtime.knobs.model_dump(),
-        "knobs_step": runtime.knobs_step,
-        "begun": runtime.begun,
-        "window_due": runtime.window_due,
-        "paused": runtime.control.paused,
-        "budget_bytes": _budget_bytes(runtime),
-        "monitored": runtime.store.monitored,
-        "store": placement_state(runtime.store),
-        "observer": runtime.observer.state(),
-        "reclassifier": runtime.reclassifier.state(),
-        "phases": runtime.phases.state(),
-        "splitting": runtime.splitting.state(),
-        "tally": runtime.tally.state(),
-        "recorder": runtime.recorder.state(),
-        "times": runtime.times.state(),
-        "loss_sum": float(runtime.store.fetch(runtime.dense.loss_sum)),
-        "left_out_in_a_row": runtime.finite.in_a_row,
-        "evaluation": evaluation and {"step": evaluation.step, "quality": asdict(evaluation.quality)},
+        **parts.state.state(),
+        "store": placement_state(store),
+        "observer": parts.observer.state(),
+        "reclassifier": parts.reclassifier.state(),
+        "phases": parts.phases.state(),
+        "splitting": parts.splitting.state(),
+        "loss_sum": float(store.fetch(parts.dense.loss_sum)),
+        "left_out_in_a_row": parts.finite.in_a_row,
     }
 
 
-def knobs_of(found: Saved) -> Knobs:
-    """The knobs that a run was saved with."""
-    return saved_knobs(found.part("knobs"))
-
-
-def set_state(runtime: Runtime, found: Saved) -> None:
-    """Take over a saved state, tables and dense part beforehand. Under the same policy with the same budget all goes on as it
-    was; else rows start cold and are placed anew, by what was counted of them so far."""
-    runtime.step_number, runtime.position = found.integer("step"), saved_position(found.part("position"))
-    runtime.was_paused = found.flag("paused")
-    _set_counts(runtime, found)
+def set_state(parts: RunParts, found: Saved) -> None:
+    """Restore a saved state, after tables and dense part. Under the same policy with the same budget everything is as it was;
+    otherwise rows start cold and are placed by what was counted of them so far. Raises CheckpointError."""
+    state = parts.state
+    state.set_progress(found)
+    set_traffic(state.store, found.part("store").part("traffic"))
+    loss_sum = found.number("loss_sum")
+    state.store.launch(lambda: parts.dense.loss_sum.fill_(loss_sum))
     policy, how = found.text("policy"), (found.integer("budget_bytes"), found.flag("monitored"))
-    knobs_of(found)
-    same = policy == runtime.policy.name and how == (_budget_bytes(runtime), runtime.store.monitored)
+    saved_knobs(found.part("knobs"))
+    same = policy == state.policy.name and how == (state.budget_bytes, state.store.monitored)
     if found.flag("begun") and same:
-        _set_all(runtime, found)
+        _set_all(parts, found)
         return
     slots = [part.array("row_of_slot", np.int64, -1) for part in found.part("store").parts("pools")]
     hot = np.sort(np.concatenate(slots))
-    runtime.observer.remember(found.part("observer"), hot[hot >= 0])
-    if policy == runtime.policy.name:
-        runtime.phases.set_state(found.part("phases"), placed=False)
+    parts.observer.remember(found.part("observer"), hot[hot >= 0])
+    if policy == state.policy.name:
+        parts.phases.set_state(found.part("phases"), placed=False)
     else:
-        runtime.phases.reordered = found.part("phases").flag("reordered")
+        parts.phases.set_order(found.part("phases"))
 
 
-def _set_all(runtime: Runtime, found: Saved) -> None:
-    runtime.begun, runtime.window_due = True, found.flag("window_due")
-    runtime.knobs_step = found.integer("knobs_step")
-    _set_slots(runtime, found.part("store"))
-    runtime.observer.set_state(found.part("observer"))
-    runtime.reclassifier.set_state(found.part("reclassifier"))
-    runtime.phases.set_state(found.part("phases"), placed=True)
-    runtime.splitting.set_state(found.part("splitting"))
-    runtime.finite.in_a_row = found.integer("left_out_in_a_row")
-    evaluation = found.maybe("evaluation")
-    if evaluation is not None:
-        quality = _quality(evaluation.numbers("quality"))
-        runtime.last_evaluation = Evaluation(evaluation.integer("step"), quality)
+def _set_all(parts: RunParts, found: Saved) -> None:
+    parts.state.set_placed(found)
+    _set_slots(parts.state, found.part("store"))
+    parts.observer.set_state(found.part("observer"))
+    parts.reclassifier.set_state(found.part("reclassifier"))
+    parts.phases.set_state(found.part("phases"), placed=True)
+    parts.splitting.set_state(found.part("splitting"))
+    parts.finite.set_in_a_row(found.integer("left_out_in_a_row"))
     found.finish()
 
 
-def _set_counts(runtime: Runtime, found: Saved) -> None:
-    """What was counted and timed, whatever the placement."""
-    runtime.tally.set_state(found.part("tally"))
-    runtime.recorder.set_state(found.part("recorder"))
-    runtime.times.set_state(found.part("times"))
-    set_traffic(runtime.store, found.part("store").part("traffic"))
-    loss_sum = found.number("loss_sum")
-    runtime.store.launch(lambda: runtime.dense.loss_sum.fill_(loss_sum))
-
-
-def _set_slots(runtime: Runtime, found: Saved) -> None:
-    store = runtime.store
+def _set_slots(state: RunState, found: Saved) -> None:
+    store, budget = state.store, state.budget_bytes
     slots = [len(part.array("row_of_slot", np.int64, -1)) for part in found.parts("pools", len(store.space.pools))]
     rows = [pool.rows for pool in store.space.pools]
     used = sum(count * size for count, size in zip(slots, store.row_bytes, strict=True))
-    if used > _budget_bytes(runtime) or any(count > most for count, most in zip(slots, rows, strict=True)):
-        raise CheckpointError(
-            f"slots must fit the budget of {_budget_bytes(runtime)} bytes and the pools' rows, got {slots}"
-        )
+    if used > budget or any(count > most for count, most in zip(slots, rows, strict=True)):
+        raise CheckpointError(f"slots must fit the budget of {budget} bytes and the pools' rows, got {slots}")
     set_slots(store, slots)
     set_placement(store, found)
-
-
-def _budget_bytes(runtime: Runtime) -> int:
-    store = runtime.store
-    return runtime.policy.budget_bytes(runtime.knobs, all_rows_bytes(store.space, store.row_bytes))
-
-
-def _quality(values: Mapping[str, float]) -> Quality:
-    try:
-        return Quality(**values)  # type: ignore[arg-type]
-    except TypeError as error:
-        raise CheckpointError(f"quality of an evaluation must have its figures: {error}") from None

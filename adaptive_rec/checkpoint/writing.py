@@ -11,38 +11,27 @@ import json
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from adaptive_rec.checkpoint.dense_state import dense_arrays
+from adaptive_rec.checkpoint.draft import Draft
 from adaptive_rec.checkpoint.files import DISK, Files
 from adaptive_rec.checkpoint.flatten import flatten
-from adaptive_rec.checkpoint.generation import Draft, names_in
+from adaptive_rec.checkpoint.generation import names_in
 from adaptive_rec.checkpoint.history import ChainedGeneration, chain, prune, verify_all
 from adaptive_rec.checkpoint.rows import OPTIMIZER_STATE, ROW, STATE, WEIGHT, is_shard, row_type, shard_name
-from adaptive_rec.checkpoint.run_state import state_of
+from adaptive_rec.checkpoint.run_state import Last, RunParts, state_of
 from adaptive_rec.checkpoint.safetensors_file import PATTERNS
 from adaptive_rec.errors import CheckpointError, first_line, is_out_of_memory
+from adaptive_rec.state import RunState
 from adaptive_rec.system.version import __version__
-
-if TYPE_CHECKING:
-    from adaptive_rec.runtime.loop import Runtime
 
 ARRAYS, DENSE = "state.safetensors", "dense.safetensors"
 
 MOST_CHANGES = 24
 """Generations of changes that build on one of all rows: more would be slow to read."""
-
-
-@dataclass(frozen=True)
-class Last:
-    """The newest checkpoint that a run has written or gone on from: what changed since is what the next one has to save."""
-
-    folder: Path
-    name: str
-    of: tuple[Any, ...]
-    """What it is of: where this is the same, so is the checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -67,25 +56,26 @@ class Written:
 class Writing:
     """`begin` and `end` are the training thread's, `write` is any thread's."""
 
-    def __init__(self, runtime: Runtime, folder: Path, files: Files = DISK) -> None:
+    def __init__(self, parts: RunParts, folder: Path, files: Files = DISK) -> None:
         """Begin. Raises CheckpointError where nothing can be written."""
         self._began = time.perf_counter()
-        self._runtime, self._files, self._folder = runtime, files, folder
-        self._keep = runtime.config.checkpoint.keep
-        self.of = state_key(runtime, folder)
-        """What it is of."""
-        runtime.finite.settle()
-        self._chain = _to_build_on(runtime, folder, files)
-        self.step = runtime.step_number
+        self._parts, self._files, self._folder = parts, files, folder
+        state = parts.state
+        self._keep = state.config.checkpoint.keep
+        self.of = state_key(parts, folder)
+        """The state it is made of."""
+        parts.finite.settle()
+        self._chain = _to_build_on(parts, folder, files)
+        self.step = state.step
         self._draft = Draft(files, folder, self.step)
         self.name = self._draft.name
         try:
-            self._values, arrays = flatten(state_of(runtime))
-            self._arrays = runtime.copies.of(arrays)
-            self._dense = dense_arrays(runtime.dense)
-            self._run, self._description = run_description(runtime), _description(runtime)
-            self._row_type = row_type(runtime.store.space.rows)
-            self._rows = runtime.store.begin_snapshot(everything=not self._chain)
+            self._values, arrays = flatten(state_of(parts))
+            self._arrays = parts.base.copies.of(arrays)
+            self._dense = dense_arrays(parts.dense)
+            self._run, self._description = run_description(state), _description(state)
+            self._row_type = row_type(state.store.space.rows)
+            self._rows = state.store.begin_snapshot(everything=not self._chain)
         except BaseException as error:
             self._draft.abandon()
             if is_out_of_memory(error):
@@ -120,13 +110,12 @@ class Writing:
     def end(self) -> Written:
         """What became of it. Where it was given up, the next one takes its rows in."""
         began = time.perf_counter()
-        runtime = self._runtime
         self._draft.abandon()
-        runtime.store.end_snapshot(saved=self._error is None)
+        self._parts.state.store.end_snapshot(saved=self._error is None)
         if self._is_lost:
-            runtime.saved = None
+            self._parts.base.build_on(None)
         if self._error is None:
-            runtime.saved = Last(self._folder, self.name, self.of)
+            self._parts.base.build_on(Last(self._folder, self.name, self.of))
         ended = time.perf_counter()
         return Written(
             step=self.step,
@@ -166,12 +155,12 @@ class Writing:
             raise
 
 
-def save(runtime: Runtime, folder: Path, files: Files = DISK) -> Path:
+def save(parts: RunParts, folder: Path, files: Files = DISK) -> Path:
     """Write a checkpoint of the run as it stands and wait for it; it becomes visible whole or not at all. Older ones go, but for
     `checkpoint.keep`. Where nothing has changed since the last one, that is the answer."""
-    if (name := newest_saved(runtime, folder, files)) is not None:
+    if (name := newest_saved(parts, folder, files)) is not None:
         return folder / name
-    writing = Writing(runtime, folder, files)
+    writing = Writing(parts, folder, files)
     try:
         writing.write()
     finally:
@@ -179,26 +168,27 @@ def save(runtime: Runtime, folder: Path, files: Files = DISK) -> Path:
     if written.error is not None:
         raise written.error
     if written.complaint:
-        runtime.unsaid.append(written.complaint)
+        parts.state.warn(written.complaint)
     return folder / written.name
 
 
-def newest_saved(runtime: Runtime, folder: Path, files: Files = DISK) -> str | None:
+def newest_saved(parts: RunParts, folder: Path, files: Files = DISK) -> str | None:
     """The name of the newest checkpoint where it is of the run as it stands, and still there."""
-    last = runtime.saved
-    if last is None or last.of != state_key(runtime, folder) or last.name not in names_in(files, folder):
+    last = parts.base.last
+    if last is None or last.of != state_key(parts, folder) or last.name not in names_in(files, folder):
         return None
     return last.name
 
 
-def state_key(runtime: Runtime, folder: Path) -> tuple[Any, ...]:
+def state_key(parts: RunParts, folder: Path) -> tuple[Any, ...]:
     """What a checkpoint is of: equal for equal states of a run."""
-    return folder, runtime.step_number, runtime.window_due, runtime.knobs, runtime.changes, runtime.phases.reordered
+    state = parts.state
+    return folder, state.step, state.window_due, state.knobs, state.commands_done, parts.phases.reordered
 
 
-def run_description(runtime: Runtime) -> dict[str, Any]:
+def run_description(state: RunState) -> dict[str, Any]:
     """What must be the same in a run that goes on."""
-    space, config = runtime.store.space, runtime.config
+    space, config = state.store.space, state.config
     return {
         "tables": [
             {**asdict(table), "first_row": int(first_row)}
@@ -213,15 +203,15 @@ def run_description(runtime: Runtime) -> dict[str, Any]:
     }
 
 
-def _description(runtime: Runtime) -> dict[str, Any]:
-    config = json.dumps(runtime.config.model_dump(mode="json"), sort_keys=True)
+def _description(state: RunState) -> dict[str, Any]:
+    config = json.dumps(state.config.model_dump(mode="json"), sort_keys=True)
     sha256 = hashlib.sha256(config.encode()).hexdigest()
-    return {"version": __version__, "policy": runtime.policy.name, "config_sha256": sha256}
+    return {"version": __version__, "policy": state.policy.name, "config_sha256": sha256}
 
 
-def _to_build_on(runtime: Runtime, folder: Path, files: Files) -> list[ChainedGeneration]:
+def _to_build_on(parts: RunParts, folder: Path, files: Files) -> list[ChainedGeneration]:
     """The generations that one of changes builds on; none where all rows are to be written."""
-    last = runtime.saved
+    last = parts.base.last
     if last is None or last.folder != folder or last.name not in names_in(files, folder):
         return []
     try:
@@ -231,7 +221,7 @@ def _to_build_on(runtime: Runtime, folder: Path, files: Files) -> list[ChainedGe
     of_all, *of_changes = (
         sum(entry.size_bytes for entry in link.manifest.files if is_shard(entry.name)) for link in links
     )
-    too_much = 2 * (sum(of_changes) + runtime.store.changed_bytes) > of_all
+    too_much = 2 * (sum(of_changes) + parts.state.store.changed_bytes) > of_all
     return [] if too_much or len(of_changes) >= MOST_CHANGES else links
 
 

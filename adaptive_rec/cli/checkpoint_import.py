@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adaptive_rec.cli.output import columns, pairs, print_json, printable, show, text
+from adaptive_rec.cli.output import columns, pairs, print_json, show, text
 from adaptive_rec.cli.parser import Parser
 from adaptive_rec.cli.signals import ended_by_sigterm
 from adaptive_rec.system.durable import made_whole
-from adaptive_rec.units import whole
+from adaptive_rec.units import printable, whole
 
 if TYPE_CHECKING:
     from adaptive_rec.checkpoint.importing import Imported
@@ -82,12 +82,12 @@ def fill(draft: Path, config: Config, args: argparse.Namespace) -> tuple[Importe
 
     foreign = read_foreign(args.path)
     training = TrainingRun(config, draft, command=args.argv)
-    done = import_tensors(training.runtime, foreign, args.partial, progress)
+    done = import_tensors(training.runtime.store, training.runtime.dense.model, foreign, args.partial, progress)
     progress("writing the checkpoint")
-    name = checkpoint.save(training.runtime, draft / "checkpoints").name
+    name = checkpoint.save(training.runtime.parts, draft / "checkpoints").name
     said = f"checkpoint {name} written, with tables of {args.path}"
     training.note("checkpoint", said, checkpoint=name, imported=str(args.path))
-    return done, name, training.runtime.notices
+    return done, name, list(training.runtime.notices)
 
 
 def progress(doing: str) -> None:

@@ -131,7 +131,6 @@ def make_folder(out: Path) -> Path:
 def make_runs(plan: Plan, held: dict[str, Any], folder: Path, lock: Any, args: argparse.Namespace) -> int:
     """Make the runs that are missing; results are written after each. Returns the number of a signal that came, or 0."""
     from adaptive_rec.cli.compare_progress import Board
-    from adaptive_rec.cli.console import COMPILING
     from adaptive_rec.offline.compare.plan import code_digest, digest
     from adaptive_rec.offline.compare.processes import RunProcesses, finished
 
@@ -143,7 +142,7 @@ def make_runs(plan: Plan, held: dict[str, Any], folder: Path, lock: Any, args: a
             f"{len(plan.policies)} policies x {seeds} in {out}" + (there(turns, missing) if missing != turns else "")
         )
         runs = RunProcesses(
-            out / SETTINGS, lock, under, code_digest(), COMPILING, args.keep_checkpoints, board.watch
+            out / SETTINGS, lock, under, code_digest(), args.keep_checkpoints, board.watch
         )  # fmt: skip
         try:
             for turn in missing:

@@ -13,10 +13,9 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from adaptive_rec.cli.output import printable
 from adaptive_rec.offline.compare.plan import Turn
 from adaptive_rec.offline.compare.processes import ProcessEnd, RunProgress
-from adaptive_rec.units import clock, count
+from adaptive_rec.units import clock, count, printable
 
 MAX_WIDTH = 100
 

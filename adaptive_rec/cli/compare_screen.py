@@ -10,10 +10,11 @@ from rich.console import Group
 from rich.padding import Padding
 from rich.text import Text
 
-from adaptive_rec.cli.output import columns, printable, show
+from adaptive_rec.cli.output import columns, show
 from adaptive_rec.offline.compare.statements import disturbed, headline, statements, uneven
 from adaptive_rec.offline.compare.statistics import LEAST_SEEDS
 from adaptive_rec.offline.compare.tables import QUALITY_HEADS, WORK_HEADS, Results, failures, quality_rows, work_rows
+from adaptive_rec.units import printable
 
 
 def show_comparison(results: Results, files: Sequence[Path]) -> None:

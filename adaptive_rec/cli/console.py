@@ -19,10 +19,9 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from adaptive_rec.cli.output import printable
 from adaptive_rec.cli.run_text import header, length, quality_text, summary_lines
-from adaptive_rec.live.telemetry import Event, Snapshot, ratio
-from adaptive_rec.units import clock, count, percent, whole
+from adaptive_rec.live.telemetry import COMPILING, Event, Snapshot, ratio
+from adaptive_rec.units import clock, count, percent, printable, whole
 
 if TYPE_CHECKING:
     from adaptive_rec.runtime.loop import Report, Runtime
@@ -47,7 +46,6 @@ TOLD_EVENTS = {
     "checkpoint_failed",
 }
 """Kinds of events that are printed; the others are told by the figures, or concern the journal only."""
-COMPILING = "compiling kernels (first run only)"
 
 
 class _Console(Console):

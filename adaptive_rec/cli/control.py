@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from adaptive_rec.cli.checkpoint import add_checkpoint_commands
-from adaptive_rec.cli.output import print_json, printable
+from adaptive_rec.cli.output import print_json
 from adaptive_rec.cli.parser import Parser, add_client_options
-from adaptive_rec.units import whole
+from adaptive_rec.units import printable, whole
 
 COMMANDS = {
     "pause": ("pause training; its service keeps answering", "paused at step {step}"),

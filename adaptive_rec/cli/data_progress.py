@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TextColumn
 from rich.progress import Progress as RichProgress
 
-from adaptive_rec.cli.console import COMPILING
+from adaptive_rec.live.telemetry import COMPILING
 from adaptive_rec.units import clock, count, percent
 
 if TYPE_CHECKING:

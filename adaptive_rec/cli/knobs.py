@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
-from adaptive_rec.cli.output import columns, print_json, printable, show
+from adaptive_rec.cli.output import columns, print_json, show
 from adaptive_rec.cli.parser import Parser, add_client_options, on_terminal
 from adaptive_rec.errors import UsageError, did_you_mean
-from adaptive_rec.units import exact_size
+from adaptive_rec.units import exact_size, printable
 
 if TYPE_CHECKING:
     from adaptive_rec.cli.client import Client, Reply

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from adaptive_rec.units import printable
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -14,11 +16,6 @@ if TYPE_CHECKING:
 
 PIPE_WIDTH = 400
 """Columns elsewhere than on a terminal: a row stays a line, so that grep and awk find it whole."""
-
-
-def printable(text: str) -> str:
-    """Return text from elsewhere with control characters, which would steer a terminal, written out as ``\\x1b``."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def print_json(values: Any) -> None:

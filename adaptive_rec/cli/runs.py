@@ -97,7 +97,7 @@ def evaluate(args: argparse.Namespace) -> int:
     from dataclasses import asdict
 
     from adaptive_rec.live.telemetry import to_json
-    from adaptive_rec.run.training_run import evaluate_run
+    from adaptive_rec.run.resume import evaluate_run
 
     result = evaluate_run(args.directory, lambda text: print(f"warning: {text}", file=sys.stderr))
     figures = {"step": result.step, **asdict(result.quality)}

@@ -17,12 +17,20 @@ class StopSignals:
     """The first one asks the loop to stop and finish in good order, the second ends the process."""
 
     def __init__(self, screen: Screen) -> None:
-        self.runtime: Runtime | None = None
+        self._runtime: Runtime | None = None
         self.exit_code = 0
         self.run_is_over = False
-        """A signal then ends the waiting for more, and the exit code stays 0."""
+        """Whether a signal ends the waiting after a run."""
         self._screen = screen
         self._before: dict[int, Any] = {}
+
+    def watch(self, runtime: Runtime) -> None:
+        """Let signals stop a run from now on; before, they end the process."""
+        self._runtime = runtime
+
+    def linger(self) -> None:
+        """Let a signal end the waiting after a run; the exit code stays 0 then."""
+        self.run_is_over = True
 
     def __enter__(self) -> StopSignals:
         self._before = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
@@ -40,9 +48,9 @@ class StopSignals:
         if second:
             self._screen.abandon()
             os._exit(self.exit_code)
-        if self.runtime is None:
+        if self._runtime is None:
             raise SystemExit(self.exit_code)  # nothing has been trained yet
-        self.runtime.hurry()
+        self._runtime.hurry()
         self._screen.stopping()
 
 

@@ -9,9 +9,9 @@ import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from adaptive_rec.cli.output import console, pairs, print_json, printable, show
+from adaptive_rec.cli.output import console, pairs, print_json, show
 from adaptive_rec.cli.parser import Parser, add_client_options, on_terminal
-from adaptive_rec.units import clock, count, percent, size, whole
+from adaptive_rec.units import clock, count, percent, printable, size, whole
 
 if TYPE_CHECKING:
     from adaptive_rec.cli.client import Client

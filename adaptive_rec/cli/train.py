@@ -16,7 +16,7 @@ from adaptive_rec.cli.detach import detach
 from adaptive_rec.cli.parser import Parser, add_serve_options, on_terminal, serve_options
 from adaptive_rec.cli.signals import StopSignals
 from adaptive_rec.errors import AdaptiveRecError, UsageError
-from adaptive_rec.run.directory import check_is_new, new_directory
+from adaptive_rec.run.new_directory import check_is_new, new_directory
 
 if TYPE_CHECKING:
     from adaptive_rec.cli.console import Screen
@@ -74,8 +74,57 @@ def add_commands(subparsers: Any) -> dict[str, Parser]:
 
 
 def train(args: argparse.Namespace) -> int:
-    """Train, or print the configuration that training would have."""
+    """Train and print the summary; or print the configuration or the memory plan of such a run."""
     from adaptive_rec.config.tree import to_toml
+    from adaptive_rec.live.telemetry import to_json
+
+    config = check(args)
+    options = None if args.no_serve else serve_options(args)
+    if args.print_config:
+        sys.stdout.write(to_toml(config))
+        return 0
+    if args.dry_run:
+        from adaptive_rec.cli.dry_run import dry_run
+
+        return dry_run(config, args.json)
+    if options is not None:
+        options.read_token()  # a bad one is an error before the seconds that torch takes
+    out = args.out or new_directory(config.knobs.policy)
+    if not args.resume:
+        check_is_new(out)
+    if args.detach:
+        return detach(args.argv, out, args.resume, options is not None, args.json)
+
+    from adaptive_rec.cli.console import Screen, compiling_shown
+
+    screen = Screen(to_stderr=args.json)
+    with StopSignals(screen) as signals, ExitStack() as stack:
+        with screen:
+            with compiling_shown(screen):
+                training = begin(config, out, args, screen)
+                signals.watch(training.runtime)
+                sidecar = stack.enter_context(served(options, training, screen))
+                training.runtime.state.pause_as_saved(reachable=sidecar is not None)
+                screen.first_step(training.runtime)
+                for event in training.events():
+                    screen.show(event)
+                summary = finish(training, screen, signals)
+            for event in training.last_words:
+                screen.show(event)
+        if args.json:
+            print(to_json(summary), flush=True)
+        else:
+            screen.summary(summary, out)
+        if args.linger and sidecar is not None and not signals.exit_code:
+            linger(sidecar, screen, signals)
+    if signals.exit_code:
+        gc.freeze()  # the process ends: looking for garbage among torch's objects would take it a second or more
+    return signals.exit_code
+
+
+def check(args: argparse.Namespace) -> Config:
+    """The configuration of a train command line, checked before the seconds that torch takes to load. Raises UsageError or
+    ConfigError."""
     from adaptive_rec.policy.find import load_policy
     from adaptive_rec.tracker import load_tracker
 
@@ -85,26 +134,39 @@ def train(args: argparse.Namespace) -> int:
         raise UsageError("--replay makes a run again from its start and --resume goes on with one; give one of them")
     if args.linger and args.no_serve:
         raise UsageError("--linger keeps the dashboard after the run and --no-serve has none; give one of them")
-    options = None if args.no_serve else serve_options(args)
     config = resolve(args)
-    load_policy(config.knobs.policy)  # a bad name is told before the seconds that torch takes
+    load_policy(config.knobs.policy)
     for name in config.run.track:
-        load_tracker(name)  # likewise
-    if args.print_config:
-        sys.stdout.write(to_toml(config))
-        return 0
-    if args.dry_run:
-        from adaptive_rec.cli.dry_run import dry_run
+        load_tracker(name)
+    return config
 
-        return dry_run(config, args.json)
-    if options is not None:
-        options.read_token()  # likewise
-    out = args.out or new_directory(config.knobs.policy)
-    if not args.resume:
-        check_is_new(out)  # likewise
-    if args.detach:
-        return detach(args.argv, out, args.resume, options is not None, args.json)
-    return run(config, out, options, args)
+
+def begin(config: Config, out: Path, args: argparse.Namespace, screen: Screen) -> TrainingRun:
+    """Build the run: load torch, read or draw the data, allocate the tables."""
+    from adaptive_rec.config.tree import told_knobs
+
+    screen.status("loading torch")
+    from adaptive_rec.offline.report.run_report import write_report
+    from adaptive_rec.run.training_run import TrainingRun
+
+    source = config.data.source
+    reading = "" if source == "synthetic" else f"reading {Path(source).name}, "
+    screen.status(f"{reading}building tables")
+    overridden = told_knobs(os.environ, overrides(args))
+    training = TrainingRun(config, out, args.resume, args.replay, args.argv, overridden, write_report)
+    screen.begin(training.runtime)
+    if args.resume and not training.started_at_step:
+        screen.note(f"{out} has no checkpoint to go on from: the run begins at its start")
+    return training
+
+
+def finish(training: TrainingRun, screen: Screen, signals: StopSignals) -> dict[str, Any]:
+    """Write the final checkpoint and the summary. After a signal there is no time left to score the held-out samples."""
+    if training.runtime.state.stop_requested:  # maybe by a client
+        screen.stopping()
+    scoring = "" if signals.exit_code else ", scoring the held-out samples"
+    screen.status(f"writing the checkpoint{scoring}")
+    return training.finish()
 
 
 def resolve(args: argparse.Namespace) -> Config:
@@ -116,11 +178,11 @@ def resolve(args: argparse.Namespace) -> Config:
         raise UsageError(f"--replay RUN must be a run directory, {args.replay} has no config.toml")
     known = kept is not None and (kept / "config.toml").is_file()
     source = args.config or (str(kept / "config.toml") if known else preset_for(args.data))
-    return load_config(source, os.environ, told_settings(args))
+    return load_config(source, os.environ, overrides(args))
 
 
-def told_settings(args: argparse.Namespace) -> list[str]:
-    """Those of the command line, flags among them."""
+def overrides(args: argparse.Namespace) -> list[str]:
+    """Settings given on the command line, KEY=VALUE each, flags among them."""
     settings = list(args.set)
     names = {"knobs.policy": args.policy, "data.source": args.data, "run.device": args.device}
     numbers = {"run.steps": args.steps, "run.seed": args.seed}
@@ -139,68 +201,18 @@ def preset_for(data: str | None) -> str:
     return "criteo_sample" if small else "criteo_kaggle"
 
 
-def run(config: Config, out: Path, options: ServeOptions | None, args: argparse.Namespace) -> int:
-    """Train in this process and print the summary."""
-    from adaptive_rec.cli.console import Screen, compiling_shown
-    from adaptive_rec.config.tree import told_knobs
-
-    screen = Screen(to_stderr=args.json)
-    with StopSignals(screen) as signals, ExitStack() as stack:
-        with screen:
-            screen.status("loading torch")
-            from adaptive_rec.live.telemetry import to_json
-            from adaptive_rec.run.training_run import TrainingRun
-
-            with compiling_shown(screen):
-                source = config.data.source
-                reading = "" if source == "synthetic" else f"reading {Path(source).name}, "
-                screen.status(f"{reading}building tables")
-                told = told_knobs(os.environ, told_settings(args))
-                training = TrainingRun(config, out, args.resume, args.replay, args.argv, told)
-                signals.runtime = training.runtime
-                screen.begin(training.runtime)
-                if args.resume and not training.started_at_step:
-                    screen.note(f"{out} has no checkpoint to go on from: the run begins at its start")
-                sidecar = stack.enter_context(served(options, training, screen))
-                training.runtime.control.paused = training.runtime.was_paused and sidecar is not None
-                summary = to_the_end(training, screen, signals)
-            for event in training.last_words:
-                screen.show(event)
-        if args.json:
-            print(to_json(summary), flush=True)
-        else:
-            screen.summary(summary, out)
-        if args.linger and sidecar is not None and not signals.exit_code:
-            linger(sidecar, screen, signals)
-    if signals.exit_code:
-        gc.freeze()  # the process ends: looking for garbage among torch's objects would take it a second or more
-    return signals.exit_code
-
-
-def to_the_end(training: TrainingRun, screen: Screen, signals: StopSignals) -> dict[str, Any]:
-    """Train, show it, and finish. After a signal there is no time left to score the held-out samples."""
-    screen.first_step(training.runtime)
-    for event in training.events():
-        screen.show(event)
-    if training.runtime.stop_requested:  # maybe by a client
-        screen.stopping()
-    scoring = "" if signals.exit_code else ", scoring the held-out samples"
-    screen.status(f"writing the checkpoint{scoring}")
-    return training.finish()
-
-
 @contextmanager
 def served(options: ServeOptions | None, training: TrainingRun, screen: Screen) -> Iterator[Sidecar | None]:
-    """The sidecar around training, its address told. Where it cannot start that is told, and training goes on."""
+    """Run the sidecar around training and show its address. Where it cannot start, say so and train without it."""
     with ExitStack() as stack:
         sidecar = None
         if options is not None:
             try:
                 from adaptive_rec.live.sidecar import Sidecar
 
-                sidecar = stack.enter_context(Sidecar(options, training.out, training, screen.note))
+                sidecar = stack.enter_context(Sidecar(options, training.out, training.runtime, screen.note))
             except UsageError:
-                raise  # what the user asked for cannot be had
+                raise  # an option of the user's cannot be met
             except (ImportError, OSError, AdaptiveRecError) as error:
                 screen.note(f"no dashboard: {error}; training goes on without")
         if sidecar is not None:
@@ -212,7 +224,7 @@ def linger(sidecar: Sidecar, screen: Screen, signals: StopSignals) -> None:
     """Keep the service until it is told to stop, or a signal comes."""
     how = "Ctrl-C or adaptive-rec stop" if on_terminal() else "adaptive-rec stop"
     screen.note(f"the dashboard stays until {how}")
-    signals.run_is_over = True
+    signals.linger()
     try:
         sidecar.linger()
     except KeyboardInterrupt:

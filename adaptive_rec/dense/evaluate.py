@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -12,17 +12,12 @@ from numpy.typing import NDArray
 from adaptive_rec.batch import Batch
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.dense.eager import DensePart
-from adaptive_rec.dense.metrics import Quality, quality
+from adaptive_rec.dense.metrics import quality
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import DataError, MemoryPlanError, first_line
+from adaptive_rec.live.telemetry import Quality
 
 TOO_SMALL = "the device's memory must hold an evaluation; lower eval.batch_size or knobs.hot_budget_bytes"
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    step: int
-    quality: Quality
 
 
 def evaluate(

@@ -64,6 +64,10 @@ class StepCheck(ABC):
         `position_B`: each sample's line in the gradients, -1 for a sample that was skipped.
         """
 
+    def set_in_a_row(self, batches: int) -> None:
+        """Restore the number of batches left out in a row, where a run resumes."""
+        self.in_a_row = batches
+
     def events(self) -> list[Event]:
         """What is to be told of steps left out that was not told before."""
         return []

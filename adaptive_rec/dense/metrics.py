@@ -6,26 +6,13 @@ The usual libraries were set aside: one takes a second to import and sums in flo
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from adaptive_rec.live.telemetry import Quality
+
 _TINY = 1e-12
-
-
-@dataclass(frozen=True)
-class Quality:
-    samples: int
-    auc: float
-    """Area under the ROC curve; not a number where only one class occurs."""
-    logloss: float
-    """Mean negative log likelihood, nats."""
-    accuracy: float
-    normalized_entropy: float
-    """Logloss over that of always predicting the base rate (He et al., ADKDD 2014)."""
-    calibration: float
-    """Mean prediction over the share of positives."""
 
 
 def quality(labels: NDArray[np.floating], logits: NDArray[np.floating]) -> Quality:

@@ -65,7 +65,7 @@ class DirectStore(EmbeddingStore):
         for pool in range(len(self.space.pools)):
             span = work.pool_range(pool)
             source_U = work.source_U[span]
-            if self.host.snapshot is not None:  # asked here, so that no rows are counted in vain
+            if self.host.is_being_saved:  # asked here, so that no rows are counted in vain
                 self.host.keep(pool, work.distinct_U[span] - self.space.pools[pool].first_row)
             frozen_U = np.zeros(len(source_U), np.bool_) if update.frozen_U is None else update.frozen_U[span]
             with self._observed(work, update, pool, frozen_U):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -16,13 +16,16 @@ from adaptive_rec.kernels.fill import fill_uniform
 from adaptive_rec.kernels.rows16 import PATTERNS
 from adaptive_rec.placement import RowSpace
 
-if TYPE_CHECKING:
-    from adaptive_rec.embedding.snapshot import RowSnapshot
-
 _CHUNK_ROWS = 1 << 16
 SLOT_BYTES = np.dtype(np.int32).itemsize + 2
 """Host memory of a row beside its weights and optimizer state: its entry in the placement, whether it was changed, and whether it
 is to be saved."""
+
+
+class KeepsRows(Protocol):
+    """A snapshot that copies rows before they change."""
+
+    def keep(self, pool: int, rows: NDArray[np.int64]) -> None: ...
 
 
 class HostTier:
@@ -38,16 +41,24 @@ class HostTier:
         self.state: list[NDArray[np.floating]] = [
             zeros((pool.rows, rule.state_width(pool.dim)), dtype) for pool in space.pools
         ]
-        self.snapshot: RowSnapshot | None = None
-        """Rows that are being saved as they stood a while ago."""
+        self._snapshot: KeepsRows | None = None
         for table in range(len(space.tables)) if drawn else ():
             pool, first, end = space.table_range(table)
             _initialise(self.weights[pool][first:end], seed, table)
 
+    @property
+    def is_being_saved(self) -> bool:
+        """Whether a snapshot has to be given rows before they change."""
+        return self._snapshot is not None
+
+    def save_into(self, snapshot: KeepsRows | None) -> None:
+        """Give rows to a snapshot before they change, from now on; None ends that."""
+        self._snapshot = snapshot
+
     def keep(self, pool: int, rows: NDArray[np.int64]) -> None:
-        """To be called before rows of a pool change or move: those that are to be saved are copied as they are."""
-        if self.snapshot is not None:
-            self.snapshot.keep(pool, rows)
+        """Let the snapshot under way copy rows of a pool; called before they change or move."""
+        if self._snapshot is not None:
+            self._snapshot.keep(pool, rows)
 
 
 def _initialise(weights_RD: NDArray[Any], seed: int, table: int) -> None:

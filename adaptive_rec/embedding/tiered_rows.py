@@ -52,6 +52,8 @@ class TieredRows(ABC):
         """The next one: all of it is false."""
         self.placement = Placement(0, self.slot_of_row)
         self.traffic = Traffic()
+        self.snapshot: RowSnapshot | None = None
+        """Rows that are being saved as they stood a while ago."""
         self.hot_rows_T = np.zeros(len(space.tables), dtype=np.int64)
         """Hot rows of each table."""
         self.device = self._device_tier(split_budget(space, self.row_bytes, budget_bytes))
@@ -225,18 +227,20 @@ class TieredRows(ABC):
 
     def begin_snapshot(self, everything: bool) -> RowSnapshot:
         """The rows updated since the last one, or all, as they stand now: another thread saves them. One at a time."""
-        assert self.host.snapshot is None, "a snapshot is ended before another one"
+        assert self.snapshot is None, "a snapshot is ended before another one"
         self.settle()
         if everything:
             self.changed_R[:] = True
         self._make_readable(self.changed_R)
-        self.host.snapshot = RowSnapshot(self.space, self.host, self._where, self.changed_R)
+        self.snapshot = RowSnapshot(self.space, self.host, self._where, self.changed_R)
+        self.host.save_into(self.snapshot)
         self.changed_R = self._unchanged_R  # last: where anything failed, no flag is lost
-        return self.host.snapshot
+        return self.snapshot
 
     def end_snapshot(self, saved: bool) -> None:
         """It is over. Where it was not saved, the next one takes its rows in."""
-        snapshot, self.host.snapshot = self.host.snapshot, None
+        snapshot, self.snapshot = self.snapshot, None
+        self.host.save_into(None)
         if snapshot is not None:
             snapshot.end()
             if not saved:

@@ -41,8 +41,7 @@ class Mailbox:
 
     def __init__(self, knobs: Knobs, check: Callable[[Knobs, Knobs], None] = lambda *_: None) -> None:
         self.newest: Snapshot | None = None
-        self.knobs_changed: Callable[[], None] = lambda: None
-        """Called, by any thread, when wanted or effective knobs have changed. It must not wait."""
+        self._knobs_changed: Callable[[], None] = lambda: None
         self._effective = knobs
         self._waiting: list[Mapping[str, Any]] = []
         """Changes that were accepted and not made yet, in order."""
@@ -50,6 +49,10 @@ class Mailbox:
         self._closed = ""
         self._lock = threading.Lock()
         self._commands: queue.Queue[Command] = queue.Queue()  # SimpleQueue may wait for ever when a signal comes
+
+    def call_on_change(self, changed: Callable[[], None]) -> None:
+        """Call a function, from any thread, when desired or effective knobs have changed. It must not wait."""
+        self._knobs_changed = changed
 
     def publish(self, snapshot: Snapshot) -> None:
         self.newest = snapshot
@@ -84,7 +87,7 @@ class Mailbox:
                 self._waiting.append(command.values)
             self._commands.put(command)
         if command.verb == "change_knobs":
-            self.knobs_changed()
+            self._knobs_changed()
 
     # The training thread ---------------------------------------------------------------------------------------------
 
@@ -93,13 +96,13 @@ class Mailbox:
         with self._lock:
             self._waiting.pop(0)
             self._effective = effective
-        self.knobs_changed()
+        self._knobs_changed()
 
     def changed(self, effective: Knobs) -> None:
         """The run changed its knobs by itself; what was asked for meanwhile still counts."""
         with self._lock:
             self._effective = effective
-        self.knobs_changed()
+        self._knobs_changed()
 
     def drain(self) -> list[Command]:
         """All commands left since the last time."""
@@ -122,4 +125,4 @@ class Mailbox:
             self._waiting.clear()
         for command in self.drain():
             command.answer(ConflictError(reason))
-        self.knobs_changed()
+        self._knobs_changed()

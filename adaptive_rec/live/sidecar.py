@@ -20,18 +20,16 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast, get_args
+from typing import Any, Protocol, cast, get_args
 
-import adaptive_rec
+from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.errors import AdaptiveRecError, CheckpointError, ConfigError, ConflictError, UsageError
 from adaptive_rec.live import runtime_file
 from adaptive_rec.live.channel import SidecarChannel
 from adaptive_rec.live.listen import Listeners, ServeOptions
-from adaptive_rec.live.mailbox import Command, Verb
+from adaptive_rec.live.mailbox import Command, Mailbox, Verb
 from adaptive_rec.live.runtime_file import RuntimeFile
-
-if TYPE_CHECKING:
-    from adaptive_rec.runtime.session import Session
+from adaptive_rec.live.state_writer import StateWriter
 
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.1, 2.0
 """Before a dead sidecar is begun again; doubled each time, from the start again after a life of CALM_SECONDS."""
@@ -46,15 +44,45 @@ Note = Callable[[str], None]
 VERBS = frozenset(get_args(Verb)) - {"note", "choose_split", "halve_budget"}
 
 
-class ServedRun(Protocol):
-    """Who trains what is served."""
+class Publishing(Protocol):
+    """Publishes a run in shared memory, from `open` to `close`."""
+
+    def open(self) -> StateWriter: ...
+
+    def close(self) -> None: ...
+
+
+class Standing(Protocol):
+    """How far a run is, and the knobs it trains under."""
 
     @property
-    def runtime(self) -> Session: ...
+    def step(self) -> int: ...
+
+    @property
+    def phase(self) -> str: ...
+
+    @property
+    def knobs(self) -> Knobs: ...
+
+    @property
+    def knobs_step(self) -> int: ...
+
+
+class ServedRun(Protocol):
+    """A run that is served while it trains."""
+
+    @property
+    def mailbox(self) -> Mailbox: ...
+
+    @property
+    def publisher(self) -> Publishing: ...
+
+    @property
+    def state(self) -> Standing: ...
 
 
 class Sidecar:
-    """Serves a run from `with` to its end; a finished one where there is no `training`."""
+    """Serves the run in a directory from `with` to its end: a run that trains now, or a finished one where `training` is None."""
 
     def __init__(self, options: ServeOptions, run: Path, training: ServedRun | None, note: Note) -> None:
         if find_spec("fastapi") is None or find_spec("uvicorn") is None:
@@ -98,9 +126,9 @@ class Sidecar:
         stack.callback(self._listeners.close)
         state = None
         if self._training:
-            state = self._training.runtime.publisher.open()
-            stack.callback(self._training.runtime.publisher.close)
-            self._training.runtime.mailbox.knobs_changed = self._tell_knobs
+            state = self._training.publisher.open()
+            stack.callback(self._training.publisher.close)
+            self._training.mailbox.call_on_change(self._tell_knobs)
         self._hello = _description(self._run / "run.json")
         self._hello |= {
             "mode": "live" if self._training else "finished",
@@ -207,13 +235,12 @@ class Sidecar:
                 raise ConfigError(f"changes must be an object, and of knobs, got {changes!r} with {verb}")
             if self._training is None:
                 raise ConflictError("the run has ended")
-            runtime = self._training.runtime
             try:
-                runtime.mailbox.send(Command(cast(Verb, verb), changes, answer))
+                self._training.mailbox.send(Command(cast(Verb, verb), changes, answer))
             except ConflictError:
-                if verb != "stop" or runtime.phase != "finished":
+                if verb != "stop" or self._training.state.phase != "finished":
                     raise
-                answer({"step": runtime.step_number})
+                answer({"step": self._training.state.step})
                 self._released.set()
         except AdaptiveRecError as error:
             answer(error)
@@ -236,11 +263,11 @@ class Sidecar:
     def _knobs(self) -> dict[str, Any]:
         if self._training is None:
             return {}
-        runtime = self._training.runtime
+        state = self._training.state
         return {
-            "desired": runtime.mailbox.desired.model_dump(),
-            "effective": runtime.knobs.model_dump(),
-            "step": runtime.knobs_step,
+            "desired": self._training.mailbox.desired.model_dump(),
+            "effective": state.knobs.model_dump(),
+            "step": state.knobs_step,
         }
 
     def _tell(self, text: str) -> None:
@@ -248,7 +275,7 @@ class Sidecar:
         self._note(text)
         if self._training:
             with suppress(AdaptiveRecError):
-                self._training.runtime.mailbox.send(Command("note", {"kind": "sidecar", "text": text}))
+                self._training.mailbox.send(Command("note", {"kind": "sidecar", "text": text}))
 
     @staticmethod
     def _end(process: subprocess.Popen[bytes]) -> None:
@@ -291,6 +318,6 @@ def _environment() -> dict[str, str]:
 
 def own_modules_only() -> dict[str, str]:
     """The environment for a Python that is to run this package: no module of the working directory stands in for another."""
-    package = str(Path(adaptive_rec.__file__).parents[1])
+    package = str(Path(__file__).parents[2])
     path = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
     return {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": path}

@@ -14,6 +14,9 @@ from typing import Any
 
 from adaptive_rec.saved import Saved
 
+COMPILING = "compiling kernels (first run only)"
+"""Printed while kernels are compiled; tools that read a run's log look for it."""
+
 
 class StageTimes:
     """Seconds by stage. Stages timed on a worker overlap with the others; those of several workers are added up.
@@ -76,19 +79,6 @@ class _Timed:
         self._sums[self._stage] = self._sums.get(self._stage, 0.0) + self._clock() - self._start
 
 
-@dataclass
-class Counters:
-    """What training has done since the run began; they only grow."""
-
-    steps: int = 0
-    samples_seen: int = 0
-    samples_trained: int = 0
-    samples_popular: int = 0
-    lookups: int = 0
-    lookups_hot: int = 0
-    malformed_rows: int = 0
-
-
 @dataclass(frozen=True)
 class Snapshot:
     """The run at one step boundary. Ratios are over the steps since the last snapshot."""
@@ -116,6 +106,30 @@ class Snapshot:
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+
+@dataclass(frozen=True)
+class Quality:
+    """How well a model predicts held-out samples."""
+
+    samples: int
+    auc: float
+    """Area under the ROC curve; not a number where only one class occurs."""
+    logloss: float
+    """Mean negative log likelihood, nats."""
+    accuracy: float
+    normalized_entropy: float
+    """Logloss over that of always predicting the base rate (He et al., ADKDD 2014)."""
+    calibration: float
+    """Mean prediction over the share of positives."""
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The model's quality after so many steps."""
+
+    step: int
+    quality: Quality
 
 
 @dataclass(frozen=True)

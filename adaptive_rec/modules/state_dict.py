@@ -12,10 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from adaptive_rec.embedding.device import all_rows_bytes
 from adaptive_rec.embedding.placement_state import placement_state, set_placement, set_slots
 from adaptive_rec.errors import CheckpointError
-from adaptive_rec.live.telemetry import Recorder
 from adaptive_rec.placement import Migration, Placement
 from adaptive_rec.saved import Saved
 
@@ -37,9 +35,9 @@ def state_of(runtime: EmbeddingRuntime) -> dict[str, Any]:
             "step": runtime.step_number,
             "steps_T": runtime.steps_T,
             "policy": runtime.policy.name,
-            "budget_bytes": _budget_bytes(runtime),
+            "budget_bytes": runtime.state.budget_bytes,
             "monitored": store.monitored,
-            "begun": runtime.begun,
+            "begun": runtime.state.rows_placed,
             "store": placement_state(store),
             "observer": runtime.observer.state(),
             "reclassifier": runtime.reclassifier.state(),
@@ -62,23 +60,24 @@ def set_state(runtime: EmbeddingRuntime, given: Mapping[str, Any]) -> None:
         for number, table in enumerate(store.space.tables)
     ]
     how = found.text("policy"), found.integer("budget_bytes"), found.flag("monitored")
-    runtime.give_up_ahead()
+    runtime.release_ahead()
     hot = np.sort(np.concatenate([rows[rows >= 0] for rows in store.device.row_of_slot]))
     store.migrate(Migration(promote=np.empty(0, dtype=np.int64), demote=hot))
     for number, state_RK in enumerate(states):
         store.replace_table(number, None, state_RK)
-    runtime.step_number = found.integer("step")
+    runtime.state.set_step(found.integer("step"))
     runtime.steps_T[:] = found.array("steps_T", np.int64, len(runtime.steps_T))
     runtime.tally.set_state(found.part("tally"))
-    runtime.recorder, runtime.begun = Recorder(), found.flag("begun")
-    if runtime.begun and how == (runtime.policy.name, _budget_bytes(runtime), store.monitored):
+    runtime.state.forget_clock()
+    runtime.state.place_rows(found.flag("begun"))
+    if runtime.state.rows_placed and how == (runtime.policy.name, runtime.state.budget_bytes, store.monitored):
         _set_placement(runtime, found)
-    elif runtime.begun:
+    elif runtime.state.rows_placed:
         slots = [part.array("row_of_slot", np.int64, -1) for part in found.part("store").parts("pools")]
         rows = np.sort(np.concatenate(slots))
         runtime.observer.remember(found.part("observer"), rows[rows >= 0])
-        runtime.begun = False  # rows are placed when training goes on
-    if runtime.begun:
+        runtime.state.place_rows(False)  # rows are placed when training goes on
+    if runtime.state.rows_placed:
         runtime.begin()
 
 
@@ -103,11 +102,6 @@ def _check(runtime: EmbeddingRuntime, found: Saved) -> None:
     for name in own.keys() | tables.keys():
         if own.get(name) != tables.get(name):
             raise CheckpointError(f"the state's table {name} must be {own.get(name)}, got {tables.get(name)}")
-
-
-def _budget_bytes(runtime: EmbeddingRuntime) -> int:
-    store = runtime.store
-    return runtime.policy.budget_bytes(runtime.knobs, all_rows_bytes(store.space, store.row_bytes))
 
 
 def _tensors(value: Any) -> Any:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ByteSize
 
-from adaptive_rec.embedding.device import all_rows_bytes
 from adaptive_rec.live.telemetry import ratio
 
 if TYPE_CHECKING:
@@ -82,7 +81,7 @@ def stats_of(runtime: EmbeddingRuntime, looked_up_ahead_ratio: float) -> Runtime
         stale_rows=store.device.stale_rows,
         total_rows=space.rows,
         device_bytes=store.device_bytes,
-        budget_bytes=runtime.policy.budget_bytes(runtime.knobs, all_rows_bytes(space, store.row_bytes)),
+        budget_bytes=runtime.state.budget_bytes,
         migrated_rows=traffic.migrated_rows,
         row_updates=traffic.row_updates,
         row_updates_skipped=traffic.row_updates_skipped,
@@ -93,3 +92,29 @@ def stats_of(runtime: EmbeddingRuntime, looked_up_ahead_ratio: float) -> Runtime
             for table, hot_rows, lookups, hot in counts
         },
     )
+
+
+class LoopFigures:
+    """Figures of a user's training loop for loggers; ratios are over the steps since the figures before."""
+
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[int, float]] = {}
+
+    def of_stats(self, stats: RuntimeStats) -> dict[str, float]:
+        found: dict[str, float] = {
+            "hot/device_bytes": stats.device_bytes,
+            "rows/hot": stats.hot_rows,
+            "rows/stale": stats.stale_rows,
+            "totals/migrated_rows": stats.migrated_rows,
+            "totals/looked_up_ahead_ratio": stats.looked_up_ahead_ratio,
+        }
+        ratios = {"hot/lookup_ratio": self._gained("", stats.lookups, stats.hot_lookup_ratio)}
+        for name, table in stats.tables.items():
+            ratios[f"hot_lookup_ratio/{name}"] = self._gained(name, table.lookups, table.hot_lookup_ratio)
+        return found | {name: value for name, value in ratios.items() if value is not None}
+
+    def _gained(self, name: str, lookups: int, hot_ratio: float) -> float | None:
+        """Return the share of hot lookups among the new ones, or None where there are none."""
+        hot = lookups * hot_ratio
+        (lookups_before, hot_before), self._last[name] = self._last.get(name, (0, 0.0)), (lookups, hot)
+        return min(1.0, max(0.0, (hot - hot_before) / (lookups - lookups_before))) if lookups > lookups_before else None

@@ -15,7 +15,7 @@ from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import TrainingError
 from adaptive_rec.live.telemetry import ratio
 from adaptive_rec.placement import Migration
-from adaptive_rec.policy import AccessView, Policy, Verdict, fills_budget
+from adaptive_rec.policy import AccessView, Policy, SkippingPolicy, Verdict, fills_budget
 from adaptive_rec.reclassify.guard_rails import plan_migration
 from adaptive_rec.reclassify.listed_rows import ListedRows
 from adaptive_rec.reclassify.observer import Observer
@@ -121,13 +121,19 @@ class Reclassifier:
         decay = self.memory.decay**ticks if self.memory else knobs.decay
         if self.window.is_full(step, self.window_steps(knobs)):
             self.window = Window(step, first=False)
-            if self.policy.tracks_movement and not self.policy.arranges_stream:
-                self._judge(knobs, totals)
+            if (
+                isinstance(self.policy, SkippingPolicy)
+                and self.policy.tracks_movement
+                and not self.policy.arranges_stream
+            ):
+                self._judge(self.policy, knobs, totals)
         return self.place_again(step, knobs, decay) if self.policy.tracks_popularity else NOTHING
 
     def judge_quality(self, knobs: Knobs) -> Verdict | None:
         """Where a tick ends: ask what follows from the losses of the guard's samples."""
-        return self.policy.judge_quality(self.guard.end_window(knobs)) if self.policy.guards_quality else None
+        if not (isinstance(self.policy, SkippingPolicy) and self.policy.guards_quality):
+            return None
+        return self.policy.judge_quality(self.guard.end_window(knobs))
 
     def place_again(self, step: int, knobs: Knobs, decay: float = 1.0) -> Migration:
         """Move rows; out of turn, so without `decay`, when the budget or the policy is another or somebody asks for it."""
@@ -151,6 +157,10 @@ class Reclassifier:
         self.observer.set_stale(np.zeros(sum(self.store.device.capacities), dtype=np.bool_))
         self.place_again(step, knobs)
         self.begin(step, knobs)
+
+    def restore(self, policy: Policy) -> None:
+        """Follow the former policy again, after another one could not place its rows."""
+        self.policy = policy
 
     def state(self) -> dict[str, Any]:
         return {
@@ -176,7 +186,7 @@ class Reclassifier:
         self._judged_at = found.numbers("judged_at")
         self.policy.set_state(found.part("policy"))
 
-    def _judge(self, knobs: Knobs, totals: Mapping[str, float]) -> None:
+    def _judge(self, policy: SkippingPolicy, knobs: Knobs, totals: Mapping[str, float]) -> None:
         """Ask which hot rows are stale, telling what was skipped since the last time."""
         gain = {key: value - self._judged_at.get(key, 0) for key, value in totals.items()}
         self._judged_at = dict(totals)
@@ -185,7 +195,7 @@ class Reclassifier:
         else:
             skipped_ratio = ratio(gain["samples_seen"] - gain["samples_trained"], gain["samples_popular"])
         view = self.observer.movement_view(knobs, skipped_ratio)
-        staleness = self.policy.find_stale(view)
+        staleness = policy.find_stale(view)
         self.observer.set_stale(staleness.stale_H)
         self.observer.keep_movement(view.movement_H)
         self.stale_threshold = staleness.threshold

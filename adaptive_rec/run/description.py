@@ -1,20 +1,18 @@
-"""What does not change while a run trains, for those who look at it: ``run.json``."""
+"""What does not change while a run trains, for clients: ``run.json``."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from adaptive_rec.policy.find import policy_choices
+from adaptive_rec.runtime.session import Session
 from adaptive_rec.system.version import __version__
-
-if TYPE_CHECKING:
-    from adaptive_rec.runtime.session import Session
 
 
 def description(session: Session, name: str, command: str, own_loop: bool = False) -> dict[str, Any]:
-    """Of a run by its name, and the command line it was begun with. `own_loop`: the loop is the user's, and so are its data, its
-    batches and its model."""
+    """Describe a run by its name and the command line that started it. `own_loop`: the loop is the user's, and so are
+    its data, its batches and its model."""
     store, knobs = session.store, session.config.knobs
     row_bytes, space = store.row_bytes, session.store.space
     tables = []

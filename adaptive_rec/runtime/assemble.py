@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from dataclasses import replace
 
 import torch
 
@@ -25,15 +26,22 @@ from adaptive_rec.memory.plan import MemoryPlan, Place
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy import Policy
 from adaptive_rec.policy.find import load_policy
-from adaptive_rec.runtime.control import shown
-from adaptive_rec.runtime.loop import Runtime
+from adaptive_rec.runtime.events import shown
+from adaptive_rec.runtime.loop import RunOptions, Runtime
 from adaptive_rec.system.host_memory import available_bytes, keep_freed_memory
 
 
 def assemble(
-    config: Config, source: Source | None = None, streams: Streams | None = None, policy: Policy | None = None
+    config: Config,
+    source: Source | None = None,
+    streams: Streams | None = None,
+    policy: Policy | None = None,
+    options: RunOptions | None = None,
 ) -> Runtime:
-    """Build a run's parts and join them. Source, device and policy may be given instead of made from the configuration."""
+    """Build a run's parts and join them. Source, device and policy may be given instead of made from the configuration.
+
+    Raises ConfigError where the configuration does not fit the device, MemoryPlanError where memory is too small.
+    """
     torch.set_num_threads(config.run.thread_budget(streams is not None).dense)
     keep_freed_memory()
     policy = policy or load_policy(config.knobs.policy)
@@ -42,17 +50,15 @@ def assemble(
         streams = CudaStreams(device, config.run.cuda_graphs)
     if streams is not None and config.run.compile:
         raise ConfigError("run.compile must be false on a device, where the dense part is recorded instead, got true")
-    notices: list[str] = []
+    options = options or RunOptions()
     while True:
         try:
-            runtime = _join(config, source, streams, policy)
-            runtime.notices = notices
-            return runtime
+            return _join(config, source, streams, policy, options)
         except torch.OutOfMemoryError as error:
-            # What was made so far goes with the error, and with half the budget it may fit.
+            # The parts built so far are freed with the error; with half the budget all of them may fit.
             config, notice = _with_half_the_budget(config, policy, source, first_line(error))
-            notices.append(notice)
-        gc.collect()  # stores have parts that know them
+            options = replace(options, notices=[*options.notices, notice])
+        gc.collect()  # parts of a store refer to it
         if streams is not None:
             streams.trim()
 
@@ -76,7 +82,9 @@ def plan_run(config: Config, source: Source | None = None, memory: dict[Place, i
     return plan_memory(config, source, policy, model, build_dense_optimizer, device, free, first_batch=True)
 
 
-def _join(config: Config, source: Source, streams: Streams | None, policy: Policy) -> Runtime:
+def _join(
+    config: Config, source: Source, streams: Streams | None, policy: Policy, options: RunOptions
+) -> Runtime:
     space = RowSpace.of(source.tables, source.features, policy.request_per_table)
     model = _build_model(config, space, source)
     device = torch.device("cpu") if streams is None else streams.device
@@ -94,7 +102,7 @@ def _join(config: Config, source: Source, streams: Streams | None, policy: Polic
             dense.compile(config.run.batch_size)
     else:
         dense = ReplayedDense(*parts, streams, config.run.batch_size)
-    return Runtime(config, source, policy, store, dense)
+    return Runtime(config, source, policy, store, dense, options)
 
 
 def _build_model(config: Config, space: RowSpace, source: Source) -> torch.nn.Module:

@@ -1,24 +1,24 @@
-"""What the training thread does with the commands left in its mailbox: between two steps, and while it is paused."""
+"""Carries out the commands left in the mailbox: between two steps, and while the run is paused."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Any, TypeVar
-
-from pydantic import ByteSize
+from dataclasses import replace
+from typing import Any, TypeVar
 
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.errors import AdaptiveRecError, ConflictError, MemoryPlanError, TrainingError, first_line
-from adaptive_rec.live.mailbox import Command
+from adaptive_rec.live.mailbox import Command, Mailbox
 from adaptive_rec.live.telemetry import Event, Snapshot
-from adaptive_rec.placement import Migration
 from adaptive_rec.policy import Policy
 from adaptive_rec.policy.find import load_policy, why_not_live
-from adaptive_rec.runtime.splitting import TrialTimes
-
-if TYPE_CHECKING:
-    from adaptive_rec.runtime.session import Session
+from adaptive_rec.reclassify.window import Reclassifier
+from adaptive_rec.runtime.checkpoints import Checkpoints
+from adaptive_rec.runtime.events import reclassified, shown, split_chosen
+from adaptive_rec.runtime.publish import Publisher
+from adaptive_rec.runtime.reports import Reports
+from adaptive_rec.runtime.splitting import Splitting, TrialTimes
+from adaptive_rec.state import RunState
 
 T = TypeVar("T")
 
@@ -29,55 +29,65 @@ PAUSED_POLL_SECONDS = 0.2
 
 
 def check_policy(knobs: Knobs, present: Policy) -> None:
-    """Raise ConfigError or ConflictError where a run under a policy may not go over to the one these knobs name."""
+    """Raise ConfigError or ConflictError where a run under `present` may not change to the policy that these knobs name."""
     if reason := why_not_live(load_policy(knobs.policy), present):
         raise ConflictError(reason)
 
 
-def shown(name: str, value: Any) -> str:
-    """A knob's value as people read it."""
-    return ByteSize(value).human_readable() if name.endswith("_bytes") else str(value)
-
-
 class Control:
-    """Each command becomes an event of the journal and an answer that names the step."""
+    """Turns each command into an event of the journal and a reply that names the step."""
 
-    def __init__(self, runtime: Session) -> None:
-        self._runtime = runtime
-        self.paused = False
-        self.scheduled: Mapping[int, list[Command]] = {}
-        """Commands to carry out at given steps: those of the run that is made again."""
+    def __init__(
+        self,
+        state: RunState,
+        reclassifier: Reclassifier,
+        splitting: Splitting,
+        mailbox: Mailbox,
+        publisher: Publisher,
+        reports: Reports,
+        saving: Checkpoints | None = None,
+        replayed: Mapping[int, list[Command]] | None = None,
+    ) -> None:
+        """`saving` is None where the user's own loop saves by itself. `replayed`: commands to carry out at given steps, which are
+        those of the run that is replayed."""
+        self._state = state
+        self._reclassifier = reclassifier
+        self._splitting = splitting
+        self._mailbox = mailbox
+        self._publisher = publisher
+        self._reports = reports
+        self._saving = saving
+        self._replayed = replayed or {}
 
     def obey(self) -> Iterator[Event | Snapshot]:
-        """Carry out what was asked. While paused, stay here; only a stop, by command or signal, or `resume` ends that."""
-        run = self._runtime
-        for command in self.scheduled.get(run.step_number, ()):
+        """Carry out the commands left so far. While paused, stay here until `resume`, or a stop by command or signal."""
+        for command in self._replayed.get(self._state.step, ()):
             if command.verb != "halve_budget":
-                run.mailbox.send(command)
-        yield from self._carry_out(run.mailbox.drain())
+                self._mailbox.send(command)
+        yield from self._carry_out(self._mailbox.drain())
         yield from self.wait_while_paused()
 
     def wait_while_paused(self) -> Iterator[Event | Snapshot]:
-        run = self._runtime
-        if not self.paused:
+        state = self._state
+        if not state.paused:
             return
-        yield from run.reports.finish(wait=True)
-        with run.recorder.paused(), run.during("paused"):
-            while self.paused and not run.stop_requested:
-                yield from self._carry_out(run.mailbox.wait(PAUSED_POLL_SECONDS))
-                if run.saving is not None:
-                    yield from run.saving.written(wait=False)
-                run.publisher.pulse()
+        yield from self._reports.finish(wait=True)
+        with state.recorder.paused(), self._publisher.during("paused"):
+            while state.paused and not state.stop_requested:
+                yield from self._carry_out(self._mailbox.wait(PAUSED_POLL_SECONDS))
+                if self._saving is not None:
+                    yield from self._saving.written(wait=False)
+                self._publisher.pulse()
 
-    def go_on(self) -> Iterator[Event | Snapshot]:
-        """A run that was paused when it was saved waits before its next step, where commands can reach it."""
-        if self.paused:
+    def resume_paused(self) -> Iterator[Event | Snapshot]:
+        """Let a run that was saved while paused wait before its next step, if commands can reach it there."""
+        if self._state.paused:
             yield self._event(
                 "paused",
                 "paused, as when it was saved; adaptive-rec resume or POST /api/v1/control/resume lets it go on",
             )
             yield from self.wait_while_paused()
-        elif self._runtime.was_paused:
+        elif self._state.saved_paused:
             yield self._event("resumed", "the run was paused when it was saved; no command can reach it, so it goes on")
 
     def _carry_out(self, commands: list[Command]) -> Iterator[Event]:
@@ -87,165 +97,136 @@ class Control:
                     yield from self._checkpoint(command)
                     continue
                 event: Event = getattr(self, f"_{command.verb}")(**command.values)
-                self._runtime.changes += 1
-                outcome: Mapping[str, Any] | AdaptiveRecError = {"step": event.step, **event.details}
+                self._state.command_done()
+                reply: Mapping[str, Any] | AdaptiveRecError = {"step": event.step, **event.details}
             except TrainingError as error:
                 command.answer(error)
                 raise
             except AdaptiveRecError as error:
-                event, outcome = self._event("warning", f"{command.verb}: {error}"), error
+                event, reply = self._event("warning", f"{command.verb}: {error}"), error
             if command.verb == "change_knobs":
-                self._runtime.mailbox.settle(self._runtime.knobs)
-            self._runtime.publisher.board()
-            yield event  # in the journal first, then answered
-            command.answer(outcome)
+                self._mailbox.settle(self._state.knobs)
+            self._publisher.board()
+            yield event  # in the journal before the reply
+            command.answer(reply)
 
     def _checkpoint(self, command: Command) -> Iterator[Event]:
-        """Begin one; it is answered when it is there."""
-        saving = self._runtime.saving
-        if saving is None:
+        """Start a checkpoint; the reply follows when it is written."""
+        if self._saving is None:
             raise ConflictError(
                 "this training loop is not the runtime's own, so it saves by itself: runtime.state_dict()"
             )
-        yield from saving.asked(command)
+        yield from self._saving.requested(command)
 
     def _event(self, kind: str, text: str, **details: Any) -> Event:
-        return Event(self._runtime.step_number, kind, text, details)
+        return Event(self._state.step, kind, text, details)
 
     # Memory ----------------------------------------------------------------------------------------------------------
 
     def before_step(self) -> Iterator[Event]:
-        """Halve the hot budget where the run that is made again did so, for want of memory, before this step."""
-        for command in self.scheduled.get(self._runtime.step_number, ()):
+        """Halve the hot budget where the replayed run did so before this step, because memory was short."""
+        for command in self._replayed.get(self._state.step, ()):
             if command.verb == "halve_budget":
                 yield self._halve_budget(**command.values)
 
     def give_up_memory(self, reason: str) -> Iterator[Event]:
-        """The device's memory was too small for a step: halve the hot budget. Raises MemoryPlanError where that is no help."""
-        run = self._runtime
-        held, before = run.store.device_bytes, run.knobs
+        """Halve the hot budget, as the device's memory was too small for a step. Raises MemoryPlanError where that is no help."""
+        state, store = self._state, self._state.store
+        held, before = store.device_bytes, state.knobs
         smaller = min(before.hot_budget_bytes, held) // 2
-        if not held or run.policy.budget_bytes(before.changed({"hot_budget_bytes": smaller}), held) >= held:
+        if not held or state.policy.budget_bytes(before.changed({"hot_budget_bytes": smaller}), held) >= held:
             raise MemoryPlanError(
                 f"{TOO_SMALL}: policy {before.policy} keeps {shown('_bytes', held)} of rows there: {reason}"
             )
         yield self._event("warning", f"out of device memory, the hot budget is halved: {reason}")
-        run.store.free_memory()
+        store.free_memory()
         try:
             yield self._halve_budget(hot_budget_bytes=smaller)
         except ConflictError as error:
             raise MemoryPlanError(f"{TOO_SMALL}: {error}") from error
 
     def _halve_budget(self, **changes: Any) -> Event:
-        event = self._change_by_itself(changes)
+        event = self._change_unrequested(changes)
         return replace(event, details={**event.details, "before_step": True})
 
-    def _change_by_itself(self, changes: Mapping[str, Any]) -> Event:
-        """Change knobs that no command asked to change."""
+    def _change_unrequested(self, changes: Mapping[str, Any]) -> Event:
+        """Change knobs without a command."""
         event = self._change_knobs(**changes)
-        self._runtime.mailbox.changed(self._runtime.knobs)
-        self._runtime.publisher.board()
+        self._mailbox.changed(self._state.knobs)
+        self._publisher.board()
         return event
 
-    def change_at_start(self, changes: Mapping[str, Any]) -> Event:
-        """A run goes on with other knobs than it was saved with. Made again, it changes them at the same place."""
-        return self._change_by_itself(changes) if self._runtime.window_due else self._halve_budget(**changes)
+    def override_at_start(self, changes: Mapping[str, Any]) -> Event:
+        """Change the knobs that a run was saved with to those it is resumed with. A replay changes them at the same place."""
+        return self._change_unrequested(changes) if self._state.window_due else self._halve_budget(**changes)
 
     # One method for each verb ----------------------------------------------------------------------------------------
 
     def _change_knobs(self, **changes: Any) -> Event:
-        run = self._runtime
-        before, after = run.knobs, run.knobs.changed(changes)
+        state = self._state
+        before, after = state.knobs, state.knobs.changed(changes)
         if after.policy != before.policy:
-            self._go_over_to(load_policy(after.policy), after)
-            run.splitting.forget()
+            self._change_policy(load_policy(after.policy), after)
+            self._splitting.forget()
         elif after.hot_budget_bytes != before.hot_budget_bytes:
-            self._place_or_go_back(lambda: run.reclassifier.place_again(run.step_number, after))
-            run.splitting.forget()
-        run.knobs, run.knobs_step = after, run.step_number
+            self._place_or_restore(lambda: self._reclassifier.place_again(state.step, after))
+            self._splitting.forget()
+        state.change_knobs(after)
         old, new = before.model_dump(), after.model_dump()
         changed = {name: {"old": old[name], "new": new[name]} for name in new if new[name] != old[name]}
         text = ", ".join(f"{name} {shown(name, old[name])} -> {shown(name, new[name])}" for name in changed)
         return self._event("knobs", text or "knobs set to the values they had", changed=changed)
 
-    def _go_over_to(self, policy: Policy, knobs: Knobs) -> None:
-        run = self._runtime
-        before = run.policy
-        run.policy = policy
+    def _change_policy(self, policy: Policy, knobs: Knobs) -> None:
+        state = self._state
+        before = state.policy
+        state.change_policy(policy)
         try:
-            self._place_or_go_back(lambda: run.reclassifier.change_policy(policy, run.step_number, knobs))
+            self._place_or_restore(lambda: self._reclassifier.change_policy(policy, state.step, knobs))
         except ConflictError:
-            run.policy = before
+            state.change_policy(before)
             raise
 
-    def _place_or_go_back(self, place: Callable[[], object]) -> None:
-        """Place rows for new knobs. Where that fails, for want of memory or by a fault of the policy, all is as before."""
-        run = self._runtime
-        policy = run.reclassifier.policy
+    def _place_or_restore(self, place: Callable[[], object]) -> None:
+        """Place rows for new knobs. Restore the old placement where that fails: memory is short, or the policy has a fault."""
+        state, policy = self._state, self._reclassifier.policy
         try:
             self._place(place)
         except Exception as error:
-            run.reclassifier.policy = policy
-            self._place(lambda: run.reclassifier.place_again(run.step_number, run.knobs))
+            self._reclassifier.restore(policy)
+            self._place(lambda: self._reclassifier.place_again(state.step, state.knobs))
             reason = first_line(error)
             raise ConflictError(f"rows could not be placed for these knobs, the old ones stay: {reason}") from error
 
     def _pause(self) -> Event:
-        self.paused = True
+        self._state.pause()
         return self._event("paused", "paused")
 
     def _resume(self) -> Event:
-        self.paused = False
+        self._state.unpause()
         return self._event("resumed", "training goes on")
 
     def _stop(self) -> Event:
-        self._runtime.stop_requested, self.paused = True, False
+        self._state.stop()
         return self._event("stopping", "asked to stop: a checkpoint and a summary follow")
 
     def _reclassify(self) -> Event:
-        run = self._runtime
-        if not run.policy.tracks_popularity:
-            how = "moves rows where its phases begin" if run.policy.arranges_stream else "never moves rows"
-            raise ConflictError(f"policy {run.knobs.policy} {how}, there is nothing to reclassify")
-        moved = self._place(lambda: run.reclassifier.place_again(run.step_number, run.knobs))
-        return self.reclassified(moved, asked_for=True)
+        state = self._state
+        if not state.policy.tracks_popularity:
+            how = "moves rows where its phases begin" if state.policy.arranges_stream else "never moves rows"
+            raise ConflictError(f"policy {state.knobs.policy} {how}, there is nothing to reclassify")
+        moved = self._place(lambda: self._reclassifier.place_again(state.step, state.knobs))
+        return reclassified(state, self._reclassifier, moved, asked_for=True)
 
     def _choose_split(self, split: bool, whole_seconds: float, split_seconds: float) -> Event:
-        self._runtime.splitting.chosen = split
-        return self.split_chosen(TrialTimes(whole_seconds, split_seconds))
-
-    def split_chosen(self, outcome: TrialTimes) -> Event:
-        """The event of a choice between whole batches and split ones, with the times it was made by."""
-        whole, split = (f"{seconds * 1e3:.2f} ms" for seconds in (outcome.whole_seconds, outcome.split_seconds))
-        chosen = "popular samples run first" if outcome.split else "batches run whole"
-        text = f"{chosen}: a step took {whole} whole and {split} split"
-        return self._event("split", text, split=outcome.split, **asdict(outcome))
+        self._splitting.choose(split)
+        return split_chosen(self._state.step, TrialTimes(whole_seconds, split_seconds))
 
     def _note(self, kind: str, text: str) -> Event:
         return self._event(kind, text)
 
-    # Placement -------------------------------------------------------------------------------------------------------
-
     def _place(self, place: Callable[[], T]) -> T:
-        with self._runtime.times("reclassify"):
+        with self._state.times("reclassify"):
             moved = place()
-            self._runtime.publisher.placement()
+            self._publisher.placement()
         return moved
-
-    def reclassified(self, *moved: Migration, asked_for: bool = False, **details: Any) -> Event:
-        """The event of rows that changed tier, in one migration or in several."""
-        store = self._runtime.store
-        promoted, demoted = sum(len(one.promote) for one in moved), sum(len(one.demote) for one in moved)
-        stale = store.device.stale_rows
-        return self._event(
-            "reclassified",
-            f"{promoted:,} rows became hot, {demoted:,} cold; {stale:,} of {store.device.hot_rows:,} hot rows are stale",
-            asked_for=asked_for,
-            promoted=promoted,
-            demoted=demoted,
-            stale_rows=stale,
-            hot_rows=store.device.hot_rows,
-            version=store.placement.version,
-            stale_threshold=self._runtime.reclassifier.stale_threshold,
-            **details,
-        )

@@ -2,66 +2,93 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import islice
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from types import TracebackType
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from adaptive_rec.batch import Batch, Position
-from adaptive_rec.checkpoint.flatten import Copies
-from adaptive_rec.checkpoint.writing import Last
+from adaptive_rec.batch import Batch
+from adaptive_rec.checkpoint.run_state import RunParts
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.source import Source
 from adaptive_rec.dense.eager import DensePart
-from adaptive_rec.dense.evaluate import Evaluation, evaluate
 from adaptive_rec.dense.finite import step_check
 from adaptive_rec.embedding.optimizer import schedule
 from adaptive_rec.embedding.records import Fetched, RowUpdate
 from adaptive_rec.embedding.staged.device_step import TOO_SMALL
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import MemoryPlanError, first_line, is_out_of_memory
-from adaptive_rec.live.telemetry import Event
-from adaptive_rec.policy import BatchView, Policy, StepPlan, whole_or_split
+from adaptive_rec.live.mailbox import Command
+from adaptive_rec.live.telemetry import Evaluation, Event
+from adaptive_rec.policy import BatchView, Policy, StepPlan, plan_step
 from adaptive_rec.runtime.checkpoints import Checkpoints
+from adaptive_rec.runtime.control import Control
+from adaptive_rec.runtime.evaluator import Evaluator
 from adaptive_rec.runtime.phases import Phases
 from adaptive_rec.runtime.pipeline import Pipeline
 from adaptive_rec.runtime.session import Report as Report
 from adaptive_rec.runtime.session import Session
+from adaptive_rec.runtime.stream import batches_left
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """What a run is given beside its configuration."""
+
+    checkpoints: Path | None = None
+    """Folder for checkpoints; without one none is written."""
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    """Knobs that a resumed run is to have instead of those it was saved with."""
+    replayed: Mapping[int, list[Command]] | None = None
+    """Commands by step, where another run is replayed."""
+    notices: Sequence[str] = ()
+    """Warnings to give when the run starts."""
 
 
 class Runtime(Session):
     """One training run over a source: iterate over `run`."""
 
-    def __init__(self, config: Config, source: Source, policy: Policy, store: EmbeddingStore, dense: DensePart) -> None:
-        super().__init__(config, policy, store)
-        self.source = source
+    def __init__(
+        self,
+        config: Config,
+        source: Source,
+        policy: Policy,
+        store: EmbeddingStore,
+        dense: DensePart,
+        options: RunOptions | None = None,
+    ) -> None:
+        options = options or RunOptions()
         self.dense = dense
-        self.saving: Checkpoints = Checkpoints(self)
-        self.checkpoints: Path | None = None
-        """Folder for checkpoints; without one none can be asked for."""
-        self.saved: Last | None = None
-        """The newest checkpoint that this run wrote or goes on from."""
-        self.copies = Copies()
-        """Of its small arrays, for the next one."""
-        self.pipeline: Pipeline | None = None
-        """What makes batches ready, once the run has begun."""
+        super().__init__(config, policy, store, replaying=options.replayed is not None)
+        self.source = source
+        state, publisher = self.state, self.publisher
+        in_stream = source.epochs * -(-source.train_samples // config.run.batch_size)
+        state.expect_steps(min(in_stream, config.run.steps or in_stream))
+        self.evaluator = Evaluator(state, source, dense, publisher)
+        self.phases = Phases(state, source, self.observer, self.reclassifier, publisher, self.evaluator)
         self.finite = step_check(config.run.on_nan, dense, store)
-        """Whether a step's losses and gradients are numbers."""
-        self.phases = Phases(self)
-        self.position = Position(seed=config.run.seed)
-        self.told: dict[str, Any] = {}
-        """Knobs that are to be others than the ones a run goes on with."""
+        """The check that a step's losses and gradients are finite."""
+        self.parts = RunParts(
+            state, dense, self.observer, self.reclassifier, self.phases, self.splitting, self.finite
+        )
+        """What checkpoints save and restore."""
+        self.saving: Checkpoints = Checkpoints(self.parts, options.checkpoints, publisher)
+        self.control = Control(
+            state, self.reclassifier, self.splitting, self.mailbox, publisher, self.reports, self.saving, options.replayed
+        )
+        self._overrides = options.overrides
+        self.notices = options.notices
+        """Warnings that are given when the run starts."""
+        self.pipeline: Pipeline | None = None
+        """What makes batches ready, once the run has started."""
         self._guarded: list[tuple[Fetched, NDArray[np.int64]]] = []
-        """Losses of the present step, and which lines are the guard's: a step that is begun again must not count twice."""
-        self.notices: list[str] = []
-        """What the user is to be told when the run begins."""
-        self.hurried = False
-        """A signal came: what takes long and can be left out is left out."""
+        """Losses of the present step, and which lines are the guard's: a step that is repeated must not count twice."""
 
     # The loop --------------------------------------------------------------------------------------------------------
 
@@ -78,24 +105,30 @@ class Runtime(Session):
         for text in self.notices:
             yield Event(self.step_number, "warning", text)
         self.begin()
+        memory = OnShortMemory(self.device)
         try:
-            self.enter("training")
-            yield from self._go_on()
+            self.publisher.enter("training")
+            yield from self._resume()
             for phase in self.phases:
                 yield from self.phases.begin(phase)
                 for work in pipeline.over(self.phases.batches(phase)):
-                    yield from self.step_within_memory(work)
+                    yield from self.control.before_step()
+                    while True:
+                        with memory:
+                            self.step(work)
+                            break
+                        yield from self.control.give_up_memory(memory.reason)
                     yield from self.boundary()
-                    if self.stop_requested:
+                    if self.state.stop_requested:
                         break
                 self.phases.end(phase)
-            yield from self.phases.tell_rest()
-            self.enter("finishing")
+            yield from self.phases.report_moves()
+            self.publisher.enter("finishing")
             yield from self.saving.written(wait=True)
             self.finite.settle()
             yield from self.last_report()
         except BaseException:
-            self.enter("failed")
+            self.publisher.enter("failed")
             raise
         finally:
             self.mailbox.close("the run has ended")
@@ -117,47 +150,29 @@ class Runtime(Session):
         with self.times("observe"):
             self.observe(work, probe and bool((position_B >= 0).any()))
         self.tally.add(work, position_B)
-        self.position, self.step_number = work.batch.position, self.step_number + 1
+        self.state.step_done(work.batch.position)
 
-    def step_within_memory(self, work: ClassifiedBatch) -> Iterator[Report]:
-        """A step. Where the device's memory is too small for it, the hot budget is made smaller first."""
-        yield from self.control.before_step()
-        while True:
-            try:
-                return self.step(work)
-            except RuntimeError as error:  # before anything was updated
-                on_device = self.device.type != "cpu" and is_out_of_memory(error)
-                if not (on_device or isinstance(error, torch.OutOfMemoryError)):
-                    raise
-                reason = first_line(error)
-            yield from self.control.give_up_memory(reason)
-
-    def _go_on(self) -> Iterator[Report]:
-        """What was still to come between two steps when the run was saved; knobs that are others now come first."""
-        if self.told:
-            yield self.control.change_at_start(self.told)
-        yield from self.control.go_on()
-        if self.window_due:
+    def _resume(self) -> Iterator[Report]:
+        """Do what was still to come at the step boundary where the run was saved, overridden knobs first."""
+        if self._overrides:
+            yield self.control.override_at_start(self._overrides)
+        yield from self.control.resume_paused()
+        if self.state.window_due:
             yield from self.end_boundary()
 
     def checked(self) -> Iterator[Event]:
         yield from self.finite.events()
 
     def evaluated(self) -> Iterator[Evaluation]:
-        every = self.config.eval.interval(self.steps_total)
-        if every and self.step_number % every == 0:
-            with self.recorder.paused(), self.during("evaluating"):
-                evaluation = self.evaluate()
-            if evaluation:
-                yield evaluation
+        yield from self.evaluator.when_due()
 
     # The verbs -------------------------------------------------------------------------------------------------------
 
     def plan(self, work: ClassifiedBatch, probe: bool) -> StepPlan:
         split = self.policy.tracks_popularity and self.splitting.at(self.step_number)
         stale_U = self.observer.stale_rows(work)
-        view = BatchView(self.step_number, split, self.knobs, work, stale_U, self.random("plan"))
-        return StepPlan(whole_or_split(view)) if probe else self.policy.plan(view)
+        view = BatchView(self.step_number, split, self.knobs, work, stale_U, self.state.random("plan"))
+        return plan_step(self.policy, view, probe)
 
     def execute(self, work: ClassifiedBatch, plan: StepPlan) -> NDArray[np.int64]:
         """Forward and backward of every micro-batch; all read the same parameters. Returns each sample's line in the
@@ -213,28 +228,35 @@ class Runtime(Session):
 
     def batches(self) -> Iterator[Batch]:
         """The stream from where the run stands, cut at the configured number of steps."""
-        stream = self.source.train_batches(self.position, self.config.run.batch_size)
-        steps = self.config.run.steps
-        return islice(stream, max(0, steps - self.step_number)) if steps else stream
+        return batches_left(self.state, self.source)
 
     def evaluate(self) -> Evaluation | None:
-        """Score the model as it stands on the held-out range. None where a signal left no time for it."""
-        held_out = self.source.test_batches(self.config.eval.batch_size, self.config.eval.max_samples)
-        quality = evaluate(held_out, self.store, self.dense, lambda: self.hurried)
-        if quality is None:
-            return None
-        self.last_evaluation = Evaluation(self.step_number, quality)
-        return self.last_evaluation
+        """Score the model as it stands on the held-out range. None where a signal broke it off."""
+        return self.evaluator.evaluate()
 
     def losses(self) -> Fetched:
         return self.store.fetch_later(self.dense.loss_sum)
 
     def hurry(self) -> None:
         """Stop after the step and leave out what takes long: a signal came. May be called from a signal handler."""
-        self.stop_requested = self.hurried = True
+        self.state.hurry()
 
-    @property
-    def steps_total(self) -> int:
-        """Steps this run will have made at its end; where its policy repacks the stream, at the most."""
-        in_stream = self.source.epochs * -(-self.source.train_samples // self.config.run.batch_size)
-        return max(self.step_number, min(in_stream, self.config.run.steps or in_stream) + self.phases.more_steps)
+
+class OnShortMemory:
+    """A context in which a step may find the device's memory too small: the error ends there, and `reason` has its text.
+
+    That happens before the step has updated anything, so it can be repeated with fewer hot rows.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._on_device = device.type != "cpu"
+        self.reason = ""
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> bool:
+        short = isinstance(error, torch.OutOfMemoryError)
+        short |= self._on_device and isinstance(error, RuntimeError) and is_out_of_memory(error)
+        if short and error is not None:
+            self.reason = first_line(error)
+        return short

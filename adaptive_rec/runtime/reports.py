@@ -1,64 +1,94 @@
-"""A run as it stands, in numbers."""
+"""Snapshots: the run in numbers, every `report_every` steps."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from adaptive_rec.embedding.records import Fetched
 from adaptive_rec.errors import TrainingError
+from adaptive_rec.live.mailbox import Mailbox
 from adaptive_rec.live.telemetry import Snapshot
-
-if TYPE_CHECKING:
-    from adaptive_rec.runtime.session import Session
+from adaptive_rec.reclassify.observer import Observer
+from adaptive_rec.reclassify.window import Reclassifier
+from adaptive_rec.runtime.publish import Publisher
+from adaptive_rec.state import RunState
 
 
 class Reports:
-    """Snapshots: the counters are taken when one is due, the loss is still on the device then. Nobody waits for it; the
-    snapshot is made when it has come, a few steps later, and published."""
+    """Makes snapshots in two halves, as nobody waits for a device.
 
-    def __init__(self, runtime: Session) -> None:
-        self._runtime = runtime
+    `begin` takes the counters; the loss is still on the device then. `finish` makes and publishes the snapshot when the loss has
+    arrived, a few steps later.
+    """
+
+    def __init__(
+        self,
+        state: RunState,
+        observer: Observer,
+        reclassifier: Reclassifier,
+        mailbox: Mailbox,
+        publisher: Publisher,
+        losses: Callable[[], Fetched],
+        ends_on_bad_loss: bool = True,
+    ) -> None:
+        """`losses` fetches the sum of the losses of all samples so far; not a number where no losses are recorded."""
+        self._state = state
+        self._observer = observer
+        self._reclassifier = reclassifier
+        self._mailbox = mailbox
+        self._publisher = publisher
+        self._losses = losses
+        self._ends_on_bad_loss = ends_on_bad_loss
         self._due: tuple[dict[str, float], dict[str, Any], Fetched] | None = None
 
+    def totals(self) -> dict[str, float]:
+        """Everything counted so far with the sum of all losses, which this waits for."""
+        return {**self._state.counts(), "loss_sum": float(self._losses().array())}
+
     def begin(self) -> None:
-        """Take down where the run stands. The snapshot before has to be finished."""
+        """Take the counters of a snapshot. The snapshot before must be finished."""
         assert self._due is None
-        run = self._runtime
-        counts = {**run.counts(), "seconds": run.recorder.seconds}
-        self._due = counts, _state(run), run.losses()
+        counts = {**self._state.counts(), "seconds": self._state.recorder.seconds}
+        self._due = counts, self._fields(), self._losses()
 
     def finish(self, wait: bool) -> Iterator[Snapshot]:
-        """Publish the snapshot that was begun, if it is complete or may be waited for. A loss that is no number ends the run."""
+        """Publish the snapshot under way, if its loss has arrived or may be waited for. Raises TrainingError where the loss is
+        not finite and the run is to end then."""
         if self._due is None or not (wait or self._due[2].is_here()):
             return
-        (counts, state, loss_sum), self._due = self._due, None
-        run = self._runtime
-        snapshot = run.recorder.snapshot({**counts, "loss_sum": float(loss_sum.array())}, **state)
-        run.mailbox.publish(snapshot)
-        run.publisher.board()
-        if run.ends_on_bad_loss and not math.isfinite(snapshot.loss):
+        (counts, fields, loss_sum), self._due = self._due, None
+        snapshot = self._state.recorder.snapshot({**counts, "loss_sum": float(loss_sum.array())}, **fields)
+        self._mailbox.publish(snapshot)
+        self._publisher.board()
+        if self._ends_on_bad_loss and not math.isfinite(snapshot.loss):
             raise TrainingError(
                 f"the loss must stay finite, got {snapshot.loss} by step {snapshot.step}; lower the learning rates"
             )
         yield snapshot
 
+    def finish_last(self) -> Iterator[Snapshot]:
+        """Publish what was not published yet, at the end of the run."""
+        yield from self.finish(wait=True)
+        if self._state.tally.counters.steps > self._state.recorder.steps_told:
+            self.begin()
+            yield from self.finish(wait=True)
 
-def _state(run: Session) -> dict[str, Any]:
-    device = run.store.device
-    return {
-        "step": run.step_number,
-        "steps_total": run.steps_total,
-        "hot_rows": device.hot_rows,
-        "stale_rows": device.stale_rows,
-        "placement_version": run.store.placement.version,
-        "stale_threshold": run.reclassifier.stale_threshold,
-        "stage_seconds": {stage: round(seconds, 4) for stage, seconds in dict(run.times.seconds).items()},
-        "tables": {
-            "lookups": run.tally.lookups_T.tolist(),
-            "lookups_hot": run.tally.hot_lookups_T.tolist(),
-            "hot_rows": run.store.hot_rows_T.tolist(),
-            "stale_rows": run.observer.stale_rows_T.tolist(),
-        },
-    }
+    def _fields(self) -> dict[str, Any]:
+        state, store = self._state, self._state.store
+        return {
+            "step": state.step,
+            "steps_total": state.steps_total,
+            "hot_rows": store.device.hot_rows,
+            "stale_rows": store.device.stale_rows,
+            "placement_version": state.placement_version,
+            "stale_threshold": self._reclassifier.stale_threshold,
+            "stage_seconds": {stage: round(seconds, 4) for stage, seconds in dict(state.times.seconds).items()},
+            "tables": {
+                "lookups": state.tally.lookups_T.tolist(),
+                "lookups_hot": state.tally.hot_lookups_T.tolist(),
+                "hot_rows": store.hot_rows_T.tolist(),
+                "stale_rows": self._observer.stale_rows_T.tolist(),
+            },
+        }

@@ -49,12 +49,12 @@ class _Trial:
 class Splitting:
     """`wanted`: always, never, or auto, which holds trials on a device and never splits on the CPU."""
 
-    def __init__(self, wanted: str, on_device: bool) -> None:
+    def __init__(self, wanted: str, on_device: bool, replaying: bool = False) -> None:
         self.chosen = wanted == "always"
         """What steps do outside of trials."""
         self.measured = wanted == "auto" and on_device
-        self.told = False
-        """Whether outcomes come from a journal: trials are held, as they shape steps, but nothing is chosen by their times."""
+        self._replaying = replaying
+        """Whether choices come from a journal: trials are held, as they shape steps, but their times decide nothing."""
         self._trial: _Trial | None = None
         self._next_trial = 0
 
@@ -69,6 +69,10 @@ class Splitting:
         if self.measured and self._trial is None and step >= self._next_trial:
             self._trial = _Trial(step)
             self._next_trial = step + TRIAL_EVERY_STEPS
+
+    def choose(self, split: bool) -> None:
+        """Split from now on or not, as the journal of a replayed run says."""
+        self.chosen = split
 
     def forget(self) -> None:
         """Something changed that a trial depends on: hold one soon."""
@@ -112,7 +116,7 @@ class Splitting:
             return None
         self._trial = None
         outcome = TrialTimes(*(median(seconds) for seconds in trial.seconds))
-        if self.told:
+        if self._replaying:
             return None
         self.chosen = outcome.split
         return outcome

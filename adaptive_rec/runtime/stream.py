@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,11 @@ from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.source import Source
 from adaptive_rec.embedding.store import EmbeddingStore
-from adaptive_rec.errors import CheckpointError, ConfigError
+from adaptive_rec.errors import CheckpointError
 from adaptive_rec.policy import Outcome, Phase
-from adaptive_rec.policy.arrange import checked, take
+from adaptive_rec.policy.batches import checked, take
 from adaptive_rec.saved import ANY, Saved, numbered
+from adaptive_rec.state import RunState, saved_knobs, saved_position
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,24 @@ class Stretch:
     ended: bool = False
     """Whether it ended, and what was left out after its last batch was counted: a signal came before the next one."""
 
+    def add_phase(self, decision: Decision, step: int) -> None:
+        """A further phase begins."""
+        self.decisions.append(decision)
+        self.phase_began, self.ended = step, False
+
+    def start_at(self, position: Position, decision: Decision, step: int) -> None:
+        """The stretch starts at a phase that begins now: those before it need not be found again."""
+        self.position, self.steps_done, self.decisions = position, step, [decision]
+        self.phase_began, self.ended = step, False
+
+    def set_limits(self, steps: int, epochs: int) -> None:
+        """Let the stretch end where the run now does."""
+        self.steps, self.epochs = steps, epochs
+
+    def end(self) -> None:
+        """The present phase ended."""
+        self.ended = True
+
     def state(self) -> dict[str, Any]:
         before = [None, *self.decisions]
         return {
@@ -106,15 +126,10 @@ class Stretch:
         return stretch
 
 
-def saved_knobs(found: Saved) -> Knobs:
-    try:
-        return Knobs().changed(found.everything())
-    except ConfigError as error:
-        raise CheckpointError(f"knobs of a checkpoint must be valid: {error}") from None
-
-
-def saved_position(found: Saved) -> Position:
-    return Position(*(found.integer(name) for name in ("epoch", "seed", "offset")))
+def batches_left(state: RunState, source: Source) -> Iterator[Batch]:
+    """The stream from where the run stands, cut at the configured number of steps."""
+    steps, stream = state.config.run.steps, source.train_batches(state.position, state.config.run.batch_size)
+    return islice(stream, max(0, steps - state.step)) if steps else stream
 
 
 class ArrangedStream:
@@ -136,8 +151,8 @@ class ArrangedStream:
         self.batch_size = config.run.batch_size
         self.seed = config.run.seed
         self.options = config.policy
-        self.told: Decision | None = None
-        """What knobs and slots were when a phase was decided on that is decided on again."""
+        self._decision: Decision | None = None
+        """Knobs and slots as they were when a phase was decided on that is decided on again."""
         self._knobs = knobs
         self._source = source
         self._store = store
@@ -170,11 +185,15 @@ class ArrangedStream:
             return Position(last, self._begin.seed, offset)
         return Position(last + 1, self._begin.seed, 0)
 
+    def decide_as(self, decision: Decision | None) -> None:
+        """Show a policy the knobs and slots of an earlier decision; None shows them as they are now."""
+        self._decision = decision
+
     def knobs(self) -> Knobs:
-        return self._knobs() if self.told is None else self.told.knobs
+        return self._knobs() if self._decision is None else self._decision.knobs
 
     def slots(self, pool: int) -> int:
-        return (self._store.device.capacities if self.told is None else self.told.slots)[pool]
+        return (self._store.device.capacities if self._decision is None else self._decision.slots)[pool]
 
     def samples(self, epoch: int) -> int:
         return self._samples[epoch]

@@ -155,7 +155,7 @@ class Ours(Driven):
         self._where.sync()
 
     def counters(self) -> dict[str, float]:
-        totals = dict(self.runtime.totals())
+        totals = dict(self.runtime.reports.totals())
         return {**totals, "samples": totals["samples_seen"], "wait_seconds": self.runtime.times.seconds["wait"]}
 
     @property

@@ -171,18 +171,18 @@ class OurRun(Driven):
         self.popular_ratio = last.gained["samples_popular"] / last.gained["samples_seen"]
 
     def _counts(self) -> dict[str, float]:
-        counts, totals = self.runtime.counts(), dict(self.runtime.times.seconds)
+        counts, totals = self.runtime.state.counts(), dict(self.runtime.times.seconds)
         return {**counts, "reclassify_seconds": totals.get("reclassify", 0.0)}
 
     def mean_loss(self) -> float:
-        totals = self.runtime.totals()
+        totals = self.runtime.reports.totals()
         return totals["loss_sum"] / totals["samples_trained"]
 
     def rows(self, table: int, ids: NDArray[np.int64]) -> NDArray[Any]:
         return rows_of_store(self.runtime.store, table, ids)
 
     def facts(self) -> dict[str, Any]:
-        store, counts = self.runtime.store, self.runtime.counts()
+        store, counts = self.runtime.store, self.runtime.state.counts()
         return {
             "policy": self.runtime.knobs.policy,
             "rows": store.space.rows,

@@ -42,7 +42,7 @@ def train(where: Where, rule: str, steps: int, settings: tuple[str, ...]) -> Out
     runtime = build(where, rule, steps, settings)
     losses = [report.loss for report in runtime.run() if isinstance(report, Snapshot)]
     rows = [part for table in range(len(runtime.store.space.tables)) for part in runtime.store.export_table(table)]
-    totals = runtime.totals()
+    totals = runtime.reports.totals()
     return Outcome(np.array(losses), rows, totals["lookups_hot"] / totals["lookups"])
 
 

@@ -92,7 +92,7 @@ def make_run(args: argparse.Namespace, stream_name: str, variant_name: str, seed
     ]
     evaluation = runtime.evaluate()
     assert evaluation is not None
-    counts = runtime.counts()
+    counts = runtime.state.counts()
     result: dict[str, Any] = {
         "settings": settings,
         "auc": evaluation.quality.auc,

@@ -35,8 +35,6 @@ Made from the code when these pages are built: what is said here is what the cod
 
 def pages() -> dict[str, str]:
     """Text of every page of the reference, by its path in the site."""
-    from reference_python import python_page
-
     made = {
         "index": INDEX,
         "knobs": knobs_page(),
@@ -44,7 +42,6 @@ def pages() -> dict[str, str]:
         "cli": cli_page(),
         "http": http_page(),
         "metrics": metrics_page(),
-        "python": python_page(),
     }
     return {f"reference/{name}.md": text for name, text in made.items()}
 

@@ -66,10 +66,10 @@ def test_a_resumed_run_ends_where_a_straight_one_does(tmp_path: Path, embedding:
 
     first = run_to_end(build(*optimizer, "knobs.policy=hotline", "run.steps=11"))
     assert first.store.device.hot_rows > 0
-    folder = checkpoint.save(first, tmp_path)
+    folder = checkpoint.save(first.parts, tmp_path)
     second = build(*optimizer, "knobs.policy=hotline", "knobs.hot_budget_bytes=700")
-    checkpoint.load(second, folder)
-    assert (second.step_number, second.position) == (11, first.position)
+    checkpoint.load(second.parts, folder)
+    assert (second.step_number, second.state.position) == (11, first.state.position)
     assert_same(second, first)
     run_to_end(second)
 
@@ -80,12 +80,12 @@ def test_a_resumed_run_ends_where_a_straight_one_does(tmp_path: Path, embedding:
 @pytest.mark.parametrize("policy", ["hybrid", "hotline", "device_only"])
 def test_a_resumed_run_places_rows_as_a_fresh_one_does(tmp_path: Path, policy: str) -> None:
     first = run_to_end(build("run.steps=6"))
-    folder = checkpoint.save(first, tmp_path)
+    folder = checkpoint.save(first.parts, tmp_path)
     second = build(f"knobs.policy={policy}")
-    checkpoint.load(second, folder)
-    before = second.totals()
+    checkpoint.load(second.parts, folder)
+    before = second.reports.totals()
     run_to_end(second)
-    gain = {name: value - before[name] for name, value in second.totals().items()}
+    gain = {name: value - before[name] for name, value in second.reports.totals().items()}
     assert (gain["lookups_hot"] > 0) == (policy != "hybrid")
     if policy == "device_only":
         assert gain["lookups_hot"] == gain["lookups"] > 0
@@ -94,7 +94,7 @@ def test_a_resumed_run_places_rows_as_a_fresh_one_does(tmp_path: Path, policy: s
 def test_saving_changes_nothing(tmp_path: Path) -> None:
     runtime = run_to_end(build("knobs.policy=hotline", "run.steps=10", "optimizer.embedding=lazy_adam"))
     before, placement = [part.copy() for part in state_of(runtime)], runtime.store.placement
-    checkpoint.save(runtime, tmp_path)
+    checkpoint.save(runtime.parts, tmp_path)
     assert runtime.store.placement is placement
     for mine, old in zip(state_of(runtime), before, strict=True):
         assert np.array_equal(mine, old)
@@ -103,7 +103,7 @@ def test_saving_changes_nothing(tmp_path: Path) -> None:
 @pytest.fixture
 def saved(tmp_path: Path) -> Path:
     return checkpoint.save(
-        run_to_end(build("run.steps=3", "optimizer.dense=Adam", "optimizer.embedding=adagrad")), tmp_path
+        run_to_end(build("run.steps=3", "optimizer.dense=Adam", "optimizer.embedding=adagrad")).parts, tmp_path
     )
 
 
@@ -123,12 +123,12 @@ def fresh() -> Runtime:
 )
 def test_a_checkpoint_of_another_kind_is_refused_by_name(saved: Path, change: str, named: str) -> None:
     with pytest.raises(CheckpointError, match=f"{named} of checkpoint .*{saved.name} must be"):
-        checkpoint.load(build("optimizer.dense=Adam", "optimizer.embedding=adagrad", change), saved)
+        checkpoint.load(build("optimizer.dense=Adam", "optimizer.embedding=adagrad", change).parts, saved)
 
 
 def test_another_shape_of_the_dense_part_is_refused(saved: Path) -> None:
     with pytest.raises(CheckpointError, match=r"top\.0\.weight"):
-        checkpoint.load(build("optimizer.dense=Adam", "optimizer.embedding=adagrad", "model.top_mlp=[9]"), saved)
+        checkpoint.load(build("optimizer.dense=Adam", "optimizer.embedding=adagrad", "model.top_mlp=[9]").parts, saved)
 
 
 def test_a_checkpoint_of_the_first_format_is_refused_by_its_number(tmp_path: Path) -> None:
@@ -136,7 +136,7 @@ def test_a_checkpoint_of_the_first_format_is_refused_by_its_number(tmp_path: Pat
     old.mkdir()
     (old / "checkpoint.json").write_text('{"format": 1, "step": 3}')
     with pytest.raises(CheckpointError, match="must be a checkpoint of format 3, got one of format 1"):
-        checkpoint.load(fresh(), old)
+        checkpoint.load(fresh().parts, old)
     with pytest.raises(CheckpointError, match=r"must be whole, none is: .*format 1"):
         checkpoint.newest(tmp_path)
 
@@ -163,7 +163,7 @@ def test_damaged_files_are_told_as_a_checkpoint_that_cannot_be_read(saved: Path,
             {"empty": b"", "truncated": content[: len(content) // 2], "overwritten": b"\xff" * len(content)}[damage]
         )
     with pytest.raises(CheckpointError, match=saved.name):
-        checkpoint.load(fresh(), saved)
+        checkpoint.load(fresh().parts, saved)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_rows_of_another_shape_or_type_are_told(
     path = saved / SHARDS[0]
     save_file(load_file(path) | {"weight": torch.zeros(rows, dtype=dtype)}, path)
     with pytest.raises(CheckpointError, match=rf"{saved.name} cannot be used: {told}"):
-        checkpoint.load(fresh(), saved, verified=True)
+        checkpoint.load(fresh().parts, saved, verified=True)
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_rows_of_another_shape_or_type_are_told(
         ({"position": {"epoch": 0, "page": 1}}, "state/position must hold seed"),
         ({"page": 1}, "state must hold nothing unknown, got page"),
         ({"knobs": {"alpha": 7}}, "knobs of a checkpoint must be valid: knobs.alpha"),
-        ({"tally": []}, "array tally/.* of a state must lie where state.json has a place, tally is none"),
+        ({"tally": []}, "array tally/.* of a state must be in an object of state.json, tally is none"),
     ],
 )
 def test_a_state_that_makes_no_sense_cannot_be_used(saved: Path, change: dict[str, Any], told: str) -> None:
@@ -205,14 +205,14 @@ def test_a_state_that_makes_no_sense_cannot_be_used(saved: Path, change: dict[st
     (saved / "state.json").write_text(json.dumps(found))
     runtime = build("run.steps=3", "optimizer.dense=Adam", "optimizer.embedding=adagrad")
     with pytest.raises(CheckpointError, match=f"{saved.name} cannot be used: .*{told}"):
-        checkpoint.load(runtime, saved, verified=True)
+        checkpoint.load(runtime.parts, saved, verified=True)
 
 
 @pytest.mark.parametrize("text", ["[1, 2]", "{}", '{"state": {}, "run": 1}'])
 def test_a_state_that_is_none_cannot_be_read(saved: Path, text: str) -> None:
     (saved / "state.json").write_text(text)
     with pytest.raises(CheckpointError, match=f"{saved.name}/state.json must have parts state and run"):
-        checkpoint.load(fresh(), saved, verified=True)
+        checkpoint.load(fresh().parts, saved, verified=True)
 
 
 def test_the_newest_whole_checkpoint_is_found(tmp_path: Path) -> None:
@@ -221,8 +221,8 @@ def test_the_newest_whole_checkpoint_is_found(tmp_path: Path) -> None:
     runtime = build("checkpoint.keep=3")
     folders = []
     for number in (9, 12, 100):
-        runtime.step_number = number
-        folders.append(checkpoint.save(runtime, tmp_path))
+        runtime.state.set_step(number)
+        folders.append(checkpoint.save(runtime.parts, tmp_path))
     assert checkpoint.newest(tmp_path) == folders[-1], "step 100 is newer than step 12"
     (folders[-1] / "MANIFEST.json").unlink()
     found = checkpoint.find(tmp_path)
@@ -240,10 +240,10 @@ def test_older_checkpoints_go_but_for_those_to_keep_and_what_they_build_on(tmp_p
     runtime = build("checkpoint.keep=2")
     left = []
     for number in (1, 2, 3, 4, 5, 6):
-        runtime.step_number = number
+        runtime.state.set_step(number)
         if number in (4, 6):
-            runtime.saved = None  # so that all rows are written again
-        checkpoint.save(runtime, tmp_path)
+            runtime.parts.base.build_on(None)  # so that all rows are written again
+        checkpoint.save(runtime.parts, tmp_path)
         left.append([int(path.name.removeprefix("step-")) for path in sorted(tmp_path.iterdir())])
     assert left == [[1], [1, 2], [1, 2, 3], [1, 2, 3, 4], [1, 2, 3, 4, 5], [4, 5, 6]], "5 builds on 4, 6 on none"
 
@@ -251,20 +251,20 @@ def test_older_checkpoints_go_but_for_those_to_keep_and_what_they_build_on(tmp_p
 def test_a_base_that_was_damaged_or_removed_is_told_by_all_that_build_on_it(tmp_path: Path) -> None:
     runtime = build()
     for number in (1, 2, 3):
-        runtime.step_number = number
-        checkpoint.save(runtime, tmp_path)
+        runtime.state.set_step(number)
+        checkpoint.save(runtime.parts, tmp_path)
     base = tmp_path / "step-000000001"
     (base / SHARDS[1]).write_bytes(b"")
     for number in (1, 2, 3):
         with pytest.raises(CheckpointError, match=r"step-000000001/rows-00001.safetensors must have \d+ bytes, got 0"):
-            checkpoint.load(build(), tmp_path / f"step-{number:09d}")
+            checkpoint.load(build().parts, tmp_path / f"step-{number:09d}")
     with pytest.raises(CheckpointError, match=r"must be whole, none is: .*step-000000003 builds on step-000000001: "):
         checkpoint.newest(tmp_path)
     shutil.rmtree(base)
     with pytest.raises(CheckpointError, match="step-000000002 builds on step-000000001, which cannot be used"):
-        checkpoint.load(build(), tmp_path / "step-000000002")
-    runtime.step_number = 4
-    assert checkpoint.newest(checkpoint.save(runtime, tmp_path).parent) == tmp_path / "step-000000004", "of all rows"
+        checkpoint.load(build().parts, tmp_path / "step-000000002")
+    runtime.state.set_step(4)
+    assert checkpoint.newest(checkpoint.save(runtime.parts, tmp_path).parent) == tmp_path / "step-000000004", "of all rows"
 
 
 class FullDisk(Disk):
@@ -274,32 +274,32 @@ class FullDisk(Disk):
 
 def test_a_save_that_fails_leaves_the_old_checkpoint_and_no_half_new_one(tmp_path: Path) -> None:
     runtime = run_to_end(build("run.steps=3"))
-    old = checkpoint.save(runtime, tmp_path)
-    runtime.step_number = 4
+    old = checkpoint.save(runtime.parts, tmp_path)
+    runtime.state.set_step(4)
     with pytest.raises(CheckpointError, match=r"step-000000004.*No space left"):
-        checkpoint.save(runtime, tmp_path, FullDisk())
+        checkpoint.save(runtime.parts, tmp_path, FullDisk())
     assert checkpoint.newest(tmp_path) == old
     assert [path.name for path in tmp_path.iterdir()] == [old.name]
-    assert checkpoint.save(runtime, tmp_path).name == "step-000000004"
+    assert checkpoint.save(runtime.parts, tmp_path).name == "step-000000004"
 
 
 def test_a_checkpoint_once_written_stays_as_it_is(tmp_path: Path) -> None:
     runtime = run_to_end(build("run.steps=3"))
-    folder = checkpoint.save(runtime, tmp_path)
+    folder = checkpoint.save(runtime.parts, tmp_path)
     with torch.no_grad():
         next(runtime.dense.model.parameters()).fill_(0.5)
-    assert checkpoint.save(runtime, tmp_path) == folder
+    assert checkpoint.save(runtime.parts, tmp_path) == folder
     other = build()
-    checkpoint.load(other, folder)
+    checkpoint.load(other.parts, folder)
     assert not bool((next(other.dense.model.parameters()) == 0.5).any())
     assert [path.name for path in tmp_path.iterdir()] == [folder.name]
 
 
 def test_knobs_that_changed_since_are_a_checkpoint_of_their_own(tmp_path: Path) -> None:
     runtime = run_to_end(build("run.steps=3"))
-    folder = checkpoint.save(runtime, tmp_path)
-    runtime.knobs = runtime.knobs.changed({"alpha": 0.5})
-    again = checkpoint.save(runtime, tmp_path)
+    folder = checkpoint.save(runtime.parts, tmp_path)
+    runtime.state.change_knobs(runtime.knobs.changed({"alpha": 0.5}))
+    again = checkpoint.save(runtime.parts, tmp_path)
     assert again.name == f"{folder.name}.1"
     assert checkpoint.newest(tmp_path) == again
     assert checkpoint.saved_knobs(again).alpha == 0.5
@@ -308,4 +308,4 @@ def test_knobs_that_changed_since_are_a_checkpoint_of_their_own(tmp_path: Path) 
 def test_a_folder_that_cannot_be_made_is_a_checkpoint_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(CheckpointError, match="file"):
-        checkpoint.save(build(), tmp_path / "file")
+        checkpoint.save(build().parts, tmp_path / "file")

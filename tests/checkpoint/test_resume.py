@@ -15,7 +15,8 @@ from adaptive_rec.live.telemetry import Snapshot
 from adaptive_rec.policies.slipstream import Slipstream
 from adaptive_rec.policy import MovementView
 from adaptive_rec.policy.find import load_policy
-from adaptive_rec.run.training_run import TrainingRun, evaluate_run
+from adaptive_rec.run.resume import evaluate_run
+from adaptive_rec.run.training_run import TrainingRun
 
 
 def train(out: Path, *settings: str, resume: bool = False) -> tuple[dict[str, Any], list[Snapshot]]:

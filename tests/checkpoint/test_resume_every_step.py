@@ -24,7 +24,7 @@ from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.live.telemetry import Snapshot
 from adaptive_rec.reclassify.observer import Observer
 from adaptive_rec.runtime.assemble import assemble
-from adaptive_rec.runtime.loop import Runtime
+from adaptive_rec.runtime.loop import RunOptions, Runtime
 from adaptive_rec.runtime.phases import Phases
 from adaptive_rec.runtime.stream import Stretch
 from adaptive_rec.tracking.horizon import MemoryTrials
@@ -78,9 +78,9 @@ def _disk_that_need_not_be_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(disk.Disk, "sync_folder", lambda self, path: None)
 
 
-def build(name: str, *changes: str, streams: Any = None) -> Runtime:
+def build(name: str, *changes: str, streams: Any = None, folder: Path | None = None) -> Runtime:
     settings = [*TINY, f"knobs.policy={name.split()[0]}", *RUNS[name], *changes]
-    return assemble(load_config(None, {}, settings), streams=streams)
+    return assemble(load_config(None, {}, settings), streams=streams, options=RunOptions(folder))
 
 
 # All that a run remembers ------------------------------------------------------------------------------------------------
@@ -89,8 +89,9 @@ TIMES = {"_times", "times", "recorder"}
 """Clocks: a run that goes on later is later."""
 
 OUTSIDE = {"config", "source", "device", "torch_device", "space", "rule", "rules", "mailbox", "control", "publisher", "reports",
-           "pipeline", "notices", "checkpoints", "saved", "saving", "copies", "changed_R", "_unchanged_R",
-           "_taken", "told", "phase", "streams", "_runtime", "runtime", "options",
+           "pipeline", "notices", "checkpoints", "parts", "saving", "evaluator", "changed_R", "_unchanged_R",
+           "_taken", "_overrides", "phase", "streams", "options",
+           "_source", "_publisher", "_evaluator",
            "seeds", "_hashes"}  # fmt: skip
 """Made from the configuration alone, or facing those who look."""
 
@@ -142,10 +143,10 @@ def image(thing: Any, seen: dict[int, Any] | None = None) -> Any:
         lists = {name: np.concatenate([[], *getattr(thing, name)]) for name in ("_sample_slots", "_sample_lengths")}
         return {name: image(value, seen) for name, value in kept(thing).items()} | lists
     if isinstance(thing, Phases):
-        untold = [
-            np.concatenate([[], *(getattr(moved, way) for moved in thing._untold)]) for way in ("promote", "demote")
+        unreported = [
+            np.concatenate([[], *(getattr(moved, way) for moved in thing._unreported)]) for way in ("promote", "demote")
         ]
-        return {name: image(value, seen) for name, value in kept(thing).items()} | {"_untold": untold}
+        return {name: image(value, seen) for name, value in kept(thing).items()} | {"_unreported": unreported}
     if isinstance(thing, PopularityTracker):
         own = {name: image(value, seen) for name, value in kept(thing).items()}
         return own | {"_met": thing._met[: thing._rows_met].copy()}
@@ -204,8 +205,7 @@ def follow(runtime: Runtime, images: dict[int, Any]) -> None:
 
 
 def straight(name: str, folder: Path, *changes: str) -> Straight:
-    runtime = build(name, "checkpoint.every_steps=1", "checkpoint.keep=99", *changes)
-    runtime.checkpoints = folder
+    runtime = build(name, "checkpoint.every_steps=1", "checkpoint.keep=99", *changes, folder=folder)
     made = Straight(folder, runtime=runtime)
     follow(runtime, made.images)
     made.saved = {int(path.name[5:14]): path for path in folder.iterdir()}
@@ -217,7 +217,7 @@ def straight(name: str, folder: Path, *changes: str) -> Straight:
 
 def assert_goes_on(run: Straight, name: str, step: int, *changes: str) -> None:
     again = build(name, *changes)
-    checkpoint.load(again, run.saved[step])
+    checkpoint.load(again.parts, run.saved[step])
     images: dict[int, Any] = {}
     follow(again, images)
     wrong = [text for at in images for text in differences(run.images[at], images[at], f"at step {at}")]
@@ -232,7 +232,7 @@ def assert_goes_on(run: Straight, name: str, step: int, *changes: str) -> None:
 def test_a_run_lost_at_any_step_ends_as_the_straight_one(name: str, tmp_path: Path) -> None:
     run = straight(name, tmp_path)
     assert run.runtime
-    totals = run.runtime.totals()
+    totals = run.runtime.reports.totals()
     skipped = totals["samples_seen"] - totals["samples_trained"] + totals["row_updates_skipped"]
     assert (skipped > 0) == (name in SKIPPING), "the run must show what its policy is about"
     steps = sorted(run.saved)
@@ -282,14 +282,13 @@ def test_a_run_of_60_steps_lost_at_any_step_ends_as_the_straight_one(name: str, 
 @pytest.mark.parametrize("name", ["hotline", "slipstream", "fae_released"])
 def test_a_device_run_goes_on_too(name: str, tmp_path: Path) -> None:
     """On a device that is as late as it may be: rows, placement and popularity as in the straight run."""
-    first = build(name, "run.split=never", streams=LateStreams(seed=3))
-    first.checkpoints = tmp_path
+    first = build(name, "run.split=never", streams=LateStreams(seed=3), folder=tmp_path)
     paths = []
     for event in first.run():
         if isinstance(event, Snapshot) and event.step == 5:
-            paths.append(checkpoint.save(first, tmp_path))
+            paths.append(checkpoint.save(first.parts, tmp_path))
     again = build(name, "run.split=never", streams=LateStreams(seed=4))
-    checkpoint.load(again, paths[0])
+    checkpoint.load(again.parts, paths[0])
     list(again.run())
     np.testing.assert_array_equal(again.store.placement.slot_of_row, first.store.placement.slot_of_row)
     for table in range(4):

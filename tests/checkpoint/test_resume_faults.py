@@ -20,7 +20,7 @@ from adaptive_rec.errors import CheckpointError, DataError, UsageError
 from adaptive_rec.live.mailbox import Command, ignore
 from adaptive_rec.live.telemetry import Event, Recorder, Snapshot
 from adaptive_rec.run import journal
-from adaptive_rec.run.directory import replace_text
+from adaptive_rec.run.new_directory import replace_text
 from adaptive_rec.run.training_run import TrainingRun
 
 SMALL = [
@@ -62,7 +62,7 @@ def test_a_run_that_passed_over_a_newer_checkpoint_saves_before_its_step_and_nev
         if isinstance(report, Event):
             seen.append((report.kind, report.details.get("checkpoint", report.step)))
         elif isinstance(report, Snapshot) and report.step == 26:
-            again.runtime.stop_requested = True
+            again.runtime.state.stop()
     again.finish()
     assert ("checkpoint", "step-000000024") in seen
     assert [text for kind, text in seen if kind == "warning"] == [20], "one, of what was passed over"
@@ -114,7 +114,7 @@ def test_commands_between_two_saves_make_the_second_another(tmp_path: Path) -> N
 HOLD = """
 import sys, time
 from pathlib import Path
-from adaptive_rec.run.directory import sole_writer
+from adaptive_rec.run.new_directory import sole_writer
 held = sole_writer(Path(sys.argv[1]))
 print("held", flush=True)
 time.sleep(60)
@@ -229,9 +229,9 @@ def test_a_run_killed_right_after_its_last_checkpoint_can_be_made_again(
 def test_a_checkpoint_whose_folder_is_gone_is_written_again(tmp_path: Path) -> None:
     run = begin(tmp_path / "run", "run.steps=10")
     list(run.events())
-    first = checkpoint.save(run.runtime, tmp_path / "run" / "checkpoints")
+    first = checkpoint.save(run.runtime.parts, tmp_path / "run" / "checkpoints")
     shutil.rmtree(tmp_path / "run" / "checkpoints")
-    assert checkpoint.save(run.runtime, tmp_path / "run" / "checkpoints").is_dir()
+    assert checkpoint.save(run.runtime.parts, tmp_path / "run" / "checkpoints").is_dir()
     assert first.is_dir(), "under the name it had"
 
 
@@ -259,4 +259,4 @@ def test_waiting_for_a_checkpoint_counts_as_standing_still(tmp_path: Path, monke
     monkeypatch.setattr(writing, "prune", lambda *arguments: (time.sleep(0.1), slow(*arguments))[1])
     run = begin(tmp_path / "run", "checkpoint.every_steps=3")
     list(run.events())
-    assert run.runtime.saving.stall_seconds > 0.6, "nine of them, of which each waits for the one before"
+    assert run.runtime.state.checkpoints.stall_seconds > 0.6, "nine of them, of which each waits for the one before"

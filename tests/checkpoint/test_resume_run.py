@@ -15,7 +15,8 @@ from adaptive_rec.checkpoint.history import chain
 from adaptive_rec.config.tree import load_config, told_knobs
 from adaptive_rec.errors import CheckpointError
 from adaptive_rec.live.telemetry import Event, Snapshot
-from adaptive_rec.run.training_run import TrainingRun, evaluate_run
+from adaptive_rec.run.resume import evaluate_run
+from adaptive_rec.run.training_run import TrainingRun
 from tests.checkpoint.contents import newest_contents
 
 SMALL = [
@@ -32,7 +33,7 @@ def begin(out: Path, *changes: str, **options: Any) -> TrainingRun:
 def go_on(out: Path, *settings: str) -> TrainingRun:
     """As ``train --resume --out OUT`` with some --set."""
     config = load_config(str(out / "config.toml"), {}, settings)
-    return TrainingRun(config, out, resume=True, told=told_knobs({}, settings))
+    return TrainingRun(config, out, resume=True, overridden=told_knobs({}, settings))
 
 
 def steered(run: TrainingRun, changes: dict[int, dict[str, Any]], lost_at: int | None = None) -> Iterator[Event]:
@@ -59,7 +60,7 @@ def test_a_run_goes_on_with_the_knobs_it_was_steered_to(tmp_path: Path) -> None:
 
     again = go_on(tmp_path / "run", "run.steps=20")
     assert (again.runtime.knobs.alpha, again.runtime.knobs.hot_budget_bytes) == (0.5, 9000)
-    assert again.runtime.knobs_step == 5
+    assert again.runtime.state.knobs_step == 5
     assert [event.kind for event in steered(again, {}) if event.kind == "knobs"] == []
     assert load_config(str(tmp_path / "run" / "config.toml"), {}).knobs.alpha == 0.3, "what it began with"
 
@@ -83,7 +84,7 @@ def test_a_policy_that_a_run_cannot_go_over_to_begins_where_the_reader_stands(tm
     again = go_on(tmp_path / "run", "run.steps=20", "knobs.policy=cdlrm")
     [event] = [event for event in steered(again, {}) if event.kind == "knobs"]
     assert event.details["changed"] == {"policy": {"old": "slipstream", "new": "cdlrm"}}
-    assert again.runtime.totals()["samples_seen"] == 20 * 64
+    assert again.runtime.reports.totals()["samples_seen"] == 20 * 64
     assert again.runtime.policy.name == "cdlrm"
 
 
@@ -93,7 +94,7 @@ def test_a_policy_that_looks_ahead_may_be_left_where_a_run_goes_on(tmp_path: Pat
     run.finish()
     again = go_on(tmp_path / "run", "run.steps=20", "knobs.policy=hotline")
     assert [event.kind for event in steered(again, {}) if event.kind == "knobs"] == ["knobs"]
-    assert again.runtime.totals()["samples_trained"] == 20 * 64
+    assert again.runtime.reports.totals()["samples_trained"] == 20 * 64
     assert again.runtime.policy.name == "hotline"
 
 
@@ -186,7 +187,7 @@ def test_a_full_disk_is_told_and_training_goes_on(tmp_path: Path, monkeypatch: p
     [failed] = [event for event in events if event.kind == "checkpoint_failed"]
     assert "no checkpoint was written, training goes on" in failed.text
     assert "No space left" in failed.text
-    assert run.runtime.saving.failed == 1
+    assert run.runtime.state.checkpoints.failed == 1
     assert written_at(events) == [10, 30]
     full.append(40)
     with pytest.raises(CheckpointError, match="No space left"):

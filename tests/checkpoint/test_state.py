@@ -44,9 +44,9 @@ def test_a_state_comes_back_as_it_was() -> None:
 @pytest.mark.parametrize(
     ("values", "arrays", "told"),
     [
-        ({}, {"part/rows": np.zeros(1)}, "part/rows of a state must lie where"),
+        ({}, {"part/rows": np.zeros(1)}, "part/rows of a state must be in an object"),
         ({"part": 3}, {"part/rows": np.zeros(1)}, "part is none"),
-        ({"rows": 3}, {"rows": np.zeros(1)}, "must not be a value of state.json too"),
+        ({"rows": 3}, {"rows": np.zeros(1)}, "must not also be a value of state.json"),
         ({"x": "number:many"}, {}, "x of a state must be a number"),
     ],
 )
@@ -100,7 +100,7 @@ SMALL = ["run.device=cpu", "run.threads=1", "run.steps=23", "knobs.policy=adapti
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
     runtime = build()
     list(runtime.run())
-    return checkpoint.save(runtime, tmp_path_factory.mktemp("run") / "checkpoints")
+    return checkpoint.save(runtime.parts, tmp_path_factory.mktemp("run") / "checkpoints")
 
 
 def build() -> Runtime:
@@ -138,7 +138,7 @@ def test_no_value_may_be_missing_doubled_or_of_another_kind(saved: Path, monkeyp
                 continue  # any names are good; a knob that is missing is as by default
             fresh = build() if kept.store.device.hot_rows else kept
             with pytest.raises(CheckpointError):
-                checkpoint.load(fresh, saved, verified=True)
+                checkpoint.load(fresh.parts, saved, verified=True)
             kept = fresh
 
 
@@ -170,4 +170,4 @@ def test_arrays_that_do_not_fit_are_told(
 
     monkeypatch.setattr(loading, "_all", changed)
     with pytest.raises(CheckpointError, match=told):
-        checkpoint.load(build(), saved, verified=True)
+        checkpoint.load(build().parts, saved, verified=True)

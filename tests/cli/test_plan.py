@@ -241,9 +241,9 @@ def test_a_run_catches_what_was_predicted(told: Any) -> None:
     counts = [(0.0, 0.0)]
     for _ in runtime.run():
         if runtime.step_number >= 60 and len(counts) == 1:
-            counts.append((runtime.counts()["lookups_hot"], runtime.counts()["lookups"]))
+            counts.append((runtime.state.counts()["lookups_hot"], runtime.state.counts()["lookups"]))
     hot, lookups = (
-        runtime.counts()[name] - before for name, before in zip(("lookups_hot", "lookups"), counts[1], strict=True)
+        runtime.state.counts()[name] - before for name, before in zip(("lookups_hot", "lookups"), counts[1], strict=True)
     )
     assert hot / lookups == pytest.approx(predicted["configured"], abs=0.04)
 

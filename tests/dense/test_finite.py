@@ -22,7 +22,7 @@ from adaptive_rec.errors import ConfigError, TrainingError
 from adaptive_rec.live.mailbox import Command
 from adaptive_rec.live.telemetry import Event
 from adaptive_rec.runtime.assemble import assemble
-from adaptive_rec.runtime.loop import Runtime
+from adaptive_rec.runtime.loop import RunOptions, Runtime
 
 SMALL = [
     "knobs.policy=hotline", "run.device=cpu", "run.threads=1", "run.batch_size=4", "run.steps=0", "data.table_rows=[9, 5]",
@@ -49,9 +49,12 @@ def batches(count: int, bad: dict[int, float] | None = None, bad_sample: int = 2
     return made
 
 
-def build(memory_source: Any, stream: list[Batch], *changes: str, late: int | None = None) -> Runtime:
+def build(
+    memory_source: Any, stream: list[Batch], *changes: str, late: int | None = None, options: RunOptions | None = None
+) -> Runtime:
     streams = None if late is None else LateStreams(late)
-    return assemble(load_config(None, {}, [*SMALL, *changes]), memory_source(stream, TABLES, FEATURES), streams)
+    source = memory_source(stream, TABLES, FEATURES)
+    return assemble(load_config(None, {}, [*SMALL, *changes]), source, streams, options=options)
 
 
 def state(runtime: Runtime) -> list[np.ndarray]:
@@ -153,9 +156,9 @@ def test_a_batch_left_out_changes_nothing(memory_source: Any, split: str) -> Non
     for mine, theirs in zip(state(runtime), state(without), strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-7)  # rows are hot from other steps on: sums differ
     assert runtime.step_number == 12
-    totals = runtime.totals()
+    totals = runtime.reports.totals()
     assert totals["samples_seen"] - totals["samples_trained"] == SAMPLES
-    assert totals["loss_sum"] == pytest.approx(without.totals()["loss_sum"], rel=1e-5)
+    assert totals["loss_sum"] == pytest.approx(without.reports.totals()["loss_sum"], rel=1e-5)
     (event,) = told
     assert event.step == 7
     ids = stream[6].ids_N.reshape(SAMPLES, 2)[2].tolist()
@@ -185,7 +188,7 @@ def test_a_batch_left_out_at_a_probe_step_is_not_measured(memory_source: Any, sp
     assert_same(measured(runtime), measured(without))
     assert measured(runtime)[-1] == 2
     assert any(monitor.touches_H.any() for monitor in runtime.store.device.monitors)
-    totals, expected = runtime.totals(), without.totals()
+    totals, expected = runtime.reports.totals(), without.reports.totals()
     left_out = {"steps", "samples_seen", "samples_popular", "lookups", "lookups_hot"}
     assert {name: totals[name] for name in totals.keys() - left_out} == {
         name: expected[name] for name in expected.keys() - left_out
@@ -194,7 +197,7 @@ def test_a_batch_left_out_at_a_probe_step_is_not_measured(memory_source: Any, sp
     whole = build(memory_source, batches(12, {6: np.nan}), *changes)
     list(whole.run())
     assert whole.step_number == 12
-    assert whole.totals()["samples_trained"] == 11 * SAMPLES
+    assert whole.reports.totals()["samples_trained"] == 11 * SAMPLES
     assert all(np.isfinite(part).all() for part in [*state(whole), *measured(whole)])
 
 
@@ -205,10 +208,9 @@ def test_a_row_too_large_for_half_precision_ends_the_run_and_is_named(
 ) -> None:
     """No later step needs to meet it, and no checkpoint holds it."""
     changes = (f"knobs.policy={policy}", f"run.on_nan={on_nan}", "run.split=never", "run.row_precision=fp16")
-    runtime = build(memory_source, batches(12), *changes)
+    options = RunOptions(tmp_path, replayed={7: [Command("checkpoint")]})
+    runtime = build(memory_source, batches(12), *changes, options=options)
     poison(runtime, 7, lambda dense: dense.gradients()[0][2, 1].fill_(-1e9))
-    runtime.checkpoints = tmp_path
-    runtime.control.scheduled = {7: [Command("checkpoint")]}
     id_ = batches(12)[6].ids_N.reshape(SAMPLES, 2)[2, 1]
     rule = r"rows of run.row_precision=fp16 must stay within 65504, "
     with pytest.raises(TrainingError, match=rule + rf"id {id_} of table users \(1 such\) does not after step 7; lower"):
@@ -307,10 +309,9 @@ def test_on_a_device_a_gradient_that_is_no_number_is_found_too(memory_source: An
 @pytest.mark.parametrize("seed", range(3))
 def test_on_a_device_nothing_is_saved_of_a_step_gone_wrong(memory_source: Any, tmp_path: Path, seed: int) -> None:
     """Where a checkpoint is asked for before the run has noticed, it notices then."""
-    runtime = build(memory_source, batches(30, {6: np.nan}), late=seed)
-    runtime.checkpoints = tmp_path
     answers: list[Any] = []
-    runtime.control.scheduled = {6: [Command("checkpoint", answer=answers.append)]}
+    options = RunOptions(tmp_path, replayed={6: [Command("checkpoint", answer=answers.append)]})
+    runtime = build(memory_source, batches(30, {6: np.nan}), late=seed, options=options)
     with pytest.raises(TrainingError, match="those of step 6 are not"):
         list(runtime.run())
     assert runtime.step_number == 6
@@ -322,7 +323,7 @@ def test_on_a_device_nothing_is_saved_of_a_step_gone_wrong(memory_source: Any, t
 def test_a_checkpoint_of_sound_steps_is_written(memory_source: Any, tmp_path: Path) -> None:
     runtime = build(memory_source, batches(9), late=2)
     list(runtime.run())
-    assert checkpoint.save(runtime, tmp_path).is_dir()
+    assert checkpoint.save(runtime.parts, tmp_path).is_dir()
 
 
 def test_a_device_leaves_no_batch_out(memory_source: Any) -> None:

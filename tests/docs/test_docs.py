@@ -22,18 +22,27 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 
 
-def test_every_summary_field_is_in_the_readme(tmp_path: Path) -> None:
+def page(name: str) -> str:
+    return (ROOT / "docs" / name).read_text()
+
+
+def test_the_readme_stays_short_and_links_the_log() -> None:
+    assert README.count("\n") <= 150
+    assert "(docs/log.md)" in README
+
+
+def test_every_summary_field_is_described(tmp_path: Path) -> None:
     run = TrainingRun(load_config("tiny", {}, ["run.steps=3"]), tmp_path / "run")
     for _ in run.events():
         pass
     summary = run.finish()
-    named = set(re.findall(r"`(\w+)`", README))
+    named = set(re.findall(r"`(\w+)`", page("run-directory.md")))
     assert [key for key in [*summary, *summary["eval"]] if key not in named] == []
 
 
-def test_every_policy_and_preset_is_in_the_readme() -> None:
-    assert [name for name in BUILT_IN if f"`{name}`" not in README] == []
-    assert [name for name in presets() if name != "base" and f"`{name}`" not in README] == []
+def test_every_policy_and_preset_is_described() -> None:
+    assert [name for name in BUILT_IN if f"`{name}`" not in page("policies.md")] == []
+    assert [name for name in presets() if name != "base" and f"`{name}`" not in page("command-line.md")] == []
 
 
 def test_every_kind_of_event_is_in_the_documents_and_on_the_dashboard() -> None:
@@ -46,7 +55,7 @@ def test_every_kind_of_event_is_in_the_documents_and_on_the_dashboard() -> None:
     labels = re.search(r"const LABELS = {(.*?)}", (ROOT / "service/dashboard/events.js").read_text(), flags=re.S)
     assert labels is not None
     assert kinds == set(re.findall(r"(\w+): \"", labels[1]))
-    for text in (README, (ROOT / "docs" / "live.md").read_text()):
+    for text in (page("run-directory.md"), page("live.md")):
         assert [kind for kind in sorted(kinds) if f"`{kind}`" not in text] == []
 
 
@@ -69,7 +78,6 @@ def test_files_linked_from_the_documents_exist() -> None:
         links = re.findall(r"\]\((?!https?:)([^)#]+)(?:#[^)]*)?\)", prose)
         made = [link for link in links if "reference/" in link]  # when the site is built, which checks them too
         assert [link for link in links if link not in made and not (path.parent / link).exists()] == [], path
-    assert "(docs/log.md)" in README
 
 
 def test_rooms_named_in_the_architecture_exist_and_none_is_missing() -> None:
@@ -140,7 +148,7 @@ def test_the_reference_has_every_command_and_option(site: Path) -> None:
     assert {"train", "compare", "doctor"} <= set(names)
     assert [name for name in names if f"usage: adaptive-rec {name} " not in text] == []
     made = re.compile(r'"(--[a-z][a-z-]+)"')
-    sources = [path.read_text() for path in (ROOT / "adaptive_rec" / "commands").glob("*.py")]
+    sources = [path.read_text() for path in (ROOT / "adaptive_rec" / "cli").glob("*.py")]
     options = {
         option
         for source in sources
@@ -169,14 +177,20 @@ def test_the_reference_has_every_route_and_metric(site: Path) -> None:
 
 def test_the_reference_has_every_public_name_with_its_words(site: Path) -> None:
     import adaptive_rec
-    from adaptive_rec import policy
+    from adaptive_rec import errors, policy
 
-    text = page_text(site, "python")
+    text, source = page_text(site, "python"), (site / "reference" / "python.html").read_text()
     names = [name for name in adaptive_rec.__all__ if not name.startswith("_")]
     assert {"wrap", "AdaptiveEmbeddingBag", "EmbeddingRuntime"} <= set(names)
     for found in [*(getattr(adaptive_rec, name) for name in names), policy.Policy, policy.AccessView, policy.StepPlan]:
         first = " ".join(re.sub("[`*]", "", (found.__doc__ or "").split("\n\n")[0]).split())
         assert first, f"{found.__name__} has no docstring"
         assert first in " ".join(text.split()), found.__name__
-    for method in ("prefetch", "stats", "serve", "set_knobs", "record_loss", "state_dict", "load_state_dict", "close"):
-        assert f"EmbeddingRuntime.{method}" in text
+    methods = ("prefetch", "stats", "serve", "set_knobs", "record_loss", "state_dict", "load_state_dict", "close")
+    expected = [
+        *(f"adaptive_rec.{name}" for name in names),
+        *(f"adaptive_rec.EmbeddingRuntime.{method}" for method in methods),
+        *(f"adaptive_rec.policy.{name}" for name in policy.__all__ if name != "HOLD"),
+        *(f"adaptive_rec.errors.{name}" for name in vars(errors) if name.endswith("Error")),
+    ]
+    assert [name for name in expected if f'id="{name}"' not in source] == []

@@ -101,7 +101,7 @@ class DrivenStore:
         update = RowUpdate(gradients, position_B, frozen_R[work.distinct_U], LR, step, measure)
         store.apply(work, update)
         self.changed_R[plain.update(work.batch, update, frozen_R)] = True
-        self.runtime.step_number = step
+        self.runtime.state.set_step(step)
 
     def _gather(self, work: ClassifiedBatch, samples: Any) -> None:
         store, lines = self.store, len(samples)

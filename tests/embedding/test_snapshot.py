@@ -61,7 +61,7 @@ def migrate(store: DirectStore, dice: random.Random) -> None:
         promote += dice.sample(cold.tolist(), min(free, len(cold)))
     moving = Migration(np.sort(np.array(promote, np.int64)), demote)
     store.migrate(moving)
-    if (snapshot := store.host.snapshot) is not None and not snapshot._ended:
+    if (snapshot := store.snapshot) is not None and not snapshot._ended:
         for pool, spec in enumerate(SPACE.pools):
             for rows in (moving.promote, moving.demote):
                 mine = rows[(rows >= spec.first_row) & (rows < spec.end_row)] - spec.first_row

@@ -107,9 +107,10 @@ def bring_rows_home_unsaved(patch: pytest.MonkeyPatch) -> None:
     land = Homing._land
 
     def landed(homing: Homing, *arguments: object) -> None:
-        snapshot, homing._host.snapshot = homing._host.snapshot, None
+        snapshot = homing._host._snapshot
+        homing._host.save_into(None)
         land(homing, *arguments)  # type: ignore[arg-type]
-        homing._host.snapshot = snapshot
+        homing._host.save_into(snapshot)
 
     patch.setattr(Homing, "_land", landed)
 
@@ -128,8 +129,8 @@ def forget_what_was_not_saved(patch: pytest.MonkeyPatch) -> None:
     end = EmbeddingStore.end_snapshot
 
     def ended(store: EmbeddingStore, saved: bool) -> None:
-        if store.host.snapshot is not None:
-            store.host.snapshot.forget()
+        if store.snapshot is not None:
+            store.snapshot.forget()
         end(store, True)
 
     patch.setattr(EmbeddingStore, "end_snapshot", ended)

@@ -212,7 +212,7 @@ class World(DrivenStore):
             self.counts["from nothing"] += 1
             self.plain.rows = [(weights.copy(), state.copy()) for weights, state in self._first]
             return
-        checkpoint.load(self.runtime, generation, verified=True, files=self._life)
+        checkpoint.load(self.runtime.parts, generation, verified=True, files=self._life)
         self.plain.rows = rows_of(self.store)
         assert not (wrong := self._wrong(name, self.plain.rows)), f"{name} is not as rows were: {wrong[:9]}"
         assert self.runtime.step_number in {moment.step for moment in self._moments[name]}, "another step"

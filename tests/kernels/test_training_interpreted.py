@@ -29,7 +29,7 @@ def train(
     runtime = assemble(config, None, LateStreams(4, kernels) if kernels else None)
     losses = [event.loss for event in runtime.run() if isinstance(event, Snapshot)]
     tables = [part for table in range(3) for part in runtime.store.export_table(table)]
-    return losses, tables, runtime.totals()
+    return losses, tables, runtime.reports.totals()
 
 
 @pytest.mark.parametrize("optimizer", ["rowwise_adagrad", "lazy_adam"])

@@ -21,10 +21,10 @@ from adaptive_rec.embedding.staged.streams import CudaStreams
 from adaptive_rec.errors import AdaptiveRecError, ConfigError, ConflictError, DataError, TrainingError
 from adaptive_rec.live.mailbox import Command, Mailbox
 from adaptive_rec.live.telemetry import Event, Snapshot
-from adaptive_rec.policy import AccessView, Policy, Wish
+from adaptive_rec.policy import AccessView, ArrangingPolicy, Policy, Wish
 from adaptive_rec.run.training_run import TrainingRun
 from adaptive_rec.runtime.assemble import assemble
-from adaptive_rec.runtime.loop import Runtime
+from adaptive_rec.runtime.loop import RunOptions, Runtime
 
 TINY = [
     "knobs.policy=hotline", "run.split=always", "run.device=cpu", "run.threads=1", "run.precision=float64", "run.batch_size=32",
@@ -42,9 +42,8 @@ STREAMS = {
 }
 
 
-class Arranger(Policy):
+class Arranger(ArrangingPolicy):
     name = "arranger"
-    arranges_stream = True
 
 
 def build(*changes: str, device: str = "direct") -> Runtime:
@@ -80,12 +79,12 @@ def test_a_paused_run_stands_still_takes_knobs_and_goes_on() -> None:
     seen: list[tuple[int, str]] = []
 
     def steer() -> None:
-        while runtime.phase != "paused":
+        while runtime.state.phase != "paused":
             time.sleep(0.001)
-        seen.append((runtime.step_number, runtime.phase))
+        seen.append((runtime.step_number, runtime.state.phase))
         answers.send("change_knobs", alpha=0.5)
         time.sleep(0.3)
-        seen.append((runtime.step_number, runtime.phase))
+        seen.append((runtime.step_number, runtime.state.phase))
         assert runtime.knobs.alpha == 0.5, "commands are carried out while paused"
         answers.send("resume")
 
@@ -107,8 +106,8 @@ def test_a_paused_run_stands_still_takes_knobs_and_goes_on() -> None:
 
 
 def test_a_checkpoint_asked_for_in_a_pause_does_not_stop_the_clock_twice(tmp_path: Path) -> None:
-    runtime = build("run.steps=10")
-    runtime.checkpoints = tmp_path
+    config = load_config(None, {}, [*TINY, "run.steps=10"])
+    runtime = assemble(config, options=RunOptions(tmp_path))
     answers = Answers(runtime)
     answers.send("pause")
     answers.send("checkpoint")
@@ -134,7 +133,7 @@ def test_stop_ends_the_run_after_the_step(paused: bool) -> None:
         answers.send("stop")
     reports = list(runtime.run())
     assert runtime.step_number == 1
-    assert runtime.phase == "finishing"
+    assert runtime.state.phase == "finishing"
     assert [event.step for event in events(iter(reports), "stopping")] == [1]
     with pytest.raises(ConflictError, match="the run has ended"):
         answers.send("pause")
@@ -445,7 +444,7 @@ def test_a_run_made_again_tells_the_mailbox_of_its_changes(tmp_path: Path) -> No
     list(steered.events())
     again = TrainingRun(load_config(None, {}, TINY), tmp_path / "again", replay=tmp_path / "steered")
     told = []
-    again.runtime.mailbox.knobs_changed = lambda: told.append(again.runtime.mailbox.desired.alpha)
+    again.runtime.mailbox._knobs_changed = lambda: told.append(again.runtime.mailbox.desired.alpha)
     list(again.events())
     assert told[:2] == [0.25, 0.25], "when it is asked for, and when it is done"
     assert again.runtime.mailbox.desired.alpha == 0.25
@@ -463,10 +462,10 @@ def test_a_torn_line_is_no_journal_unless_a_start_follows_it(tmp_path: Path) -> 
         TrainingRun(config, tmp_path / "again", replay=tmp_path / "run")
     lines = (tmp_path / "run" / "events.jsonl").read_text().splitlines()[:-1]
     (tmp_path / "run" / "events.jsonl").write_text("\n".join(lines) + "\n")
-    run.runtime.step_number = 0
+    run.runtime.state.set_step(0)
     run.note("started", "again from the start")
     TrainingRun(config, tmp_path / "again", replay=tmp_path / "run")
-    run.runtime.step_number = 3
+    run.runtime.state.set_step(3)
     run.note("started", "from nobody knows where")
     with pytest.raises(DataError, match="must say what the run went on from at step 3"):
         TrainingRun(config, tmp_path / "once more", replay=tmp_path / "run")
@@ -481,4 +480,4 @@ def test_a_run_that_fails_says_so_in_its_journal(tmp_path: Path) -> None:
     last = lines_of(tmp_path / "run" / "events.jsonl")[-1]
     assert last["kind"] == "failed"
     assert "finite" in last["text"]
-    assert run.runtime.phase == "failed"
+    assert run.runtime.state.phase == "failed"

@@ -23,7 +23,7 @@ from adaptive_rec.live.telemetry import Event, Snapshot
 from adaptive_rec.run import journal
 from adaptive_rec.run.line_file import LineFile
 from adaptive_rec.runtime.assemble import assemble
-from adaptive_rec.runtime.loop import Runtime
+from adaptive_rec.runtime.loop import RunOptions, Runtime
 from adaptive_rec.runtime.splitting import BLOCK_STEPS, BLOCKS
 
 TINY = [
@@ -73,8 +73,8 @@ def device(monkeypatch: pytest.MonkeyPatch) -> SmallDevice:
     return small
 
 
-def build(device: LateStreams | None, *changes: str) -> Runtime:
-    return assemble(load_config(None, {}, [*TINY, *changes]), None, device)
+def build(device: LateStreams | None, *changes: str, options: RunOptions | None = None) -> Runtime:
+    return assemble(load_config(None, {}, [*TINY, *changes]), None, device, options=options)
 
 
 def run(runtime: Runtime, during: Callable[[Snapshot], None] = lambda _: None) -> tuple[list[float], list[Event]]:
@@ -96,10 +96,7 @@ def made_again(events: list[Event], folder: Path, *changes: str) -> Runtime:
     """The same run, changes taken from the journal, times from nowhere."""
     for event in events:
         LineFile(folder / journal.NAME).append(journal.line_of(event))
-    again = build(LateStreams(seed=9), *changes)
-    again.control.scheduled = journal.commands(folder)
-    again.splitting.told = True
-    return again
+    return build(LateStreams(seed=9), *changes, options=RunOptions(replayed=journal.commands(folder)))
 
 
 # Memory --------------------------------------------------------------------------------------------------------------
@@ -173,7 +170,7 @@ def test_where_nothing_is_left_to_give_up_the_run_stops_with_the_rule(device: Sm
 
     with pytest.raises(MemoryPlanError, match=r"must hold a step; lower run.batch_size"):
         run(runtime, shrink)
-    assert runtime.phase == "failed"
+    assert runtime.state.phase == "failed"
     tables_of(runtime)  # rows can still be read
 
 
@@ -298,7 +295,7 @@ def test_a_step_that_was_broken_off_leaves_nothing_behind(device: SmallDevice, m
     with pytest.raises(KeyboardInterrupt):
         run(runtime)
     monkeypatch.undo()
-    runtime.mailbox = type(runtime.mailbox)(runtime.knobs)
+    monkeypatch.setattr(runtime.mailbox, "_closed", "")
     run(runtime)
     plain = build(None, "knobs.policy=hybrid")
     run(plain)

@@ -13,7 +13,7 @@ from adaptive_rec.config.tree import load_config
 from adaptive_rec.live.mailbox import Command
 from adaptive_rec.live.telemetry import Event
 from adaptive_rec.runtime.assemble import assemble
-from adaptive_rec.runtime.loop import Runtime
+from adaptive_rec.runtime.loop import RunOptions, Runtime
 
 TINY = [
     "knobs.policy=hotline", "run.device=cpu", "run.threads=1", "run.batch_size=8", "run.steps=12", "data.table_rows=[60, 9]",
@@ -22,8 +22,8 @@ TINY = [
 ]  # fmt: skip
 
 
-def build() -> Runtime:
-    return assemble(load_config(None, {}, TINY))
+def build(options: RunOptions | None = None) -> Runtime:
+    return assemble(load_config(None, {}, TINY), options=options)
 
 
 def tables_of(runtime: Runtime) -> list[Any]:
@@ -32,16 +32,14 @@ def tables_of(runtime: Runtime) -> list[Any]:
 
 def paused_at(step: int, folder: Path, asked_to_stop: bool = False) -> Path:
     """A run that was paused at a step and ended there, by a signal or by a command."""
-    runtime = build()
-    runtime.checkpoints = folder
-    runtime.control.scheduled = {step: [Command("pause")]}
+    runtime = build(RunOptions(folder, replayed={step: [Command("pause")]}))
     for event in runtime.run():
         if isinstance(event, Event) and event.kind == "paused":
             if asked_to_stop:
                 runtime.mailbox.send(Command("stop"))
             else:
                 runtime.hurry()
-    return checkpoint.save(runtime, folder)
+    return checkpoint.save(runtime.parts, folder)
 
 
 def events(runtime: Runtime, letting_go: bool) -> list[tuple[int, str]]:
@@ -60,9 +58,9 @@ def test_it_stays_paused_until_a_command_lets_it_go_on(tmp_path: Path, step: int
     """At a step like any other, and at one where a window ends once it goes on. Results are those of a run never paused."""
     saved = paused_at(step, tmp_path)
     runtime, straight = build(), build()
-    checkpoint.load(runtime, saved)
-    assert (runtime.was_paused, runtime.control.paused) == (True, False)
-    runtime.control.paused = True
+    checkpoint.load(runtime.parts, saved)
+    assert (runtime.state.saved_paused, runtime.state.paused) == (True, False)
+    runtime.state.pause()
     assert events(runtime, letting_go=True) == [(step, "paused"), (step, "resumed")]
     list(straight.run())
     assert runtime.step_number == straight.step_number == 12
@@ -72,25 +70,25 @@ def test_it_stays_paused_until_a_command_lets_it_go_on(tmp_path: Path, step: int
 
 def test_it_trains_where_no_command_can_reach_it(tmp_path: Path) -> None:
     runtime = build()
-    checkpoint.load(runtime, paused_at(3, tmp_path))
+    checkpoint.load(runtime.parts, paused_at(3, tmp_path))
     assert events(runtime, letting_go=False) == [(3, "resumed")]
     assert runtime.step_number == 12
 
 
 def test_lost_again_while_it_waits_it_is_still_paused(tmp_path: Path) -> None:
     runtime = build()
-    checkpoint.load(runtime, paused_at(3, tmp_path))
-    runtime.control.paused = True
+    checkpoint.load(runtime.parts, paused_at(3, tmp_path))
+    runtime.state.pause()
     for event in runtime.run():
         if isinstance(event, Event) and event.kind == "paused":
             runtime.hurry()
     assert runtime.step_number == 3
     again = build()
-    checkpoint.load(again, checkpoint.save(runtime, tmp_path / "again"))
-    assert again.was_paused
+    checkpoint.load(again.parts, checkpoint.save(runtime.parts, tmp_path / "again"))
+    assert again.state.saved_paused
 
 
 def test_one_that_was_asked_to_stop_while_paused_is_not_paused_later(tmp_path: Path) -> None:
     runtime = build()
-    checkpoint.load(runtime, paused_at(3, tmp_path, asked_to_stop=True))
-    assert not runtime.was_paused
+    checkpoint.load(runtime.parts, paused_at(3, tmp_path, asked_to_stop=True))
+    assert not runtime.state.saved_paused

@@ -25,7 +25,7 @@ from adaptive_rec.memory.plan import MemoryPart, MemoryPlan, needed_bytes
 from adaptive_rec.memory.rows import COPIES, JUDGED_BYTES, array_bytes
 from adaptive_rec.runtime import assemble as assembling
 from adaptive_rec.runtime.assemble import assemble, plan_run
-from adaptive_rec.runtime.loop import Runtime
+from adaptive_rec.runtime.loop import RunOptions, Runtime
 from adaptive_rec.system.host_memory import UNLIMITED, available_bytes
 
 TINY = [
@@ -204,11 +204,10 @@ def zeros(micro: MicroBatch) -> MicroBatch:
 
 
 def test_a_checkpoint_copies_what_the_plan_says(tmp_path: Path) -> None:
-    plan, runtime = plan_run(config_of(*MEDIUM)), assemble(config_of(*MEDIUM))
+    plan, runtime = plan_run(config_of(*MEDIUM)), assemble(config_of(*MEDIUM), options=RunOptions(tmp_path))
     list(runtime.run())
-    runtime.checkpoints = tmp_path
     list(runtime.saving.at_the_end())
-    copied = sum(array.nbytes for array in runtime.copies._memory.values())
+    copied = sum(array.nbytes for array in runtime.parts.base.copies._memory.values())
     as_they_come = of(plan, "candidates") + of(plan, "trials of memories")
     assert of(plan, COPIES) - as_they_come < copied < of(plan, COPIES)
 

@@ -7,7 +7,7 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -65,7 +65,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A short run to its end."""
     run = tmp_path_factory.mktemp("report") / "run"
     settings = [f"run.steps={STEPS}", "knobs.report_every=4", "eval.every_steps=10", "knobs.reclassify_every=8"]
-    training = TrainingRun(load_config("tiny", {}, settings), run, command=["train", "tiny", "--set", "a b"])
+    command = ["train", "tiny", "--set", "a b"]
+    training = TrainingRun(load_config("tiny", {}, settings), run, command=command, write_report=write_report)
     for _ in training.events():
         pass
     training.finish()
@@ -294,16 +295,15 @@ def test_the_journal_tells_what_became_of_a_run(run: Path, kinds: list[str], exp
 # When it is written --------------------------------------------------------------------------------------------------
 
 
-def begin(out: Path, *settings: str) -> TrainingRun:
-    return TrainingRun(load_config("tiny", {}, ["run.steps=6", *settings]), out)
+def begin(out: Path, *settings: str, write: Callable[[Path], object] = write_report) -> TrainingRun:
+    return TrainingRun(load_config("tiny", {}, ["run.steps=6", *settings]), out, write_report=write)
 
 
-def test_a_report_that_cannot_be_made_fails_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_that_cannot_be_made_fails_no_run(tmp_path: Path) -> None:
     def fail(_: Path) -> None:
         raise ValueError("no such luck\nindeed")
 
-    monkeypatch.setattr(run_module, "write_report", fail)
-    training = begin(tmp_path / "run")
+    training = begin(tmp_path / "run", write=fail)
     for _ in training.events():
         pass
     assert training.finish()["steps"] == 6

@@ -107,7 +107,7 @@ def check_case(train: Any, case: dict[str, Any]) -> None:
     outcome = train(**case)
 
     assert_equal(outcome, plain(train, case["optimizer"], case["bags"]), case["device"])
-    totals = outcome.runtime.totals()
+    totals = outcome.runtime.reports.totals()
     assert totals["samples_trained"] == totals["samples_seen"]
     assert totals["row_updates_skipped"] == 0
     assert totals["lookups_hot"] > 0
@@ -132,7 +132,7 @@ def test_no_budget_and_one_for_everything(train: Any, budget_bytes: int, device:
     outcome = train("hotline", device=device, budget_bytes=budget_bytes, depth=3, **settings)
 
     assert_equal(outcome, plain(train, **settings), device)
-    assert (outcome.runtime.totals()["lookups_hot"] > 0) == (budget_bytes > 0)
+    assert (outcome.runtime.reports.totals()["lookups_hot"] > 0) == (budget_bytes > 0)
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -142,7 +142,7 @@ def test_whole_or_split_the_step_is_the_same(train: Any, split: str, device: str
     outcome = train("hotline", device=device, budget_bytes=2_000_000, depth=2, split=split, **settings)
 
     assert_equal(outcome, plain(train, **settings), device)
-    assert outcome.runtime.totals()["samples_popular"] > 0
+    assert outcome.runtime.reports.totals()["samples_popular"] > 0
 
 
 @pytest.mark.parametrize(("precision", "tolerance"), [("float32", 1e-5), ("bf16", 2e-2)])

@@ -68,7 +68,7 @@ def test_the_tier_a_row_lives_in_changes_no_bit(rule: str, row_precision: str) -
     assert runtime.store.traffic.migrated_rows > 100
     everything = build(*settings, "knobs.policy=device_only")
     assert_same(outcome(everything), plain)
-    assert everything.totals()["lookups_hot"] == everything.totals()["lookups"]
+    assert everything.reports.totals()["lookups_hot"] == everything.reports.totals()["lookups"]
 
 
 @precisions
@@ -92,9 +92,9 @@ def test_a_resumed_run_ends_where_a_straight_one_does(tmp_path: Path, rule: str,
     first = build(*settings, "run.steps=20", "knobs.policy=hotline")
     outcome(first)
     assert first.store.device.hot_rows > 0
-    folder = checkpoint.save(first, tmp_path)
+    folder = checkpoint.save(first.parts, tmp_path)
     second = build(*settings)
-    checkpoint.load(second, folder)
+    checkpoint.load(second.parts, folder)
     assert_same(tables_of(second), tables_of(first))
     outcome(second)
     assert_same(tables_of(second), tables_of(straight))
@@ -106,14 +106,14 @@ def test_a_checkpoint_holds_them_under_their_own_name(tmp_path: Path, row_precis
 
     runtime = build(f"run.row_precision={row_precision}", "run.steps=3")
     outcome(runtime)
-    folder = checkpoint.save(runtime, tmp_path)
+    folder = checkpoint.save(runtime.parts, tmp_path)
     found = load_file(folder / "rows-00000.safetensors")
     assert found["weight"].dtype == {"bf16": torch.bfloat16, "fp16": torch.float16}[row_precision]
     assert found["optimizer_state"].dtype == torch.float32
     weights = as_tensor(tables_of(runtime)[0])
     assert torch.equal(found["weight"][: len(weights)], weights)
     with pytest.raises(CheckpointError, match=f"row_precision of checkpoint .* must be float32, got {row_precision}"):
-        checkpoint.load(build(), folder)
+        checkpoint.load(build().parts, folder)
 
 
 @precisions

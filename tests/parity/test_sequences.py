@@ -87,7 +87,7 @@ def test_exact_policies_equal_plain_steps(source: Any, plain: Any, policy: str, 
     np.testing.assert_allclose(losses, plain[0], rtol=1e-12)
     for mine, theirs in zip(state, plain[1], strict=True):
         np.testing.assert_allclose(mine, theirs, rtol=0, atol=1e-11)
-    totals = runtime.totals()
+    totals = runtime.reports.totals()
     assert totals["samples_trained"] == totals["samples_seen"] == (BATCHES - 1) * BATCH + BATCH // 3
     assert totals["lookups_hot"] > 0
     assert totals["lookups"] == sum(batch.lookups for batch in source.batches), "missing steps are no lookups"

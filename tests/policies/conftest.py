@@ -23,7 +23,7 @@ from adaptive_rec.live.telemetry import Snapshot
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy import Policy, StepPlan
 from adaptive_rec.runtime.assemble import assemble
-from adaptive_rec.runtime.loop import Runtime
+from adaptive_rec.runtime.loop import RunOptions, Runtime
 
 TINY = [
     "run.device=cpu", "run.threads=1", "run.precision=float64", "run.batch_size=32", "run.steps=48",
@@ -71,7 +71,7 @@ class Watched:
 
     @property
     def totals(self) -> dict[str, float]:
-        return self.runtime.totals()
+        return self.runtime.reports.totals()
 
     def tables(self) -> list[NDArray[np.floating]]:
         store = self.runtime.store
@@ -159,8 +159,9 @@ def plain(watch: Watch, _plain_runs: dict[int, tuple[Plain, World | None]]) -> C
 def build() -> Build:
     """A runtime for a tiny run under a policy, by name or given."""
 
-    def made(policy: str, *changes: str, given: Policy | None = None) -> Runtime:
-        return assemble(load_config(None, {}, [*TINY, *changes, f"knobs.policy={policy}"]), policy=given)
+    def made(policy: str, *changes: str, given: Policy | None = None, folder: Path | None = None) -> Runtime:
+        config = load_config(None, {}, [*TINY, *changes, f"knobs.policy={policy}"])
+        return assemble(config, policy=given, options=RunOptions(folder))
 
     return made
 

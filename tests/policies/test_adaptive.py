@@ -107,6 +107,6 @@ def test_a_run_over_pools_of_mixed_dims_keeps_its_budget_and_makes_the_same_run_
         runtime = assemble(load_config(None, {}, [*MIXED, "knobs.policy=adaptive", f"knobs.action={action}"]))
         told = [(report.step, report.kind, report.text) for report in runtime.run() if isinstance(report, Event)]
         assert runtime.store.device_bytes <= 40_000
-        found.append((told, float(runtime.dense.loss_sum), runtime.counts()["samples_trained"]))
+        found.append((told, float(runtime.dense.loss_sum), runtime.state.counts()["samples_trained"]))
     assert found[0] == found[1]
     assert any(kind == "guard" for _, kind, _ in found[0][0])

@@ -17,8 +17,8 @@ from adaptive_rec.batch import Batch, Position
 from adaptive_rec.errors import CheckpointError, ConflictError, TrainingError
 from adaptive_rec.live.mailbox import Command
 from adaptive_rec.live.telemetry import Snapshot
-from adaptive_rec.policy import Outcome, Phase, Policy, StreamView
-from adaptive_rec.policy.arrange import repack
+from adaptive_rec.policy import ArrangingPolicy, Outcome, Phase, StreamView
+from adaptive_rec.policy.batches import repack
 from adaptive_rec.policy.find import BUILT_IN, load_policy
 from adaptive_rec.runtime.loop import Runtime
 
@@ -52,7 +52,7 @@ def test_every_sample_of_each_epoch_is_trained_once_or_counted_as_skipped(watch:
     assert not trained - wanted, "a sample was trained more often than there are epochs"
     assert (wanted - trained).total() == skipped
     assert (skipped > 0) == (policy == "slipstream_released")
-    assert seen.runtime.position == Position(2, seen.runtime.config.run.seed, 0)
+    assert seen.runtime.state.position == Position(2, seen.runtime.config.run.seed, 0)
 
 
 @pytest.mark.parametrize("policy", ["fae", "fae_released", "cdlrm"])
@@ -63,29 +63,29 @@ def test_a_run_cut_by_its_steps_trains_the_samples_that_plain_steps_would(watch:
         k for s in plain.steps for k in keys(s.batch)
     )
     assert 0 <= len(seen.steps) - len(plain.steps) <= 2
-    assert seen.runtime.position == plain.runtime.position
+    assert seen.runtime.state.position == plain.runtime.state.position
 
 
 def test_a_run_in_the_middle_of_a_reordered_stream_goes_on_under_its_policy_only(build: Any, tmp_path: Path) -> None:
     first = build("fae_released", "run.steps=20")
     for event in first.run():
         if isinstance(event, Snapshot) and event.step == 7:
-            middle = checkpoint.save(first, tmp_path)
-    end = checkpoint.save(first, tmp_path)
+            middle = checkpoint.save(first.parts, tmp_path)
+    end = checkpoint.save(first.parts, tmp_path)
     for policy in ("hybrid", "fae", "slipstream_released"):
         other = build(policy, "run.steps=20")
-        checkpoint.load(other, middle)
+        checkpoint.load(other.parts, middle)
         with pytest.raises(CheckpointError, match=rf"goes on under that policy only.*step 7, the policy {policy}"):
             list(other.run())
     with pytest.raises(CheckpointError, match=r"run.batch_size must stay in the middle of a stream .*, 32, got 16"):
-        checkpoint.load(build("fae_released", "run.steps=20", "run.batch_size=16"), middle)
+        checkpoint.load(build("fae_released", "run.steps=20", "run.batch_size=16").parts, middle)
     with pytest.raises(CheckpointError, match="the section policy must stay in the middle of a stream"):
-        checkpoint.load(build("fae_released", "run.steps=20", "policy.sampling_ratio=0.5"), middle)
+        checkpoint.load(build("fae_released", "run.steps=20", "policy.sampling_ratio=0.5").parts, middle)
     longer = build("fae_released", "run.steps=40")
-    checkpoint.load(longer, end)
+    checkpoint.load(longer.parts, end)
     list(longer.run())
-    assert (first.totals()["samples_seen"], longer.totals()["samples_seen"]) == (20 * 32, 40 * 32)
-    assert longer.position.offset == 40 * 32
+    assert (first.reports.totals()["samples_seen"], longer.reports.totals()["samples_seen"]) == (20 * 32, 40 * 32)
+    assert longer.state.position.offset == 40 * 32
 
 
 @pytest.mark.parametrize("policy", [*REORDERING, "cdlrm", "oracle"])
@@ -93,12 +93,12 @@ def test_a_run_made_longer_in_the_middle_first_ends_what_was_arranged(build: Any
     first = build(policy, "run.steps=20")
     for event in first.run():
         if isinstance(event, Snapshot) and event.step == 7:
-            middle = checkpoint.save(first, tmp_path)
+            middle = checkpoint.save(first.parts, tmp_path)
     longer = build(policy, "run.steps=40")
-    checkpoint.load(longer, middle)
+    checkpoint.load(longer.parts, middle)
     told = [event.steps_total for event in longer.run() if isinstance(event, Snapshot)]
-    assert longer.totals()["samples_seen"] == 40 * 32
-    assert longer.position.offset == 40 * 32
+    assert longer.reports.totals()["samples_seen"] == 40 * 32
+    assert longer.state.position.offset == 40 * 32
     assert max(told) >= longer.step_number == longer.steps_total
 
 
@@ -108,12 +108,12 @@ def test_a_run_with_another_budget_goes_on_in_the_middle(build: Any, tmp_path: P
     first = build(policy, *EPOCHS)
     for event in first.run():
         if isinstance(event, Snapshot) and event.step == 19:
-            middle = checkpoint.save(first, tmp_path)
+            middle = checkpoint.save(first.parts, tmp_path)
     other = build(policy, *EPOCHS, "knobs.hot_budget_bytes=900")
-    checkpoint.load(other, middle)
+    checkpoint.load(other.parts, middle)
     list(other.run())
-    assert other.position == first.position
-    assert other.totals()["samples_seen"] == first.totals()["samples_seen"]
+    assert other.state.position == first.state.position
+    assert other.reports.totals()["samples_seen"] == first.reports.totals()["samples_seen"]
     assert 0 < other.store.device.hot_rows < first.store.device.hot_rows or policy == "fae"
 
 
@@ -127,11 +127,11 @@ def test_more_batches_ahead_than_before_lose_no_step_and_repeat_none(build: Any,
             if isinstance(event, Snapshot) and event.step == 22:
                 first.mailbox.change_knobs(lookahead_batches=after)
             if isinstance(event, Snapshot) and event.step == 23:
-                middle = checkpoint.save(first, tmp_path / str(before))
+                middle = checkpoint.save(first.parts, tmp_path / str(before))
         again = build("cdlrm", f"knobs.lookahead_batches={after}")
-        checkpoint.load(again, middle)
+        checkpoint.load(again.parts, middle)
         list(again.run())
-        assert again.totals()["samples_trained"] == 48 * 32
+        assert again.reports.totals()["samples_trained"] == 48 * 32
         for table in range(4):
             np.testing.assert_allclose(
                 again.store.export_table(table)[0], plain.store.export_table(table)[0], atol=1e-11
@@ -144,7 +144,7 @@ def test_a_run_that_looks_ahead_goes_on_where_it_was(build: Any, tmp_path: Path)
     first = build("cdlrm", "run.steps=21")
     list(first.run())
     second = build("cdlrm")
-    checkpoint.load(second, checkpoint.save(first, tmp_path))
+    checkpoint.load(second.parts, checkpoint.save(first.parts, tmp_path))
     rest = [event.loss for event in second.run() if isinstance(event, Snapshot)]
     np.testing.assert_allclose(rest, losses[21:], rtol=1e-12)
 
@@ -161,7 +161,7 @@ def test_a_policy_that_reorders_stays_and_one_that_looks_ahead_may_be_left(build
     for event in ahead.run():
         if isinstance(event, Snapshot) and event.step == 9:
             ahead.mailbox.change_knobs(policy="hotline")
-    samples = ahead.totals()["samples_trained"]
+    samples = ahead.reports.totals()["samples_trained"]
     assert (ahead.policy.name, ahead.step_number, samples) == ("hotline", 48, 48 * 32)
     plain = build("hybrid")
     list(plain.run())
@@ -188,12 +188,11 @@ def test_the_budget_turned_during_a_run_that_reorders_is_kept(build: Any, watch:
             largest = max(largest, runtime.store.device_bytes)
             assert runtime.store.device.hot_rows <= 15
     assert 0 < largest <= 500
-    assert runtime.totals()["samples_trained"] == 1800
+    assert runtime.reports.totals()["samples_trained"] == 1800
 
 
-class Careless(Policy):
+class Careless(ArrangingPolicy):
     name = "careless"
-    arranges_stream = True
 
     def arrange(self, stream: StreamView) -> Generator[Phase, Outcome, None]:
         yield Phase("all", stream.rest(), measured=True)
@@ -204,12 +203,11 @@ def test_measuring_needs_a_record_of_movement(build: Any) -> None:
         list(build("hybrid", given=Careless()).run())
 
 
-class FirstBatch(Policy):
+class FirstBatch(ArrangingPolicy):
     """Leaves out all but the first batch of the stream."""
 
     name = "first_batch"
     exact = False
-    arranges_stream = True
     reorders_stream = True
 
     def arrange(self, stream: StreamView) -> Generator[Phase, Outcome, None]:
@@ -227,7 +225,7 @@ class FirstBatch(Policy):
 def test_what_is_left_out_after_the_last_batch_is_counted_too(build: Any) -> None:
     runtime = build("hybrid", given=FirstBatch())
     list(runtime.run())
-    totals = runtime.totals()
+    totals = runtime.reports.totals()
     assert (runtime.step_number, totals["samples_trained"], totals["samples_seen"]) == (1, 32, 48 * 32)
     assert runtime.steps_total == 1
 
@@ -236,12 +234,11 @@ def wanted_everywhere(batch: Batch) -> NDArray[np.bool_]:
     return np.ones(batch.size, np.bool_)
 
 
-class TwoParts(Policy):
+class TwoParts(ArrangingPolicy):
     """A phase put together of two parts, each of which leaves samples out after its last batch."""
 
     name = "two_parts"
     exact = False
-    arranges_stream = True
     reorders_stream = True
 
     def arrange(self, stream: StreamView) -> Generator[Phase, Outcome, None]:
@@ -252,13 +249,12 @@ class TwoParts(Policy):
 def test_a_phase_may_leave_samples_out_after_each_of_its_parts(build: Any) -> None:
     runtime = build("hybrid", given=TwoParts())
     list(runtime.run())
-    assert runtime.totals()["samples_seen"] == 48 * 32
+    assert runtime.reports.totals()["samples_seen"] == 48 * 32
 
 
-class Measuring(Policy):
+class Measuring(ArrangingPolicy):
     name = "measuring"
     exact = False
-    arranges_stream = True
     tracks_movement = True
 
     def arrange(self, stream: StreamView) -> Generator[Phase, Outcome, None]:
@@ -270,7 +266,7 @@ def test_a_phase_that_is_measured_may_be_left_for_a_policy_that_keeps_no_record(
     for event in runtime.run():
         if isinstance(event, Snapshot) and event.step == 5:
             runtime.mailbox.change_knobs(policy="hotline")
-    assert (runtime.policy.name, runtime.totals()["samples_trained"]) == ("hotline", 48 * 32)
+    assert (runtime.policy.name, runtime.reports.totals()["samples_trained"]) == ("hotline", 48 * 32)
 
 
 @pytest.mark.parametrize("policy", REORDERING)
@@ -278,9 +274,9 @@ def test_a_run_stopped_before_its_first_step_goes_on(build: Any, tmp_path: Path,
     first, again = build(policy), build(policy)
     first.hurry()
     assert not [event for event in first.run() if isinstance(event, Snapshot)]
-    checkpoint.load(again, checkpoint.save(first, tmp_path))
+    checkpoint.load(again.parts, checkpoint.save(first.parts, tmp_path))
     list(again.run())
-    assert again.totals()["samples_seen"] == 48 * 32
+    assert again.reports.totals()["samples_seen"] == 48 * 32
 
 
 def test_no_more_steps_are_made_than_foretold(build: Any, tmp_path: Path) -> None:
@@ -289,29 +285,28 @@ def test_no_more_steps_are_made_than_foretold(build: Any, tmp_path: Path) -> Non
     for steps in (20, 20, 40, 45):
         runtime = build("fae_released", f"run.steps={steps}", "data.epochs=9")
         if last:
-            checkpoint.load(runtime, last)
+            checkpoint.load(runtime.parts, last)
             assert runtime.steps_total >= runtime.step_number
         began = runtime.step_number
         told = [event.steps_total for event in runtime.run() if isinstance(event, Snapshot)]
         if not told:
             assert (steps, runtime.step_number) == (20, began), "that was the end"
             continue
-        last = checkpoint.save(runtime, tmp_path)
+        last = checkpoint.save(runtime.parts, tmp_path)
         assert runtime.step_number <= min(told)
         assert max(told) <= runtime.step_number + 1, "a step more for each epoch that is really begun"
         assert runtime.steps_total == runtime.step_number
 
 
 def test_a_checkpoint_asked_for_at_the_last_step_is_one_of_the_run_s_end(build: Any, tmp_path: Path) -> None:
-    first, longer = build("fae_released", "run.steps=20"), build("fae_released", "run.steps=40")
-    first.checkpoints = tmp_path
+    first, longer = build("fae_released", "run.steps=20", folder=tmp_path), build("fae_released", "run.steps=40")
     for event in first.run():
         if isinstance(event, Snapshot):
             first.mailbox.send(Command("checkpoint"))
     asked_for = tmp_path / f"step-{first.step_number:09d}"
     assert checkpoint.newest(tmp_path) == asked_for
-    end = checkpoint.save(first, tmp_path)
+    end = checkpoint.save(first.parts, tmp_path)
     assert end.name == f"{asked_for.name}.1", "the stream is over by now"
-    checkpoint.load(longer, end)
+    checkpoint.load(longer.parts, end)
     list(longer.run())
-    assert longer.totals()["samples_seen"] == 40 * 32
+    assert longer.reports.totals()["samples_seen"] == 40 * 32

@@ -13,7 +13,7 @@ from adaptive_rec.errors import AdaptiveRecError
 from adaptive_rec.live.telemetry import Event
 from adaptive_rec.placement import Migration
 from adaptive_rec.policies.cdlrm import CDLRM, most_looked_up
-from adaptive_rec.policy.arrange import rows_of
+from adaptive_rec.policy.batches import rows_of
 from adaptive_rec.reclassify.listed_rows import ListedRows, Recency
 
 quick = settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -113,7 +113,7 @@ def test_cdlrm_has_the_rows_of_the_next_batches_on_the_device(watch: Any) -> Non
 def test_all_that_moved_is_told_by_the_end(build: Any, every: int) -> None:
     runtime = build("cdlrm", "knobs.hot_budget_bytes=640", f"knobs.reclassify_every={every}")
     told = [event.details for event in runtime.run() if isinstance(event, Event) and event.kind == "reclassified"]
-    assert sum(data["promoted"] + data["demoted"] for data in told) == runtime.totals()["migrated_rows"]
+    assert sum(data["promoted"] + data["demoted"] for data in told) == runtime.reports.totals()["migrated_rows"]
     assert {data["phase"] for data in told} == {"window"}
 
 

@@ -13,7 +13,7 @@ from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.live.telemetry import Event
 from adaptive_rec.policies.slipstream_released import SlipstreamReleased, critical_movements, search
 from adaptive_rec.policy import Outcome, Phase, StreamView
-from adaptive_rec.policy.arrange import rows_of
+from adaptive_rec.policy.batches import rows_of
 
 EPOCHS = ["run.steps=0", "data.epochs=2", "data.synthetic.samples=900", "knobs.hot_budget_bytes=1500"]
 """Two epochs whose last batch is a part of one; a part of the rows fits."""
@@ -86,7 +86,7 @@ def test_movement_is_that_of_the_window_and_what_is_dropped_hardly_moved(
     rest = [rows for batch in trained[found["steps"] :] for rows in rows_of(batch, space).reshape(batch.size, -1)]
     assert rest
     assert not any(set(rows.tolist()) <= stale for rows in rest)
-    totals = runtime.totals()
+    totals = runtime.reports.totals()
     dropped = totals["samples_seen"] - totals["samples_trained"]
     hot = (
         sum(

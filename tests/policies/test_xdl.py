@@ -30,7 +30,7 @@ def test_a_checkpoint_of_xdl_is_one_of_any_policy(build: Any, tmp_path: Path) ->
     first = build("xdl", *mixed)
     list(first.run())
     other = build("hybrid", *mixed)
-    checkpoint.load(other, checkpoint.save(first, tmp_path))
+    checkpoint.load(other.parts, checkpoint.save(first.parts, tmp_path))
     mine, theirs = first.evaluate(), other.evaluate()
     assert mine is not None
     assert theirs is not None

@@ -13,11 +13,10 @@ import torch
 
 from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
 from adaptive_rec.config.tree import load_config
-from adaptive_rec.dense.evaluate import Evaluation
 from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.embedding.staged.streams import CudaStreams
 from adaptive_rec.errors import ConfigError, TrainingError
-from adaptive_rec.live.telemetry import Snapshot
+from adaptive_rec.live.telemetry import Evaluation, Snapshot
 from adaptive_rec.reclassify.window import Window
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import Runtime
@@ -338,7 +337,7 @@ def test_a_stale_row_whose_effect_jumps_is_live_again_within_two_windows(
         stale[snapshot.step] = (is_stale(runtime, JUMPING), is_stale(runtime, STEADY))
     assert runtime.store.device.hot_rows == ROWS
     assert stale[jump_at] == (True, True), "both rows have settled"
-    totals = runtime.totals()
+    totals = runtime.reports.totals()
     assert totals["row_updates_skipped"] + totals["samples_seen"] - totals["samples_trained"] > 0
     assert stale[jump_at + 2 * WINDOW] == (False, True), "the one that jumped is live, its neighbour still stale"
     moved = np.abs(runtime.store.export_table(0)[0] - start).max(axis=1)

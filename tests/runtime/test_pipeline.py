@@ -242,13 +242,13 @@ def test_the_position_of_a_run_counts_consumed_batches_only(memory_source: Any, 
     events = runtime.run()
     for step in range(1, 6):
         next(events)
-        assert runtime.position.offset == runtime.step_number == step
+        assert runtime.state.position.offset == runtime.step_number == step
     events.close()
     assert not prefetchers()
-    assert runtime.position.offset == 5
+    assert runtime.state.position.offset == 5
     rest = runtime.run()
     next(rest)
-    assert runtime.position.offset == 6, "a run that goes on takes the next batch"
+    assert runtime.state.position.offset == 6, "a run that goes on takes the next batch"
     rest.close()
 
 

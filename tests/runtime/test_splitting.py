@@ -82,12 +82,11 @@ def test_a_change_ends_a_trial_without_an_outcome() -> None:
     assert not splitting.chosen
 
 
-def test_a_run_that_is_told_holds_trials_and_chooses_nothing() -> None:
+def test_a_replayed_run_holds_trials_and_chooses_nothing() -> None:
     """The steps of a trial are part of what a run did, its times are not."""
-    splitting, told = Splitting("auto", on_device=True), Splitting("auto", on_device=True)
-    told.told = True
-    for each in (splitting, told):
+    splitting, replaying = Splitting("auto", on_device=True), Splitting("auto", on_device=True, replaying=True)
+    for each in (splitting, replaying):
         each.begin_trial(5)
-    assert [told.at(step) for step in range(5, 5 + TRIAL_STEPS)] == [splitting.at(s) for s in range(5, 5 + TRIAL_STEPS)]
-    assert not hold_trial(told, 5, 2.0, 1.0)
-    assert not told.chosen
+    assert [replaying.at(step) for step in range(5, 5 + TRIAL_STEPS)] == [splitting.at(s) for s in range(5, 5 + TRIAL_STEPS)]
+    assert not hold_trial(replaying, 5, 2.0, 1.0)
+    assert not replaying.chosen

@@ -56,5 +56,5 @@ def test_the_error_of_a_worker_ends_the_run_soon(place: type, method: str, monke
         list(runtime.run())
     assert threads != ["MainThread"], "it was a worker that failed"
     assert runtime.step_number <= AT + RETURNING_LIMIT + BEHIND_LIMIT
-    assert runtime.phase == "failed"
+    assert runtime.state.phase == "failed"
     assert threading.active_count() <= before, "no worker is left behind"

@@ -23,7 +23,7 @@ from typing import IO, Any
 from adaptive_rec.config.tree import ENVIRONMENT_PREFIX
 from adaptive_rec.errors import UsageError
 from adaptive_rec.live.sidecar import own_modules_only
-from adaptive_rec.live.telemetry import to_json
+from adaptive_rec.live.telemetry import COMPILING, to_json
 from adaptive_rec.offline.compare.plan import Turn
 from adaptive_rec.offline.pages.page import write_page
 
@@ -113,8 +113,6 @@ class RunProcesses:
     lock: IO[bytes]
     conditions: str
     code: str
-    compiling: str
-    """The words with which a run's output reports that kernels are being compiled."""
     keep_checkpoints: bool
     watch: Callable[[RunProgress | None], None]
     """Called about once a second while a run is under way."""
@@ -168,7 +166,7 @@ class RunProcesses:
         seconds = time.monotonic() - clock
         text = log.read_text(encoding="utf-8", errors="replace")
         last = tuple(text.splitlines()[-LAST_LINES:]) if code else ()
-        return ProcessEnd(code, self.conditions, self.code, started, seconds, last, self.compiling in text)
+        return ProcessEnd(code, self.conditions, self.code, started, seconds, last, COMPILING in text)
 
 
 def _environment() -> dict[str, str]:

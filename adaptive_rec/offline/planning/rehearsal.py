@@ -33,6 +33,7 @@ from adaptive_rec.memory.rows import COPIES, row_parts, row_rule, row_type
 from adaptive_rec.offline.planning.folded import Folded
 from adaptive_rec.policy.find import load_policy
 from adaptive_rec.runtime.assemble import assemble
+from adaptive_rec.runtime.loop import RunOptions
 from adaptive_rec.system.openmp import wait_briefly
 
 TABLES_BYTES = 128 << 20
@@ -123,11 +124,11 @@ def _run(config: Config, folder: Path, copies_bytes: Sequence[int]) -> Rehearsed
     began = time.perf_counter()
     small, policy = cut(config), load_policy(config.knobs.policy)
     source = fold(small, open_source(small))
-    runtime = assemble(small, source)
-    runtime.checkpoints = folder
+    runtime = assemble(small, source, options=RunOptions(folder))
     for _ in runtime.run():
         late = time.perf_counter() - began > SECONDS
-        runtime.stop_requested |= late and runtime.step_number >= LEAST_STEPS
+        if late and runtime.step_number >= LEAST_STEPS:
+            runtime.state.stop()
     copies = [
         np.ones(size, np.uint8) for size in copies_bytes
     ]  # as large as those of the whole run, where its own are not

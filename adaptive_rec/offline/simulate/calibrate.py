@@ -27,7 +27,7 @@ from adaptive_rec.offline.simulate.predict import Workload, multiplications, pre
 from adaptive_rec.offline.simulate.replay import Progress
 from adaptive_rec.offline.simulate.timing import Clock, once, quickest
 from adaptive_rec.placement import RowSpace
-from adaptive_rec.policy.arrange import repack
+from adaptive_rec.policy.batches import repack
 from adaptive_rec.policy.find import load_policy
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.system.processor import processor

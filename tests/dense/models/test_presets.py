@@ -91,7 +91,7 @@ def test_mlperfs_shape_is_scaled_by_one_key_and_trains() -> None:
     assert isinstance(model.interaction, CrossInteraction)
     assert [layer.weight.shape for layer in model.interaction.down] == [(512, 27 * 128)] * 3
     list(runtime.run())
-    assert runtime.totals()["lookups"] == 2 * 8 * 214
+    assert runtime.reports.totals()["lookups"] == 2 * 8 * 214
     assert [t.rows for t in runtime.source.tables] == [
         max(min(rows, LEAST_SCALED_ROWS), round(rows / 50_000)) for rows in config.data.table_rows
     ]

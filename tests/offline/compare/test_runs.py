@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 
 from adaptive_rec.cli import main
-from adaptive_rec.cli.console import COMPILING
 from adaptive_rec.config.tree import Config, load_config
 from adaptive_rec.errors import UsageError
 from adaptive_rec.offline.compare import processes
@@ -119,7 +118,7 @@ class StandIn:
         else:
             shutil.copytree(self.source, out)
             if self.compiles_first and len(self.calls) == 1:
-                log.write(f"{COMPILING} ...\n".encode())
+                log.write(f"{processes.COMPILING} ...\n".encode())
         log.flush()
         return Ended(self, code, out.name == self.stop_at)
 

@@ -1,0 +1,88 @@
+"""Resuming a run: which checkpoint it goes on from, and under which knobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from adaptive_rec import checkpoint
+from adaptive_rec.checkpoint.files import DISK
+from adaptive_rec.checkpoint.history import Found, set_aside
+from adaptive_rec.config.tree import Config, load_config
+from adaptive_rec.errors import UsageError
+from adaptive_rec.live.telemetry import Evaluation
+from adaptive_rec.policy.find import load_policy, why_not_live
+from adaptive_rec.runtime.assemble import assemble
+from adaptive_rec.runtime.loop import RunOptions, Runtime
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """A run as a checkpoint has it, ready to train."""
+
+    runtime: Runtime
+    config: Config
+    """The configuration that the run directory keeps: its first knobs, all else as given now."""
+    checkpoint: str
+    """Name of the checkpoint."""
+    overridden: dict[str, dict[str, Any]]
+    """Old and new values of knobs that differ from the saved ones before the run goes on."""
+
+
+def resume_run(config: Config, out: Path, found: Found, overridden: Collection[str]) -> Resumed:
+    """Resume the run in `out` from the checkpoint that was found.
+
+    A run keeps the knobs it was saved with, except those that `config` has otherwise than the run's own ``config.toml``, and
+    those named in `overridden`: they change before the next step. Where a run cannot change to them while it trains, it starts
+    with them.
+    Raises CheckpointError where the checkpoint does not fit, UsageError where the run has made more steps than configured.
+    """
+    generation = found.generation
+    assert generation is not None
+    kept = out / "config.toml"
+    before = load_config(str(kept), {}) if kept.is_file() else config
+    saved, wanted = checkpoint.saved_knobs(generation), config.knobs.model_dump()
+    changes = {
+        name: value
+        for name, value in wanted.items()
+        if (name in overridden or value != getattr(before.knobs, name)) and value != getattr(saved, name)
+    }
+    policy = load_policy(saved.policy)
+    live = "policy" not in changes or not why_not_live(load_policy(changes["policy"]), policy)
+    knobs = saved if live else saved.changed(changes)
+    notices = [f"checkpoint {name} was passed over and set aside: {why}" for name, why in found.skipped]
+    options = RunOptions(out / "checkpoints", overrides=changes if live else {}, notices=notices)
+    runtime = assemble(config.model_copy(update={"knobs": knobs}), options=options)
+    checkpoint.load(runtime.parts, generation, verified=True)
+    runtime.phases.check_resumable()
+    if config.run.steps != before.run.steps and 0 < config.run.steps < runtime.step_number:
+        raise UsageError(
+            f"run.steps must be at least the {runtime.step_number} steps that {out} has made, got {config.run.steps}"
+        )
+    set_aside(DISK, out / "checkpoints", [name for name, _ in found.skipped])
+    was, now = saved.model_dump(), runtime.knobs.model_dump()
+    return Resumed(
+        runtime,
+        runtime.config.model_copy(update={"knobs": before.knobs}),
+        generation.name,
+        {name: {"old": was[name], "new": now[name]} for name in now if now[name] != was[name]},
+    )
+
+
+def evaluate_run(run: Path, warn: Callable[[str], None] = lambda text: None) -> Evaluation:
+    """Evaluate a run's newest whole checkpoint on its held-out range. `warn` is called for each checkpoint passed over."""
+    found = checkpoint.find(run / "checkpoints")
+    for name, why in found.skipped:
+        warn(f"checkpoint {name} was passed over: {why}")
+    if found.generation is None:
+        raise UsageError(f"RUN must be a run directory with a checkpoint, {run} has none")
+    config = load_config(str(run / "config.toml"), {}, ["run.device=auto", "run.compile=false"])
+    if config.run.row_precision != "float32":  # no device carries such rows
+        config = config.model_copy(update={"run": config.run.model_copy(update={"device": "cpu"})})
+    runtime = assemble(config, policy=load_policy("hybrid"))  # every row in host memory, wherever it was trained
+    checkpoint.load(runtime.parts, found.generation, verified=True)
+    evaluation = runtime.evaluate()
+    assert evaluation is not None
+    return evaluation

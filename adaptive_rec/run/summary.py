@@ -1,0 +1,60 @@
+"""The summary of a run: what it came to from its first step on, as ``summary.json`` keeps it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from adaptive_rec.live.telemetry import Evaluation, ratio
+from adaptive_rec.memory.parts import peak_bytes
+from adaptive_rec.runtime.loop import Runtime
+
+
+def summary_of(runtime: Runtime, resumed_at_step: int, seconds: float, evaluation: Evaluation | None) -> dict[str, Any]:
+    """Summarize a run that has ended after `seconds` of training."""
+    config, store, totals = runtime.config, runtime.store, runtime.reports.totals()
+    return {
+        "policy": runtime.knobs.policy,
+        "action": runtime.knobs.action if not runtime.policy.exact else None,
+        "seed": config.run.seed,
+        "device": str(runtime.device),
+        "precision": config.run.precision,
+        "steps": runtime.step_number,
+        "steps_total": runtime.steps_total,
+        "resumed_at_step": resumed_at_step,
+        "samples_seen": totals["samples_seen"],
+        "samples_trained": totals["samples_trained"],
+        "samples_skipped": totals["samples_seen"] - totals["samples_trained"],
+        "malformed_rows": totals["malformed_rows"],
+        "row_updates": totals["row_updates"],
+        "row_updates_skipped": totals["row_updates_skipped"],
+        "seconds": seconds,
+        "samples_per_second": ratio(totals["samples_seen"], seconds),
+        "train_logloss": ratio(totals["loss_sum"], totals["samples_trained"]),
+        "eval": asdict(evaluation.quality) if evaluation else None,
+        "hot_lookup_ratio": ratio(totals["lookups_hot"], totals["lookups"]),
+        "popular_sample_ratio": ratio(totals["samples_popular"], totals["samples_seen"]),
+        "hot_rows": store.device.hot_rows,
+        "stale_rows": store.device.stale_rows,
+        "total_rows": store.space.rows,
+        "host_to_device_bytes": totals["host_to_device_bytes"],
+        "device_to_host_bytes": totals["device_to_host_bytes"],
+        "migrated_rows": totals["migrated_rows"],
+        "device_tier_bytes": store.device_bytes,
+        "device_staging_bytes": store.staging_bytes,
+        "device_peak_bytes": store.peak_bytes,
+        "peak_rss_bytes": peak_bytes(),
+        "seconds_by_stage": {name: round(value, 4) for name, value in runtime.times.seconds.items()},
+    }
+
+
+def read_summary(path: Path, step: int) -> dict[str, Any]:
+    """The summary of a run that ended at this step; empty where there is none."""
+    try:
+        summary = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    whole = isinstance(summary, dict) and summary.get("steps") == step
+    return dict(summary) if whole else {}

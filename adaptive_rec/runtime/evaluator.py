@@ -1,0 +1,51 @@
+"""Scores the model of a run on held-out samples: when an evaluation is due, at the end, and after phases that ask for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from adaptive_rec.data.source import Source
+from adaptive_rec.dense.eager import DensePart
+from adaptive_rec.dense.evaluate import evaluate
+from adaptive_rec.live.telemetry import Evaluation
+from adaptive_rec.runtime.publish import Publisher
+from adaptive_rec.state import RunState
+
+
+class Evaluator:
+    """Evaluates a run's model as it stands. A signal breaks an evaluation off; it has no result then."""
+
+    def __init__(self, state: RunState, source: Source, dense: DensePart, publisher: Publisher) -> None:
+        self._state = state
+        self._source = source
+        self._dense = dense
+        self._publisher = publisher
+
+    def when_due(self) -> Iterator[Evaluation]:
+        """Evaluate where `eval.every_steps` says so; the run's clock stands still meanwhile."""
+        state = self._state
+        every = state.config.eval.interval(state.steps_total)
+        if every and state.step % every == 0:
+            with state.recorder.paused(), self._publisher.during("evaluating"):
+                evaluation = self.evaluate()
+            if evaluation:
+                yield evaluation
+
+    def evaluate(self) -> Evaluation | None:
+        """Score the held-out range. None where a signal broke it off."""
+        state, settings = self._state, self._state.config.eval
+        held_out = self._source.test_batches(settings.batch_size, settings.max_samples)
+        quality = evaluate(held_out, state.store, self._dense, lambda: state.hurried)
+        if quality is None:
+            return None
+        evaluation = Evaluation(state.step, quality)
+        state.set_evaluation(evaluation)
+        return evaluation
+
+    def phase_logloss(self) -> float | None:
+        """Logloss of some held-out samples (`policy.schedule_samples`) after a phase. None where a signal broke it off."""
+        state = self._state
+        held_out = self._source.test_batches(state.config.eval.batch_size, state.config.policy.schedule_samples)
+        with state.times("evaluate"), self._publisher.during("evaluating"):
+            quality = evaluate(held_out, state.store, self._dense, lambda: state.hurried)
+        return None if quality is None else quality.logloss

@@ -1,0 +1,47 @@
+"""Events of the journal that several parts of the runtime write."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from pydantic import ByteSize
+
+from adaptive_rec.live.telemetry import Event
+from adaptive_rec.placement import Migration
+from adaptive_rec.reclassify.window import Reclassifier
+from adaptive_rec.runtime.splitting import TrialTimes
+from adaptive_rec.state import RunState
+
+
+def shown(name: str, value: Any) -> str:
+    """A knob's value as people read it."""
+    return ByteSize(value).human_readable() if name.endswith("_bytes") else str(value)
+
+
+def reclassified(
+    state: RunState, reclassifier: Reclassifier, *moved: Migration, asked_for: bool = False, **details: Any
+) -> Event:
+    """Rows changed tier, in one migration or in several. `asked_for`: by a command."""
+    device = state.store.device
+    promoted, demoted = sum(len(one.promote) for one in moved), sum(len(one.demote) for one in moved)
+    text = f"{promoted:,} rows became hot, {demoted:,} cold; {device.stale_rows:,} of {device.hot_rows:,} hot rows are stale"
+    values = {
+        "asked_for": asked_for,
+        "promoted": promoted,
+        "demoted": demoted,
+        "stale_rows": device.stale_rows,
+        "hot_rows": device.hot_rows,
+        "version": state.placement_version,
+        "stale_threshold": reclassifier.stale_threshold,
+        **details,
+    }
+    return Event(state.step, "reclassified", text, values)
+
+
+def split_chosen(step: int, times: TrialTimes) -> Event:
+    """Batches run whole or split from now on, with the times that decided it."""
+    whole, split = (f"{seconds * 1e3:.2f} ms" for seconds in (times.whole_seconds, times.split_seconds))
+    chosen = "popular samples run first" if times.split else "batches run whole"
+    text = f"{chosen}: a step took {whole} whole and {split} split"
+    return Event(step, "split", text, {"split": times.split, **asdict(times)})

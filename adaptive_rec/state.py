@@ -1,0 +1,319 @@
+"""The run as it stands: its step, knobs, policy, phase and counts.
+
+One object holds it. Control, publishing, reports, phases and checkpoints are given it and read from it; the training thread alone
+changes it, through its methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adaptive_rec.batch import Position
+from adaptive_rec.classify import ClassifiedBatch
+from adaptive_rec.config.knobs import Knobs
+from adaptive_rec.config.tree import Config
+from adaptive_rec.embedding.device import all_rows_bytes
+from adaptive_rec.embedding.store import EmbeddingStore
+from adaptive_rec.errors import CheckpointError, ConfigError
+from adaptive_rec.live.telemetry import Evaluation, Quality, Recorder, StageTimes
+from adaptive_rec.placement import RowSpace
+from adaptive_rec.policy import Policy
+from adaptive_rec.saved import Saved
+
+
+@dataclass
+class Counters:
+    """What training has done since the run began; they only grow."""
+
+    steps: int = 0
+    samples_seen: int = 0
+    samples_trained: int = 0
+    samples_popular: int = 0
+    lookups: int = 0
+    lookups_hot: int = 0
+    malformed_rows: int = 0
+
+
+class Tally:
+    """Counts of the whole run and of each table since its first step."""
+
+    def __init__(self, space: RowSpace) -> None:
+        self.counters = Counters()
+        self.lookups_T = np.zeros(len(space.tables), dtype=np.int64)
+        self.hot_lookups_T = np.zeros(len(space.tables), dtype=np.int64)
+
+    def add(self, work: ClassifiedBatch, position_B: NDArray[np.int64]) -> None:
+        """Count a step. `position_B` is -1 for samples that were skipped."""
+        tables_F, counters = work.space.table_of_feature, self.counters
+        np.add.at(self.lookups_T, tables_F, work.lookups_F)
+        np.add.at(self.hot_lookups_T, tables_F, work.hot_lookups_F)
+        counters.steps += 1
+        counters.samples_seen += work.batch.size + work.batch.skipped_samples
+        counters.samples_trained += int(np.count_nonzero(position_B >= 0))
+        counters.samples_popular += int(np.count_nonzero(work.popular_B))
+        counters.lookups += work.batch.lookups
+        counters.lookups_hot += int(work.hot_lookups_F.sum())
+        counters.malformed_rows += work.batch.malformed_rows
+
+    def add_lookups(self, tables: NDArray[np.int64], lookups_T: NDArray[np.int64], hot_T: NDArray[np.int64]) -> None:
+        """Count lookups and hot lookups of some tables, one number of each for a table."""
+        self.lookups_T[tables] += lookups_T
+        self.hot_lookups_T[tables] += hot_T
+        self.counters.lookups += int(lookups_T.sum())
+        self.counters.lookups_hot += int(hot_T.sum())
+
+    def add_samples(self, samples: int, popular: int) -> None:
+        """Count a step of a user's loop, which trains all its samples."""
+        self.counters.steps += 1
+        self.counters.samples_seen += samples
+        self.counters.samples_trained += samples
+        self.counters.samples_popular += popular
+
+    def add_skipped(self, samples: int, malformed_rows: int) -> None:
+        """Count samples of the stream that came in no batch, and malformed rows found with them."""
+        self.counters.samples_seen += samples
+        self.counters.malformed_rows += malformed_rows
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "counters": asdict(self.counters),
+            "lookups_T": self.lookups_T,
+            "hot_lookups_T": self.hot_lookups_T,
+        }
+
+    def set_state(self, found: Saved) -> None:
+        counters = found.part("counters")
+        self.counters = Counters(**{name: counters.integer(name) for name in asdict(self.counters)})
+        self.lookups_T[:] = found.array("lookups_T", np.int64, len(self.lookups_T))
+        self.hot_lookups_T[:] = found.array("hot_lookups_T", np.int64, len(self.hot_lookups_T))
+
+
+class CheckpointStatus:
+    """Checkpoints of this run, as clients see them."""
+
+    def __init__(self) -> None:
+        self.newest: dict[str, Any] | None = None
+        """Name, step and figures of the last one written."""
+        self.failed = 0
+        """Checkpoints that were given up."""
+        self.stall_seconds = 0.0
+        """Time that training stood still for all of them."""
+
+    def add_stall(self, seconds: float) -> None:
+        self.stall_seconds += seconds
+
+    def add_failure(self) -> None:
+        self.failed += 1
+
+    def set_newest(self, newest: dict[str, Any]) -> None:
+        self.newest = newest
+
+
+class RunState:
+    """The run as it stands between two steps."""
+
+    def __init__(self, config: Config, policy: Policy, store: EmbeddingStore) -> None:
+        self.config = config
+        self.knobs: Knobs = config.knobs
+        self.knobs_step = 0
+        """The step at which the knobs last changed."""
+        self.policy = policy
+        self.store = store
+        self.step = 0
+        """Steps made."""
+        self.position = Position(seed=config.run.seed)
+        """Where the reader of the stream stands."""
+        self.phase = "starting"
+        """starting, training, paused, evaluating, checkpointing, finishing, finished or failed."""
+        self.rows_placed = False
+        """Whether the policy has placed rows: a resumed run has them where they were."""
+        self.window_due = False
+        """Whether the ends of windows at the present step boundary are still to come; a run saved then resumes with them."""
+        self.paused = False
+        self.saved_paused = False
+        """Whether this run was resumed from a checkpoint that was made while it was paused."""
+        self.stop_requested = False
+        """Whether the loop ends after the present step."""
+        self.hurried = False
+        """Whether a signal came: long work that can be left out is left out."""
+        self.commands_done = 0
+        """Commands carried out that changed something."""
+        self.evaluation: Evaluation | None = None
+        """The last evaluation."""
+        self.checkpoints = CheckpointStatus()
+        self.tally = Tally(store.space)
+        self.times = StageTimes()
+        self.recorder = Recorder()
+        self._planned_steps = 0
+        self.more_steps = 0
+        """Steps by which the run may exceed plain training, because its policy repacks the stream; at the run's end, the steps by
+        which it did. Negative where samples were left out."""
+        self._warnings: list[str] = []
+
+    # Read ------------------------------------------------------------------------------------------------------------
+
+    @property
+    def steps_total(self) -> int:
+        """Steps the run will have made at its end; an upper bound where its policy repacks the stream."""
+        return max(self.step, self._planned_steps + self.more_steps)
+
+    @property
+    def placement_version(self) -> int:
+        return self.store.placement.version
+
+    @property
+    def budget_bytes(self) -> int:
+        """Device memory that the policy wants for hot rows under the present knobs."""
+        return self.policy.budget_bytes(self.knobs, all_rows_bytes(self.store.space, self.store.row_bytes))
+
+    def counts(self) -> dict[str, float]:
+        """Everything counted so far, as far as the host knows it."""
+        return {**asdict(self.tally.counters), **asdict(self.store.traffic)}
+
+    def random(self, purpose: str) -> np.random.Generator:
+        """Return a random generator that depends on the seed, the step and the purpose (its first eight letters) alone."""
+        key = [self.config.run.seed, int.from_bytes(purpose.encode()[:8], "little")]
+        return np.random.Generator(np.random.Philox(counter=[0, self.step, 0, 0], key=key))
+
+    # Change ----------------------------------------------------------------------------------------------------------
+
+    def step_done(self, position: Position | None = None) -> None:
+        """Count a step; the reader of the stream stands at `position` now, where there is one."""
+        self.step += 1
+        self.position = position or self.position
+
+    def expect_steps(self, planned: int) -> None:
+        """Set how many steps plain training makes until the end of the stream or the configured number."""
+        self._planned_steps = planned
+
+    def move_to(self, position: Position) -> None:
+        """Set the reader's position, where a policy that reorders the stream has come to the end of it."""
+        self.position = position
+
+    def exceed_by(self, more_steps: int) -> None:
+        """Set the number of steps by which the run may exceed plain training."""
+        self.more_steps = more_steps
+
+    def place_rows(self, placed: bool = True) -> None:
+        """Note that the policy has placed rows, or that it has to do so again."""
+        self.rows_placed = placed
+
+    def begin_boundary(self) -> None:
+        self.window_due = True
+
+    def end_windows(self) -> None:
+        self.window_due = False
+
+    def change_knobs(self, knobs: Knobs) -> None:
+        """Train under other knobs from the present step on."""
+        self.knobs, self.knobs_step = knobs, self.step
+
+    def change_policy(self, policy: Policy) -> None:
+        self.policy = policy
+
+    def enter(self, phase: str) -> None:
+        self.phase = phase
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def unpause(self) -> None:
+        self.paused = False
+
+    def pause_as_saved(self, reachable: bool) -> None:
+        """Pause a run that was saved while paused, if a command can reach it that ends the pause."""
+        self.paused = self.saved_paused and reachable
+
+    def stop(self) -> None:
+        """End the loop after the present step."""
+        self.stop_requested, self.paused = True, False
+
+    def hurry(self) -> None:
+        """End the loop after the present step and leave out long work: a signal came. Signal handlers may call this."""
+        self.stop_requested = self.hurried = True
+
+    def command_done(self) -> None:
+        self.commands_done += 1
+
+    def set_evaluation(self, evaluation: Evaluation) -> None:
+        self.evaluation = evaluation
+
+    def warn(self, text: str) -> None:
+        """Keep a warning for the journal, which no event has carried yet."""
+        self._warnings.append(text)
+
+    def take_warnings(self) -> list[str]:
+        """Return the warnings of the store and of this object that were not returned before."""
+        taken, self._warnings = [*self.store.complaints(), *self._warnings], []
+        return taken
+
+    def forget_clock(self) -> None:
+        """Start the clock of the run again, at the next `Recorder.start`."""
+        self.recorder = Recorder()
+
+    # Kept in a checkpoint --------------------------------------------------------------------------------------------
+
+    def state(self) -> dict[str, Any]:
+        """The part of a checkpoint that this object restores by itself."""
+        evaluation = self.evaluation
+        return {
+            "step": self.step,
+            "position": asdict(self.position),
+            "policy": self.policy.name,
+            "knobs": self.knobs.model_dump(),
+            "knobs_step": self.knobs_step,
+            "begun": self.rows_placed,
+            "window_due": self.window_due,
+            "paused": self.paused,
+            "budget_bytes": self.budget_bytes,
+            "monitored": self.store.monitored,
+            "tally": self.tally.state(),
+            "recorder": self.recorder.state(),
+            "times": self.times.state(),
+            "evaluation": evaluation and {"step": evaluation.step, "quality": asdict(evaluation.quality)},
+        }
+
+    def set_progress(self, found: Saved) -> None:
+        """Restore what does not depend on the placement: step, position, counts and times."""
+        self.step, self.position = found.integer("step"), saved_position(found.part("position"))
+        self.saved_paused = found.flag("paused")
+        self.tally.set_state(found.part("tally"))
+        self.recorder.set_state(found.part("recorder"))
+        self.times.set_state(found.part("times"))
+
+    def set_placed(self, found: Saved) -> None:
+        """Restore the rest, where rows are where they were."""
+        self.rows_placed, self.window_due = True, found.flag("window_due")
+        self.knobs_step = found.integer("knobs_step")
+        evaluation = found.maybe("evaluation")
+        if evaluation is not None:
+            self.evaluation = Evaluation(evaluation.integer("step"), _quality(evaluation.numbers("quality")))
+
+    def set_step(self, step: int) -> None:
+        """Set the number of steps made, where a user's loop goes on from its own saved state."""
+        self.step = step
+
+
+def saved_knobs(found: Saved) -> Knobs:
+    """Knobs as a checkpoint has them. Raises CheckpointError."""
+    try:
+        return Knobs().changed(found.everything())
+    except ConfigError as error:
+        raise CheckpointError(f"knobs of a checkpoint must be valid: {error}") from None
+
+
+def saved_position(found: Saved) -> Position:
+    """A reader's position as a checkpoint has it."""
+    return Position(*(found.integer(name) for name in ("epoch", "seed", "offset")))
+
+
+def _quality(values: Mapping[str, float]) -> Quality:
+    try:
+        return Quality(**values)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise CheckpointError(f"quality of an evaluation must have its figures: {error}") from None
