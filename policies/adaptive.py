@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from adaptive_rec.config.knobs import Knobs
-from adaptive_rec.policies.slipstream import Slipstream, thin
+from adaptive_rec.policies.slipstream import Slipstream
 from adaptive_rec.policy import (
     AccessView,
     BatchView,
@@ -30,6 +30,7 @@ from adaptive_rec.policy import (
     fills_budget,
     whole_or_split,
 )
+from adaptive_rec.policy.plans import thin
 from adaptive_rec.saved import Saved
 from adaptive_rec.tracking.level import LossLevel
 

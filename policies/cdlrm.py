@@ -21,13 +21,12 @@ from numpy.typing import NDArray
 from adaptive_rec.batch import Batch
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.placement import RowSpace
-from adaptive_rec.policy import Outcome, Phase, Policy, StreamView
-from adaptive_rec.policy.arrange import rows_of
+from adaptive_rec.policy import ArrangingPolicy, Outcome, Phase, StreamView
+from adaptive_rec.policy.batches import rows_of
 
 
-class CDLRM(Policy):
+class CDLRM(ArrangingPolicy):
     name = "cdlrm"
-    arranges_stream = True
 
     def arrange(self, stream: StreamView) -> Generator[Phase, Outcome, None]:
         ahead = stream.rest()

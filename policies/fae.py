@@ -21,9 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.config.policy import PolicyConfig
-from adaptive_rec.policies.fae_released import NO_ROWS, FaeReleased, others, pools, sample, telling, told, within
+from adaptive_rec.policies.fae_released import FaeReleased
 from adaptive_rec.policy import Outcome, Phase, StreamView
-from adaptive_rec.policy.arrange import Portions, repack
+from adaptive_rec.policy.batches import Portions, repack
+from adaptive_rec.policy.hot_sets import NO_ROWS, count_samples, describe, in_pool, only_hot, others, sample_rows
 
 FLOAT32_BYTES = 4
 
@@ -34,16 +35,16 @@ class Fae(FaeReleased):
     name = "fae"
 
     def arrange(self, stream: StreamView) -> Generator[Phase, Outcome, None]:
-        sampled, size, schedule, note = sample(stream), stream.batch_size, Schedule(stream.options), ""
+        sampled, size, schedule, note = sample_rows(stream), stream.batch_size, Schedule(stream.options), ""
         for epoch in stream.epochs:
             hot = self.choose(stream, *sampled)
-            is_hot = telling(stream, hot)
-            hot_total = sum(int(np.count_nonzero(is_hot(batch))) for batch in stream.read(epoch))
+            is_hot = only_hot(stream, hot)
+            hot_total = count_samples(stream, epoch, is_hot)
             cold_total = stream.samples(epoch) - hot_total
             cold = Portions(repack(stream.read(epoch), size, others(is_hot)))
             popular = Portions(repack(stream.read(epoch), size, is_hot, malformed=False))
             if epoch == stream.epochs[0]:
-                note = f"{told(stream, hot, HOW)}; {hot_total:,} of {stream.samples(epoch):,} samples are hot"
+                note = f"{describe(stream, hot, HOW)}; {hot_total:,} of {stream.samples(epoch):,} samples are hot"
             while not (cold.over and popular.over):
                 colds, hots = (
                     None if other.over else max(1, math.ceil(schedule.ratio * total / size))
@@ -64,8 +65,8 @@ class Fae(FaeReleased):
         table = np.searchsorted(np.sort(space.table_first_row), rows, side="right") - 1
         share = counts / np.maximum(np.bincount(table, weights=counts), 1)[table] if len(rows) else counts.astype(float)
         whole = np.zeros(space.rows, dtype=np.bool_)
-        for pool in pools(stream):
-            left, spec = stream.slots(pool), space.pools[pool]
+        for pool, spec in enumerate(space.pools):
+            left = stream.slots(pool)
             for index in np.argsort([part.rows for part in space.tables], kind="stable").tolist():
                 first, size = int(space.table_first_row[index]), space.tables[index].rows
                 small = size * spec.dim * FLOAT32_BYTES < stream.options.small_table_bytes
@@ -73,7 +74,7 @@ class Fae(FaeReleased):
                     whole[first : first + size] = True
                     found.append(np.arange(first, first + size))
                     left -= size
-            large = within(rows, stream, pool) & ~whole[rows]
+            large = in_pool(rows, stream, pool) & ~whole[rows]
             order = np.argsort(-share[large], kind="stable")
             ranked = share[large][order]
             fits = np.searchsorted(-ranked, -ranked[left], side="left") if left < len(ranked) else len(ranked)

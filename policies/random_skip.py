@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from adaptive_rec.policies.hotline import Hotline
-from adaptive_rec.policies.slipstream import share_to_mark, skip_samples
-from adaptive_rec.policy import BatchView, StepPlan, whole_or_split
+from adaptive_rec.policy import BatchView, SkippingPolicy, StepPlan, whole_or_split
+from adaptive_rec.policy.plans import share_to_mark, skip_samples
 
 
-class RandomSkip(Hotline):
+class RandomSkip(Hotline, SkippingPolicy):
+    """Measures movement and does not use it, so that control and rule pay for it alike and have the same hot rows."""
+
     name = "random_skip"
-    exact = False
-    tracks_movement = (
-        True  # unused, but takes the same share of the budget: both control and rule have the same hot rows
-    )
 
     def plan(self, view: BatchView) -> StepPlan:
         share = share_to_mark(view.knobs)

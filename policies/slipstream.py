@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.policies.hotline import Hotline
-from adaptive_rec.policy import BatchView, MovementView, Staleness, StepPlan, whole_or_split
+from adaptive_rec.policy import BatchView, MovementView, SkippingPolicy, Staleness, StepPlan, whole_or_split
+from adaptive_rec.policy.plans import share_to_mark, skip_samples
 from adaptive_rec.saved import Saved
 from adaptive_rec.tracking.stale import (
     critical_movement,
@@ -27,10 +27,8 @@ from adaptive_rec.tracking.stale import (
 )
 
 
-class Slipstream(Hotline):
+class Slipstream(Hotline, SkippingPolicy):
     name = "slipstream"
-    exact = False
-    tracks_movement = True
 
     def __init__(self) -> None:
         self._correction = 0.0
@@ -74,25 +72,6 @@ class Slipstream(Hotline):
         stale_B = view.work.count_flagged(view.stale_U)
         lookups_B = view.work.lookups_B
         return view.popular_B & (lookups_B > 0) & (stale_B >= stale_lookups_needed(lookups_B, view.knobs.alpha))
-
-
-def skip_samples(view: BatchView, skippable_B: NDArray[np.bool_]) -> StepPlan:
-    """Drop the skippable samples, or keep some of them at a weight that leaves the expected gradient as it was."""
-    if view.knobs.action == "drop":
-        return StepPlan(whole_or_split(view, ~skippable_B))
-    return thin(view, skippable_B, view.knobs.keep_probability)
-
-
-def thin(view: BatchView, skippable_B: NDArray[np.bool_], chance: float) -> StepPlan:
-    """Train the skippable samples with some chance, at weight 1/chance."""
-    keep_B = ~skippable_B | (view.random.random(view.samples) < chance)
-    return StepPlan(whole_or_split(view, keep_B), weight_B=np.where(skippable_B, 1 / chance, 1.0))
-
-
-def share_to_mark(knobs: Knobs) -> float:
-    """Share that must be marked so that `target_skip_ratio` is skipped, given that probe steps skip nothing."""
-    kept = knobs.keep_probability if knobs.action == "subsample" else 0.0
-    return min(1.0, knobs.target_skip_ratio / max(1e-9, (1 - knobs.probe_ratio) * (1 - kept)))
 
 
 POLICY = Slipstream

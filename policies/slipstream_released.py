@@ -22,9 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.batch import Batch
-from adaptive_rec.policies.fae_released import NO_ROWS, FaeReleased, others, sample, telling, told
+from adaptive_rec.policies.fae_released import FaeReleased
 from adaptive_rec.policy import Outcome, Phase, StreamView
-from adaptive_rec.policy.arrange import Choose, flagged_lookups, repack, rows_of, take
+from adaptive_rec.policy.batches import Choose, flagged_lookups, repack, rows_of, take
+from adaptive_rec.policy.hot_sets import NO_ROWS, count_samples, describe, only_hot, others, sample_rows
 from adaptive_rec.tracking.stale import critical_movement, stale_lookups_needed
 
 
@@ -34,14 +35,14 @@ class SlipstreamReleased(FaeReleased):
     tracks_movement = True
 
     def arrange(self, stream: StreamView) -> Generator[Phase, Outcome, None]:
-        sampled, size = sample(stream), stream.batch_size
+        sampled, size = sample_rows(stream), stream.batch_size
         for epoch in stream.epochs:
             hot = self.choose(stream, *sampled)
-            is_hot = telling(stream, hot)
-            hot_total = sum(int(np.count_nonzero(is_hot(batch))) for batch in stream.read(epoch))
+            is_hot = only_hot(stream, hot)
+            hot_total = count_samples(stream, epoch, is_hot)
             first = size * (round(stream.options.window_ratio * -(-hot_total // size)) + 1)
             cold = repack(stream.read(epoch), size, others(is_hot))
-            yield Phase("cold", cold, NO_ROWS, note=told(stream, hot) if epoch == stream.epochs[0] else "")
+            yield Phase("cold", cold, NO_ROWS, note=describe(stream, hot) if epoch == stream.epochs[0] else "")
             window = repack(stream.read(epoch), size, numbered(is_hot, 0, first), malformed=False)
             outcome = yield Phase("window", window, hot, measured=True)
             threshold, how = search(critical_movements(stream, epoch, is_hot, first, outcome), stream)
@@ -53,7 +54,7 @@ class SlipstreamReleased(FaeReleased):
 
 
 def numbered(is_hot: Choose, first: int, end: int) -> Choose:
-    """Tells the hot samples from number `first` on and before number `end`, if it is shown all batches of an epoch in order."""
+    """Choose the hot samples from number `first` up to number `end`, without it. It must see all batches of an epoch in order."""
     seen = 0
 
     def chosen(batch: Batch) -> NDArray[np.bool_]:

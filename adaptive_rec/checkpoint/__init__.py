@@ -1,9 +1,9 @@
-"""Checkpoints: all that a run needs to go on as if nothing had been, and tables that any run can take over.
+"""Checkpoints: everything that a run needs to resume exactly, and tables that any run can take over.
 
-``checkpoints/step-N/`` holds rows and their optimizer state in shards, wherever they lie (`rows.py`), a safetensors file for the
-dense part and one for all other arrays, ``state.json`` and ``MANIFEST.json`` (`generation.py`). It holds all rows, or those that
-changed since an older one, on which it builds (`history.py`). Under the policy and the budget that it was saved with a run goes
-on bit by bit; under others it takes over tables, dense part and place in the stream.
+``checkpoints/step-N/`` holds rows and their optimizer state in shards (`rows.py`), a safetensors file for the dense part and one
+for all other arrays, ``state.json`` and ``MANIFEST.json`` (`generation.py`). It holds all rows, or those that changed since an
+older checkpoint that it builds on (`history.py`). Under the policy and the budget that it was saved with, a run resumes bit by
+bit; under others it takes over tables, dense part and position in the stream.
 """
 
 from adaptive_rec.checkpoint.files import DISK

@@ -1,4 +1,4 @@
-"""The dense part and its optimizer as a checkpoint keeps them: ``model.NAME`` and ``optimizer.NUMBER.NAME``."""
+"""Arrays of the dense part and its optimizer in a checkpoint: ``model.NAME`` and ``optimizer.NUMBER.NAME``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from adaptive_rec.errors import CheckpointError
 
 
 def dense_arrays(dense: DensePart) -> dict[str, NDArray[Any]]:
-    """Copies of all tensors; 16-bit floats are patterns of bits."""
+    """Return copies of all tensors; 16-bit floats as bit patterns."""
     tensors = {f"model.{name}": value for name, value in dense.model.state_dict().items()}
     for number, state in dense.optimizer.state_dict()["state"].items():
         for key, value in state.items():
@@ -23,7 +23,7 @@ def dense_arrays(dense: DensePart) -> dict[str, NDArray[Any]]:
 
 
 def set_dense(dense: DensePart, arrays: dict[str, NDArray[Any]]) -> None:
-    """Take saved tensors over. Raises CheckpointError where they are another model's."""
+    """Restore saved tensors. Raises CheckpointError where they belong to another model."""
     tensors = {name: as_tensor(array) for name, array in arrays.items()}
     parts = {name.removeprefix("model."): value for name, value in tensors.items() if name.startswith("model.")}
     try:

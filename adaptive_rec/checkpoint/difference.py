@@ -1,4 +1,4 @@
-"""What differs between two generations: tables and arrays row by row, values by their names."""
+"""Comparison of two generations: tables and arrays row by row, values by name."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ from adaptive_rec.checkpoint.files import Files
 from adaptive_rec.checkpoint.generation import read_json_file, read_manifest
 from adaptive_rec.checkpoint.history import verify_all
 from adaptive_rec.checkpoint.rows import OPTIMIZER_STATE, WEIGHT, SavedRows, SavedTable, is_shard
-from adaptive_rec.checkpoint.safetensors_file import ArraysFile, StoredArray
+from adaptive_rec.checkpoint.safetensors_file import ArraysFile, StoredArray, as_numbers
 
 BLOCK_BYTES = 8 << 20
-"""What is read of each of the two at a time."""
+"""Size of the blocks that are read of each generation."""
 
 
 @dataclass
 class ArrayDifference:
-    """One array or value of a file that is not the same in both."""
+    """An array or value that is not the same in both generations."""
 
     file: str
-    """Or table."""
+    """File or table."""
     name: str
     kind: str
-    """`values`: the same shape, other contents. `shape` or `type`: not comparable. `only in A`, `only in B`."""
+    """values (same shape, other contents), shape or type (not comparable), only in A, only in B."""
     a: str = ""
-    """Shape, type or value in A, where that is what differs."""
+    """Shape, type or value in A, where it differs."""
     b: str = ""
     rows: int = 0
-    """Rows that are not the same bit by bit."""
+    """Number of rows that differ in any bit."""
     of_rows: int = 0
     largest: float | None = None
-    """Largest absolute difference; none where there is no number on one side only."""
+    """Largest absolute difference; None where it is not finite."""
     mean: float | None = None
-    """Mean absolute difference of all components of the array."""
+    """Mean absolute difference over all components of the array; None where it is not finite."""
 
 
 def differences(files: Files, a: Path, b: Path) -> Iterator[ArrayDifference]:
-    """All that differs, table by table and file by file, after every byte of both was verified."""
+    """Yield all differences, table by table and file by file, after every byte of both was verified."""
     for generation in (a, b):
         verify_all(files, generation)
     yield from _tables(*(SavedRows(files, generation) for generation in (a, b)))
@@ -68,7 +68,7 @@ def _tables(a: SavedRows, b: SavedRows) -> Iterator[ArrayDifference]:
 
 
 def _table(name: str, a: tuple[SavedRows, SavedTable], b: tuple[SavedRows, SavedTable]) -> Iterator[ArrayDifference]:
-    """Rows and optimizer state of a table that both have."""
+    """Compare rows and optimizer state of a table."""
     comparisons: list[_Comparison | None] = []
     for array, *kinds in zip((WEIGHT, OPTIMIZER_STATE), *(saved.types(table) for saved, table in (a, b)), strict=True):
         shapes = [[table.rows, *kind.shape[1:]] for (_, table), kind in zip((a, b), kinds, strict=True)]
@@ -89,7 +89,7 @@ def _table(name: str, a: tuple[SavedRows, SavedTable], b: tuple[SavedRows, Saved
                 comparison.add(*parts)
     for found, stored in zip(comparisons, a[0].types(a[1]), strict=True):
         if found:
-            yield from found.made(a[1].rows * stored.shape[1])
+            yield from found.result(a[1].rows * stored.shape[1])
 
 
 def _arrays(file: str, a: ArraysFile, b: ArraysFile) -> Iterator[ArrayDifference]:
@@ -112,28 +112,28 @@ def _compared(file: str, name: str, a: ArraysFile, b: ArraysFile) -> Iterator[Ar
     step = max(1, BLOCK_BYTES // max(1, stored.size_bytes // max(1, rows)))
     for start in range(0, rows, step):
         found.add(*(_as_rows(side.rows(name, start, start + step), stored) for side in (a, b)))
-    yield from found.made(math.prod(stored.shape))
+    yield from found.result(math.prod(stored.shape))
 
 
 class _Comparison:
-    """Two arrays of one shape, compared part by part."""
+    """Comparison of two arrays of one shape, part by part."""
 
     def __init__(self, found: ArrayDifference, stored: StoredArray) -> None:
         self._found, self._type = found, stored.type
         self._largest = self._total = 0.0
 
     def add(self, a: NDArray[Any], b: NDArray[Any]) -> None:
-        """Some rows of both."""
+        """Compare some rows."""
         differing = (np.ascontiguousarray(a).view(np.uint8) != np.ascontiguousarray(b).view(np.uint8)).any(axis=1)
         self._found.rows += int(differing.sum())
         if differing.any():
-            apart = _apart(*(_numbers(part[differing], self._type) for part in (a, b)))
-            largest = max(self._largest, float(apart.max(initial=0.0)))  # NaN wins, which is what is wanted
+            apart = _distance(*(as_numbers(part[differing], self._type).astype(np.float64) for part in (a, b)))
+            largest = max(self._largest, float(apart.max(initial=0.0)))  # NaN is passed on
             self._largest = math.nan if np.isnan(apart).any() else largest
             self._total += float(apart.sum())
 
-    def made(self, components: int) -> Iterator[ArrayDifference]:
-        """What was found, if anything."""
+    def result(self, components: int) -> Iterator[ArrayDifference]:
+        """Yield the difference, if there is one."""
         if self._found.rows:
             self._found.largest = _finite(self._largest)
             self._found.mean = _finite(self._total / max(1, components))
@@ -145,14 +145,8 @@ def _as_rows(array: NDArray[Any], stored: StoredArray) -> NDArray[Any]:
     return array.reshape(rows, -1) if array.size else np.zeros((rows, 0), array.dtype)
 
 
-def _numbers(rows: NDArray[Any], kind: str) -> NDArray[np.float64]:
-    if kind == "BF16":
-        rows = (rows.astype(np.uint32) << 16).view(np.float32)
-    return rows.astype(np.float64)
-
-
-def _apart(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Absolute differences: 0 where both are the same infinity or no number, NaN where only one is a number."""
+def _distance(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return absolute differences: 0 where both are the same infinity or both NaN, NaN where only one is finite."""
     with np.errstate(invalid="ignore"):
         apart = np.abs(one - other)
     same = (one == other) | (np.isnan(one) & np.isnan(other))
@@ -173,7 +167,7 @@ def _values(file: str, a: Any, b: Any) -> Iterator[ArrayDifference]:
 
 
 def _leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """What is not an object, by its path; lists are leaves."""
+    """Yield all values that are not objects, with their paths; lists count as values."""
     if isinstance(value, dict) and value:
         for key, inner in value.items():
             yield from _leaves(inner, f"{name}.{key}" if name else key)

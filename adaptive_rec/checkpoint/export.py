@@ -1,20 +1,17 @@
-"""The tables of a generation in files for other programs."""
+"""Export of a generation's tables to files for other programs."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from adaptive_rec.checkpoint.files import DISK, Output
+from adaptive_rec.checkpoint.files import DISK, Output, os_errors
 from adaptive_rec.checkpoint.history import verify_all
 from adaptive_rec.checkpoint.rows import SavedRows, SavedTable
-from adaptive_rec.checkpoint.safetensors_file import ArrayInParts, write_parts
-from adaptive_rec.checkpoint.synced_file import telling
+from adaptive_rec.checkpoint.safetensors_file import ArrayInParts, as_numbers, write_parts
 from adaptive_rec.data.prepare.arrays import npy_header
 from adaptive_rec.system.durable import made_whole
 
@@ -22,15 +19,15 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
 
 def export(generation: Path, out: Path, form: str) -> list[Path]:
-    """Write the weights of every table to a new folder, whole or not at all, and return the files.
+    """Write the weights of all tables to a new folder, as a whole or not at all, and return the files.
 
-    `safetensors`: ``NAME.safetensors`` with `weight`. `npy`: ``NAME.npy``; bfloat16, which NumPy has not, as float32. `torchrec`:
+    `safetensors`: ``NAME.safetensors`` with the array `weight`. `npy`: ``NAME.npy``, with bfloat16 as float32. `torchrec`:
     ``state_dict.safetensors`` with all tables under TorchRec's names, for `load_state_dict` of an EmbeddingBagCollection.
     """
     with made_whole(out) as draft:
         verify_all(DISK, generation)
         files = _files(SavedRows(DISK, generation), form)
-        with telling("creation", out):
+        with os_errors("creation", out):
             DISK.make_folder(draft)
         for name, arrays in files.items():
             _write(draft / name, out / name, arrays, form)
@@ -38,8 +35,7 @@ def export(generation: Path, out: Path, form: str) -> list[Path]:
 
 
 def file_names(tables: list[SavedTable]) -> list[str]:
-    """Names of tables as the run knows them; for those that cannot be a file's, or could be taken for another table's number,
-    ``table-N``."""
+    """Return the names of tables; ``table-N`` for a name that cannot be a file name or looks like another table's number."""
     plain = [table.name if _PLAIN_NAME.fullmatch(table.name) else "" for table in tables]
     return [
         name if name and plain.count(name) == 1 and not re.fullmatch(r"table-[0-9]+", name) else f"table-{number:04d}"
@@ -48,7 +44,7 @@ def file_names(tables: list[SavedTable]) -> list[str]:
 
 
 def _files(saved: SavedRows, form: str) -> dict[str, dict[str, ArrayInParts]]:
-    """What to write: arrays by their names, by the names of files."""
+    """Return arrays by name, by file name."""
     tables = dict(zip(file_names(saved.tables), saved.tables, strict=True))
     if form == "torchrec":
         keys = {f"embedding_bags.{name}.weight": _weights(saved, table) for name, table in tables.items()}
@@ -63,12 +59,12 @@ def _weights(saved: SavedRows, table: SavedTable) -> ArrayInParts:
 
 
 def _write(draft: Path, path: Path, arrays: Mapping[str, ArrayInParts], form: str) -> None:
-    """A file that is to be `path`, put together part by part: no table is held in memory, and none is mapped, as a full disk
-    kills whoever writes to a mapped file."""
-    with telling("creation", path):
+    """Write the file that will be `path`, part by part: no table is held in memory, and no file is mapped, as a full disk kills
+    a process that writes to a mapped file."""
+    with os_errors("creation", path):
         out = DISK.create(draft)
     try:
-        with telling("write", path):
+        with os_errors("write", path):
             (_write_npy if form == "npy" else write_parts)(out, arrays)
             out.sync()
     finally:
@@ -79,8 +75,4 @@ def _write_npy(out: Output, arrays: Mapping[str, ArrayInParts]) -> None:
     (weights,) = arrays.values()
     out.write(npy_header(np.dtype(np.float32) if weights.type == "BF16" else weights.dtype, weights.shape))
     for part in weights.parts:
-        out.write(np.ascontiguousarray(_as_numbers(part, weights.type)).data)
-
-
-def _as_numbers(rows: NDArray[Any], kind: str) -> NDArray[Any]:
-    return (rows.astype(np.uint32) << 16).view(np.float32) if kind == "BF16" else rows
+        out.write(np.ascontiguousarray(as_numbers(part, weights.type)).data)

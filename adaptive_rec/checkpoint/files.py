@@ -1,7 +1,7 @@
-"""The disk as checkpoints use it: every touch goes through one object, so that tests can record, lose, tear and fail it.
+"""File operations of checkpoints. All of them go through one object, so that tests can record, lose and fail them.
 
-All methods raise OSError. Nothing is buffered here: what `write` was given is with the system, what `sync` returned for is on the
-disk, and a name is there for good once its folder was synced.
+All methods raise OSError. Nothing is buffered here: `write` hands data to the system, data is on the disk when `sync` has
+returned, and a name is on the disk when its folder was synced.
 """
 
 from __future__ import annotations
@@ -15,60 +15,65 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from adaptive_rec.errors import CheckpointError
 from adaptive_rec.system import durable
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 SMALL_FILE_BYTES = 16 << 20
-"""The most that is read at a time: a damaged or hostile file takes no more memory than this."""
+"""Limit of what is read at a time, so that a damaged or hostile file takes no more memory than this."""
 
 
 class Output(Protocol):
-    """A new file that is being written, front to back."""
+    """A new file that is written from front to back."""
 
     def write(self, data: Buffer) -> None:
-        """All of it; a part may be there where this fails."""
+        """Write all of the data; a part of it may be there where this fails."""
 
     def sync(self) -> None:
-        """Return when what was written is on the disk. After a failure nobody knows what is: never try again."""
+        """Return when everything written is on the disk. A failed sync must not be tried again, as it may succeed without the
+        data."""
 
     def close(self) -> None: ...
 
 
 class Files(Protocol):
+    """The file operations that checkpoints need."""
+
     def create(self, path: Path) -> Output:
-        """A file that must not be there yet."""
+        """Create a file, which must not exist yet."""
 
     def make_folder(self, path: Path) -> None:
-        """A folder that must not be there yet, in one that is."""
+        """Make a folder, which must not exist yet, in one that does."""
 
     def sync_folder(self, path: Path) -> None:
-        """Return when the names in a folder are on the disk, such as they are now."""
+        """Return when the present names in a folder are on the disk."""
 
     def rename(self, old: Path, new: Path) -> None:
-        """Within a folder; `new` must not be there."""
+        """Rename within a folder; `new` must not exist."""
 
     def remove_folder(self, path: Path) -> None:
-        """With all files in it."""
+        """Remove a folder with all files in it."""
 
     def names(self, folder: Path) -> list[str]:
-        """Of all that is in a folder, sorted."""
+        """Return the sorted names in a folder."""
 
     def size_bytes(self, path: Path) -> int: ...
 
     def read(self, path: Path) -> bytes:
-        """A whole file of SMALL_FILE_BYTES at the most."""
+        """Return a whole file of at most SMALL_FILE_BYTES."""
 
     def read_part(self, path: Path, start_byte: int, size_bytes: int) -> bytes:
-        """Less at the end of the file."""
+        """Return a part of a file; less than requested at its end."""
 
     def chunks(self, path: Path, size_bytes: int) -> Iterator[memoryview]:
-        """A file from front to back, all chunks but the last of the given size; each is valid until the next."""
+        """Yield a file from front to back in chunks of the given size; the last may be shorter. A chunk is valid until the
+        next."""
 
 
 class Disk:
-    """The file system of the machine."""
+    """The file system of this machine."""
 
     def create(self, path: Path) -> Output:
         return DiskOutput(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
@@ -130,7 +135,7 @@ class DiskOutput:
 
     def sync(self) -> None:
         os.fsync(self._file)
-        # What is read back is to come from the disk, and memory is better used for tables.
+        # So that verification reads the disk itself, and memory is left to tables.
         with suppress(OSError):
             os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_DONTNEED)
 
@@ -140,7 +145,7 @@ class DiskOutput:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[int]:
-    """A file for reading: neither a link to elsewhere nor a pipe that would have to be waited for."""
+    """Open a regular file for reading: a link may lead elsewhere, and a pipe would block."""
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     try:
         if not stat.S_ISREG(os.fstat(file).st_mode):
@@ -151,3 +156,12 @@ def _opened(path: Path) -> Iterator[int]:
 
 
 DISK: Files = Disk()
+
+
+@contextmanager
+def os_errors(operation: str, path: Path) -> Iterator[None]:
+    """Turn an OSError in the body into a CheckpointError that names operation and file."""
+    try:
+        yield
+    except OSError as error:
+        raise CheckpointError(f"{path}: {operation} failed: {error.strerror or error}") from None

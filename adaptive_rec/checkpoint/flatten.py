@@ -1,4 +1,4 @@
-"""A state as files hold it: its arrays in one, by names joined with slashes, and all else as JSON in another."""
+"""A nested state as two files hold it: arrays by names joined with slashes, and JSON for everything else."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 from adaptive_rec.errors import CheckpointError
 
 UNBOUNDED = "number:"
-"""What a float that JSON cannot hold is written behind, as a text."""
+"""Prefix of the text that stands for a float that JSON cannot hold."""
 
 
 def flatten(state: Mapping[str, Any], prefix: str = "") -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """A nested state as what JSON holds of it and its arrays by name."""
+    """Split a nested state into values for JSON and arrays by name."""
     values: dict[str, Any] = {}
     arrays: dict[str, NDArray[Any]] = {}
     for name, value in state.items():
         if "/" in name or (isinstance(value, str) and value.startswith(UNBOUNDED)):
             raise CheckpointError(
-                f"{prefix}{name} of a state must have no / in its name and not begin with {UNBOUNDED}, got {value}"
+                f"{prefix}{name} of a state must have no / in its name and no value that begins with {UNBOUNDED}, got {value}"
             )
         if isinstance(value, Mapping):
             values[name], inner = flatten(value, f"{prefix}{name}/")
@@ -37,13 +37,13 @@ def flatten(state: Mapping[str, Any], prefix: str = "") -> tuple[dict[str, Any],
 
 
 class Copies:
-    """Copies of arrays, made in the same memory again and again: to take new memory costs several times as much as to fill it."""
+    """Copies of arrays in memory that is used again for each checkpoint: new memory costs several times the copying."""
 
     def __init__(self) -> None:
         self._memory: dict[str, NDArray[Any]] = {}
 
     def of(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        """They are good until the next call."""
+        """Copy arrays. The copies are valid until the next call."""
         former = self._memory
         self._memory = {}
         for name, array in arrays.items():
@@ -56,33 +56,31 @@ class Copies:
 
 
 def unflatten(values: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-    """The state that `flatten` took apart. Raises CheckpointError where the two do not belong together."""
-    state = _bounded(values)
+    """Join what `flatten` split. Raises CheckpointError where values and arrays do not belong together."""
+    state = _with_floats(values)
     for path, array in arrays.items():
         *folders, name = path.split("/")
         place = state
         for folder in folders:
             place = place.get(folder)  # type: ignore[assignment]
             if not isinstance(place, dict):
-                raise CheckpointError(
-                    f"array {path} of a state must lie where state.json has a place, {folder} is none"
-                )
+                raise CheckpointError(f"array {path} of a state must be in an object of state.json, {folder} is none")
         if name in place:
-            raise CheckpointError(f"array {path} of a state must not be a value of state.json too")
+            raise CheckpointError(f"array {path} of a state must not also be a value of state.json")
         place[name] = array
     return state
 
 
-def _bounded(values: Mapping[str, Any]) -> dict[str, Any]:
+def _with_floats(values: Mapping[str, Any]) -> dict[str, Any]:
     made: dict[str, Any] = {}
     for name, value in values.items():
         if isinstance(value, Mapping):
-            made[name] = _bounded(value)
+            made[name] = _with_floats(value)
         elif isinstance(value, str) and value.startswith(UNBOUNDED):
             try:
                 made[name] = float(value.removeprefix(UNBOUNDED))
             except ValueError:
-                raise CheckpointError(f"{name} of a state must be a number behind {UNBOUNDED}, got {value}") from None
+                raise CheckpointError(f"{name} of a state must be a number after {UNBOUNDED}, got {value}") from None
         else:
             made[name] = value
     return made

@@ -1,6 +1,6 @@
-"""Tensors in files that other programs wrote. Each is mapped: what is not looked at is not read, and nothing is read twice.
+"""Tensors from files of other programs. Files are mapped, so that only the parts in use are read.
 
-No file is believed: none may run code, lead to another file by a link, or take more memory than its own size.
+No file is trusted: none may run code, lead to another file by a link, or take more memory than its own size.
 """
 
 from __future__ import annotations
@@ -23,33 +23,33 @@ from adaptive_rec.checkpoint.safetensors_file import DTYPES, read_header
 from adaptive_rec.errors import CheckpointError, UsageError, first_line, is_out_of_memory
 
 BAG = re.compile(r"(?:.*?\.)??embedding_bags\.(.+)\.weight", flags=re.DOTALL)
-"""A table's key as TorchRec has it, or a model with such a collection somewhere in it."""
+"""Key of a table in TorchRec, or in a model that contains such a collection."""
 
 SHOWN_NAMES = 8
 
 
 @dataclass(frozen=True)
-class Foreign:
-    """What is in a file, or in the files of a folder."""
+class ForeignTensors:
+    """Tensors of a file, or of the files of a folder."""
 
     path: Path
     tables: Mapping[str, Tensor]
     others: Mapping[str, Tensor]
-    """What is not known to be a table by its key alone."""
+    """Tensors whose keys do not mark them as tables."""
 
 
-def read_foreign(path: Path) -> Foreign:
-    """A folder of NAME.safetensors or of NAME.npy, a .safetensors file with all tables, or a state_dict of torch.save.
+def read_foreign(path: Path) -> ForeignTensors:
+    """Read a folder of NAME.safetensors or of NAME.npy, a .safetensors file with all tables, or a state_dict of torch.save.
 
-    Raises UsageError where there is no such thing, CheckpointError where it breaks the rules of its format.
+    Raises UsageError for anything else, CheckpointError where a file breaks the rules of its format.
     """
     if path.is_dir():
-        return Foreign(path, _of_folder(path), {})
+        return ForeignTensors(path, _read_folder(path), {})
     if not path.is_file():
         raise UsageError(f"FILE must be a file or a folder, {path} is neither")
     if path.suffix == ".npy":
         raise UsageError(f"FILE must be the folder with all tables where each has a .npy file, got {path}")
-    read = _of_safetensors if path.suffix == ".safetensors" else _of_torch
+    read = _read_safetensors if path.suffix == ".safetensors" else _read_torch
     tensors = read(path.resolve())  # the file that the user named may be a link
     found: dict[str, str] = {}
     for key in tensors:
@@ -58,19 +58,18 @@ def read_foreign(path: Path) -> Foreign:
                 raise CheckpointError(f"{path} must have table {bag[1][:80]!r} once, got {shown([found[bag[1]], key])}")
             found[bag[1]] = key
     others = tensors.keys() - found.values()
-    return Foreign(
-        path, {name: tensors[key] for name, key in found.items()}, {key: tensors[key] for key in sorted(others)}
-    )
+    tables = {name: tensors[key] for name, key in found.items()}
+    return ForeignTensors(path, tables, {key: tensors[key] for key in sorted(others)})
 
 
 def shown(names: list[str]) -> str:
-    """Some names, the first of many, fit to be printed."""
+    """Return names as printable text, the first ones of many."""
     more = len(names) - SHOWN_NAMES
     text = ", ".join(repr(name[:80]) for name in names[:SHOWN_NAMES])
     return f"{text} and {more} more" if more > 0 else text
 
 
-def _of_folder(folder: Path) -> dict[str, Tensor]:
+def _read_folder(folder: Path) -> dict[str, Tensor]:
     paths = [path for path in sorted(folder.iterdir()) if path.suffix in (".safetensors", ".npy")]
     kinds = {path.suffix for path in paths}
     if len(kinds) != 1:
@@ -79,22 +78,22 @@ def _of_folder(folder: Path) -> dict[str, Tensor]:
     tables = {}
     for path in paths:
         if path.is_symlink() or not path.is_file():
-            raise CheckpointError(f"{path} must be a regular file, no link or other thing")
-        tables[path.stem] = _of_npy(path) if path.suffix == ".npy" else _weight(path)
+            raise CheckpointError(f"{path} must be a regular file, not a link or anything else")
+        tables[path.stem] = _read_npy(path) if path.suffix == ".npy" else _read_weight(path)
     return tables
 
 
-def _weight(path: Path) -> Tensor:
-    tensors = _of_safetensors(path)
+def _read_weight(path: Path) -> Tensor:
+    tensors = _read_safetensors(path)
     if set(tensors) != {"weight"}:
         raise CheckpointError(
             f"{path} must have an array weight and no other, got {shown(list(tensors)) or 'none'} "
-            "(a file of several tables is given by itself, without its folder)"
+            "(a file of several tables is given by its own path, not by its folder)"
         )
     return tensors["weight"]
 
 
-def _of_safetensors(path: Path) -> dict[str, Tensor]:
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
     header = read_header(DISK, path)
     whole = np.memmap(path, np.uint8, "r")
     tensors = {}
@@ -102,7 +101,7 @@ def _of_safetensors(path: Path) -> dict[str, Tensor]:
         part: NDArray[Any] = whole[stored.start_byte : stored.start_byte + stored.size_bytes]
         try:
             tensor = _tensor(part.view(DTYPES[stored.type]).reshape(stored.shape))
-        except ValueError:  # of nothing, with lengths that together are too much for NumPy
+        except ValueError:  # no elements, but lengths whose product is too large for NumPy
             raise CheckpointError(
                 f"{path}: array {name[:80]!r} must have a possible shape, got {stored.shape}"
             ) from None
@@ -110,22 +109,22 @@ def _of_safetensors(path: Path) -> dict[str, Tensor]:
     return tensors
 
 
-def _of_npy(path: Path) -> Tensor:
+def _read_npy(path: Path) -> Tensor:
     try:
         with open(path, "rb") as file:
             if np.lib.format.read_magic(file) != (1, 0):  # later ones may have headers of 4 GiB
                 raise ValueError("its format must be version 1.0")
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # of headers that Python 2 wrote
+            warnings.simplefilter("error")  # about headers that Python 2 wrote
             return _tensor(np.lib.format.open_memmap(path, mode="r"))
-    except Exception as error:  # NumPy reads headers as it would Python, and fails in as many ways
+    except Exception as error:  # NumPy evaluates headers as Python literals, which fails in many ways
         raise CheckpointError(
             f"{path} must be a .npy file of numbers: {type(error).__name__}: {first_line(error)}"
         ) from None
 
 
-def _of_torch(path: Path) -> dict[str, Tensor]:
-    """Read by ``weights_only`` and no other way: a file that wants more is refused."""
+def _read_torch(path: Path) -> dict[str, Tensor]:
+    """Read a file of torch.save with ``weights_only``; a file that needs more is refused."""
     try:
         with zipfile.ZipFile(path) as archive:
             packed = [entry.filename for entry in archive.infolist() if entry.compress_type != zipfile.ZIP_STORED]
@@ -141,7 +140,7 @@ def _of_torch(path: Path) -> dict[str, Tensor]:
     except Exception as error:
         if is_out_of_memory(error):
             raise
-        # What torch says itself advises to read the file unsafely.
+        # Not torch's own message, which advises to read the file unsafely.
         wanted = re.search(r"GLOBAL (\S+)", str(error))
         reason = f"it asks for {wanted[1][:80]!r}" if wanted else f"it is damaged ({type(error).__name__})"
         raise CheckpointError(
@@ -161,7 +160,7 @@ def _of_torch(path: Path) -> dict[str, Tensor]:
 
 
 def _tensor(array: NDArray[Any]) -> Tensor:
-    """The same memory; a mapped file is not to be written to."""
+    """Return a tensor in the memory of an array, which is not written to."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(array)

@@ -1,4 +1,4 @@
-"""All generations of a run: which one is good, and which may go."""
+"""The generations of a run: chains of them, the newest whole one, and the removal of old ones."""
 
 from __future__ import annotations
 
@@ -6,41 +6,42 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from adaptive_rec.checkpoint.files import Files
-from adaptive_rec.checkpoint.generation import generations, names_in, read_manifest, remove_leftovers, verify
+from adaptive_rec.checkpoint.files import Files, os_errors
+from adaptive_rec.checkpoint.generation import generations, names_in, read_manifest, remove_drafts, verify
 from adaptive_rec.checkpoint.manifest import Manifest, Since
-from adaptive_rec.checkpoint.synced_file import telling
 from adaptive_rec.errors import CheckpointError
 
 KEEP_AT_LEAST = 2
 
 MOST_LINKS = 100
-"""Of a chain: a run makes far shorter ones."""
+"""Limit of a chain's length; a run makes far shorter ones."""
 
 
 @dataclass
 class Found:
+    """Result of the search for the newest whole generation."""
+
     generation: Path | None
     skipped: list[tuple[str, str]] = field(default_factory=list)
-    """(name, why) of those newer than it, or of all if there is none."""
+    """(name, reason) of newer generations, or of all if none is whole."""
 
 
 @dataclass(frozen=True)
 class ChainedGeneration:
-    """A generation of a chain: one of all rows, and those of changes that build on it."""
+    """A generation of a chain, which is a generation of all rows and those of changes that build on it."""
 
     path: Path
     manifest: Manifest
 
     @property
     def since(self) -> Since:
-        """What a generation that builds on this one says of it."""
+        """Return how a generation that builds on this one refers to it."""
         return Since(name=self.path.name, crc32=self.manifest.crc32)
 
 
 def chain(files: Files, generation: Path) -> list[ChainedGeneration]:
-    """A generation and those it builds on, the one of all rows first. Only manifests are read. Raises CheckpointError where one
-    is missing or is not the one that was built on."""
+    """Return a generation and those it builds on, the one of all rows first. Only manifests are read. Raises CheckpointError
+    where one is missing or has been replaced."""
     links = [ChainedGeneration(generation, read_manifest(files, generation))]
     while (since := links[0].manifest.since) is not None:
         if len(links) == MOST_LINKS:
@@ -49,13 +50,13 @@ def chain(files: Files, generation: Path) -> list[ChainedGeneration]:
         try:
             links.insert(0, ChainedGeneration(newer.parent / since.name, read_older(files, newer, since)))
         except CheckpointError as error:
-            told = "" if newer == generation else f"{generation} builds on {newer.name}: "
-            raise CheckpointError(f"{told}{error}") from None
+            context = "" if newer == generation else f"{generation} builds on {newer.name}: "
+            raise CheckpointError(f"{context}{error}") from None
     return links
 
 
 def read_older(files: Files, newer: Path, since: Since) -> Manifest:
-    """The manifest of the generation that one builds on."""
+    """Read the manifest of the generation that another one builds on."""
     path = newer.parent / since.name
     if since.name == newer.name or generations([since.name, newer.name])[0] != since.name:
         raise CheckpointError(f"{newer} must build on an older generation, got {since.name}")
@@ -64,19 +65,20 @@ def read_older(files: Files, newer: Path, since: Since) -> Manifest:
     except CheckpointError as error:
         raise CheckpointError(f"{newer} builds on {since.name}, which cannot be used: {error}") from None
     if manifest.crc32 != since.crc32:
-        told = f"whose manifest had crc32 {since.crc32}, got one with {manifest.crc32}"
-        raise CheckpointError(f"{newer} builds on another {since.name}, {told}")
+        raise CheckpointError(
+            f"{newer} builds on another {since.name}, whose manifest had crc32 {since.crc32}, got one with {manifest.crc32}"
+        )
     return manifest
 
 
 def verify_all(files: Files, generation: Path) -> None:
-    """Read every byte of a generation and of those it builds on. Raises CheckpointError where one is not as it was written."""
+    """Read every byte of a generation and of those it builds on. Raises CheckpointError where one has changed."""
     for link in chain(files, generation):
         verify(files, link.path)
 
 
 class Verified:
-    """What is wrong with the generations of a folder, each read once."""
+    """Damage of the generations of a folder. Each generation is read once."""
 
     def __init__(self, files: Files, folder: Path) -> None:
         self._files, self._folder = files, folder
@@ -84,7 +86,7 @@ class Verified:
         self._chains: dict[str, tuple[list[ChainedGeneration], str]] = {}
 
     def damage(self, name: str) -> str:
-        """What is wrong with a generation or one that it builds on, or nothing."""
+        """Return what is wrong with a generation or one that it builds on, or nothing."""
         links, why = self._chain(name)
         for link in reversed(links):
             if damage := self.own(link.path.name):
@@ -92,7 +94,7 @@ class Verified:
         return why
 
     def own(self, name: str) -> str:
-        """What is wrong with a generation by itself, or nothing."""
+        """Return what is wrong with a generation itself, or nothing."""
         if name not in self._own:
             try:
                 verify(self._files, self._folder / name)
@@ -102,15 +104,15 @@ class Verified:
         return self._own[name]
 
     def needed(self, names: list[str]) -> set[str]:
-        """Those that these build on, and they themselves, as far as that can be read."""
+        """Return these generations and those they build on, as far as manifests can be read."""
         return {*names, *(link.path.name for name in names for link in self._chain(name)[0])}
 
     def bases(self, names: list[str]) -> set[str]:
-        """The generations of all rows that these build on, or are, as far as that can be read."""
+        """Return the generations of all rows that these build on or are, as far as manifests can be read."""
         return {links[0].path.name for links, _ in map(self._chain, names) if links}
 
     def _chain(self, name: str) -> tuple[list[ChainedGeneration], str]:
-        """A chain, or why there is none."""
+        """Return a chain, or the reason why there is none."""
         if name not in self._chains:
             try:
                 self._chains[name] = chain(self._files, self._folder / name), ""
@@ -120,8 +122,7 @@ class Verified:
 
 
 def newest_valid(files: Files, folder: Path) -> Found:
-    """The newest generation of a folder that is whole, by every checksum, as are those that it builds on; none where the folder
-    is absent."""
+    """Find the newest generation of a folder whose checksums are all right, and those of the generations it builds on."""
     found, verified = Found(None), Verified(files, folder)
     for name in reversed(generations(names_in(files, folder))):
         why = verified.damage(name)
@@ -133,30 +134,31 @@ def newest_valid(files: Files, folder: Path) -> Found:
 
 
 def set_aside(files: Files, folder: Path, names: list[str]) -> None:
-    """Rename generations that a run did not go on from, so that none of them is taken for a newer state of it later."""
+    """Rename generations that a resumed run has skipped, so that none of them is taken for a newer state later."""
     taken = names_in(files, folder)
     for name in names:
         places = (f"{name}.set-aside{f'-{number}' if number else ''}" for number in range(len(taken) + 1))
         place = next(place for place in places if place not in taken)
-        with telling("renaming", folder / name):
+        with os_errors("renaming", folder / name):
             files.rename(folder / name, folder / place)
         taken.append(place)
     if names:
-        with telling("sync", folder):
+        with os_errors("sync", folder):
             files.sync_folder(folder)
 
 
 def prune(files: Files, folder: Path, keep: int) -> list[str]:
-    """Remove what is older than the newest `keep` whole generations and what they build on, and what drafts have left; the names
-    of what went. Where all of those build on the same one, the newest that does not stays too: no single damage takes all.
+    """Remove old generations and all drafts. Returns the names of what was removed.
 
-    Nothing goes before `keep` newer ones were read again, from the newest on, and found whole. Damaged ones among those stay
-    where they are. Raises CheckpointError where the newest is one, so that it is known as soon as it was written.
+    The newest `keep` whole generations stay, and those that they build on. Where all of these build on the same generation, the
+    newest one that does not stays too, so that no single damage takes all. A generation is removed only after `keep` newer ones
+    were read again and found whole; damaged ones among these stay. Raises CheckpointError where the newest one is damaged, which
+    is so known as soon as it is written.
     """
     if keep < KEEP_AT_LEAST:
         raise CheckpointError(f"generations to keep must be {KEEP_AT_LEAST} or more, got {keep}")
     names = names_in(files, folder)
-    removed = remove_leftovers(files, folder, names)
+    removed = remove_drafts(files, folder, names)
     ordered, verified = generations(names), Verified(files, folder)
     if not ordered:
         return removed
@@ -178,13 +180,13 @@ def prune(files: Files, folder: Path, keep: int) -> list[str]:
 
 
 def _needless(verified: Verified, ordered: list[str], place: int, is_whole: Callable[[str], bool]) -> list[str]:
-    """What may go of the generations before a place."""
+    """Return the generations before a place that may be removed."""
     older, kept = ordered[:place], ordered[place:]
     bases = verified.bases([name for name in kept if is_whole(name)])
     if len(bases) == 1:
         others = [name for name in reversed(older) if verified.bases([name]) != bases]
         whole = [name for name in others if is_whole(name)][:1]
-        if others and not whole:  # or it cannot be read at this moment
+        if others and not whole:  # or they cannot be read at this moment
             return []
         kept += whole
     needed = verified.needed(kept)
@@ -198,6 +200,6 @@ def _raise(damage: str) -> None:
 
 def _remove(files: Files, folder: Path, names: list[str]) -> list[str]:
     for name in names:
-        with telling("removal", folder / name):
+        with os_errors("removal", folder / name):
             files.remove_folder(folder / name)
     return names

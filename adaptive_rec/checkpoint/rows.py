@@ -1,7 +1,7 @@
-"""Rows of a generation, put together from its shards and those of the generations that it builds on.
+"""Rows of a generation, read from its shards and those of the generations that it builds on.
 
-A shard is a file ``rows-NNNNN.safetensors``: `row` are distinct, ascending numbers in the joint row space, `weight` and
-`optimizer_state` the rows of these numbers. Within a generation a row stands in one shard at the most.
+A shard is a file ``rows-NNNNN.safetensors``. Its array `row` holds distinct, ascending numbers in the joint row space; `weight`
+and `optimizer_state` hold the rows of these numbers. Within a generation a row is in at most one shard.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ ROW, WEIGHT, OPTIMIZER_STATE = "row", "weight", "optimizer_state"
 
 CHUNK_ROWS = 1 << 17
 CHUNK_BYTES = 64 << 20
-"""The most that is put together at a time."""
+"""Limit of what is read at a time."""
 
 _SHARD = re.compile(r"rows-[0-9]{5,9}\.safetensors")
 _MAX_ROWS = 1 << 40
 _MAX_ROW_BYTES = 16 << 20
 _BLOCK = 1 << 13
-"""Row numbers of a shard that are looked through at a time."""
+"""Number of a shard's row numbers that are searched at a time."""
 
 
 def shard_name(number: int) -> str:
@@ -44,28 +44,30 @@ def is_shard(name: str) -> bool:
 
 
 def row_type(rows: int) -> DTypeLike:
-    """What row numbers are kept in where there are so many rows."""
+    """Return the type of row numbers for this many rows."""
     return np.uint32 if rows <= 1 << 32 else np.uint64
 
 
 @dataclass(frozen=True)
 class SavedTable:
+    """A table of a generation."""
+
     name: str
     rows: int
     dim: int
     first_row: int
-    """Of the joint row space."""
+    """First row in the joint row space."""
 
 
 class SavedRows:
-    """The rows of a generation, read part by part. Raises CheckpointError where one is missing or stands twice."""
+    """Rows of a generation, read part by part. Raises CheckpointError where a row is missing or is there twice."""
 
     def __init__(self, files: Files, generation: Path) -> None:
         self.tables = saved_tables(files, generation)
         self._generation = generation
         self._types: dict[int, tuple[StoredArray, StoredArray]] = {}
         self._shards: list[list[_Shard]] = []
-        """Of the generation of all rows, and of each of changes after it."""
+        """Shards of the generation of all rows, then those of each generation of changes."""
         end_row = sum(table.rows for table in self.tables)
         for link in chain(files, generation):
             names = sorted(entry.name for entry in link.manifest.files if is_shard(entry.name))
@@ -74,20 +76,20 @@ class SavedRows:
             )
 
     def types(self, table: SavedTable) -> tuple[StoredArray, StoredArray]:
-        """Of a table's rows and optimizer state, as they stand in some shard."""
+        """Return types and shapes of a table's weights and optimizer state, as in the first shard that has some of its rows."""
         if table.first_row not in self._types:
             self._types[table.first_row] = self._find_types(table)
         return self._types[table.first_row]
 
     def chunks(self, table: SavedTable) -> Iterator[tuple[int, int]]:
-        """First and end of the parts that a table is read in."""
+        """Yield first and end of the parts in which a table is read."""
         row_bytes = sum(stored.size_bytes // stored.shape[0] for stored in self.types(table))
         step = max(1, min(CHUNK_ROWS, CHUNK_BYTES // row_bytes))
         for first in range(0, table.rows, step):
             yield first, min(first + step, table.rows)
 
     def read(self, table: SavedTable, first: int, end: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Some rows of a table and their optimizer state, 16-bit floats as patterns of bits. As many as CHUNK_ROWS at a time."""
+        """Read some rows of a table, at most CHUNK_ROWS, and their optimizer state; 16-bit floats are bit patterns."""
         low, high = table.first_row + first, table.first_row + end
         kinds = self.types(table)
         found = self._find_rows(table, low, high)
@@ -98,7 +100,7 @@ class SavedRows:
         return weights, state
 
     def _find_rows(self, table: SavedTable, low: int, high: int) -> list[tuple[_Shard, slice, NDArray[np.int64]]]:
-        """Where rows of a range stand, older ones first: every one of them in the generation of all rows."""
+        """Find the rows of a range in the shards, oldest generation first, which must have every row."""
         found = []
         for newer, shards in enumerate(self._shards):
             seen_R = np.zeros(high - low, np.bool_)
@@ -123,13 +125,15 @@ class SavedRows:
             if shard.has_any(table.first_row, table.first_row + table.rows):
                 weight, state = shard.stored(WEIGHT), shard.stored(OPTIMIZER_STATE)
                 if weight.shape[1] != table.dim:
-                    told = f"of dim {table.dim} for table {table.name[:80]!r}, got {weight.shape[1]}"
-                    raise CheckpointError(f"{WEIGHT} of {shard.path} must be {told}")
+                    rule = f"of dim {table.dim} for table {table.name[:80]!r}, got {weight.shape[1]}"
+                    raise CheckpointError(f"{WEIGHT} of {shard.path} must be {rule}")
                 return weight, state
         raise CheckpointError(f"{self._generation}: rows of table {table.name[:80]!r} must be there, none is")
 
 
 class _Shard:
+    """A file of rows."""
+
     def __init__(self, file: ArraysFile, path: Path, end_row: int) -> None:
         self._file, self.path = file, path
         row, weight, state = (self.stored(name) for name in (ROW, WEIGHT, OPTIMIZER_STATE))
@@ -149,7 +153,7 @@ class _Shard:
         return self._file.arrays[name]
 
     def lines(self, low: int, high: int) -> tuple[slice, NDArray[np.int64]]:
-        """Where rows of a range stand, and their numbers."""
+        """Return the lines of rows in a range, and the numbers of these rows."""
         if self._last_row < low or high <= self._first_row_B[0]:
             return slice(0, 0), np.empty(0, np.int64)
         start_line, row_N = self._around(low, high)
@@ -157,7 +161,7 @@ class _Shard:
         return slice(start_line + start, start_line + stop), row_N[start:stop]
 
     def has_any(self, low: int, high: int) -> bool:
-        """Whether any row of a range is here."""
+        """Return whether the shard has any row of a range."""
         if self._last_row < low or high <= self._first_row_B[0]:
             return False
         if ((self._first_row_B >= low) & (self._first_row_B < high)).any():
@@ -168,18 +172,18 @@ class _Shard:
     def part(self, name: str, lines: slice, like: StoredArray) -> NDArray[Any]:
         stored = self.stored(name)
         if (stored.type, stored.shape[1:]) != (like.type, like.shape[1:]):
-            told = f"{list(like.shape[1:])} {like.type}, got {list(stored.shape[1:])} {stored.type}"
-            raise CheckpointError(f"{name} of {self.path} must be as in the shards before it, rows of {told}")
+            rule = f"{list(like.shape[1:])} {like.type}, got {list(stored.shape[1:])} {stored.type}"
+            raise CheckpointError(f"{name} of {self.path} must be as in the shards before it, rows of {rule}")
         return self._file.rows(name, lines.start, lines.stop)
 
     def _around(self, low: int, high: int) -> tuple[int, NDArray[np.int64]]:
-        """The blocks in which rows of a range can stand: their first line, and their rows."""
+        """Return the first line and the rows of the blocks that may have rows of a range."""
         first = max(0, int(np.searchsorted(self._first_row_B, low, "right")) - 1)
         end = int(np.searchsorted(self._first_row_B, high))
         return first * _BLOCK, self._file.rows(ROW, first * _BLOCK, end * _BLOCK).astype(np.int64)
 
     def _read_rows(self, end_row: int) -> tuple[NDArray[np.int64], int]:
-        """The first row of each block and the last of all, after a look at all of them."""
+        """Check all row numbers. Returns the first one of each block, and the last of all."""
         firsts, last = [], -1
         for start in range(0, self._lines, 64 * _BLOCK):
             row_N = self._file.rows(ROW, start, start + 64 * _BLOCK)
@@ -194,13 +198,13 @@ class _Shard:
 
 
 def saved_tables(files: Files, generation: Path) -> list[SavedTable]:
-    """The tables of a generation, by its ``state.json``: each row of the joint row space is of one of them."""
+    """Read a generation's tables from its ``state.json``; each row of the joint row space must be of one of them."""
     path = generation / STATE
     found = read_json_file(files, path)
     for key in ("run", "tables"):
         found = found.get(key) if isinstance(found, Mapping) else None
     if not isinstance(found, list) or not found:
-        raise CheckpointError(f"{path} must tell of tables in run.tables, it does not")
+        raise CheckpointError(f"{path} must have a list of tables in run.tables, it has none")
     tables = [_saved_table(each, path) for each in found]
     end_row = 0
     for table in sorted(tables, key=lambda table: table.first_row):

@@ -1,7 +1,7 @@
-"""Arrays in a safetensors file, written as they lie in memory and read part by part.
+"""Safetensors files, written from arrays in memory and read part by part.
 
-The safetensors library reads these files. It is not used for writing, as it takes whole tensors, opens files by itself and syncs
-none; nor for reading damaged ones, as it allows a header of 100 MB.
+The safetensors library can read these files. It is not used here: its writer needs whole tensors, opens files itself and does not
+sync them, and its reader permits a header of 100 MB in a damaged file.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.checkpoint.files import Files, Output
-from adaptive_rec.checkpoint.plain_json import VALUES, check_limits, read_json
+from adaptive_rec.checkpoint.limited_json import VALUES, check_limits, read_json
 from adaptive_rec.errors import CheckpointError
 
 BLOCK_BYTES = 4 << 20
-"""What is copied at a time of an array that does not lie in one piece."""
+"""Size of the parts in which an array that is not contiguous is copied."""
 
 HEADER_BYTES = 4 << 20
 MAX_DIMENSIONS = 32
@@ -32,21 +32,21 @@ DTYPES: dict[str, np.dtype[Any]] = {
     "I64": np.dtype("<i8"), "I32": np.dtype("<i4"), "I16": np.dtype("<i2"), "I8": np.dtype("i1"),
     "U64": np.dtype("<u8"), "U32": np.dtype("<u4"), "U16": np.dtype("<u2"), "U8": np.dtype("u1"), "BOOL": np.dtype("?"),
 }  # fmt: skip
-"""The arrays that hold each type of the format; NumPy has no bfloat16, so these are bit patterns."""
+"""Array types of the format's types. NumPy has no bfloat16, so its arrays hold bit patterns."""
 
 PATTERNS = {np.dtype(np.uint16): "BF16", np.dtype(np.int16): "F16"}
-"""What arrays of 16-bit patterns hold, in the words of the format; see `embedding/row_types.py`."""
+"""Types of the format for arrays of 16-bit patterns; see `embedding/row_types.py`."""
 
 _TYPES = {dtype: name for name, dtype in DTYPES.items() if name != "BF16"}
 
 
 @dataclass(frozen=True)
 class ArrayInParts:
-    """An array that comes part by part, of some rows each, 16-bit floats of torch's as patterns of bits."""
+    """An array that is written in parts of some rows each; 16-bit floats of torch are bit patterns."""
 
     shape: tuple[int, ...]
     type: str
-    """In the words of the format."""
+    """Name of the type in the format."""
     parts: Iterable[NDArray[Any]]
 
     @property
@@ -59,9 +59,9 @@ class ArrayInParts:
 
 
 def write_arrays(out: Output, arrays: Mapping[str, NDArray[Any]], types: Mapping[str, str] | None = None) -> None:
-    """Write a safetensors file of these arrays, none of which is copied as a whole.
+    """Write a safetensors file without a whole copy of any array.
 
-    `types` names, in the words of the format, those that hold bit patterns: ``{"weight": "BF16"}`` of an array of uint16.
+    `types`: the format's types of arrays of bit patterns, such as ``{"weight": "BF16"}`` for an array of uint16.
     """
     types = types or {}
     write_parts(
@@ -92,11 +92,11 @@ def write_parts(out: Output, arrays: Mapping[str, ArrayInParts]) -> None:
             out.write(np.ascontiguousarray(part).reshape(-1).view(np.uint8).data)
 
 
-def _type_of(name: str, array: NDArray[Any], told: str | None) -> str:
-    kind = told or _TYPES.get(array.dtype, "")
+def _type_of(name: str, array: NDArray[Any], given: str | None) -> str:
+    kind = given or _TYPES.get(array.dtype, "")
     if kind not in DTYPES or DTYPES[kind].itemsize != array.dtype.itemsize or array.dtype not in _TYPES:
         raise CheckpointError(
-            f"array {name} must be of a type that safetensors has, got {array.dtype}{f' as {told}' if told else ''}"
+            f"array {name} must be of a type that safetensors has, got {array.dtype}{f' as {given}' if given else ''}"
         )
     return kind
 
@@ -112,7 +112,7 @@ def _pieces(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
 
 @dataclass(frozen=True)
 class StoredArray:
-    """An array in a file: its type in the words of the format, and where its bytes are."""
+    """An array in a file: its type in the format, its shape, and the place of its bytes."""
 
     type: str
     shape: tuple[int, ...]
@@ -121,14 +121,19 @@ class StoredArray:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the arrays it is read into."""
+        """Type of the arrays that it is read into."""
         return DTYPES[self.type]
 
 
 def array_type(stored: StoredArray) -> np.dtype[Any]:
-    """Of the arrays that a run keeps such numbers in: 16-bit floats are patterns of bits."""
+    """Return the type of the arrays in which a run keeps such numbers; 16-bit floats are bit patterns."""
     patterns = {name: dtype for dtype, name in PATTERNS.items()}
     return patterns.get(stored.type, stored.dtype)
+
+
+def as_numbers(rows: NDArray[Any], kind: str) -> NDArray[Any]:
+    """Return rows as numbers that NumPy knows: bfloat16 as float32."""
+    return (rows.astype(np.uint32) << 16).view(np.float32) if kind == "BF16" else rows
 
 
 class ArraysFile:
@@ -139,7 +144,7 @@ class ArraysFile:
         self.arrays = read_header(files, path)
 
     def rows(self, name: str, start: int = 0, stop: int | None = None) -> NDArray[Any]:
-        """Some rows of an array, or an array without any dimension as it is; 16-bit floats of torch's are bit patterns."""
+        """Read some rows of an array, or all of an array without dimensions; 16-bit floats of torch are bit patterns."""
         stored = self.arrays[name]
         dtype = DTYPES[stored.type]
         if not stored.shape:
@@ -163,7 +168,7 @@ class ArraysFile:
 
 
 def read_header(files: Files, path: Path) -> dict[str, StoredArray]:
-    """What arrays are in a file, in the order of their bytes. Raises CheckpointError where not every byte has its place."""
+    """Read which arrays a file holds, in the order of their bytes. Raises CheckpointError unless they cover the file exactly."""
     try:
         size_bytes = files.size_bytes(path)
         head = files.read_part(path, 0, 8)
@@ -206,7 +211,7 @@ def _stored(path: Path, name: str, value: Any, first_byte: int) -> StoredArray:
 
 
 def _counts(values: Any) -> bool:
-    """Whether these are whole numbers that can be sizes, and not so many that their product takes long."""
+    """Return whether these can be sizes: whole numbers, and few enough to multiply quickly."""
     return (
         isinstance(values, list)
         and len(values) <= MAX_DIMENSIONS

@@ -16,9 +16,10 @@ from typing import Any
 import numpy as np
 
 from adaptive_rec.checkpoint.dense_state import dense_arrays
+from adaptive_rec.checkpoint.draft import Draft
 from adaptive_rec.checkpoint.files import DISK, Files
 from adaptive_rec.checkpoint.flatten import flatten
-from adaptive_rec.checkpoint.generation import Draft, names_in
+from adaptive_rec.checkpoint.generation import names_in
 from adaptive_rec.checkpoint.history import ChainedGeneration, chain, prune, verify_all
 from adaptive_rec.checkpoint.rows import OPTIMIZER_STATE, ROW, STATE, WEIGHT, is_shard, row_type, shard_name
 from adaptive_rec.checkpoint.run_state import Last, RunParts, state_of

@@ -82,7 +82,7 @@ def fill(draft: Path, config: Config, args: argparse.Namespace) -> tuple[Importe
 
     foreign = read_foreign(args.path)
     training = TrainingRun(config, draft, command=args.argv)
-    done = import_tensors(training.runtime, foreign, args.partial, progress)
+    done = import_tensors(training.runtime.store, training.runtime.dense.model, foreign, args.partial, progress)
     progress("writing the checkpoint")
     name = checkpoint.save(training.runtime.parts, draft / "checkpoints").name
     said = f"checkpoint {name} written, with tables of {args.path}"

@@ -1,1 +1,1 @@
-"""Thin files for other people's training loops: each needs the library that it is named after, and nothing else needs them."""
+"""Adapters for training frameworks. Each needs the library that it is named after."""

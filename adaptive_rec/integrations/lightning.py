@@ -1,6 +1,7 @@
 """Lightning: rows in two tiers under its `Trainer`, their state in its checkpoints, their figures in its loggers.
 
-Needs Lightning, as ``lightning`` or as ``pytorch_lightning``; of two that are installed, the one that is loaded already.
+This module needs Lightning, as ``lightning`` or as ``pytorch_lightning``. Where both are installed it takes the one that is
+loaded already.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from torch import Tensor
 from adaptive_rec.errors import CheckpointError, UsageError
 from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime
 from adaptive_rec.modules.lookahead import Sparse
-from adaptive_rec.tracker.values import LoopFigures
+from adaptive_rec.modules.stats import LoopFigures
 
 if TYPE_CHECKING or "pytorch_lightning" in sys.modules:
     from pytorch_lightning import Callback, LightningModule, Trainer
@@ -29,15 +30,15 @@ else:
             raise ImportError(f"{__name__} needs Lightning: pip install pytorch-lightning") from None
 
 KEY = "adaptive_rec"
-"""Where a checkpoint has the state of the rows."""
+"""Key of the rows' state in a checkpoint, and prefix of figures."""
 
 
 class AdaptiveRecCallback(Callback):
-    """Give it to the `Trainer`. The runtimes are those of the LightningModule's adaptive modules, unless one is given.
+    """Lightning callback that saves, logs and serves the runtimes of a LightningModule's adaptive modules, or a given runtime.
 
-    Every `every_n_steps` steps (default: the trainer's ``log_every_n_steps``) their figures go to the trainer's loggers. A
-    checkpoint has what `model.state_dict` lacks for going on exactly: optimizer state of the rows, the step, which rows are hot.
-    With `serve` (True, or a port) the dashboard and the HTTP API are there while it trains.
+    Every `every_n_steps` steps (default: the trainer's ``log_every_n_steps``) their figures go to the trainer's loggers.
+    Checkpoints also hold what exact resuming needs: optimizer state of the rows, the step, which rows are hot. With `serve`
+    (True, or a port) the dashboard and the HTTP API are available during training.
     """
 
     def __init__(
@@ -49,14 +50,14 @@ class AdaptiveRecCallback(Callback):
         self._every_n_steps = every_n_steps
         self._serve = serve
         self._runtimes: list[EmbeddingRuntime] = []
-        self._told: list[LoopFigures] = []
+        self._loop_figures: list[LoopFigures] = []
         self._to_load: list[dict[str, Any]] | None = None
         self._logged_at = 0
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """All is built, and the module's weights are those of the checkpoint."""
+        """Find the runtimes; the model is built and has the weights of the checkpoint."""
         self._runtimes = [self._given] if self._given is not None else runtimes_of(pl_module)
-        self._told = [LoopFigures() for _ in self._runtimes]
+        self._loop_figures = [LoopFigures() for _ in self._runtimes]
         if not self._runtimes:
             raise UsageError(
                 "AdaptiveRecCallback must be given a runtime or a LightningModule with adaptive modules (adaptive_rec.wrap makes "
@@ -89,15 +90,15 @@ class AdaptiveRecCallback(Callback):
                     logger.log_metrics(values, step=step)
 
     def _figures(self) -> Iterator[dict[str, float]]:
-        for number, (runtime, told) in enumerate(zip(self._runtimes, self._told, strict=True)):
+        for number, (runtime, figures) in enumerate(zip(self._runtimes, self._loop_figures, strict=True)):
             prefix = KEY if number == 0 else f"{KEY}_{number + 1}"
-            yield {f"{prefix}/{name}": value for name, value in told.of_stats(runtime.stats()).items()}
+            yield {f"{prefix}/{name}": value for name, value in figures.of_stats(runtime.stats()).items()}
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         checkpoint[KEY] = [runtime.state_dict() for runtime in self._runtimes]
 
     def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
-        """The module may not be wrapped yet: what is found waits until it is."""
+        """Keep the saved state until training starts: the module may not be wrapped yet."""
         if KEY not in checkpoint:
             raise CheckpointError(f"the checkpoint must have {KEY}, it was written without AdaptiveRecCallback")
         self._to_load, self._logged_at = checkpoint[KEY], checkpoint["global_step"]
@@ -115,9 +116,9 @@ class AdaptiveRecCallback(Callback):
 
 
 class LookAhead:
-    """A data loader for the Trainer whose batches are looked up ahead: `EmbeddingRuntime.prefetch`, as often as it is asked for.
+    """Data loader for the Trainer that looks up its batches ahead, by `EmbeddingRuntime.prefetch`.
 
-    It has a length because Lightning fetches a batch too many of loaders that have none.
+    It has a length, as Lightning fetches one batch too many from loaders without one.
     """
 
     def __init__(self, runtime: EmbeddingRuntime, loader: Iterable[Any], sparse: Sparse) -> None:
@@ -134,24 +135,26 @@ class LookAhead:
 
 
 def runtimes_of(module: Any) -> list[EmbeddingRuntime]:
-    """The runtimes of a module's parts, each once, in the order of the modules."""
+    """Return the runtimes of a module's parts, each once, in the order of the modules."""
     found = (getattr(part, "runtime", None) for part in module.modules())
     return list({id(each): each for each in found if isinstance(each, EmbeddingRuntime)}.values())
 
 
 def _check(trainer: Trainer) -> None:
-    """Raise UsageError where rows would be updated wrongly; warn where otherwise than the trainer was told."""
+    """Raise UsageError where rows would be updated wrongly; warn of options that do not apply to rows."""
     if trainer.world_size > 1:
-        raise UsageError(f"Trainer must have one process: tables in two tiers are of one, got {trainer.world_size}")
+        raise UsageError(
+            f"Trainer must have one process, as tables in two tiers belong to one, got {trainer.world_size}"
+        )
     if getattr(trainer.precision_plugin, "scaler", None) is not None:
         raise UsageError(
             f"Trainer must not scale gradients, as rows are updated with them at once, got precision={trainer.precision}; "
             "bf16-mixed does not"
         )
     if trainer.gradient_clip_val:
-        _warn("gradient_clip_val leaves rows in two tiers alone: they are updated as a backward pass ends")
+        _warn("gradient_clip_val leaves rows in two tiers as they are: a backward pass updates them at its end")
     if trainer.accumulate_grad_batches != 1:
-        _warn("accumulate_grad_batches leaves rows in two tiers alone: every backward pass updates them")
+        _warn("accumulate_grad_batches leaves rows in two tiers as they are: every backward pass updates them")
 
 
 def _warn(text: str) -> None:

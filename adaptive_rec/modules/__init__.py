@@ -1,1 +1,1 @@
-"""Embeddings in two tiers for a training loop of the user's own: modules under autograd, and the runtime that they share."""
+"""Embedding modules in two tiers for the user's own training loop, and the runtime that they share."""

@@ -1,4 +1,4 @@
-"""A session whose steps are backward passes: rows are looked up under autograd, and updated once when a pass is over."""
+"""A session whose steps are backward passes: rows are looked up under autograd and updated once, when the pass is over."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.embedding.records import Fetched, RowUpdate
 from adaptive_rec.errors import ConflictError, TrainingError
 from adaptive_rec.kernels import lookups as kernels
-from adaptive_rec.modules.bags import NOBODY, BagBatch, Bags, Key
-from adaptive_rec.modules.gradients import Gradient, Lookup, Passes, PooledRows
-from adaptive_rec.modules.lookahead import Ahead
+from adaptive_rec.modules.bags import NO_CALL, BagBatch, Bags, CallKey
+from adaptive_rec.modules.gradients import Gradient, Passes, PooledRows
+from adaptive_rec.modules.lookahead import AheadBatch, PoolCall
 from adaptive_rec.modules.options import Setup, check_policy_fits
 from adaptive_rec.modules.rates import Rates
 from adaptive_rec.modules.reading import gather
-from adaptive_rec.policy import BatchView
+from adaptive_rec.policy import BatchView, plan_step
 from adaptive_rec.policy.find import load_policy
 from adaptive_rec.runtime.control import Control
 from adaptive_rec.runtime.session import Report, Session
@@ -32,23 +32,23 @@ from adaptive_rec.runtime.session import Report, Session
 
 @dataclass(frozen=True)
 class _Update:
-    """What a backward pass comes to: all of it, or the part of it whose tables have been updated as often."""
+    """The update of a backward pass, or of those of its tables that were updated equally often before."""
 
     number: int
-    """How often, this update counted."""
+    """Number of these tables' updates, this one included."""
     work: ClassifiedBatch
     gradients: list[Tensor]
-    """Of pooled vectors (L, 1, D), for each pool."""
+    """Gradients of pooled vectors (L, 1, D), for each pool."""
     position_B: NDArray[np.int64]
-    """Each bag's line in these."""
+    """Index of each bag of the batch in the gradients of its pool."""
     bags: list[tuple[int, Bags]]
-    """With the number of the first of them in the batch."""
+    """Bags, with the number of the first of them in the batch."""
 
 
 class AutogradSession(Session):
-    """A forward call looks rows up in whatever tier they are (`pooled`). The end of a backward pass is a step (`_step`): each
-    distinct row is updated once and what was looked up is remembered; between two steps rows move and commands are obeyed
-    (`session.py`)."""
+    """Training in the user's loop. A forward call reads rows from both tiers (`pooled`). The end of a backward pass is a step
+    (`_step`): each distinct row is updated once and the lookups are counted. Between two steps rows move and commands are carried
+    out (`session.py`)."""
 
     def __init__(self, tables: Sequence[TableSpec], setup: Setup, rates: Rates, dtype: torch.dtype) -> None:
         config, policy, store = setup.build(tuple(tables), rates.rule, dtype)
@@ -60,48 +60,49 @@ class AutogradSession(Session):
         self.rates = rates
         self.closed = False
         self.steps_T = np.zeros(len(tables), dtype=np.int64)
-        """Steps in which each table was looked up."""
+        """Number of steps in which each table was looked up."""
         self._table_order = np.argsort(store.space.table_first_row, kind="stable")
         self._first_row_T = store.space.table_first_row[self._table_order]
         self._passes = Passes(self._step)
         self._anchor = torch.zeros((), requires_grad=True)
-        self._ahead: Ahead | None = None
+        self._ahead: AheadBatch | None = None
         self._steps_ahead = 0
         self._loss: Tensor | None = None
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=self.device)
         self._samples = 0
-        """Of the newest step."""
+        """Samples of the newest step."""
 
     @abstractmethod
-    def tell(self, report: Report) -> None:
-        """Write it down and hand it on, where anybody wants to know."""
+    def emit(self, report: Report) -> None:
+        """Pass a report on to the journal, the log and the trackers."""
 
     # Forward ---------------------------------------------------------------------------------------------------------
 
-    def pooled(self, key: Callable[[], Key] | None, make: Callable[[], list[Bags]]) -> list[Tensor]:
-        """Pooled vectors (L, D) of a forward call's bags. `make` makes them where none were made ready under its `key`."""
+    def pooled(self, key: Callable[[], CallKey] | None, make: Callable[[], list[Bags]]) -> list[Tensor]:
+        """Return the pooled vectors (L, D) of a forward call's bags. `make` makes the bags where none with this `key` were looked
+        up ahead."""
         if not self.state.rows_placed:
-            self.go_on()
-        lookups = self._ahead.lookups(key()) if self._ahead is not None and key is not None else []
-        if not lookups:
+            self.start()
+        calls = self._ahead.calls(key()) if self._ahead is not None and key is not None else []
+        if not calls:
             with self.times("classify"):
-                lookups = [Lookup(bags) for bags in make()]
-        return [PooledRows.apply(self._anchor, one, self._gather, self._passes) for one in lookups]
+                calls = [PoolCall(bags) for bags in make()]
+        return [PooledRows.apply(self._anchor, call, self._gather, self._passes) for call in calls]
 
-    def go_on(self) -> None:
-        """Begin, or go on from a state that was loaded."""
+    def start(self) -> None:
+        """Start training, or resume it from a state that was loaded."""
         if not self.state.rows_placed:
             self.begin()
         self.publisher.enter("training")
 
-    def _gather(self, lookup: Lookup) -> Tensor:
+    def _gather(self, call: PoolCall) -> Tensor:
         with self.times("gather"):
-            return gather(self.store, lookup, self.step_number)
+            return gather(self.store, call, self.step_number)
 
     # The step --------------------------------------------------------------------------------------------------------
 
     def _step(self, found: list[Gradient]) -> None:
-        """A backward pass is over: update each distinct row once, remember what was looked up, and come to the boundary."""
+        """End a backward pass: update each distinct row once, count the lookups, and do what is due between two steps."""
         if self.closed:
             raise ConflictError("the runtime was closed, so rows are no longer updated")
         self.rates.check()
@@ -111,39 +112,40 @@ class AutogradSession(Session):
         try:
             with self.times("classify"):
                 for number, part in self._by_count(found).items():
-                    updates.append(self._together(number, part))
+                    updates.append(self._join(number, part))
             self._check([gradient for update in updates for gradient in update.gradients])
             updating = True
             for update in updates:
                 self._update(update, probe)
         except BaseException:
-            self._give_back(updates)
+            self._release(updates)
             if updating:
                 self.state.warn(
                     f"the update of step {self.step_number + 1} broke off: some of its rows may have had it and others not; "
                     "a state saved before has them as they were"
                 )
             raise
-        self.steps_T[sorted({table for lookup, _ in found for table in lookup.bags.tables})] += 1
+        self.steps_T[sorted({table for call, _ in found for table in call.bags.tables})] += 1
         self.state.step_done()
         self._count(updates)
         for report in self.boundary():
-            self.tell(report)
+            self.emit(report)
 
-    def _give_back(self, updates: list[_Update]) -> None:
-        """A step broke off: what it holds on a device must not be taken for rows as they are."""
-        self._give_up(self._ahead)
+    def _release(self, updates: list[_Update]) -> None:
+        """Free the rows that a failed step holds on a device: they are out of date."""
+        if self._ahead is not None:
+            self._ahead.release(self.store)
         for update in updates:
             if update.work.staged is not None:
                 self.store.release(update.work)
 
     def _by_count(self, found: list[Gradient]) -> dict[int, list[Gradient]]:
-        """Lookups by how often their tables will have been updated: Adam's bias correction goes by that, as in torch."""
+        """Group gradients by the number of their tables' updates, which Adam's bias correction needs, as in torch."""
         parts: dict[int, list[Gradient]] = defaultdict(list)
         adam = self.rates.rule.embedding == "lazy_adam"
-        for lookup, gradient in found:
-            steps = int(self.steps_T[list(lookup.bags.tables)].max()) if adam else self.step_number
-            parts[steps + 1].append((lookup, gradient))
+        for call, gradient in found:
+            steps = int(self.steps_T[list(call.bags.tables)].max()) if adam else self.step_number
+            parts[steps + 1].append((call, gradient))
         return parts
 
     def _update(self, update: _Update, probe: bool) -> None:
@@ -151,51 +153,50 @@ class AutogradSession(Session):
         with self.times("update"):
             self.store.take(work)
             frozen_U = None if self.policy.exact or probe else self._frozen(work)
-            told = RowUpdate(update.gradients, update.position_B, frozen_U, self.rates.lr, update.number, measure=probe)
-            self.store.apply(work, told)
+            rows = RowUpdate(update.gradients, update.position_B, frozen_U, self.rates.lr, update.number, measure=probe)
+            self.store.apply(work, rows)
         with self.times("observe"):
             self._observe(work, probe)
 
-    def _together(self, number: int, found: list[Gradient]) -> _Update:
-        """All bags of a pass as one batch, with their gradients."""
-        ahead = found[0][0].ready
-        announced = ahead is not None and all(lookup.ready is ahead for lookup, _ in found)
-        if not announced:
-            found.sort(key=lambda one: one[0].bags.pool)
-            for lookup, _ in found:
-                self._give_up(lookup.ready)
-            self._give_up(self._ahead)  # what it holds of rows is about to be old
-        if ahead is not None and announced:
-            work, firsts = ahead.work, [lookup.first for lookup, _ in found]
+    def _join(self, number: int, found: list[Gradient]) -> _Update:
+        """Join all bags of a pass and their gradients."""
+        ahead = found[0][0].ahead
+        if ahead is not None and all(call.ahead is ahead for call, _ in found):
+            work, firsts = ahead.work, [call.first for call, _ in found]
         else:
-            batch = BagBatch.of(self.store.space, [(NOBODY, lookup.bags) for lookup, _ in found])
+            for outdated in [*(call.ahead for call, _ in found), self._ahead]:
+                if outdated is not None:
+                    outdated.release(self.store)
+            ahead = None
+            found.sort(key=lambda one: one[0].bags.pool)
+            batch = BagBatch.of(self.store.space, [(NO_CALL, call.bags) for call, _ in found])
             work, firsts = ClassifiedBatch(batch, self.store.space, self.store.threads), [f for _, _, f in batch.parts]
         position_B = np.full(work.batch.size, -1, dtype=np.int64)
         gradients: list[list[Tensor]] = [[] for _ in self.store.space.pools]
-        lines = [0] * len(gradients)
+        vectors = [0] * len(gradients)
         placed = sorted(zip(firsts, found, strict=True), key=lambda pair: pair[0])
-        for first, (lookup, gradient_LD) in placed:
-            bags = lookup.bags
+        for first, (call, gradient_LD) in placed:
+            bags = call.bags
             if bags.divisor_L1 is not None:
                 gradient_LD = gradient_LD / bags.divisor_L1.to(gradient_LD.device)
             gradients[bags.pool].append(gradient_LD)
-            position_B[first : first + len(bags)] = np.arange(lines[bags.pool], lines[bags.pool] + len(bags))
-            lines[bags.pool] += len(bags)
-        joined = [self._joined(pool, parts) for pool, parts in enumerate(gradients)]
-        if ahead is not None and announced:
-            ahead.take(self.store)
-            ahead.over = True
+            position_B[first : first + len(bags)] = np.arange(vectors[bags.pool], vectors[bags.pool] + len(bags))
+            vectors[bags.pool] += len(bags)
+        joined = [self._join_gradients(pool, parts) for pool, parts in enumerate(gradients)]
+        if ahead is not None:
+            ahead.take_for_update(self.store)
             self._steps_ahead += len(found) == len(ahead.batch.parts)
-        return _Update(number, work, joined, position_B, [(first, lookup.bags) for first, (lookup, _) in placed])
+        return _Update(number, work, joined, position_B, [(first, call.bags) for first, (call, _) in placed])
 
-    def _joined(self, pool: int, parts: list[Tensor]) -> Tensor:
+    def _join_gradients(self, pool: int, parts: list[Tensor]) -> Tensor:
         if not parts:
             return torch.empty((0, 1, self.store.space.pools[pool].dim), dtype=self.dtype, device=self.device)
         whole = torch.cat(parts) if len(parts) > 1 else parts[0].contiguous()
         return whole.unsqueeze(1)
 
     def _check(self, gradients: list[Tensor]) -> None:
-        """Raise TrainingError where a gradient is no finite number, before anything is updated. A device is not waited for."""
+        """Raise TrainingError before any update where a gradient is not finite. On a device this is not checked, as it would have
+        to be waited for."""
         for part in gradients if self.device.type == "cpu" else ():
             flat = part.view(-1)
             if not torch.dot(flat, flat).isfinite() and not flat.isfinite().all():
@@ -205,15 +206,12 @@ class AutogradSession(Session):
                 )
 
     def _frozen(self, work: ClassifiedBatch) -> NDArray[np.bool_] | None:
-        """Rows whose update the policy skips."""
-        stale_U = self.observer.stale_rows(work)
+        """Return which rows' updates the policy skips."""
+        stale_U = self.observer.stale.of(work)
         view = BatchView(self.step_number, False, self.knobs, work, stale_U, self.state.random("plan"))
-        plan = self.policy.plan(view)
+        plan = plan_step(self.policy, view)
         if plan.weight_B is not None or sum(map(len, plan.micro_batches)) != work.batch.size:
-            raise TrainingError(
-                f"policy {self.knobs.policy} must leave all samples in a loop that is not the runtime's own, "
-                "it left some out or weighted them"
-            )
+            raise TrainingError(f"policy {self.knobs.policy} must not skip or weight samples in a user's loop, it did")
         return plan.frozen_U
 
     def _observe(self, work: ClassifiedBatch, probe: bool) -> None:
@@ -224,41 +222,29 @@ class AutogradSession(Session):
         tally = self.tally
         lookups_T, hot_T = np.zeros_like(tally.lookups_T), np.zeros_like(tally.lookups_T)
         kernels.count_by_table(work.distinct_U, work.segments_U1, work.source_U, self._first_row_T, lookups_T, hot_T)
-        tally.lookups_T[self._table_order] += lookups_T
-        tally.hot_lookups_T[self._table_order] += hot_T
-        tally.counters.lookups += int(lookups_T.sum())
-        tally.counters.lookups_hot += int(hot_T.sum())
+        tally.add_lookups(self._table_order, lookups_T, hot_T)
 
     def _count(self, updates: list[_Update]) -> None:
-        """Samples of a step, and those of them all of whose lookups were hot."""
-        samples, counters = max(bags.samples for update in updates for _, bags in update.bags), self.tally.counters
+        """Count the samples of a step, and its popular samples."""
+        samples = max(bags.samples for update in updates for _, bags in update.bags)
         popular_B = np.ones(samples, dtype=np.bool_)
         for update in updates:
             for first, bags in update.bags:
                 if bags.samples == samples and samples and len(bags) % samples == 0:
                     hot_L = update.work.popular_B[first : first + len(bags)]
                     popular_B &= hot_L if len(bags) == samples else hot_L.reshape(samples, -1).all(axis=1)
-        counters.steps += 1
-        counters.samples_seen += samples
-        counters.samples_trained += samples
-        counters.samples_popular += int(np.count_nonzero(popular_B))
+        self.tally.add_samples(samples, int(np.count_nonzero(popular_B)))
         self._samples = samples
         if self._loss is not None:
             self._loss_sum += self._loss * samples
 
-    # What was made ready -----------------------------------------------------------------------------------------------
+    def release_ahead(self) -> None:
+        """Drop the batch that was looked up ahead: the loop has finished its item, or rows are about to be replaced."""
+        if self._ahead is not None:
+            self._ahead.release(self.store)
+            self._ahead = None
 
-    def give_up_ahead(self) -> None:
-        """The loop is done with an item."""
-        self._give_up(self._ahead)
-        self._ahead = None
-
-    def _give_up(self, ahead: Ahead | None) -> None:
-        if ahead is not None and not ahead.over:
-            ahead.over = True
-            self.store.release(ahead.work)
-
-    # What a session asks ---------------------------------------------------------------------------------------------
+    # For the session -------------------------------------------------------------------------------------------------
 
     def losses(self) -> Fetched:
         return Fetched(np.array(np.nan)) if self._loss is None else self.store.fetch_later(self._loss_sum)

@@ -13,26 +13,26 @@ from torch.nn.functional import embedding_bag
 
 from adaptive_rec.batch import TableSpec
 from adaptive_rec.errors import ConfigError
-from adaptive_rec.modules.bags import Bags, Key, Reader
+from adaptive_rec.modules.bags import Bags, CallKey, PoolTables
 from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime
 from adaptive_rec.modules.gradients import HostRows
 from adaptive_rec.modules.inputs import Jagged, bags_of
-from adaptive_rec.modules.options import Options, own_rates, setup_of
-from adaptive_rec.modules.tables import NotCopied, take_table, tell_unexpected
+from adaptive_rec.modules.options import Options, rates_from, setup_from
+from adaptive_rec.modules.tiered_module import TieredModule
 
 
-class AdaptiveEmbeddingBag(NotCopied, nn.Module):
-    """Sums or averages bags of rows of one table, as `torch.nn.EmbeddingBag`: same constructor, same ``forward``.
+class AdaptiveEmbeddingBag(TieredModule):
+    """Sums or averages bags of rows of one table, with the constructor and the ``forward`` of `torch.nn.EmbeddingBag`.
 
     With ``optimizer=`` (sgd, adagrad, rowwise_adagrad, lazy_adam; and ``lr=``) the table lies in two tiers, hot rows within
     ``budget=`` on the device, and each distinct row is updated once at the end of each backward pass. The module has no
-    parameters then; ``weight`` is a copy of the rows, and so is what `state_dict` has under that name. Adam is lazy: rows move
-    where they are looked up, with the runtime's steps in the bias correction.
+    parameters then; ``weight`` is a copy of the rows, also in `state_dict`. Adam is lazy: it moves the rows that were looked up,
+    with the runtime's steps in the bias correction.
 
-    Without it (the fused update is off) ``weight`` is an ordinary parameter in host memory, whose gradient is sparse where
-    ``sparse=True``: updating it is the business of an optimizer of torch's.
+    Without ``optimizer=`` the fused update is off: ``weight`` is an ordinary parameter in host memory, its gradient is sparse
+    where ``sparse=True``, and an optimizer of torch updates it.
 
-    Modes sum and mean; per-sample weights with sum, as in torch. Ids outside the table raise DataError.
+    Modes are sum and mean; per-sample weights need mode sum, as in torch. Ids outside the table raise DataError.
     """
 
     def __init__(
@@ -53,44 +53,44 @@ class AdaptiveEmbeddingBag(NotCopied, nn.Module):
         name: str = "weight",
         **options: Unpack[Options],
     ) -> None:
-        """`name` is what the table is called in statistics, errors and on the dashboard."""
+        """`name`: the table's name in statistics, in errors and on the dashboard."""
         super().__init__()
-        if reason := unlike(mode, max_norm, scale_grad_by_freq):
+        if reason := why_unsupported(mode, max_norm, scale_grad_by_freq):
             raise ConfigError(reason)
         if num_embeddings < 1 or embedding_dim < 1:
             raise ConfigError(f"a table must have rows and a dim of at least 1, got {num_embeddings} x {embedding_dim}")
         if _weight is not None and tuple(_weight.shape) != (num_embeddings, embedding_dim):
             raise ConfigError(f"_weight must be of shape {(num_embeddings, embedding_dim)}, got {tuple(_weight.shape)}")
-        self._describe(num_embeddings, embedding_dim, mode, sparse, include_last_offset, padding_idx)
+        self._set_shape(num_embeddings, embedding_dim, mode, sparse, include_last_offset, padding_idx)
         dtype = dtype or (torch.get_default_dtype() if _weight is None else _weight.dtype)
         place = torch.device(device) if device is not None else torch.get_default_device()
         self.runtime: EmbeddingRuntime | None = None
         if options.get("optimizer") is None:
-            self._hold(place, dtype, _weight, options)
+            self._make_parameter(place, dtype, _weight, options)
             return
-        rates, setup = own_rates(options), setup_of(options, place)
+        rates, setup = rates_from(options), setup_from(options, place)
         self.runtime = EmbeddingRuntime([TableSpec(name, num_embeddings, embedding_dim)], setup, rates, dtype)
-        self._read(self.runtime, 0, name)
+        self._look_up_in(self.runtime, 0, name)
         with torch.no_grad():
             rows = self.runtime.host_rows(0)
             if _weight is not None:
                 rows.copy_(_weight)
             else:
-                self._draw(rows)
+                self._init_rows(rows)
 
     @classmethod
     def of(cls, runtime: EmbeddingRuntime, table: int, like: nn.EmbeddingBag, name: str) -> AdaptiveEmbeddingBag:
-        """One that reads a table of a runtime in the way of a module of torch's."""
+        """Make a module that looks a runtime's table up as a torch module did."""
         bag = cls.__new__(cls)
         nn.Module.__init__(bag)
-        bag._describe(
+        bag._set_shape(
             like.num_embeddings, like.embedding_dim, like.mode, like.sparse, like.include_last_offset, like.padding_idx
         )
         bag.runtime = runtime
-        bag._read(runtime, table, name)
+        bag._look_up_in(runtime, table, name)
         return bag.train(like.training)
 
-    def _describe(
+    def _set_shape(
         self, rows: int, dim: int, mode: str, sparse: bool, include_last_offset: bool, padding_idx: int | None
     ) -> None:
         if padding_idx is not None and not -rows <= padding_idx < rows:
@@ -99,8 +99,8 @@ class AdaptiveEmbeddingBag(NotCopied, nn.Module):
         self.include_last_offset = include_last_offset
         self.padding_idx = None if padding_idx is None else padding_idx % rows
 
-    def _hold(self, place: torch.device, dtype: torch.dtype, weight: Tensor | None, options: Options) -> None:
-        """Keep the table as a parameter of torch's."""
+    def _make_parameter(self, place: torch.device, dtype: torch.dtype, weight: Tensor | None, options: Options) -> None:
+        """Keep the table as an ordinary parameter."""
         if given := sorted(options.keys() - {"optimizer"}):
             raise ConfigError(
                 f"{given[0]} must come with optimizer=: without one all rows stay in host memory as weight"
@@ -114,38 +114,38 @@ class AdaptiveEmbeddingBag(NotCopied, nn.Module):
             if weight is not None:
                 self.weight.copy_(weight)
             else:
-                self._draw(self.weight)
+                self._init_rows(self.weight)
 
-    def _draw(self, rows: Tensor) -> None:
-        """As `nn.EmbeddingBag` does, from torch's generator."""
+    def _init_rows(self, rows: Tensor) -> None:
+        """Draw first rows from torch's generator, as `nn.EmbeddingBag` does."""
         nn.init.normal_(rows)
         if self.padding_idx is not None:
             rows[self.padding_idx] = 0
 
-    def _read(self, runtime: EmbeddingRuntime, table: int, name: str) -> None:
+    def _look_up_in(self, runtime: EmbeddingRuntime, table: int, name: str) -> None:
         self._table = table
-        self._reader = Reader.of(runtime.store.space, [table], [self.mode == "mean"])
-        self._rows_reader = Reader.of(runtime.store.space, [table], [False])
-        runtime.readers[name] = self
+        self._pooled_table = PoolTables.of(runtime.store.space, [table], [self.mode == "mean"])
+        self._unpooled_table = PoolTables.of(runtime.store.space, [table], [False])
+        runtime.register(name, self)
 
     # Forward ---------------------------------------------------------------------------------------------------------
 
-    @torch.compiler.disable  # a compiled model runs it as it is
+    @torch.compiler.disable  # a compiled model calls it uncompiled
     def forward(self, input: Tensor, offsets: Tensor | None = None, per_sample_weights: Tensor | None = None) -> Tensor:
-        """Pooled vectors (bags, dim). See `torch.nn.EmbeddingBag` for the arguments; ids may be of 32 or 64 bits."""
+        """Return pooled vectors (bags, dim). Arguments are those of `torch.nn.EmbeddingBag`; ids have 32 or 64 bits."""
         if per_sample_weights is not None:
             return self._weighted(self._jagged(input, offsets, per_sample_weights))
         if self.runtime is None:
-            return self._held(self._jagged(input, offsets))
-        return self.runtime.pooled(lambda: Key.of(self, input, offsets), lambda: [self._bags(input, offsets)])[0]
+            return self._pool_parameter(self._jagged(input, offsets))
+        return self.runtime.pooled(lambda: CallKey.of(self, input, offsets), lambda: [self._bags(input, offsets)])[0]
 
-    def parts(self, given: Any) -> Iterator[tuple[Key, Bags]]:
-        """For `EmbeddingRuntime.prefetch`: an input, or input and offsets."""
+    def parts(self, given: Any) -> Iterator[tuple[CallKey, Bags]]:
+        """Yield the bags of an input, or of (input, offsets), for `EmbeddingRuntime.prefetch`."""
         input, offsets = given if isinstance(given, tuple) and len(given) == 2 else (given, None)
         if not isinstance(input, Tensor) or not isinstance(offsets, Tensor | None):
             got = tuple(type(part).__name__ for part in given) if isinstance(given, tuple) else type(given).__name__
             raise ValueError(f"it must be a tensor of ids, or (ids, offsets), got {got}")
-        yield Key.of(self, input, offsets), self._bags(input, offsets)
+        yield CallKey.of(self, input, offsets), self._bags(input, offsets)
 
     def _jagged(self, input: Tensor, offsets: Tensor | None, weights: Tensor | None = None) -> Jagged:
         found = bags_of(input, offsets, weights, self.include_last_offset)
@@ -154,29 +154,28 @@ class AdaptiveEmbeddingBag(NotCopied, nn.Module):
     def _bags(self, input: Tensor, offsets: Tensor | None) -> Bags:
         assert self.runtime is not None
         found = self._jagged(input, offsets)
-        return self._reader.bags(found.ids_N, found.offsets, self.runtime.dtype)
+        return self._pooled_table.bags(found.ids_N, found.offsets, self.runtime.dtype)
 
-    def _held(self, found: Jagged) -> Tensor:
+    def _pool_parameter(self, found: Jagged) -> Tensor:
         weight: Tensor = self.weight
-        bags = Reader.alone(self.num_embeddings, self.mode == "mean").bags(found.ids_N, found.offsets, weight.dtype)
+        bags = PoolTables.alone(self.num_embeddings, self.mode == "mean").bags(found.ids_N, found.offsets, weight.dtype)
         pooled: Tensor = HostRows.apply(weight, bags, self.sparse)
         return pooled
 
     def _weighted(self, found: Jagged) -> Tensor:
-        """Each lookup is a bag of its own here, and torch weighs and sums them."""
+        """Pool with weights: each lookup is a bag by itself, and torch sums them with their weights."""
         if self.mode != "sum":
             raise NotImplementedError(f"per_sample_weights must come with mode sum, got mode {self.mode}")
         each, weights_N = np.arange(len(found.ids_N) + 1, dtype=np.int64), found.weights_N
         if self.runtime is None:
             weight: Tensor = self.weight
-            bags = Reader.alone(self.num_embeddings, False).bags(found.ids_N, each, weight.dtype)
+            bags = PoolTables.alone(self.num_embeddings, False).bags(found.ids_N, each, weight.dtype)
             rows_ND: Tensor = HostRows.apply(weight, bags, self.sparse)
         else:
-            alone = replace(
-                self._rows_reader.bags(found.ids_N, each, self.runtime.dtype), samples=len(found.offsets) - 1
-            )
-            rows_ND = self.runtime.pooled(None, lambda: [alone])[0]
-        return weighed(rows_ND, weights_N, torch.from_numpy(found.offsets))
+            single = self._unpooled_table.bags(found.ids_N, each, self.runtime.dtype)
+            single = replace(single, samples=len(found.offsets) - 1)
+            rows_ND = self.runtime.pooled(None, lambda: [single])[0]
+        return weighted_sums(rows_ND, weights_N, torch.from_numpy(found.offsets))
 
     # Rows in and out -------------------------------------------------------------------------------------------------
 
@@ -185,17 +184,8 @@ class AdaptiveEmbeddingBag(NotCopied, nn.Module):
             return self.__dict__["runtime"].table(self._table)
         return super().__getattr__(name)
 
-    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
-        super()._save_to_state_dict(destination, prefix, keep_vars)
-        if self.runtime is not None:
-            destination[prefix + "weight"] = self.weight
-
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
-        if self.runtime is None:
-            super()._load_from_state_dict(state_dict, prefix, *rest)
-        else:
-            take_table(self.runtime, self._table, state_dict, prefix + "weight", *rest[-3:])
-            tell_unexpected(state_dict, prefix, {prefix + "weight"}, *rest)
+    def _tables_by_key(self) -> dict[str, int]:
+        return {"weight": self._table}
 
     def extra_repr(self) -> str:
         text = f"{self.num_embeddings}, {self.embedding_dim}, mode={self.mode}"
@@ -204,8 +194,8 @@ class AdaptiveEmbeddingBag(NotCopied, nn.Module):
         return text + (f", policy={self.runtime.knobs.policy}" if self.runtime is not None else ", fused update off")
 
 
-def unlike(mode: str, max_norm: float | None, scale_grad_by_freq: bool) -> str:
-    """Why a module with these options cannot be had here; empty where it can."""
+def why_unsupported(mode: str, max_norm: float | None, scale_grad_by_freq: bool) -> str:
+    """Return why a module with these options is not supported, or nothing."""
     if mode not in ("sum", "mean"):
         return f"mode must be sum or mean, got {mode!r}"
     if max_norm is not None:
@@ -213,8 +203,8 @@ def unlike(mode: str, max_norm: float | None, scale_grad_by_freq: bool) -> str:
     return "scale_grad_by_freq must be False, as gradients are not scaled, got True" if scale_grad_by_freq else ""
 
 
-def weighed(rows_ND: Tensor, weights_N: Tensor | None, offsets: Tensor) -> Tensor:
-    """Weighted sums of bags of vectors (bags, D); ``offsets`` has the end of the last bag."""
+def weighted_sums(rows_ND: Tensor, weights_N: Tensor | None, offsets: Tensor) -> Tensor:
+    """Sum bags of vectors with weights, to (bags, D); `offsets` include the end of the last bag."""
     device = rows_ND.device
     numbers = torch.arange(len(rows_ND), device=device)
     weights_N = None if weights_N is None else weights_N.to(device)

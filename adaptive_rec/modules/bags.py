@@ -1,4 +1,4 @@
-"""Bags of ids as a module's forward call asks for them, and how those of a step are put together into one batch of rows."""
+"""Bags of rows that forward calls look up, and the batch that joins all bags of a step."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from adaptive_rec.placement import RowSpace
 
 
 @dataclass(frozen=True)
-class Key:
-    """By which a forward call finds bags that were made ready for it: who asks, and what its tensors are."""
+class CallKey:
+    """Identity of a forward call: its module and its input tensors. Bags looked up ahead are found by it."""
 
     signature: tuple[Any, ...]
     tensors: tuple[Tensor | None, ...] = field(compare=False)
-    """Held, so that no other tensor comes to lie where one of them does."""
+    """The tensors themselves: while they are held, no other tensor can get their memory."""
 
     @staticmethod
-    def of(asker: object, *tensors: Tensor | None) -> Key:
-        """Of a call with some tensors: the same memory, read in the same way, and not written since."""
-        return Key((id(asker), *map(_signature, tensors)), tensors)
+    def of(module: object, *tensors: Tensor | None) -> CallKey:
+        """Return the key of a call. Keys are equal for the same memory, read in the same way and not written to in between."""
+        return CallKey((id(module), *map(_signature, tensors)), tensors)
 
 
 def _signature(tensor: Tensor | None) -> Any:
@@ -41,55 +41,54 @@ def _signature(tensor: Tensor | None) -> Any:
     return tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, version
 
 
-NOBODY = Key((), ())
+NO_CALL = CallKey((), ())
 
-
-Line = tuple[int, int, int, int]
-"""Of a table: its pool, its first row, that row's number within the pool, and how many rows it has."""
+TableRange = tuple[int, int, int, int]
+"""Rows of a table: its pool, its first row, the number of that row within the pool, and the number of its rows."""
 
 
 @dataclass(frozen=True)
 class Bags:
-    """L bags with N lookups, all of one pool; the bags of a sample stand together."""
+    """L bags with N lookups, all of one pool. The bags of a sample are adjacent."""
 
     pool: int
     row_N: NDArray[np.int64]
-    """Rows within the pool."""
+    """Row numbers within the pool."""
     offsets: NDArray[np.int64]
-    """L + 1 of them, from 0 to N."""
+    """L + 1 bounds of the bags, from 0 to N."""
     samples: int
     tables: tuple[int, ...] = ()
-    """By their numbers, those that are read."""
-    lines: tuple[Line, ...] = ()
-    """Where they are."""
+    """Numbers of the tables that are looked up."""
+    ranges: tuple[TableRange, ...] = ()
+    """Rows of these tables."""
     divisor_L1: Tensor | None = None
-    """Lookups of each bag, at least 1, where bags are averaged; 1 for those that are not."""
+    """Lookups of each averaged bag, at least 1; 1 for summed bags. None where no bag is averaged."""
     in_turn: bool = True
-    """Whether bag ``i`` is one of table ``i % T``."""
+    """Whether bag ``i`` is of table ``i % T``."""
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
 
 @dataclass(frozen=True)
-class Reader:
-    """Tables of one pool that are read in turn: bag ``i`` is one of table ``i % T``."""
+class PoolTables:
+    """Tables of one pool that a module looks up in turn: bag ``i`` is of table ``i % T``."""
 
     pool: int
     tables: tuple[int, ...]
     names: tuple[str, ...]
     first_row_T: NDArray[np.int64]
-    """Within the pool."""
+    """First row of each table within the pool."""
     rows_T: NDArray[np.int64]
     mean_T: NDArray[np.bool_]
-    lines: tuple[Line, ...] = ()
+    ranges: tuple[TableRange, ...] = ()
 
     @staticmethod
-    def of(space: RowSpace, tables: Sequence[int], mean: Sequence[bool]) -> Reader:
-        """Of tables by their numbers, which must be of one pool."""
+    def of(space: RowSpace, tables: Sequence[int], mean: Sequence[bool]) -> PoolTables:
+        """Make it from the numbers of tables, which must be of one pool."""
         ranges = [space.table_range(table) for table in tables]
-        assert len({pool for pool, _, _ in ranges}) == 1, "a reader's tables are of one pool"
-        return Reader(
+        assert len({pool for pool, _, _ in ranges}) == 1, "the tables are of one pool"
+        return PoolTables(
             ranges[0][0],
             tuple(tables),
             tuple(space.tables[table].name for table in tables),
@@ -100,12 +99,12 @@ class Reader:
         )
 
     @staticmethod
-    def alone(rows: int, mean: bool) -> Reader:
-        """Of a table that is a pool of its own."""
-        return Reader(0, (0,), ("weight",), np.zeros(1, np.int64), np.array([rows]), np.array([mean]))
+    def alone(rows: int, mean: bool) -> PoolTables:
+        """Make it from one table that is a pool by itself."""
+        return PoolTables(0, (0,), ("weight",), np.zeros(1, np.int64), np.array([rows]), np.array([mean]))
 
     def bags(self, ids_N: NDArray[np.int64], offsets: NDArray[np.int64], dtype: torch.dtype) -> Bags:
-        """Bags of ids; `offsets` rise from 0 to N. Raises DataError for an id that lies outside its table."""
+        """Turn ids into bags of rows; `offsets` rise from 0 to N. Raises DataError for an id outside its table."""
         row_N = np.empty(len(ids_N), dtype=np.int64)
         wrong = number_rows(ids_N, offsets, self.first_row_T, self.rows_T, row_N)
         if wrong >= 0:
@@ -113,18 +112,18 @@ class Reader:
         return self._bags(row_N, offsets, dtype)
 
     def keyed_bags(self, given: Keyed, features: NDArray[np.int64], dtype: torch.dtype) -> Bags:
-        """Bags of features of a KeyedJaggedTensor, one for each table. Raises DataError for an id that lies outside its table."""
+        """Turn the features of a KeyedJaggedTensor, one for each table, into bags of rows. Raises DataError as `bags` does."""
         row_M = np.empty(int((given.first_F1[features + 1] - given.first_F1[features]).sum()), dtype=np.int64)
         offsets = np.empty(given.length_FB.shape[1] * len(features) + 1, dtype=np.int64)
-        how = given.ids_N, given.length_FB, given.one_hot, given.first_F1, features, self.first_row_T, self.rows_T
-        wrong = number_jagged_rows(*how, row_M, offsets)
+        source = given.ids_N, given.length_FB, given.one_hot, given.first_F1, features
+        wrong = number_jagged_rows(*source, self.first_row_T, self.rows_T, row_M, offsets)
         if wrong >= 0:
             self._refuse(int(row_M[wrong]), wrong, offsets)
         return self._bags(row_M, offsets, dtype)
 
     def _bags(self, row_N: NDArray[np.int64], offsets: NDArray[np.int64], dtype: torch.dtype) -> Bags:
         samples = (len(offsets) - 1) // len(self.names)
-        return Bags(self.pool, row_N, offsets, samples, self.tables, self.lines, self._divisor(offsets, dtype))
+        return Bags(self.pool, row_N, offsets, samples, self.tables, self.ranges, self._divisor(offsets, dtype))
 
     def _refuse(self, id_: int, lookup: int, offsets: NDArray[np.int64]) -> NoReturn:
         bag = int(np.searchsorted(offsets, lookup, side="right")) - 1
@@ -143,16 +142,17 @@ class Reader:
 
 @dataclass(frozen=True)
 class BagBatch(Batch):
-    """A batch whose samples are bags, pool after pool. A sample has a feature for each pool, and a bag in its own pool only."""
+    """A batch with a bag in each sample's place, pool after pool. It has a feature for each pool; a bag has lookups in its own
+    pool only."""
 
-    parts: tuple[tuple[Key, Bags, int], ...] = ()
-    """The bags it was put together from, for whom they are, and the number of the first of each."""
+    parts: tuple[tuple[CallKey, Bags, int], ...] = ()
+    """The bags that were joined, each part with its forward call and the number of its first bag."""
     item: Any = field(default=None, compare=False)
-    """What the loop gets, where the batch was made ready ahead of it."""
+    """The loader's item that the batch was looked up ahead for."""
 
     @staticmethod
-    def of(space: RowSpace, parts: Sequence[tuple[Key, Bags]], item: Any = None) -> BagBatch:
-        """Put bags together. `space` has a feature for each pool."""
+    def of(space: RowSpace, parts: Sequence[tuple[CallKey, Bags]], item: Any = None) -> BagBatch:
+        """Join bags. `space` has a feature for each pool."""
         ordered = sorted(parts, key=lambda part: part[1].pool)
         firsts = list(accumulate((len(bags) for _, bags in ordered), initial=0))
         ids_N, offsets = _joined(len(space.pools), [bags for _, bags in ordered], firsts)
@@ -168,7 +168,7 @@ class BagBatch(Batch):
 
 
 def _joined(pools: int, parts: list[Bags], firsts: list[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Rows of all bags, and the ends of a bag in each pool for every one of them."""
+    """Return the rows of all bags, and offsets that give each bag an end in every pool."""
     if pools == len(parts) == 1:
         return parts[0].row_N, parts[0].offsets
     offsets = np.zeros(firsts[-1] * pools + 1, dtype=np.int64)
@@ -183,21 +183,21 @@ def _joined(pools: int, parts: list[Bags], firsts: list[int]) -> tuple[NDArray[n
 
 
 def _reads(space: RowSpace, parts: Sequence[tuple[Bags, int]]) -> TableReads:
-    """Which bags read which table, with the number of each part's first. Where tables are not read in turn, those of the pool
-    count as one."""
+    """Return which bags read which table; each part comes with the number of its first bag. The tables of a pool count as one
+    where bags do not read them in turn."""
     pools, mixed = len(space.pools), {bags.pool for bags, _ in parts if not bags.in_turn}
-    runs: dict[Line, list[tuple[int, int, int]]] = defaultdict(list)
+    runs: dict[TableRange, list[tuple[int, int, int]]] = defaultdict(list)
     for bags, first in parts:
         place, count = first * pools + bags.pool, len(bags)
         if bags.pool in mixed:
             pool = space.pools[bags.pool]
             runs[bags.pool, pool.first_row, 0, pool.rows].append((place, pools, count))
             continue
-        turns = len(bags.lines)
-        for turn, line in enumerate(bags.lines):
-            runs[line].append((place + turn * pools, turns * pools, count // turns))
-    lines = sorted(runs)
+        turns = len(bags.ranges)
+        for turn, table_range in enumerate(bags.ranges):
+            runs[table_range].append((place + turn * pools, turns * pools, count // turns))
+    tables = sorted(runs)
     return TableReads(
-        np.array([(*line, len(runs[line])) for line in lines], dtype=np.int64).reshape(-1, 5),
-        np.array([run for line in lines for run in runs[line]], dtype=np.int64).reshape(-1, 3),
+        np.array([(*table, len(runs[table])) for table in tables], dtype=np.int64).reshape(-1, 5),
+        np.array([run for table in tables for run in runs[table]], dtype=np.int64).reshape(-1, 3),
     )

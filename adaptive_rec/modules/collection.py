@@ -1,4 +1,4 @@
-"""TorchRec's ``EmbeddingBagCollection`` over tables in two tiers, in one process and without TorchRec."""
+"""TorchRec's ``EmbeddingBagCollection`` over tables in two tiers, in one process; it does not need TorchRec."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from typing import Any, Unpack
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from adaptive_rec.batch import TableSpec
 from adaptive_rec.errors import ConfigError
-from adaptive_rec.modules.bag import weighed
-from adaptive_rec.modules.bags import Bags, Key, Reader
+from adaptive_rec.modules.bag import weighted_sums
+from adaptive_rec.modules.bags import Bags, CallKey, PoolTables
 from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime
 from adaptive_rec.modules.inputs import Keyed, check_keyed
-from adaptive_rec.modules.options import Options, own_rates, setup_of
-from adaptive_rec.modules.tables import NotCopied, take_table, tell_unexpected
+from adaptive_rec.modules.options import Options, rates_from, setup_from
+from adaptive_rec.modules.tiered_module import TieredModule
 
 
 @dataclass
 class EmbeddingBagConfig:
-    """A table and the features that read it: the fields of TorchRec's class of this name that mean something here."""
+    """A table and the features that look it up; it has those fields of TorchRec's class of this name that apply here."""
 
     name: str
     embedding_dim: int
     num_embeddings: int
     feature_names: list[str]
     pooling: Any = "sum"
-    """sum or mean, or TorchRec's PoolingType."""
+    """"sum" or "mean", or TorchRec's PoolingType."""
     init_fn: Callable[[Tensor], Any] | None = None
-    """Sets the rows in place; None: U(-1/sqrt(rows), 1/sqrt(rows)), as TorchRec does."""
+    """Sets the first rows in place. None: U(-1/sqrt(rows), 1/sqrt(rows)), as in TorchRec."""
 
 
 class PooledVectors:
-    """What TorchRec calls a KeyedTensor: the pooled vectors (samples, all dims) of features, one after the other."""
+    """Pooled vectors of features, side by side (samples, sum of dims), as in TorchRec's KeyedTensor."""
 
     def __init__(self, keys: Sequence[str], length_per_key: Sequence[int], values: Tensor) -> None:
         self._keys, self._lengths, self._values = list(keys), list(length_per_key), values
@@ -51,11 +51,11 @@ class PooledVectors:
         return self._lengths
 
     def offset_per_key(self) -> list[int]:
-        """Where each feature's columns begin, and the end of the last."""
+        """Return the first column of each feature, and the end of the last."""
         return np.cumsum([0, *self._lengths]).tolist()
 
     def to_dict(self) -> dict[str, Tensor]:
-        """The vectors (samples, dim) of each feature."""
+        """Return the vectors (samples, dim) of each feature."""
         return dict(zip(self._keys, self._values.split(self._lengths, dim=1), strict=True))
 
     def __getitem__(self, key: str) -> Tensor:
@@ -67,21 +67,20 @@ class PooledVectors:
 
 @dataclass(frozen=True)
 class _Group:
-    """The features that read one pool, in the collection's order."""
+    """The features that look up one pool, in the collection's order."""
 
-    reader: Reader
+    tables: PoolTables
     features: tuple[str, ...]
     columns: tuple[int, ...]
-    """Their places among all features of the collection."""
+    """Places of these features among all features of the collection."""
 
 
-class AdaptiveEmbeddingBagCollection(NotCopied, nn.Module):
-    """Pooled vectors of the features of a KeyedJaggedTensor, as TorchRec's EmbeddingBagCollection gives them.
+class AdaptiveEmbeddingBagCollection(TieredModule):
+    """Pools the features of a KeyedJaggedTensor, as TorchRec's EmbeddingBagCollection does.
 
-    `tables` are `EmbeddingBagConfig`s, ours or TorchRec's. The input may be anything with ``keys()``, ``values()`` and
-    ``lengths()`` (or ``offsets()``), and ``weights()`` where `is_weighted`. ``optimizer=`` and ``lr=`` must be given: each
-    distinct row is updated once at the end of each backward pass. A feature that reads several tables is called
-    ``feature@table``.
+    `tables` are `EmbeddingBagConfig`s, of this package or of TorchRec. The input may be any object with ``keys()``, ``values()``
+    and ``lengths()`` (or ``offsets()``), and ``weights()`` where `is_weighted`. ``optimizer=`` and ``lr=`` must be given: each
+    distinct row is updated once at the end of each backward pass. A feature of several tables is named ``feature@table``.
     """
 
     def __init__(
@@ -98,13 +97,13 @@ class AdaptiveEmbeddingBagCollection(NotCopied, nn.Module):
         self._tables, self._is_weighted = list(tables), is_weighted
         place = torch.device(device) if device is not None and str(device) != "meta" else torch.get_default_device()
         specs = [TableSpec(table.name, table.num_embeddings, table.embedding_dim) for table in tables]
-        rates, setup = own_rates(options), setup_of(options, place)
+        rates, setup = rates_from(options), setup_from(options, place)
         self.runtime: EmbeddingRuntime = EmbeddingRuntime(specs, setup, rates, dtype or torch.get_default_dtype())
         self._names, self._groups = _groups(self._tables, self.runtime)
         self._dims = [table.embedding_dim for table in tables for _ in table.feature_names]
-        self.runtime.readers["embedding_bags"] = self
+        self.runtime.register("embedding_bags", self)
         for number, table in enumerate(tables):
-            _draw(table, self.runtime.host_rows(number))
+            _init_rows(table, self.runtime.host_rows(number))
 
     def embedding_bag_configs(self) -> list[Any]:
         return self._tables
@@ -112,9 +111,9 @@ class AdaptiveEmbeddingBagCollection(NotCopied, nn.Module):
     def is_weighted(self) -> bool:
         return self._is_weighted
 
-    @torch.compiler.disable  # a compiled model runs it as it is
+    @torch.compiler.disable  # a compiled model calls it uncompiled
     def forward(self, features: Any) -> PooledVectors:
-        """Pooled vectors of all features, a sample a line. Raises ValueError where a feature is missing."""
+        """Return the pooled vectors of all features. Raises ValueError where a feature is missing."""
         if self._is_weighted:
             given = Keyed.of(features, weighted=True)
             parts = [self._weighted(group, given) for group in self._groups]
@@ -130,46 +129,37 @@ class AdaptiveEmbeddingBagCollection(NotCopied, nn.Module):
                 columns[column] = vector
         return PooledVectors(self._names, self._dims, torch.cat(columns, dim=1))
 
-    def parts(self, given: Any) -> Iterator[tuple[Key, Bags]]:
-        """For `EmbeddingRuntime.prefetch`: a KeyedJaggedTensor."""
+    def parts(self, given: Any) -> Iterator[tuple[CallKey, Bags]]:
+        """Yield the bags of a KeyedJaggedTensor, for `EmbeddingRuntime.prefetch`."""
         key = self._key(given)
         for bags in self._bags(given):
             yield key, bags
 
-    def _key(self, features: Any) -> Key:
+    def _key(self, features: Any) -> CallKey:
         check_keyed(features)
         lengths = features.lengths() if hasattr(features, "lengths") else features.offsets()
-        return Key.of(self, features.values(), lengths)
+        return CallKey.of(self, features.values(), lengths)
 
     def _bags(self, features: Any) -> list[Bags]:
         given = Keyed.of(features, weighted=False)
         dtype = self.runtime.dtype
-        return [group.reader.keyed_bags(given, given.places(group.features), dtype) for group in self._groups]
+        return [group.tables.keyed_bags(given, given.places(group.features), dtype) for group in self._groups]
 
     def _weighted(self, group: _Group, given: Keyed) -> Tensor:
-        """Each lookup is a bag of its own here, and torch weighs and sums them."""
+        """Pool with weights: each lookup is a bag by itself, and torch sums them with their weights."""
         found = given.of_features(given.places(group.features))
-        # The table of a lookup is that of its bag: rows are numbered by bags, then each is looked up alone.
-        numbered = group.reader.bags(found.ids_N, found.offsets, self.runtime.dtype)
-        alone = replace(numbered, offsets=np.arange(len(found.ids_N) + 1), in_turn=False, divisor_L1=None)
-        rows_ND = self.runtime.pooled(None, lambda: [alone])[0]
-        pooled_LD = weighed(rows_ND, found.weights_N, torch.from_numpy(found.offsets))
+        # The bag of a lookup gives its table: rows are numbered by bags, then looked up one by one.
+        numbered = group.tables.bags(found.ids_N, found.offsets, self.runtime.dtype)
+        single = replace(numbered, offsets=np.arange(len(found.ids_N) + 1), in_turn=False, divisor_L1=None)
+        rows_ND = self.runtime.pooled(None, lambda: [single])[0]
+        pooled_LD = weighted_sums(rows_ND, found.weights_N, torch.from_numpy(found.offsets))
         divisor_L1 = numbered.divisor_L1
         return pooled_LD if divisor_L1 is None else pooled_LD / divisor_L1.to(pooled_LD.device)
 
     # Rows in and out -------------------------------------------------------------------------------------------------
 
-    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
-        super()._save_to_state_dict(destination, prefix, keep_vars)
-        for number, table in enumerate(self._tables):
-            destination[f"{prefix}embedding_bags.{table.name}.weight"] = self.runtime.table(number)
-
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, *rest: Any) -> None:
-        for number, table in enumerate(self._tables):
-            key = f"{prefix}embedding_bags.{table.name}.weight"
-            take_table(self.runtime, number, state_dict, key, *rest[-3:])
-        known = {f"{prefix}embedding_bags.{table.name}.weight" for table in self._tables}
-        tell_unexpected(state_dict, prefix, known, *rest)
+    def _tables_by_key(self) -> dict[str, int]:
+        return {f"embedding_bags.{table.name}.weight": number for number, table in enumerate(self._tables)}
 
     def extra_repr(self) -> str:
         return "\n".join(
@@ -190,7 +180,7 @@ def _check_tables(tables: Sequence[Any]) -> None:
 
 
 def _is_mean(table: Any) -> bool:
-    """Whether a table's bags are averaged. Raises ConfigError for a pooling that there is not."""
+    """Return whether a table's bags are averaged. Raises ConfigError for an unknown pooling."""
     pooling = str(getattr(table.pooling, "value", table.pooling)).lower()
     if pooling not in ("sum", "mean"):
         raise ConfigError(f"pooling of table {table.name} must be sum or mean, got {table.pooling!r}")
@@ -198,7 +188,7 @@ def _is_mean(table: Any) -> bool:
 
 
 def _groups(tables: list[Any], runtime: EmbeddingRuntime) -> tuple[list[str], list[_Group]]:
-    """Names of all features as the output has them, and the features of each pool."""
+    """Return the names of all features in the output, and the features of each pool."""
     space = runtime.store.space
     read = [(feature, number) for number, table in enumerate(tables) for feature in table.feature_names]
     shared = {name for name, _ in read if sum(name == other for other, _ in read) > 1}
@@ -207,13 +197,13 @@ def _groups(tables: list[Any], runtime: EmbeddingRuntime) -> tuple[list[str], li
     for pool in range(len(space.pools)):
         columns = [column for column, (_, number) in enumerate(read) if space.table_range(number)[0] == pool]
         numbers = [read[column][1] for column in columns]
-        reader = Reader.of(space, numbers, [_is_mean(tables[number]) for number in numbers])
-        groups.append(_Group(reader, tuple(read[column][0] for column in columns), tuple(columns)))
+        pool_tables = PoolTables.of(space, numbers, [_is_mean(tables[number]) for number in numbers])
+        groups.append(_Group(pool_tables, tuple(read[column][0] for column in columns), tuple(columns)))
     return names, groups
 
 
-def _draw(table: Any, rows: Tensor) -> None:
-    """A table's first rows."""
+def _init_rows(table: Any, rows: Tensor) -> None:
+    """Set a table's first rows."""
     with torch.no_grad():
         if getattr(table, "init_fn", None) is not None:
             table.init_fn(rows)

@@ -1,4 +1,4 @@
-"""The runtime of a training loop of the user's own: look-ahead, figures, state, service, around the steps of `autograd.py`."""
+"""The runtime of a user's training loop: look-ahead, statistics, state and service around the steps of `autograd.py`."""
 
 from __future__ import annotations
 
@@ -13,59 +13,64 @@ from torch import Tensor
 from adaptive_rec.batch import TableSpec
 from adaptive_rec.errors import ConflictError, UsageError
 from adaptive_rec.live.listen import ServeOptions
+from adaptive_rec.live.sidecar import Sidecar
 from adaptive_rec.live.telemetry import Event, Snapshot, ratio
 from adaptive_rec.modules.autograd import AutogradSession
-from adaptive_rec.modules.bags import BagBatch, Bags, Key
-from adaptive_rec.modules.lookahead import Ahead, Sparse
+from adaptive_rec.modules.bags import BagBatch, Bags, CallKey
+from adaptive_rec.modules.lookahead import AheadBatch, Sparse
 from adaptive_rec.modules.options import Setup
 from adaptive_rec.modules.rates import Rates
-from adaptive_rec.modules.serving import LOG, LoopDirectory, LoopService
-from adaptive_rec.modules.state_dict import set_state, state_of
+from adaptive_rec.modules.serving import LOG, LoopDirectory
+from adaptive_rec.modules.state_dict import LoopParts, set_state, state_of
 from adaptive_rec.modules.stats import RuntimeStats, stats_of
-from adaptive_rec.run.directory import new_directory
+from adaptive_rec.run.new_directory import new_directory
 from adaptive_rec.runtime.pipeline import Pipeline
 from adaptive_rec.runtime.session import Report
 from adaptive_rec.tracker.feed import Trackers
-from adaptive_rec.tracker.values import Figures
+from adaptive_rec.tracker.values import SnapshotFigures
 
 
-class Reads(Protocol):
-    """A module that looks rows up: what `prefetch` asks it about inputs to come."""
+class LookupModule(Protocol):
+    """A module that looks rows up."""
 
-    def parts(self, given: Any) -> Iterable[tuple[Key, Bags]]:
-        """The bags of an input, each with the key that a forward call with it will have."""
+    def parts(self, given: Any) -> Iterable[tuple[CallKey, Bags]]:
+        """Yield the bags of an input, each with the key that a forward call with this input will have."""
         ...
 
 
 class EmbeddingRuntime(AutogradSession):
-    """Tables in two tiers for modules under autograd: what `wrap` returns, and ``runtime`` of the modules that make their own."""
+    """Tables in two tiers for modules under autograd. `wrap` returns one; a module that is not wrapped has one as ``runtime``."""
 
     def __init__(self, tables: Sequence[TableSpec], setup: Setup, rates: Rates, dtype: torch.dtype) -> None:
         super().__init__(tables, setup, rates, dtype)
-        self.readers: dict[str, Reads] = {}
-        """The modules that look rows up, by the names that `prefetch` knows them by."""
+        self._modules: dict[str, LookupModule] = {}
+        """Modules that look rows up, by their names for `prefetch`."""
         self._looking_ahead = False
-        """Whether a loop over `prefetch` is under way."""
-        self._record: LoopDirectory | None = None
-        self._served: LoopService | None = None
+        """Whether a loop over `prefetch` is running."""
+        self._saved_parts = LoopParts(self.state, rates.rule.embedding, self.steps_T, self.observer, self.reclassifier)
+        self._directory: LoopDirectory | None = None
+        self._sidecar: Sidecar | None = None
         self._trackers: Trackers | None = None
-        self._figures = Figures([table.name for table in tables])
+        self._figures = SnapshotFigures([table.name for table in tables])
+
+    def register(self, name: str, module: LookupModule) -> None:
+        """Make a module known to `prefetch`."""
+        self._modules[name] = module
 
     # Ahead of the loop -----------------------------------------------------------------------------------------------
 
     def prefetch(self, loader: Iterable[Any], sparse: Sparse, depth: int | None = None) -> Iterator[Any]:
-        """Iterate over a loader; what the next items look up is made ready meanwhile, `depth` (knob prefetch_depth) items ahead.
+        """Iterate over a loader and look up the rows of its next items ahead: `depth` items, by default the knob prefetch_depth.
 
-        ``sparse(item)`` says what the step with an item will look up: for wrapped bags a mapping from a module's name to its
-        input, ``(input, offsets)`` or a list of such where it is called several times; for a collection its KeyedJaggedTensor.
-        Forward calls are recognised by the memory of these tensors, so the model has to be given the very same. A call that was
-        not announced is looked up when it comes: results are the same. Items come in their order; those read ahead of a loop
-        that is left early are lost to it. One loop looks ahead at a time: another one within it yields its items and no more.
+        ``sparse(item)`` returns the inputs that the step with an item will look up: for wrapped bags a mapping from a module's
+        name to its input, to ``(input, offsets)``, or to a list of these where it is called several times; for a collection its
+        KeyedJaggedTensor. Forward calls are recognised by the memory of these tensors, so the model must be given the very same
+        tensors. A call that was not announced is looked up when it is made; results are the same. Items keep their order; items
+        that were read ahead are lost when the loop is left early. Only one loop looks ahead at a time: a second one within it
+        only yields its items.
         """
         if self._looking_ahead:  # a loop within a loop, say over held-out batches
-            LOG.info(
-                "a loop is looking ahead already: this one does not, its rows are looked up when they are asked for"
-            )
+            LOG.info("another loop is looking ahead: rows of this one are looked up in its forward calls")
             yield from loader
             return
         if isinstance(loader, Sized):
@@ -82,35 +87,35 @@ class EmbeddingRuntime(AutogradSession):
         self._looking_ahead = True
         try:
             for work in pipeline:
-                self._ahead = Ahead(work)
+                self._ahead = AheadBatch(work)
                 assert isinstance(work.batch, BagBatch)
                 yield work.batch.item
-                self.give_up_ahead()
+                self.release_ahead()
                 if self.state.stop_requested:
                     return
         finally:
             self._looking_ahead = False
-            self.give_up_ahead()
+            self.release_ahead()
             pipeline.close()
 
-    def _parts(self, given: Any) -> list[tuple[Key, Bags]]:
-        """What an item's step looks up, by the modules that will."""
+    def _parts(self, given: Any) -> list[tuple[CallKey, Bags]]:
+        """Return the bags that an item's step will look up."""
         if not isinstance(given, Mapping):
-            if len(self.readers) != 1:
+            if len(self._modules) != 1:
                 raise ConflictError(
-                    f"sparse must give a mapping from modules' names to inputs, as there are {len(self.readers)} of them, "
+                    f"sparse must give a mapping from modules' names to inputs, as there are {len(self._modules)} of them, "
                     f"got {type(given).__name__}"
                 )
-            given = {next(iter(self.readers)): given}
-        parts: list[tuple[Key, Bags]] = []
+            given = {next(iter(self._modules)): given}
+        parts: list[tuple[CallKey, Bags]] = []
         for name, inputs in given.items():
-            if name not in self.readers:
+            if name not in self._modules:
                 raise ConflictError(
-                    f"sparse must name modules of this runtime ({', '.join(self.readers)}), got {name!r}"
+                    f"sparse must name modules of this runtime ({', '.join(self._modules)}), got {name!r}"
                 )
             for one in inputs if isinstance(inputs, list) else [inputs]:
                 try:
-                    parts += self.readers[name].parts(one)
+                    parts += self._modules[name].parts(one)
                 except ValueError as error:
                     raise ValueError(f"what sparse gives for {name} cannot be looked up: {error}") from error
         return parts
@@ -119,92 +124,94 @@ class EmbeddingRuntime(AutogradSession):
 
     @property
     def lr(self) -> float:
-        """Learning rate of the rows, as it is now."""
+        """Present learning rate of the rows."""
         return self.rates.lr
 
     @lr.setter
     def lr(self, value: float) -> None:
-        self.rates.lr = value
+        self.rates.set_lr(value)
 
     def set_knobs(self, **changes: Any) -> None:
-        """Change knobs between two steps. Raises ConfigError for a wrong name or value, and changes nothing then."""
+        """Change knobs between two steps. Raises ConfigError, and changes nothing, for a wrong name or value."""
         self.mailbox.change_knobs(**changes)
 
     def record_loss(self, loss: Tensor | float) -> None:
-        """Tell the mean loss of the step under way, for the dashboard, metrics and trackers. Optional. Told before ``backward``
-        it counts for its step, behind it for the next one; a step for which none is told counts with the last."""
+        """Record the mean loss of the present step for the dashboard, metrics and trackers; optional. A loss counts for its step
+        when it is recorded before ``backward``, and for the next step after it. A step without a loss counts with the last
+        one."""
         given = torch.as_tensor(loss).detach()
         if given.numel() != 1:
             raise UsageError(
                 f"loss must be one number, the mean over the step's samples, got shape {tuple(given.shape)}"
             )
         known, self._loss = self._loss is not None, given.reshape(()).to(self._loss_sum)
-        if not known:
-            self._loss_sum += self._loss * self._samples  # of the step before, if it is told behind it
+        if not known:  # the first loss may come after its step
+            self._loss_sum += self._loss * self._samples
 
     def table(self, number: int) -> Tensor:
-        """A copy of a table's rows (rows, dim), in host memory."""
+        """Return a copy of a table's rows (rows, dim), in host memory."""
         return torch.from_numpy(self.store.export_table(number)[0])
 
     def set_table(self, number: int, rows: Tensor) -> None:
-        """Set all rows of a table, wherever they are; their optimizer state stays."""
-        self.give_up_ahead()
+        """Set all rows of a table, in both tiers; their optimizer state stays."""
+        self.release_ahead()
         self.store.replace_table(number, rows.detach().cpu().to(self.dtype).numpy(), None)
 
     def take_state(self, number: int, parts: Sequence[Tensor], step: int) -> None:
-        """Take over the optimizer state of a table's rows, in the parts that torch keeps it in, and its steps so far."""
+        """Set the optimizer state of a table's rows, from the parts that torch keeps, and its number of steps so far."""
         state_RK = torch.cat([part.detach().cpu().to(self.dtype) for part in parts], dim=1).numpy()
         self.store.replace_table(number, None, state_RK)
         self.steps_T[number] = step
 
     def host_rows(self, number: int) -> Tensor:
-        """A table's rows before the first step, when all of them are in host memory, to be set in place."""
+        """Return a table's rows in host memory, to be set in place before the first step."""
         assert not self.state.rows_placed, "rows are set in place before the first step only"
         pool, low, high = self.store.space.table_range(number)
         return torch.from_numpy(self.store.host.weights[pool][low:high])
 
     def stats(self) -> RuntimeStats:
-        """What has been done so far."""
-        return stats_of(self, ratio(self._steps_ahead, self.step_number))
+        """Return figures of everything done so far."""
+        return stats_of(self.state, ratio(self._steps_ahead, self.step_number))
 
     def state_dict(self) -> dict[str, Any]:
-        """Optimizer state of all rows, which of them are hot, and what has been seen, for ``torch.save`` beside the model's."""
-        return state_of(self)
+        """Return optimizer state of all rows, which rows are hot, and all counts, for ``torch.save`` with the model's state
+        dict."""
+        return state_of(self._saved_parts)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state_dict` said, with the same tables and rule; the model's state dict has the rows. Knobs, rates and
-        budget are as this runtime was made with. Raises CheckpointError where it does not fit."""
-        set_state(self, state)
+        """Resume from a `state_dict` of the same tables and rule; the rows come with the model's state dict. Knobs, rates and
+        budget stay those of this runtime. Raises CheckpointError where the state does not fit."""
+        self.release_ahead()
+        set_state(self._saved_parts, state)
+        if self.state.rows_placed:
+            self.begin()
 
-    def rule_width(self, number: int) -> int:
-        """Numbers of optimizer state of a row of a table."""
-        return self.store.rule.state_width(self.store.space.tables[number].dim)
-
-    # Seen and steered ------------------------------------------------------------------------------------------------
+    # Watch and steer -------------------------------------------------------------------------------------------------
 
     def serve(self, out: str | Path | None = None, **where: Any) -> str:
-        """Serve this loop from now on, as ``adaptive-rec train`` serves a run: dashboard, HTTP API, metrics for Prometheus,
-        and the commands of the shell. Returns the address; ``adaptive-rec dashboard`` prints a link that signs you in.
+        """Serve this loop as ``adaptive-rec train`` serves a run: dashboard, HTTP API, Prometheus metrics and shell commands.
+        Returns the address; ``adaptive-rec dashboard`` prints a link that signs you in.
 
         `out` is the run's directory (runs/TIME-POLICY); `where` may be ``host``, ``port``, ``allow_hosts``, ``token_file``.
         Raises UsageError.
         """
         self._check_open("served")
-        if self._served is not None:
-            raise ConflictError(f"the loop must not be served already, it is at {self._served.url}")
+        if self._sidecar is not None:
+            raise ConflictError(f"the loop must not be served already, it is at {self._sidecar.url}")
         options = ServeOptions(**where)
         if not self.state.rows_placed:
             self.begin()
-        record = LoopDirectory(self, Path(out) if out is not None else new_directory(self.knobs.policy))
+        place = Path(out) if out is not None else new_directory(self.knobs.policy)
+        directory = LoopDirectory(self, place)
         try:
-            self._served = LoopService(record, options)
+            self._sidecar = Sidecar(options, place, self, LOG.warning).__enter__()
         except BaseException:
-            record.close()
+            directory.close()
             raise
-        self._record = record
+        self._directory = directory
         self.publisher.enter("training")
         atexit.register(self.close)
-        return self._served.url
+        return self._sidecar.url
 
     def _check_open(self, what: str) -> None:
         if self.closed:
@@ -212,19 +219,19 @@ class EmbeddingRuntime(AutogradSession):
 
     @property
     def dashboard_url(self) -> str:
-        """The link that signs in to a served loop; whoever has it can steer. Empty where it is not served."""
-        return self._served.dashboard_url if self._served is not None else ""
+        """The link that signs in to the dashboard and permits changes. Empty where the loop is not served."""
+        return self._sidecar.dashboard_url if self._sidecar is not None else ""
 
     def track(self, name: str, folder: str | Path) -> None:
-        """Hand figures on to a tracker ("tensorboard", or package.module:Class), which may keep files in a folder."""
+        """Send figures to a tracker ("tensorboard" or package.module:Class), which may write files to a folder."""
         self._check_open("tracked")
         self._trackers = self._trackers or Trackers([], Path(folder))
         self._trackers.add(name, Path(folder), self.step_number)
 
-    def tell(self, report: Report) -> None:
-        """Write it down and hand it on, where anybody wants to know."""
-        if self._record is not None:
-            self._record.append(report)
+    def emit(self, report: Report) -> None:
+        """Pass a report on to the journal, the log and the trackers."""
+        if self._directory is not None:
+            self._directory.append(report)
         if isinstance(report, Event) and report.kind == "warning":
             LOG.warning(report.text)
         if self._trackers is not None:
@@ -242,25 +249,25 @@ class EmbeddingRuntime(AutogradSession):
         self.close()
 
     def close(self) -> None:
-        """End the service, trackers and threads; rows can still be read and saved. May be called again, and is at the end of
-        ``with adaptive_rec.wrap(...) as runtime:``."""
+        """End the service, trackers and threads; rows can still be read and saved. It may be called again, and a ``with`` block
+        of the runtime calls it."""
         if self.closed:
             return
         self.closed = True
         atexit.unregister(self.close)
-        self.give_up_ahead()
+        self.release_ahead()
         if self.state.rows_placed:
             for report in self.last_report():
-                self.tell(report)
+                self.emit(report)
         self.mailbox.close("the loop has ended")
         self.publisher.enter("finished")
         if self._trackers is not None:
             self._trackers.close()
             for text in self._trackers.complaints():
                 LOG.warning(text)
-        if self._record is not None:
-            self._record.close()
-        if self._served is not None:
-            self._served.close()
+        if self._directory is not None:
+            self._directory.close()
+        if self._sidecar is not None:
+            self._sidecar.__exit__()
         self.observer.close()
         self.store.close()

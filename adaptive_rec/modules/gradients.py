@@ -1,13 +1,13 @@
-"""Rows under autograd: pooled vectors out, their gradients kept until the backward pass ends.
+"""Embedding rows under autograd: pooled vectors go out, their gradients are kept until the backward pass ends.
 
-A backward pass is a step: whatever was looked up, in however many calls, each distinct row is updated once when the pass is over.
-The engine of autograd tells when that is.
+A backward pass is a step: however many calls looked rows up, each distinct row is updated once, when the pass is over. A callback
+of autograd's engine reports that.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,43 +16,23 @@ from torch.autograd.function import once_differentiable
 
 from adaptive_rec.kernels.pooling import gather_bags
 from adaptive_rec.modules.bags import Bags
-
-if TYPE_CHECKING:
-    from adaptive_rec.modules.lookahead import Ahead
+from adaptive_rec.modules.lookahead import PoolCall
 
 MOST_OPEN_PASSES = 8
-"""Of more that never came to their end, because something raised in them, the oldest is forgotten."""
+"""Limit of backward passes that never ended, because an error was raised in them; beyond it the oldest is dropped."""
 
-
-class Lookup:
-    """One call's bags, and what was made ready for them, if anything was."""
-
-    __slots__ = ("_ahead", "bags", "first")
-
-    def __init__(self, bags: Bags, ahead: Ahead | None = None, first: int = 0) -> None:
-        self.bags = bags
-        self.first = first
-        """Number of the first of these bags in the batch that was made ready."""
-        self._ahead = ahead
-
-    @property
-    def ready(self) -> Ahead | None:
-        """What was made ready, as long as it is not over."""
-        return self._ahead if self._ahead is not None and not self._ahead.over else None
-
-
-Gradient = tuple[Lookup, Tensor]
-"""Of a lookup's pooled vectors (L, D)."""
+Gradient = tuple[PoolCall, Tensor]
+"""A call and the gradient (L, D) of its pooled vectors."""
 
 
 class Passes:
-    """The gradients of backward passes that are under way. `ended` gets those of each when it is over."""
+    """Gradients of the backward passes under way. `ended` is called with those of a pass when it is over."""
 
     def __init__(self, ended: Callable[[list[Gradient]], None]) -> None:
         self._ended = ended
         self._open: dict[int, list[Gradient]] = {}
 
-    def add(self, lookup: Lookup, gradient_LD: Tensor) -> None:
+    def add(self, call: PoolCall, gradient_LD: Tensor) -> None:
         """Keep a gradient; called within a backward pass."""
         task = torch._C._current_graph_task_id()
         if task not in self._open:
@@ -61,26 +41,28 @@ class Passes:
             self._open[task] = []
             engine: Any = torch.autograd.Variable._execution_engine
             engine.queue_callback(lambda: self._ended(self._open.pop(task, [])))
-        self._open[task].append((lookup, gradient_LD))
+        self._open[task].append((call, gradient_LD))
 
 
 class PooledRows(torch.autograd.Function):
-    """Pooled vectors of a lookup. `anchor` requires a gradient, so that autograd comes by; it gets none."""
+    """Pooled vectors of a call. `anchor` requires a gradient, so that autograd runs `backward`; it gets none."""
 
     @staticmethod
-    def forward(ctx: Any, anchor: Tensor, lookup: Lookup, gather: Callable[[Lookup], Tensor], passes: Passes) -> Tensor:
-        ctx.lookup, ctx.passes = lookup, passes
-        return gather(lookup)
+    def forward(
+        ctx: Any, anchor: Tensor, call: PoolCall, gather: Callable[[PoolCall], Tensor], passes: Passes
+    ) -> Tensor:
+        ctx.call, ctx.passes = call, passes
+        return gather(call)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient_LD: Tensor) -> tuple[None, ...]:
-        ctx.passes.add(ctx.lookup, gradient_LD)
+        ctx.passes.add(ctx.call, gradient_LD)
         return None, None, None, None
 
 
 class HostRows(torch.autograd.Function):
-    """Pooled rows of a table in host memory that is a parameter: its gradient is torch's to apply, dense or sparse."""
+    """Pooled vectors of a table that is a parameter in host memory; its gradient is dense or sparse, for a torch optimizer."""
 
     @staticmethod
     def forward(ctx: Any, weight_RD: Tensor, bags: Bags, sparse: bool) -> Tensor:

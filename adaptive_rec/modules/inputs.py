@@ -1,4 +1,4 @@
-"""Inputs of `torch.nn.EmbeddingBag` and of TorchRec as arrays: ids and the offsets of their bags."""
+"""Inputs of `torch.nn.EmbeddingBag` and of TorchRec, as arrays of ids and offsets of bags."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ INTEGERS = (torch.int32, torch.int64)
 
 @dataclass(frozen=True)
 class Jagged:
-    """N ids in L bags, and a weight for each id where they are weighted."""
+    """N ids in L bags, with a weight for each id where they are weighted."""
 
     ids_N: NDArray[np.int64]
     offsets: NDArray[np.int64]
-    """L + 1 of them, from 0 to N."""
+    """L + 1 bounds of the bags, from 0 to N."""
     weights_N: Tensor | None = None
 
     def without(self, id_: int) -> Jagged:
-        """The same without an id that stands for nothing."""
+        """Return the same bags without a padding id."""
         keep_N = self.ids_N != id_
         if keep_N.all():
             return self
@@ -39,7 +39,7 @@ class Jagged:
 
 
 def bags_of(input: Tensor, offsets: Tensor | None, weights: Tensor | None, include_last_offset: bool) -> Jagged:
-    """Arguments of ``nn.EmbeddingBag.forward``. Raises ValueError where they do not go together."""
+    """Read the arguments of ``nn.EmbeddingBag.forward``. Raises ValueError where they do not fit together."""
     _check_integers("input", input)
     if weights is not None and weights.shape != input.shape:
         raise ValueError(
@@ -61,7 +61,7 @@ def bags_of(input: Tensor, offsets: Tensor | None, weights: Tensor | None, inclu
 
 
 def _bounds(offsets: Tensor | None, lookups: int, include_last_offset: bool) -> NDArray[np.int64]:
-    """L + 1 offsets of a 1-D input."""
+    """Return the L + 1 bounds of the bags of a 1-D input."""
     if offsets is None or offsets.dim() != 1:
         got = "none" if offsets is None else f"{offsets.dim()} dimensions"
         raise ValueError(f"offsets must be a 1-D tensor where input is 1-D, got {got}")
@@ -71,7 +71,7 @@ def _bounds(offsets: Tensor | None, lookups: int, include_last_offset: bool) -> 
         raise ValueError(
             "offsets must hold at least the end of the last bag where include_last_offset is set, got none"
         )
-    # A copy: it is read again in the backward pass.
+    # A copy, as the backward pass reads it again.
     bounds = np.empty(len(given) + (not include_last_offset), dtype=np.int64)
     bounds[-1] = lookups
     bounds[: len(given)] = given
@@ -88,13 +88,13 @@ def _check_integers(name: str, tensor: Tensor) -> None:
 
 
 def as_ids(tensor: Tensor) -> NDArray[np.int64]:
-    """Integers in host memory, 64 bits each."""
+    """Return integers as an array of 64 bits each, in host memory."""
     array: NDArray[Any] = tensor.numpy(force=True)
     return np.ascontiguousarray(array, dtype=np.int64)
 
 
 def check_keyed(given: Any) -> None:
-    """Raise TypeError where something has not the methods of a KeyedJaggedTensor."""
+    """Raise TypeError for an object without the methods of a KeyedJaggedTensor."""
     lengths = any(hasattr(given, method) for method in ("lengths", "offsets"))
     if not lengths or not all(hasattr(given, method) for method in ("keys", "values")):
         raise TypeError(
@@ -104,7 +104,7 @@ def check_keyed(given: Any) -> None:
 
 @dataclass(frozen=True)
 class Keyed:
-    """A KeyedJaggedTensor as arrays: lookups stand feature by feature, those of feature ``f`` from ``first_F1[f]`` on."""
+    """A KeyedJaggedTensor as arrays. Lookups are ordered by feature; those of feature ``f`` begin at ``first_F1[f]``."""
 
     names: tuple[str, ...]
     ids_N: NDArray[np.int64]
@@ -116,12 +116,12 @@ class Keyed:
 
     @staticmethod
     def of(given: Any, weighted: bool) -> Keyed:
-        """Read whatever has TorchRec's methods. Raises TypeError where it has not, ValueError where its parts disagree."""
+        """Read an object with TorchRec's methods. Raises TypeError where they are missing, ValueError where parts disagree."""
         check_keyed(given)
         names = tuple(given.keys())
         lengths = as_ids(given.lengths()) if hasattr(given, "lengths") else np.diff(as_ids(given.offsets()))
         if not names or len(lengths) % len(names):
-            raise ValueError(f"lengths must be as many for each of {len(names)} keys, got {len(lengths)}")
+            raise ValueError(f"the number of lengths must be a multiple of the {len(names)} keys, got {len(lengths)}")
         length_FB = lengths.reshape(len(names), -1)
         ids_N = as_ids(given.values())
         first_F1 = np.empty(len(names) + 1, dtype=np.int64)
@@ -131,14 +131,14 @@ class Keyed:
         return Keyed(names, ids_N, length_FB, first_F1, shortest == longest == 1, given.weights() if weighted else None)
 
     def places(self, features: Sequence[str]) -> NDArray[np.int64]:
-        """Numbers of features by their names. Raises ValueError where one is missing."""
+        """Return the numbers of features. Raises ValueError where one is missing."""
         missing = [name for name in features if name not in self.names]
         if missing:
             raise ValueError(f"features must have the key {missing[0]}, got {', '.join(self.names)}")
         return np.array([self.names.index(name) for name in features], dtype=np.int64)
 
     def of_features(self, features: NDArray[np.int64]) -> Jagged:
-        """The bags of some features, sample by sample."""
+        """Return the bags of some features, ordered by sample."""
         length_L = self.length_FB[features].T.reshape(-1)
         start_FB = np.cumsum(self.length_FB).reshape(self.length_FB.shape) - self.length_FB
         where_N = expand_ranges(start_FB[features].T.reshape(-1), length_L)

@@ -1,4 +1,4 @@
-"""Look-ahead for any Python loop: bags of the next batches are put together, classified and, on a device, sent ahead."""
+"""Look-ahead: batches of bags that are classified, and on a device gathered, before the user's loop reaches them."""
 
 from __future__ import annotations
 
@@ -9,48 +9,75 @@ from torch import Tensor
 
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding.store import EmbeddingStore
-from adaptive_rec.modules.bags import BagBatch, Bags, Key
-from adaptive_rec.modules.gradients import Lookup
+from adaptive_rec.modules.bags import BagBatch, Bags, CallKey
 
 Sparse = Callable[[Any], Any]
-"""From an item of the loader to what the step will look up; see `EmbeddingRuntime.prefetch`."""
+"""A function from an item of the loader to the inputs that its step will look up; see `EmbeddingRuntime.prefetch`."""
 
 
-class Ahead:
-    """A step's batch, made ready; its lookups are taken by the forward calls that they were made ready for."""
+class AheadBatch:
+    """All bags of a coming step as one classified batch. Each forward call of the step takes its bags from here."""
 
     def __init__(self, work: ClassifiedBatch) -> None:
         assert isinstance(work.batch, BagBatch)
         self.work = work
         self.batch: BagBatch = work.batch
+        self.over = False
+        """Whether the update is done or the batch was released: calls are then looked up like any others."""
         self._taken = False
         self._pooled: dict[int, tuple[tuple[int, int], Tensor]] = {}
-        self.over = False
-        """Whether it was updated or given up: its lookups are as good as any other's then."""
-        self._waiting: dict[Key, list[tuple[Bags, int]]] = {}
-        self._lines: dict[int, tuple[int, int]] = {}
+        self._waiting: dict[CallKey, list[tuple[Bags, int]]] = {}
+        self._ranges: dict[int, tuple[int, int]] = {}
         for key, bags, first in self.batch.parts:
             self._waiting.setdefault(key, []).append((bags, first))
-            begin, _ = self._lines.get(bags.pool, (first, first))
-            self._lines[bags.pool] = begin, first + len(bags)
+            begin, _ = self._ranges.get(bags.pool, (first, first))
+            self._ranges[bags.pool] = begin, first + len(bags)
 
-    def lookups(self, key: Key) -> list[Lookup]:
-        """Those of a forward call, once; nothing where none were made ready for it."""
-        return [Lookup(bags, self, first) for bags, first in self._waiting.pop(key, ())]
+    def calls(self, key: CallKey) -> list[PoolCall]:
+        """Return the bags of a forward call, the first time it is made; none where the call was not announced."""
+        return [PoolCall(bags, self, first) for bags, first in self._waiting.pop(key, ())]
 
-    def lines(self, pool: int) -> tuple[int, int]:
-        """Where a pool's bags begin and end among the batch's."""
-        return self._lines[pool]
+    def bag_range(self, pool: int) -> tuple[int, int]:
+        """First and end of a pool's bags among the bags of the batch."""
+        return self._ranges[pool]
 
-    def kept(self, pool: int, moment: tuple[int, int], make: Callable[[], Tensor]) -> Tensor:
-        """A pool's pooled vectors as of a moment, made once."""
-        if pool not in self._pooled or self._pooled[pool][0] != moment:
-            self._pooled[pool] = moment, make()
+    def pooled(self, pool: int, version: tuple[int, int], make: Callable[[], Tensor]) -> Tensor:
+        """Pooled vectors of all bags of a pool, made once for each version of the rows."""
+        if pool not in self._pooled or self._pooled[pool][0] != version:
+            self._pooled[pool] = version, make()
         return self._pooled[pool][1]
 
     def take(self, store: EmbeddingStore) -> ClassifiedBatch:
-        """Its batch, brought up to the present placement."""
+        """Return the batch, classified under the present placement."""
         if not self._taken or self.work.placement_version != store.placement.version:
             store.take(self.work)
             self._taken = True
         return self.work
+
+    def take_for_update(self, store: EmbeddingStore) -> None:
+        """Take the batch for the update that ends it."""
+        self.take(store)
+        self.over = True
+
+    def release(self, store: EmbeddingStore) -> None:
+        """Free the rows that the store holds for the batch, unless it is over."""
+        if not self.over:
+            self.over = True
+            store.release(self.work)
+
+
+class PoolCall:
+    """The bags of one pool that one forward call looks up."""
+
+    __slots__ = ("_ahead", "bags", "first")
+
+    def __init__(self, bags: Bags, ahead: AheadBatch | None = None, first: int = 0) -> None:
+        self.bags = bags
+        self.first = first
+        """Number of the first of these bags within the batch that was looked up ahead."""
+        self._ahead = ahead
+
+    @property
+    def ahead(self) -> AheadBatch | None:
+        """The batch that has these bags, until it is over."""
+        return self._ahead if self._ahead is not None and not self._ahead.over else None

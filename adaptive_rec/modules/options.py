@@ -1,4 +1,4 @@
-"""What a user says of a runtime of their own: policy, budget, rates, knobs; and how it is built from that."""
+"""Options of a runtime for the user's training loop, and the parts of the runtime that they define."""
 
 from __future__ import annotations
 
@@ -28,25 +28,25 @@ PRECISIONS = {torch.float32: "float32", torch.float64: "float64"}
 
 
 class Options(TypedDict, total=False):
-    """Keyword arguments that every way to make a runtime takes."""
+    """Keyword arguments of `wrap`, `AdaptiveEmbeddingBag` and `AdaptiveEmbeddingBagCollection`."""
 
     policy: str
-    """By name, by entry point, or as package.module:Class; one that does not arrange the stream. Default: hotline."""
+    """A name, an entry point or package.module:Class; the policy must not arrange the stream. Default: hotline."""
     budget: int | str
-    """Device memory for hot rows, with their optimizer state: bytes, or a text such as "2GiB"."""
+    """Device memory for hot rows and their optimizer state: bytes, or a text such as "2GiB"."""
     optimizer: str | torch.optim.Optimizer | None
-    """sgd, adagrad, rowwise_adagrad, lazy_adam; or (`wrap`) a torch optimizer that holds the tables."""
+    """sgd, adagrad, rowwise_adagrad or lazy_adam; for `wrap` also a torch optimizer that holds the tables."""
     lr: float | None
-    """Learning rate of rows, where the optimizer is a name."""
+    """Learning rate of rows, where `optimizer` is a name."""
     eps: float | None
     betas: tuple[float, float] | None
     knobs: Mapping[str, Any]
-    """Further knobs by name (`adaptive_rec.config.knobs.Knobs`)."""
+    """Values of other knobs by name (`adaptive_rec.config.knobs.Knobs`)."""
     seed: int
 
 
-def own_rates(options: Options) -> Rates:
-    """The rates of a module that makes its own runtime. Raises ConfigError."""
+def rates_from(options: Options) -> Rates:
+    """Return the rates that the options name. Raises ConfigError."""
     optimizer, rules = options.get("optimizer"), ", ".join(RULES)
     if optimizer is None:
         raise ConfigError(
@@ -60,8 +60,8 @@ def own_rates(options: Options) -> Rates:
     return named_rates(optimizer, options.get("lr"), options.get("eps"), options.get("betas"))
 
 
-def setup_of(options: Options, device: torch.device) -> Setup:
-    """What does not concern rates. Raises TypeError for a word that is none of `Options`."""
+def setup_from(options: Options, device: torch.device) -> Setup:
+    """Return the options that do not concern rates. Raises TypeError for an unknown keyword."""
     unknown = options.keys() - Options.__annotations__.keys()
     if unknown:
         raise TypeError(
@@ -75,7 +75,7 @@ def setup_of(options: Options, device: torch.device) -> Setup:
 
 @dataclass(frozen=True)
 class Setup:
-    """Those that do not concern rates, with their defaults."""
+    """The options that do not concern rates, with their defaults."""
 
     policy: str = "hotline"
     budget: int | str = DEFAULT_BUDGET
@@ -83,19 +83,19 @@ class Setup:
     seed: int = 0
     device: torch.device = torch.device("cpu")
     streams: Streams | None = None
-    """A device's queues, where the device is none of torch's own: for tests."""
+    """Queues of a device that tests make up."""
 
     def build(
         self, tables: tuple[TableSpec, ...], rule: OptimizerConfig, dtype: torch.dtype
     ) -> tuple[Config, Policy, EmbeddingStore]:
-        """Configuration, policy and store. Rows are zeros. Raises ConfigError where these do not go together."""
+        """Build configuration, policy and store; all rows are 0. Raises ConfigError where the options do not fit together."""
         if dtype not in PRECISIONS:
             raise ConfigError(f"dtype of tables must be torch.float32 or torch.float64, got {dtype}")
         if "policy" in self.knobs or "hot_budget_bytes" in self.knobs:
-            raise ConfigError("policy and hot_budget_bytes are given as policy= and budget=, not among the knobs")
+            raise ConfigError("policy and hot_budget_bytes must be given as policy= and budget=, not among the knobs")
         try:
             knobs = Knobs().changed({"hot_budget_bytes": self.budget})
-        except ConfigError:  # which calls it by the knob's name
+        except ConfigError:  # it names the knob, not the option
             raise ConfigError(
                 f'budget must be a whole number of bytes, 0 or more, or a text such as "2GiB", got {self.budget!r}'
             ) from None
@@ -111,11 +111,11 @@ class Setup:
 
 
 def check_policy_fits(policy: Policy, action: str) -> None:
-    """Raise ConfigError where a policy cannot have its way in a loop that is not the runtime's own."""
+    """Raise ConfigError where a policy cannot be carried out in the user's loop."""
     if policy.arranges_stream or policy.request_per_table:
-        why = "arranges the stream" if policy.arranges_stream else "keeps every table by itself"
+        why = "arranges the stream" if policy.arranges_stream else "plans every table by itself"
         raise ConfigError(f"policy must leave the stream to the loop, {policy.name} {why}; it needs adaptive-rec train")
     if not policy.exact and action != "freeze":
         raise ConfigError(
-            f"knobs.action must be freeze in a loop that is not the runtime's own, whose samples cannot be left out, got {action}"
+            f"knobs.action must be freeze in a user's loop, whose samples cannot be left out, got {action}"
         )

@@ -1,4 +1,4 @@
-"""How rows are updated: by a rule's name and its rates, or as an optimizer of torch's would that held the tables."""
+"""Update rules of rows and their rates, named or taken from the torch optimizer that held the tables."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ TORCH_RULES: dict[type[torch.optim.Optimizer], str] = {
     torch.optim.SparseAdam: "lazy_adam",
 }
 NOT_FUSED = ("momentum", "dampening", "weight_decay", "nesterov", "maximize", "lr_decay")
-"""Options of these that the update of rows does not know: they must be 0 or off."""
+"""Options of torch optimizers that the update of rows does not support; they must be 0 or off."""
 STATE_NAMES = {"sgd": (), "adagrad": ("sum",), "lazy_adam": ("exp_avg", "exp_avg_sq")}
-"""What torch calls the parts of a row's optimizer state, in the order in which it is kept here."""
+"""torch's names for the parts of a row's optimizer state, in the order that the store keeps."""
 TORCH_EPS = {"adagrad": 1e-10}
-"""Where torch's default differs from that of `OptimizerConfig`, it is torch's."""
+"""torch's defaults where they differ from those of `OptimizerConfig`."""
 
 
 class Rates:
-    """An update rule with its constants, and the learning rate as it is now."""
+    """An update rule with its constants and its present learning rate."""
 
     def __init__(self, rule: OptimizerConfig, optimizer: torch.optim.Optimizer | None = None, group: int = 0) -> None:
-        """With an optimizer its learning rate is followed, that of a param group by its number."""
+        """With an optimizer, the learning rate is always that of one of its param groups."""
         self.rule = rule
         self._optimizer, self._group = optimizer, group
         self._own = rule.embedding_lr
@@ -41,14 +41,14 @@ class Rates:
     def lr(self) -> float:
         return self._own if self._optimizer is None else float(self._optimizer.param_groups[self._group]["lr"])
 
-    @lr.setter
-    def lr(self, value: float) -> None:
+    def set_lr(self, value: float) -> None:
+        """Set the learning rate, also in the optimizer's param group where there is one."""
         self._own = float(value)
         if self._optimizer is not None:
             self._optimizer.param_groups[self._group]["lr"] = value
 
     def check(self) -> None:
-        """Raise ConfigError where an option of the param group has changed that rows do not follow."""
+        """Raise ConfigError where another option of the param group than its lr has changed."""
         for name, value in self._options().items():
             if value != self._fixed.get(name):
                 raise ConfigError(
@@ -64,7 +64,7 @@ class Rates:
 
 
 def named_rates(name: str, lr: float | None, eps: float | None, betas: tuple[float, float] | None) -> Rates:
-    """Of a rule by its name. Raises ConfigError."""
+    """Return the rates of a rule given by name. Raises ConfigError."""
     if name not in RULES:
         raise ConfigError(
             f"optimizer must be one of {', '.join(RULES)} or an optimizer of torch.optim, got {name!r}{did_you_mean(name, RULES)}"
@@ -78,15 +78,15 @@ def named_rates(name: str, lr: float | None, eps: float | None, betas: tuple[flo
     return Rates(_rule(values))
 
 
-def rates_of(optimizer: torch.optim.Optimizer, weights: Sequence[Tensor]) -> Rates:
-    """Of a torch optimizer that holds the tables' weights: by the param group they are in, whose ``lr`` is followed.
+def rates_of_optimizer(optimizer: torch.optim.Optimizer, weights: Sequence[Tensor]) -> Rates:
+    """Return the rates of a torch optimizer that holds the tables' weights; they follow the ``lr`` of its param group.
 
-    Raises ConfigError where rows cannot be updated as it would.
+    Raises ConfigError where rows cannot be updated as the optimizer does.
     """
     kind = next((rule for known, rule in TORCH_RULES.items() if type(optimizer) is known), None)
     if kind is None:
         hint = (
-            "; rows move only where they are looked up, so take SparseAdam"
+            "; only rows that were looked up are updated, so take SparseAdam"
             if "Adam" in type(optimizer).__name__
             else ""
         )
@@ -117,7 +117,7 @@ def rates_of(optimizer: torch.optim.Optimizer, weights: Sequence[Tensor]) -> Rat
 
 
 def take_out(optimizer: torch.optim.Optimizer, weights: Sequence[Tensor]) -> list[dict[str, Any]]:
-    """Have an optimizer let go of weights. Returns the state that it kept of each."""
+    """Remove weights from an optimizer. Returns the state that it kept for each."""
     wanted = {id(weight) for weight in weights}
     for group in optimizer.param_groups:
         group["params"] = [p for p in group["params"] if id(p) not in wanted]

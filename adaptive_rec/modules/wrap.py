@@ -1,4 +1,4 @@
-"""A model's ``nn.EmbeddingBag``s, replaced in place by ones whose tables lie in two tiers."""
+"""`wrap`: replace a model's ``nn.EmbeddingBag``s in place by modules with tables in two tiers."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from adaptive_rec.batch import TableSpec
 from adaptive_rec.errors import ConfigError, ConflictError
-from adaptive_rec.modules.bag import AdaptiveEmbeddingBag, unlike
+from adaptive_rec.modules.bag import AdaptiveEmbeddingBag, why_unsupported
 from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime
-from adaptive_rec.modules.options import PRECISIONS, Options, own_rates, setup_of
-from adaptive_rec.modules.rates import STATE_NAMES, Rates, rates_of, take_out
+from adaptive_rec.modules.options import PRECISIONS, Options, rates_from, setup_from
+from adaptive_rec.modules.rates import STATE_NAMES, Rates, rates_of_optimizer, take_out
 from adaptive_rec.modules.serving import LOG
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -25,22 +25,22 @@ WEIGHT_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
 @dataclass
 class _Table:
-    """A parameter that one or several modules read."""
+    """A weight that one or several modules look up."""
 
     name: str
     weight: Tensor | None
     modules: list[tuple[str, nn.EmbeddingBag]] = field(default_factory=list)
-    """Where they are, by their paths; one module may be at several."""
+    """Paths and modules; one module may have several paths."""
 
 
 @dataclass(frozen=True)
 class WrapReport:
-    """What `wrap` did to a model."""
+    """The modules of a model that `wrap` replaced, and those that it left."""
 
     replaced: tuple[str, ...]
-    """Modules that look up in two tiers now, with their tables' sizes."""
+    """Paths of replaced modules, with the sizes of their tables."""
     left: tuple[tuple[str, str], ...]
-    """Modules with embeddings that were left as they are, and why."""
+    """Paths of modules with embeddings that were left as they are, each with the reason."""
     summary: str
 
     def __str__(self) -> str:
@@ -55,39 +55,36 @@ class WrappedRuntime(EmbeddingRuntime):
 
 
 def wrap(model: nn.Module, *, device: torch.device | str | None = None, **options: Unpack[Options]) -> WrappedRuntime:
-    """Replace a model's `nn.EmbeddingBag` modules in place; their rows are kept. Returns the runtime that they share.
+    """Replace a model's `nn.EmbeddingBag` modules in place and keep their rows. Returns the runtime that they share.
 
-    ``budget=``: device memory for hot rows and their optimizer state ("2GiB"). ``optimizer=``: a torch SGD, Adagrad or SparseAdam
-    that holds the tables, which are taken out of it: rows are updated as it would, with its state, and with the learning rate
-    that its param group has at each step; or the name of a rule, with ``lr=``. Wrap a model after it was moved to its device, and
-    before it is handed to anything that remembers its parameters; `device` is where pooled vectors go, by default that of the
-    model's other parameters. See `Options` for the rest.
+    ``budget=``: device memory for hot rows and their optimizer state ("2GiB"). ``optimizer=``: the name of a rule, with ``lr=``;
+    or a torch SGD, Adagrad or SparseAdam that holds the tables. They are then removed from it, and rows are updated as it did,
+    with its state and the learning rate that its param group has at each step. Wrap a model after it was moved to its device, and
+    before its parameters are handed to anything else. `device`: the device of pooled vectors, by default that of the model's
+    other parameters. See `Options` for the rest.
 
-    Rows are updated inside ``backward``, so what comes after it does not reach them: gradient clipping, a step that is left out,
-    gradients accumulated over several passes (each is an update), ``GradScaler`` (bf16 autocast needs none).
+    Rows are updated inside ``backward``, so later changes do not reach them: gradient clipping, a skipped optimizer step,
+    ``GradScaler`` (bf16 autocast needs none). Where gradients are accumulated over several passes, each pass is an update.
 
-    Raises ConfigError where nothing can be replaced, or rows could not be updated as asked; the model is as it was then.
+    Raises ConfigError, and leaves the model as it was, where nothing can be replaced or rows could not be updated as requested.
     """
     tables, left = _tables(model)
     weights = [table.weight for table in tables if table.weight is not None]
-    dtype, place = _kind(weights), torch.device(device) if device is not None else _place(model, weights)
+    dtype, place = _dtype(weights), torch.device(device) if device is not None else _place(model, weights)
     optimizer = options.get("optimizer")
-    given = isinstance(optimizer, torch.optim.Optimizer)
-    rates = rates_of(optimizer, weights) if isinstance(optimizer, torch.optim.Optimizer) else own_rates(options)
-    if given and (extra := [name for name in ("lr", "eps", "betas") if options.get(name) is not None]):
+    holder = optimizer if isinstance(optimizer, torch.optim.Optimizer) else None
+    rates = rates_from(options) if holder is None else rates_of_optimizer(holder, weights)
+    if holder is not None and (extra := [name for name in ("lr", "eps", "betas") if options.get(name) is not None]):
         raise ConfigError(f"{extra[0]} must be left to the optimizer that is given, got {options[extra[0]]}")  # type: ignore[literal-required]
     specs = [TableSpec(table.name, *map(int, weight.shape)) for table, weight in zip(tables, weights, strict=True)]
-    runtime = WrappedRuntime(specs, setup_of(options, place), rates, dtype)
+    runtime = WrappedRuntime(specs, setup_from(options, place), rates, dtype)
     pending = [table.name for table, weight in zip(tables, weights, strict=True) if _has_gradient(weight)]
     if pending:
-        LOG.warning(
-            "wrap drops the gradients that %s have: an optimizer step that is still to come will not use them",
-            ", ".join(pending),
-        )
-    states = take_out(optimizer, weights) if isinstance(optimizer, torch.optim.Optimizer) else [{} for _ in weights]
+        LOG.warning("wrap drops the gradients of %s: no later optimizer step will use them", ", ".join(pending))
+    states = [{} for _ in weights] if holder is None else take_out(holder, weights)
     weights.clear()
     paths = [
-        _move(model, runtime, number, table, state, rates)
+        _replace(model, runtime, number, table, state, rates)
         for number, (table, state) in enumerate(zip(tables, states, strict=True))
     ]
     runtime.report = _report(runtime, paths, left)
@@ -100,10 +97,10 @@ def _has_gradient(weight: Tensor) -> bool:
 
 
 def _tables(model: nn.Module) -> tuple[list[_Table], list[tuple[str, str]]]:
-    """Tables of the modules that can be replaced, and the modules that cannot."""
+    """Return the tables of all modules that can be replaced, and the modules that cannot."""
     tables: dict[int, _Table] = {}
     left: list[tuple[str, str]] = []
-    elsewhere = _read_elsewhere(model)
+    elsewhere = _other_owners(model)
     for name, module in model.named_modules(remove_duplicate=False):
         if isinstance(module, AdaptiveEmbeddingBag):
             raise ConfigError(f"model must not be wrapped already, {name or 'it'} is an AdaptiveEmbeddingBag")
@@ -128,8 +125,8 @@ def _tables(model: nn.Module) -> tuple[list[_Table], list[tuple[str, str]]]:
     return list(tables.values()), left
 
 
-def _read_elsewhere(model: nn.Module) -> dict[int, str]:
-    """Parameters that others than EmbeddingBags which can be replaced have, and under which name."""
+def _other_owners(model: nn.Module) -> dict[int, str]:
+    """Return the names of parameters of modules that cannot be replaced, by the parameters' ids."""
     return {
         id(parameter): f"{path}.{name}" if path else name
         for path, module in model.named_modules()
@@ -143,7 +140,7 @@ def _listed(left: Sequence[tuple[str, str]]) -> str:
 
 
 def _why_left(module: nn.EmbeddingBag) -> str:
-    """Why a module cannot be replaced; empty where it can."""
+    """Return why a module cannot be replaced, or nothing."""
     if type(module) is not nn.EmbeddingBag:
         return f"a {type(module).__name__}, not nn.EmbeddingBag itself"
     if not module.weight.requires_grad:
@@ -153,29 +150,28 @@ def _why_left(module: nn.EmbeddingBag) -> str:
     if any(getattr(module, hooks) for hooks in HOOKS) or any(
         getattr(module.weight, hooks, None) for hooks in WEIGHT_HOOKS
     ):
-        return "it has hooks, which its successor would not have"
-    return unlike(module.mode, module.max_norm, module.scale_grad_by_freq)
+        return "it has hooks, which the new module would not have"
+    return why_unsupported(module.mode, module.max_norm, module.scale_grad_by_freq)
 
 
-def _kind(weights: Sequence[Tensor]) -> torch.dtype:
-    kinds = {weight.dtype for weight in weights}
-    if len(kinds) > 1:
-        named = ", ".join(sorted(str(kind) for kind in kinds))
-        raise ConfigError(f"tables must all be of torch.float32 or all of torch.float64, got {named}")
-    return kinds.pop()
+def _dtype(weights: Sequence[Tensor]) -> torch.dtype:
+    dtypes = {weight.dtype for weight in weights}
+    if len(dtypes) > 1:
+        names = ", ".join(sorted(map(str, dtypes)))
+        raise ConfigError(f"tables must all be of torch.float32 or all of torch.float64, got {names}")
+    return dtypes.pop()
 
 
 def _place(model: nn.Module, weights: Sequence[Tensor]) -> torch.device:
-    """The device of the model's other parameters, else that of its tables."""
+    """Return the device of the model's other parameters, or else that of its tables."""
     own = {id(weight) for weight in weights}
     return next((p.device for p in model.parameters() if id(p) not in own), weights[0].device)
 
 
-def _move(
+def _replace(
     model: nn.Module, runtime: EmbeddingRuntime, number: int, table: _Table, state: dict[str, Any], rates: Rates
 ) -> str:
-    """Copy a table and its optimizer state, put new modules in the places of those that read it, and let go of it. Returns
-    their paths."""
+    """Copy a table and its optimizer state, replace the modules that look it up, and release it. Returns their paths."""
     assert table.weight is not None
     with torch.no_grad():
         runtime.host_rows(number).copy_(table.weight)
@@ -188,15 +184,15 @@ def _move(
             made[module] = AdaptiveEmbeddingBag.of(runtime, number, module, name)
         parent, _, own = name.rpartition(".")
         setattr(model.get_submodule(parent), own, made[module])
-        module.forward = partial(_replaced, name)  # type: ignore[method-assign]
+        module.forward = partial(_refuse_call, name)  # type: ignore[method-assign]
     names = ", ".join(name for name, _ in table.modules)
-    table.weight = None  # its memory is free now, unless somebody else holds it
+    table.weight = None  # frees its memory, unless the user holds it too
     table.modules.clear()
     return names
 
 
-def _replaced(name: str, *_: Any, **__: Any) -> NoReturn:
-    """What a former module's forward is: whoever still has it would look up rows that nobody trains."""
+def _refuse_call(name: str, *_: Any, **__: Any) -> NoReturn:
+    """Stand in for the ``forward`` of a replaced module, whose rows are no longer trained."""
     raise ConflictError(
         f"{name} was replaced by wrap: a model must reach it by that path, not by a reference of its own"
     )

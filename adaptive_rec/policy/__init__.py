@@ -1,25 +1,22 @@
-"""Plans steps and placements: what a policy sees and answers, and how a policy is found by its name."""
+"""Plans steps and placements: what a policy sees, what it answers, and how it is found by name."""
 
-from adaptive_rec.policy.protocol import (
-    HOLD,
-    AccessView,
+from adaptive_rec.policy.arranging import ArrangingPolicy, Outcome, Phase, StreamView
+from adaptive_rec.policy.protocol import HOLD, AccessView, Policy, Wish, fills_budget
+from adaptive_rec.policy.skipping import (
     BatchView,
     MovementView,
-    Outcome,
-    Phase,
-    Policy,
     QualityView,
+    SkippingPolicy,
     Staleness,
     StepPlan,
-    StreamView,
     Verdict,
-    Wish,
-    fills_budget,
+    plan_step,
     whole_or_split,
 )
 
 __all__ = [
     "AccessView",
+    "ArrangingPolicy",
     "BatchView",
     "HOLD",
     "MovementView",
@@ -27,11 +24,13 @@ __all__ = [
     "Phase",
     "Policy",
     "QualityView",
+    "SkippingPolicy",
     "Staleness",
     "StepPlan",
     "StreamView",
     "Verdict",
     "Wish",
     "fills_budget",
+    "plan_step",
     "whole_or_split",
 ]

@@ -1,4 +1,4 @@
-"""Which policies there are, how one is found by its name, and when a run may go over to it."""
+"""Finds policies by name, and says which of them a run may change to while it trains."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from adaptive_rec.config.plugins import find_plugin
 from adaptive_rec.errors import ConfigError
-from adaptive_rec.policy import Policy
+from adaptive_rec.policy import ArrangingPolicy, Policy, SkippingPolicy
 
 BUILT_IN = (
     "adaptive", "cdlrm", "device_only", "fae", "fae_released", "hotline", "hybrid", "oracle", "random_skip", "slipstream",
@@ -17,6 +17,8 @@ BUILT_IN = (
 
 PLACES = {name: f"adaptive_rec.policies.{name}:POLICY" for name in BUILT_IN}
 
+SKIPPING_METHODS = ("find_stale", "plan", "judge_quality")
+
 
 def load_policy(name: str) -> Policy:
     """Find a policy by built-in name, by entry point (group ``adaptive_rec.policies``), or as ``package.module:Class``."""
@@ -24,13 +26,29 @@ def load_policy(name: str) -> Policy:
     if not (isinstance(found, type) and issubclass(found, Policy)):
         raise ConfigError(f"knobs.policy must name a subclass of adaptive_rec.policy.Policy, got {name!r}")
     try:
-        return found()
-    except Exception as error:  # likewise
+        return _with_bases(found)()
+    except Exception as error:  # whatever a user's class raises
         raise ConfigError(f"knobs.policy {name} cannot be made: {type(error).__name__}: {error}") from error
 
 
+def _with_bases(found: type[Policy]) -> type[Policy]:
+    """Add the base that a class lacks which subclasses `Policy` alone, as all did before there were several. Its flags stay."""
+    skips = any(hasattr(found, method) for method in SKIPPING_METHODS)
+    lacking: list[type[Policy]] = []
+    if skips and not issubclass(found, SkippingPolicy):
+        lacking.append(SkippingPolicy)
+    if found.arranges_stream and not issubclass(found, ArrangingPolicy):
+        lacking.append(ArrangingPolicy)
+    if not lacking:
+        return found
+    own = {
+        name: getattr(found, name) for name in ("__module__", "__doc__", "exact", "tracks_movement", "arranges_stream")
+    }
+    return type(found.__name__, (found, *lacking), own)
+
+
 def why_not_live(policy: Policy, present: Policy) -> str:
-    """Why a run under `present` cannot go over to a policy while it trains; empty where it can."""
+    """Return why a run under `present` cannot change to a policy while it trains; empty where it can."""
     if present.reorders_stream:
         return f"the run's policy {present.name} reorders the stream, so it stays to the end"
     if policy.arranges_stream:
@@ -41,7 +59,7 @@ def why_not_live(policy: Policy, present: Policy) -> str:
 
 
 def policy_choices(present: str) -> list[dict[str, Any]]:
-    """Policies by name, with whether a run may go over to them while it trains, and why not; the present one included."""
+    """Return the policies by name, the present one included: whether a run may change to each while it trains, and why not."""
     plugins = [point.name for point in entry_points(group="adaptive_rec.policies")]
     found, now = [], load_policy(present)
     for name in dict.fromkeys((*BUILT_IN, *plugins, present)):

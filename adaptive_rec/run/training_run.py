@@ -14,14 +14,15 @@ from adaptive_rec.errors import UsageError, first_line
 from adaptive_rec.live.telemetry import Evaluation, Event, Snapshot, to_json
 from adaptive_rec.run import journal
 from adaptive_rec.run.description import description
-from adaptive_rec.run.directory import RunDirectory, check_is_new
+from adaptive_rec.run.directory import RunDirectory
+from adaptive_rec.run.new_directory import check_is_new
 from adaptive_rec.run.resume import Resumed, resume_run
 from adaptive_rec.run.summary import read_summary, summary_of
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import Report, RunOptions
 from adaptive_rec.tracker import load_tracker
 from adaptive_rec.tracker.feed import CLOSE_SECONDS, Trackers
-from adaptive_rec.tracker.values import Figures, of_evaluation
+from adaptive_rec.tracker.values import SnapshotFigures, of_evaluation
 
 HURRIED_REPORT_BYTES = 16 << 20
 """Size of the metrics up to which the report page is written after a signal, as that takes well under a second."""
@@ -71,7 +72,7 @@ class TrainingRun:
         words = shlex.join(["adaptive-rec", *command] if command else [])
         facts = description(self.runtime, out.resolve().name, words)
         self._directory.create(self.config, facts)  # late: a run that cannot be resumed leaves its directory as it was
-        self._figures = Figures([table.name for table in self.runtime.store.space.tables])
+        self._figures = SnapshotFigures([table.name for table in self.runtime.store.space.tables])
         try:
             self._trackers = Trackers(self.config.run.track, out, self.started_at_step)
         except UsageError:

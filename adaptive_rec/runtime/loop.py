@@ -26,7 +26,7 @@ from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import MemoryPlanError, first_line, is_out_of_memory
 from adaptive_rec.live.mailbox import Command
 from adaptive_rec.live.telemetry import Evaluation, Event
-from adaptive_rec.policy import BatchView, Policy, StepPlan, whole_or_split
+from adaptive_rec.policy import BatchView, Policy, StepPlan, plan_step
 from adaptive_rec.runtime.checkpoints import Checkpoints
 from adaptive_rec.runtime.control import Control
 from adaptive_rec.runtime.evaluator import Evaluator
@@ -170,9 +170,9 @@ class Runtime(Session):
 
     def plan(self, work: ClassifiedBatch, probe: bool) -> StepPlan:
         split = self.policy.tracks_popularity and self.splitting.at(self.step_number)
-        stale_U = self.observer.stale_rows(work)
+        stale_U = self.observer.stale.of(work)
         view = BatchView(self.step_number, split, self.knobs, work, stale_U, self.state.random("plan"))
-        return StepPlan(whole_or_split(view)) if probe else self.policy.plan(view)
+        return plan_step(self.policy, view, probe)
 
     def execute(self, work: ClassifiedBatch, plan: StepPlan) -> NDArray[np.int64]:
         """Forward and backward of every micro-batch; all read the same parameters. Returns each sample's line in the

@@ -18,7 +18,7 @@ from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import CheckpointError, TrainingError
 from adaptive_rec.live.telemetry import Event
 from adaptive_rec.placement import Migration
-from adaptive_rec.policy import Outcome, Phase, Policy
+from adaptive_rec.policy import ArrangingPolicy, Outcome, Phase
 from adaptive_rec.reclassify.observer import Observer
 from adaptive_rec.reclassify.window import Reclassifier
 from adaptive_rec.runtime.evaluator import Evaluator
@@ -88,7 +88,7 @@ class Phases:
         state, policy = self._state, self._state.policy
         if state.saved_paused and state.stop_requested:  # while it waited to resume
             return
-        while policy.arranges_stream and not state.stop_requested and state.policy is policy:
+        while isinstance(policy, ArrangingPolicy) and not state.stop_requested and state.policy is policy:
             stretch = self._stretch
             yield from self._arranged(policy)
             if state.stop_requested or state.policy is not policy:
@@ -101,7 +101,7 @@ class Phases:
             self._placed = False
             yield Phase("stream", batches_left(state, self._source))  # from the start, or since the policy changed
 
-    def _arranged(self, policy: Policy) -> Iterator[Phase]:
+    def _arranged(self, policy: ArrangingPolicy) -> Iterator[Phase]:
         """The phases of a stretch: the resumed one, or all that is left of the stream."""
         state, again = self._state, self._stretch is not None
         self._stretch = stretch = self._stretch or self._new_stretch()

@@ -16,7 +16,7 @@ from adaptive_rec.data.source import Source
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import CheckpointError
 from adaptive_rec.policy import Outcome, Phase
-from adaptive_rec.policy.arrange import checked, take
+from adaptive_rec.policy.batches import checked, take
 from adaptive_rec.saved import ANY, Saved, numbered
 from adaptive_rec.state import RunState, saved_knobs, saved_position
 

@@ -1,4 +1,4 @@
-"""Experiment trackers: what one must be, and how reports of a run are handed to it."""
+"""Experiment trackers: their protocol, and the threads that send them a run's reports."""
 
 from adaptive_rec.tracker.protocol import (
     BUILT_IN,

@@ -1,4 +1,4 @@
-"""Figures on their way to trackers. Whoever trains waits for none of them, and fails for the sake of none."""
+"""Threads that pass figures to trackers, so that training neither waits for a tracker nor fails with it."""
 
 from __future__ import annotations
 
@@ -14,42 +14,43 @@ from adaptive_rec.errors import first_line
 from adaptive_rec.tracker import Tracker, make_tracker
 
 WAITING_LIMIT = 256
-"""Calls that may wait for a tracker. What does not fit is left out and counted."""
+"""Limit of calls that wait for a tracker. Further ones are left out and counted."""
 
 CLOSE_SECONDS = 5.0
-"""How long all of them together have, at the end, for what still waits."""
+"""Time that all trackers together have at the end for waiting calls."""
 
 
 class Trackers:
-    """Trackers by name. One that fails, or is too slow, concerns no other; what became of it is a complaint, told once."""
+    """All trackers of a run. A tracker that fails or is too slow does not affect the others and is reported as a complaint,
+    once."""
 
     def __init__(self, names: Sequence[str], folder: Path, step: int = 0) -> None:
-        """Raises UsageError where one cannot be made. `step`: the one that training begins at."""
+        """Make trackers by name. `step`: the step that training starts at. Raises UsageError where one cannot be made."""
         self._feeds: list[_Feed] = []
         for name in dict.fromkeys(names):
             self.add(name, folder, step)
 
     def add(self, name: str, folder: Path, step: int = 0) -> None:
-        """One more. Raises UsageError where it cannot be made."""
+        """Add a tracker. Raises UsageError where it cannot be made."""
         self._feeds.append(_Feed(name, make_tracker(name, folder, step)))
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Figures of a step. What is no number is left out."""
+        """Log the figures of a step; values that are not finite are left out."""
         kept = {name: float(value) for name, value in values.items() if math.isfinite(value)} if self._feeds else {}
         for feed in self._feeds if kept else ():
             feed.give(lambda tracker: tracker.log(step, kept))
 
     def event(self, step: int, kind: str, text: str) -> None:
-        """Something that happened."""
+        """Log an event."""
         for feed in self._feeds:
             feed.give(lambda tracker: tracker.event(step, kind, text))
 
     def complaints(self) -> list[str]:
-        """What somebody is to be told that was not told before."""
+        """Return complaints about trackers that were not returned before."""
         return [text for feed in self._feeds for text in feed.complaints()]
 
     def close(self, seconds: float = CLOSE_SECONDS) -> None:
-        """Have what waits logged, for so long at the most."""
+        """Let waiting calls finish, within a time limit."""
         end = time.monotonic() + seconds
         for feed in self._feeds:
             feed.end()
@@ -61,8 +62,8 @@ class Trackers:
 
 
 class _Feed:
-    """One tracker, on a thread of its own that does not keep the process alive. It is as nice as the others: it runs Python, and
-    a thread that gives way while it holds the interpreter would hold up training."""
+    """One tracker and its thread, which does not keep the process alive. The thread has normal priority: it runs Python, and a
+    thread of low priority would hold the interpreter's lock for long and so delay training."""
 
     def __init__(self, name: str, tracker: Tracker) -> None:
         self._name = name
@@ -71,12 +72,12 @@ class _Feed:
         self._changed = threading.Condition()
         self._ended = False
         self._given = self._left_out = 0
-        self._unsaid: deque[str] = deque()
+        self._complaints: list[str] = []
         self._thread = threading.Thread(target=self._work, name=f"tracker {name}", daemon=True)
         self._thread.start()
 
     def give(self, call: Callable[[Tracker], None]) -> None:
-        """Have a call made. One that is given too late, or to a tracker that is behind, is left out."""
+        """Queue a call. It is left out where the feed has ended or the tracker is too far behind."""
         with self._changed:
             if self._ended:
                 return
@@ -87,34 +88,35 @@ class _Feed:
                 return
             self._left_out += 1
             if self._left_out == 1:
-                self._unsaid.append(f"tracker {self._name} is too slow: what it has no time for is left out")
+                self._complaints.append(
+                    f"tracker {self._name} is too slow: reports that it has no time for are left out"
+                )
 
     def complaints(self) -> list[str]:
         with self._changed:
-            told = list(self._unsaid)
-            self._unsaid.clear()
-        return told
+            taken, self._complaints = self._complaints, []
+        return taken
 
     def end(self) -> None:
-        """Nothing more is given."""
+        """Accept no more calls."""
         with self._changed:
             self._ended = True
             self._changed.notify()
 
     def wait(self, seconds: float) -> None:
-        """Wait for what was given. What is not done by then is left out."""
+        """Wait until the queued calls are made. Those that are not made in time are left out."""
         self._thread.join(seconds)
         with self._changed:
             self._left_out += len(self._calls)
             self._calls.clear()
             if self._left_out:
-                self._unsaid.append(f"tracker {self._name} got all but {self._left_out} of {self._given} reports")
+                self._complaints.append(f"tracker {self._name} got all but {self._left_out} of {self._given} reports")
                 self._left_out = 0
             elif self._thread.is_alive():
-                self._unsaid.append(f"tracker {self._name} was not ready in time: its last report may be missing")
+                self._complaints.append(f"tracker {self._name} was not ready in time: its last report may be missing")
 
     def _next(self) -> Callable[[Tracker], None] | None:
-        """The next call; None where none follows."""
+        """Return the next call, or None at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._calls or self._ended)
             return self._calls.popleft() if self._calls else None
@@ -133,6 +135,6 @@ class _Feed:
             self._ended = True
             self._calls.clear()
             self._left_out = 0
-            self._unsaid.append(f"tracker {self._name} failed and is switched off: {why}")
+            self._complaints.append(f"tracker {self._name} failed and is switched off: {why}")
         with suppress(BaseException):
             self._tracker.close()

@@ -1,4 +1,4 @@
-"""Trackers: where a run's figures go besides its own files. What one has to be, and how it is found by its name."""
+"""Protocol of trackers, which get a run's figures besides its own files, and how they are found by name."""
 
 from __future__ import annotations
 
@@ -16,24 +16,27 @@ METHODS = ("log", "event", "close")
 
 
 class Tracker(Protocol):
-    """Made with the run's folder, in which it may keep files, and the step that training begins at: when a run goes on from a
-    checkpoint, figures of later steps are void. All methods are called from one thread, which is not the one that trains."""
+    """Receiver of a run's figures and events.
+
+    It is made with the run's folder, where it may keep files, and with the step that training starts at: in a resumed run,
+    figures of later steps are void. All methods are called from one thread, which is not the training thread.
+    """
 
     def __init__(self, folder: Path, step: int) -> None: ...
 
     @abstractmethod
     def log(self, step: int, values: Mapping[str, float]) -> None:
-        """Take the figures of a step, by names such as ``train/loss``; all of them are finite."""
+        """Log the figures of a step, by names such as ``train/loss``; all values are finite."""
 
     def event(self, step: int, kind: str, text: str) -> None:
-        """Take something that happened, such as a change of knobs, in one line."""
+        """Log an event, such as a change of knobs, as one line of text."""
 
     def close(self) -> None:
-        """Nothing follows."""
+        """End; no other method is called after it."""
 
 
 def load_tracker(name: str) -> type[Tracker]:
-    """Find a tracker's class by built-in name, by entry point (group ``adaptive_rec.tracker``), or as ``package.module:Class``.
+    """Find a tracker's class by built-in name, by entry point (group ``adaptive_rec.trackers``), or as ``package.module:Class``.
     Raises ConfigError."""
     found = find_plugin(KEY, name, BUILT_IN, "adaptive_rec.trackers")
     missing = [each for each in METHODS if not callable(getattr(found, each, None))]
@@ -47,7 +50,7 @@ def load_tracker(name: str) -> type[Tracker]:
 
 
 def make_tracker(name: str, folder: Path, step: int) -> Tracker:
-    """A tracker by its name. Raises UsageError where it cannot be made."""
+    """Make a tracker by its name. Raises UsageError where it cannot be made."""
     kind = load_tracker(name)
     try:
         return kind(folder, step)

@@ -1,7 +1,6 @@
-"""TensorBoard: figures as scalars, events as text, in the folder ``tensorboard`` of a run.
+"""Tracker for TensorBoard: figures as scalars, events as text, in the folder ``tensorboard`` of a run.
 
-Records are written by the thread that calls, and not by the queue of TensorBoard's own writer, whose thread prints a traceback
-when the disk is full.
+The calling thread writes the records. TensorBoard's own writer has a thread that prints a traceback when the disk is full.
 """
 
 from __future__ import annotations
@@ -20,20 +19,20 @@ try:
     from tensorboard.summary.writer.record_writer import RecordWriter
     from tensorboard.util.tensor_util import make_tensor_proto
 except ImportError as error:
-    raise ImportError(f"it needs the extra track: pip install 'adaptive-rec[track]' ({error})") from error
+    raise ImportError(f"TensorBoard needs the extra track: pip install 'adaptive-rec[track]' ({error})") from error
 
 
 class TensorBoard:
-    """A file of events. A report is one record, so a figure costs its bytes and little else."""
+    """Event file with one record for each report, so that a figure costs little more than its bytes."""
 
     def __init__(self, folder: Path, step: int) -> None:
-        own = folder / "tensorboard"
-        own.mkdir(parents=True, exist_ok=True)
+        place = folder / "tensorboard"
+        place.mkdir(parents=True, exist_ok=True)
         seconds, rest = divmod(time.time_ns(), 10**9)
         name = f"events.out.tfevents.{seconds:010d}.{socket.gethostname()}.{os.getpid()}.{rest:09d}"
-        self._records = RecordWriter(open(own / name, "xb"))
+        self._records = RecordWriter(open(place / name, "xb"))
         self._write(file_version="brain.Event:2")
-        if step:  # a run goes on: what was logged of later steps is void
+        if step:  # a resumed run: figures of later steps are void
             self._write(step=step + 1, session_log=SessionLog(status=SessionLog.START))
 
     def log(self, step: int, values: Mapping[str, float]) -> None:

@@ -1,15 +1,11 @@
-"""A run's reports as figures for trackers, in groups of names."""
+"""Figures that trackers get of a run's reports, by names in groups."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING
 
 from adaptive_rec.live.telemetry import Evaluation, Snapshot, ratio
-
-if TYPE_CHECKING:
-    from adaptive_rec.modules.stats import RuntimeStats
 
 NAMES = {
     "loss": "train/loss",
@@ -22,7 +18,7 @@ NAMES = {
     "skipped_sample_ratio": "skipped/sample_ratio",
     "skipped_row_update_ratio": "skipped/row_update_ratio",
 }
-"""Fields of a snapshot."""
+"""Names of a snapshot's fields."""
 
 TOTALS = {
     "samples_trained": "totals/samples_trained",
@@ -30,18 +26,18 @@ TOTALS = {
     "device_to_host_bytes": "totals/device_to_host_bytes",
     "migrated_rows": "totals/migrated_rows",
 }
-"""Counters since the run began."""
+"""Names of the counters since the start of the run."""
 
 
-class Figures:
-    """What trackers are told of a run."""
+class SnapshotFigures:
+    """Figures of a run's snapshots."""
 
     def __init__(self, tables: Sequence[str]) -> None:
         self._tables = tables
         self._last: Mapping[str, Sequence[int]] = {}
 
     def of_snapshot(self, snapshot: Snapshot) -> dict[str, float]:
-        """Its fields, the counters, and each table's share of hot lookups since the snapshot before."""
+        """Return fields, counters, and each table's share of hot lookups since the snapshot before."""
         found: dict[str, float] = {shown: getattr(snapshot, name) for name, shown in NAMES.items()}
         found |= {shown: snapshot.totals[name] for name, shown in TOTALS.items() if name in snapshot.totals}
         now, last = snapshot.tables, self._last
@@ -54,31 +50,5 @@ class Figures:
 
 
 def of_evaluation(evaluation: Evaluation) -> dict[str, float]:
-    """Quality on held-out samples."""
+    """Return the quality on held-out samples."""
     return {f"eval/{name}": value for name, value in asdict(evaluation.quality).items() if name != "samples"}
-
-
-class LoopFigures:
-    """What trackers are told of a training loop of the user's own: its statistics, ratios over the steps since the last time."""
-
-    def __init__(self) -> None:
-        self._last: dict[str, tuple[int, float]] = {}
-
-    def of_stats(self, stats: RuntimeStats) -> dict[str, float]:
-        found: dict[str, float] = {
-            "hot/device_bytes": stats.device_bytes,
-            "rows/hot": stats.hot_rows,
-            "rows/stale": stats.stale_rows,
-            "totals/migrated_rows": stats.migrated_rows,
-            "totals/looked_up_ahead_ratio": stats.looked_up_ahead_ratio,
-        }
-        ratios = {"hot/lookup_ratio": self._gained("", stats.lookups, stats.hot_lookup_ratio)}
-        for name, table in stats.tables.items():
-            ratios[f"hot_lookup_ratio/{name}"] = self._gained(name, table.lookups, table.hot_lookup_ratio)
-        return found | {name: value for name, value in ratios.items() if value is not None}
-
-    def _gained(self, name: str, lookups: int, hot_ratio: float) -> float | None:
-        """The share of hot lookups among the newest; None where there are none."""
-        hot = lookups * hot_ratio
-        (lookups_before, hot_before), self._last[name] = self._last.get(name, (0, 0.0)), (lookups, hot)
-        return min(1.0, max(0.0, (hot - hot_before) / (lookups - lookups_before))) if lookups > lookups_before else None

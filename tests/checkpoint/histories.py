@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from adaptive_rec.checkpoint.draft import Draft
 from adaptive_rec.checkpoint.files import Files
-from adaptive_rec.checkpoint.generation import Draft, read_json_file
+from adaptive_rec.checkpoint.generation import read_json_file
 from adaptive_rec.checkpoint.history import chain, newest_valid, prune
 from adaptive_rec.checkpoint.rows import SavedRows, shard_name
 from adaptive_rec.checkpoint.safetensors_file import ArraysFile

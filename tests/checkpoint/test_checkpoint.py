@@ -195,7 +195,7 @@ def test_rows_of_another_shape_or_type_are_told(
         ({"position": {"epoch": 0, "page": 1}}, "state/position must hold seed"),
         ({"page": 1}, "state must hold nothing unknown, got page"),
         ({"knobs": {"alpha": 7}}, "knobs of a checkpoint must be valid: knobs.alpha"),
-        ({"tally": []}, "array tally/.* of a state must lie where state.json has a place, tally is none"),
+        ({"tally": []}, "array tally/.* of a state must be in an object of state.json, tally is none"),
     ],
 )
 def test_a_state_that_makes_no_sense_cannot_be_used(saved: Path, change: dict[str, Any], told: str) -> None:

@@ -19,8 +19,8 @@ from safetensors.torch import load_file
 
 from adaptive_rec.checkpoint import difference, generation
 from adaptive_rec.checkpoint import export as exporting
+from adaptive_rec.checkpoint.draft import Draft
 from adaptive_rec.checkpoint.files import DISK, DiskOutput
-from adaptive_rec.checkpoint.generation import Draft
 from adaptive_rec.checkpoint.history import chain
 from adaptive_rec.cli import main
 

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from adaptive_rec.checkpoint.draft import Draft
 from adaptive_rec.checkpoint.files import DISK, Files
-from adaptive_rec.checkpoint.generation import Draft, generations
+from adaptive_rec.checkpoint.generation import generations
 from adaptive_rec.checkpoint.history import newest_valid, prune
 from adaptive_rec.errors import CheckpointError
 from tests.checkpoint.histories import (
@@ -111,7 +112,7 @@ def test_a_draft_that_was_given_up_takes_nothing_more() -> None:
     draft.abandon()
     assert files.names(CHECKPOINTS) == []
     for late in (lambda: draft.json("state.json", {}), lambda: draft.commit({})):
-        with pytest.raises(CheckpointError, match="committed or given up"):
+        with pytest.raises(CheckpointError, match="committed or abandoned"):
             late()
 
 
@@ -128,7 +129,7 @@ def test_what_is_no_error_of_the_system_ends_a_draft_too() -> None:
 )
 def test_names_of_files_are_plain(name: str) -> None:
     files = SimFiles()
-    with pytest.raises(CheckpointError, match="must be called"):
+    with pytest.raises(CheckpointError, match="must be named"):
         Draft(files, CHECKPOINTS, 7).json(name, {})
     assert files.names(CHECKPOINTS) == []
 

@@ -15,8 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from adaptive_rec.checkpoint.draft import Draft
 from adaptive_rec.checkpoint.files import DISK, SMALL_FILE_BYTES
-from adaptive_rec.checkpoint.generation import Draft, read_json_file, verify
+from adaptive_rec.checkpoint.generation import read_json_file, verify
 from adaptive_rec.checkpoint.manifest import unsealed
 from adaptive_rec.checkpoint.safetensors_file import HEADER_BYTES, ArraysFile, read_header
 from adaptive_rec.errors import CheckpointError

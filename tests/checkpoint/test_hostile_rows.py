@@ -12,8 +12,9 @@ import pytest
 
 from adaptive_rec.checkpoint import rows as rows_module
 from adaptive_rec.checkpoint.difference import differences
+from adaptive_rec.checkpoint.draft import Draft
 from adaptive_rec.checkpoint.files import DISK, Files
-from adaptive_rec.checkpoint.generation import Draft, read_manifest
+from adaptive_rec.checkpoint.generation import read_manifest
 from adaptive_rec.checkpoint.history import MOST_LINKS, chain, newest_valid, prune, verify_all
 from adaptive_rec.checkpoint.manifest import Since
 from adaptive_rec.checkpoint.rows import SavedRows
@@ -148,8 +149,8 @@ def test_sizes_of_tables_are_whole_numbers_in_bounds(key: str, value: Any) -> No
 
 
 TABLE_LISTS: dict[str, tuple[Any, str]] = {
-    "no tables": ([], "must tell of tables in run.tables"),
-    "tables that are a text": ("x" * 1000, "must tell of tables in run.tables"),
+    "no tables": ([], "must have a list of tables in run.tables"),
+    "tables that are a text": ("x" * 1000, "must have a list of tables in run.tables"),
     "a table that is none": ([7], "rows of a table in"),
     "no name": ([table(name=None)], "name of a table in .* must be a text, got None"),
     "a name that is a list": ([table(name=["x"] * 1000)], "name of a table in .* must be a text, got list"),
@@ -178,7 +179,7 @@ def test_a_description_that_is_none_is_told(value: Any) -> None:
     draft = Draft(files, CHECKPOINTS, 7)
     draft.json("state.json", value)
     path = draft.commit({})
-    with pytest.raises(CheckpointError, match=f"{path}/state.json must tell of tables in run.tables, it does not"):
+    with pytest.raises(CheckpointError, match=f"{path}/state.json must have a list of tables in run.tables, it has none"):
         SavedRows(files, path)
 
 

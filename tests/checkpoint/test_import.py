@@ -368,7 +368,7 @@ def test_tables_whose_names_cannot_be_files_are_exported_and_imported_by_their_n
         assert names == [f"{name}{ending}" for name in ("C3", "table-0000", "table-0001")]
     capsys.readouterr()
     assert not torch.equal(kept(other)["../odd"], kept(one)["../odd"])
-    import_tensors(other, read_foreign(tmp_path / "npy"))
+    import_tensors(other.store, other.dense.model, read_foreign(tmp_path / "npy"))
     assert_same(kept(other), kept(one))
 
 
@@ -550,10 +550,10 @@ def test_links_in_a_folder_are_not_followed(tmp_path: Path, said: Callable[..., 
     source = folder(tmp_path / "t", tables())
     (source / "C1.npy").rename(tmp_path / "elsewhere.npy")
     (source / "C1.npy").symlink_to(tmp_path / "elsewhere.npy")
-    assert "C1.npy must be a regular file, no link" in said(source, code=5)
+    assert "C1.npy must be a regular file, not a link" in said(source, code=5)
     (source / "C1.npy").unlink()
     os.mkfifo(source / "C1.npy")
-    assert "C1.npy must be a regular file, no link" in said(source, code=5)
+    assert "C1.npy must be a regular file, not a link" in said(source, code=5)
 
 
 def test_a_link_that_the_user_names_is_followed(tmp_path: Path, said: Callable[..., str]) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from adaptive_rec.checkpoint.generation import Draft, generations
+from adaptive_rec.checkpoint.draft import Draft, SyncedFile
+from adaptive_rec.checkpoint.generation import generations
 from adaptive_rec.checkpoint.history import prune
-from adaptive_rec.checkpoint.synced_file import SyncedFile
 from tests.checkpoint.histories import (
     CHAINS,
     CHECKPOINTS,

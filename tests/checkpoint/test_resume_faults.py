@@ -20,7 +20,7 @@ from adaptive_rec.errors import CheckpointError, DataError, UsageError
 from adaptive_rec.live.mailbox import Command, ignore
 from adaptive_rec.live.telemetry import Event, Recorder, Snapshot
 from adaptive_rec.run import journal
-from adaptive_rec.run.directory import replace_text
+from adaptive_rec.run.new_directory import replace_text
 from adaptive_rec.run.training_run import TrainingRun
 
 SMALL = [
@@ -114,7 +114,7 @@ def test_commands_between_two_saves_make_the_second_another(tmp_path: Path) -> N
 HOLD = """
 import sys, time
 from pathlib import Path
-from adaptive_rec.run.directory import sole_writer
+from adaptive_rec.run.new_directory import sole_writer
 held = sole_writer(Path(sys.argv[1]))
 print("held", flush=True)
 time.sleep(60)

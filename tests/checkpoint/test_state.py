@@ -44,9 +44,9 @@ def test_a_state_comes_back_as_it_was() -> None:
 @pytest.mark.parametrize(
     ("values", "arrays", "told"),
     [
-        ({}, {"part/rows": np.zeros(1)}, "part/rows of a state must lie where"),
+        ({}, {"part/rows": np.zeros(1)}, "part/rows of a state must be in an object"),
         ({"part": 3}, {"part/rows": np.zeros(1)}, "part is none"),
-        ({"rows": 3}, {"rows": np.zeros(1)}, "must not be a value of state.json too"),
+        ({"rows": 3}, {"rows": np.zeros(1)}, "must not also be a value of state.json"),
         ({"x": "number:many"}, {}, "x of a state must be a number"),
     ],
 )

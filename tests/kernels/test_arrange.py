@@ -14,7 +14,7 @@ from adaptive_rec.errors import DataError
 from adaptive_rec.kernels import arrange as kernels
 from adaptive_rec.kernels.reference import arrange as reference
 from adaptive_rec.placement import RowSpace
-from adaptive_rec.policy.arrange import Portions, checked, count_rows, hot_samples, join, repack, rows_of, take
+from adaptive_rec.policy.batches import Portions, checked, count_rows, hot_samples, join, repack, rows_of, take
 
 TABLES = (TableSpec("A", 9, 2), TableSpec("B", 5, 3), TableSpec("C", 7, 2))
 FEATURES = (FeatureSpec("a", 0), FeatureSpec("c", 2), FeatureSpec("b", 1), FeatureSpec("a2", 0))

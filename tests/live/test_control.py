@@ -21,7 +21,7 @@ from adaptive_rec.embedding.staged.streams import CudaStreams
 from adaptive_rec.errors import AdaptiveRecError, ConfigError, ConflictError, DataError, TrainingError
 from adaptive_rec.live.mailbox import Command, Mailbox
 from adaptive_rec.live.telemetry import Event, Snapshot
-from adaptive_rec.policy import AccessView, Policy, Wish
+from adaptive_rec.policy import AccessView, ArrangingPolicy, Policy, Wish
 from adaptive_rec.run.training_run import TrainingRun
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import RunOptions, Runtime
@@ -42,9 +42,8 @@ STREAMS = {
 }
 
 
-class Arranger(Policy):
+class Arranger(ArrangingPolicy):
     name = "arranger"
-    arranges_stream = True
 
 
 def build(*changes: str, device: str = "direct") -> Runtime:

@@ -12,7 +12,7 @@ from adaptive_rec.batch import TableSpec
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.kernels import jit
 from adaptive_rec.kernels.jit import usable_threads
-from adaptive_rec.modules.bags import NOBODY, BagBatch, Bags, Reader
+from adaptive_rec.modules.bags import NO_CALL, BagBatch, Bags, PoolTables
 from adaptive_rec.placement import RowSpace
 
 SPACE = RowSpace.by_pool(
@@ -22,7 +22,7 @@ SPACE = RowSpace.by_pool(
 
 def drawn(rng: np.random.Generator, tables: list[int], in_turn: bool = True) -> Bags:
     """Some bags of tables of one pool."""
-    reader = Reader.of(SPACE, tables, [False] * len(tables))
+    reader = PoolTables.of(SPACE, tables, [False] * len(tables))
     lengths = rng.integers(0, 4, size=len(tables) * int(rng.integers(0, 6)))
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     table_N = np.repeat(np.arange(len(lengths)) % len(tables), lengths)
@@ -43,7 +43,7 @@ def test_distinct_rows_and_their_bags(seed: int, in_turn: bool, threads: int, mo
     parts = [drawn(rng, choices[number]) for number in rng.integers(0, len(choices), size=int(rng.integers(0, 6)))]
     if not in_turn:
         parts.append(drawn(rng, [0, 2], in_turn=False))
-    batch = BagBatch.of(SPACE, [(NOBODY, bags) for bags in parts])
+    batch = BagBatch.of(SPACE, [(NO_CALL, bags) for bags in parts])
     work = ClassifiedBatch(batch, SPACE, usable_threads(threads))
     expected: dict[int, list[int]] = {}
     for _, bags, first in batch.parts:

@@ -34,13 +34,13 @@ class ReadableStreams(LateStreams):
 
 @pytest.fixture
 def _device(monkeypatch: pytest.MonkeyPatch) -> None:
-    plain = options.setup_of
+    plain = options.setup_from
 
     def on_device(given: Any, place: torch.device) -> options.Setup:
         return replace(plain(given, place), streams=ReadableStreams(seed=3))
 
     for module in (bag, collection, wrap):
-        monkeypatch.setattr(module, "setup_of", on_device)
+        monkeypatch.setattr(module, "setup_from", on_device)
 
 
 STEPS = 40
@@ -120,7 +120,7 @@ def test_a_loop_within_a_loop_looks_up_when_it_is_asked() -> None:
 @pytest.mark.usefixtures("_device")
 def test_a_step_that_breaks_off_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory is short once, before anything was updated: the batch is left out, and that is all."""
-    joined, left_out = AutogradSession._joined, 5
+    joined, left_out = AutogradSession._join_gradients, 5
 
     def too_large(self: AutogradSession, pool: int, parts: list[torch.Tensor]) -> torch.Tensor:
         if self.step_number == left_out and not hasattr(self, "broke_off"):
@@ -130,7 +130,7 @@ def test_a_step_that_breaks_off_leaves_nothing_behind(monkeypatch: pytest.Monkey
 
     losses, weights = [], []
     for given in (None, {"policy": "hybrid"}):
-        monkeypatch.setattr(AutogradSession, "_joined", too_large)
+        monkeypatch.setattr(AutogradSession, "_join_gradients", too_large)
         loop = Loop(CASES["dlrm"], "adagrad", given, prefetch=given is not None)
 
         def leave_one_out(model: Any, batch: Any, own: Loop) -> torch.Tensor:

@@ -194,10 +194,10 @@ def test_rows_on_a_device_are_too(life: Life, seed: int) -> None:
 
 def on_late_device(life: Life, seed: int) -> None:
     """On the device of `late_streams.py`, where a wait that is missing shows."""
-    plain = wrap.setup_of
+    plain = wrap.setup_from
     with pytest.MonkeyPatch.context() as patch:
         late = ReadableStreams(seed)
-        patch.setattr(wrap, "setup_of", lambda given, place: replace(plain(given, place), streams=late))
+        patch.setattr(wrap, "setup_from", lambda given, place: replace(plain(given, place), streams=late))
         check(life)
 
 

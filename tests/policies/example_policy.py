@@ -7,7 +7,7 @@ from itertools import islice
 
 import numpy as np
 
-from adaptive_rec.policy import AccessView, Outcome, Phase, Policy, StreamView, Wish
+from adaptive_rec.policy import AccessView, ArrangingPolicy, Outcome, Phase, Policy, StreamView, Wish
 
 
 class FirstRows(Policy):
@@ -21,11 +21,10 @@ class FirstRows(Policy):
         return Wish(rows, -rows.astype(np.float64))
 
 
-class EvenThenOdd(Policy):
+class EvenThenOdd(ArrangingPolicy):
     """Every second batch of an epoch, then the others, with the first rows hot for the latter."""
 
     name = "even_then_odd"
-    arranges_stream = True
     reorders_stream = True
 
     def arrange(self, stream: StreamView) -> Generator[Phase, Outcome, None]:

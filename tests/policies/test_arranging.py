@@ -17,8 +17,8 @@ from adaptive_rec.batch import Batch, Position
 from adaptive_rec.errors import CheckpointError, ConflictError, TrainingError
 from adaptive_rec.live.mailbox import Command
 from adaptive_rec.live.telemetry import Snapshot
-from adaptive_rec.policy import Outcome, Phase, Policy, StreamView
-from adaptive_rec.policy.arrange import repack
+from adaptive_rec.policy import ArrangingPolicy, Outcome, Phase, StreamView
+from adaptive_rec.policy.batches import repack
 from adaptive_rec.policy.find import BUILT_IN, load_policy
 from adaptive_rec.runtime.loop import Runtime
 
@@ -191,9 +191,8 @@ def test_the_budget_turned_during_a_run_that_reorders_is_kept(build: Any, watch:
     assert runtime.reports.totals()["samples_trained"] == 1800
 
 
-class Careless(Policy):
+class Careless(ArrangingPolicy):
     name = "careless"
-    arranges_stream = True
 
     def arrange(self, stream: StreamView) -> Generator[Phase, Outcome, None]:
         yield Phase("all", stream.rest(), measured=True)
@@ -204,12 +203,11 @@ def test_measuring_needs_a_record_of_movement(build: Any) -> None:
         list(build("hybrid", given=Careless()).run())
 
 
-class FirstBatch(Policy):
+class FirstBatch(ArrangingPolicy):
     """Leaves out all but the first batch of the stream."""
 
     name = "first_batch"
     exact = False
-    arranges_stream = True
     reorders_stream = True
 
     def arrange(self, stream: StreamView) -> Generator[Phase, Outcome, None]:
@@ -236,12 +234,11 @@ def wanted_everywhere(batch: Batch) -> NDArray[np.bool_]:
     return np.ones(batch.size, np.bool_)
 
 
-class TwoParts(Policy):
+class TwoParts(ArrangingPolicy):
     """A phase put together of two parts, each of which leaves samples out after its last batch."""
 
     name = "two_parts"
     exact = False
-    arranges_stream = True
     reorders_stream = True
 
     def arrange(self, stream: StreamView) -> Generator[Phase, Outcome, None]:
@@ -255,10 +252,9 @@ def test_a_phase_may_leave_samples_out_after_each_of_its_parts(build: Any) -> No
     assert runtime.reports.totals()["samples_seen"] == 48 * 32
 
 
-class Measuring(Policy):
+class Measuring(ArrangingPolicy):
     name = "measuring"
     exact = False
-    arranges_stream = True
     tracks_movement = True
 
     def arrange(self, stream: StreamView) -> Generator[Phase, Outcome, None]:

@@ -13,7 +13,7 @@ from adaptive_rec.errors import AdaptiveRecError
 from adaptive_rec.live.telemetry import Event
 from adaptive_rec.placement import Migration
 from adaptive_rec.policies.cdlrm import CDLRM, most_looked_up
-from adaptive_rec.policy.arrange import rows_of
+from adaptive_rec.policy.batches import rows_of
 from adaptive_rec.reclassify.listed_rows import ListedRows, Recency
 
 quick = settings(deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -13,7 +13,7 @@ from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.live.telemetry import Event
 from adaptive_rec.policies.slipstream_released import SlipstreamReleased, critical_movements, search
 from adaptive_rec.policy import Outcome, Phase, StreamView
-from adaptive_rec.policy.arrange import rows_of
+from adaptive_rec.policy.batches import rows_of
 
 EPOCHS = ["run.steps=0", "data.epochs=2", "data.synthetic.samples=900", "knobs.hot_budget_bytes=1500"]
 """Two epochs whose last batch is a part of one; a part of the rows fits."""

@@ -72,7 +72,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     info.mkdir(parents=True)
     (code / "own_trackers.py").write_text(OWN)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: own-trackers\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[adaptive_rec.tracker]\nkept = own_trackers:Kept\n")
+    (info / "entry_points.txt").write_text("[adaptive_rec.trackers]\nkept = own_trackers:Kept\n")
     monkeypatch.syspath_prepend(str(code))
     monkeypatch.delitem(sys.modules, "own_trackers", raising=False)
     import own_trackers  # type: ignore[import-not-found]
@@ -247,7 +247,7 @@ def test_nobody_waits_for_a_slow_tracker(monkeypatch: pytest.MonkeyPatch) -> Non
     trackers, tracker = held(monkeypatch)
     for step in range(WAITING_LIMIT + 50):
         trackers.log(step, {"loss": 1.0})
-    assert trackers.complaints() == ["tracker held is too slow: what it has no time for is left out"]
+    assert trackers.complaints() == ["tracker held is too slow: reports that it has no time for are left out"]
     assert trackers.complaints() == []
     start = time.monotonic()
     trackers.close(0.05)

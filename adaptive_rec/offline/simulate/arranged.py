@@ -12,7 +12,7 @@ from adaptive_rec.config.tree import Config
 from adaptive_rec.data.source import Source, Wrapped
 from adaptive_rec.offline.simulate.kept import KeptSource
 from adaptive_rec.offline.simulate.lane import Lane
-from adaptive_rec.policy import Outcome, Phase
+from adaptive_rec.policy import ArrangingPolicy, Outcome, Phase
 from adaptive_rec.runtime.stream import ArrangedStream, next_phase
 
 FALLING = 0.999
@@ -28,7 +28,9 @@ def follow(lane: Lane, config: Config, source: KeptSource, samples_done: Callabl
     started, logloss, counted = time.perf_counter(), 1.0, Counted(source)
     held_out = 0
     stream = ArrangedStream(config, counted, lane.store, Position(seed=config.run.seed), 0, lambda: lane.knobs)
-    phases = lane.reclassifier.policy.arrange(stream)
+    policy = lane.reclassifier.policy
+    assert isinstance(policy, ArrangingPolicy)
+    phases = policy.arrange(stream)
     phase = next_phase(phases, None)
     lane.now.decided_lookups += counted.take()
     while phase is not None:

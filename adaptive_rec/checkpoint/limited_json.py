@@ -1,4 +1,4 @@
-"""JSON with limits: what a damaged or hostile file makes of a reader takes no more than some tens of megabytes."""
+"""JSON with limits, so that a damaged or hostile file cannot take more than some tens of megabytes of memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from adaptive_rec.errors import CheckpointError
 
 
 class JsonLimits(NamedTuple):
-    """How much there may be in a text; depth has Python's own limit."""
+    """Limits of a JSON text; its depth has Python's own limit."""
 
     size_bytes: int
     brackets: int
@@ -22,7 +22,7 @@ VALUES = JsonLimits(SMALL_FILE_BYTES, brackets=100_000, commas=1_000_000)
 
 
 def to_json(value: Any, path: Path, limits: JsonLimits = VALUES) -> bytes:
-    """A value as JSON, of which floats are read back bit by bit. Raises CheckpointError where `read_json` would."""
+    """Return a value as JSON; floats keep every bit. Raises CheckpointError where `read_json` would."""
     try:
         data = json.dumps(value, allow_nan=False).encode()
     except (TypeError, ValueError, RecursionError) as error:
@@ -32,7 +32,7 @@ def to_json(value: Any, path: Path, limits: JsonLimits = VALUES) -> bytes:
 
 
 def read_json(data: bytes, path: Path, limits: JsonLimits = VALUES) -> Any:
-    """Raises CheckpointError for what is no JSON, too large or too deep."""
+    """Read a JSON text. Raises CheckpointError where it is not JSON, too large or too deep."""
     check_limits(data, path, limits)
     try:
         return json.loads(data, parse_constant=_refuse)
@@ -41,11 +41,11 @@ def read_json(data: bytes, path: Path, limits: JsonLimits = VALUES) -> Any:
 
 
 def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is no number of JSON")
+    raise ValueError(f"{constant} is not a JSON number")
 
 
 def check_limits(data: bytes, path: Path, limits: JsonLimits) -> None:
-    """Objects and lists take up to 60 times the room of their text in memory, so they are counted first."""
+    """Raise CheckpointError for a text beyond the limits. Brackets count, as objects and lists take up to 60 times their text."""
     brackets, commas = data.count(b"{") + data.count(b"["), data.count(b",")
     for what, found, most in (
         ("bytes", len(data), limits.size_bytes),

@@ -1,0 +1,138 @@
+"""Policies that skip work: samples that need not be trained, and updates of stale rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adaptive_rec.classify import ClassifiedBatch
+from adaptive_rec.config.knobs import Knobs
+from adaptive_rec.policy.protocol import Policy
+
+
+@dataclass(frozen=True)
+class BatchView:
+    """One mini-batch as a policy sees it before its step."""
+
+    step: int
+    split: bool
+    """Whether popular samples run as a micro-batch of their own."""
+    knobs: Knobs
+    work: ClassifiedBatch
+    stale_U: NDArray[np.bool_]
+    """Distinct rows that are hot and stale."""
+    random: np.random.Generator
+    """Seeded by the run's seed and the step."""
+
+    @property
+    def samples(self) -> int:
+        return self.work.batch.size
+
+    @property
+    def popular_B(self) -> NDArray[np.bool_]:
+        return self.work.popular_B
+
+    @property
+    def hot_U(self) -> NDArray[np.bool_]:
+        return self.work.hot_U
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """How one mini-batch runs. The loss is a mean over the samples *before* skipping."""
+
+    micro_batches: tuple[NDArray[np.int64], ...]
+    """Sample numbers of each micro-batch; a sample in none of them is skipped."""
+    weight_B: NDArray[np.float64] | None = None
+    """Loss weight of each sample; None weighs all of them 1."""
+    frozen_U: NDArray[np.bool_] | None = None
+    """Distinct rows whose update is skipped."""
+    guard_B: NDArray[np.bool_] | None = None
+    """Samples drawn at random and never skipped, whose losses show what skipping costs."""
+
+
+@dataclass(frozen=True)
+class MovementView:
+    """The movement of the hot rows at the end of a window. Slots of all pools stand in one line (H)."""
+
+    knobs: Knobs
+    stale_H: NDArray[np.bool_]
+    """Present class of each slot."""
+    movement_H: NDArray[np.float64]
+    """Movement by the rule `stale_metric` over the window's probe steps. Infinite where it is unknown: fewer than
+    `min_probe_touches` of them, or less than `min_touch_ratio`, touched the row."""
+    touches_H: NDArray[np.int64]
+    """Probe steps that touched the row; 0 where its movement is unknown."""
+    sample_movement_L: NDArray[np.float64]
+    """Movement of every lookup of some popular samples of the window's probe steps, sample after sample."""
+    sample_offsets: NDArray[np.int64]
+    skipped_ratio: float
+    """Share that the window really skipped: of popular samples, or of hot row updates under `freeze`."""
+
+
+@dataclass(frozen=True)
+class Staleness:
+    """The stale class of every slot for the next window, and the threshold that made it."""
+
+    stale_H: NDArray[np.bool_]
+    threshold: float
+
+
+@dataclass(frozen=True)
+class QualityView:
+    """Progressive validation on the guard's samples, over `reclassify_every` steps."""
+
+    knobs: Knobs
+    samples: int
+    logloss: float
+    """Mean loss of the samples, each taken before it was trained; NaN where there were none."""
+    standard_error: float
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a guard of quality decides."""
+
+    keep_probability: float
+    """Chance that a sample which might be skipped is trained, at weight 1/chance; 1 skips nothing."""
+    reason: str
+
+
+class SkippingPolicy(Policy):
+    """Base of policies that plan steps and may skip: judges which hot rows are stale, and plans each mini-batch."""
+
+    exact: ClassVar[bool] = False
+    tracks_movement: ClassVar[bool] = True
+    """Whether the movement of hot rows is measured, and `find_stale` is called at the end of each window."""
+    guards_quality: ClassVar[bool] = False
+    """Whether its plans name guard samples, and `judge_quality` is called every `reclassify_every` steps."""
+
+    def find_stale(self, view: MovementView) -> Staleness:
+        """Return which hot rows are stale until the next window ends."""
+        return Staleness(np.zeros_like(view.stale_H), 0.0)
+
+    def plan(self, view: BatchView) -> StepPlan:
+        """Return how a mini-batch runs. Not called on probe steps, which train and update everything."""
+        return StepPlan(whole_or_split(view))
+
+    def judge_quality(self, view: QualityView) -> Verdict | None:
+        """Return what follows from the losses of the guard's samples; None changes nothing."""
+        return None
+
+
+def plan_step(policy: Policy, view: BatchView, probe: bool = False) -> StepPlan:
+    """Plan a mini-batch: as a policy that skips says, or in full on probe steps and under other policies."""
+    if isinstance(policy, SkippingPolicy) and not probe:
+        return policy.plan(view)
+    return StepPlan(whole_or_split(view))
+
+
+def whole_or_split(view: BatchView, keep_B: NDArray[np.bool_] | None = None) -> tuple[NDArray[np.int64], ...]:
+    """Return micro-batches of the kept samples: one, or popular samples first and then the others."""
+    keep_B = np.ones(view.samples, dtype=bool) if keep_B is None else keep_B
+    parts = (keep_B & view.popular_B, keep_B & ~view.popular_B) if view.split else (keep_B,)
+    chosen = (np.flatnonzero(part) for part in parts)
+    return tuple(samples for samples in chosen if len(samples))
