@@ -172,7 +172,7 @@ class Runtime(Session):
 
     def plan(self, work: ClassifiedBatch, probe: bool) -> StepPlan:
         split = self.policy.tracks_popularity and self.splitting.at(self.step_number)
-        stale_U = self.observer.stale_rows(work)
+        stale_U = self.observer.stale.of(work)
         view = BatchView(self.step_number, split, self.knobs, work, stale_U, self.state.random("plan"))
         return plan_step(self.policy, view, probe)
 

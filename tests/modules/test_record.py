@@ -23,7 +23,7 @@ def snapshots(out: Path) -> list[dict[str, Any]]:
 def recorded(out: Path, tell: str) -> list[float]:
     """Train, with the losses told behind the backward pass, before it, or not at all; the losses."""
     loop = Loop(CASES["dlrm"], "adagrad", {"report_every": 5})
-    loop.runtime._record = LoopDirectory(loop.runtime, out)
+    loop.runtime._directory = LoopDirectory(loop.runtime, out)
 
     def step(model: Any, batch: Any, own: Loop) -> Any:
         loss = own.case.loss(model, batch)

@@ -24,8 +24,8 @@ from adaptive_rec.kernels.reference import profile as twins
 from adaptive_rec.offline.profile import measure as measuring
 from adaptive_rec.offline.profile.measure import bytes_of_rows, measure
 from adaptive_rec.offline.profile.passes import FirstSamples
+from adaptive_rec.offline.profile.profile_page import profile_page
 from adaptive_rec.offline.profile.ranking import Ranking, Seen, curve_budgets, knee_bytes, rounded_up, top_share
-from adaptive_rec.offline.report.profile_report import profile_page
 from adaptive_rec.placement import RowSpace
 
 TINY = ["data.shuffle=false", "data.synthetic.drift_ranks=3", "data.synthetic.samples=3000"]
@@ -344,7 +344,7 @@ def test_the_page_of_a_profile_is_one_file_and_escapes_names() -> None:
     made["tables"][0]["name"] = made["data"]["source"] = made["data"]["policy"] = hostile
     text = profile_page(made)
     assert "<img" not in text
-    assert "default-src &#x27;none&#x27;" in text
+    assert "default-src &#39;none&#39;" in text
     assert text.count("&lt;/script&gt;") >= 4
     assert {f'id="{name}"' in text for name in ("budgets", "cdf", "drift")} == {True}
     assert len(text) < 1 << 20

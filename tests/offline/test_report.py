@@ -17,11 +17,11 @@ import pytest
 from adaptive_rec.cli import main
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.errors import UsageError
+from adaptive_rec.offline.pages.markup import data, tag
+from adaptive_rec.offline.pages.scale import linear, logarithmic
 from adaptive_rec.offline.report import record
-from adaptive_rec.offline.report.markup import data, tag
 from adaptive_rec.offline.report.record import read_run
 from adaptive_rec.offline.report.run_report import phase, write_report
-from adaptive_rec.offline.report.scale import linear, logarithmic
 from adaptive_rec.offline.report.series import series_of
 from adaptive_rec.run import training_run as run_module
 from adaptive_rec.run.training_run import TrainingRun
@@ -167,7 +167,7 @@ def test_json_for_the_script_ends_no_element() -> None:
 
 
 def test_text_is_escaped_and_markup_is_not() -> None:
-    assert tag("p", "<b>", tag("i", '"'), None, title='"><') == '<p title="&quot;&gt;&lt;">&lt;b&gt;<i>&quot;</i></p>'
+    assert tag("p", "<b>", tag("i", '"'), None, title='"><') == '<p title="&#34;&gt;&lt;">&lt;b&gt;<i>&#34;</i></p>'
     assert tag("p", "a\x1b[2Jb\nc") == "<p>a\\u001b[2Jb\nc</p>"
 
 
@@ -194,7 +194,7 @@ def test_points_are_what_happened_since_the_one_before(finished: Path) -> None:
         hot = now["tables"]["lookups_hot"][1] - (before["tables"]["lookups_hot"][1] if before else 0)
         lookups = now["tables"]["lookups"][1] - (before["tables"]["lookups"][1] if before else 0)
         assert series.tables[place][1] == hot / lookups
-    assert all(name.endswith(")") for name in series.beside)
+    assert all(name.endswith(")") for name in series.background)
 
 
 def long_run(run: Path, reports: int, spike_at: int) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from adaptive_rec.config.tree import Config
 from adaptive_rec.errors import UsageError
 from adaptive_rec.live.telemetry import to_json
-from adaptive_rec.offline.report.page import write_page
+from adaptive_rec.offline.pages.page import write_page
 from adaptive_rec.system.processor import processor
 from adaptive_rec.system.version import __version__
 

@@ -8,7 +8,14 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from adaptive_rec.offline.compare.figures import JUDGED, MEASURES, TARGET_SLACK_AUC, TO_TARGET, read_figures, seconds_to
+from adaptive_rec.offline.compare.measures import (
+    JUDGED,
+    MEASURES,
+    TARGET_SLACK_AUC,
+    TO_TARGET,
+    read_figures,
+    seconds_to,
+)
 from adaptive_rec.offline.compare.plan import Plan, digest
 from adaptive_rec.offline.compare.processes import finished, read_outcome
 from adaptive_rec.offline.compare.statistics import difference, holm, interval

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from adaptive_rec.offline.compare.figures import (
+from adaptive_rec.offline.compare.measures import (
     AUC,
     JUDGED,
     LOGLOSS,
@@ -17,14 +17,14 @@ from adaptive_rec.offline.compare.figures import (
     duration,
 )
 from adaptive_rec.offline.compare.processes import LOG
-from adaptive_rec.offline.compare.words import (
+from adaptive_rec.offline.compare.statements import (
     BEYOND,
     PERHAPS,
     headline,
-    lines,
     notes,
     signed,
     spanned,
+    statements,
     to_target,
     verdict,
 )
@@ -101,7 +101,7 @@ def markdown(results: Results) -> str:
         heads = (f"against {base}", *(measure.title for measure in JUDGED))
         said = "Bold: beyond noise; slanted: perhaps." if any("*" in cell for row in judged for cell in row) else ""
         parts += ["## Differences", _markdown_table(heads, judged), said]
-        parts += ["\n".join(f"- {policy}: {line}" for policy, line in lines(results).items())]
+        parts += ["\n".join(f"- {policy}: {line}" for policy, line in statements(results).items())]
     if results["failed"]:
         failed = [(run["policy"], str(run["seed"]), run["why"]) for run in results["failed"]]
         parts += ["## Failed runs", _markdown_table(("policy", "seed", "why"), failed)]

@@ -36,7 +36,7 @@ class ReportSeries:
     """Rows a step that changed tier."""
     stages: dict[str, Column] = field(default_factory=dict)
     """Milliseconds a step of the training thread, by stage, `other` among them."""
-    beside: dict[str, Column] = field(default_factory=dict)
+    background: dict[str, Column] = field(default_factory=dict)
     """Likewise of other threads."""
     tables: list[list[float | None]] = field(default_factory=list)
     """Share of hot lookups of each table, point by point."""
@@ -99,13 +99,15 @@ def _add_point(
     _add_tables(made, before, now)
 
 
-def _add_stages(made: ReportSeries, before: Mapping[str, Any], now: Mapping[str, Any], seconds: float, steps: int) -> None:
+def _add_stages(
+    made: ReportSeries, before: Mapping[str, Any], now: Mapping[str, Any], seconds: float, steps: int
+) -> None:
     old = before.get("stage_seconds", {})
     spent = {name: value - old.get(name, 0.0) for name, value in now["stage_seconds"].items()}
     own = {name: value for name, value in spent.items() if not name.endswith(")")}
     own["other"] = max(0.0, seconds - sum(own.values()))
     points = len(made.samples) - 1
-    for columns, values in ((made.stages, own), (made.beside, {n: v for n, v in spent.items() if n.endswith(")")})):
+    for columns, values in ((made.stages, own), (made.background, {n: v for n, v in spent.items() if n.endswith(")")})):
         for name, value in values.items():
             columns.setdefault(name, [0.0] * points).append(1000 * value / steps)
         for column in columns.values():

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from adaptive_rec.offline.compare.compare_page import compare_page
-from adaptive_rec.offline.compare.curves import between, mean_curve
-from adaptive_rec.offline.compare.figures import AUC, WALL_CLOCK, seconds_to
+from adaptive_rec.offline.compare.compare_plots import between, mean_curve
+from adaptive_rec.offline.compare.measures import AUC, WALL_CLOCK, seconds_to
+from adaptive_rec.offline.compare.statements import headline, in_words, verdict
 from adaptive_rec.offline.compare.tables import QUALITY_HEADS, WORK_HEADS, markdown, quality_rows, work_rows
-from adaptive_rec.offline.compare.words import headline, told, verdict
 from tests.offline.compare.conftest import collected, curve, made_up
 
 
@@ -37,7 +37,7 @@ def test_what_is_beyond_noise_is_told_and_nothing_else(four_policies: dict[str, 
     assert "no loss of quality was found" in first
     assert first.endswith("Less time, but at a loss of quality or perhaps one: poor.")
     assert second == "AUC is lower than hybrid's under poor."
-    assert told(AUC, found["poor"]["auc"]).startswith("AUC 0.0200 lower (−0.02")
+    assert in_words(AUC, found["poor"]["auc"]).startswith("AUC 0.0200 lower (−0.02")
 
 
 def test_a_loss_that_is_likely_keeps_a_policy_from_winning() -> None:
@@ -185,7 +185,7 @@ def test_curves_are_means_over_the_seeds_and_end_with_their_runs(four_policies: 
 def test_the_page_holds_all_figures_and_asks_for_nothing(four_policies: dict[str, Any]) -> None:
     hostile = json.loads(json.dumps(four_policies).replace('"like"', '"</script><b>:x"'))
     page = compare_page(hostile)
-    assert "default-src &#x27;none&#x27;" in page
+    assert "default-src &#39;none&#39;" in page
     assert not re.search(r'(?:src|href)="', page)
     assert "</script><b>:x" not in page
     assert "&lt;/script&gt;&lt;b&gt;:x" in page

@@ -12,10 +12,10 @@ import pytest
 from adaptive_rec.cli import main
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.errors import UsageError
-from adaptive_rec.offline.report.simulate_report import simulate_page
 from adaptive_rec.offline.simulate.budgets import parse_budgets
 from adaptive_rec.offline.simulate.hardware import Hardware, RowCosts, to_text
 from adaptive_rec.offline.simulate.results import simulate
+from adaptive_rec.offline.simulate.simulate_page import simulate_page
 
 WORDS = ["simulate", "tiny", "--steps", "24", "--policies", "hybrid,hotline,random_skip,slipstream,fae_released"]
 
@@ -99,7 +99,7 @@ def test_the_page_is_one_file_and_escapes_names() -> None:
     text = simulate_page(found)
     assert "<img" not in text
     assert 'id="step"' in text
-    assert "default-src &#x27;none&#x27;" in text
+    assert "default-src &#39;none&#39;" in text
     assert text.count("&lt;/script&gt;") >= 4
     assert len(text) < 1 << 20
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from adaptive_rec.offline.compare.figures import AUC, JUDGED, LOGLOSS, TO_TARGET, WALL_CLOCK, Measure
+from adaptive_rec.offline.compare.measures import AUC, JUDGED, LOGLOSS, TO_TARGET, WALL_CLOCK, Measure
 from adaptive_rec.offline.compare.results import BEYOND_NOISE
 from adaptive_rec.offline.compare.statistics import LEAST_SEEDS
 
@@ -49,12 +49,19 @@ def signed(measure: Measure, value: float) -> str:
     return f"{'−' if value < 0 else '+'}{text}"
 
 
+def change(measure: Measure, found: Difference | None) -> str:
+    """Return a difference with its sign, and a question mark where it is only perhaps beyond noise."""
+    if found is None:
+        return ""
+    return signed(measure, found["mean"]) + ("?" if verdict(measure, found) in PERHAPS else "")
+
+
 def spanned(measure: Measure, found: Difference) -> str:
     """Where a difference lies; empty where the seeds are too few."""
     return "" if found["low"] is None else f"{signed(measure, found['low'])} to {signed(measure, found['high'])}"
 
 
-def told(measure: Measure, found: Difference) -> str:
+def in_words(measure: Measure, found: Difference) -> str:
     """A difference in words, its interval behind it."""
     size = signed(measure, found["mean"])[1:]
     kind = verdict(measure, found)
@@ -66,7 +73,7 @@ def told(measure: Measure, found: Difference) -> str:
     return said if kind == "unknown" else f"{said} ({spanned(measure, found)})"
 
 
-def lines(results: Mapping[str, Any], spans: bool = True) -> dict[str, str]:
+def statements(results: Mapping[str, Any], spans: bool = True) -> dict[str, str]:
     """What is to say of each policy that was held against the baseline, by its name. `spans`: with the intervals of what is
     not beyond noise."""
     return {policy: _line(found, spans) for policy, found in results["differences"].items() if found}
@@ -78,7 +85,7 @@ def _line(found: Mapping[str, Difference], spans: bool) -> str:
         for measure in JUDGED
         if measure.key in found
     ]
-    parts = [told(measure, each) for measure, each, kind in judged if kind != "none"]
+    parts = [in_words(measure, each) for measure, each, kind in judged if kind != "none"]
     quiet = [
         f"{measure.title} ({spanned(measure, each)})" if spans else measure.title
         for measure, each, kind in judged

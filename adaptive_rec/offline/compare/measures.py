@@ -9,7 +9,7 @@ from typing import Any
 
 from adaptive_rec.live.telemetry import ratio
 from adaptive_rec.offline.report.record import read_run
-from adaptive_rec.units import clock, count, fine, size
+from adaptive_rec.units import clock, count, fine, four, size
 
 Text = Callable[[float], str]
 Run = Mapping[str, Any]
@@ -38,10 +38,6 @@ def duration(seconds: float) -> str:
     if seconds < 99.95:
         return f"{seconds:.2f} s" if seconds < 9.995 else f"{seconds:.1f} s"
     return f"{seconds:,.0f} s" if seconds < 6000 else clock(seconds)
-
-
-def four(value: float) -> str:
-    return f"{value:.4f}"
 
 
 WALL_CLOCK = Measure("seconds", "wall clock", duration, "low", True, ("less", "more"))
