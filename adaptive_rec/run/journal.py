@@ -1,6 +1,6 @@
 """The journal of a run: what happened at which step, one JSON object per line of ``events.jsonl``.
 
-It has everything that changed the course of a run, so the run can be replayed: same configuration, same changes at the same steps.
+It has everything that changed the course of a run, so a run can be replayed: same configuration, same changes at the same steps.
 """
 
 from __future__ import annotations
@@ -117,9 +117,13 @@ def _go_back(
     """Drop the commands that a resumed run lost: those after the checkpoint it was resumed from."""
     name = event["details"].get("checkpoint")
     if starts and name is None and event["step"]:
-        raise DataError(f"journal {path} must name the checkpoint that the run was resumed from at step {event['step']}, it does not")
+        raise DataError(
+            f"journal {path} must name the checkpoint that the run was resumed from at step {event['step']}, it does not"
+        )
     if name and starts and name not in saved:
-        raise DataError(f"journal {path} must have the event of checkpoint {name}, from which the run was resumed, it does not")
+        raise DataError(
+            f"journal {path} must have the event of checkpoint {name}, from which the run was resumed, it does not"
+        )
     step, kept = saved.get(name, (event["step"], len(found[event["step"]]))) if name else (0, 0)
     for later in [each for each in found if each > step]:
         del found[later]

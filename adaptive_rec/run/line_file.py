@@ -31,7 +31,7 @@ def append_lines(path: Path, lines: list[bytes]) -> None:
 
 
 class LineFile:
-    """A file to which lines are written at once and in order, or as soon as the disk has room for them. Appending never raises."""
+    """A file to which lines are written in order, at once or as soon as the disk has room for them. Appending never raises."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

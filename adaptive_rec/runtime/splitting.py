@@ -47,8 +47,10 @@ class _Trial:
 
 
 class Splitting:
-    """The choice between whole and split batches. `wanted`: always, never, or auto, which holds trials on a device and never splits
-    on the CPU."""
+    """The choice between whole and split batches.
+
+    `wanted`: always, never, or auto, which holds trials on a device and never splits on the CPU.
+    """
 
     def __init__(self, wanted: str, on_device: bool, replaying: bool = False) -> None:
         self.chosen = wanted == "always"
@@ -103,7 +105,7 @@ class Splitting:
             self.chosen, self._next_trial, self._trial = chosen, next_trial, held
 
     def after_step(self, steps: int, clock: float) -> TrialTimes | None:
-        """Note that `steps` steps were done at `clock` seconds. Returns the times of a trial that ends with this step and decides."""
+        """Note that `steps` steps were done at `clock` seconds. Returns the times of a trial that ends here and decides."""
         trial = self._trial
         if trial is None:
             return None

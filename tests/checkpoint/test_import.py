@@ -214,7 +214,7 @@ def test_a_run_that_began_so_is_not_made_again_from_fresh_tables(
     said(folder(tmp_path / "t", tables()))
     words = ["train", "--replay", str(tmp_path / "run"), "--out", str(tmp_path / "again"), "--no-serve"]
     assert main(words) == 3
-    assert "it cannot be made again" in capsys.readouterr().err
+    assert "it cannot be replayed" in capsys.readouterr().err
 
 
 # Numbers -------------------------------------------------------------------------------------------------------------

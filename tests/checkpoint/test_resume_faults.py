@@ -168,7 +168,7 @@ def test_a_run_begun_anew_under_a_policy_that_none_can_go_over_to_is_not_made_ag
     run.finish()
     again = begin(tmp_path / "run", "knobs.policy=cdlrm", resume=True)
     list(again.events())
-    with pytest.raises(DataError, match="cannot be made again"):
+    with pytest.raises(DataError, match="cannot be replayed"):
         journal.commands(tmp_path / "run")
 
 
@@ -182,7 +182,7 @@ def test_a_checkpoint_that_no_line_tells_of_is_no_place_to_go_back_to(tmp_path: 
     kinds = ('"kind": "saving"', '"kind": "checkpoint"')
     lines = [line for line in path.read_text().splitlines() if not any(kind in line for kind in kinds)]
     path.write_text("\n".join(lines) + "\n")
-    with pytest.raises(DataError, match="must tell of checkpoint step-000000010"):
+    with pytest.raises(DataError, match="must have the event of checkpoint step-000000010"):
         journal.commands(tmp_path / "run")
 
 
