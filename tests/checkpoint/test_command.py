@@ -70,7 +70,7 @@ def told(capsys: pytest.CaptureFixture[str], *words: object, code: int = 0) -> s
     return captured.out + captured.err
 
 
-def test_list_tells_each_checkpoint_and_what_is_wrong_with_it(capsys: pytest.CaptureFixture[str], run: Path) -> None:
+def test_list_shows_each_checkpoint_and_its_damage(capsys: pytest.CaptureFixture[str], run: Path) -> None:
     spoil(run / "checkpoints/step-000000005/MANIFEST.json")
     lines = told(capsys, "list", run).splitlines()
     assert lines[0].split() == ["checkpoint", "step", "written", "kind", "builds", "on", "files", "rows", "size"]
@@ -97,7 +97,7 @@ def chained(tmp_path: Path) -> Path:
     return tmp_path / "chained"
 
 
-def test_list_tells_what_each_builds_on_and_where_that_is_gone(
+def test_list_shows_what_each_builds_on_and_where_that_is_missing(
     capsys: pytest.CaptureFixture[str], chained: Path
 ) -> None:
     lines = told(capsys, "list", chained).splitlines()
@@ -118,7 +118,7 @@ def test_list_tells_what_each_builds_on_and_where_that_is_gone(
     ]  # fmt: skip
 
 
-def test_verify_of_one_verifies_what_it_builds_on(capsys: pytest.CaptureFixture[str], chained: Path) -> None:
+def test_verify_of_one_checkpoint_includes_its_bases(capsys: pytest.CaptureFixture[str], chained: Path) -> None:
     found = json.loads(told(capsys, "verify", chained / "checkpoints/step-000000006", "--json"))
     assert [entry["checkpoint"] for entry in found["files"]] == ["step-000000005"] * 3 + ["step-000000006"] * 2
     assert "2 of 2 whole" in told(capsys, "verify", chained / "checkpoints/step-000000006")
@@ -129,7 +129,9 @@ def test_verify_of_one_verifies_what_it_builds_on(capsys: pytest.CaptureFixture[
     assert "1 of 1 whole" in told(capsys, "verify", chained / "checkpoints/step-000000009")
 
 
-def test_verify_says_which_a_damaged_one_takes_with_it(capsys: pytest.CaptureFixture[str], chained: Path) -> None:
+def test_verify_names_the_checkpoints_that_build_on_a_damaged_one(
+    capsys: pytest.CaptureFixture[str], chained: Path
+) -> None:
     spoil(chained / "checkpoints/step-000000006/rows-00000.safetensors")
     text = told(capsys, "verify", chained, code=5)
     assert re.search("^step-000000007  +builds on step-000000006, which is damaged$", text, flags=re.M)
@@ -172,7 +174,7 @@ def test_changes_are_compared_and_exported_with_what_they_build_on(
     assert "is damaged" in told(capsys, "export", folder / "step-000000007", "--out", chained / "no", code=5)
 
 
-def test_verify_tells_each_file_and_its_speed(capsys: pytest.CaptureFixture[str], run: Path) -> None:
+def test_verify_lists_each_file_and_its_speed(capsys: pytest.CaptureFixture[str], run: Path) -> None:
     lines = told(capsys, "verify", run).splitlines()
     assert [line.split()[1] for line in lines[1:-1]] == [
         "rows-00000.safetensors",
@@ -187,7 +189,7 @@ def test_verify_tells_each_file_and_its_speed(capsys: pytest.CaptureFixture[str]
     assert all(entry["seconds"] > 0 and entry["error"] is None for entry in answer["files"])
 
 
-def test_verify_tells_the_speed_of_large_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_verify_shows_the_speed_of_large_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     draft = Draft(DISK, tmp_path, 1)
     draft.arrays("rows-00000.safetensors", {"weight": np.zeros((1 << 18, 4), np.float32)})
     lines = told(capsys, "verify", draft.commit({})).splitlines()
@@ -195,7 +197,7 @@ def test_verify_tells_the_speed_of_large_files(capsys: pytest.CaptureFixture[str
     assert re.fullmatch(r"1 of 1 whole \(4.0 MiB, \d+\.\d\d GB/s\)", lines[2])
 
 
-def test_verify_names_all_that_is_damaged_and_fails(capsys: pytest.CaptureFixture[str], run: Path) -> None:
+def test_verify_names_all_damage_and_fails(capsys: pytest.CaptureFixture[str], run: Path) -> None:
     spoil(run / "checkpoints/step-000000800/rows-00001.safetensors")
     spoil(run / "checkpoints/step-000000800/state.json")
     (run / "checkpoints/step-000000005/state.json").unlink()
@@ -208,13 +210,13 @@ def test_verify_names_all_that_is_damaged_and_fails(capsys: pytest.CaptureFixtur
     assert text.splitlines()[-1] == "error: 2 of 2 checkpoints damaged: step-000000005, step-000000800"
 
 
-def test_diff_of_equals_says_so(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_diff_of_equal_checkpoints_says_so(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     a, b = make(tmp_path / "a", 5), make(tmp_path / "b", 5)
     assert "hold the same, bit by bit" in told(capsys, "diff", a, b)
     assert json.loads(told(capsys, "diff", a, b, "--json"))["differences"] == []
 
 
-def test_diff_tells_rows_and_how_much(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_diff_reports_rows_and_distances(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     make(tmp_path / "a", 5)
     make(tmp_path / "b", 6, changed=0.25, loss=0.5)
     found = json.loads(told(capsys, "diff", tmp_path / "a", tmp_path / "b", "--json", code=1))["differences"]
@@ -372,11 +374,11 @@ def test_verify_of_a_run_leaves_out_what_the_run_removed_meanwhile(
     assert text.count("step-000000005") == 1
 
 
-def test_verify_of_one_that_is_not_there_fails(capsys: pytest.CaptureFixture[str], run: Path) -> None:
+def test_verify_of_a_missing_checkpoint_fails(capsys: pytest.CaptureFixture[str], run: Path) -> None:
     assert "checkpoints damaged" in told(capsys, "verify", run / "checkpoints/step-000000007", code=5)
 
 
-def test_diff_and_export_of_a_run_take_what_it_has_then(
+def test_diff_and_export_of_a_running_run_take_its_present_checkpoints(
     capsys: pytest.CaptureFixture[str], run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     newest, other = run / "checkpoints/step-000000800", make(run.parent / "other", 5)
@@ -402,7 +404,7 @@ def test_a_damaged_checkpoint_is_not_exported(capsys: pytest.CaptureFixture[str]
     assert not (run.parent / "out").exists()
 
 
-def test_what_is_no_run_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_path_that_is_no_run_is_an_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     for words in (
         ["list", tmp_path],
         ["verify", tmp_path],

@@ -104,7 +104,7 @@ def test_the_error_names_operation_and_file() -> None:
             write(Meddling(files, meddle), 7)
 
 
-def test_a_draft_that_was_given_up_takes_nothing_more() -> None:
+def test_an_abandoned_draft_accepts_no_files() -> None:
     files = SimFiles()
     draft = Draft(files, CHECKPOINTS, 7)
     draft.arrays("state.safetensors", values(7)["arrays"])
@@ -116,7 +116,7 @@ def test_a_draft_that_was_given_up_takes_nothing_more() -> None:
             late()
 
 
-def test_what_is_no_error_of_the_system_ends_a_draft_too() -> None:
+def test_any_kind_of_error_abandons_a_draft() -> None:
     files = SimFiles()
     draft = Draft(files, CHECKPOINTS, 7)
     with pytest.raises(CheckpointError, match=r"state.json must hold numbers, texts, lists and objects"):
@@ -134,7 +134,7 @@ def test_names_of_files_are_plain(name: str) -> None:
     assert files.names(CHECKPOINTS) == []
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(CheckpointError, match="file: listing failed: Not a directory"):
         Draft(DISK, tmp_path / "file", 1)
@@ -142,7 +142,7 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
         Draft(DISK, tmp_path / "absent" / "checkpoints", 1)
 
 
-def test_a_second_generation_of_a_step_stands_beside_the_first_and_is_newer() -> None:
+def test_a_second_generation_of_a_step_is_newer_than_the_first() -> None:
     files = SimFiles()
     first, second, third = (write(files, 7) for _ in range(3))
     assert [path.name for path in (first, second, third)] == ["step-000000007", "step-000000007.1", "step-000000007.2"]
@@ -152,7 +152,7 @@ def test_a_second_generation_of_a_step_stands_beside_the_first_and_is_newer() ->
 
 
 @pytest.mark.parametrize("steps", [(1, 7, 40, 180), (7, 40, 123, 180), (7, 40, 123, 180, 222)], ids=str)
-def test_what_cannot_be_read_for_a_moment_is_not_taken_for_what_nobody_needs(steps: tuple[int, ...]) -> None:
+def test_a_generation_that_is_unreadable_for_a_moment_is_not_removed(steps: tuple[int, ...]) -> None:
     """Whichever operation fails while older ones are removed: the newest two are whole when all can be read again."""
     number, left = 0, set()
     while True:

@@ -30,7 +30,7 @@ STATE = {
 }
 
 
-def test_a_state_comes_back_as_it_was() -> None:
+def test_a_state_is_restored_exactly() -> None:
     values, arrays = flatten(STATE)
     assert sorted(arrays) == ["part/rows", "pools/0/a", "pools/1/a"]
     back = unflatten(json.loads(json.dumps(values, allow_nan=False)), arrays)
@@ -50,7 +50,7 @@ def test_a_state_comes_back_as_it_was() -> None:
         ({"x": "number:many"}, {}, "x of a state must be a number"),
     ],
 )
-def test_what_does_not_belong_together_is_told(values: Any, arrays: Any, told: str) -> None:
+def test_values_and_arrays_that_do_not_belong_together_are_errors(values: Any, arrays: Any, told: str) -> None:
     with pytest.raises(CheckpointError, match=told):
         unflatten(values, arrays)
 
@@ -84,7 +84,7 @@ def test_each_value_is_checked_by_name(name: str) -> None:
         ask(Saved(found))
 
 
-def test_what_is_left_over_within_a_part_is_told() -> None:
+def test_unknown_values_within_a_part_are_errors() -> None:
     saved = Saved({"part": {"known": 1, "unknown": 2}})
     assert saved.part("part").integer("known") == 1
     with pytest.raises(CheckpointError, match="state/part must hold nothing unknown, got unknown"):
@@ -159,7 +159,7 @@ def test_no_value_may_be_missing_doubled_or_of_another_kind(saved: Path, monkeyp
         ("tally/lookups_T", lambda array: array.astype(np.int32), "lookups_T must be of"),
     ],
 )
-def test_arrays_that_do_not_fit_are_told(
+def test_arrays_that_do_not_fit_are_errors(
     saved: Path, monkeypatch: pytest.MonkeyPatch, path: str, change: Any, told: str
 ) -> None:
     read_all = loading._all
