@@ -167,7 +167,7 @@ def test_damaged_files_are_reported_as_an_unreadable_checkpoint(saved: Path, nam
 
 
 @pytest.mark.parametrize(
-    ("rows", "dtype", "told"),
+    ("rows", "dtype", "message"),
     [
         ((48, 4), torch.float64, r".*rows-00000.safetensors must hold row \(N,\), weight \(N, D\)"),
         ((46, 4), torch.float64, r".*rows-00000.safetensors must hold row \(N,\), weight \(N, D\)"),
@@ -176,17 +176,17 @@ def test_damaged_files_are_reported_as_an_unreadable_checkpoint(saved: Path, nam
     ],
 )
 def test_rows_of_another_shape_or_type_are_errors(
-    saved: Path, rows: tuple[int, int], dtype: torch.dtype, told: str
+    saved: Path, rows: tuple[int, int], dtype: torch.dtype, message: str
 ) -> None:
     """Though the description says otherwise: none is left out, repeated or taken for what it is not."""
     path = saved / SHARDS[0]
     save_file(load_file(path) | {"weight": torch.zeros(rows, dtype=dtype)}, path)
-    with pytest.raises(CheckpointError, match=rf"{saved.name} cannot be used: {told}"):
+    with pytest.raises(CheckpointError, match=rf"{saved.name} cannot be used: {message}"):
         checkpoint.load(fresh().parts, saved, verified=True)
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"step": None}, "state must hold step, which is missing"),
         ({"step": "3"}, "state/step must be a whole number, got 3"),
@@ -198,13 +198,13 @@ def test_rows_of_another_shape_or_type_are_errors(
         ({"tally": []}, "array tally/.* of a state must be in an object of state.json, tally is none"),
     ],
 )
-def test_a_state_that_makes_no_sense_cannot_be_used(saved: Path, change: dict[str, Any], told: str) -> None:
+def test_a_state_that_makes_no_sense_cannot_be_used(saved: Path, change: dict[str, Any], message: str) -> None:
     found = json.loads((saved / "state.json").read_text())
     state = found["state"] | change
     found["state"] = {key: value for key, value in state.items() if value is not None or key not in change}
     (saved / "state.json").write_text(json.dumps(found))
     runtime = build("run.steps=3", "optimizer.dense=Adam", "optimizer.embedding=adagrad")
-    with pytest.raises(CheckpointError, match=f"{saved.name} cannot be used: .*{told}"):
+    with pytest.raises(CheckpointError, match=f"{saved.name} cannot be used: .*{message}"):
         checkpoint.load(runtime.parts, saved, verified=True)
 
 

@@ -44,10 +44,10 @@ def damage_and_look(folder: Path, count: int) -> None:
         path = rng.choice(sorted((folder / name_of(spoilt)).iterdir()))
         whole = path.read_bytes()
         if rng.random() < 0.5:
-            told = f"bit {(bit := rng.randrange(8 * len(whole)))} of {path.name}"
+            damage = f"bit {(bit := rng.randrange(8 * len(whole)))} of {path.name}"
             flip(path, bit)
         else:
-            told = f"{path.name} cut to {(length := rng.randrange(len(whole)))} bytes"
+            damage = f"{path.name} cut to {(length := rng.randrange(len(whole)))} bytes"
             path.write_bytes(whole[:length])
         with pytest.raises(CheckpointError, match=path.name):
             verify(DISK, path.parent)
@@ -59,7 +59,7 @@ def damage_and_look(folder: Path, count: int) -> None:
                 verify_all(DISK, folder / name_of(step))
         good = [step for step in TWO_CHAINS if spoilt not in CHAINS[step]]
         found = newest_valid(DISK, folder)
-        assert found_step(DISK, folder) == max(good), f"seed {seed}, {number}: {told}"
+        assert found_step(DISK, folder) == max(good), f"seed {seed}, {number}: {damage}"
         assert [name for name, _ in found.skipped] == [
             name_of(step) for step in reversed(TWO_CHAINS) if step > max(good)
         ]
@@ -130,13 +130,13 @@ def relink(path: Path) -> None:
 
 @pytest.mark.parametrize("spoiling", SPOILINGS)
 def test_the_damage_of_a_skipped_generation_is_reported(folder: Path, spoiling: str) -> None:
-    spoil, told = SPOILINGS[spoiling]
+    spoil, message = SPOILINGS[spoiling]
     spoil(folder / name_of(260))
     found = newest_valid(DISK, folder)
     assert found.generation == folder / name_of(222)
     [(name, why)] = found.skipped
     assert name == name_of(260)
-    with pytest.raises(CheckpointError, match=told):
+    with pytest.raises(CheckpointError, match=message):
         raise CheckpointError(why)
 
 
@@ -174,13 +174,13 @@ def test_steps_are_ordered_by_number(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("spoiling", [kind for kind in SPOILINGS if kind not in ("another step", "a file too many")])
 def test_a_damaged_base_makes_all_that_build_on_it_unusable(folder: Path, spoiling: str) -> None:
-    spoil, told = SPOILINGS[spoiling]
+    spoil, message = SPOILINGS[spoiling]
     spoil(folder / name_of(180))
     found = newest_valid(DISK, folder)
     assert found.generation == folder / name_of(123)
     assert [name for name, _ in found.skipped] == [name_of(step) for step in (260, 222, 180)]
     for name, why in found.skipped:
-        with pytest.raises(CheckpointError, match=told):
+        with pytest.raises(CheckpointError, match=message):
             raise CheckpointError(why)
         assert name in why
         assert name_of(180) in why

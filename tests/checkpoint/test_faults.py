@@ -59,23 +59,23 @@ def test_whichever_operation_fails_the_last_generation_loads_and_the_next_is_wri
     for number, (operation, path) in enumerate(expected):
         files, failing = SimFiles(), Failing(number, code, lasting)
         committed, error = go_on(Meddling(files, failing))
-        told = f"operation {number}, {operation} of {path}: {error}"
+        context = f"operation {number}, {operation} of {path}: {error}"
         if error:
-            assert lasting or path.name in error, told
-            assert ("No space left" if code == errno.ENOSPC else "Input/output") in error, told
+            assert lasting or path.name in error, context
+            assert ("No space left" if code == errno.ENOSPC else "Input/output") in error, context
         else:
             assert path.parts[2] != newest_written(expected[:number]), "an older generation that cannot be read is kept"
         if lasting:  # what is visible but could not be synced could not be removed either
-            assert found_step(files) in {[None, *committed][-1], *(STEPS[len(committed) :][:1])}, told
+            assert found_step(files) in {[None, *committed][-1], *(STEPS[len(committed) :][:1])}, context
         else:
-            assert found_step(files) == [None, *committed][-1], told
+            assert found_step(files) == [None, *committed][-1], context
         found = found_step(files)
         write(files, 500, on=CHAINS[found] if found else ())
-        assert found_step(files) == 500, told
+        assert found_step(files) == 500, context
         prune(files, CHECKPOINTS, keep=2)
-        assert found_step(files) == 500, told
-        assert found is None or checked_step(files, CHECKPOINTS / name_of(found)) == found, told
-        assert all(name.startswith("step-") for name in files.names(CHECKPOINTS)), told
+        assert found_step(files) == 500, context
+        assert found is None or checked_step(files, CHECKPOINTS / name_of(found)) == found, context
+        assert all(name.startswith("step-") for name in files.names(CHECKPOINTS)), context
 
 
 @pytest.mark.parametrize("operation", ["write", "sync", "sync_folder", "rename", "close"])
@@ -92,7 +92,7 @@ def test_a_failed_operation_is_not_tried_again(operation: str) -> None:
 
 
 def test_the_error_names_operation_and_file() -> None:
-    for operation, told in {"write": "write", "sync": "sync", "rename": "renaming", "create": "creation"}.items():
+    for operation, name in {"write": "write", "sync": "sync", "rename": "renaming", "create": "creation"}.items():
         files = SimFiles()
 
         def meddle(asked: str, path: Path, operation: str = operation) -> bool:
@@ -100,7 +100,7 @@ def test_the_error_names_operation_and_file() -> None:
                 raise OSError(errno.EIO, "Input/output error")
             return True
 
-        with pytest.raises(CheckpointError, match=rf"(state.json|\.draft): {told} failed: Input/output error"):
+        with pytest.raises(CheckpointError, match=rf"(state.json|\.draft): {name} failed: Input/output error"):
             write(Meddling(files, meddle), 7)
 
 
@@ -163,13 +163,13 @@ def test_a_generation_that_is_unreadable_for_a_moment_is_not_removed(steps: tupl
             prune(Meddling(files, failing), CHECKPOINTS, keep=2)
         except CheckpointError:
             pass
-        told = f"operation {number}: {failing.done[number : number + 1]}"
+        context = f"operation {number}: {failing.done[number : number + 1]}"
         left.add(len(generations(files.names(CHECKPOINTS))))
         for step in steps[-2:]:
             try:
-                assert checked_step(files, CHECKPOINTS / name_of(step)) == step, told
+                assert checked_step(files, CHECKPOINTS / name_of(step)) == step, context
             except CheckpointError as error:
-                raise AssertionError(told) from error
+                raise AssertionError(context) from error
         if len(failing.done) <= number:
             break
         number += 1

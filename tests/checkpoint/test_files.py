@@ -85,7 +85,7 @@ def test_reads_are_limited_to_the_size_of_a_small_file(tmp_path: Path) -> None:
 
 
 def test_synced_files_are_read_back_from_the_disk(tmp_path: Path) -> None:
-    """So that reading it again tells of the disk. Where the disk is memory there is nothing to tell."""
+    """Reading a file again then reads the disk. A disk in memory reports no reads."""
 
     def read_from_disk() -> int:
         [line] = [line for line in Path("/proc/self/io").read_text().splitlines() if line.startswith("read_bytes")]
@@ -103,5 +103,5 @@ def test_synced_files_are_read_back_from_the_disk(tmp_path: Path) -> None:
         os.close(file)
         DISK.read_part(path, 0, 1 << 20)
         if read_from_disk() == before:
-            pytest.skip("this disk tells of no reads")
+            pytest.skip("this disk reports no reads")
     assert read_from_disk() - before >= len(data)

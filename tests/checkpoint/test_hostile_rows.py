@@ -60,7 +60,7 @@ def test_two_generations_that_name_each_other_are_an_error() -> None:
 
 
 def test_a_renamed_generation_still_builds_on_its_base(tmp_path: Path) -> None:
-    """Though its own name tells nothing of its age."""
+    """Its own name does not show its age."""
     write(DISK, 7, tmp_path)
     write(DISK, 40, tmp_path)
     (tmp_path / name_of(40)).rename(tmp_path / "kept")
@@ -74,8 +74,8 @@ def test_a_missing_or_replaced_base_is_an_error() -> None:
         write(files, step)
     base = CHECKPOINTS / name_of(7)
     files.remove_folder(base)
-    told = rf"{name_of(40)} builds on {name_of(7)}, which cannot be used: {base}/MANIFEST.json: reading failed"
-    with pytest.raises(CheckpointError, match=rf"{CHECKPOINTS}/{name_of(123)} builds on {name_of(40)}: .*{told}"):
+    message = rf"{name_of(40)} builds on {name_of(7)}, which cannot be used: {base}/MANIFEST.json: reading failed"
+    with pytest.raises(CheckpointError, match=rf"{CHECKPOINTS}/{name_of(123)} builds on {name_of(40)}: .*{message}"):
         verify_all(files, CHECKPOINTS / name_of(123))
     write(files, 7, on=())
     verify_all(files, CHECKPOINTS / name_of(40))  # the same one again
@@ -143,8 +143,8 @@ def test_a_good_generation_is_read() -> None:
 )
 def test_sizes_of_tables_are_whole_numbers_in_bounds(key: str, value: Any) -> None:
     files, path = generation([table(**{key: value})], shard(range(6)))
-    told = rf"^{key} of a table in {path}/state.json must be a whole number from [01] to {1 << 40}, got .{{1,60}}$"
-    with pytest.raises(CheckpointError, match=told):
+    message = rf"^{key} of a table in {path}/state.json must be a whole number from [01] to {1 << 40}, got .{{1,60}}$"
+    with pytest.raises(CheckpointError, match=message):
         read_all(files, path)
 
 
@@ -165,9 +165,9 @@ TABLE_LISTS: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize("kind", TABLE_LISTS)
 def test_invalid_lists_of_tables_are_errors(kind: str) -> None:
-    tables, told = TABLE_LISTS[kind]
+    tables, message = TABLE_LISTS[kind]
     files, path = generation(tables, shard(range(6)))
-    with pytest.raises(CheckpointError, match=told) as raised:
+    with pytest.raises(CheckpointError, match=message) as raised:
         read_all(files, path)
     assert f"{path}/state.json" in str(raised.value)
     assert len(str(raised.value)) < 300
@@ -227,18 +227,18 @@ SHARDS: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("kind", SHARDS)
 @pytest.mark.parametrize("where", ["full", "changes"])
 def test_a_shard_that_breaks_a_rule_is_named(kind: str, where: str) -> None:
-    content, told = SHARDS[kind]
+    content, message = SHARDS[kind]
     files, path = generation([table()], shard(range(6)) if where == "changes" else content)
     if where == "changes":
         if kind == "another dim":
-            told = "weight of {} must be as in the shards before it"
+            message = "weight of {} must be as in the shards before it"
         files, path = generation([table()], content, files=files, on=7)
-    with pytest.raises(CheckpointError, match=told.format(f"{path}/rows-00000.safetensors")):
+    with pytest.raises(CheckpointError, match=message.format(f"{path}/rows-00000.safetensors")):
         read_all(files, path)
 
 
 @pytest.mark.parametrize(
-    ("shards", "told"),
+    ("shards", "message"),
     [
         ([shard([0, 1, 2, 5]), shard([3, 4, 5])], "rows-00001.safetensors must have rows that no other shard has, got 5"),
         ([shard([0, 1, 2]), shard([3, 5])], ": row 4 of table 'C1' must be there, it is not"),
@@ -249,9 +249,9 @@ def test_a_shard_that_breaks_a_rule_is_named(kind: str, where: str) -> None:
         ([shard([0, 1, 2]), shard([3, 4, 5], weight=np.ones((3, 3)))], r"weight of .*rows-00001.* of \[3\] F32, got \[3\] F64"),
     ],
 )  # fmt: skip
-def test_shards_of_a_generation_must_fit_together(shards: list[dict[str, Any]], told: str) -> None:
+def test_shards_of_a_generation_must_fit_together(shards: list[dict[str, Any]], message: str) -> None:
     files, path = generation([table()], *shards)
-    with pytest.raises(CheckpointError, match=told) as raised:
+    with pytest.raises(CheckpointError, match=message) as raised:
         read_all(files, path)
     assert str(path) in str(raised.value)
 

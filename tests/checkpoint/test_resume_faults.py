@@ -89,11 +89,11 @@ def test_old_checkpoints_that_cannot_be_removed_are_reported_as_a_warning(
     monkeypatch.setattr(history, "_remove", stay)
     monkeypatch.setattr(writing, "MOST_CHANGES", 0)  # so that none is needed by a newer one
     run = begin(tmp_path / "run", "checkpoint.every_steps=5")
-    told = [event for event in run.events() if isinstance(event, Event)]
+    events = [event for event in run.events() if isinstance(event, Event)]
     assert run.finish()["steps"] == 30
-    written = [event.details["checkpoint"] for event in told if event.kind == "checkpoint"]
+    written = [event.details["checkpoint"] for event in events if event.kind == "checkpoint"]
     assert written == [f"step-{step:09d}" for step in (5, 10, 15, 20, 25)]
-    warned = [event for event in told if event.kind == "warning"]
+    warned = [event for event in events if event.kind == "warning"]
     assert warned
     assert all("older ones could not be removed" in event.text for event in warned)
     assert len(names(tmp_path / "run")) == 6
@@ -236,7 +236,7 @@ def test_a_checkpoint_whose_folder_is_gone_is_written_again(tmp_path: Path) -> N
 
 
 def test_no_flag_is_lost_where_a_checkpoint_cannot_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For want of memory: told, training goes on, and the next one has the rows."""
+    """Out of memory: it is reported, training continues, and the next checkpoint has the rows."""
     run = begin(tmp_path / "run", "checkpoint.every_steps=10")
 
     def no_room(*_: object) -> None:

@@ -119,7 +119,7 @@ def test_arrays_that_are_not_contiguous_are_written_correctly(tmp_path: Path, vi
 
 
 @pytest.mark.parametrize(
-    ("array", "told"),
+    ("array", "given"),
     [
         (np.zeros(3, np.complex64), None),
         (np.zeros(3, ">f4"), None),
@@ -129,9 +129,9 @@ def test_arrays_that_are_not_contiguous_are_written_correctly(tmp_path: Path, vi
         (np.zeros(3, np.uint16), "F8"),
     ],
 )
-def test_types_that_the_format_lacks_are_refused(tmp_path: Path, array: NDArray[Any], told: str | None) -> None:
+def test_types_that_the_format_lacks_are_refused(tmp_path: Path, array: NDArray[Any], given: str | None) -> None:
     with pytest.raises(CheckpointError, match="array weight must be of a type that safetensors has, got"):
-        write(tmp_path / "x.safetensors", {"weight": array}, {"weight": told} if told else None)
+        write(tmp_path / "x.safetensors", {"weight": array}, {"weight": given} if given else None)
 
 
 class Counting:

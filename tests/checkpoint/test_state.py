@@ -42,7 +42,7 @@ def test_a_state_is_restored_exactly() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "arrays", "told"),
+    ("values", "arrays", "message"),
     [
         ({}, {"part/rows": np.zeros(1)}, "part/rows of a state must be in an object"),
         ({"part": 3}, {"part/rows": np.zeros(1)}, "part is none"),
@@ -50,8 +50,8 @@ def test_a_state_is_restored_exactly() -> None:
         ({"x": "number:many"}, {}, "x of a state must be a number"),
     ],
 )
-def test_values_and_arrays_that_do_not_belong_together_are_errors(values: Any, arrays: Any, told: str) -> None:
-    with pytest.raises(CheckpointError, match=told):
+def test_values_and_arrays_that_do_not_belong_together_are_errors(values: Any, arrays: Any, message: str) -> None:
+    with pytest.raises(CheckpointError, match=message):
         unflatten(values, arrays)
 
 
@@ -75,12 +75,12 @@ WRONG: dict[str, tuple[Callable[[Saved], object], str]] = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_each_value_is_checked_by_name(name: str) -> None:
-    ask, told = WRONG[name]
+    ask, message = WRONG[name]
     found = {
         "step": 3, "flag": True, "half": 0.5, "text": "seven", "rows": np.zeros(4, np.int64), "words": {"a": "b"},
         "parts": {"0": {}},
     }  # fmt: skip
-    with pytest.raises(CheckpointError, match=told):
+    with pytest.raises(CheckpointError, match=message):
         ask(Saved(found))
 
 
@@ -143,7 +143,7 @@ def test_no_value_may_be_missing_doubled_or_of_another_kind(saved: Path, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("path", "change", "told"),
+    ("path", "change", "message"),
     [
         ("store/pools/0/row_of_slot", lambda array: np.full_like(array, 3), "must be distinct rows"),
         (
@@ -160,7 +160,7 @@ def test_no_value_may_be_missing_doubled_or_of_another_kind(saved: Path, monkeyp
     ],
 )
 def test_arrays_that_do_not_fit_are_errors(
-    saved: Path, monkeypatch: pytest.MonkeyPatch, path: str, change: Any, told: str
+    saved: Path, monkeypatch: pytest.MonkeyPatch, path: str, change: Any, message: str
 ) -> None:
     read_all = loading._all
 
@@ -169,5 +169,5 @@ def test_arrays_that_do_not_fit_are_errors(
         return {name: change(array) if name == path else array for name, array in arrays.items()}
 
     monkeypatch.setattr(loading, "_all", changed)
-    with pytest.raises(CheckpointError, match=told):
+    with pytest.raises(CheckpointError, match=message):
         checkpoint.load(build().parts, saved, verified=True)

@@ -174,15 +174,15 @@ def test_an_interrupted_update_is_reported(monkeypatch: pytest.MonkeyPatch, capl
     monkeypatch.setattr(DeviceStep, "_queue_updates", out)
     loop.step = catch
     loop.run(10)
-    told = [record.message for record in caplog.records if "broke off" in record.message]
-    assert len(told) == 1
-    assert "the update of step 6 broke off: some of its rows may have had it and others not" in told[0]
+    messages = [record.message for record in caplog.records if "broke off" in record.message]
+    assert len(messages) == 1
+    assert "the update of step 6 broke off: some of its rows may have had it and others not" in messages[0]
 
 
 @pytest.mark.usefixtures("_device")
-@pytest.mark.parametrize("told", ["of others", "and skipped"])
+@pytest.mark.parametrize("announced", ["of others", "and skipped"])
 def test_announced_rows_that_are_never_used_are_released_while_they_are_sent(
-    told: str, monkeypatch: pytest.MonkeyPatch
+    announced: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The worker is slow, so that batches are given up in the middle of it."""
     loop, dice = Loop(CASES["dlrm"], "adagrad", {}, prefetch=False), random.Random(5)
@@ -198,12 +198,12 @@ def test_announced_rows_that_are_never_used_are_released_while_they_are_sent(
     others = {id(batch): other for batch, other in zip(steps, reversed(steps), strict=True)}
 
     def announced(batch: Any) -> Any:
-        return CASES["dlrm"].lookups(others[id(batch)] if told == "of others" else batch)
+        return CASES["dlrm"].lookups(others[id(batch)] if announced == "of others" else batch)
 
     losses, expected = [], Loop(CASES["dlrm"], "adagrad")
     for number, batch in enumerate(loop.runtime.prefetch(steps, sparse=announced)):
         time.sleep(dice.random() * 0.006)
-        if told == "and skipped" and number % 3 == 1:
+        if announced == "and skipped" and number % 3 == 1:
             continue
         for one in (loop, expected):
             one.zero_grad()

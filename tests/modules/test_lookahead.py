@@ -45,8 +45,8 @@ def test_lookups_that_were_not_announced_are_right() -> None:
 
     def foretold(batch: data.Clicks) -> Any:
         number = next(k for k, one in enumerate(batches) if one is batch)
-        told = loop.case.lookups(others[number] if number % 4 == 0 else batch)
-        return {} if number % 4 == 1 else dict(list(told.items())[: 2 if number % 4 == 2 else None])
+        announced = loop.case.lookups(others[number] if number % 4 == 0 else batch)
+        return {} if number % 4 == 1 else dict(list(announced.items())[: 2 if number % 4 == 2 else None])
 
     theirs = trained_on(Loop(CASES["dlrm"], "adagrad"), batches)
     loop = dlrm_loop()
@@ -54,7 +54,7 @@ def test_lookups_that_were_not_announced_are_right() -> None:
 
 
 def test_pooled_vectors_may_be_changed_in_place() -> None:
-    """Those of all modules lie in one piece of memory where they were told ahead; none sees what is done to another's."""
+    """Those of all modules lie in one piece of memory where they were announced; none sees what is done to another's."""
     batches = list(data.clicks(12, 32))
 
     def run(loop: Loop, source: Any) -> list[float]:
@@ -129,7 +129,7 @@ def test_an_error_in_the_loader_comes_through_at_its_batch(where: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "match"),
+    ("announced", "match"),
     [
         (lambda batch: {"emb_l.9": batch.bags[0]}, "emb_l.9"),
         (lambda batch: {"emb_l.0": batch.bags[0][0]}, "emb_l.0"),
@@ -141,10 +141,10 @@ def test_an_error_in_the_loader_comes_through_at_its_batch(where: str) -> None:
         (lambda batch: {"emb_l.0": (*batch.bags[0], None)}, r"got \('Tensor', 'Tensor', 'NoneType'\)"),
     ],
 )
-def test_invalid_lookups_are_refused(told: Any, match: str) -> None:
+def test_invalid_lookups_are_refused(announced: Any, match: str) -> None:
     loop = dlrm_loop()
     with pytest.raises((AdaptiveRecError, ValueError, TypeError), match=match):
-        next(iter(loop.runtime.prefetch(data.clicks(3, 16), sparse=told)))
+        next(iter(loop.runtime.prefetch(data.clicks(3, 16), sparse=announced)))
 
 
 def test_prefetch_takes_a_torch_data_loader() -> None:

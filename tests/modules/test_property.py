@@ -138,7 +138,7 @@ def live(life: Life, adaptive: bool) -> tuple[list[float], list[Tensor]]:
     if adaptive:
         knobs = {"reclassify_every": life.window, "sample_ratio": 1.0, "hysteresis": 0.0, **EXACT}
         runtime = adaptive_rec.wrap(model, budget=life.budget, optimizer=optimizer, policy=life.policy, knobs=knobs)
-        steps = runtime.prefetch(life.steps, sparse=lambda step: told(step, life)) if life.prefetch else steps
+        steps = runtime.prefetch(life.steps, sparse=lambda step: announced(step, life)) if life.prefetch else steps
     losses, before = [], -1
     for step in steps:
         if runtime is not None and step.turn:
@@ -164,7 +164,7 @@ def live(life: Life, adaptive: bool) -> tuple[list[float], list[Tensor]]:
     return found
 
 
-def told(step: Step, life: Life) -> dict[str, Any]:
+def announced(step: Step, life: Life) -> dict[str, Any]:
     found: dict[str, list[Any]] = {}
     for use in step.uses if step.foretold else ():
         ids, offsets, _ = call_of(use, life.tables[use.table])

@@ -20,17 +20,17 @@ def snapshots(out: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
 
 
-def recorded(out: Path, tell: str) -> list[float]:
-    """Train, with the losses told behind the backward pass, before it, or not at all; the losses."""
+def recorded(out: Path, when: str) -> list[float]:
+    """Train, with losses recorded after the backward pass, before it, or not at all. Returns the losses."""
     loop = Loop(CASES["dlrm"], "adagrad", {"report_every": 5})
     loop.runtime._directory = LoopDirectory(loop.runtime, out)
 
     def step(model: Any, batch: Any, own: Loop) -> Any:
         loss = own.case.loss(model, batch)
-        if tell == "before":
+        if when == "before":
             own.runtime.record_loss(loss)
         loss.backward()
-        if tell == "behind":
+        if when == "after":
             own.runtime.record_loss(loss)
         return loss
 
@@ -42,15 +42,15 @@ def recorded(out: Path, tell: str) -> list[float]:
 
 def test_losses_recorded_before_the_backward_pass_count_for_their_step(tmp_path: Path) -> None:
     losses = recorded(tmp_path / "run", "before")
-    told = [one["loss"] for one in snapshots(tmp_path / "run")]
-    assert told == pytest.approx([sum(losses[first : first + 5]) / 5 for first in range(0, STEPS, 5)], rel=1e-12)
+    reported = [one["loss"] for one in snapshots(tmp_path / "run")]
+    assert reported == pytest.approx([sum(losses[first : first + 5]) / 5 for first in range(0, STEPS, 5)], rel=1e-12)
 
 
 def test_losses_recorded_after_the_backward_pass_count_for_the_next_step(tmp_path: Path) -> None:
-    losses = recorded(tmp_path / "run", "behind")
+    losses = recorded(tmp_path / "run", "after")
     late = [losses[0], *losses[:-1]]
-    told = [one["loss"] for one in snapshots(tmp_path / "run")]
-    assert told == pytest.approx([sum(late[first : first + 5]) / 5 for first in range(0, STEPS, 5)], rel=1e-12)
+    reported = [one["loss"] for one in snapshots(tmp_path / "run")]
+    assert reported == pytest.approx([sum(late[first : first + 5]) / 5 for first in range(0, STEPS, 5)], rel=1e-12)
 
 
 def test_without_recorded_losses_none_is_shown(tmp_path: Path) -> None:

@@ -28,14 +28,14 @@ class Kept(Tracker):
     """Keeps what it is given."""
 
     def __init__(self, folder, step):
-        self.folder, self.step, self.logged, self.told, self.closed = folder, step, [], [], 0
+        self.folder, self.step, self.logged, self.events, self.closed = folder, step, [], [], 0
         made.append(self)
 
     def log(self, step, values):
         self.logged.append((step, values))
 
     def event(self, step, kind, text):
-        self.told.append((step, kind, text))
+        self.events.append((step, kind, text))
 
     def close(self):
         self.closed += 1
@@ -123,8 +123,8 @@ def test_tensorboard_has_the_runs_figures_and_events(tmp_path: Path) -> None:
     first, second = (each["tables"] for each in snapshots[1:3])
     gain = {key: second[key][0] - first[key][0] for key in ("lookups", "lookups_hot")}
     assert scalars(found, "hot_lookup_ratio/C1")[2] == (15, np.float32(gain["lookups_hot"] / gain["lookups"]))
-    told = found.Tensors("events/started")
-    assert [(each.step, each.tensor_proto.string_val[0].decode()) for each in told] == [
+    started = found.Tensors("events/started")
+    assert [(each.step, each.tensor_proto.string_val[0].decode()) for each in started] == [
         (0, "slipstream on cpu, 20 steps to go")
     ]
 
@@ -150,11 +150,11 @@ def test_a_user_s_tracker_is_found_by_module_and_by_entry_point(tmp_path: Path, 
     run = trained(tmp_path / "run", "own_trackers:Kept", "kept", "kept")
     one, other = own.made  # a name given twice is one tracker
     assert one.logged == other.logged
-    assert one.told == other.told
+    assert one.events == other.events
     assert (one.folder, one.step, one.closed) == (run.out, 0, 1)
     assert [step for step, _ in one.logged] == [5, 10, 10, 15, 20, 20]
     assert all(np.isfinite(value) for _, values in one.logged for value in values.values())
-    assert {"started", "reclassified", "evaluation"} <= {kind for _, kind, _ in one.told}
+    assert {"started", "reclassified", "evaluation"} <= {kind for _, kind, _ in one.events}
 
 
 def test_a_tracker_that_fails_is_switched_off_with_one_line_and_changes_nothing(tmp_path: Path, own: Any) -> None:
@@ -163,9 +163,9 @@ def test_a_tracker_that_fails_is_switched_off_with_one_line_and_changes_nothing(
     failed, kept = own.made
     assert (len(failed.logged), failed.closed) == (2, 1)
     assert len(kept.logged) == 6
-    told = "tracker own_trackers:Fails failed and is switched off: OSError: No space left on device"
+    warning = "tracker own_trackers:Fails failed and is switched off: OSError: No space left on device"
     warnings = [each["text"] for each in lines(run.out / "events.jsonl") if each["kind"] == "warning"]
-    assert warnings == [told]
+    assert warnings == [warning]
     losses = [[each.get("loss") for each in lines(each.out / "metrics.jsonl")] for each in (plain, run)]
     assert losses[0] == losses[1]
     for one, other in zip(plain.runtime.store.host.weights, run.runtime.store.host.weights, strict=True):
@@ -178,7 +178,7 @@ def test_a_failing_run_informs_its_trackers(tmp_path: Path, own: Any, monkeypatc
     with pytest.raises(OSError, match="no more data"):
         list(run.events())
     [kept] = own.made
-    assert [kind for _, kind, _ in kept.told] == ["started", "failed"]
+    assert [kind for _, kind, _ in kept.events] == ["started", "failed"]
     assert kept.closed == 1
 
 
