@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.kernels.reference.sketch import sketch_estimate
+from adaptive_rec.kernels.sketch_numpy import sketch_estimate
 from adaptive_rec.live.shared_state import PlacementArrays
 from adaptive_rec.service.hello import Table
 

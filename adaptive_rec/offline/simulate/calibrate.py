@@ -161,7 +161,7 @@ def measure_tracking(config: Config, space: RowSpace, works: list[ClassifiedBatc
     lane, trying = (Lane.of(config, space, name, config.knobs.hot_budget_bytes) for name in ("hotline", "adaptive"))
     decide_seconds = quickest(lambda _: lane.reclassifier.place_again(0, lane.knobs), 5)
     for work in works:
-        work.placement_version = -1
+        work.forget_placement()
         lane.store.take(work)
     rows = max(1.0, sum(len(work.distinct_U) for work in works) / len(works))
 
@@ -186,7 +186,7 @@ def measure_tracking(config: Config, space: RowSpace, works: list[ClassifiedBatc
 def _ranking(lane: Lane, works: list[ClassifiedBatch], decide_seconds: float) -> float:
     """Seconds a row: the end of a window in which these batches were counted, sorting out the rows that were met included."""
     for work in works:
-        work.placement_version = -1
+        work.forget_placement()
         lane.store.take(work)
         lane.observer.count_lookups(0, work, lane.knobs)
     ranked = 0

@@ -127,7 +127,7 @@ class Lane:
         policy = self.reclassifier.policy
         if self.step_number % self.stretch_steps == 0 and self.step_number:
             self.stretches.append(StepCounts())
-        work.placement_version = -1  # another lane's placement may have the same version
+        work.forget_placement()  # another lane's placement may have the same version
         self.store.take(work)
         counted = policy.tracks_popularity and samples(self.step_number, self.knobs.sample_ratio)
         if counted:
@@ -140,6 +140,22 @@ class Lane:
         if self.reclassifier.window_ends(self.step_number, self.knobs):
             self._end_window()
         self.seconds += time.perf_counter() - started
+
+    def add_decided(self, lookups: int) -> None:
+        """Count lookups that were read to decide on a phase."""
+        self.now.decided_lookups += lookups
+
+    def add_read(self, lookups: int) -> None:
+        """Count lookups that were read to train a phase."""
+        self.now.read_lookups += lookups
+
+    def add_evaluated(self, samples: int) -> None:
+        """Count held-out samples that were scored after a phase."""
+        self.now.evaluated_samples += samples
+
+    def set_seconds(self, seconds: float) -> None:
+        """Set the time that following the stream took."""
+        self.seconds = seconds
 
     def place(self, rows: NDArray[np.int64], others_stay: bool) -> None:
         """Make the rows hot that a phase of the stream lists."""
@@ -174,11 +190,10 @@ class Lane:
 
     def _take_migrations(self) -> None:
         """Count what the store moved since the last time."""
-        now, traffic = self.now, self.store.traffic
+        now, traffic = self.now, self.store.take_traffic()
         now.migrated_rows += traffic.migrated_rows
         now.promoted_bytes += traffic.host_to_device_bytes
         now.demoted_bytes += traffic.device_to_host_bytes
-        traffic.migrated_rows = traffic.host_to_device_bytes = traffic.device_to_host_bytes = 0
 
     def _totals(self) -> dict[str, float]:
         """The counters that staleness is judged by, of a run in which nothing was skipped."""
