@@ -22,7 +22,7 @@ from adaptive_rec.errors import DataError
 from adaptive_rec.kernels import profile as kernels
 from adaptive_rec.kernels.reference import profile as twins
 from adaptive_rec.offline.profile import measure as measuring
-from adaptive_rec.offline.profile.measure import bytes_of_rows, measure
+from adaptive_rec.offline.profile.measure import measure, policy_row_bytes
 from adaptive_rec.offline.profile.passes import FirstSamples
 from adaptive_rec.offline.profile.profile_page import profile_page
 from adaptive_rec.offline.profile.ranking import Ranking, Seen, curve_budgets, knee_bytes, rounded_up, top_share
@@ -101,7 +101,7 @@ class Plain:
                 [int(self.space.feature_first_row[f] + i) for f, low, high in spans for i in batch.ids_N[low:high]]
             )
         self.cuts = [samples * n // windows for n in range(windows + 1)]
-        self.sizes = bytes_of_rows(config, self.space)
+        self.sizes = policy_row_bytes(config, self.space)
 
     def hot(self, budget: int, first: int, end: int) -> set[int]:
         """The rows that a budget holds by the counts of some samples."""

@@ -12,9 +12,8 @@ import pytest
 from adaptive_rec.cli import main
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.errors import UsageError
-from adaptive_rec.offline.simulate.budgets import parse_budgets
 from adaptive_rec.offline.simulate.hardware import Hardware, RowCosts, to_text
-from adaptive_rec.offline.simulate.results import simulate
+from adaptive_rec.offline.simulate.results import parse_budgets, simulate
 from adaptive_rec.offline.simulate.simulate_page import simulate_page
 
 WORDS = ["simulate", "tiny", "--steps", "24", "--policies", "hybrid,hotline,random_skip,slipstream,fae_released"]

@@ -11,7 +11,15 @@ from adaptive_rec.config.tree import load_config
 from adaptive_rec.data.open import open_source
 from adaptive_rec.errors import ConfigError
 from adaptive_rec.offline.simulate.calibrate import calibrated
-from adaptive_rec.offline.simulate.hardware import Dense, DeviceLink, Hardware, RowCosts, Step, read_hardware, to_text
+from adaptive_rec.offline.simulate.hardware import (
+    DenseCosts,
+    Hardware,
+    LinkCosts,
+    RowCosts,
+    StepCosts,
+    read_hardware,
+    to_text,
+)
 from adaptive_rec.offline.simulate.lane import StepCounts
 from adaptive_rec.offline.simulate.predict import Workload, cost, multiplications, predict
 from adaptive_rec.placement import RowSpace
@@ -20,12 +28,12 @@ from adaptive_rec.policy.find import load_policy
 ROWS = RowCosts(
     dim=16, gather_hot_ns=1, gather_cold_ns=2, sum_ns=3, update_hot_ns=4, update_cold_ns=5, migrate_ns=100, probe_ns=40
 )
-STEP = Step(
+STEP = StepCosts(
     other_ms=0.5, read_ns=10, classify_ns=20, track_ns=30, trial_ns=70, tick_ms=6, arrange_ns=9, decide_us=50, decide_ns=7,
     request_us=8,
 )  # fmt: skip
 MACHINE = Hardware(
-    name="made up", cores=2, rows=(ROWS,), dense=Dense(multiplications=1000, call_ms=1, sample_us=10), step=STEP
+    name="made up", cores=2, rows=(ROWS,), dense=DenseCosts(multiplications=1000, call_ms=1, sample_us=10), step=STEP
 )
 TALLY = StepCounts(
     steps=10, samples=1000, popular_samples=400, lookups=26_000, hot_lookups=20_000, rows=9000, hot_rows=5000,
@@ -106,7 +114,7 @@ def test_what_costs_more(change: dict[str, object], more_us: float) -> None:
 
 
 def test_on_a_device_the_longest_of_what_overlaps_counts() -> None:
-    machine = MACHINE.model_copy(update={"link": DeviceLink(up_gbs=0.01, down_gbs=0.005, copy_us=10)})
+    machine = MACHINE.model_copy(update={"link": LinkCosts(up_gbs=0.01, down_gbs=0.005, copy_us=10)})
     parts = cost(LOAD, machine)
     assert parts.up == pytest.approx(27_600 / 1e7 + 20e-6)
     assert parts.down == pytest.approx(27_480 / 5e6 + 10e-6)
@@ -144,7 +152,7 @@ def test_this_machine_can_be_measured() -> None:
     step = found.step
     assert min(step.read_ns, step.classify_ns, step.track_ns, step.arrange_ns, step.decide_us, step.tick_ms) > 0
     assert found.dense.call_ms + found.dense.sample_us > 0
-    assert found.link == DeviceLink()
+    assert found.link == LinkCosts()
 
 
 def test_loads_know_their_policy() -> None:
