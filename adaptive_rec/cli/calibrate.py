@@ -66,7 +66,7 @@ def calibrate(args: argparse.Namespace) -> int:
 
 def summary(found: dict[str, Any]) -> list[Any]:
     """The profile as tables: costs of a step, then those of rows by dim."""
-    from adaptive_rec.offline.simulate.hardware import LinkCosts, RowCosts, StepCosts
+    from adaptive_rec.offline.simulate.hardware import DenseCosts, LinkCosts, RowCosts, StepCosts
 
     facts = [("machine", found["name"]), ("cores", str(found["cores"])), ("memory", f"{found['memory_gbs']:.1f} GB/s")]
     facts.append(("dense part", found["dense"]["config"]))

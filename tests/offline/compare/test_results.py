@@ -126,7 +126,7 @@ def test_seeds_that_failed_under_one_are_left_out_of_its_pairs(four_policies: di
     }
     found = collected(runs, four_policies["policies"], failed=[lost])
     assert found["differences"]["quick"]["seconds"]["count"] == 2
-    assert "Too few seeds to say anything of quick." in headline(found)
+    assert "Too few seeds for a statement about quick." in headline(found)
     assert "quick 2 of 3" in markdown(found)
 
 
@@ -152,7 +152,7 @@ def test_a_seed_that_failed_under_all_hides_no_run() -> None:
 
 def test_no_run_at_all_is_told() -> None:
     found = collected([], ["hybrid", "quick"])
-    assert headline(found) == ["Nothing is held against hybrid yet: no seed is finished under both."]
+    assert headline(found) == ["Nothing is compared with hybrid yet: no seed is finished under both."]
     assert "No run is finished yet." in compare_page(found)
     assert markdown(found).startswith("# 2 policies on synthetic")
 

@@ -46,7 +46,7 @@ def test_seeds_come_one_after_the_other_and_each_policy_begins_one(config: Confi
 @pytest.mark.parametrize(
     ("policies", "seeds", "said"),
     [
-        (["hybrid"], 3, "at least one policy beside the baseline hybrid"),
+        (["hybrid"], 3, "at least one policy besides the baseline hybrid"),
         (["hotline", "hotline"], 3, "each policy once, got hotline twice"),
         (["hotline", " "], 3, "must be names"),
         (["hotline"], 0, "--seeds must be at least 1, got 0"),
