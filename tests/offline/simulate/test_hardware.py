@@ -56,7 +56,7 @@ def test_a_profile_is_written_and_read_as_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "named"),
     [
         ("name = 3", "name"),
         ("[[rows]]\ndim = 16\nwrong = 1", "wrong"),
@@ -65,10 +65,10 @@ def test_a_profile_is_written_and_read_as_it_was(tmp_path: Path) -> None:
         ('name = "none"', r"at least one \[\[rows\]\]"),
     ],
 )
-def test_what_is_no_profile_is_refused(tmp_path: Path, text: str, told: str) -> None:
+def test_files_that_hold_no_profile_are_refused(tmp_path: Path, text: str, named: str) -> None:
     path = tmp_path / "here.toml"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=named):
         read_hardware(path)
     with pytest.raises(ConfigError, match="cannot be read"):
         read_hardware(tmp_path)
@@ -108,7 +108,7 @@ def test_a_step_on_the_host_is_the_sum_of_its_parts() -> None:
         ({"tally": replace(TALLY, evaluated_samples=300)}, 30 * 10 / 3),
     ],
 )
-def test_what_costs_more(change: dict[str, object], more_us: float) -> None:
+def test_more_work_costs_more(change: dict[str, object], more_us: float) -> None:
     more = predict(replace(LOAD, **change), MACHINE) - predict(LOAD, MACHINE)  # type: ignore[arg-type]
     assert more == pytest.approx(1e-6 * more_us)
 
@@ -138,13 +138,13 @@ def test_multiplications_are_those_of_the_layers() -> None:
 
 def test_this_machine_can_be_measured() -> None:
     config = load_config("tiny", {}, ["run.threads=1", "run.device=cpu"])
-    told: list[tuple[str, int, int]] = []
-    found = calibrated(config, "tiny", lambda *what: told.append(what))
+    reported: list[tuple[str, int, int]] = []
+    found = calibrated(config, "tiny", lambda *what: reported.append(what))
     assert [rows.dim for rows in found.rows] == [8, 16, 64, 128]
     assert found.cores >= 1
     assert found.memory_gbs > 0
-    assert told[0] == ("reading batches", 0, 8)
-    assert told[-1][1] == 7
+    assert reported[0] == ("reading batches", 0, 8)
+    assert reported[-1][1] == 7
     for rows in found.rows:
         assert rows.gather_cold_ns > 0
         assert rows.sum_ns > 0
@@ -155,7 +155,7 @@ def test_this_machine_can_be_measured() -> None:
     assert found.link == LinkCosts()
 
 
-def test_loads_know_their_policy() -> None:
+def test_a_workload_has_the_properties_of_its_policy() -> None:
     config = load_config("tiny", {}, [])
     source = open_source(config)
     space = RowSpace.of(source.tables, source.features)
