@@ -207,7 +207,7 @@ class AutogradSession(Session):
 
     def _frozen(self, work: ClassifiedBatch) -> NDArray[np.bool_] | None:
         """Return which rows' updates the policy skips."""
-        stale_U = self.observer.stale_rows(work)
+        stale_U = self.observer.stale.of(work)
         view = BatchView(self.step_number, False, self.knobs, work, stale_U, self.state.random("plan"))
         plan = plan_step(self.policy, view)
         if plan.weight_B is not None or sum(map(len, plan.micro_batches)) != work.batch.size:

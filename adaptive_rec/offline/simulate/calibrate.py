@@ -168,9 +168,7 @@ def measure_tracking(config: Config, space: RowSpace, works: list[ClassifiedBatc
         lane.observer.count_lookups(0, works[number], lane.knobs)
 
     track, both = (quickest(partial(count, each), len(works)) for each in (lane, trying))
-    trials = trying.observer.trials
-    assert trials is not None, "adaptive tries memories"
-    tick_seconds = quickest(lambda _: trying.observer.end_tick(trials), 5)
+    tick_seconds = quickest(lambda _: trying.observer.end_tick(), 5)
     # The first ranking is left out: without hot rows it ranks candidates only, which is quicker.
     ranking = min([_ranking(lane, works, decide_seconds) for _ in range(1 + RANKINGS)][1:])
     found = {
