@@ -27,7 +27,7 @@ import numba
 import numpy as np
 
 from adaptive_rec.config.knobs import Knobs
-from adaptive_rec.data.criteo_file import line_blocks
+from adaptive_rec.data.lines import line_blocks
 from adaptive_rec.reclassify.guard_rails import plan_migration
 from adaptive_rec.tracking.count_min import CountMinSketch, width_for
 from adaptive_rec.tracking.exact import ExactCounter

@@ -1,11 +1,8 @@
-"""Read a Criteo TSV file from any row on: decompress, cut into blocks of lines, parse, tell malformed rows."""
+"""Reads a Criteo TSV file from any row on, and reports malformed rows."""
 
 from __future__ import annotations
 
-import gzip
-import zlib
 from bisect import bisect_left
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,18 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.config.tree import Config
+from adaptive_rec.data.lines import line_blocks, shown
 from adaptive_rec.data.source import feature_tables
-from adaptive_rec.data.zst import ZstdDecompressor, ZstdError
 from adaptive_rec.errors import DataError
 from adaptive_rec.kernels import parse
 
-CHUNK_BYTES = 1 << 20
-COMPRESSED_BYTES = 1 << 12
-"""What is decompressed at once: to at most 128 MiB, as zstd's smallest block of 4 bytes stands for no more than 128 KiB."""
-MAX_LINE_BYTES = 4 << 20
-"""A longer line means that the file is no TSV file; reading on could fill the memory."""
 MARK_BYTES = 4 << 20
-SHOWN_BYTES = 40
 
 RULES = {
     parse.LABEL: "must be 0 or 1",
@@ -47,7 +38,9 @@ class CriteoLayout:
     @staticmethod
     def of(config: Config) -> CriteoLayout:
         data = config.data
-        return CriteoLayout(Path(data.source), data.dense_features, len(feature_tables(config)), data.on_bad_row == "skip")
+        return CriteoLayout(
+            Path(data.source), data.dense_features, len(feature_tables(config)), data.on_bad_row == "skip"
+        )
 
     @property
     def columns(self) -> int:
@@ -155,76 +148,7 @@ def malformed(layout: CriteoLayout, line_number: int, fault: int, column: int, l
     fields = line.removesuffix(b"\r").split(b"\t")
     if fault == parse.COLUMNS:
         return DataError(f"{where}: row must have {layout.columns} tab-separated columns, got {len(fields)}")
-    value = ascii(fields[column][:SHOWN_BYTES].decode("latin-1")) + "..." * (len(fields[column]) > SHOWN_BYTES)
-    return DataError(f"{where}, column {layout.column_name(column)}: {RULES[fault]}, got {value}")
-
-
-def line_blocks(path: Path, start_byte: int = 0) -> Iterator[bytes]:
-    """Yield the decompressed file from `start_byte` on in blocks of whole lines, a last line feed added if need be."""
-    rest = b""
-    for chunk in chunks(path, start_byte):
-        cut = chunk.rfind(b"\n") + 1
-        if cut:
-            yield rest + chunk[:cut]
-            rest = chunk[cut:]
-        else:
-            rest += chunk
-        if len(rest) > MAX_LINE_BYTES:
-            raise DataError(f"{path}: a line must have at most {MAX_LINE_BYTES} bytes, got one of {len(rest)} or more")
-    if rest:
-        yield rest + b"\n"
-
-
-def chunks(path: Path, start_byte: int = 0) -> Iterator[bytes]:
-    """Yield the decompressed file from `start_byte` on; a damaged file is a DataError."""
-    try:
-        if path.suffix == ".gz":
-            yield from _skip(_gzip_chunks(path), start_byte)
-        elif path.suffix == ".zst":
-            yield from _skip(_zstd_chunks(path), start_byte)
-        else:
-            with path.open("rb") as file:
-                file.seek(start_byte)
-                while chunk := file.read(CHUNK_BYTES):
-                    yield chunk
-    except (EOFError, OSError, zlib.error, ZstdError) as error:
-        raise DataError(f"{path} must be a complete {path.suffix.lstrip('.') or 'plain'} file: {error}") from None
-
-
-def _skip(stream: Iterator[bytes], skip_bytes: int) -> Iterator[bytes]:
-    for chunk in stream:
-        if skip_bytes < len(chunk):
-            yield chunk[skip_bytes:]
-        skip_bytes = max(skip_bytes - len(chunk), 0)
-
-
-def _gzip_chunks(path: Path) -> Iterator[bytes]:
-    with gzip.open(path, "rb") as file:
-        while chunk := file.read(CHUNK_BYTES):
-            yield chunk
-
-
-def _zstd_chunks(path: Path) -> Iterator[bytes]:
-    """Decompress frame by frame: where a file ends inside a frame it is damaged."""
-    frame = ZstdDecompressor()
-    inside = True
-    pieces: list[bytes] = []
-    with path.open("rb") as file:
-        while data := file.read(COMPRESSED_BYTES):
-            while data:
-                inside = True
-                pieces.append(frame.decompress(data))
-                data = b""
-                if frame.eof:
-                    data, inside = frame.unused_data, False
-                    frame = ZstdDecompressor()
-            if sum(map(len, pieces)) >= CHUNK_BYTES:
-                yield b"".join(pieces)
-                pieces = []
-    if pieces:
-        yield b"".join(pieces)
-    if inside:
-        raise EOFError("compressed file ended before the end of its last frame")
+    return DataError(f"{where}, column {layout.column_name(column)}: {RULES[fault]}, got {shown(fields[column])}")
 
 
 def mark_rows(layout: CriteoLayout, parse_them: bool) -> list[LineMark]:

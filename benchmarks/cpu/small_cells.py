@@ -16,7 +16,7 @@ import torch
 from adaptive_rec.batch import Position
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.tree import Config, load_config
-from adaptive_rec.data.criteo_file import chunks
+from adaptive_rec.data.lines import chunks
 from adaptive_rec.data.open import open_source
 from adaptive_rec.embedding.records import RowUpdate
 from adaptive_rec.runtime.assemble import assemble

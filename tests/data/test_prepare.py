@@ -25,8 +25,8 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adaptive_rec.data.criteo_file import chunks
-from adaptive_rec.data.prepare import criteo as prepare_criteo
+from adaptive_rec.data.lines import chunks
+from adaptive_rec.data.logs import criteo as criteo_log
 from adaptive_rec.data.prepare import numbering as prepare_number
 from adaptive_rec.data.prepare import prepare as prepare_module
 from adaptive_rec.data.prepare import write as prepare_write
@@ -283,7 +283,7 @@ def test_numbering_equals_its_plain_twin(
 
 
 def test_a_bad_row_is_told_with_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepare_criteo, "CHUNKS_PER_BLOCK", 1)
+    monkeypatch.setattr(criteo_log, "CHUNKS_PER_BLOCK", 1)
     source = write(tmp_path / "day_0", rows(20_000) + BAD_LINES[0] + rows(3))
     with pytest.raises(DataError, match="day_0, line 20001: row must have 40 tab-separated columns, got 2"):
         made(tmp_path / "out", source)

@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.data.logs.integer_lines import Cell, IntegerLines
-from adaptive_rec.data.prepare.raw import MISSING_KEY, Keys, RawBlock, SequenceColumns, SparseColumn
+from adaptive_rec.data.logs.columns import LogColumn, LogFile, LogReader
+from adaptive_rec.data.prepare.raw import MISSING_KEY, Keys, RawBlock, SparseColumn
 from adaptive_rec.errors import DataError
 from adaptive_rec.kernels.clicks import walk_clicks
 
@@ -32,7 +32,9 @@ USER, SESSION, SESSION_START, ARTICLE, TIME = (
 )
 CONTEXT = (*range(6, 12),)
 CONTEXT_NAMES = ("environment", "device_group", "os", "country", "region", "referrer")
-CELLS = tuple(Cell(name, 2**53 if c in (SESSION, SESSION_START, TIME) else 2**32 - 2) for c, name in enumerate(COLUMNS))
+LOG_COLUMNS = tuple(
+    LogColumn(name, 2**53 if c in (SESSION, SESSION_START, TIME) else 2**32 - 2) for c, name in enumerate(COLUMNS)
+)
 """Keys are values + 1, in 32 bits."""
 DENSE_NAMES = (
     "session_clicks", "session_minutes", "pause_minutes", "first_click", "hour_sin", "hour_cos", "article_clicks",
@@ -64,12 +66,11 @@ class Clicks:
         return len(self.time_ms_C)
 
 
-class GloboReader:
+class GloboReader(LogReader):
     """Rows of a Globo.com file. Columns: the article, the one clicked before it in the session (0: none) by the ids of the
     same table, the user, and what is known of device and place. The whole file is held in memory: 0.3 GB for 3 M clicks."""
 
     dense_names: tuple[str, ...] = DENSE_NAMES
-    sequence: SequenceColumns | None = None
     dense_transform: str = (
         "log(1 + x) of: clicks of the session so far, minutes since it began, minutes since the user's last click, clicks of "
         "the article within the last hour, minutes since its first click; first_click is 1 where the user has clicked nothing "
@@ -83,20 +84,9 @@ class GloboReader:
     )
 
     def __init__(self, path: Path, skip_bad_rows: bool, seed: int, negatives: int = NEGATIVES) -> None:
-        self._lines = IntegerLines(path, CELLS, skip_bad_rows, header=",".join(COLUMNS))
-        self._lines.check_header()
-        self._path = path
-        self._seed = seed
-        self._negatives = negatives
-        self._walked_ratio = 0.0
-
-    @property
-    def bad_rows(self) -> int:
-        return self._lines.bad_rows
-
-    @property
-    def read_ratio(self) -> float:
-        return (self._lines.read_ratio + self._walked_ratio) / 2
+        super().__init__(LogFile(path, LOG_COLUMNS, skip_bad_rows, has_header=True))
+        self._seed, self._negatives = seed, negatives
+        self._made_ratio = 0.0
 
     def blocks(self) -> Iterator[RawBlock]:
         """Yield the rows in order of time; a malformed one raises DataError with its line and column, or is skipped."""
@@ -112,16 +102,16 @@ class GloboReader:
             if len(click_R):
                 offered = True
                 yield click_R, block
-            self._walked_ratio = stop / clicks.count
+            self._made_ratio = stop / clicks.count
         if not offered and clicks.count:
             raise DataError(
-                f"{self._path} must hold a click on an article that was clicked within the hour before, has none"
+                f"{self._log.path} must hold a click on an article that was clicked within the hour before, has none"
             )
-        self._walked_ratio = 1.0
+        self._made_ratio = 1.0
 
     def clicks(self) -> Clicks:
         """The file's clicks, sorted."""
-        parts = [_columns(rows_BC) for rows_BC in self._lines.blocks()]
+        parts = [_columns(rows_BC) for rows_BC in self._log.blocks()]
         joined = [np.concatenate(column) for column in zip(*parts, strict=True)]
         order = np.argsort(joined[0], kind="stable")
         return Clicks(*(column[order] for column in joined))

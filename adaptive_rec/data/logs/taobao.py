@@ -18,19 +18,19 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from adaptive_rec.data.logs.columns import LogColumn, LogFile, LogReader, word
 from adaptive_rec.data.logs.histories import LENGTH, Histories
-from adaptive_rec.data.logs.integer_lines import Cell, IntegerLines
 from adaptive_rec.data.prepare.raw import HistoryColumn, RawBlock, SequenceColumns, SparseColumn
 from adaptive_rec.errors import DataError
 
 KEY_LIMIT = 2**31 - 2
 """Keys are values + 1; an item and its category are packed into 63 bits."""
-CELLS = (
-    Cell("user", KEY_LIMIT),
-    Cell("item", KEY_LIMIT),
-    Cell("category", KEY_LIMIT),
-    Cell("behaviour", words=("pv", "buy", "cart", "fav")),
-    Cell("timestamp"),
+LOG_COLUMNS = (
+    LogColumn("user", KEY_LIMIT),
+    LogColumn("item", KEY_LIMIT),
+    LogColumn("category", KEY_LIMIT),
+    word("behaviour", "pv", "buy", "cart", "fav"),
+    LogColumn("timestamp"),
 )
 POINTS_PER_USER = 10
 BLOCK_POINTS = 8192
@@ -57,7 +57,7 @@ class ClickEvents:
         return ClickEvents(users[user_C], pair_C, packed_P >> 32, packed_P % (1 << 32))
 
 
-class TaobaoReader:
+class TaobaoReader(LogReader):
     """Columns: item and category, the same of the user's events before (bags, oldest first), the user. The only dense column is
     the history's length: the place of a step, the reference's dense feature, is the model's own. The whole file is held in
     memory, with some 150 bytes an event."""
@@ -73,36 +73,29 @@ class TaobaoReader:
     )
 
     def __init__(self, path: Path, skip_bad_rows: bool, seed: int, history_steps: int) -> None:
-        self._lines = IntegerLines(path, CELLS, skip_bad_rows)
+        super().__init__(LogFile(path, LOG_COLUMNS, skip_bad_rows))
         self._seed = seed
-        self._written_ratio = 0.0
+        self._made_ratio = 0.0
         histories = (
             HistoryColumn(column="item_history", candidate="item"),
             HistoryColumn(column="category_history", candidate="category"),
         )
+        self._steps = history_steps
         self.sequence = SequenceColumns(steps=history_steps, histories=histories, dense=(), length=LENGTH)
-
-    @property
-    def bad_rows(self) -> int:
-        return self._lines.bad_rows
-
-    @property
-    def read_ratio(self) -> float:
-        return (self._lines.read_ratio + self._written_ratio) / 2
 
     def blocks(self) -> Iterator[RawBlock]:
         """Yield the rows in order of time; a malformed one raises DataError with its line and column, or is skipped."""
-        events = ClickEvents.of(self._lines.rows())
-        histories = Histories(events.user_C, self.sequence.steps)
+        events = ClickEvents.of(self._log.rows())
+        histories = Histories(events.user_C, self._steps)
         random = np.random.default_rng(self._seed)
         points = draw_points(histories, events.user_C, random)
         if not len(points):
-            raise DataError(f"{self._lines.path} must have a user with two events, got none")
+            raise DataError(f"{self._log.path} must have a user with two events, got none")
         negatives = Negatives(events)
         for start in range(0, len(points), BLOCK_POINTS):
             part = points[start : start + BLOCK_POINTS]
             yield block_of(events, histories, part, negatives.draw(part, random))
-            self._written_ratio = min(1.0, (start + BLOCK_POINTS) / len(points))
+            self._made_ratio = min(1.0, (start + BLOCK_POINTS) / len(points))
 
 
 def draw_points(histories: Histories, user_C: NDArray[np.int64], random: np.random.Generator) -> NDArray[np.int64]:

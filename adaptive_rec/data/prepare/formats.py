@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from adaptive_rec.data.criteo_file import line_blocks
+from adaptive_rec.data.lines import line_blocks
 from adaptive_rec.data.prepare.raw import RawReader
 from adaptive_rec.errors import DataError, UsageError
 
@@ -59,7 +59,7 @@ def open_reader(path: Path, options: ReadOptions) -> RawReader:
         from adaptive_rec.data.logs.movietweetings import MovieTweetingsReader
 
         return MovieTweetingsReader(path, options.skip_bad_rows, options.seed)
-    from adaptive_rec.data.prepare.criteo import CriteoReader
+    from adaptive_rec.data.logs.criteo import CriteoReader
 
     return CriteoReader(path, options.skip_bad_rows, options.seed)
 

@@ -216,7 +216,9 @@ class Preparation:
         paths = [self._part / name for of_source in names for name in of_source]
         rows = sum(source.rows for source in read)
         sums = iter(
-            checksums(paths, pool, lambda ratio: self._told(StageProgress("checksums", f"{len(paths)} files", ratio, rows)))
+            checksums(
+                paths, pool, lambda ratio: self._told(StageProgress("checksums", f"{len(paths)} files", ratio, rows))
+            )
         )
         sources = tuple(
             SourceMeta(
