@@ -1,4 +1,4 @@
-"""Reads a Criteo TSV file from any row on, and reports malformed rows."""
+"""Reads a Criteo TSV file from any row on and reports malformed rows."""
 
 from __future__ import annotations
 
@@ -54,19 +54,19 @@ class CriteoLayout:
 
 @dataclass(frozen=True)
 class LineMark:
-    """A place in the file where a line starts."""
+    """A place in the file at which a line starts."""
 
     byte: int
-    """By decompressed size."""
+    """The byte in the decompressed file."""
     row: int
-    """Rows before it; where malformed rows are skipped, well-formed rows before it."""
+    """The rows before it, without skipped malformed ones."""
     line: int
-    """Lines before it."""
+    """The lines before it."""
 
 
 @dataclass
 class ParsedRows:
-    """Parsed rows, as the file has them."""
+    """Parsed rows with the values of the file."""
 
     labels_B: NDArray[np.float32]
     ints_BX: NDArray[np.int32]
@@ -93,7 +93,7 @@ class ParsedRows:
 
 
 class RowReader:
-    """Reads a file's rows in order, from a mark on."""
+    """A reader of a file's rows in order, from a mark on."""
 
     def __init__(self, layout: CriteoLayout, mark: LineMark) -> None:
         self._layout = layout
@@ -101,31 +101,31 @@ class RowReader:
         self._block = b""
         self._position = 0
         self.lines = mark.line
-        """Lines of the file that were parsed, and those before the mark."""
+        """The number of parsed lines and of those before the mark."""
         self.malformed_rows = 0
-        """Rows this reader skipped."""
+        """The number of rows that this reader skipped."""
 
     def read(self, rows: ParsedRows) -> int:
-        """Fill `rows` with the next rows; returns how many there were, less than asked only at the file's end."""
+        """Fill `rows` with the next rows; return their number, which is smaller than `rows` only at the file's end."""
         filled = 0
         while filled < len(rows.labels_B) and (self._position < len(self._block) or self.next_block()):
             filled += self._parse(rows[filled:])
         return filled
 
     def next_block(self) -> bytes:
-        """Go on to the next block of lines and return it, empty at the file's end."""
+        """Move to the next block of lines and return it, empty at the file's end."""
         self._block, self._position = next(self._blocks, b""), 0
         return self._block
 
     def count_rows(self, scratch: ParsedRows) -> int:
-        """Parse what is left of the present block; returns how many rows are well-formed."""
+        """Parse the rest of the current block and return the number of well-formed rows."""
         count = 0
         while self._position < len(self._block):
             count += self._parse(scratch)
         return count
 
     def _parse(self, rows: ParsedRows) -> int:
-        """Parse up to the first malformed row, the block's end, or full `rows`; returns how many rows were filled."""
+        """Parse up to the first malformed row, the block's end, or full `rows`; return the number of rows filled."""
         data = np.frombuffer(self._block, dtype=np.uint8)
         count: int
         count, self._position, fault, column = parse.parse_rows(
@@ -143,7 +143,7 @@ class RowReader:
 
 
 def malformed(layout: CriteoLayout, line_number: int, fault: int, column: int, line: bytes) -> DataError:
-    """The error for a malformed line: file, line, column, rule, value."""
+    """Return the error for a malformed line: file, line, column, rule, value."""
     where = f"{layout.path}, line {line_number}"
     fields = line.removesuffix(b"\r").split(b"\t")
     if fault == parse.COLUMNS:
@@ -151,10 +151,10 @@ def malformed(layout: CriteoLayout, line_number: int, fault: int, column: int, l
     return DataError(f"{where}, column {layout.column_name(column)}: {RULES[fault]}, got {shown(fields[column])}")
 
 
-def mark_rows(layout: CriteoLayout, parse_them: bool) -> list[LineMark]:
-    """Read the file once; marks at its start, every few megabytes, and at its end, where `row` is the number of rows.
+def mark_rows(layout: CriteoLayout, parsed: bool) -> list[LineMark]:
+    """Read the file once and return marks at its start, every few megabytes, and at its end, where `row` is the number of rows.
 
-    Without parsing, every line counts as a row; with it, malformed rows are skipped or raise.
+    Unless it is `parsed`, every line counts as a row; else malformed rows are skipped or raise.
     """
     reader, scratch = RowReader(layout, LineMark(0, 0, 0)), ParsedRows.empty(layout, 4096)
     marks = [LineMark(0, 0, 0)]
@@ -162,14 +162,14 @@ def mark_rows(layout: CriteoLayout, parse_them: bool) -> list[LineMark]:
     while block := reader.next_block():
         lines = block.count(b"\n")
         byte, line = byte + len(block), line + lines
-        row += reader.count_rows(scratch) if parse_them else lines
+        row += reader.count_rows(scratch) if parsed else lines
         if byte - marks[-1].byte >= MARK_BYTES:
             marks.append(LineMark(byte, row, line))
     return [*marks, LineMark(byte, row, line)]
 
 
 def open_at(layout: CriteoLayout, marks: list[LineMark], row: int) -> RowReader:
-    """A reader whose next row is `row`; it starts at the last mark before that row and drops the rows between."""
+    """Return a reader whose next row is `row`; it starts at the last mark before that row and drops the rows between."""
     index = max(bisect_left([mark.row for mark in marks], row) - 1, 0)
     reader = RowReader(layout, marks[index])
     left = row - marks[index].row

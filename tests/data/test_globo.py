@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adaptive_rec.data.logs.globo import COLUMNS, HORIZON_MS, NEGATIVES, GloboReader, Walk
+from adaptive_rec.data.prepare.checksums import StageProgress
 from adaptive_rec.data.prepare.job import Request
 from adaptive_rec.data.prepare.meta import load_meta
 from adaptive_rec.data.prepare.prepare import prepare
-from adaptive_rec.data.prepare.progress import StageProgress
 from adaptive_rec.data.prepare.raw import RawBlock, check_block
 from adaptive_rec.errors import DataError, UsageError
 from adaptive_rec.kernels.reference import clicks as reference_clicks

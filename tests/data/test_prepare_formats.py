@@ -144,7 +144,9 @@ def test_formats_are_told_by_the_first_line(tmp_path: Path) -> None:
         (tmp_path / name).write_text(text)
         assert find_format(tmp_path / name) == expected
     (tmp_path / "e.txt").write_text("hello\n")
-    with pytest.raises(UsageError, match="the format of .* cannot be told from its first line, 'hello'; give --format"):
+    with pytest.raises(
+        UsageError, match="the format of .* cannot be recognised by its first line, 'hello'; give --format"
+    ):
         find_format(tmp_path / "e.txt")
     names = {"day_0.gz": "day_0", "day_0": "day_0", "x.tsv.zst": "x", "part.0.parquet": "part.0", ".gz": ".gz"}
     assert {name: array_name(Path(name)) for name in names} == names

@@ -1,12 +1,13 @@
-"""Globo.com news clicks (Moreira et al., 2018) as training rows: each click, and articles that were there but not clicked.
+"""Globo.com news clicks (Moreira et al., 2018) as training rows: each click, and articles on offer that were not clicked.
 
-The file is sorted by time. On offer are the articles that anybody clicked within the last hour. Each click on one of them is a
-row with label 1; after it come rows with label 0, of the same user and moment, whose article is drawn evenly from the others.
-A click on an article that was not on offer (one in nineteen) makes no rows, but is known to later ones: no row of label 0 could
-have such an article, so its count of recent clicks, 0, would give the label away.
+The file is sorted by time. The articles on offer are those that any user clicked within the last hour. Each click on one of
+them is a row with label 1; after it come rows with label 0, of the same user and moment, whose article is drawn evenly from
+the others.
+A click on an article that was not on offer (one in nineteen) makes no rows, but later rows count it. No row of label 0 could have
+such an article, so its count of recent clicks, 0, would reveal the label.
 
-Everything in a row was known before the click: what happened later changes nothing in it. So `session_size` is not used, which
-counts clicks to come; and the time of the click is that of the impression.
+Everything in a row was known before the click. So `session_size`, which counts later clicks, is not used, and the time of the
+click is taken as that of the impression.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ DENSE_NAMES = (
 )  # fmt: skip
 
 HORIZON_MS = 3_600_000
-"""How long ago a click of an article may be for it to be offered as one that was not clicked."""
+"""How long an article stays on offer after a click."""
 NEGATIVES = 3
 BLOCK_CLICKS = 8192
 DAY_MS = 86_400_000
@@ -153,8 +154,8 @@ class Walk:
         )
 
     def block(self, first: int, random_BK: NDArray[np.float64]) -> tuple[NDArray[np.int64], RawBlock]:
-        """The rows of the clicks from `first` on, one for each line of random numbers, and of the articles not clicked; with
-        the number of each row's click."""
+        """Return the number of each row's click, and the rows of the clicks from `first` on: one click for each line of random
+        numbers, with its articles that were not clicked."""
         clicks, shape = self._clicks, (len(random_BK), self._targets)
         article_BT, recent_BT = np.empty(shape, dtype=np.int32), np.empty(shape, dtype=np.int32)
         age_ms_BT, pause_ms_B = np.empty(shape, dtype=np.int64), np.empty(shape[0], dtype=np.int64)
