@@ -36,10 +36,10 @@ check-long: $(VENV)/installed-dev
 # Resumable too: a run whose summary lies under studies/ is not made again.
 STUDY ?= slipstream
 study-quality: $(VENV)/installed-dev
-	$(BIN)/python benchmarks/quality.py $(STUDY) --data $(DATA)
+	$(BIN)/python -m benchmarks.quality $(STUDY) --data $(DATA)
 
 study-tracking: $(VENV)/installed-dev
-	$(BIN)/python benchmarks/tracking.py --data $(DATA) --out studies/tracking.json
+	$(BIN)/python -m benchmarks.tracking --data $(DATA) --out studies/tracking.json
 
 # About an hour on two cores for all streams; Globo's wants its clicks prepared under studies/staleness/data/globo.
 study-staleness: $(VENV)/installed-dev
@@ -55,7 +55,7 @@ study-globo: $(VENV)/installed-dev
 # What being watched costs training. PRESET=criteo_kaggle: tables of 33.8 M rows.
 PRESET ?= synthetic
 study-sidecar: $(VENV)/installed-dev
-	$(BIN)/python benchmarks/sidecar.py --preset $(PRESET) --turns 30
+	$(BIN)/python -m benchmarks.sidecar --preset $(PRESET) --turns 30
 
 # Without what they depend on: TorchRec asks for fbgemm-gpu, which is the CUDA build, and others would let pip change torch. What
 # they import besides torch and NumPy is named after them. What cannot be installed is named as absent in the results.

@@ -22,8 +22,8 @@ from adaptive_rec.embedding.records import RowUpdate
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.tracking.count_min import CountMinSketch
 from benchmarks.common.shapes import Preloaded
+from benchmarks.common.turns import take_turns
 from benchmarks.cpu.parts import Work
-from benchmarks.cpu.turns import take_turns
 
 SKETCH_BATCH = 2048 * 26
 RIVAL_ROWS = 20_000

@@ -299,7 +299,7 @@ def test_a_folder_with_rows_of_another_version_must_be_prepared_again(
         load_meta(folder)
 
 
-def test_what_an_interrupted_try_of_an_earlier_version_left_is_not_gone_on_with(write: Write, tmp_path: Path) -> None:
+def test_a_run_interrupted_under_an_earlier_version_is_not_resumed(write: Write, tmp_path: Path) -> None:
     path, folder = write(*(line(minute, 10 + minute % 3) for minute in range(9))), tmp_path / "out"
 
     def interrupt(progress: StageProgress) -> None:
@@ -309,5 +309,5 @@ def test_what_an_interrupted_try_of_an_earlier_version_left_is_not_gone_on_with(
     with pytest.raises(KeyboardInterrupt):
         prepare(Request((path,), folder, format="globo"), interrupt)
     make_older(tmp_path / "out.part" / "scratch" / "job.json", None)
-    with pytest.raises(UsageError, match=r"interrupted try with rows_version 1 instead of 2; remove it"):
+    with pytest.raises(UsageError, match=r"interrupted run with rows_version 1 instead of 2; remove it"):
         prepare(Request((path,), folder, format="globo"), silent)
