@@ -7,7 +7,7 @@ changes it, through its methods.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -20,10 +20,23 @@ from adaptive_rec.config.tree import Config
 from adaptive_rec.embedding.device import all_rows_bytes
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import CheckpointError, ConfigError
-from adaptive_rec.live.telemetry import Counters, Evaluation, Quality, Recorder, StageTimes
+from adaptive_rec.live.telemetry import Evaluation, Quality, Recorder, StageTimes
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy import Policy
 from adaptive_rec.saved import Saved
+
+
+@dataclass
+class Counters:
+    """What training has done since the run began; they only grow."""
+
+    steps: int = 0
+    samples_seen: int = 0
+    samples_trained: int = 0
+    samples_popular: int = 0
+    lookups: int = 0
+    lookups_hot: int = 0
+    malformed_rows: int = 0
 
 
 class Tally:
@@ -46,6 +59,20 @@ class Tally:
         counters.lookups += work.batch.lookups
         counters.lookups_hot += int(work.hot_lookups_F.sum())
         counters.malformed_rows += work.batch.malformed_rows
+
+    def add_lookups(self, tables: NDArray[np.int64], lookups_T: NDArray[np.int64], hot_T: NDArray[np.int64]) -> None:
+        """Count lookups and hot lookups of some tables, one number of each for a table."""
+        self.lookups_T[tables] += lookups_T
+        self.hot_lookups_T[tables] += hot_T
+        self.counters.lookups += int(lookups_T.sum())
+        self.counters.lookups_hot += int(hot_T.sum())
+
+    def add_samples(self, samples: int, popular: int) -> None:
+        """Count a step of a user's loop, which trains all its samples."""
+        self.counters.steps += 1
+        self.counters.samples_seen += samples
+        self.counters.samples_trained += samples
+        self.counters.samples_popular += popular
 
     def add_skipped(self, samples: int, malformed_rows: int) -> None:
         """Count samples of the stream that came in no batch, and malformed rows found with them."""
@@ -90,7 +117,10 @@ class CheckpointStatus:
 class RunState:
     """The run as it stands between two steps."""
 
-    def __init__(self, config: Config, policy: Policy, store: EmbeddingStore) -> None:
+    def __init__(
+        self, config: Config, policy: Policy, store: EmbeddingStore, times: StageTimes | None = None
+    ) -> None:
+        """`times` is what the seconds of stages are added to, where a profiler wants them too."""
         self.config = config
         self.knobs: Knobs = config.knobs
         self.knobs_step = 0
@@ -120,7 +150,7 @@ class RunState:
         """The last evaluation."""
         self.checkpoints = CheckpointStatus()
         self.tally = Tally(store.space)
-        self.times = StageTimes()
+        self.times = StageTimes() if times is None else times
         self.recorder = Recorder()
         self._planned_steps = 0
         self.more_steps = 0
@@ -268,7 +298,7 @@ class RunState:
             self.evaluation = Evaluation(evaluation.integer("step"), _quality(evaluation.numbers("quality")))
 
     def set_step(self, step: int) -> None:
-        """Set the number of steps made, where a user's loop goes on from its own saved state."""
+        """Set the number of steps made, where a user's loop resumes from its own saved state."""
         self.step = step
 
 

@@ -6,9 +6,11 @@ import re
 
 
 def parse_size(text: str) -> int:
-    """Bytes of ``"16GiB"``, ``"1.5 MB"``, ``"4096"``. Raises ValueError for what is no size, or has a fraction of a byte and no
-    unit: who writes 1.5 hardly means one byte."""
-    from pydantic import ByteSize, TypeAdapter  # not above: who only writes sizes starts faster
+    """Return the bytes of ``"16GiB"``, ``"1.5 MB"``, ``"4096"``.
+
+    Raises ValueError for text that is no size, and for a fraction without a unit: 1.5 hardly means one byte.
+    """
+    from pydantic import ByteSize, TypeAdapter  # slow to import, and only needed where sizes are read
 
     size_bytes = int(TypeAdapter(ByteSize).validate_python(text))
     if "." in text and re.fullmatch(r"[\d.]+ *[bB]?", text.strip()):
@@ -17,7 +19,7 @@ def parse_size(text: str) -> int:
 
 
 def size(size_bytes: float) -> str:
-    """35651584 -> 34 MiB."""
+    """Return a size in the largest fitting unit: 35651584 -> 34 MiB."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if size_bytes < 1024 or unit == "GiB":
             break
@@ -26,7 +28,7 @@ def size(size_bytes: float) -> str:
 
 
 def exact_size(size_bytes: int) -> str:
-    """8388608 -> 8MiB, as a configuration would have it; bytes where that would lose some."""
+    """Return a size as a configuration file writes it, without rounding: 8388608 -> 8MiB, 8388609 -> 8388609."""
     for shift, unit in ((30, "GiB"), (20, "MiB"), (10, "KiB")):
         if size_bytes and size_bytes % (1 << shift) == 0:
             return f"{size_bytes >> shift}{unit}"
@@ -34,39 +36,45 @@ def exact_size(size_bytes: int) -> str:
 
 
 def comparable_size(size_bytes: int) -> str:
-    """With two decimals from 1 GiB on, for sizes that are compared and may be close together."""
+    """Return a size with two decimals from 1 GiB on, to compare it with others that may be close."""
     return f"{size_bytes / 2**30:.2f} GiB" if size_bytes >= 1 << 30 else size(size_bytes)
 
 
 def whole(number: float) -> str:
+    """Return a number without decimals: 1234567 -> 1,234,567."""
     return f"{number:,.0f}"
 
 
-def percent(share: float) -> str:
-    """Whole percents, one decimal where there are few."""
-    return f"{share:.0%}" if share >= 0.0995 or share == 0 else f"{share:.1%}"
-
-
-def fine(share: float) -> str:
-    """One decimal, where shares are compared by less than a percent."""
-    return f"{share:.1%}"
+def four(number: float) -> str:
+    """Return a number with four decimals, as losses and AUC are compared."""
+    return f"{number:.4f}"
 
 
 def count(number: float) -> str:
-    """1234567 -> 1.2 M."""
+    """Return a number shortened: 1234567 -> 1.2 M."""
     for limit, suffix in ((1e9, " G"), (1e6, " M"), (1e4, " k")):
         if number >= limit:
             return f"{number / (1e3 if suffix == ' k' else limit):.1f}{suffix}"
     return f"{number:,.0f}"
 
 
+def percent(share: float) -> str:
+    """Return a share in whole percents, below 10 % with one decimal."""
+    return f"{share:.0%}" if share >= 0.0995 or share == 0 else f"{share:.1%}"
+
+
+def fine(share: float) -> str:
+    """Return a share in percent with one decimal, to compare it with others that may be close."""
+    return f"{share:.1%}"
+
+
 def clock(seconds: float) -> str:
-    """75 -> 1:15."""
+    """Return a duration in hours, minutes and seconds: 75 -> 1:15."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}" if minutes else f"{rest} s"
 
 
 def printable(text: str) -> str:
-    """Text from elsewhere with what would steer a terminal written out, such as ``\\x1b``."""
+    """Return text from elsewhere with control characters, which would steer a terminal, written out as ``\\x1b``."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)

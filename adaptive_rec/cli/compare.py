@@ -67,7 +67,7 @@ def compare(args: argparse.Namespace) -> int:
     from adaptive_rec.config.tree import to_toml
     from adaptive_rec.offline.compare.plan import conditions, plan_of, settle_conditions
     from adaptive_rec.offline.compare.processes import alone_in
-    from adaptive_rec.offline.report.page import write_page
+    from adaptive_rec.offline.pages.page import write_page
     from adaptive_rec.policy.find import load_policy
 
     config = resolve(args)
@@ -130,25 +130,24 @@ def make_folder(out: Path) -> Path:
 
 def make_runs(plan: Plan, held: dict[str, Any], folder: Path, lock: Any, args: argparse.Namespace) -> int:
     """Make the runs that are missing; results are written after each. Returns the number of a signal that came, or 0."""
+    from adaptive_rec.cli.compare_progress import Board
     from adaptive_rec.offline.compare.plan import code_digest, digest
-    from adaptive_rec.offline.compare.processes import finished, make_run
-    from adaptive_rec.offline.compare.progress import Board
+    from adaptive_rec.offline.compare.processes import RunProcesses, finished
 
-    marks = {"conditions": digest(held), "code": code_digest()}
-    turns = plan.turns()
-    missing = [turn for turn in turns if finished(folder / turn.name, marks["conditions"]) is None]
-    out = folder.parent
+    under, turns, out = digest(held), plan.turns(), folder.parent
+    missing = [turn for turn in turns if finished(folder / turn.name, under) is None]
     with Board(missing, len(turns) - len(missing), to_stderr=args.json) as board:
         seeds = f"{len(plan.seeds)} seed{'s' if len(plan.seeds) > 1 else ''}"
         board.note(
             f"{len(plan.policies)} policies x {seeds} in {out}" + (there(turns, missing) if missing != turns else "")
         )
+        runs = RunProcesses(
+            out / SETTINGS, lock, under, code_digest(), args.keep_checkpoints, board.watch
+        )  # fmt: skip
         try:
             for turn in missing:
                 board.begin(turn)
-                outcome = make_run(
-                    turn, folder / turn.name, out / SETTINGS, marks, lock, board.watch, args.keep_checkpoints
-                )  # fmt: skip
+                outcome = runs.make(turn, folder / turn.name)
                 results = write_results(plan, held, out, folder)
                 board.end(turn, outcome, figures_of(results, turn.policy, turn.seed))
         except Stopped as signal_came:
@@ -170,7 +169,7 @@ def write_results(plan: Plan, held: dict[str, Any], out: Path, folder: Path) -> 
     from adaptive_rec.offline.compare.compare_page import compare_page
     from adaptive_rec.offline.compare.results import gather
     from adaptive_rec.offline.compare.tables import markdown
-    from adaptive_rec.offline.report.page import write_page
+    from adaptive_rec.offline.pages.page import write_page
 
     results = gather(plan, held, folder)
     write_page(to_json(results, indent=1) + "\n", out / FIGURES)

@@ -1,4 +1,4 @@
-"""A comparison on a terminal."""
+"""The results of a comparison on a terminal."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from rich.padding import Padding
 from rich.text import Text
 
 from adaptive_rec.cli.output import columns, show
+from adaptive_rec.offline.compare.statements import disturbed, headline, statements, uneven
 from adaptive_rec.offline.compare.statistics import LEAST_SEEDS
 from adaptive_rec.offline.compare.tables import QUALITY_HEADS, WORK_HEADS, Results, failures, quality_rows, work_rows
-from adaptive_rec.offline.compare.words import disturbed, headline, lines, uneven
 from adaptive_rec.units import printable
 
 
 def show_comparison(results: Results, files: Sequence[Path]) -> None:
-    """Tables, then what they say, then where all of it is."""
+    """Print the tables, the statements about them, and the files that hold all results."""
     parts: list[Any] = [""]
     if results["runs"]:
         parts += [columns(QUALITY_HEADS, quality_rows(results)), "", columns(WORK_HEADS, work_rows(results)), ""]
         parts += [*(Text(said, style="dim") for said in (_key(results), *uneven(results), *disturbed(results))), ""]
     parts += [Text(printable(said), style="bold") for said in headline(results)]
-    for policy, said in lines(results, spans=False).items():
+    for policy, said in statements(results, spans=False).items():
         parts += [Text(printable(policy)), Padding(Text(printable(said), style="dim"), (0, 0, 0, 2))]
     failed = list(failures(results, files[0].parent))
     if failed:

@@ -149,5 +149,8 @@ def summary(meta: Meta, out: Path, seconds: float) -> list[tuple[str, str]]:
         ("size", size(sum(file.size_bytes for file in meta.array_files()))),
         ("time", f"{clock(seconds)}, {count(meta.rows / max(seconds, 1e-9))} rows/s"),
         ("directory", str(out)),
-        ("train", " ".join(["adaptive-rec train", *PRESET_OF.get(meta.job.format, ()), f"--data {shlex.quote(str(out))}"])),
+        (
+            "train",
+            " ".join(["adaptive-rec train", *PRESET_OF.get(meta.job.format, ()), f"--data {shlex.quote(str(out))}"]),
+        ),
     ]

@@ -81,8 +81,8 @@ def number(name: str, typed: str, low: int) -> int:
 
 def write(measured: Mapping[str, Any], out: Path) -> None:
     """``profile.json`` and ``profile.html``. Raises UsageError where the folder cannot be written."""
-    from adaptive_rec.offline.report.page import write_page
-    from adaptive_rec.offline.report.profile_report import profile_page
+    from adaptive_rec.offline.pages.page import write_page
+    from adaptive_rec.offline.profile.profile_page import profile_page
 
     try:
         out.mkdir(parents=True, exist_ok=True)

@@ -50,7 +50,7 @@ def add_commands(subparsers: Any) -> dict[str, Parser]:
 def simulate(args: argparse.Namespace) -> int:
     """Replay, print, write."""
     from adaptive_rec.cli.profile import progress_shown
-    from adaptive_rec.offline.simulate.budgets import SHARES
+    from adaptive_rec.offline.simulate.results import SHARES
     from adaptive_rec.offline.simulate.trace import SUFFIXES
     from adaptive_rec.policy.find import BUILT_IN, load_policy
 
@@ -119,8 +119,8 @@ def make_folder(out: Path) -> None:
 
 def write(made: Mapping[str, Any], out: Path) -> None:
     """``simulate.json`` and ``simulate.html``. Raises UsageError where they cannot be written."""
-    from adaptive_rec.offline.report.page import write_page
-    from adaptive_rec.offline.report.simulate_report import simulate_page
+    from adaptive_rec.offline.pages.page import write_page
+    from adaptive_rec.offline.simulate.simulate_page import simulate_page
 
     write_page(json.dumps(made, indent=1, allow_nan=False) + "\n", out / "simulate.json")
     write_page(simulate_page(made), out / "simulate.html")

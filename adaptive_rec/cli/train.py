@@ -16,7 +16,7 @@ from adaptive_rec.cli.detach import detach
 from adaptive_rec.cli.parser import Parser, add_serve_options, on_terminal, serve_options
 from adaptive_rec.cli.signals import StopSignals
 from adaptive_rec.errors import AdaptiveRecError, UsageError
-from adaptive_rec.run.directory import check_is_new, new_directory
+from adaptive_rec.run.new_directory import check_is_new, new_directory
 
 if TYPE_CHECKING:
     from adaptive_rec.cli.console import Screen

@@ -79,19 +79,6 @@ class _Timed:
         self._sums[self._stage] = self._sums.get(self._stage, 0.0) + self._clock() - self._start
 
 
-@dataclass
-class Counters:
-    """What training has done since the run began; they only grow."""
-
-    steps: int = 0
-    samples_seen: int = 0
-    samples_trained: int = 0
-    samples_popular: int = 0
-    lookups: int = 0
-    lookups_hot: int = 0
-    malformed_rows: int = 0
-
-
 @dataclass(frozen=True)
 class Snapshot:
     """The run at one step boundary. Ratios are over the steps since the last snapshot."""

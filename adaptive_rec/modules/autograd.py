@@ -207,7 +207,7 @@ class AutogradSession(Session):
 
     def _frozen(self, work: ClassifiedBatch) -> NDArray[np.bool_] | None:
         """Return which rows' updates the policy skips."""
-        stale_U = self.observer.stale_rows(work)
+        stale_U = self.observer.stale.of(work)
         view = BatchView(self.step_number, False, self.knobs, work, stale_U, self.state.random("plan"))
         plan = plan_step(self.policy, view)
         if plan.weight_B is not None or sum(map(len, plan.micro_batches)) != work.batch.size:
@@ -222,24 +222,18 @@ class AutogradSession(Session):
         tally = self.tally
         lookups_T, hot_T = np.zeros_like(tally.lookups_T), np.zeros_like(tally.lookups_T)
         kernels.count_by_table(work.distinct_U, work.segments_U1, work.source_U, self._first_row_T, lookups_T, hot_T)
-        tally.lookups_T[self._table_order] += lookups_T
-        tally.hot_lookups_T[self._table_order] += hot_T
-        tally.counters.lookups += int(lookups_T.sum())
-        tally.counters.lookups_hot += int(hot_T.sum())
+        tally.add_lookups(self._table_order, lookups_T, hot_T)
 
     def _count(self, updates: list[_Update]) -> None:
         """Count the samples of a step, and its popular samples."""
-        samples, counters = max(bags.samples for update in updates for _, bags in update.bags), self.tally.counters
+        samples = max(bags.samples for update in updates for _, bags in update.bags)
         popular_B = np.ones(samples, dtype=np.bool_)
         for update in updates:
             for first, bags in update.bags:
                 if bags.samples == samples and samples and len(bags) % samples == 0:
                     hot_L = update.work.popular_B[first : first + len(bags)]
                     popular_B &= hot_L if len(bags) == samples else hot_L.reshape(samples, -1).all(axis=1)
-        counters.steps += 1
-        counters.samples_seen += samples
-        counters.samples_trained += samples
-        counters.samples_popular += int(np.count_nonzero(popular_B))
+        self.tally.add_samples(samples, int(np.count_nonzero(popular_B)))
         self._samples = samples
         if self._loss is not None:
             self._loss_sum += self._loss * samples

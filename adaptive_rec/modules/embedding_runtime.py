@@ -13,16 +13,17 @@ from torch import Tensor
 from adaptive_rec.batch import TableSpec
 from adaptive_rec.errors import ConflictError, UsageError
 from adaptive_rec.live.listen import ServeOptions
+from adaptive_rec.live.sidecar import Sidecar
 from adaptive_rec.live.telemetry import Event, Snapshot, ratio
 from adaptive_rec.modules.autograd import AutogradSession
 from adaptive_rec.modules.bags import BagBatch, Bags, CallKey
 from adaptive_rec.modules.lookahead import AheadBatch, Sparse
 from adaptive_rec.modules.options import Setup
 from adaptive_rec.modules.rates import Rates
-from adaptive_rec.modules.serving import LOG, LoopDirectory, LoopService
-from adaptive_rec.modules.state_dict import set_state, state_of
+from adaptive_rec.modules.serving import LOG, LoopDirectory
+from adaptive_rec.modules.state_dict import LoopParts, set_state, state_of
 from adaptive_rec.modules.stats import RuntimeStats, stats_of
-from adaptive_rec.run.directory import new_directory
+from adaptive_rec.run.new_directory import new_directory
 from adaptive_rec.runtime.pipeline import Pipeline
 from adaptive_rec.runtime.session import Report
 from adaptive_rec.tracker.feed import Trackers
@@ -46,8 +47,9 @@ class EmbeddingRuntime(AutogradSession):
         """Modules that look rows up, by their names for `prefetch`."""
         self._looking_ahead = False
         """Whether a loop over `prefetch` is running."""
-        self._record: LoopDirectory | None = None
-        self._served: LoopService | None = None
+        self._saved_parts = LoopParts(self.state, rates.rule.embedding, self.steps_T, self.observer, self.reclassifier)
+        self._directory: LoopDirectory | None = None
+        self._sidecar: Sidecar | None = None
         self._trackers: Trackers | None = None
         self._figures = SnapshotFigures([table.name for table in tables])
 
@@ -127,7 +129,7 @@ class EmbeddingRuntime(AutogradSession):
 
     @lr.setter
     def lr(self, value: float) -> None:
-        self.rates.lr = value
+        self.rates.set_lr(value)
 
     def set_knobs(self, **changes: Any) -> None:
         """Change knobs between two steps. Raises ConfigError, and changes nothing, for a wrong name or value."""
@@ -169,21 +171,20 @@ class EmbeddingRuntime(AutogradSession):
 
     def stats(self) -> RuntimeStats:
         """Return figures of everything done so far."""
-        return stats_of(self, ratio(self._steps_ahead, self.step_number))
+        return stats_of(self.state, ratio(self._steps_ahead, self.step_number))
 
     def state_dict(self) -> dict[str, Any]:
         """Return optimizer state of all rows, which rows are hot, and all counts, for ``torch.save`` with the model's state
         dict."""
-        return state_of(self)
+        return state_of(self._saved_parts)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Resume from a `state_dict` of the same tables and rule; the rows come with the model's state dict. Knobs, rates and
         budget stay those of this runtime. Raises CheckpointError where the state does not fit."""
-        set_state(self, state)
-
-    def rule_width(self, number: int) -> int:
-        """Return how many numbers of optimizer state each row of a table has."""
-        return self.store.rule.state_width(self.store.space.tables[number].dim)
+        self.release_ahead()
+        set_state(self._saved_parts, state)
+        if self.state.rows_placed:
+            self.begin()
 
     # Watch and steer -------------------------------------------------------------------------------------------------
 
@@ -195,21 +196,22 @@ class EmbeddingRuntime(AutogradSession):
         Raises UsageError.
         """
         self._check_open("served")
-        if self._served is not None:
-            raise ConflictError(f"the loop must not be served already, it is at {self._served.url}")
+        if self._sidecar is not None:
+            raise ConflictError(f"the loop must not be served already, it is at {self._sidecar.url}")
         options = ServeOptions(**where)
         if not self.state.rows_placed:
             self.begin()
-        record = LoopDirectory(self, Path(out) if out is not None else new_directory(self.knobs.policy))
+        place = Path(out) if out is not None else new_directory(self.knobs.policy)
+        directory = LoopDirectory(self, place)
         try:
-            self._served = LoopService(record, options)
+            self._sidecar = Sidecar(options, place, self, LOG.warning).__enter__()
         except BaseException:
-            record.close()
+            directory.close()
             raise
-        self._record = record
+        self._directory = directory
         self.publisher.enter("training")
         atexit.register(self.close)
-        return self._served.url
+        return self._sidecar.url
 
     def _check_open(self, what: str) -> None:
         if self.closed:
@@ -218,7 +220,7 @@ class EmbeddingRuntime(AutogradSession):
     @property
     def dashboard_url(self) -> str:
         """The link that signs in to the dashboard and permits changes. Empty where the loop is not served."""
-        return self._served.dashboard_url if self._served is not None else ""
+        return self._sidecar.dashboard_url if self._sidecar is not None else ""
 
     def track(self, name: str, folder: str | Path) -> None:
         """Send figures to a tracker ("tensorboard" or package.module:Class), which may write files to a folder."""
@@ -228,8 +230,8 @@ class EmbeddingRuntime(AutogradSession):
 
     def emit(self, report: Report) -> None:
         """Pass a report on to the journal, the log and the trackers."""
-        if self._record is not None:
-            self._record.append(report)
+        if self._directory is not None:
+            self._directory.append(report)
         if isinstance(report, Event) and report.kind == "warning":
             LOG.warning(report.text)
         if self._trackers is not None:
@@ -263,9 +265,9 @@ class EmbeddingRuntime(AutogradSession):
             self._trackers.close()
             for text in self._trackers.complaints():
                 LOG.warning(text)
-        if self._record is not None:
-            self._record.close()
-        if self._served is not None:
-            self._served.close()
+        if self._directory is not None:
+            self._directory.close()
+        if self._sidecar is not None:
+            self._sidecar.__exit__()
         self.observer.close()
         self.store.close()

@@ -41,8 +41,8 @@ class Rates:
     def lr(self) -> float:
         return self._own if self._optimizer is None else float(self._optimizer.param_groups[self._group]["lr"])
 
-    @lr.setter
-    def lr(self, value: float) -> None:
+    def set_lr(self, value: float) -> None:
+        """Set the learning rate, also in the optimizer's param group where there is one."""
         self._own = float(value)
         if self._optimizer is not None:
             self._optimizer.param_groups[self._group]["lr"] = value

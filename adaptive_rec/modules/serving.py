@@ -1,4 +1,4 @@
-"""A training loop of the user's own with a run's directory: served, recorded and tracked as ``adaptive-rec train`` is."""
+"""The run directory of a user's training loop, which a dashboard and the shell commands read."""
 
 from __future__ import annotations
 
@@ -6,55 +6,38 @@ import logging
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from adaptive_rec.live.listen import ServeOptions
-from adaptive_rec.live.sidecar import Sidecar
 from adaptive_rec.live.telemetry import Event
 from adaptive_rec.run.description import description
-from adaptive_rec.run.directory import RunDirectory, check_is_new
-from adaptive_rec.runtime.session import Report
-
-if TYPE_CHECKING:
-    from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime
+from adaptive_rec.run.directory import RunDirectory
+from adaptive_rec.run.new_directory import check_is_new
+from adaptive_rec.runtime.session import Report, Session
 
 LOG = logging.getLogger("adaptive_rec")
 
 
 class LoopDirectory:
-    """A run's directory: what it is, its journal and its figures, as they come."""
+    """A new run directory with the description, the journal and the figures of a user's training loop."""
 
-    def __init__(self, runtime: EmbeddingRuntime, out: Path) -> None:
-        """Raises UsageError where `out` cannot be written, or is in use."""
-        self.out, self.runtime = out, runtime
+    def __init__(self, session: Session, out: Path) -> None:
+        """Raises UsageError where `out` is not new or cannot be written."""
+        self._state = session.state
         check_is_new(out, "out", hint="")
         self._directory = RunDirectory(out)
-        facts = description(runtime, out.resolve().name, shlex.join(sys.argv), own_loop=True)
-        self._directory.create(runtime.config, facts, option="out")
-        self.note("started", f"{runtime.knobs.policy} on {runtime.device}, in a loop of the user's own")
-
-    def note(self, kind: str, text: str) -> None:
-        """Write an event of this moment to the journal."""
-        self.append(Event(self.runtime.step_number, kind, text))
+        facts = description(session, out.resolve().name, shlex.join(sys.argv), own_loop=True)
+        self._directory.create(session.config, facts, option="out")
+        self._note("started", f"{session.knobs.policy} on {session.device}, in a loop of the user's own")
 
     def append(self, report: Report) -> None:
-        """Write an event to the journal, or figures beside it. Nobody fails for want of room."""
+        """Write an event to the journal, or figures to the metrics. A full disk is logged and is not an error."""
         self._directory.append(report)
         for text in self._directory.complaints():
             LOG.warning(text)
 
     def close(self) -> None:
-        self.note("finished", "the loop has ended")
+        """Write the last event and release the directory."""
+        self._note("finished", "the loop has ended")
         self._directory.close()
 
-
-class LoopService:
-    """The dashboard and the HTTP API of a loop, from here to `close`."""
-
-    def __init__(self, record: LoopDirectory, options: ServeOptions) -> None:
-        self._sidecar = Sidecar(options, record.out, record.runtime, LOG.warning)
-        self._sidecar.__enter__()
-        self.url, self.dashboard_url = self._sidecar.url, self._sidecar.dashboard_url
-
-    def close(self) -> None:
-        self._sidecar.__exit__()
+    def _note(self, kind: str, text: str) -> None:
+        self.append(Event(self._state.step, kind, text))

@@ -1,118 +1,131 @@
-"""What a runtime goes on from, beside the rows themselves: optimizer state, placement, and what has been seen so far.
+"""State dict of a runtime: what resuming needs besides the rows, which are optimizer state, placement and counts.
 
-As tensors and plain values under names, so that ``torch.save`` keeps it and ``torch.load(weights_only=True)`` gives it back.
+It holds tensors and plain values by name, so that ``torch.save`` writes it and ``torch.load(weights_only=True)`` reads it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from adaptive_rec.embedding.placement_state import placement_state, set_placement, set_slots
 from adaptive_rec.errors import CheckpointError
 from adaptive_rec.placement import Migration, Placement
+from adaptive_rec.reclassify.observer import Observer
+from adaptive_rec.reclassify.window import Reclassifier
 from adaptive_rec.saved import Saved
-
-if TYPE_CHECKING:
-    from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime
+from adaptive_rec.state import RunState
 
 FORMAT = 1
 
 
-def state_of(runtime: EmbeddingRuntime) -> dict[str, Any]:
-    """The runtime between two steps. Nothing in it changes with later steps."""
-    store = runtime.store
+@dataclass(frozen=True)
+class LoopParts:
+    """The parts of a runtime that its state dict saves and restores."""
+
+    state: RunState
+    rule: str
+    """Name of the update rule."""
+    steps_T: NDArray[np.int64]
+    """Number of steps in which each table was looked up."""
+    observer: Observer
+    reclassifier: Reclassifier
+
+
+def state_of(parts: LoopParts) -> dict[str, Any]:
+    """Return the state between two steps. Later steps do not change it."""
+    state, store = parts.state, parts.state.store
     return _tensors(
         {
             "format": FORMAT,
-            "rule": runtime.rates.rule.embedding,
+            "rule": parts.rule,
             "tables": {table.name: {"rows": table.rows, "dim": table.dim} for table in store.space.tables},
             "optimizer": {str(number): store.export_table(number)[1] for number in range(len(store.space.tables))},
-            "step": runtime.step_number,
-            "steps_T": runtime.steps_T,
-            "policy": runtime.policy.name,
-            "budget_bytes": runtime.state.budget_bytes,
+            "step": state.step,
+            "steps_T": parts.steps_T,
+            "policy": state.policy.name,
+            "budget_bytes": state.budget_bytes,
             "monitored": store.monitored,
-            "begun": runtime.state.rows_placed,
+            "begun": state.rows_placed,
             "store": placement_state(store),
-            "observer": runtime.observer.state(),
-            "reclassifier": runtime.reclassifier.state(),
-            "tally": runtime.tally.state(),
+            "observer": parts.observer.state(),
+            "reclassifier": parts.reclassifier.state(),
+            "tally": state.tally.state(),
         }
     )
 
 
-def set_state(runtime: EmbeddingRuntime, given: Mapping[str, Any]) -> None:
-    """Go on from what `state_of` said of a runtime with the same tables and update rule. Rows are loaded by themselves.
+def set_state(parts: LoopParts, given: Mapping[str, Any]) -> None:
+    """Restore a state of the same tables and update rule; rows are loaded separately.
 
-    Under the same policy with the same budget rows are hot as they were; else they are placed anew. Raises CheckpointError where
-    it does not fit; nothing was changed then, unless the state contradicts itself.
+    Under the same policy with the same budget the same rows are hot as before; otherwise rows are placed again. Raises
+    CheckpointError where the state does not fit; nothing has changed then, unless the state contradicts itself.
     """
     found = Saved(_arrays(given), "the runtime's state")
-    _check(runtime, found)
-    store, optimizer = runtime.store, found.part("optimizer")
+    _check(parts, found)
+    state, store, optimizer = parts.state, parts.state.store, found.part("optimizer")
     states = [
-        optimizer.array(str(number), store.host.dtype, table.rows, runtime.rule_width(number))
+        optimizer.array(str(number), store.host.dtype, table.rows, store.rule.state_width(table.dim))
         for number, table in enumerate(store.space.tables)
     ]
     how = found.text("policy"), found.integer("budget_bytes"), found.flag("monitored")
-    runtime.release_ahead()
     hot = np.sort(np.concatenate([rows[rows >= 0] for rows in store.device.row_of_slot]))
     store.migrate(Migration(promote=np.empty(0, dtype=np.int64), demote=hot))
     for number, state_RK in enumerate(states):
         store.replace_table(number, None, state_RK)
-    runtime.state.set_step(found.integer("step"))
-    runtime.steps_T[:] = found.array("steps_T", np.int64, len(runtime.steps_T))
-    runtime.tally.set_state(found.part("tally"))
-    runtime.state.forget_clock()
-    runtime.state.place_rows(found.flag("begun"))
-    if runtime.state.rows_placed and how == (runtime.policy.name, runtime.state.budget_bytes, store.monitored):
-        _set_placement(runtime, found)
-    elif runtime.state.rows_placed:
+    state.set_step(found.integer("step"))
+    parts.steps_T[:] = found.array("steps_T", np.int64, len(parts.steps_T))
+    state.tally.set_state(found.part("tally"))
+    state.forget_clock()
+    same = how == (state.policy.name, state.budget_bytes, store.monitored)
+    state.place_rows(found.flag("begun") and same)
+    if state.rows_placed:
+        _set_placement(parts, found)
+    elif found.flag("begun"):
         slots = [part.array("row_of_slot", np.int64, -1) for part in found.part("store").parts("pools")]
         rows = np.sort(np.concatenate(slots))
-        runtime.observer.remember(found.part("observer"), rows[rows >= 0])
-        runtime.state.place_rows(False)  # rows are placed when training goes on
-    if runtime.state.rows_placed:
-        runtime.begin()
+        parts.observer.remember(found.part("observer"), rows[rows >= 0])
 
 
-def _set_placement(runtime: EmbeddingRuntime, found: Saved) -> None:
-    store, version = runtime.store, runtime.store.placement.version + 1
+def _set_placement(parts: LoopParts, found: Saved) -> None:
+    store = parts.state.store
+    version = store.placement.version + 1
     pools = found.part("store").parts("pools", len(store.space.pools))
     set_slots(store, [len(part.array("row_of_slot", np.int64, -1)) for part in pools])
     set_placement(store, found.part("store"))
     store.placement = Placement(max(version, store.placement.version), store.slot_of_row)
-    runtime.observer.set_state(found.part("observer"))
-    runtime.reclassifier.set_state(found.part("reclassifier"))
+    parts.observer.set_state(found.part("observer"))
+    parts.reclassifier.set_state(found.part("reclassifier"))
 
 
-def _check(runtime: EmbeddingRuntime, found: Saved) -> None:
-    """Raise CheckpointError where the state is of other tables or another rule."""
+def _check(parts: LoopParts, found: Saved) -> None:
+    """Raise CheckpointError where the state is of other tables or another update rule."""
     if (format_ := found.integer("format")) != FORMAT:
         raise CheckpointError(f"format of the runtime's state must be {FORMAT}, got {format_}")
     rule, tables = found.text("rule"), found.part("tables").everything()
-    if rule != runtime.rates.rule.embedding:
-        raise CheckpointError(f"the state's update rule must be {runtime.rates.rule.embedding}, got {rule}")
-    own = {table.name: {"rows": table.rows, "dim": table.dim} for table in runtime.store.space.tables}
+    if rule != parts.rule:
+        raise CheckpointError(f"the state's update rule must be {parts.rule}, got {rule}")
+    own = {table.name: {"rows": table.rows, "dim": table.dim} for table in parts.state.store.space.tables}
     for name in own.keys() | tables.keys():
         if own.get(name) != tables.get(name):
             raise CheckpointError(f"the state's table {name} must be {own.get(name)}, got {tables.get(name)}")
 
 
 def _tensors(value: Any) -> Any:
-    """Arrays as tensors of their own memory, at any depth."""
+    """Return a nested state with copies of its arrays as tensors."""
     if isinstance(value, Mapping):
         return {key: _tensors(part) for key, part in value.items()}
     return torch.from_numpy(value.copy()) if isinstance(value, np.ndarray) else value
 
 
 def _arrays(value: Any) -> Any:
-    """Tensors as arrays, likewise."""
+    """Return a nested state with copies of its tensors as arrays."""
     if isinstance(value, Mapping):
         return {key: _arrays(part) for key, part in value.items()}
     return value.detach().cpu().numpy().copy() if isinstance(value, Tensor) else value

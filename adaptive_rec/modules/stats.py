@@ -1,22 +1,20 @@
-"""What a training loop of the user's own has done, in numbers."""
+"""Statistics of a user's training loop."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import ByteSize
 
 from adaptive_rec.live.telemetry import ratio
-
-if TYPE_CHECKING:
-    from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime
+from adaptive_rec.state import RunState
 
 
 @dataclass(frozen=True)
 class TableStats:
-    """One table: how large it is, how much of it is hot, and what share of its lookups was."""
+    """Size of a table, its hot rows, and the share of its lookups that were hot."""
 
     rows: int
     dim: int
@@ -27,13 +25,13 @@ class TableStats:
 
 @dataclass(frozen=True)
 class RuntimeStats:
-    """A moment between two steps. Bytes are of the device tier: weights, optimizer state and records of movement."""
+    """Figures between two steps. Bytes are those of the device tier: weights, optimizer state and movement records."""
 
     steps: int
     policy: str
     lookups: int
     hot_lookup_ratio: float
-    """Since the beginning."""
+    """Share of all lookups so far that were hot."""
     hot_rows: int
     stale_rows: int
     total_rows: int
@@ -43,12 +41,12 @@ class RuntimeStats:
     row_updates: int
     row_updates_skipped: int
     looked_up_ahead_ratio: float
-    """Share of the steps whose lookups had all been made ready by `prefetch`."""
+    """Share of the steps whose lookups were all done ahead by `prefetch`."""
     seconds_by_stage: Mapping[str, float]
     tables: Mapping[str, TableStats]
 
     def as_dict(self) -> dict[str, Any]:
-        """As plain numbers, for JSON."""
+        """Return plain values, for JSON."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -65,28 +63,28 @@ class RuntimeStats:
         return "\n".join(lines)
 
 
-def stats_of(runtime: EmbeddingRuntime, looked_up_ahead_ratio: float) -> RuntimeStats:
-    """Of a runtime as it stands."""
-    store, space, tally = runtime.store, runtime.store.space, runtime.tally
+def stats_of(state: RunState, looked_up_ahead_ratio: float) -> RuntimeStats:
+    """Return the figures of a run as it stands."""
+    store, space, tally = state.store, state.store.space, state.tally
     counts = zip(
         space.tables, store.hot_rows_T.tolist(), tally.lookups_T.tolist(), tally.hot_lookups_T.tolist(), strict=True
     )
     counters, traffic = tally.counters, store.traffic
     return RuntimeStats(
-        steps=runtime.step_number,
-        policy=runtime.knobs.policy,
+        steps=state.step,
+        policy=state.knobs.policy,
         lookups=counters.lookups,
         hot_lookup_ratio=ratio(counters.lookups_hot, counters.lookups),
         hot_rows=store.device.hot_rows,
         stale_rows=store.device.stale_rows,
         total_rows=space.rows,
         device_bytes=store.device_bytes,
-        budget_bytes=runtime.state.budget_bytes,
+        budget_bytes=state.budget_bytes,
         migrated_rows=traffic.migrated_rows,
         row_updates=traffic.row_updates,
         row_updates_skipped=traffic.row_updates_skipped,
         looked_up_ahead_ratio=looked_up_ahead_ratio,
-        seconds_by_stage={name: round(seconds, 4) for name, seconds in runtime.times.seconds.items()},
+        seconds_by_stage={name: round(seconds, 4) for name, seconds in state.times.seconds.items()},
         tables={
             table.name: TableStats(table.rows, table.dim, hot_rows, lookups, ratio(hot, lookups))
             for table, hot_rows, lookups, hot in counts

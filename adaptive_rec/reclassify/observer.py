@@ -1,12 +1,13 @@
-"""What the runtime remembers of a window's batches: which rows are popular, which hot rows moved.
+"""Observes batches: which rows are popular, and which hot rows move.
 
-Fed once a step, read when a window ends. The numbers leave as plain NumPy views for the policy. Lookups are counted beside the
-steps; whoever asks for the tracker waits for that.
+The observer is fed once a step. When a window ends it hands out one record of plain NumPy views for the policy. Lookups are
+counted in the background; reading the tracker waits for that.
 """
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -20,10 +21,11 @@ from adaptive_rec.errors import CheckpointError
 from adaptive_rec.live.telemetry import StageTimes
 from adaptive_rec.placement import Migration
 from adaptive_rec.policy import AccessView, MovementView
+from adaptive_rec.reclassify.stale_rows import StaleRows
 from adaptive_rec.saved import ANY, Saved
 from adaptive_rec.system.beside import Beside
 from adaptive_rec.tracking.count_min import CountMinSketch, width_for
-from adaptive_rec.tracking.horizon import Memory, MemoryTrials
+from adaptive_rec.tracking.horizon import MemoryTrials
 from adaptive_rec.tracking.popularity import PopularityTracker, samples
 from adaptive_rec.tracking.rules import RULES
 
@@ -34,8 +36,18 @@ SAMPLES_PER_WINDOW = 8192
 """Popular samples whose lookups are kept to find the threshold that skips a wanted share of samples."""
 
 
+@dataclass(frozen=True)
+class WindowRecord:
+    """The observations of a window, as a policy sees them at its end."""
+
+    access: list[AccessView]
+    """Popularity of the rows of each pool; empty where the policy does not track it."""
+    movement: MovementView | None
+    """Movement of the hot rows; None where staleness is not judged now."""
+
+
 class Observer:
-    """Popularity of rows (a sketch and its candidates) and the popular samples of probe steps."""
+    """Tracks the popularity of rows (a sketch and its candidates) and keeps popular samples of probe steps."""
 
     def __init__(self, store: EmbeddingStore, seed: int, times: StageTimes) -> None:
         self.store = store
@@ -43,36 +55,35 @@ class Observer:
         self._tracker = PopularityTracker(self._sketch(hot_rows, seed), capacity_rows=hot_rows)
         self._seed = seed
         self.trials: MemoryTrials | None = None
-        """Which memory suits the data, where the policy goes by that."""
+        """Finds out which memory suits the data, for policies that adapt it."""
         self._times = times
         self._counting = Beside("tracker")
-        self.stale_rows_T = np.zeros(len(store.space.tables), dtype=np.int64)
-        """Stale rows of each table."""
+        self.stale = StaleRows(store)
         self._sample_slots: list[NDArray[np.int64]] = []
         self._sample_lengths: list[NDArray[np.int64]] = []
         self._probes = 0
-        """Probe steps since movement is measured."""
+        """Probe steps since measuring began."""
 
     def _sketch(self, hot_rows: int, seed: int) -> CountMinSketch:
         return CountMinSketch(width_for(hot_rows, self.store.space.rows, SKETCH_LIMIT_BYTES), seed=seed)
 
     @property
     def tracker(self) -> PopularityTracker:
-        """What is known of the rows' popularity, with all batches counted."""
+        """The popularity of rows, with all batches counted."""
         self.settle()
         return self._tracker
 
     def settle(self) -> None:
-        """Return when all batches are counted. Raises what counting them raised."""
+        """Wait until all batches are counted. Raises any error that counting raised."""
         self._counting.settle()
 
     def close(self) -> None:
-        """Stop the thread, whatever became of what it counted."""
+        """Stop the counting thread and drop its errors."""
         self._counting.close()
 
     def resize(self, hot_rows: int) -> None:
-        """Tell how many rows may be hot from now on. A sketch too narrow for them is replaced; it keeps what is known of
-        the hot rows and the candidates."""
+        """Set how many rows may be hot. A sketch that is too narrow for them is replaced by a wider one, which starts with the
+        estimates of the hot rows and the candidates."""
         counter = self.tracker.counter
         if isinstance(counter, CountMinSketch):
             wider = self._sketch(hot_rows, counter.seed)
@@ -80,21 +91,21 @@ class Observer:
                 hot = np.concatenate(self.store.device.row_of_slot)
                 rows = np.union1d(hot[hot >= 0], self.tracker.candidates())
                 wider.add(rows, np.ceil(counter.estimate(rows)).astype(np.int64))
-                self.tracker.counter = wider
+                self.tracker.replace_counter(wider)
         self.tracker.resize(hot_rows)
         if self.trials is not None:
             self.trials.resize(hot_rows)
-        self._probes = 0  # the monitors begin anew
+        self._probes = 0  # the monitors are new
 
     def try_memories(self, wanted: bool) -> None:
-        """Begin to find out which memory suits the data, or leave that."""
+        """Start to find out which memory suits the data, or stop."""
         self.settle()
         self.trials = MemoryTrials(sum(self.store.device.capacities), self._seed) if wanted else None
 
     # Each step -------------------------------------------------------------------------------------------------------
 
     def count_lookups(self, step: int, work: ClassifiedBatch, knobs: Knobs) -> None:
-        """Have the sampled share of the steps fed to the sketch, in order. Raises what an earlier one raised."""
+        """Feed the sampled share of the steps to the sketch, in order. Raises any error of an earlier step."""
         if not samples(step, knobs.sample_ratio):
             return
         self._counting.do(partial(self._count, work))
@@ -106,7 +117,7 @@ class Observer:
                 self.trials.observe(work.distinct_U, work.segments_U1)
 
     def keep_popular_samples(self, work: ClassifiedBatch) -> None:
-        """Remember the lookups of some popular samples of a probe step, as slots."""
+        """Keep the lookups of some popular samples of a probe step, as slots."""
         self._probes += 1
         if sum(map(len, self._sample_lengths)) >= SAMPLES_PER_WINDOW:
             return
@@ -118,7 +129,7 @@ class Observer:
         self._sample_lengths.append(lengths)
 
     def slots(self, work: ClassifiedBatch) -> NDArray[np.int64]:
-        """Each distinct row's place in the line of all pools' slots; negative where it is cold."""
+        """Return each distinct row's place in the line of all pools' slots; negative where it is cold."""
         slot_U = work.source_U.copy()
         first = 0
         for pool, capacity in enumerate(self.store.device.capacities):
@@ -127,18 +138,25 @@ class Observer:
             first += capacity
         return slot_U
 
-    def stale_rows(self, work: ClassifiedBatch) -> NDArray[np.bool_]:
-        """Distinct rows that are hot and stale."""
-        stale_U = np.zeros(len(work.source_U), dtype=np.bool_)
-        for pool, stale_H in enumerate(self.store.device.stale):
-            span = work.pool_range(pool)
-            if len(stale_H):
-                stale_U[span] = stale_H[np.maximum(work.source_U[span], 0)] & (work.source_U[span] >= 0)
-        return stale_U
-
     # When a window ends ----------------------------------------------------------------------------------------------
 
-    def access_view(self, pool: int, step: int, knobs: Knobs, candidates: NDArray[np.int64]) -> AccessView:
+    def record(
+        self, step: int, knobs: Knobs, popularity: bool = True, skipped_ratio: float | None = None
+    ) -> WindowRecord:
+        """Return what was observed in the window: the popularity of rows, the movement of hot rows, or both.
+
+        With a `skipped_ratio` (see `MovementView`) the movement is handed out, and measuring starts again.
+        """
+        movement = None if skipped_ratio is None else self._movement_view(knobs, skipped_ratio)
+        if movement is not None:
+            self.begin_measuring()
+        if not popularity:
+            return WindowRecord([], movement)
+        candidates = self.tracker.candidates()
+        pools = range(len(self.store.space.pools))
+        return WindowRecord([self._access_view(pool, step, knobs, candidates) for pool in pools], movement)
+
+    def _access_view(self, pool: int, step: int, knobs: Knobs, candidates: NDArray[np.int64]) -> AccessView:
         spec = self.store.space.pools[pool]
         rows = candidates[(candidates >= spec.first_row) & (candidates < spec.end_row)]
         rows = rows[self.store.placement.slot_of_row[rows] < 0]
@@ -157,7 +175,8 @@ class Observer:
             hot_scores=hot_scores,
         )
 
-    def movement_view(self, knobs: Knobs, skipped_ratio: float) -> MovementView:
+    def _movement_view(self, knobs: Knobs, skipped_ratio: float) -> MovementView:
+        """Return the movement of all slots, which is shown with each slot from now on, too."""
         device = self.store.device
         rule, rows = RULES[knobs.stale_metric], [self.store.movement(pool) for pool in range(len(device.monitors))]
         touches_H = np.concatenate([pool.touches_H for pool in rows])
@@ -165,6 +184,10 @@ class Observer:
         movement_H = np.where(known_H, np.concatenate([rule(pool) for pool in rows]), np.inf)
         lengths = np.concatenate([np.empty(0, dtype=np.int64), *self._sample_lengths])
         slots = np.concatenate([np.empty(0, dtype=np.int64), *self._sample_slots])
+        first = 0
+        for shown in device.movement:
+            shown[:] = movement_H[first : first + len(shown)]
+            first += len(shown)
         return MovementView(
             knobs=knobs,
             stale_H=np.concatenate(device.stale),
@@ -175,63 +198,35 @@ class Observer:
             skipped_ratio=skipped_ratio,
         )
 
-    def end_tick(self, trials: MemoryTrials) -> Memory:
-        """Score the memories tried by all batches so far. Returns the one to go by."""
-        self.settle()
-        trials.end_tick()
-        return trials.best()
-
-    def keep_estimates(self, rows: NDArray[np.int64]) -> None:
-        """Keep beside the slots of some hot rows (-1: none) how popular they are now, for those who look."""
-        for pool, spec in enumerate(self.store.space.pools):
-            hot = rows[(rows >= spec.first_row) & (rows < spec.end_row)]
-            slots = self.store.placement.slot_of_row[hot]
-            self.store.device.estimate[pool][slots] = self.tracker.estimate(hot)
-
-    def keep_movement(self, movement_H: NDArray[np.float64]) -> None:
-        """Keep beside each slot how far its row moved, for those who look."""
-        first = 0
-        for kept in self.store.device.movement:
-            kept[:] = movement_H[first : first + len(kept)]
-            first += len(kept)
-
-    def set_stale(self, stale_H: NDArray[np.bool_]) -> None:
-        first = 0
-        for stale in self.store.device.stale:
-            stale[:] = stale_H[first : first + len(stale)]
-            first += len(stale)
-        self.count_stale()
-
-    def all_stale_rows(self) -> NDArray[np.int64]:
-        """The joint rows that are stale."""
-        device = self.store.device
-        return np.concatenate([rows[stale_H] for rows, stale_H in zip(device.row_of_slot, device.stale, strict=True)])
-
-    def set_stale_rows(self, stale: NDArray[np.int64]) -> None:
-        """Give rows the class they had, where they are still hot, after all changed their slots."""
-        device = self.store.device
-        self.set_stale(np.concatenate([np.isin(rows, stale) & (rows >= 0) for rows in device.row_of_slot]))
-
-    def count_stale(self) -> None:
-        """Count the stale rows of each table, after they were judged or moved."""
-        self.stale_rows_T = self.store.space.count_by_table(self.all_stale_rows())
-
     def begin_measuring(self) -> None:
         """Forget all movement, and the samples kept with it."""
         for monitor in self.store.device.monitors:
             self.store.launch(monitor.begin_window)
         self._probes = 0
-        self.forget_samples()
+        self._forget_samples()
+
+    def end_tick(self) -> MemoryTrials | None:
+        """Score the memories on trial by all batches so far. Returns them, or None where none are tried."""
+        if self.trials is not None:
+            self.settle()
+            self.trials.end_tick()
+        return self.trials
+
+    def show_estimates(self, rows: NDArray[np.int64]) -> None:
+        """Set the popularity that is shown with the slots of some hot rows (-1: no row)."""
+        for pool, spec in enumerate(self.store.space.pools):
+            hot = rows[(rows >= spec.first_row) & (rows < spec.end_row)]
+            slots = self.store.placement.slot_of_row[hot]
+            self.store.device.estimate[pool][slots] = self.tracker.estimate(hot)
 
     def end_window(self, decay: float, migration: Migration) -> None:
-        """Let what was counted fade; forget what was kept of the window."""
+        """Let the counts decay after rows moved, and forget the samples kept: their slots may hold other rows now."""
         self.tracker.end_window(decay, migration)
         for estimate in self.store.device.estimate:
             estimate *= decay
-        self.forget_samples()
+        self._forget_samples()
 
-    def forget_samples(self) -> None:
-        """Drop the kept samples: their slots may mean other rows now."""
+    def _forget_samples(self) -> None:
         self._sample_slots.clear()
         self._sample_lengths.clear()
 
@@ -242,22 +237,22 @@ class Observer:
         return {
             "tracker": self.tracker.state(),
             "trials": self.trials and self.trials.state(),
-            "stale_rows_T": self.stale_rows_T,
+            "stale_rows_T": self.stale.rows_T,
             "sample_slots": np.concatenate([nothing, *self._sample_slots]),
             "sample_lengths": np.concatenate([nothing, *self._sample_lengths]),
             "probes": self._probes,
         }
 
     def set_state(self, found: Saved) -> None:
-        """The store has its slots again."""
+        """Restore what was observed. The slots of the store must be restored before."""
         self._take_sketch(found.part("tracker").part("counter"))
-        self._rows(found)
+        self._saved_candidates(found)
         self._tracker.set_state(found.part("tracker"))
         trials = found.maybe("trials")
         self.try_memories(trials is not None)
         if trials is not None and self.trials is not None:
             self.trials.set_state(trials)
-        self.stale_rows_T[:] = found.array("stale_rows_T", np.int64, len(self.stale_rows_T))
+        self.stale.restore(found.array("stale_rows_T", np.int64, len(self.stale.rows_T)))
         slots, lengths = found.array("sample_slots", np.int64, ANY), found.array("sample_lengths", np.int64, ANY)
         known = sum(self.store.device.capacities)
         if lengths.sum() != len(slots) or (len(slots) and not (-1 <= slots.min() and slots.max() < known)):
@@ -266,32 +261,25 @@ class Observer:
         self._probes = found.integer("probes")
 
     def _take_sketch(self, found: Saved) -> None:
-        """Have a sketch as wide as the saved one, which may have had to grow."""
+        """Make the sketch as wide as the saved one, which may have grown."""
         counter = self._tracker.counter
         if not isinstance(counter, CountMinSketch):
             return
         shape = found.shape("counters")
         if shape != counter.counters.shape:
-            wide = 4 * math.prod(shape) > SKETCH_LIMIT_BYTES
-            if (
-                len(shape) != 2
-                or wide
-                or shape[0] != len(counter.counters)
-                or shape[1] < 2
-                or shape[1] & (shape[1] - 1)
-            ):
+            fits = len(shape) == 2 and shape[0] == len(counter.counters) and 4 * math.prod(shape) <= SKETCH_LIMIT_BYTES
+            if not fits or shape[1] < 2 or shape[1] & (shape[1] - 1):
                 raise CheckpointError(f"a sketch must have {len(counter.counters)} lines of 2^n cells, got {shape}")
-            self._tracker.counter = CountMinSketch(shape[1], shape[0], counter.seed)
+            self._tracker.replace_counter(CountMinSketch(shape[1], shape[0], counter.seed))
 
     def remember(self, found: Saved, rows: NDArray[np.int64]) -> None:
-        """Where a run goes on with another placement: what was counted, if its sketch is as wide, candidates and some more."""
+        """Restore counts and candidates, and add `rows`, for another placement. The sketch must be as wide as the saved one."""
         counter, saved = self._tracker.counter, found.part("tracker").part("counter")
         if isinstance(counter, CountMinSketch) and saved.shape("counters") == counter.counters.shape:
             counter.set_state(saved)
-            self._tracker.remember(np.concatenate([self._rows(found), rows]))
+            self._tracker.remember(np.concatenate([self._saved_candidates(found), rows]))
 
-    def _rows(self, found: Saved) -> NDArray[np.int64]:
-        """The candidates that were saved."""
+    def _saved_candidates(self, found: Saved) -> NDArray[np.int64]:
         rows, end = found.part("tracker").array("met", np.int64, ANY), self.store.space.rows
         if len(rows) and not (0 <= rows.min() and rows.max() < end):
             raise CheckpointError(f"candidates must lie in [0, {end}), got {rows.min()} to {rows.max()}")

@@ -14,7 +14,8 @@ from adaptive_rec.errors import UsageError, first_line
 from adaptive_rec.live.telemetry import Evaluation, Event, Snapshot, to_json
 from adaptive_rec.run import journal
 from adaptive_rec.run.description import description
-from adaptive_rec.run.directory import RunDirectory, check_is_new
+from adaptive_rec.run.directory import RunDirectory
+from adaptive_rec.run.new_directory import check_is_new
 from adaptive_rec.run.resume import Resumed, resume_run
 from adaptive_rec.run.summary import read_summary, summary_of
 from adaptive_rec.runtime.assemble import assemble
@@ -43,7 +44,7 @@ class TrainingRun:
         overridden: Collection[str] = (),
         write_report: Callable[[Path], object] | None = None,
     ) -> None:
-        """`resume`: go on from the newest checkpoint in `out`, if there is one (see `resume.py`; `overridden` names the knobs
+        """`resume`: resume from the newest checkpoint in `out`, if there is one (see `resume.py`; `overridden` names the knobs
         that the user gave). `replay`: repeat the changes in another run's journal at the same steps. `command`: the words of
         the command line, for the record. `write_report` writes the report page of a run directory when the run ends.
 

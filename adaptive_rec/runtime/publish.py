@@ -113,7 +113,7 @@ class Publisher:
             "version": store.placement.version,
             "step": self._state.step,
             "hot_rows": store.hot_rows_T.tolist(),
-            "stale_rows": self._observer.stale_rows_T.tolist(),
+            "stale_rows": self._observer.stale.rows_T.tolist(),
             "row_bytes": [store.row_bytes[pool] for pool in pools],
             "device_bytes": store.device_bytes,
         }

@@ -89,6 +89,6 @@ class Reports:
                 "lookups": state.tally.lookups_T.tolist(),
                 "lookups_hot": state.tally.hot_lookups_T.tolist(),
                 "hot_rows": store.hot_rows_T.tolist(),
-                "stale_rows": self._observer.stale_rows_T.tolist(),
+                "stale_rows": self._observer.stale.rows_T.tolist(),
             },
         }

@@ -104,6 +104,10 @@ class PopularityTracker:
         """Memory held now by the counter and the candidates."""
         return self.counter.bytes + self._met.nbytes
 
+    def replace_counter(self, counter: Counter) -> None:
+        """Count with another counter from now on."""
+        self.counter = counter
+
     def resize(self, capacity_rows: int) -> None:
         """Tell how many rows may be hot from now on."""
         self._capacity_rows = capacity_rows

@@ -14,7 +14,6 @@ from adaptive_rec.config.policy import PolicyConfig
 from adaptive_rec.policies.fae import Fae, Schedule
 from adaptive_rec.policies.fae_released import FaeReleased
 from adaptive_rec.policy.batches import count_rows
-from adaptive_rec.runtime.loop import Runtime
 
 EPOCHS = ["run.steps=0", "data.epochs=2", "data.synthetic.samples=900", "knobs.hot_budget_bytes=1500"]
 """Two epochs whose last batch is a part of one; a part of the rows fits."""
@@ -127,10 +126,9 @@ def test_optimizer_state_moves_with_the_rows(watch: Any, policy: str, optimizer:
 def test_fae_goes_by_its_schedule(watch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a test loss that always rises, portions shrink and switches become many; every sample still comes once."""
     checks = iter(range(10**6))
-    monkeypatch.setattr(Runtime, "enter", lambda *_: None)
-    monkeypatch.setattr("adaptive_rec.runtime.phases.evaluate", lambda *_: Score(float(next(checks))))
+    monkeypatch.setattr("adaptive_rec.runtime.evaluator.evaluate", lambda *_: Score(float(next(checks))))
     rising = watch("fae", *EPOCHS)
-    monkeypatch.setattr("adaptive_rec.runtime.phases.evaluate", lambda *_: Score(-float(next(checks))))
+    monkeypatch.setattr("adaptive_rec.runtime.evaluator.evaluate", lambda *_: Score(-float(next(checks))))
     falling = watch("fae", *EPOCHS)
     switches = [
         sum(one.popular[0] != two.popular[0] for one, two in zip(seen.steps, seen.steps[1:], strict=False))

@@ -1,57 +1,50 @@
-"""The page of a comparison, in one file: what differs, plots, tables, every run, and under what conditions."""
+"""The page of a comparison: statements, plots, tables, every run, and the conditions of the runs."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from adaptive_rec.offline.compare.curves import color, over_samples, over_time, trade
-from adaptive_rec.offline.compare.dots import DotRow, dots, values_of
-from adaptive_rec.offline.compare.figures import JUDGED, MEASURES, OTHERS, TO_TARGET, Measure, duration, four
-from adaptive_rec.offline.compare.stages import stages_section
-from adaptive_rec.offline.compare.statistics import LEAST_SEEDS
-from adaptive_rec.offline.compare.tables import title
-from adaptive_rec.offline.compare.words import (
-    PERHAPS,
+from markupsafe import Markup
+
+from adaptive_rec.offline.compare.compare_plots import color, dots, over_samples, over_time, stages, trade
+from adaptive_rec.offline.compare.measures import JUDGED, MEASURES, OTHERS, TO_TARGET, Measure, duration
+from adaptive_rec.offline.compare.statements import (
+    change,
     disturbed,
     headline,
-    lines,
     most_seeds,
     notes,
-    signed,
     spanned,
+    statements,
     to_target,
     verdict,
 )
-from adaptive_rec.offline.report.markup import Markup, join, tag
-from adaptive_rec.offline.report.page import facts, grid, page, section, table, tile
-from adaptive_rec.offline.report.page import lines as warnings
-from adaptive_rec.units import count, exact_size, size, whole
+from adaptive_rec.offline.compare.statistics import LEAST_SEEDS
+from adaptive_rec.offline.compare.tables import title
+from adaptive_rec.offline.pages.markup import join, tag
+from adaptive_rec.offline.pages.page import facts, folded, notice, page, section, table, tiles, warnings
+from adaptive_rec.offline.pages.plot import charts
+from adaptive_rec.units import count, exact_size, four, size, whole
 
-STYLE = Path(__file__).with_name("compare.css")
 WORK = tuple(measure for measure in OTHERS if measure.key not in {"calibration", "process_seconds"})
 
 Results = Mapping[str, Any]
 
 
 def compare_page(results: Results) -> str:
-    """The page of what `results.gather` put together."""
-    parts: list[Any] = [
-        warnings(disturbed(results)),
-        section("Result", _lead(results), _tiles(results), _facts(results)),
-    ]
+    """Return the page of what `results.gather` put together."""
+    parts = [warnings(disturbed(results)), section("Result", _lead(results), _tiles(results), _facts(results))]
     if results["runs"]:
-        parts += [_differences(results), _plots(results), stages_section(results), _tables(results), _runs(results)]
+        parts += [_differences(results), _plots(results), _stages(results), _tables(results), _runs(results)]
     else:
-        parts.append(tag("p", "No run is finished yet.", class_="card notice"))
+        parts.append(notice("No run is finished yet."))
     if results["failed"]:
         parts.append(_failed(results))
-    parts.append(_conditions(results))
     made = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(results["made"]))
     subtitle = f"{', '.join(results['policies'])} · {made}"
-    return page(title(results), subtitle, _state(results), *parts, style=STYLE.read_text(encoding="utf-8"))
+    return page(title(results), subtitle, _state(results), *parts, _conditions(results), style="compare.css")
 
 
 def _state(results: Results) -> tuple[str, str]:
@@ -74,64 +67,52 @@ def _tiles(results: Results) -> Markup | None:
         return None
     mean = {measure.key: over[measure.key]["mean"] for measure in MEASURES if over[measure.key]}
     auc = four(mean["auc"]) if "auc" in mean else "–"
-    base = results["baseline"]
-    return tag(
-        "div",
-        tile("Seeds", str(len(results["seeds"])), f"{len(results['runs'])} of {results['planned_runs']} runs finished"),
-        tile("Baseline", base, f"{over['runs']} run{'s' if over['runs'] > 1 else ''}"),
-        tile("Its wall clock", duration(mean["seconds"]), f"{count(mean['samples_per_second'])} samples/s"),
-        tile("Its AUC", auc, "on held-out samples"),
-        class_="summary",
+    finished = f"{len(results['runs'])} of {results['planned_runs']} runs finished"
+    return tiles(
+        ("Seeds", str(len(results["seeds"])), finished),
+        ("Baseline", results["baseline"], f"{over['runs']} run{'s' if over['runs'] > 1 else ''}"),
+        ("Its wall clock", duration(mean["seconds"]), f"{count(mean['samples_per_second'])} samples/s"),
+        ("Its AUC", auc, "on held-out samples"),
     )
 
 
 def _facts(results: Results) -> Markup:
     held, runs = results["conditions"], results["runs"]
-    steps = f"{whole(runs[0]['steps'])} of {whole(held['run.batch_size'])} samples" if runs else None
-    machine = ", ".join([*held["graphics processors"], f"{held['processor']}, {held['cores']} cores"])
-    devices = ", ".join(dict.fromkeys(run["device"] for run in runs)) or held["run.device"]
-    listed = facts(
-        [
-            ("Data", str(held["data.source"])),
-            ("Hot budget", exact_size(held["knobs.hot_budget_bytes"])),
-            ("Steps", steps),
-            (
-                "Held out",
-                f"{whole(runs[0]['held_out_samples'])} samples" if runs and runs[0]["held_out_samples"] else None,
-            ),
-            ("Machine", machine),
-            ("Trained on", devices),
-        ]
+    held_out = runs[0]["held_out_samples"] if runs else 0
+    return facts(
+        ("Data", str(held["data.source"])),
+        ("Hot budget", exact_size(held["knobs.hot_budget_bytes"])),
+        ("Steps", f"{whole(runs[0]['steps'])} of {whole(held['run.batch_size'])} samples" if runs else None),
+        ("Held out", f"{whole(held_out)} samples" if held_out else None),
+        ("Machine", ", ".join([*held["graphics processors"], f"{held['processor']}, {held['cores']} cores"])),
+        ("Trained on", ", ".join(dict.fromkeys(run["device"] for run in runs)) or held["run.device"]),
     )
-    return tag("div", listed, class_="card facts-card")
 
 
 def _differences(results: Results) -> Markup:
-    base = results["baseline"]
-    rows = []
+    base, rows = results["baseline"], []
     for policy, found in results["differences"].items():
         if found:
             rows.append((_name(results, policy), *(_difference(measure, found.get(measure.key)) for measure in JUDGED)))
     if not rows:
-        return section(f"Against {base}", tag("p", "No seed is finished under both.", class_="card notice"))
+        return section(f"Against {base}", notice("No seed is finished under both."))
     heads = ("policy", *(f"{measure.title}>" for measure in JUDGED))
-    key = (
-        "Below each: where it lies at 95 %. Colour: beyond noise; colour with a question mark: perhaps; grey: not."
-        if _enough(results)
-        else ""
-    )
-    words = [tag("p", tag("b", policy), " ", said) for policy, said in lines(results).items()]
-    said = tag("details", tag("summary", "In words"), *words, class_="card words", open="open")
-    return section(f"Against {base}", table(heads, rows, key), said, note="Differences paired by seed.")
+    key = "Below each: its 95 % interval. Colour: beyond noise; colour with a question mark: perhaps; grey: not."
+    words = [tag("p", tag("b", policy), " ", said) for policy, said in statements(results).items()]
+    said = folded("In words", *words, class_="card words", open="open")
+    shown = table(heads, rows, key if _enough(results) else "")
+    return section(f"Against {base}", shown, said, note="Differences paired by seed.")
 
 
 def _difference(measure: Measure, found: Mapping[str, Any] | None) -> Markup:
     if found is None:
         return tag("span", "–", class_="verdict unknown")
     kind = verdict(measure, found)
-    told = "same" if kind == "same" else signed(measure, found["mean"]) + ("?" if kind in PERHAPS else "")
-    span = None if kind == "same" else tag("span", spanned(measure, found), class_="span")
-    return tag("span", told, span, class_=f"verdict {kind}")
+    if kind == "same":
+        return tag("span", "same", class_="verdict same")
+    return tag(
+        "span", change(measure, found), tag("span", spanned(measure, found), class_="span"), class_=f"verdict {kind}"
+    )
 
 
 def _enough(results: Results) -> bool:
@@ -146,12 +127,16 @@ def _name(results: Results, policy: str) -> Markup:
 
 
 def _plots(results: Results) -> Markup:
-    figures = [dots(measure, list(_rows(results, measure)), _baseline_mean(results, measure), _note(measure, results))
-               for measure in JUDGED]  # fmt: skip
-    drawn = [over_time(results).html(), over_samples(results).html(), trade(results).html(), *figures]
-    span = ", the bar where it lies at 95 %" if _enough(results) else ""
+    rows = [dots(results, measure, _note(measure, results)) for measure in JUDGED]
+    drawn = charts(over_time(results), over_samples(results), trade(results), *rows)
+    span = ", the bar its 95 % interval" if _enough(results) else ""
     note = f"Diamond: mean over the seeds{span}; small dots: the seeds; dashed line: the baseline."
-    return section("Time and quality", grid(*drawn), note=note)
+    return section("Time and quality", drawn, note=note)
+
+
+def _stages(results: Results) -> Markup:
+    note = "Means over the seeds. Work on other threads overlaps with these and is not shown."
+    return section("Stages", stages(results), note=note)
 
 
 def _note(measure: Measure, results: Results) -> str:
@@ -163,23 +148,6 @@ def _note(measure: Measure, results: Results) -> str:
 
 def _missed(over: Mapping[str, Any]) -> bool:
     return bool(over["targets"]) and over["reached"] < over["targets"]
-
-
-def _rows(results: Results, measure: Measure) -> Iterator[DotRow]:
-    for policy in results["policies"]:
-        over = results["over_seeds"][policy].get(measure.key)
-        if over is None:
-            continue
-        found = results["differences"].get(policy, {}).get(measure.key)
-        kind = verdict(measure, found)
-        said = signed(measure, found["mean"]) + ("?" if kind in PERHAPS else "") if found and kind != "same" else ""
-        values = values_of(results["runs"], policy, measure.key)
-        yield DotRow(policy, color(results, policy), over["mean"], over["low"], over["high"], values, kind, said)
-
-
-def _baseline_mean(results: Results, measure: Measure) -> float | None:
-    over = results["over_seeds"][results["baseline"]].get(measure.key)
-    return None if over is None else float(over["mean"])
 
 
 # Tables ----------------------------------------------------------------------------------------------------------------
@@ -206,34 +174,22 @@ def _figure(results: Results, policy: str, measure: Measure) -> Any:
         return to_target(results, policy)
     if each is None:
         return "–"
-    told = measure.text(each["mean"])
+    mean = measure.text(each["mean"])
     if each["low"] is None or measure.text(each["low"]) == measure.text(each["high"]):
-        return told
+        return mean
     low, high = (measure.text(max(0.0, bound)) for bound in (each["low"], each["high"]))
-    return tag("span", told, tag("span", f"{low} – {high}", class_="span"), class_="verdict")
+    return tag("span", mean, tag("span", f"{low} – {high}", class_="span"), class_="verdict")
 
 
 def _runs(results: Results) -> Markup:
-    heads = (
-        "run",
-        "policy",
-        "seed>",
-        "wall clock>",
-        "start>",
-        "to baseline's AUC>",
-        "AUC>",
-        "log loss>",
-        "calibration>",
-        "directory",
-    )
+    heads = ("run", "policy", "seed>", "wall clock>", "start>", "to baseline's AUC>", "AUC>", "log loss>", "calibration>",
+             "directory")  # fmt: skip
     rows = []
     for run in results["runs"]:
         quality = ["–" if run[key] is None else four(run[key]) for key in ("auc", "logloss", "calibration")]
         reached = "–" if run["seconds_to_target"] is None else duration(run["seconds_to_target"])
         times = (duration(run["seconds"]), duration(run["start_seconds"]), reached)
-        rows.append(
-            (str(run["order"]), run["policy"], str(run["seed"]), *times, *quality, tag("code", run["directory"]))
-        )
+        rows.append((run["order"], run["policy"], run["seed"], *times, *quality, tag("code", run["directory"])))
     note = f"Numbered in the order in which they were planned: a seed after the other.{_waiting(results)}"
     return section("Runs", table(heads, rows), note=note)
 
@@ -246,22 +202,17 @@ def _waiting(results: Results) -> str:
 def _failed(results: Results) -> Markup:
     parts = []
     for run in results["failed"]:
-        head = tag(
-            "p", tag("b", f"{run['policy']}, seed {run['seed']}"), f": {run['why']} after {duration(run['seconds'])}"
-        )
-        parts.append(tag("div", head, tag("pre", "\n".join(run["last_lines"])), class_="card failed-run"))
+        name, why = tag("b", f"{run['policy']}, seed {run['seed']}"), f": {run['why']} after {duration(run['seconds'])}"
+        log = tag("pre", "\n".join(run["last_lines"]))
+        parts.append(tag("div", tag("p", name, why), log, class_="card failed-run"))
     return section("Failed runs", *parts, note="Left out of all figures. The same command makes them again.")
 
 
 def _conditions(results: Results) -> Markup:
-    held = results["conditions"]
-    told = [tag("p", note) for note in notes(results)]
-    rows = [
-        (key, exact_size(value) if key.endswith("_bytes") and isinstance(value, int) else str(value))
-        for key, value in held.items()
-    ]
-    rows = [(key, size(held[key]) if key == "size of the data" else value) for key, value in rows]
-    every = tag(
-        "details", tag("summary", "Settings and versions, the same for all runs"), table(("name", "value"), rows)
-    )
-    return section("How to read this", tag("div", *told, every, class_="card words"))
+    rows = []
+    for key, value in results["conditions"].items():
+        is_size = key.endswith("_bytes") and isinstance(value, int)
+        rows.append((key, size(value) if key == "size of the data" else exact_size(value) if is_size else str(value)))
+    every = folded("Settings and versions, the same for all runs", table(("name", "value"), rows))
+    said = [tag("p", note) for note in notes(results)]
+    return section("How to read this", tag("div", *said, every, class_="card words"))

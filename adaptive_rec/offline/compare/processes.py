@@ -1,7 +1,7 @@
-"""The runs of a comparison, each a process of its own: `train` as a user would start it, without a dashboard.
+"""The runs of a comparison: each is a process of its own that trains as a user would, without a dashboard.
 
-A run counts when its process ended well and its outcome was written down; any other is made again from its beginning, as the
-clock of a run that was cut in two would say little.
+A run counts when its process ended well and wrote its outcome. Any other run is repeated from its beginning, as the wall clock of
+a run that was resumed cannot be compared.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,16 +25,16 @@ from adaptive_rec.errors import UsageError
 from adaptive_rec.live.sidecar import own_modules_only
 from adaptive_rec.live.telemetry import COMPILING, to_json
 from adaptive_rec.offline.compare.plan import Turn
-from adaptive_rec.offline.report.page import write_page
+from adaptive_rec.offline.pages.page import write_page
 
 OUTCOME = "outcome.json"
 LOG = "log.txt"
 LOCK = ".lock"
 LAST_LINES = 8
-"""Of a failed run's log, for the results."""
+"""Lines of a failed run's log that the results quote."""
 TAIL_BYTES = 1 << 16
 POLL_SECONDS = 1.0
-"""Between two looks at a run. Rare, as whoever looks takes time from the run."""
+"""Time between two looks at a run; each look takes processor time from it."""
 
 
 @dataclass(frozen=True)
@@ -43,20 +43,20 @@ class ProcessEnd:
 
     exit_code: int
     conditions: str
-    """Digest of what it was made under."""
+    """Digest of the conditions."""
     code: str
     """Digest of the sources."""
     started: float
     """Seconds since the epoch."""
     process_seconds: float
-    """From start to end: loading of libraries, tables, training, evaluations, checkpoint."""
+    """Duration of the whole process: loading of libraries, tables, training, evaluations, checkpoint."""
     last_lines: tuple[str, ...] = ()
     compiled: bool = False
-    """Whether kernels were compiled meanwhile, which the clock of the run holds."""
+    """Whether kernels were compiled during the run, which lengthens its wall clock."""
 
     @property
     def why(self) -> str:
-        """What became of a run that failed, in one line."""
+        """The reason of a failure, in one line."""
         if self.exit_code < 0:
             name = signal.Signals(-self.exit_code).name
             memory = ", maybe by the system for want of memory" if name == "SIGKILL" else ""
@@ -67,7 +67,7 @@ class ProcessEnd:
 
 @dataclass(frozen=True)
 class RunProgress:
-    """Where a run is."""
+    """How far a run has come, by its newest report."""
 
     step: int
     steps: int
@@ -77,7 +77,7 @@ class RunProgress:
 
 @contextmanager
 def alone_in(out: Path) -> Iterator[IO[bytes]]:
-    """Hold a comparison's directory. A run that outlives a killed comparison holds it too, as it has the file open."""
+    """Lock a comparison's directory. A run that outlives a killed comparison keeps the lock, as it inherits the open file."""
     with open(out / LOCK, "ab") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -88,7 +88,7 @@ def alone_in(out: Path) -> Iterator[IO[bytes]]:
 
 
 def finished(run: Path, conditions: str) -> ProcessEnd | None:
-    """How a run ended that need not be made again."""
+    """Return the outcome of a run that need not be repeated."""
     outcome = read_outcome(run)
     if outcome is None or outcome.exit_code or outcome.conditions != conditions:
         return None
@@ -96,6 +96,7 @@ def finished(run: Path, conditions: str) -> ProcessEnd | None:
 
 
 def read_outcome(run: Path) -> ProcessEnd | None:
+    """Return the outcome that stands in a run's directory, None where it is missing or damaged."""
     try:
         values = json.loads((run / OUTCOME).read_text(encoding="utf-8"))
         return ProcessEnd(**{**values, "last_lines": tuple(values["last_lines"])})
@@ -103,67 +104,79 @@ def read_outcome(run: Path) -> ProcessEnd | None:
         return None
 
 
-def make_run(
-    turn: Turn, run: Path, settings: Path, marks: Mapping[str, str], lock: IO[bytes], watch: Callable[[RunProgress | None], None],
-    keep_checkpoints: bool,
-) -> ProcessEnd:  # fmt: skip
-    """Train in a process of its own and write its outcome down. `marks`: the digests of conditions and code."""
-    log = run.with_name(f"{run.name}.{LOG}")
-    if run.exists():
-        shutil.rmtree(run)
-    outcome = _train(turn, run, settings, log, marks, lock, watch)
-    if outcome.compiled and outcome.exit_code == 0:  # now the kernels are there
-        shutil.rmtree(run)
-        outcome = _train(turn, run, settings, log, marks, lock, watch)
-    if not keep_checkpoints:
-        shutil.rmtree(run / "checkpoints", ignore_errors=True)
-    run.mkdir(exist_ok=True)
-    log.replace(run / LOG)
-    write_page(to_json(asdict(outcome), indent=1) + "\n", run / OUTCOME)
-    return outcome
+@dataclass(frozen=True)
+class RunProcesses:
+    """Starts the runs of a comparison, one after the other, and writes down how each ended."""
 
+    settings: Path
+    """The configuration file that all runs share."""
+    lock: IO[bytes]
+    conditions: str
+    code: str
+    keep_checkpoints: bool
+    watch: Callable[[RunProgress | None], None]
+    """Called about once a second while a run is under way."""
 
-def _train(
-    turn: Turn, run: Path, settings: Path, log: Path, marks: Mapping[str, str], lock: IO[bytes],
-    watch: Callable[[RunProgress | None], None],
-) -> ProcessEnd:  # fmt: skip
-    words = ["train", str(settings), f"--policy={turn.policy}", f"--seed={turn.seed}", f"--out={run}", "--no-serve"]
-    started, clock = time.time(), time.monotonic()
-    with open(log, "wb") as stream:
-        child = subprocess.Popen(
-            [sys.executable, "-m", "adaptive_rec", *words],
-            stdin=subprocess.DEVNULL,
-            stdout=stream,
-            stderr=stream,
-            env=_environment(),
-            start_new_session=True,  # Ctrl-C is for the comparison, which ends the run at once
-            pass_fds=(lock.fileno(),),
-        )
-    try:
-        while True:
-            try:
-                code = child.wait(POLL_SECONDS)
-                break
-            except subprocess.TimeoutExpired:
-                watch(progress(run / "metrics.jsonl"))
-    except BaseException:
-        child.kill()
-        child.wait()
-        raise
-    seconds = time.monotonic() - clock
-    text = log.read_text(encoding="utf-8", errors="replace")
-    last = tuple(text.splitlines()[-LAST_LINES:]) if code else ()
-    return ProcessEnd(code, marks["conditions"], marks["code"], started, seconds, last, COMPILING in text)
+    def make(self, turn: Turn, run: Path) -> ProcessEnd:
+        """Train in a process of its own and write its outcome to the run's directory."""
+        log = run.with_name(f"{run.name}.{LOG}")
+        outcome = self._train(turn, run, log)
+        if outcome.compiled and outcome.exit_code == 0:  # now the compiled kernels are in the cache
+            outcome = self._train(turn, run, log)
+        if not self.keep_checkpoints:
+            shutil.rmtree(run / "checkpoints", ignore_errors=True)
+        run.mkdir(exist_ok=True)
+        log.replace(run / LOG)
+        write_page(to_json(asdict(outcome), indent=1) + "\n", run / OUTCOME)
+        return outcome
+
+    def _train(self, turn: Turn, run: Path, log: Path) -> ProcessEnd:
+        if run.exists():
+            shutil.rmtree(run)
+        words = [
+            "train",
+            str(self.settings),
+            f"--policy={turn.policy}",
+            f"--seed={turn.seed}",
+            f"--out={run}",
+            "--no-serve",
+        ]
+        started, clock = time.time(), time.monotonic()
+        with open(log, "wb") as stream:
+            child = subprocess.Popen(
+                [sys.executable, "-m", "adaptive_rec", *words],
+                stdin=subprocess.DEVNULL,
+                stdout=stream,
+                stderr=stream,
+                env=_environment(),
+                start_new_session=True,  # Ctrl-C reaches only the comparison, which then ends the run at once
+                pass_fds=(self.lock.fileno(),),
+            )
+        try:
+            while True:
+                try:
+                    code = child.wait(POLL_SECONDS)
+                    break
+                except subprocess.TimeoutExpired:
+                    self.watch(progress(run / "metrics.jsonl"))
+        except BaseException:
+            child.kill()
+            child.wait()
+            raise
+        seconds = time.monotonic() - clock
+        text = log.read_text(encoding="utf-8", errors="replace")
+        last = tuple(text.splitlines()[-LAST_LINES:]) if code else ()
+        return ProcessEnd(code, self.conditions, self.code, started, seconds, last, COMPILING in text)
 
 
 def _environment() -> dict[str, str]:
-    """Without settings: those are all in the file."""
+    """Return the environment without settings of this package, which are all in the file."""
     kept = own_modules_only().items()
     return {name: value for name, value in kept if not (name.startswith(ENVIRONMENT_PREFIX) and "__" in name)}
 
 
 def progress(metrics: Path) -> RunProgress | None:
-    """The newest report of a run, as far as it has made one."""
+    """Return a run's progress by its newest report, None before the first one."""
     try:
         with open(metrics, "rb") as file:
             file.seek(max(0, os.fstat(file.fileno()).st_size - TAIL_BYTES))

@@ -1,34 +1,36 @@
-"""The report of a run: what it was, what it came to, what happened when. Made from its directory alone."""
+"""The report of a run: its result, its course, its events. Made from its directory alone."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
+
 from adaptive_rec.live.telemetry import ratio
-from adaptive_rec.offline.report.markup import Markup, tag
-from adaptive_rec.offline.report.page import facts, grid, lines, page, section, table, tile, write_page
-from adaptive_rec.offline.report.plot import EventMark
+from adaptive_rec.offline.pages.markup import tag
+from adaptive_rec.offline.pages.page import facts, notice, page, section, table, tiles, warnings, write_page
+from adaptive_rec.offline.pages.plot import PlotMark, charts, mark_key
 from adaptive_rec.offline.report.record import RunRecord, read_run
-from adaptive_rec.offline.report.run_figures import RunFigures, fixed, share
+from adaptive_rec.offline.report.run_figures import RunFigures
 from adaptive_rec.offline.report.series import ReportSeries, series_of
-from adaptive_rec.units import clock, count, exact_size, percent, size, whole
+from adaptive_rec.units import clock, count, exact_size, fine, four, percent, size, whole
 
 NAME = "report.html"
 UNMARKED = {"reclassified", "evaluation", "finished", "sidecar", "saving"}
-"""Kinds of events that are not marked in the plots, which tell of them or have no use for them; nor is the first start."""
+"""Kinds of events without a mark in the plots, which show them or have no use for them; the first start has none either."""
 UNLISTED = {"knobs", "started", "reclassified", "evaluation", "saving", "checkpoint", "finished"}
-"""Kinds that are told elsewhere than in the list of warnings."""
+"""Kinds of events that are not in the list of warnings, as the page shows them elsewhere."""
 WORDS = {"knobs": "knob change", "split": "batches run whole or split", "started": "resumed from a checkpoint"}
 MOST_MARKS = 40
-"""Of each kind."""
+"""The most marks of each kind."""
 MOST_LISTED = 200
 
 
 def write_report(run: Path, out: Path | None = None) -> Path:
-    """Make the report of a run directory, by default in it. Raises UsageError where either cannot be."""
+    """Write the report of a run directory, by default into it. Raises UsageError where it cannot be read or written."""
     out = out or run / NAME
     write_page(run_page(read_run(run)), out)
     return out
@@ -37,22 +39,21 @@ def write_report(run: Path, out: Path | None = None) -> Path:
 def run_page(record: RunRecord) -> str:
     series = series_of(record)
     name = str(record.about.get("run_name") or record.path.resolve().name)
-    state, said = phase(record)
-    marks = list(_marks(record, series))
     started = record.about.get("started")
     when = time.strftime("%Y-%m-%d %H:%M:%S %Z", time.localtime(started)) if started else "start unknown"
     subtitle = f"{_policies(record)} on {record.about.get('device', 'an unknown device')}, started {when}"
-    parts: list[Any] = [lines(record.faults), section("Result", _tiles(record, series), _facts(record, series))]
-    if series.samples:
-        parts.append(_plots(record, series, marks))
-    else:
-        parts.append(tag("p", "The run has reported no figures yet.", class_="card notice"))
-    parts += [_journal(record), _warnings(record)]
-    return page(name, subtitle, (state, said), *parts)
+    return page(
+        name, subtitle, phase(record),
+        warnings(record.faults),
+        section("Result", _tiles(record), _facts(record)),
+        _plots(record, series) if series.samples else notice("The run has reported no figures yet."),
+        _journal(record),
+        _warnings(record),
+    )  # fmt: skip
 
 
 def phase(record: RunRecord) -> tuple[str, str]:
-    """What became of the run, as far as its directory tells: a phase and a word."""
+    """Return the state of the run as far as its directory shows it: a phase and a word for it."""
     kinds = [event["kind"] for event in record.events if event["kind"] in {"started", "failed", "stopping", "finished"}]
     last = kinds[kinds.index("started") :] if "started" in kinds else kinds
     last = last[len(last) - 1 - last[::-1].index("started") :] if "started" in last else last
@@ -75,7 +76,7 @@ def _early(record: RunRecord) -> bool:
 
 
 def _newest(record: RunRecord) -> Mapping[str, Any]:
-    """The figures of the summary, as far as the newest report knows them where there is none."""
+    """Return the figures of the summary; without one, those that the newest report has."""
     if record.summary:
         return record.summary
     if not record.stretches:
@@ -95,76 +96,70 @@ def _newest(record: RunRecord) -> Mapping[str, Any]:
     }
 
 
-def _tiles(record: RunRecord, series: ReportSeries) -> Markup:
+def _tiles(record: RunRecord) -> Markup:
     now = _newest(record)
     quality = (record.evaluations[-1] if record.evaluations else None) or now.get("eval") or {}
     at = f"at step {whole(quality['step'])}" if "step" in quality else ""
     held = f"{count(quality['samples'])} held out" if quality.get("samples") else "not scored"
 
-    def told(value: float | None, text: Any) -> str:
+    def shown(value: float | None, text: Any) -> str:
         return "–" if value is None else str(text(value))
 
-    return tag(
-        "div",
-        tile("AUC", told(quality.get("auc"), fixed), at or held),
-        tile("Log loss", told(quality.get("logloss"), fixed), held),
-        tile("Calibration", told(quality.get("calibration"), fixed), "1 is right"),
-        tile("Speed", told(now.get("samples_per_second"), lambda v: f"{count(v)}/s"), "samples trained on"),
-        tile("Duration", told(now.get("seconds"), clock), f"{whole(now.get('steps', 0))} steps"),
-        tile("Hot lookups", told(now.get("hot_lookup_ratio"), share),
-             f"{percent(now.get('popular_sample_ratio') or 0.0)} of samples popular"),
-        tile("Skipped", *_skipped(now)),
-        tile("Peak memory", told(now.get("peak_rss_bytes"), size),
-             f"hot tier {size(now['device_tier_bytes'])}" if "device_tier_bytes" in now else ""),
-        class_="summary",
+    return tiles(
+        ("AUC", shown(quality.get("auc"), four), at or held),
+        ("Log loss", shown(quality.get("logloss"), four), held),
+        ("Calibration", shown(quality.get("calibration"), four), "1 is right"),
+        ("Speed", shown(now.get("samples_per_second"), lambda v: f"{count(v)}/s"), "samples trained on"),
+        ("Duration", shown(now.get("seconds"), clock), f"{whole(now.get('steps', 0))} steps"),
+        ("Hot lookups", shown(now.get("hot_lookup_ratio"), fine),
+         f"{percent(now.get('popular_sample_ratio') or 0.0)} of samples popular"),
+        ("Skipped", *_skipped(now)),
+        ("Peak memory", shown(now.get("peak_rss_bytes"), size),
+         f"hot tier {size(now['device_tier_bytes'])}" if "device_tier_bytes" in now else ""),
     )  # fmt: skip
 
 
 def _skipped(now: Mapping[str, Any]) -> tuple[str, str]:
-    """What was skipped most, and what else."""
+    """Return the larger skipped share, and the other one."""
     made, left = now.get("row_updates", 0), now.get("row_updates_skipped", 0)
     updates = ratio(left, made + left)
     samples = ratio(now.get("samples_skipped", 0), now.get("samples_seen", 0))
     if samples > updates:
-        return share(samples), f"of samples, {percent(updates)} of row updates"
-    return share(updates), f"of row updates, {percent(samples)} of samples"
+        return fine(samples), f"of samples, {percent(updates)} of row updates"
+    return fine(updates), f"of row updates, {percent(samples)} of samples"
 
 
-def _facts(record: RunRecord, series: ReportSeries) -> Markup:
+def _facts(record: RunRecord) -> Markup:
     now, about, config = _newest(record), record.about, record.config
     run, tables = config.get("run", {}), about.get("tables", [])
     rows = sum(t["rows"] for t in tables)
     dims = "/".join(str(dim) for dim in sorted({t["dim"] for t in tables}))
-    data, own = config.get("data", {}), bool(about.get("own_loop"))
-    skipped = whole(now.get("samples_skipped", 0))
-    moved = (
-        f"{size(now['host_to_device_bytes'])} to the hot tier, {size(now['device_to_host_bytes'])} back" if now else ""
-    )
+    own = bool(about.get("own_loop"))
     device_memory = now.get("device_peak_bytes", 0)
-    listed = facts(
-        [
-            ("Policy", _policies(record)),
-            ("Action", now.get("action")),
-            ("Data", "of the loop's own" if own else str(data.get("source", "?"))),
-            ("Tables", f"{len(tables)}, {count(rows)} rows x {dims}" if tables else None),
-            ("Samples", f"{whole(now.get('samples_seen', 0))} seen, {skipped} skipped" if now else None),
-            ("Malformed rows", whole(now["malformed_rows"]) if now.get("malformed_rows") else None),
-            ("Seed", str(about.get("seed", run.get("seed", "?")))),
-            ("Device", f"{about.get('device', '?')}, {about.get('precision', '?')}"),
-            ("Batch", None if own else f"{run.get('batch_size', '?')} samples"),
-            ("Hot budget", _budget(record)),
-            (
-                "Hot rows",
-                f"{whole(now['hot_rows'])}, {whole(now['stale_rows'])} of them stale at the end" if now else None,
-            ),
-            ("Moved", f"{moved}, {count(now.get('migrated_rows', 0))} rows changed tier" if now else None),
-            ("Device memory", f"{size(device_memory)} peak" if device_memory else None),
-            ("Version", about.get("version")),
-            ("Command", tag("code", str(about["command"])) if about.get("command") else None),
-            ("Again", None if own else tag("code", f"adaptive-rec train --replay {record.path}")),
-        ]
+    samples = hot = moved = None
+    if now:
+        samples = f"{whole(now.get('samples_seen', 0))} seen, {whole(now.get('samples_skipped', 0))} skipped"
+        hot = f"{whole(now['hot_rows'])}, {whole(now['stale_rows'])} of them stale at the end"
+        up, down = size(now["host_to_device_bytes"]), size(now["device_to_host_bytes"])
+        moved = f"{up} to the hot tier, {down} back, {count(now.get('migrated_rows', 0))} rows changed tier"
+    return facts(
+        ("Policy", _policies(record)),
+        ("Action", now.get("action")),
+        ("Data", "of the loop's own" if own else str(config.get("data", {}).get("source", "?"))),
+        ("Tables", f"{len(tables)}, {count(rows)} rows x {dims}" if tables else None),
+        ("Samples", samples),
+        ("Malformed rows", whole(now["malformed_rows"]) if now.get("malformed_rows") else None),
+        ("Seed", str(about.get("seed", run.get("seed", "?")))),
+        ("Device", f"{about.get('device', '?')}, {about.get('precision', '?')}"),
+        ("Batch", None if own else f"{run.get('batch_size', '?')} samples"),
+        ("Hot budget", _budget(record)),
+        ("Hot rows", hot),
+        ("Moved", moved),
+        ("Device memory", f"{size(device_memory)} peak" if device_memory else None),
+        ("Version", about.get("version")),
+        ("Command", tag("code", str(about["command"])) if about.get("command") else None),
+        ("Again", None if own else tag("code", f"adaptive-rec train --replay {record.path}")),
     )
-    return tag("div", listed, class_="card facts-card")
 
 
 def _budget(record: RunRecord) -> str:
@@ -173,7 +168,7 @@ def _budget(record: RunRecord) -> str:
 
 
 def _policies(record: RunRecord) -> str:
-    """The policy, and those that followed it."""
+    """Return the policy of the run, and those it changed to."""
     names = [str(record.config.get("knobs", {}).get("policy", "?"))]
     for event in record.events:
         change = _changed(event).get("policy")
@@ -185,50 +180,26 @@ def _policies(record: RunRecord) -> str:
 # Plots ---------------------------------------------------------------------------------------------------------------
 
 
-def _marks(record: RunRecord, series: ReportSeries) -> Iterator[EventMark]:
-    """Events that have a place in the plots. Knob changes are numbered, as in the journal."""
+def _marks(record: RunRecord, series: ReportSeries) -> Iterator[PlotMark]:
+    """Yield the events that plots mark. Knob changes are numbered, as in the journal."""
     seen: dict[str, int] = {}
     for event in record.events:
         kind = event["kind"]
         seen[kind] = number = seen.get(kind, 0) + 1
         if kind not in UNMARKED and number <= MOST_MARKS and (kind, number) != ("started", 1):
             said = f"step {whole(event['step'])}: {event['text']}"
-            yield EventMark(series.samples_at(event["step"]), kind, said, number if kind == "knobs" else None)
+            yield PlotMark(series.samples_at(event["step"]), kind, said, number if kind == "knobs" else None)
 
 
-def _plots(record: RunRecord, series: ReportSeries, marks: Sequence[EventMark]) -> Markup:
-    figures = RunFigures(record, series, marks)
-    total = sum(t["rows"] for t in record.about.get("tables", [])) or _newest(record).get("total_rows", 0)
-    beside = figures.beside()
-    drawn = [
-        figures.loss().html(),
-        figures.auc().html(),
-        figures.hot().html(),
-        figures.rows(total).html(),
-        figures.skipped().html(),
-        figures.moved().html(),
-        figures.migrated().html(),
-        figures.speed().html(),
-        figures.heat(record.about.get("tables", [])),
-        figures.stages().html(),
-        beside.html() if beside else None,
-    ]
+def _plots(record: RunRecord, series: ReportSeries) -> Markup:
+    marks, tables = list(_marks(record, series)), record.about.get("tables", [])
+    total = sum(t["rows"] for t in tables) or _newest(record).get("total_rows", 0)
+    drawn = RunFigures(record, series, marks).all(tables, total)
     points = len(series.samples)
     between = f"{count(record.reports)} reports as {points} points" if points < record.reports else f"{points} reports"
     note = f"Over the samples seen. {between}: a point is what happened since the one before it."
-    return section("Over time", _key(marks), grid(*drawn), note=note)
-
-
-def _key(marks: Sequence[EventMark]) -> Markup | None:
-    """What the marks in the plots mean."""
-    kinds = list(dict.fromkeys(mark.kind for mark in marks))
-    if not kinds:
-        return None
-    items = []
-    for kind in kinds:
-        sample = tag("i", tag("b", "1" if kind == "knobs" else None), class_=f"mark {kind}")
-        items.append(tag("span", sample, WORDS.get(kind, kind)))
-    return tag("p", *items, class_="marks")
+    key = mark_key({mark.kind: WORDS.get(mark.kind, mark.kind) for mark in marks}, numbered="knobs")
+    return section("Over time", key, charts(*drawn), note=note)
 
 
 # Journal -------------------------------------------------------------------------------------------------------------
@@ -254,27 +225,23 @@ def _journal(record: RunRecord) -> Markup:
             rows.append((badge, _clock(event), whole(event["step"]), name, old, new))
             badge = Markup("")
     if not rows:
-        return section("Knob changes", tag("p", "No knob was turned.", class_="card notice"))
+        return section("Knob changes", notice("No knob was turned."))
     heads = ("no.", "time", "step>", "knob", "from", "to")
     return section("Knob changes", table(heads, rows), note=_more(record, "knobs", len(changes[:MOST_LISTED])))
 
 
 def _warnings(record: RunRecord) -> Markup:
-    told = [event for event in record.events if event["kind"] not in UNLISTED][:MOST_LISTED]
+    listed = [event for event in record.events if event["kind"] not in UNLISTED][:MOST_LISTED]
     all_of_them = sum(n for kind, n in record.event_counts.items() if kind not in UNLISTED)
     counts = ", ".join(f"{whole(n)} {kind}" for kind, n in sorted(record.event_counts.items()))
-    if not told:
-        empty = tag("p", "Nothing went wrong, and nobody paused the run.", class_="card notice")
-        return section("Warnings and interruptions", empty, note=f"All events: {counts}." if counts else "")
-    rows = [
-        (_clock(e), whole(e["step"]), e["kind"], tag("span", e["text"], class_="event-text")) for e in told
-    ]  # fmt: skip
-    left = f"The first {len(told)} of {whole(all_of_them)}. " if len(told) < all_of_them else ""
-    return section(
-        "Warnings and interruptions",
-        table(("time", "step>", "kind", "what"), rows),
-        note=f"{left}All events: {counts}.",
-    )
+    note = f"All events: {counts}." if counts else ""
+    if not listed:
+        return section(
+            "Warnings and interruptions", notice("Nothing went wrong, and nobody paused the run."), note=note
+        )
+    rows = [(_clock(e), whole(e["step"]), e["kind"], tag("span", e["text"], class_="event-text")) for e in listed]
+    left = f"The first {len(listed)} of {whole(all_of_them)}. " if len(listed) < all_of_them else ""
+    return section("Warnings and interruptions", table(("time", "step>", "kind", "what"), rows), note=left + note)
 
 
 def _more(record: RunRecord, kind: str, listed: int) -> str:

@@ -9,7 +9,7 @@ import pytest
 
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.offline.compare import results
-from adaptive_rec.offline.compare.figures import MEASURES
+from adaptive_rec.offline.compare.measures import MEASURES
 from adaptive_rec.offline.compare.plan import conditions
 
 QUICK = ["run.steps=40", "run.threads=1", "run.device=cpu", "knobs.report_every=5"]

@@ -1,4 +1,4 @@
-"""The page of a replay: what each policy catches at each budget, what travels for it, and how that goes over the stream."""
+"""The page of a replay: each policy's hot lookups and traffic at each budget, and its course over the stream."""
 
 from __future__ import annotations
 
@@ -6,83 +6,77 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from adaptive_rec.offline.report.markup import Markup, tag
-from adaptive_rec.offline.report.page import facts, grid, page, section, table, tile
-from adaptive_rec.offline.report.plot import EventMark, Figure, PlotLine
-from adaptive_rec.offline.report.run_figures import bounds, tick
-from adaptive_rec.offline.report.scale import Scale, Text, linear, logarithmic
+from markupsafe import Markup
+
+from adaptive_rec.offline.pages.page import facts, page, section, table, tiles
+from adaptive_rec.offline.pages.plot import Plot, PlotLine, PlotMark, charts
+from adaptive_rec.offline.pages.scale import Scale, Text, bounds, linear, logarithmic, tick
 from adaptive_rec.units import count, fine, percent, size, whole
 
 COLORS = ("stage-1", "stage-4", "stage-6", "stage-3", "stage-7", "stage-5", "stage-2", "stage-8")
-AGAIN = "dashed"
-"""How a line looks whose colour has been used before."""
+REPEATED = "dashed"
+"""The look of lines whose colour another line has."""
 
 Result = Mapping[str, Any]
 Read = Callable[[Result], float | None]
 
 
 def simulate_page(made: Mapping[str, Any]) -> str:
-    """The page of what `adaptive_rec.offline.simulate.results.simulate` came to."""
+    """Return the page of what `simulate` replayed."""
     data = made["data"]
     curves = _curves(made)
     moving = {name: results for name, results in curves.items() if results[0]["follows_budget"]} or curves
-    figures = [
+    plots = [
         _over_budgets(made, moving, "hot", "Hot lookups", "share of all lookups", lambda r: r["hot_lookup_ratio"], True),
         _over_budgets(made, moving, "popular", "Popular samples", "share of all samples", lambda r: r["popular_sample_ratio"]),
         _over_budgets(made, curves, "link", "Bytes over the link", "a step, both ways", lambda r: r["link_bytes_per_step"]),
     ]  # fmt: skip
     if made["hardware"]:
         read: Read = lambda r: 1e3 * r["predicted_step_seconds"]  # noqa: E731 - reads like its neighbours
-        figures.append(_over_budgets(made, curves, "step", "Predicted step", "ms", read))
-    figures.append(_course(made, moving))
-    parts = [
+        plots.append(_over_budgets(made, curves, "step", "Predicted step", "ms", read))
+    plots.append(_course(made, moving))
+    return page(
+        f"Simulation of {Path(data['source']).name}", f"{whole(data['samples'])} samples replayed without training", None,
         section("Result", _tiles(made), _facts(made)),
-        section("Over budgets, and over the stream", grid(*(figure.html() for figure in figures)), note=_alike(curves)),
+        section("Over budgets, and over the stream", charts(*plots), note=_not_drawn(curves)),
         section("All figures", _table(made)),
-    ]
-    subtitle = f"{whole(data['samples'])} samples replayed without training"
-    return page(f"Simulation of {Path(data['source']).name}", subtitle, None, *parts)
+    )  # fmt: skip
 
 
 def _tiles(made: Mapping[str, Any]) -> Markup:
     data = made["data"]
     contenders = [result for result in made["results"] if result["follows_budget"] and result["policy"] != "oracle"]
     best = max(contenders or made["results"], key=lambda result: result["hot_lookup_ratio"])
-    return tag(
-        "div",
-        tile("Lookups", count(data["lookups"]), f"{whole(data['steps'])} steps of {whole(data['batch_size'])}"),
-        tile("Rows", count(data["rows"]), f"{size(data['all_rows_bytes'])} with optimizer state"),
-        tile("Ceiling", fine(made["ceiling"][-1]), f"hot at {size(made['budgets'][-1])}, future known"),
-        tile("Most hot lookups", fine(best["hot_lookup_ratio"]), f"{best['policy']} at {size(best['budget_bytes'])}"),
-        tile("Window", whole(made["window_steps"]), "steps"),
-        tile("Replayed in", f"{made['seconds']:.1f} s", f"{len(made['budgets'])} budgets"),
-        class_="summary",
+    return tiles(
+        ("Lookups", count(data["lookups"]), f"{whole(data['steps'])} steps of {whole(data['batch_size'])}"),
+        ("Rows", count(data["rows"]), f"{size(data['all_rows_bytes'])} with optimizer state"),
+        ("Ceiling", fine(made["ceiling"][-1]), f"hot at {size(made['budgets'][-1])}, future known"),
+        ("Most hot lookups", fine(best["hot_lookup_ratio"]), f"{best['policy']} at {size(best['budget_bytes'])}"),
+        ("Window", whole(made["window_steps"]), "steps"),
+        ("Replayed in", f"{made['seconds']:.1f} s", f"{len(made['budgets'])} budgets"),
     )
 
 
 def _facts(made: Mapping[str, Any]) -> Markup:
     data, hardware = made["data"], made["hardware"]
     rows = " / ".join(f"{each} bytes" for each in data["row_bytes"])
-    listed = facts(
-        [
-            ("Data", str(data["source"])),
-            ("Seed", str(data["seed"])),
-            ("A hot row", f"{rows}, more where a policy records movement"),
-            ("Ceiling", f"the best rows of each {made['window_steps']} steps, by counts of these very steps, in bytes that all "
-                        "tables share. A policy whose rows change more often may be above it."),
-            ("Not simulated", "what a policy skips, which depends on training: all samples are taken"),
-            ("Step predicted for", hardware["name"] if hardware else None),
-            ("Note", hardware["note"] if hardware else None),
-        ]
+    return facts(
+        ("Data", str(data["source"])),
+        ("Seed", str(data["seed"])),
+        ("A hot row", f"{rows}, more where a policy records movement"),
+        ("Ceiling", f"the best rows of each {made['window_steps']} steps, by counts of these very steps, in bytes that all "
+                    "tables share. A policy whose rows change more often may be above it."),
+        ("Not simulated", "skipping, which depends on training: all samples are taken"),
+        ("Step predicted for", hardware["name"] if hardware else None),
+        ("Note", hardware["note"] if hardware else None),
     )  # fmt: skip
-    return tag("div", listed, class_="card facts-card")
 
 
 # Curves --------------------------------------------------------------------------------------------------------------
 
 
 def _curves(made: Mapping[str, Any]) -> dict[str, list[Result]]:
-    """Each policy's results by rising budget; policies with equal results throughout share a curve and its name."""
+    """Return each policy's results by rising budget. Policies with equal results share a curve, which has both names."""
     found: dict[str, list[Result]] = {}
     for name in dict.fromkeys(one["policy"] for one in made["results"]):
         results = sorted((r for r in made["results"] if r["policy"] == name), key=lambda r: r["budget_bytes"])
@@ -99,8 +93,8 @@ def _equal(one: Sequence[Result], other: Sequence[Result]) -> bool:
     return all(a[key] == b[key] for a, b in zip(one, other, strict=True) for key in keys)
 
 
-def _alike(curves: Mapping[str, list[Result]]) -> str:
-    """What is not drawn by itself, and why."""
+def _not_drawn(curves: Mapping[str, list[Result]]) -> str:
+    """Name the policies that have no curve of their own, and the reason."""
     shared = [name for name in curves if "," in name]
     flat = [
         f"{name} ({fine(r[0]['hot_lookup_ratio'])} hot)" for name, r in curves.items() if not r[0]["follows_budget"]
@@ -115,21 +109,21 @@ def _lines(
     lines = []
     for place, (name, results) in enumerate(curves.items()):
         again = place >= len(COLORS)
-        lines.append(PlotLine(name, COLORS[place % len(COLORS)], values(results), AGAIN if again else look, text))
+        lines.append(PlotLine(name, COLORS[place % len(COLORS)], values(results), REPEATED if again else look, text))
     return lines
 
 
 def _over_budgets(
     made: Mapping[str, Any], curves: Mapping[str, list[Result]], name: str, title: str, unit: str, read: Read,
     ceiling: bool = False,
-) -> Figure:  # fmt: skip
+) -> Plot:  # fmt: skip
     budgets = made["budgets"]
     text: Text = {"link": size, "step": lambda v: f"{v:.2f}"}.get(name, fine)
     lines = _lines(curves, lambda results: [read(one) for one in results], text)
     if ceiling:
-        lines.append(PlotLine("ceiling", "muted", made["ceiling"], AGAIN, text))
-    marks = [EventMark(made["configured_bytes"], "configured", f"configured: {size(made['configured_bytes'])}")]
-    return Figure(
+        lines.append(PlotLine("ceiling", "muted", made["ceiling"], REPEATED, text))
+    marks = [PlotMark(made["configured_bytes"], "configured", f"configured: {size(made['configured_bytes'])}")]
+    return Plot(
         name, title, unit, budgets, [size(budget) for budget in budgets], "hot budget",
         logarithmic(max(1, budgets[0]), max(2, budgets[-1]), size, base=2, most=5), _upwards(name, lines), lines,
         marks=[mark for mark in marks if budgets[0] <= mark.at <= budgets[-1]], group="budgets", wide=ceiling,
@@ -137,17 +131,16 @@ def _over_budgets(
 
 
 def _upwards(name: str, lines: Sequence[PlotLine]) -> Scale:
-    values = [value for line in lines for value in line.values if value is not None]
+    values = [value for line in lines for value in line.known]
     if name == "link":
         return linear(0.0, max(values, default=1.0) or 1.0, size, binary=True)
     if name == "step":
-        low, high = bounds([line.values for line in lines])
-        return linear(low, high, lambda v: f"{v:g}")
+        return linear(*bounds(*(line.values for line in lines)), lambda v: f"{v:g}")
     return linear(0, 1, percent)
 
 
-def _course(made: Mapping[str, Any], curves: Mapping[str, list[Result]]) -> Figure:
-    """Shares of hot lookups over the stream, at the configured budget, or at the middle one."""
+def _course(made: Mapping[str, Any], curves: Mapping[str, list[Result]]) -> Plot:
+    """Return the shares of hot lookups over the stream, at the configured budget or at the middle one."""
     budgets = made["budgets"]
     place = budgets.index(made["configured_bytes"]) if made["configured_bytes"] in budgets else len(budgets) // 2
     longest = max((results[place]["course"] for results in curves.values()), key=len)
@@ -158,7 +151,7 @@ def _course(made: Mapping[str, Any], curves: Mapping[str, list[Result]]) -> Figu
         fine,
         "line",
     )  # fmt: skip
-    return Figure(
+    return Plot(
         "course", "Hot lookups over the stream", f"share, at {size(budgets[place])}", samples,
         [f"{count(done)} samples" for done in samples], "samples", linear(0.0, max(samples, default=1), tick, ticks=5),
         linear(0, 1, percent), lines, group="course", wide=True,

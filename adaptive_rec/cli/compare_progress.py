@@ -1,4 +1,4 @@
-"""What a person sees while runs are made: which one of how many, how far it is, how long all of them will take."""
+"""Progress of a comparison on the screen: the run under way, how far it has come, and the time left for all runs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_WIDTH = 100
 
 
 class Board:
-    """Progress over the runs that have to be made. Lines in a log, one line that changes on a terminal. Use as a context."""
+    """Progress over the missing runs: one changing line on a terminal, a line per run in a log. Used as a context manager."""
 
     def __init__(self, turns: list[Turn], made: int, to_stderr: bool = False) -> None:
         stream = sys.stderr if to_stderr else sys.stdout
@@ -33,7 +33,7 @@ class Board:
         self._turn: Turn | None = None
         self._began = 0.0
         self._lasted: dict[str, list[float]] = {}
-        """Seconds of the runs that ended here, by policy."""
+        """Seconds of each run that ended here, by policy."""
 
     def __enter__(self) -> Board:
         if self._live is not None:
@@ -49,12 +49,12 @@ class Board:
         self.watch(None)
 
     def watch(self, progress: RunProgress | None) -> None:
-        """Show where the present run is; on a terminal only, as a log has its end."""
+        """Show the progress of the present run, on a terminal only; a log reports each run at its end."""
         if self._live is not None and self._turn is not None:
             self._live.update(self._line(self._turn, progress), refresh=True)
 
     def end(self, turn: Turn, outcome: ProcessEnd, figures: dict[str, Any] | None) -> None:
-        """Tell what a run came to."""
+        """Print the result of a run."""
         self._left = [other for other in self._left if other != turn]
         self._made += 1
         self._lasted.setdefault(turn.policy, []).append(time.monotonic() - self._began)
@@ -80,18 +80,18 @@ class Board:
         share = progress.step / max(progress.steps, 1) if progress else 0.0
         width = min(self.console.width, MAX_WIDTH)
         left = self._seconds_left(progress)
-        told = f"run {self._made + 1} of {self._total} · {printable(turn.policy)}, seed {turn.seed}"
+        title = f"run {self._made + 1} of {self._total} · {printable(turn.policy)}, seed {turn.seed}"
         all_left = f"{clock(left)} left for all" if left else "starting" if progress is None else ""
         line = Table.grid(padding=(0, 2))
         line.add_column(no_wrap=True, overflow="ellipsis", max_width=max(24, width - 50))
         line.add_column(width=16)
         line.add_column(justify="right", width=5)
         line.add_column(no_wrap=True, style="cyan")
-        line.add_row(told, ProgressBar(1.0, share, complete_style="cyan"), f"{share:.0%}", all_left)
+        line.add_row(title, ProgressBar(1.0, share, complete_style="cyan"), f"{share:.0%}", all_left)
         return line
 
     def _seconds_left(self, progress: RunProgress | None = None) -> float | None:
-        """For all runs, from how long those before took; None before there is anything to go by."""
+        """Estimate the time left for all runs from the finished ones; None while there is nothing to estimate from."""
         spent = time.monotonic() - self._began
         present = None
         if progress and progress.step:

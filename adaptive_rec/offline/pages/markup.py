@@ -1,0 +1,44 @@
+"""HTML elements as values: text is escaped unless it is markup already."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from markupsafe import Markup
+from markupsafe import escape as escape_html
+
+VOID = {"meta", "path"}
+"""Elements that have no content in these pages."""
+
+
+def tag(name: str, /, *children: Any, **attributes: Any) -> Markup:
+    """Return an element. Text in it is escaped, None is left out; ``class_`` means class, ``_`` in a name a hyphen."""
+    pairs = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{escape(value)}"'
+        for key, value in attributes.items()
+        if value is not None
+    )
+    return Markup(f"<{name}{pairs}/>" if name in VOID else f"<{name}{pairs}>{join(children)}</{name}>")
+
+
+def join(parts: Any) -> Markup:
+    """Return the parts one after the other, text among them escaped, None left out."""
+    return Markup("").join(escape(part) for part in parts if part is not None)
+
+
+def escape(part: Any) -> Markup:
+    """Return a part as markup. In text, characters that control or reorder what follows are written out."""
+    if isinstance(part, Markup):
+        return part
+    text = str(part)
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() or c == "\n" else f"\\u{ord(c):04x}" for c in text)
+    return escape_html(text)
+
+
+def data(values: Any, **attributes: Any) -> Markup:
+    """Return an element with values for the page's script, as JSON that cannot end the element."""
+    text = json.dumps(values, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+    safe = text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    return tag("script", Markup(safe), type="application/json", **attributes)
