@@ -1,14 +1,14 @@
-# make train: build the environment if need be, then train.   make test: lint, types, tests.
+# make train: build the environment if needed, then train.   make test: lint, types, tests.
 #
-# PYTHON       interpreter to build .venv with, 3.11 or newer
+# PYTHON       interpreter that builds .venv, 3.11 or newer
 # TORCH_INDEX  further package index for torch; on a machine without a GPU, the index of CPU builds saves gigabytes:
 #              make train TORCH_INDEX=https://download.pytorch.org/whl/cpu
-# ARGS         more arguments of adaptive-rec train, e.g. ARGS="--data train.txt --steps 1000"; of bench and bench-gpu likewise
+# ARGS         more arguments for adaptive-rec train, e.g. ARGS="--data train.txt --steps 1000"; also for bench and bench-gpu
 #
-# make bench: what a step costs on the CPU beside its rivals, in under 10 minutes; bench-all: more cells and rounds, resumable.
-# make bench-drop-in: a training loop of one's own with the modules in it, beside adaptive-rec train, torch's and TorchRec's tables.
-# make bench-gpu: what training costs on a GPU, in under 8 minutes; bench-gpu-all: everything, resumable. Both need no .venv: where
-# there is none they take PYTHON, in which torch with CUDA, Triton, Numba, NumPy and pydantic have to be installed.
+# make bench: a step on the CPU compared with its rivals, in under 10 minutes; bench-all: more cells and rounds, resumable.
+# make bench-drop-in: your own training loop with our modules, compared with adaptive-rec train and with torch's and TorchRec's tables.
+# make bench-gpu: training on a GPU, in under 8 minutes; bench-gpu-all: everything, resumable. Both work without .venv: then they
+# use PYTHON, which needs torch with CUDA, Triton, Numba, NumPy and pydantic.
 
 PYTHON ?= python3
 TORCH_INDEX ?=
@@ -23,17 +23,17 @@ INSTALL := $(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--extra-inde
 train: $(VENV)/installed
 	$(BIN)/adaptive-rec train --policy slipstream $(ARGS)
 
-# Tests of processes that talk to each other in real time have the machine to themselves (marker alone); the others share it.
-# The browser's come last: the run that they look at goes on until the end.
+# Tests of processes that talk to each other in real time run alone (marker alone); the others run in parallel.
+# The browser tests come last, because the run that they show continues until the end.
 test: lint
 	$(BIN)/pytest -m "not slow and not alone" -n auto --maxprocesses=4
 	$(BIN)/pytest -m "alone and not slow" tests/cli tests/live tests/modules tests/service tests/browser
 
-# Minutes to an hour. Resumable: what has passed on this commit is not run again.
+# Minutes to an hour. Resumable: tests that have passed on this commit are not run again.
 check-long: $(VENV)/installed-dev
 	$(BIN)/pytest -m slow --passed-file=studies/check-long-$$(git rev-parse --short HEAD).txt
 
-# Resumable too: a run whose summary lies under studies/ is not made again.
+# Resumable too: a run with a summary under studies/ is not repeated.
 STUDY ?= slipstream
 study-quality: $(VENV)/installed-dev
 	$(BIN)/python benchmarks/quality.py $(STUDY) --data $(DATA)
@@ -41,24 +41,24 @@ study-quality: $(VENV)/installed-dev
 study-tracking: $(VENV)/installed-dev
 	$(BIN)/python benchmarks/tracking.py --data $(DATA) --out studies/tracking.json
 
-# About an hour on two cores for all streams; Globo's wants its clicks prepared under studies/staleness/data/globo.
+# About an hour on two cores for all streams; Globo needs its clicks prepared under studies/staleness/data/globo.
 study-staleness: $(VENV)/installed-dev
 	$(BIN)/python -m benchmarks.staleness --data $(DATA) $(ARGS)
 
-# Every policy on four streams, about an hour in all; compare's pages lie beside the tables.
+# Every policy on four streams, about an hour in all; the pages of compare are written next to the tables.
 study-policies: $(VENV)/installed-dev
 	$(BIN)/python -m benchmarks.policies --data $(DATA) $(ARGS)
 
 study-globo: $(VENV)/installed-dev
 	$(BIN)/python -m benchmarks.globo --data $(DATA) --out studies/globo.json --picture docs/images/globo-memory.svg
 
-# What being watched costs training. PRESET=criteo_kaggle: tables of 33.8 M rows.
+# What the sidecar and its clients cost training. PRESET=criteo_kaggle: tables of 33.8 M rows.
 PRESET ?= synthetic
 study-sidecar: $(VENV)/installed-dev
 	$(BIN)/python benchmarks/sidecar.py --preset $(PRESET) --turns 30
 
-# Without what they depend on: TorchRec asks for fbgemm-gpu, which is the CUDA build, and others would let pip change torch. What
-# they import besides torch and NumPy is named after them. What cannot be installed is named as absent in the results.
+# Installed without their dependencies: TorchRec requires fbgemm-gpu, which is the CUDA build, and others would let pip change torch.
+# The packages that they import besides torch and NumPy follow them. The results list those that could not be installed.
 RIVALS := fbgemm-gpu-cpu==1.8.0 torchrec==1.8.0 datasketches polars polars-runtime-32 \
 	tensordict pyre-extensions iopath torchmetrics pyvers typing-inspect mypy-extensions cloudpickle lightning-utilities \
 	portalocker tqdm
@@ -82,15 +82,15 @@ bench-gpu:
 bench-gpu-all:
 	@$(BENCH_PYTHON) -m benchmarks.gpu --all $(ARGS)
 
-# The pages of docs/ as a site, in site/: open site/index.html, nothing is fetched from elsewhere. A warning is an error.
+# Builds docs/ into site/: open site/index.html, it loads nothing from elsewhere. A warning is an error.
 docs: $(VENV)/installed-dev
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet --strict --site-dir site
 	@echo "open site/index.html"
 
-# All chapters of the tutorial as they stand there, under 20 minutes; runs and plots stay in studies/tutorial.
+# Runs all chapters of the tutorial, under 20 minutes; runs and plots stay in studies/tutorial.
 tutorial: $(VENV)/installed-dev
 	rm -rf studies/tutorial
-	$(BIN)/python docs/tools/run.py docs/tutorial --folder studies/tutorial
+	$(BIN)/python docs/tools/blocks.py docs/tutorial --folder studies/tutorial
 
 lint: $(VENV)/installed-dev
 	$(BIN)/ruff check .
@@ -104,7 +104,7 @@ $(VENV)/installed-dev: $(BIN)/python pyproject.toml constraints.txt
 	$(INSTALL) -e '.[dev]'
 	@touch $@ $(VENV)/installed
 
-# Some systems ship Python without ensurepip: venv then fails half-way.
+# Some systems ship Python without ensurepip, and venv then fails half-way.
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "adaptive-rec needs Python 3.11 or newer; name one: make PYTHON=python3.12"; exit 1; }

@@ -117,7 +117,10 @@ class CheckpointStatus:
 class RunState:
     """The run as it stands between two steps."""
 
-    def __init__(self, config: Config, policy: Policy, store: EmbeddingStore) -> None:
+    def __init__(
+        self, config: Config, policy: Policy, store: EmbeddingStore, times: StageTimes | None = None
+    ) -> None:
+        """`times` is what the seconds of stages are added to, where a profiler wants them too."""
         self.config = config
         self.knobs: Knobs = config.knobs
         self.knobs_step = 0
@@ -147,7 +150,7 @@ class RunState:
         """The last evaluation."""
         self.checkpoints = CheckpointStatus()
         self.tally = Tally(store.space)
-        self.times = StageTimes()
+        self.times = StageTimes() if times is None else times
         self.recorder = Recorder()
         self._planned_steps = 0
         self.more_steps = 0

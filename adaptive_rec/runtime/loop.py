@@ -25,7 +25,7 @@ from adaptive_rec.embedding.staged.device_step import TOO_SMALL
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import MemoryPlanError, first_line, is_out_of_memory
 from adaptive_rec.live.mailbox import Command
-from adaptive_rec.live.telemetry import Evaluation, Event
+from adaptive_rec.live.telemetry import Evaluation, Event, StageTimes
 from adaptive_rec.policy import BatchView, Policy, StepPlan, plan_step
 from adaptive_rec.runtime.checkpoints import Checkpoints
 from adaptive_rec.runtime.control import Control
@@ -49,6 +49,8 @@ class RunOptions:
     """Commands by step, where another run is replayed."""
     notices: Sequence[str] = ()
     """Warnings to give when the run starts."""
+    times: StageTimes | None = None
+    """What the seconds of stages are added to, where a profiler wants them too."""
 
 
 class Runtime(Session):
@@ -65,7 +67,7 @@ class Runtime(Session):
     ) -> None:
         options = options or RunOptions()
         self.dense = dense
-        super().__init__(config, policy, store, replaying=options.replayed is not None)
+        super().__init__(config, policy, store, replaying=options.replayed is not None, times=options.times)
         self.source = source
         state, publisher = self.state, self.publisher
         in_stream = source.epochs * -(-source.train_samples // config.run.batch_size)

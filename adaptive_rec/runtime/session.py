@@ -44,13 +44,14 @@ class Session(ABC):
         store: EmbeddingStore,
         ends_on_bad_loss: bool = True,
         replaying: bool = False,
+        times: StageTimes | None = None,
     ) -> None:
         """`ends_on_bad_loss`: whether a loss that is not finite ends training. `replaying`: whether choices that depend on
-        measured time come from a journal."""
+        measured time come from a journal. `times`: see `RunState`."""
         self.config = config
         self.store = store
         self.device = store.torch_device
-        self.state = state = RunState(config, policy, store)
+        self.state = state = RunState(config, policy, store, times)
         self.splitting = Splitting(config.run.split, self.device.type != "cpu", replaying)
         self.observer = Observer(store, config.run.seed, state.times)
         self.reclassifier = Reclassifier(policy, store, self.observer)

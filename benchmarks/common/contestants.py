@@ -18,7 +18,7 @@ from adaptive_rec.live.telemetry import Event, StageTimes
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy.find import load_policy
 from adaptive_rec.runtime.assemble import assemble
-from adaptive_rec.runtime.loop import Runtime
+from adaptive_rec.runtime.loop import RunOptions, Runtime
 from benchmarks.common.shapes import touch
 
 
@@ -94,14 +94,21 @@ def budget_bytes(config: Config, source: Source, rows_ratio: float) -> int:
 class Driven:
     """A training run, driven through `Runtime.run` as the command line does."""
 
-    def __init__(self, config: Config, source: Source, streams: Any, budget_bytes: int | None) -> None:
-        """Without a budget the policy has what it wants. `streams` are the device to give to `assemble`."""
+    def __init__(
+        self,
+        config: Config,
+        source: Source,
+        streams: Any,
+        budget_bytes: int | None,
+        times: StageTimes | None = None,
+    ) -> None:
+        """Without a budget the policy has what it wants. `streams` and `times` are given to `assemble`."""
         if budget_bytes is not None:
             # One reclassification may fill the budget: how long filling takes is no figure of these benchmarks.
             moved = max(config.knobs.max_moved_bytes, budget_bytes)
             knobs = config.knobs.changed({"hot_budget_bytes": budget_bytes, "max_moved_bytes": moved})
             config = config.model_copy(update={"knobs": knobs})
-        self.runtime = assemble(config, source=source, streams=streams)
+        self.runtime = assemble(config, source=source, streams=streams, options=RunOptions(times=times))
         _touch_state(self.runtime.store)
         self.window_steps = config.knobs.reclassify_every if self.runtime.policy.tracks_popularity else 1
         self._trial: Event | None = None
@@ -141,9 +148,7 @@ class Ours(Driven):
         """`times` replaces the run's own clock of its stages."""
         self.name = name
         before, began = where.memory_bytes(), time.perf_counter()
-        super().__init__(config, source, where.streams(config.run.seed), budget_bytes)
-        if times is not None:
-            self.runtime.times = times
+        super().__init__(config, source, where.streams(config.run.seed), budget_bytes, times)
         self._where = where
         self.drive(1)
         self._setup_seconds = time.perf_counter() - began

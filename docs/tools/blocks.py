@@ -1,19 +1,23 @@
-"""The fenced blocks of the documents: finding them, and running those of a page in order as a reader would.
+"""Find the fenced blocks of the documents, and run those of a page in order, as a reader would.
 
-What stands after the fence says what a block is:
+The word after the fence is the kind of a block:
 
-    sh        commands; blocks of a page share one shell
-    console   commands after "$ " with what they answered; the commands are run, what they answered is not compared
-    python    a program; blocks of a page share one session
-    toml, json, yaml   settings, which have to be read without an error
-    text      an output, a drawing: nothing to run
+    sh        commands; the blocks of a page share one shell
+    console   commands after "$ " with their output; the commands are run, the output is not compared
+    python    a program; the blocks of a page share one session
+    toml, json, yaml   settings, which must be readable
+    text      an output or a drawing: nothing to run
 
 A block with a title (```python title="my_policy.py") is a file: it is written under that name. A comment before a block,
-`<!-- not run: why -->`, leaves it out; the reason is for readers of the source.
+`<!-- not run: why -->`, leaves it out.
+
+`python docs/tools/blocks.py docs/tutorial` runs pages, or folders of pages, all in one folder. `--folder` keeps what they
+write: runs, plots.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
@@ -38,7 +42,7 @@ FENCE = re.compile(
 MARK = "--- end of the block:"
 
 PRELUDE = """
-# Commands that go on until Ctrl-C get it after five seconds; of some, exit code 1 is an answer: it does not fit, the two differ.
+# Commands that run until Ctrl-C get it after five seconds. Exit code 1 of some is a result: it does not fit, the two differ.
 adaptive-rec() {
     case "$*" in
     "serve "* | "status --watch"*) timeout --signal=INT 5 adaptive-rec "$@" || [ $? -eq 124 ] ;;
@@ -62,7 +66,7 @@ for path in iter(sys.stdin.readline, ""):
 
 
 class BlockFailed(Exception):
-    """A block ended with an error; the message has its place and its output."""
+    """A block ended with an error; the message contains its place and its output."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +79,7 @@ class Block:
     text: str
     title: str | None = None
     reason: str | None = None
-    """Why it is not run; None where it is."""
+    """Why it is not run, or None."""
 
     @property
     def place(self) -> str:
@@ -86,7 +90,7 @@ class Block:
         return self.reason is None and self.kind not in SHOWN
 
     def commands(self) -> str:
-        """What a shell is given of it: of a recorded session the commands alone."""
+        """The text for a shell: of a recorded session only the commands."""
         if self.kind != "console":
             return self.text
         return "".join(line[2:] + "\n" for line in self.text.splitlines() if line.startswith(("$ ", "> ")))
@@ -109,27 +113,27 @@ def run_blocks(
     quiet: bool = False,
     prepare: Callable[[dict[str, str]], None] = lambda _: None,
 ) -> Iterator[tuple[Block, float, str]]:
-    """Run blocks in a folder; yields each with its seconds and output. Raises BlockFailed at the first that ends with an error.
+    """Run blocks in a folder; yield each with its seconds and output. Raises BlockFailed at the first error.
 
-    `prepare` is called before the first, with the environment that they have.
+    `prepare` is called before the first block, with the environment of the blocks.
     """
     with Sessions(folder, quiet) as sessions:
         prepare(sessions.environment)
         for block in blocks:
             if block.runs:
-                begun = time.monotonic()
+                started = time.monotonic()
                 output = sessions.run(block)
-                yield block, time.monotonic() - begun, output
+                yield block, time.monotonic() - started, output
 
 
 class Sessions:
-    """A shell and a Python session in one folder, begun when first needed."""
+    """A shell and a Python session in one folder, started when first needed."""
 
     def __init__(self, folder: Path, quiet: bool) -> None:
         self.folder, self.quiet = folder, quiet
         self.open: dict[str, subprocess.Popen[str]] = {}
         self.runtime = Path(tempfile.mkdtemp(prefix="docs-"))
-        """Where runs of these sessions are found, and no others."""
+        """The folder in which only the runs of these sessions are found."""
         self.environment = environment(folder, self.runtime)
 
     def __enter__(self) -> Sessions:
@@ -141,12 +145,12 @@ class Sessions:
             session.stdin.close()
             session.wait()
         for run in self.runtime.glob("adaptive-rec/*.json"):
-            with suppress(ProcessLookupError):  # a run that a block left under way, or that its failure did
+            with suppress(ProcessLookupError):  # a run that a block, or its failure, left running
                 os.kill(int(run.stem), signal.SIGTERM)
         shutil.rmtree(self.runtime, ignore_errors=True)
 
     def run(self, block: Block) -> str:
-        """Do what the block is for, and return what it printed."""
+        """Run, read or write the block, and return what it printed."""
         if block.title:
             (self.folder / block.title).write_text(block.text)
         if block.kind in SETTINGS:
@@ -157,27 +161,27 @@ class Sessions:
         script = self.folder / f".block-{block.place.replace(':', '-')}"
         script.write_text(block.commands())
         if block.kind in SHELL:
-            return self._tell("shell", f'. ./{script.name} </dev/null; printf "\\n{MARK} $?\\n"', block)
-        return self._tell("python", script.name, block)
+            return self._execute("shell", f'. ./{script.name} </dev/null; printf "\\n{MARK} $?\\n"', block)
+        return self._execute("python", script.name, block)
 
-    def _tell(self, name: str, line: str, block: Block) -> str:
-        session = self.open.get(name) or self._begin(name)
+    def _execute(self, name: str, line: str, block: Block) -> str:
+        session = self.open.get(name) or self._start(name)
         assert session.stdin is not None
         assert session.stdout is not None
         session.stdin.write(line + "\n")
         session.stdin.flush()
-        said = []
-        for heard in session.stdout:
-            if heard.startswith(MARK):  # on a line of its own, after a line break that is not the block's
-                if heard.split()[-1] == "0":
-                    return "".join(said)[:-1]
+        output = []
+        for answer in session.stdout:
+            if answer.startswith(MARK):  # on a line of its own, after a line break that is not the block's
+                if answer.split()[-1] == "0":
+                    return "".join(output)[:-1]
                 break
-            said.append(heard)
+            output.append(answer)
             if not self.quiet:
-                print(heard, end="", flush=True)
-        raise BlockFailed(f"{block.place} failed:\n{block.text}\n{''.join(said)}")
+                print(answer, end="", flush=True)
+        raise BlockFailed(f"{block.place} failed:\n{block.text}\n{''.join(output)}")
 
-    def _begin(self, name: str) -> subprocess.Popen[str]:
+    def _start(self, name: str) -> subprocess.Popen[str]:
         command = ["bash", "-e", "-o", "pipefail"] if name == "shell" else [sys.executable, "-u", "-c", SESSION]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
         session = subprocess.Popen(command, cwd=self.folder, env=self.environment, text=True, **pipes)  # type: ignore[call-overload]
@@ -189,7 +193,7 @@ class Sessions:
 
 
 def environment(folder: Path, runtime: Path) -> dict[str, str]:
-    """Commands of this Python's, plots without a window, modules of the folder, runs of one's own."""
+    """Commands of this Python, plots without a window, modules of the folder, runs apart from the user's."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     modules = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
     own = {"PATH": path, "MPLBACKEND": "agg", "PYTHONPATH": modules, "XDG_RUNTIME_DIR": str(runtime)}
@@ -197,7 +201,7 @@ def environment(folder: Path, runtime: Path) -> dict[str, str]:
 
 
 def read_settings(block: Block) -> str:
-    """Raises BlockFailed where settings cannot be read."""
+    """Check that settings can be read. Raises BlockFailed."""
     try:
         if block.kind == "toml":
             tomllib.loads(block.text)
@@ -210,3 +214,33 @@ def read_settings(block: Block) -> str:
     except Exception as error:
         raise BlockFailed(f"{block.place} cannot be read: {error}\n{block.text}") from error
     return ""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Run the blocks of pages in order, all in one folder.")
+    parser.add_argument("pages", nargs="+", type=Path, help="pages, or folders of pages")
+    parser.add_argument("--folder", type=Path, help="where to run them (default: a folder that is removed afterwards)")
+    args = parser.parse_args()
+    pages = [page for path in args.pages for page in (pages_of(path) if path.is_dir() else [path])]
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = (args.folder or Path(scratch)).resolve()
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            for page in pages:
+                for block, took, _ in run_blocks(blocks_of(page), folder):
+                    print(f"--- {page} {block.place}: {took:.1f} s", flush=True)
+        except BlockFailed as error:
+            print(f"FAILED {error}")
+            return 1
+    print(f"{time.monotonic() - started:.1f} s in all")
+    return 0
+
+
+def pages_of(folder: Path) -> list[Path]:
+    """The pages of a folder in reading order: its index, then by name."""
+    return sorted(folder.glob("*.md"), key=lambda page: (page.stem != "index", page.name))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

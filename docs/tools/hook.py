@@ -1,7 +1,7 @@
-"""What MkDocs does besides: it takes the reference from the code, and puts files that pages link to beside them.
+"""MkDocs hook: add the generated pages of the reference, and copies of repository files that pages link to.
 
-Pages are read in the repository too, where `../configs/base.toml` is a file. In the site such a link leads to a copy under
-`source/`, with .txt added so that browsers show it.
+In the repository a link such as `../configs/base.toml` leads to a file. In the site it leads to a copy under `source/`, with
+.txt added so that browsers show it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ LINK = re.compile(r"(\]\()((?:\.\./)+[^)#\s]+)")
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Add the pages of the reference, and copies of linked files of the repository."""
+    """Add the pages of the reference, and copies of linked repository files."""
     if str(TOOLS) not in sys.path:
         sys.path.insert(0, str(TOOLS))
     from reference import pages
@@ -29,8 +29,7 @@ def on_files(files: Files, config: Any) -> Files:
     for path, text in pages().items():
         files.append(File.generated(config, path, content=text))
     for page in files.documentation_pages():
-        text = page.content_string
-        for _, link in LINK.findall(text):
+        for _, link in LINK.findall(page.content_string):
             path = outside(page.src_uri, link)
             if path and files.get_file_from_path(copied(path)) is None:
                 if not (ROOT / path).is_file():
@@ -40,23 +39,23 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Let links out of docs/ lead to the copies."""
+    """Redirect links that leave docs/ to the copies."""
 
-    def lead(match: re.Match[str]) -> str:
+    def redirected(match: re.Match[str]) -> str:
         path = outside(page.file.src_uri, match[2])
         if path is None:
             return match[0]
         return match[1] + posixpath.relpath(copied(path), posixpath.dirname(page.file.src_uri) or ".")
 
-    return LINK.sub(lead, markdown)
+    return LINK.sub(redirected, markdown)
 
 
 def outside(page: str, link: str) -> str | None:
-    """A link's file in the repository where that is not under docs/, else None."""
+    """The repository path of a link that leaves docs/, else None."""
     path = posixpath.normpath(posixpath.join("docs", posixpath.dirname(page), link))
     return None if path.startswith("docs/") else path
 
 
 def copied(path: str) -> str:
-    """Where the site has a copy of a file of the repository."""
+    """The path of a repository file's copy in the site."""
     return f"source/{path}.txt"

@@ -168,7 +168,7 @@ def test_a_cell_is_taken_up_if_it_was_measured_here_and_with_these_sources(tmp_p
     assert not taken_up(partial=True)
     assert not taken_up(data="train.txt")
     files = machine.measuring_files("gpu")
-    assert {"measure.py", "rivals.py", "runtime.py", "tiny.toml"} <= {path.name for path in files}
+    assert {"measure.py", "rivals.py", "loop.py", "tiny.toml"} <= {path.name for path in files}
     of_the_benchmark = {path.name for path in files if path.parent.parent.name == "benchmarks"}
     assert not {"report.py", "picture.py", "conduct.py"} & of_the_benchmark
 

@@ -52,7 +52,7 @@ from adaptive_rec.cli.signals import StopSignals
 
 screen = SimpleNamespace(stopping=lambda: print("stopping", flush=True), abandon=lambda: print("abandoned", flush=True))
 with StopSignals(screen) as signals:
-    signals.runtime = SimpleNamespace(hurry=lambda: None)
+    signals.watch(SimpleNamespace(hurry=lambda: None))
     print("ready", flush=True)
     while True:
         time.sleep(0.01)
@@ -71,7 +71,7 @@ def test_a_second_signal_ends_it_at_once(first, second):
 
 
 def test_a_signal_before_training_ends_it_without_ado(tmp_path):
-    code = SLOW_TO_STOP.replace("signals.runtime = SimpleNamespace(hurry=lambda: None)", "")
+    code = SLOW_TO_STOP.replace("signals.watch(SimpleNamespace(hurry=lambda: None))", "")
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGTERM)

@@ -1,8 +1,7 @@
-"""Every fenced block of the documents is of a known kind, says something that is so, and runs.
+"""Every fenced block of the documents is of a known kind, is valid, and runs.
 
-What takes seconds is checked here in `make test`: settings are read, commands are parsed by the real parser, programs are
-compiled. The blocks themselves run in `make check-long`, page by page, in a folder of their own; those that cannot give their
-reason in the page.
+`make test` checks what takes seconds: settings are read, commands are parsed by the real parser, programs are compiled.
+`make check-long` runs the blocks, page by page, each page in its own folder. A block that cannot run says why.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from pathlib import Path
 import pytest
 
 from adaptive_rec.errors import UsageError
+from tests.docs import page_files
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "docs" / "tools"))
 
-import scratch  # noqa: E402
 from blocks import (  # noqa: E402
     PYTHON,
     SETTINGS,
@@ -31,6 +30,7 @@ from blocks import (  # noqa: E402
     Block,
     BlockFailed,
     blocks_of,
+    pages_of,
     read_settings,
     run_blocks,
 )
@@ -61,7 +61,7 @@ def test_every_fence_is_found_and_of_a_known_kind() -> None:
     assert unknown == []
 
 
-def test_what_is_not_run_has_a_reason_and_stays_the_exception() -> None:
+def test_blocks_that_do_not_run_have_a_reason_and_are_few() -> None:
     left_out = [block for block in BLOCKS if block.reason is not None]
     assert [block.place for block in left_out if len(block.reason or "") < 10 or block.kind in SHOWN] == []
     runnable = [block for block in BLOCKS if block.kind not in SHOWN]
@@ -81,7 +81,7 @@ def test_programs_compile(block: Block) -> None:
 
 
 def test_commands_have_the_options_that_the_documents_give_them() -> None:
-    """Of blocks that are not run too: a command that was renamed is found without running anything."""
+    """Blocks that do not run are checked too: a renamed command is found without running anything."""
     from adaptive_rec.cli import parse
 
     wrong, found = [], 0
@@ -99,7 +99,7 @@ def test_commands_have_the_options_that_the_documents_give_them() -> None:
 
 
 def commands_of(block: Block) -> list[list[str]]:
-    """Arguments of the commands of adaptive-rec in a shell's block, each as it stands there."""
+    """The arguments of the adaptive-rec commands in a shell block, as they are written there."""
     if block.kind not in SHELL:
         return []
     commands = []
@@ -132,8 +132,7 @@ def test_blocks_of_a_page_run(page: Path, tmp_path: Path) -> None:
 @pytest.mark.timeout(3600)
 def test_the_tutorial_runs_in_under_twenty_minutes(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="the tutorial's plots take matplotlib (pip install 'adaptive-rec[docs]')")
-    chapters = sorted(TUTORIAL.glob("*.md"), key=lambda page: (page.stem != "index", page.name))
-    assert run_pages(chapters, tmp_path) < 1200
+    assert run_pages(pages_of(TUTORIAL), tmp_path) < 1200
     drawn = {path.name for path in tmp_path.glob("*.svg")}
     assert drawn == {path.name for path in (TUTORIAL / "images").glob("*.svg")}
 
@@ -143,7 +142,7 @@ def run_pages(pages: list[Path], folder: Path) -> float:
     seconds = 0.0
     for page in pages:
         for _, took, _ in run_blocks(
-            blocks_of(page), folder, True, lambda found, page=page: scratch.prepare(page, folder, found)
+            blocks_of(page), folder, True, lambda found, page=page: page_files.prepare(page, folder, found)
         ):  # type: ignore[misc]
             seconds += took
     return seconds
@@ -154,10 +153,10 @@ def taken(port: int) -> bool:
         return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
-# What runs them does notice ------------------------------------------------------------------------------------------
+# The runner notices errors -------------------------------------------------------------------------------------------
 
 
-def test_a_block_that_fails_is_told_with_its_place_and_output(tmp_path: Path) -> None:
+def test_a_failing_block_is_reported_with_its_place_and_output(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text(
         "```sh\nX=3\n```\n\n```console\n$ echo said $X\nsaid 4\n```\n\n```python\ny = 1\n```\n\n"

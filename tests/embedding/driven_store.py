@@ -80,7 +80,7 @@ class DrivenStore:
 
     def skip(self) -> None:
         self.store.release(self._take())
-        self.runtime.step_number += 1
+        self.runtime.state.set_step(self.runtime.step_number + 1)
 
     def step(self) -> None:
         store, plain, work = self.store, self.plain, self._take()
@@ -166,7 +166,7 @@ class DrivenStore:
 
     def _check_moved(self, moved: Migration) -> None:
         """A row that moves is saved before, as readers would not know where it is. Copies at home of a staged store stay."""
-        snapshot = self.store.host.snapshot
+        snapshot = self.store.snapshot
         if snapshot is None:
             return
         rows = np.concatenate([moved.demote, moved.promote]) if self.device == "direct" else moved.demote

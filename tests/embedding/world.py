@@ -115,7 +115,7 @@ class World(DrivenStore):
         if not self.plain.is_exact:
             self.check()
         try:
-            writing = Writing(self.runtime, FOLDER, life)
+            writing = Writing(self.runtime.parts, FOLDER, life)
         except CheckpointError:
             if not life.failures:
                 raise

@@ -1,7 +1,7 @@
-"""The folder that the blocks of pages find when tests run them: small files under the names that the pages use, runs.
+"""Make the files and runs that the blocks of pages assume: small files and runs under the names that the pages use.
 
-The tutorial, the quick start and most guides make what they need themselves. Others speak of `train.txt` or `runs/NAME`, which a
-reader has.
+The tutorial, the quick start and most guides make what they need themselves. Other pages name `train.txt` or `runs/NAME`,
+which a reader has.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ import io
 import lzma
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 
+from tests.settings import COMMAND
+
 ROWS = 3000
-COMMAND = [sys.executable, "-m", "adaptive_rec"]
 
 
 def prepare(page: Path, folder: Path, environment: dict[str, str]) -> None:
-    """Make what the page's blocks take for given."""
+    """Make the files and runs that the blocks of a page assume."""
     make_files(folder)
     for make in NEEDS.get(page.name, ()):
         make(folder, environment)
 
 
 def make_files(folder: Path) -> None:
-    """Click logs of every format, a trace, a schema."""
+    """Write click logs of every format, a trace and a schema."""
     dice = np.random.default_rng(0)
     text = criteo(dice)
     for name in ("train.txt", "SAMPLE"):
@@ -47,7 +47,7 @@ def make_files(folder: Path) -> None:
 
 
 def zst(data: bytes) -> bytes:
-    """Compressed by whichever binding of Zstandard there is."""
+    """Compress with any installed binding of Zstandard."""
     for name in ("compression.zstd", "backports.zstd", "zstandard"):
         with suppress(ImportError):
             compressed: bytes = importlib.import_module(name).compress(data)
@@ -56,7 +56,7 @@ def zst(data: bytes) -> bytes:
 
 
 def criteo(dice: np.random.Generator) -> bytes:
-    """Rows of Criteo's: label, 13 integers, 26 hexadecimal hashes, separated by tabs."""
+    """Rows in Criteo's format: label, 13 integers, 26 hexadecimal hashes, separated by tabs."""
     labels, counts = dice.integers(0, 2, ROWS), dice.integers(0, 100, (ROWS, 13))
     ids = dice.zipf(1.3, (ROWS, 26)) % 5000
     lines = [
@@ -67,7 +67,7 @@ def criteo(dice: np.random.Generator) -> bytes:
 
 
 def avazu(dice: np.random.Generator) -> bytes:
-    """Rows of Avazu's, with its header."""
+    """Rows in Avazu's format, with its header."""
     names = "site_id,site_domain,site_category,app_id,app_domain,app_category,device_id,device_ip,device_model"
     more = ["device_type", "device_conn_type", *(f"C{number}" for number in range(14, 22))]
     head = ["id", "click", "hour", "C1", "banner_pos", *names.split(","), *more]
@@ -79,14 +79,14 @@ def avazu(dice: np.random.Generator) -> bytes:
 
 
 def user_behavior(dice: np.random.Generator) -> bytes:
-    """Rows of Taobao's: user, item, category, behaviour, seconds since the epoch."""
+    """Rows in Taobao's format: user, item, category, behaviour, seconds since the epoch."""
     users, items = np.sort(dice.integers(1, 100, 20 * ROWS)), dice.integers(1, 2000, 20 * ROWS)
     times = 1511544070 + np.arange(20 * ROWS)
     return "".join(f"{u},{i},{i % 40 + 1},pv,{t}\n" for u, i, t in zip(users, items, times, strict=True)).encode()
 
 
 def globo(dice: np.random.Generator) -> bytes:
-    """Rows of Globo.com's, with its header."""
+    """Rows in Globo.com's format, with its header."""
     from adaptive_rec.data.logs.globo import COLUMNS
 
     out = io.StringIO()
@@ -100,7 +100,7 @@ def globo(dice: np.random.Generator) -> bytes:
 
 
 def parquet(path: Path, dice: np.random.Generator) -> None:
-    """Rows of the columns that the pages' schema names. Nothing where pyarrow is not installed."""
+    """Write rows with the columns of the pages' schema; nothing if pyarrow is not installed."""
     try:
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -125,41 +125,41 @@ sparse = [{ column = "user" }, { column = "item" }, { column = "seen before", na
 
 
 def command(folder: Path, environment: dict[str, str], *arguments: str) -> None:
-    """One command of adaptive-rec. Raises where it fails."""
+    """Run one command of adaptive-rec. Raises CalledProcessError if it fails."""
     subprocess.run([*COMMAND, *arguments], cwd=folder, env=environment, check=True, capture_output=True, timeout=300)
 
 
 def finished_runs(folder: Path, environment: dict[str, str]) -> None:
-    """Runs of the smallest preset: NAME; ONE and OTHER, which are equal."""
+    """Make runs of the smallest preset: NAME, and its copies ONE and OTHER."""
     command(folder, environment, "train", "tiny", "--out", "runs/NAME", "--no-serve")
     for name in ("ONE", "OTHER"):
         shutil.copytree(folder / "runs" / "NAME", folder / "runs" / name)
 
 
 def configuration(folder: Path, environment: dict[str, str]) -> None:
-    """The configuration of the finished runs, under the name that pages give to one."""
+    """Copy the configuration of the finished runs to my.toml."""
     shutil.copy(folder / "runs" / "NAME" / "config.toml", folder / "my.toml")
 
 
 def tables(folder: Path, environment: dict[str, str]) -> None:
-    """Rows of another program's."""
+    """Export tables, as another program would write them."""
     command(folder, environment, "checkpoint", "export", "runs/NAME", "--out", "tables")
 
 
 def profile(folder: Path, environment: dict[str, str]) -> None:
-    """What `profile` leaves, of the configuration of the finished runs."""
+    """Profile the data of the finished runs."""
     command(folder, environment, "profile", "synthetic", "my.toml", "--out", "profile")
 
 
 def own_policy(folder: Path, environment: dict[str, str]) -> None:
-    """A policy as a module of the reader's."""
+    """Write a policy as a module of the user."""
     (folder / "my").mkdir()
     text = "from adaptive_rec.policies.hotline import Hotline\n\n\nclass Class(Hotline):\n    name = 'class'\n"
     (folder / "my" / "module.py").write_text(text)
 
 
 def live_run(folder: Path, environment: dict[str, str]) -> None:
-    """A run that goes on until it is stopped; paused, so that it takes no time from the blocks."""
+    """Start a run that ends only when it is stopped, and pause it, so that it takes no time from the blocks."""
     endless = ("--steps", "0", "--set", "data.synthetic.samples=1000000000000")
     command(folder, environment, "train", "tiny", *endless, "--out", "runs/live", "--detach")
     command(folder, environment, "pause")
