@@ -31,6 +31,14 @@ def test_the_readme_stays_short_and_links_the_log() -> None:
     assert "(docs/log.md)" in README
 
 
+def test_the_figures_of_the_readme_are_those_of_the_benchmarks() -> None:
+    table = README[README.index("| measured on") :].split("\n\n")[0]
+    figures = re.findall(r"\d+\.\d+|\d+ KiB|\d{4}-\d\d-\d\d", table)
+    benchmarks = page("benchmarks.md")
+    assert len(figures) > 20
+    assert [figure for figure in figures if figure.removesuffix(" KiB") not in benchmarks] == []
+
+
 def test_every_summary_field_is_described(tmp_path: Path) -> None:
     run = TrainingRun(load_config("tiny", {}, ["run.steps=3"]), tmp_path / "run")
     for _ in run.events():

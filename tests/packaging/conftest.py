@@ -20,15 +20,15 @@ FILES = ("pyproject.toml", "MANIFEST.in", "README.md", "CHANGELOG.md", "LICENSE"
 @dataclass(frozen=True)
 class Built:
     sources: Path
-    """The copy that they were built from."""
+    """The copy of the sources that both were built from."""
     sdist: Path
     wheel: Path
     unpacked: Path
-    """What the wheel holds, as in ``site-packages``."""
+    """The content of the wheel, as in ``site-packages``."""
 
 
 def build(kind: str, sources: Path, out: Path) -> Path:
-    """What an installer asks setuptools for."""
+    """Build a wheel or sdist with setuptools, as an installer does; return its path."""
     code = f"from setuptools import build_meta; print(build_meta.build_{kind}({str(out)!r}))"
     done = subprocess.run([sys.executable, "-c", code], cwd=sources, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""The wheel and the sdist in an environment in which there is nothing yet: minutes, most of them pip's."""
+"""The wheel and the sdist install into an empty environment and run there. Takes minutes, most of them for pip."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ print(bag.runtime.stats().steps)
 
 
 class Environment:
-    """A virtual environment and what runs in it, away from the checkout."""
+    """A virtual environment outside of the checkout."""
 
     def __init__(self, folder: Path) -> None:
         self.bin, self.folder = folder / "environment" / "bin", folder
@@ -36,7 +36,7 @@ class Environment:
             pytest.skip("no virtual environment can be made here: install python3-venv or virtualenv")
 
     def run(self, program: str, *words: str) -> str:
-        """What a program prints, complaints included."""
+        """Run a program of the environment; return what it prints, errors included."""
         done = self._try([self.bin / program, *words])
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout + done.stderr
@@ -62,7 +62,7 @@ class Environment:
 
 
 def test_wheel_and_sdist_install_into_an_empty_environment_and_run(built: Built, tmp_path: Path) -> None:
-    """With what they ask for and nothing else: the command line, a run with its service, and the modules."""
+    """With their dependencies and nothing else, the command line, a run with its service, and the modules work."""
     environment = Environment(tmp_path)
     environment.install(built.wheel)
     assert environment.run("python", "-m", "pip", "check") == "No broken requirements found.\n"

@@ -1,4 +1,4 @@
-"""Wheel and sdist: what is in them, what they ask for and weigh, how fast the package is imported."""
+"""Wheel and sdist: their content, dependencies and size, and how fast the package is imported."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from packaging.utils import canonicalize_name
 from tests.packaging.conftest import ROOT, Built
 
 GIVEN = ("torch", "numpy", "numba", "fastapi", "uvicorn", "pydantic", "pytest")
-"""What users of the field have installed anyway."""
+"""Packages that users of the field have installed anyway."""
 ADDED_LIMIT_BYTES = 25e6
 IMPORT_LIMIT_SECONDS = 0.1
 WAIT_SECONDS = 300
 
 
 def python(built: Built, *words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Python with the wheel's package and everything installed here but this checkout."""
+    """Run Python with the wheel's package and everything installed here except this checkout."""
     places = f"{built.unpacked}:{sysconfig.get_path('purelib')}"  # without site, .pth files lead nowhere
     return subprocess.run(
         [sys.executable, "-S", *words],
@@ -40,15 +40,15 @@ def python(built: Built, *words: str, cwd: Path) -> subprocess.CompletedProcess[
 
 
 def requirements(found: Distribution, extra: str = "") -> list[Requirement]:
-    """What a distribution asks for, those of an extra included."""
-    asked = [Requirement(text) for text in found.requires or []]
-    return [each for each in asked if each.marker is None or each.marker.evaluate({"extra": extra})]
+    """The requirements of a distribution, including those of an extra."""
+    all_of_them = [Requirement(text) for text in found.requires or []]
+    return [each for each in all_of_them if each.marker is None or each.marker.evaluate({"extra": extra})]
 
 
-def needed(asked: list[Requirement]) -> set[str]:
-    """Names of all distributions that these lead to."""
+def needed(direct: list[Requirement]) -> set[str]:
+    """The names of all distributions that these requirements install."""
     names: set[str] = set()
-    waiting = [(each.name, extra) for each in asked for extra in ("", *each.extras)]
+    waiting = [(each.name, extra) for each in direct for extra in ("", *each.extras)]
     while waiting:
         name, extra = waiting.pop()
         names.add(canonicalize_name(name))
@@ -59,13 +59,13 @@ def needed(asked: list[Requirement]) -> set[str]:
 
 
 def size_bytes(name: str) -> int:
-    """What a distribution takes on the disk, compiled modules included."""
+    """The size of a distribution on the disk, compiled modules included."""
     places = (Path(str(file.locate())) for file in distribution(name).files or [])
     return sum(place.stat().st_size for place in places if place.is_file())
 
 
 def test_the_wheel_holds_the_package_and_nothing_else(built: Built) -> None:
-    """Policies, service and presets stand beside the package in the repository, linked into it."""
+    """Policies, service and presets lie next to the package in the repository and are linked into it."""
     package = built.sources / "adaptive_rec"
     folders = [package, *(link for link in package.iterdir() if link.is_symlink())]
     found = {path: path.relative_to(package) for folder in folders for path in folder.rglob("*") if path.is_file()}
@@ -76,7 +76,7 @@ def test_the_wheel_holds_the_package_and_nothing_else(built: Built) -> None:
     assert {"policies", "service", "configs"} <= {inner.parts[1] for inner in packed}
     assert [inner for inner, path in packed.items() if path.read_bytes() != wanted[inner].read_bytes()] == []
     assert Path("adaptive_rec/py.typed") in packed
-    with zipfile.ZipFile(built.wheel) as archive:  # a link would be its target's name
+    with zipfile.ZipFile(built.wheel) as archive:  # a link would be packed as the name of its target
         assert [each.filename for each in archive.infolist() if (each.external_attr >> 28) == 0o12] == []
 
 
@@ -100,16 +100,16 @@ def test_extras_are_what_the_documents_say(built: Built) -> None:
     given = (info / "entry_points.txt").read_text()
     assert "adaptive-rec = adaptive_rec.cli:main" in given
     pinned = {line.split("==")[0] for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line}
-    asked = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     tested = [
-        *asked["dependencies"],
-        *(each for extra in ("data", "dev", "docs", "track") for each in asked["optional-dependencies"][extra]),
+        *project["dependencies"],
+        *(each for extra in ("data", "dev", "docs", "track") for each in project["optional-dependencies"][extra]),
     ]
     unpinned = [text for text in tested if Requirement(text).name not in {*pinned, "adaptive-rec"}]
     assert unpinned == [], "constraints.txt has the version of everything that tests run with"
 
 
-def test_what_is_added_to_the_users_packages_weighs_little(built: Built) -> None:
+def test_the_packages_added_to_the_users_own_are_small(built: Built) -> None:
     [info] = built.unpacked.glob("*.dist-info")
     added = needed(requirements(Distribution.at(info))) - needed([Requirement(name) for name in GIVEN])
     assert {"rich", "httpx2", "safetensors"} <= added
@@ -132,7 +132,7 @@ def test_the_command_line_runs_from_the_wheel(built: Built, tmp_path: Path) -> N
 
 
 def test_importing_the_package_is_fast(built: Built, tmp_path: Path) -> None:
-    """Nothing heavy is loaded, and names that are heavy load when they are asked for."""
+    """The import loads nothing heavy; heavy names are loaded when they are first used."""
     code = "import time; start = time.perf_counter(); import adaptive_rec; print(time.perf_counter() - start)"
     seconds = [float(python(built, "-c", code, cwd=tmp_path).stdout) for _ in range(5)]
     assert statistics.median(seconds) < IMPORT_LIMIT_SECONDS, seconds
