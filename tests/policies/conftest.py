@@ -24,13 +24,7 @@ from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy import Policy, StepPlan
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import RunOptions, Runtime
-from tests import settings
-
-TINY = [
-    *settings.TINY, "run.steps=48", "data.table_rows=[60, 40, 9, 30]", "data.synthetic.test_samples=32",
-    "data.synthetic.popular_ratio=0.8", "knobs.reclassify_every=6", "knobs.probe_ratio=0.2", "knobs.hot_budget_bytes=6000",
-    "policy.small_table_bytes=200", "policy.search_sample_ratio=1.0", "policy.drop_tolerance_ratio=0.2",
-]  # fmt: skip
+from tests.policies.settings import TINY
 
 STREAMS = {
     "direct": lambda: None,

@@ -21,11 +21,10 @@ from adaptive_rec.policy import ArrangingPolicy, Outcome, Phase, StreamView
 from adaptive_rec.policy.batches import repack
 from adaptive_rec.policy.find import BUILT_IN, load_policy
 from adaptive_rec.runtime.loop import Runtime
+from tests.policies.settings import EPOCHS
 
 ARRANGING = tuple(name for name in BUILT_IN if load_policy(name).arranges_stream)
 REORDERING = tuple(name for name in ARRANGING if load_policy(name).reorders_stream)
-EPOCHS = ["run.steps=0", "data.epochs=2", "data.synthetic.samples=900", "knobs.hot_budget_bytes=1500"]
-"""Two epochs with a smaller last batch; a part of the rows fits."""
 
 
 def keys(batch: Batch) -> list[bytes]:

@@ -14,10 +14,7 @@ from adaptive_rec.config.policy import PolicyConfig
 from adaptive_rec.policies.fae import Fae, Schedule
 from adaptive_rec.policies.fae_released import FaeReleased
 from adaptive_rec.policy.batches import count_rows
-
-EPOCHS = ["run.steps=0", "data.epochs=2", "data.synthetic.samples=900", "knobs.hot_budget_bytes=1500"]
-"""Two epochs with a smaller last batch; a part of the rows fits."""
-
+from tests.policies.settings import EPOCHS
 
 quick = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 

@@ -14,9 +14,7 @@ from adaptive_rec.live.telemetry import Event
 from adaptive_rec.policies.slipstream_released import SlipstreamReleased, critical_movements, search
 from adaptive_rec.policy import Outcome, Phase, StreamView
 from adaptive_rec.policy.batches import rows_of
-
-EPOCHS = ["run.steps=0", "data.epochs=2", "data.synthetic.samples=900", "knobs.hot_budget_bytes=1500"]
-"""Two epochs with a smaller last batch; a part of the rows fits."""
+from tests.policies.settings import EPOCHS
 
 
 def test_the_threshold_is_found_by_bisection(stream_view: Any) -> None:
