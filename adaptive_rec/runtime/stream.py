@@ -1,4 +1,4 @@
-"""The stream as a policy that arranges it sees it, and the record of its decisions that lets a run be resumed."""
+"""The stream as a policy that arranges it sees it, and the decisions that a resumed run needs to arrange it again."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from adaptive_rec.state import RunState, saved_knobs, saved_position
 
 @dataclass(frozen=True)
 class Decision:
-    """The state of the run when a policy decided on a phase."""
+    """The knobs, slots and outcome that a policy decided on a phase by."""
 
     knobs: Knobs
     slots: list[int]
     outcome: Outcome | None
-    """Outcome of the phase before; None for the first phase."""
+    """The outcome of the phase before; None at first."""
 
     def state(self, before: Decision | None) -> dict[str, Any]:
-        """Return the decision for a checkpoint; knobs only where they differ from those of the decision before."""
+        """Knobs are saved only where they differ from those of the decision before."""
         outcome = self.outcome
         return {
             "knobs": self.knobs.model_dump() if before is None or self.knobs != before.knobs else None,
@@ -60,26 +60,25 @@ class Decision:
 
 @dataclass
 class Stretch:
-    """A stretch of the stream that a policy arranges, and how far it was trained: all that is needed to arrange it again and to
-    resume in its middle."""
+    """A stretch of the stream that a policy arranges, and how far it was trained: a run resumes in its middle from this."""
 
     position: Position
-    """The reader's position where it starts; if the source's order is kept, where the present phase starts."""
+    """The reader's position at its start; where the source's order is kept, at the start of the present phase."""
     steps_done: int
-    """Steps of plain training up to that position."""
+    """Steps that plain training makes up to there."""
     steps: int
-    """`run.steps` when it was started."""
+    """`run.steps` when it started."""
     epochs: int
     samples: int
     """Samples of a batch."""
     options: Mapping[str, Any]
     """The section `policy` of the configuration."""
     decisions: list[Decision] = field(default_factory=list)
-    """One for each phase that was started."""
+    """One for each phase that has started."""
     phase_began: int = 0
     """Step at which the present phase started."""
     ended: bool = False
-    """Whether the present phase ended and its left-out samples were counted, while the next phase has not started."""
+    """Whether the present phase has ended and its skipped samples are counted: a signal came before the next phase."""
 
     def add_phase(self, decision: Decision, step: int) -> None:
         """A further phase begins."""
@@ -133,7 +132,7 @@ def batches_left(state: RunState, source: Source) -> Iterator[Batch]:
 
 
 class ArrangedStream:
-    """The stream from a position to the end of a run; a `policy.StreamView`."""
+    """The stream from a position to the end of a run. See `policy.StreamView`."""
 
     def __init__(
         self,
@@ -146,7 +145,7 @@ class ArrangedStream:
         stopped: Callable[[], bool] = lambda: False,
         epochs: int | None = None,
     ) -> None:
-        """It ends with `config.run.steps`, and after `epochs` epochs if the source has more."""
+        """The stream ends with `config.run.steps`, or after `epochs` where the source has more."""
         self.space = store.space
         self.batch_size = config.run.batch_size
         self.seed = config.run.seed
@@ -164,7 +163,7 @@ class ArrangedStream:
         self.epochs = range(position.epoch, position.epoch + len(self._samples))
 
     def _cut(self) -> Iterator[tuple[int, int]]:
-        """Yield the epochs to come and the samples of each, as far as the run's steps reach in the source's order."""
+        """Yield each epoch to come with its samples, as far as the run's steps reach in the source's order."""
         steps = self._steps
         for epoch in range(self._begin.epoch, self._last_epoch):
             samples = self._source.train_samples - (self._begin.offset if epoch == self._begin.epoch else 0)
@@ -218,7 +217,7 @@ class ArrangedStream:
 
 
 def next_phase(arranged: Generator[Phase, Outcome, None], outcome: Outcome | None) -> Phase | None:
-    """Return the next phase; None after the last one."""
+    """The next phase, None after the last one."""
     try:
         return next(arranged) if outcome is None else arranged.send(outcome)
     except StopIteration:

@@ -74,7 +74,7 @@ def test_a_run_in_the_middle_of_a_reordered_stream_resumes_under_its_policy_only
     for policy in ("hybrid", "fae", "slipstream_released"):
         other = build(policy, "run.steps=20")
         checkpoint.load(other.parts, middle)
-        with pytest.raises(CheckpointError, match=rf"goes on under that policy only.*step 7, the policy {policy}"):
+        with pytest.raises(CheckpointError, match=rf"must resume under that policy.*step 7, the policy {policy}"):
             list(other.run())
     with pytest.raises(CheckpointError, match=r"run.batch_size must stay in the middle of a stream .*, 32, got 16"):
         checkpoint.load(build("fae_released", "run.steps=20", "run.batch_size=16").parts, middle)
