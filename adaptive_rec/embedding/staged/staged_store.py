@@ -145,9 +145,9 @@ class StagedStore(EmbeddingStore):
 
     def take(self, work: ClassifiedBatch) -> None:
         if work.staged is None:
-            flight = Flight(work, taken=True)
-            work.attach(flight)
-            self._in_flight.add_now(flight)
+            unstaged = Flight(work, taken=True)
+            work.attach(unstaged)
+            self._in_flight.add_now(unstaged)
         flight: Flight = work.staged
         with flight.lock:
             flight.begin()
