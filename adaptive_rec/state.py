@@ -298,7 +298,7 @@ class RunState:
             self.evaluation = Evaluation(evaluation.integer("step"), _quality(evaluation.numbers("quality")))
 
     def set_step(self, step: int) -> None:
-        """Set the number of steps made, where a user's loop goes on from its own saved state."""
+        """Set the number of steps made, where a user's loop resumes from its own saved state."""
         self.step = step
 
 

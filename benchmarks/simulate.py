@@ -29,9 +29,9 @@ from adaptive_rec.data.source import Source
 from adaptive_rec.live.telemetry import Snapshot
 from adaptive_rec.offline.compare.statistics import t_quantile
 from adaptive_rec.offline.simulate.calibrate import calibrated
+from adaptive_rec.offline.simulate.calibrate_rows import Clock
 from adaptive_rec.offline.simulate.hardware import read_hardware, to_text
 from adaptive_rec.offline.simulate.results import simulate
-from adaptive_rec.offline.simulate.timing import Clock
 from adaptive_rec.policy.find import BUILT_IN
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import Report

@@ -1,4 +1,4 @@
-"""What the examples train on: made by chance, but a few ids are looked up most of the time, and labels follow the ids."""
+"""Random training data of the examples: a few ids get most of the lookups, and labels depend on the ids."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 TABLE_ROWS = (20_000, 6_000, 900, 24)
-"""Rows of each table of the click data; a sample has one id for each, of the second table none to three."""
+"""Rows of each table of the click data. A sample has one id per table, but none to three of the second table."""
 DENSE_FEATURES = 4
 USERS, ITEMS, TASTES = 8_000, 12_000, 20
-"""Users and items of the viewing data; a user views items of his own taste, mostly."""
+"""Users and items of the viewing data; a user mostly views items of the same taste."""
 
 
 @dataclass
@@ -22,7 +22,7 @@ class Clicks:
     dense: Tensor
     """(B, DENSE_FEATURES)"""
     bags: list[tuple[Tensor, Tensor]]
-    """For each table the ids of all samples, and where each sample's ids begin, (B,)."""
+    """For each table: the ids of all samples, and the offsets (B,) at which each sample's ids begin."""
     labels: Tensor
     """(B,)"""
 
@@ -44,12 +44,12 @@ def clicks(batches: int, size: int = 128, seed: int = 0) -> Iterator[Clicks]:
 
 @dataclass
 class Views:
-    """A batch of B samples: a user, the items that he viewed, and the one that he viewed next."""
+    """A batch of B samples: a user, the items that this user viewed, and the item viewed next."""
 
     users: Tensor
     """(B, 1)"""
     history: Tensor
-    """The items of all samples; `offsets` (B,) tells where each sample's begin, some have none."""
+    """The items of all samples. Those of each sample begin at `offsets` (B,); some have none."""
     offsets: Tensor
     candidates: Tensor
     """(B, 1)"""
@@ -66,11 +66,11 @@ def views(batches: int, size: int = 128, seed: int = 0) -> Iterator[Views]:
 
 
 def skewed(rows: int, count: int, dice: torch.Generator) -> Tensor:
-    """Ids below `rows`; a tenth of them is looked up in two of three cases."""
+    """Draw ids below `rows`; a tenth of the ids gets two thirds of the lookups."""
     return (rows * torch.rand(count, generator=dice, dtype=torch.float64) ** 6).long()
 
 
-def tell(losses: list[float], every: int = 50) -> None:
+def print_losses(losses: list[float], every: int = 50) -> None:
     for first in range(0, len(losses), every):
         part = losses[first : first + every]
         print(f"steps {first + 1:4} to {first + len(part):4}: mean loss {sum(part) / len(part):.4f}")

@@ -1,12 +1,12 @@
 """DeepFM: a weight for each id, a factorization machine over the ids' vectors, and a network over the same vectors.
 
-What adaptive-rec takes of it: diff examples/deepfm_plain.py examples/deepfm_adaptive.py
+The difference that adaptive-rec makes: diff examples/deepfm_plain.py examples/deepfm_adaptive.py
 """
 
 from __future__ import annotations
 
 import torch
-from data import TABLE_ROWS, Clicks, clicks, tell
+from data import TABLE_ROWS, Clicks, clicks, print_losses
 from torch import Tensor, nn
 
 import adaptive_rec
@@ -50,4 +50,4 @@ def train(steps: int = 300, rule: type[torch.optim.Optimizer] = torch.optim.Adag
 
 
 if __name__ == "__main__":
-    tell(train())
+    print_losses(train())

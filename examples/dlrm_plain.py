@@ -1,12 +1,12 @@
 """A DLRM as facebookresearch/dlrm writes it: bottom MLP, embedding bags, dot interaction, top MLP, an ordinary loop.
 
-What adaptive-rec takes of it: diff examples/dlrm_plain.py examples/dlrm_adaptive.py
+The difference that adaptive-rec makes: diff examples/dlrm_plain.py examples/dlrm_adaptive.py
 """
 
 from __future__ import annotations
 
 import torch
-from data import DENSE_FEATURES, TABLE_ROWS, clicks, tell
+from data import DENSE_FEATURES, TABLE_ROWS, clicks, print_losses
 from torch import Tensor, nn
 
 
@@ -46,4 +46,4 @@ def train(steps: int = 300, rule: type[torch.optim.Optimizer] = torch.optim.Adag
 
 
 if __name__ == "__main__":
-    tell(train())
+    print_losses(train())

@@ -1,4 +1,4 @@
-"""TorchRec's words, for the examples: its KeyedJaggedTensor where it is installed, else as much of it as they need."""
+"""TorchRec's types for the examples: its KeyedJaggedTensor where it is installed, otherwise a small stand-in."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ try:
 except ImportError:
 
     class KeyedJaggedTensor:  # type: ignore[no-redef]
-        """Bags of several features, one feature's after the other's: the ids of all, and how many each bag has."""
+        """Bags of several features, ordered by feature: the ids of all bags, and the length of each."""
 
         def __init__(
             self, keys: list[str], values: Tensor, weights: Tensor | None = None, lengths: Tensor | None = None
@@ -39,12 +39,12 @@ except ImportError:
 
 
 RULES = {"sgd": torch.optim.SGD, "adagrad": torch.optim.Adagrad, "lazy_adam": torch.optim.SparseAdam}
-"""torch's rules for sparse gradients, by the names that adaptive-rec has for them."""
+"""torch optimizers for sparse gradients, by adaptive-rec's names of the rules."""
 
 
 @dataclass
 class EmbeddingBagConfig:
-    """A table, and the features that look up in it."""
+    """A table and the features that look it up."""
 
     name: str
     embedding_dim: int
@@ -56,7 +56,7 @@ class EmbeddingBagConfig:
 
 @dataclass
 class KeyedTensor:
-    """Pooled vectors (B, D) by the names of their features."""
+    """Pooled vectors (B, D) by feature."""
 
     found: dict[str, Tensor] = field(default_factory=dict)
 
@@ -71,7 +71,7 @@ class KeyedTensor:
 
 
 class EmbeddingBagCollection(nn.Module):
-    """TorchRec's, in plain torch: an nn.EmbeddingBag with sparse gradients for each table."""
+    """TorchRec's class in plain torch: an nn.EmbeddingBag with sparse gradients for each table."""
 
     def __init__(self, tables: list[EmbeddingBagConfig], is_weighted: bool = False) -> None:
         super().__init__()

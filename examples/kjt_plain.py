@@ -1,6 +1,6 @@
-"""A model in TorchRec's manner: a KeyedJaggedTensor in, an EmbeddingBagCollection, a KeyedTensor out.
+"""A model with TorchRec's interface: a KeyedJaggedTensor goes into an EmbeddingBagCollection, a KeyedTensor comes out.
 
-What adaptive-rec takes of it: diff examples/kjt_plain.py examples/kjt_adaptive.py
+The difference that adaptive-rec makes: diff examples/kjt_plain.py examples/kjt_adaptive.py
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
-from data import DENSE_FEATURES, TABLE_ROWS, clicks, tell
+from data import DENSE_FEATURES, TABLE_ROWS, clicks, print_losses
 from jagged import RULES, EmbeddingBagCollection, EmbeddingBagConfig, KeyedJaggedTensor
 from torch import Tensor, nn
 
@@ -58,4 +58,4 @@ def train(steps: int = 300, rule: str = "adagrad") -> list[float]:
 
 
 if __name__ == "__main__":
-    tell(train())
+    print_losses(train())

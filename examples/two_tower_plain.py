@@ -1,12 +1,12 @@
-"""Two towers: a user and what he viewed, and the item that he viewed next, which stands in the same table; in-batch softmax.
+"""A two-tower model: user and viewed items in one tower, the next item in the other, one item table for both; in-batch softmax.
 
-What adaptive-rec takes of it: diff examples/two_tower_plain.py examples/two_tower_adaptive.py
+The difference that adaptive-rec makes: diff examples/two_tower_plain.py examples/two_tower_adaptive.py
 """
 
 from __future__ import annotations
 
 import torch
-from data import ITEMS, USERS, Views, tell, views
+from data import ITEMS, USERS, Views, print_losses, views
 from torch import Tensor, nn
 
 
@@ -19,7 +19,7 @@ class TwoTower(nn.Module):
         self.item_tower = nn.Sequential(nn.Linear(dim, 32), nn.ReLU(), nn.Linear(32, dim))
 
     def forward(self, batch: Views) -> Tensor:
-        """How well each user (B) goes with each item (B)."""
+        """Return scores of each user (B) for each item (B)."""
         viewed = self.items(batch.history, batch.offsets)
         user = self.user_tower(torch.cat([self.users(batch.users), viewed], dim=1))
         item = self.item_tower(self.items(batch.candidates))
@@ -44,4 +44,4 @@ def train(steps: int = 300, rule: type[torch.optim.Optimizer] = torch.optim.Adag
 
 
 if __name__ == "__main__":
-    tell(train())
+    print_losses(train())

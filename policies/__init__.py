@@ -1,1 +1,1 @@
-"""Policies: which rows are hot, what is skipped, in what order a batch runs. One file each."""
+"""Policies, one file each: which rows are hot, what is skipped, and in which order batches run."""

@@ -1,13 +1,13 @@
-"""Adaptive: Slipstream that is careful. Ours, and the one to begin with.
+"""Adaptive: Slipstream made careful. It is our own policy, and the one to start with.
 
-What it stands on: Hotline's hot set and exact micro-batches; Slipstream's staleness (arXiv 2404.04270), but by a rule that has a
-unit of its own (`signal_to_noise`: about 1 for a row whose gradients are noise around zero), so that only rows which have
-settled are called stale, many or few; skipping that leaves the expected gradient as it is (`subsample`). What is new: how long
-popularity is remembered follows the data (`tracking.horizon`), as do the pools' shares of the budget; and a guard
-(`adaptive_rec.reclassify.quality_guard`) watches the loss of samples that are never skipped. While that still falls fast, or
-where it rises, all is trained; while it is level, the chance to train a stale sample comes down to the knob by and by. The
-guard cannot tell a loss that rises because of skipping from one that rises because the stream turned: either way rows have to
-move again.
+From Hotline it takes the hot set and exact micro-batches, from Slipstream (arXiv 2404.04270) staleness. Its staleness rule has a
+natural unit (`signal_to_noise`: about 1 for a row whose gradients are noise around zero), so only rows that have settled are
+stale, be they many or few. Its skipping (`subsample`) keeps the expected gradient as it is. New are three things. How long
+popularity is remembered follows the data (`tracking.horizon`). So do the pools' shares of the budget. And a guard
+(`adaptive_rec.reclassify.quality_guard`) watches the loss of samples that are never skipped: while that loss falls fast or
+rises, everything is trained; while it is level, the chance to train a stale sample comes down to the knob step by step. The
+guard cannot tell a loss that rises because of skipping from one that rises because the stream changed; in both cases rows have
+to move again.
 """
 
 from __future__ import annotations
@@ -35,23 +35,23 @@ from adaptive_rec.saved import Saved
 from adaptive_rec.tracking.level import LossLevel
 
 SETTLED = 1.5
-"""Signal to noise under which a row has settled: noise alone is about 1, whatever the number of touches."""
+"""Signal to noise below which a row has settled. Noise alone gives about 1, for any number of touches."""
 
 NEARLY = 0.03
-"""How near the knob the chance to keep a sample is taken for the knob's."""
+"""Distance from the knob at which the chance to keep a sample becomes the knob's."""
 
 WAIT = 12
-"""Judgements in a row that must find the loss level after an alarm before anything is skipped again; twice as many after the
-next."""
+"""Judgements in a row that must find the loss level after an alarm before anything is skipped again. Each further alarm doubles
+them."""
 
 FORGIVE = 5
-"""Times as many after which half as many will do the next time: on a long run noise alone raises alarms."""
+"""Multiple of these quiet judgements after which they are halved again: on a long run noise alone raises alarms."""
 
 BACK = 0.5
-"""Share of its way back to the knob that the chance goes in a quiet window."""
+"""Share of the way back to the knob that the chance covers in a quiet window."""
 
 NOTICEABLE = 0.02
-"""Share of the bytes saved by which another sharing of the budget must save more: to change it moves all hot rows."""
+"""Relative gain that a new sharing of the budget must bring, as changing it moves all hot rows."""
 
 
 class Adaptive(Slipstream):
@@ -62,9 +62,9 @@ class Adaptive(Slipstream):
     def __init__(self) -> None:
         super().__init__()
         self._keep: float | None = 1.0
-        """Chance to train a stale sample; None is the knob's. All are trained until the guard's loss is level."""
+        """Chance to train a stale sample; None is the knob's. It is 1 until the guard's loss is level."""
         self._wait = self._quiet = 0
-        """Judgements that must find the loss level before anything is skipped, and how many have since the last alarm."""
+        """Judgements that must find the loss level before anything is skipped, and how many did since the last alarm."""
         self._level = LossLevel()
 
     def state(self) -> dict[str, Any]:
@@ -79,8 +79,8 @@ class Adaptive(Slipstream):
         self._level.set_state(found.part("level"))
 
     def share_budget(self, views: list[AccessView], row_bytes: list[int], budget_bytes: int) -> list[int] | None:
-        """Slots where a byte of them saves most: by estimated lookups, whatever the pool, as a lookup of a hot row spares the
-        link about what the row's slot takes. Other shares than the present ones must save noticeably more."""
+        """Give slots to the rows with the most estimated lookups, in any pool: a lookup of a hot row saves about as many bytes
+        on the link as its slot takes. Other shares than the present ones must save noticeably more."""
         if len(views) < 2:
             return None
         scores = [-np.sort(-np.concatenate([view.hot_scores, view.candidate_scores])) for view in views]
@@ -101,12 +101,12 @@ class Adaptive(Slipstream):
         return present if fits and saved(wished) < (1 + NOTICEABLE) * saved(present) else wished
 
     def chance(self, knobs: Knobs) -> float:
-        """Chance to train a sample that mostly touches stale rows."""
+        """Return the chance to train a sample that mostly touches stale rows."""
         return knobs.keep_probability if self._keep is None else max(self._keep, knobs.keep_probability)
 
     def plan(self, view: BatchView) -> StepPlan:
         guard_B, chance = view.random.random(view.samples) < view.knobs.guard_ratio, self.chance(view.knobs)
-        left = (1 - chance) / (1 - view.knobs.keep_probability)  # of the skipping that the guard has not called off
+        left = (1 - chance) / (1 - view.knobs.keep_probability)  # share of the skipping that the guard allows
         if view.knobs.action == "freeze":
             frozen_U = view.stale_U & (view.random.random(len(view.stale_U)) < left)
             return StepPlan(whole_or_split(view), frozen_U=frozen_U, guard_B=guard_B)
@@ -119,7 +119,7 @@ class Adaptive(Slipstream):
     def find_stale(self, view: MovementView) -> Staleness:
         knobs = view.knobs
         if knobs.stale_metric != "signal_to_noise" or knobs.stale_threshold != "search" or not knobs.target_skip_ratio:
-            return super().find_stale(view)  # as told, or by a rule without a unit
+            return super().find_stale(view)  # a given threshold, or a rule without a unit
         return Staleness(view.movement_H < SETTLED, SETTLED)
 
     def judge_quality(self, view: QualityView) -> Verdict | None:

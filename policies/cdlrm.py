@@ -1,13 +1,12 @@
-"""cDLRM: a cache that looks ahead. The rows of the batches to come are on the device when these are trained.
+"""cDLRM: a cache that looks ahead. The rows of the next batches are on the device before these batches are trained.
 
-Paper: Balasubramanian, Alshabanah, Choe and Annavaram, "cDLRM: Look Ahead Caching for Scalable Training of
-Recommendation Models" (RecSys 2021). As there: batches are read ahead of training, window by window of
-`lookahead_batches` (2 as released; the README's run on Criteo Terabyte takes 3000), and before a window begins the rows
-it looks up are brought in; rows already there stay. Where the device holds fewer, the most looked up are chosen and the
-others read from the host, as misses are there. What we do better: a row is in one place only, so there is no old value
-to be installed again, no update of a missed row to be lost and no average of copies; which row leaves is not drawn: it
-is the one not looked up for longest. Any row may take any slot, so there are no collisions. The order of the stream
-stays, and results equal plain steps.
+Paper: Balasubramanian, Alshabanah, Choe and Annavaram, "cDLRM: Look Ahead Caching for Scalable Training of Recommendation
+Models" (RecSys 2021). As there: batches are read ahead of training in windows of `lookahead_batches` (2 as released; the
+README's run on Criteo Terabyte takes 3000). Before a window begins, the rows it looks up are brought in; rows already on the
+device stay. If the device holds fewer rows, the most looked up are chosen, and the others are read from the host as misses are
+there. Better here: a row has one place only, so no old value is installed again, no update of a missed row is lost and no copies
+are averaged; the row that leaves is the one not looked up for longest, not one drawn at random; any row may take any slot, so
+slots do not collide. The stream keeps its order, and results equal plain steps.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ class CDLRM(ArrangingPolicy):
         window = look(self.next_batches(stream, ahead), stream.space)
         while window.batches:
             coming: list[ReadAhead] = []
-            following = self.next_batches(stream, ahead)  # counted here: when the reader comes to them is chance
+            following = self.next_batches(stream, ahead)  # the knob is read here: the reader's progress is random
             yield Phase("window", train(window, coming, following, stream.space), window.rows, others_stay=True)
             window = coming[0]
 
@@ -45,7 +44,7 @@ class CDLRM(ArrangingPolicy):
 
 
 class ReadAhead:
-    """Batches that were read, and the rows they look up, the most looked up first."""
+    """Batches read ahead, and the rows they look up, the most looked up first."""
 
     def __init__(self, batches: list[Batch], rows: NDArray[np.int64]) -> None:
         self.batches = batches
@@ -53,7 +52,7 @@ class ReadAhead:
 
 
 def train(window: ReadAhead, coming: list[ReadAhead], following: Iterator[Batch], space: RowSpace) -> Iterator[Batch]:
-    """The window's batches. Behind them, while they are still being trained, the next window is read."""
+    """Yield the window's batches, then read the next window while they are still being trained."""
     yield from window.batches
     coming.append(look(following, space))
 
@@ -64,12 +63,12 @@ def look(ahead: Iterator[Batch], space: RowSpace) -> ReadAhead:
 
 
 def most_looked_up(rows: list[NDArray[np.int64]]) -> NDArray[np.int64]:
-    """The distinct rows, the most frequent first, of equals the lower."""
+    """Return the distinct rows, the most frequent first; of equally frequent rows the lower one."""
     lookups = np.sort(np.concatenate([np.empty(0, dtype=np.int64), *rows]))
     first = np.flatnonzero(np.concatenate([[True], lookups[1:] != lookups[:-1]])[: len(lookups)])
     counts = np.diff(np.append(first, len(lookups)))
     rank = counts.max(initial=0) - counts
-    small = rank.max(initial=0) < 1 << 16  # NumPy sorts these by radix
+    small = rank.max(initial=0) < 1 << 16  # NumPy uses radix sort for these
     return lookups[first][np.argsort(rank.astype(np.uint16) if small else rank, kind="stable")]
 
 

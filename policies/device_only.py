@@ -1,4 +1,4 @@
-"""Every row on the device: the ceiling for any placement, possible only where the tables fit. Ignores the hot budget."""
+"""Device only: every row is on the device, whatever the hot budget. The ceiling for any placement, where the tables fit."""
 
 from __future__ import annotations
 

@@ -1,14 +1,13 @@
-"""FAE as in the paper: frequently accessed embeddings on the device, hot and cold batches in turns that a scheduler
-sets.
+"""FAE as in the paper: frequently accessed embeddings on the device, hot and cold batches in turns set by a scheduler.
 
-Paper: Adnan et al., "Accelerating Recommendation System Training by Leveraging Popular Choices" (VLDB 15(1), arXiv
-2103.00686). As there: lookups of a sample of the stream are counted; a row is hot whose share of its table's lookups is
-above a threshold, the smallest whose rows fit the budget; small tables are hot as a whole; batches hold hot samples
-only or cold ones only; a share of the cold batches is trained, then as much of the hot ones; the share is halved where
-the test loss rose since the last round, and doubled after four rounds that lowered it. Rows go to the device for hot
-batches and home for cold ones. The released code has neither threshold nor scheduler: see `fae_released`. What we do
-better: the threshold is exact, from all counts of the sample, where the paper estimates it from 35 chunks of rows; else
-as `fae_released`. Its static part, what a budget would catch, is `adaptive-rec profile`.
+Paper: Adnan et al., "Accelerating Recommendation System Training by Leveraging Popular Choices" (VLDB 15(1), arXiv 2103.00686).
+As there: the lookups of some samples of the stream are counted. A row is hot if its share of its table's lookups is above a
+threshold, which is the smallest one whose rows fit the budget; small tables are hot as a whole. Batches hold only hot samples or
+only cold ones. A share of the cold batches is trained, then the same share of the hot ones; the share is halved when the test
+loss rose since the last round, and doubled after four rounds that lowered it. Rows move to the device for hot batches and back to
+the host for cold ones. The released code has neither threshold nor scheduler: see `fae_released`. Better here: the threshold is
+exact, from all counts, where the paper estimates it from 35 chunks of rows; see also `fae_released`. FAE's static part, which
+says what a budget would catch, is `adaptive-rec profile`.
 """
 
 from __future__ import annotations
@@ -59,7 +58,7 @@ class Fae(FaeReleased):
                 note = schedule.check(outcome.logloss)
 
     def choose(self, stream: StreamView, rows: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Small tables first, the smallest first, while they fit; then rows above a threshold. Rows of equal share are hot
+        """Choose small tables, the smallest first, while they fit, then rows above a threshold. Rows with an equal share are hot
         together or not at all."""
         space, found = stream.space, []
         table = np.searchsorted(np.sort(space.table_first_row), rows, side="right") - 1
@@ -84,7 +83,7 @@ class Fae(FaeReleased):
 
 @dataclass
 class Schedule:
-    """The share of each kind's batches that is trained in a round."""
+    """Sets the share of the hot and of the cold batches that is trained in a round."""
 
     options: PolicyConfig
 
@@ -94,7 +93,7 @@ class Schedule:
         self._lower = 0
 
     def check(self, logloss: float | None) -> str:
-        """Set the share by the test loss after a round. Returns what is to be said where it changed."""
+        """Set the share by the test loss after a round. Returns a note for the journal where it changed."""
         last, self._last, before = self._last, logloss, self.ratio
         if logloss is None or last is None:
             return ""

@@ -1,12 +1,11 @@
 """FAE as released: the rows sampled most often are hot, and an epoch trains all cold batches, then all hot ones.
 
-Paper: Adnan et al., "Accelerating Recommendation System Training by Leveraging Popular Choices" (VLDB 15(1), arXiv
-2103.00686). As in its released code, not its paper: the hot set is the top rows of all tables by sampled count, as many
-as the budget holds; there is no scheduler, but one switch an epoch; a sample is hot if every one of its lookups is, and
-batches hold hot samples only or cold ones only. What we do better: samples are drawn from the seed and without
-replacement; optimizer state moves with the rows, both ways and in every epoch; no batch is lost at an epoch's end;
-samples are told apart as they are read, by a kernel, so nothing of an epoch is held in memory or written to a disk. The
-stream is reordered, so results equal plain steps on the batches as they come here.
+Paper: Adnan et al., "Accelerating Recommendation System Training by Leveraging Popular Choices" (VLDB 15(1), arXiv 2103.00686).
+As in its released code, not its paper: the hot set is the top rows of all tables by sampled count, as many as the budget holds;
+instead of a scheduler there is one switch an epoch; a sample is hot if all of its lookups are, and batches hold only hot samples
+or only cold ones. Better here: samples are drawn from the seed and without replacement; optimizer state moves with the rows, both
+ways and in every epoch; no batch is lost at an epoch's end; a kernel separates hot from cold samples as they are read, so nothing
+of an epoch is held in memory or written to disk. The stream is reordered, so results equal plain steps on the reordered batches.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class FaeReleased(ArrangingPolicy):
             yield Phase("hot", hot_batches, hot)
 
     def choose(self, stream: StreamView, rows: NDArray[np.int64], counts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The hot set, best rows first, from the rows sampled and how often each."""
+        """Return the hot set, best rows first, from the sampled rows and their counts."""
         best = rows[np.argsort(-counts, kind="stable")]
         pools = range(len(stream.space.pools))
         return np.concatenate([best[in_pool(best, stream, pool)][: stream.slots(pool)] for pool in pools])

@@ -1,6 +1,6 @@
-"""Plain training: every row in host memory, whole batches, nothing skipped. The baseline the others must equal or beat.
+"""Hybrid: plain training, the baseline that the others must equal or beat. Every row is in host memory, nothing is skipped.
 
-Like the CPU-GPU hybrid of the DLRM scripts in where the rows live; unlike it, all tables are gathered and updated at once.
+Rows live where the CPU-GPU hybrid of the DLRM scripts keeps them; unlike there, all tables are gathered and updated at once.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""The oracle: in every window of `reclassify_every` steps those rows are hot that the window itself will look up most.
+"""The oracle: in every window of `reclassify_every` steps, the rows that this window looks up most are hot.
 
-For comparison only: it has read the batches to come and counted them, which no policy that places rows by the past can
-do. What it catches is the ceiling for a placement that changes once a window (but see `cdlrm`: more often is more), and
-what is missing to it is the price of not knowing the future. Rows that the window does not look up stay where nobody
-needs their slot. Exact.
+For comparison only: it reads and counts the batches to come, which no policy that places rows by the past can do. The lookups it
+catches are the ceiling for a placement that changes once a window (`cdlrm` changes more often and may catch more); what a policy
+lacks compared with it is the price of not knowing the future. Rows that the window does not look up stay until their slot is
+needed. Exact.
 """
 
 from __future__ import annotations

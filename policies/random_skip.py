@@ -1,4 +1,4 @@
-"""The control: what Slipstream skips by staleness, skipped at random. A staleness rule is worth having where it beats this."""
+"""Random skip: the control for staleness. It skips as much as Slipstream, but at random; a staleness rule must beat it."""
 
 from __future__ import annotations
 

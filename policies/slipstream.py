@@ -1,11 +1,11 @@
-"""Slipstream: Hotline that skips the work of stale rows, hot rows that no longer move.
+"""Slipstream: Hotline that skips the work of stale rows, which are hot rows that no longer move.
 
 Paper: Ebrahimzadeh Maboud et al., "Efficient Training of Recommender Models through Popularity-Based Skipping of Stale
-Embeddings" (arXiv 2404.04270). As there: movement is the largest component's, a threshold is searched so that a wanted
-share is skipped, a sample is skipped when at least alpha of its lookups are stale. What we do better: hot rows are found
-online; a row that was hardly touched is unknown, not stale; staleness is judged in every window on probe steps that skip
-nothing, so a row whose target moves comes back. The paper's text freezes rows (`freeze`), its released code drops samples
-(`drop`); `subsample` keeps such a sample now and then at a higher weight, so that the expected gradient stays.
+Embeddings" (arXiv 2404.04270). As there: a row's movement is that of its largest component, a threshold is searched so that a
+wanted share is skipped, and a sample is skipped when at least alpha of its lookups are stale. Better here: hot rows are found
+online; a row that was hardly touched is unknown, not stale; staleness is judged in every window, on probe steps that skip
+nothing, so a row whose target moves becomes fresh again. The paper's text freezes rows (`freeze`), its released code drops
+samples (`drop`); `subsample` keeps some of these samples at a higher weight, so the expected gradient stays.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ class Slipstream(Hotline, SkippingPolicy):
         return Staleness(view.movement_H < threshold, float(threshold))
 
     def _search(self, view: MovementView) -> float:
-        """The threshold that would have marked the wanted share of what is known to move little.
+        """Return the threshold that would have marked the wanted share of the rows or samples whose movement is known.
 
-        What past windows really skipped raises or lowers that share, up to twice the target and no further: rows that
-        still move are not called stale to make up for those of which too little is known.
+        The share that past windows really skipped corrects it, up to twice the target and no further: rows that still move are
+        not called stale to make up for rows whose movement is unknown.
         """
         target = view.knobs.target_skip_ratio
         if view.stale_H.any():
             self._correction = float(np.clip(self._correction + target - view.skipped_ratio, -target, target))
         elif self._correction < 0:
-            self._correction /= 2  # so little was asked for that nothing was skipped
+            self._correction /= 2  # the share was so small that nothing was skipped
         share = min(1.0, share_to_mark(view.knobs) + self._correction)
         if view.knobs.action == "freeze":
             return threshold_for_updates(view.movement_H, view.touches_H, share)
@@ -68,7 +68,7 @@ class Slipstream(Hotline, SkippingPolicy):
         return skip_samples(view, self.skippable(view))
 
     def skippable(self, view: BatchView) -> NDArray[np.bool_]:
-        """Popular samples at least alpha of whose lookups are stale."""
+        """Return the popular samples that have at least alpha stale lookups."""
         stale_B = view.work.count_flagged(view.stale_U)
         lookups_B = view.work.lookups_B
         return view.popular_B & (lookups_B > 0) & (stale_B >= stale_lookups_needed(lookups_B, view.knobs.alpha))

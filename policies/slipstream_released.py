@@ -1,17 +1,15 @@
-"""Slipstream as released: after a short measured window, hot samples whose rows hardly moved are dropped for the rest
-of the epoch.
+"""Slipstream as released: after a short measured window, hot samples whose rows hardly moved are dropped for the rest of the
+epoch.
 
 Paper: Ebrahimzadeh Maboud et al., "Efficient Training of Recommender Models through Popularity-Based Skipping of Stale
-Embeddings" (arXiv 2404.04270). As in its released code: on FAE's arrangement as released (`fae_released`), an epoch
-trains its cold batches, then `window_ratio` of its hot ones, from whose beginning to whose end the movement of every
-hot row is measured, by its largest component; a threshold is searched by bisection so that the wanted share
-(`target_skip_ratio`) of some sampled hot samples not yet trained has `stale_lookups_ratio` of its lookups stale, 26 of
-26 there; such samples are dropped, the others repacked and trained. A row that the window did not touch has not moved
-and counts as stale, which is a flaw we keep, for it is what was published: `slipstream` has it mended. What we do not
-reproduce: it runs for any number of epochs; the window's last batch is not offered twice; optimizer state moves with
-the rows; the number of stale lookups is a share, so that models of other than 26 tables drop as well; samples are drawn
-without replacement, from the seed. The journal has the dropped share of the hot samples, as the authors count, and of
-all. Not exact.
+Embeddings" (arXiv 2404.04270). As in its released code, on FAE's arrangement as released (`fae_released`): an epoch trains its
+cold batches, then `window_ratio` of its hot ones. Over these the movement of every hot row is measured, by its largest component.
+A bisection searches a threshold at which the wanted share (`target_skip_ratio`) of some hot samples not yet trained has
+`stale_lookups_ratio` of its lookups stale, 26 of 26 there; such samples are dropped, the others are repacked and trained. A row
+that the window did not touch has not moved and counts as stale. This flaw is kept because it was published; `slipstream`
+corrects it. Different here: any number of epochs works; the window's last batch is trained once; optimizer state moves with the
+rows; the stale lookups needed are a share, so that models with other than 26 tables drop samples too; samples are drawn without
+replacement, from the seed. The journal has the dropped share of the hot samples, as the authors count, and of all. Not exact.
 """
 
 from __future__ import annotations
@@ -70,14 +68,14 @@ def numbered(is_hot: Choose, first: int, end: int) -> Choose:
 def critical_movements(
     stream: StreamView, epoch: int, is_hot: Choose, first: int, moved: Outcome
 ) -> NDArray[np.float64]:
-    """Of some hot samples that the window did not train, the threshold above which each would be dropped."""
+    """Return, for some hot samples that the window did not train, the threshold above which each would be dropped."""
     if not stream.knobs().target_skip_ratio:
         return np.empty(0)
     random = np.random.default_rng([stream.seed, epoch, int.from_bytes(b"search", "little")])
     rest, ratio = numbered(is_hot, first, stream.samples(epoch)), stream.options.search_sample_ratio
     movement_R = np.full(
         stream.space.rows, np.inf
-    )  # of a row that a smaller budget sent home meanwhile nothing is known
+    )  # unknown for rows that a smaller budget moved to the host meanwhile
     movement_R[moved.rows] = moved.movement
     found = [np.empty(0)]
     for batch in stream.read(epoch):
@@ -90,7 +88,7 @@ def critical_movements(
 
 
 def search(critical_S: NDArray[np.float64], stream: StreamView) -> tuple[float, str]:
-    """The threshold by bisection, and what is to be said of it; 0 drops nothing."""
+    """Search the threshold by bisection. Returns it with a note for the journal; 0 drops nothing."""
     options, target = stream.options, stream.knobs().target_skip_ratio
     low, high, share = 0.0, options.search_max_movement, 0.0
     for step in range(options.search_steps if len(critical_S) else 0):
@@ -109,7 +107,7 @@ def search(critical_S: NDArray[np.float64], stream: StreamView) -> tuple[float, 
 
 
 def stale(stream: StreamView, moved: Outcome, threshold: float) -> Choose:
-    """Tells the samples enough of whose lookups are stale."""
+    """Choose the samples that have enough stale lookups."""
     stale_R = np.zeros(stream.space.rows, dtype=np.bool_)
     stale_R[moved.rows[moved.movement < threshold]] = True
 
@@ -122,14 +120,14 @@ def stale(stream: StreamView, moved: Outcome, threshold: float) -> Choose:
 
 
 def counting(batches: Iterable[Batch], dropped: list[int]) -> Iterator[Batch]:
-    """The batches; what was left out beside them is added up."""
+    """Yield the batches and add up the samples that were left out of them."""
     for batch in batches:
         dropped[0] += batch.skipped_samples
         yield batch
 
 
 def shares(dropped: int, hot: int, samples: int) -> str:
-    """The dropped share as the authors count it, and as we do."""
+    """Describe the dropped share as the authors count it, and as we do."""
     return f"dropped {dropped:,} samples: {dropped / max(1, hot):.1%} of the hot ones, {dropped / max(1, samples):.1%} of all"
 
 

@@ -1,11 +1,11 @@
-"""XDL: a parameter server beside the dense part. One request for each table, one after the other, nothing ahead.
+"""XDL: a parameter server, with one request for each table, one after the other, and nothing prepared ahead.
 
-Paper: Jiang et al., "XDL: An Industrial Deep Learning Framework for High-dimensional Sparse Data" (DLP-KDD 2019), the
-baseline of FAE, Hotline and Slipstream. As there: tables in host memory, a request to gather and one to update for
-every table, here in its synchronous mode; a batch is read, classified and gathered when its step begins. What we leave
-out is what has no part in a step on one machine: servers, networks, hashing of keys, asynchronous updates. A request
-finds distinct rows and sums their gradients, as the paper's server merges requests, so results equal plain steps. Next
-to `hybrid` it shows what one call for all tables and reading ahead are worth.
+Paper: Jiang et al., "XDL: An Industrial Deep Learning Framework for High-dimensional Sparse Data" (DLP-KDD 2019), the baseline of
+FAE, Hotline and Slipstream. As there: tables are in host memory, and every table has a request to gather and one to update, here
+in its synchronous mode; a batch is read, classified and gathered when its step begins. Left out is what has no part in a step on
+one machine: servers, networks, hashed keys, asynchronous updates. A request finds distinct rows and sums their gradients, as the
+paper's server merges requests, so results equal plain steps. Compared with `hybrid` it shows what one call for all tables and
+reading ahead are worth.
 """
 
 from __future__ import annotations

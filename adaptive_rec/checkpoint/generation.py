@@ -109,11 +109,15 @@ def generations(names: list[str]) -> list[str]:
 
 def remove_drafts(files: Files, folder: Path, names: list[str]) -> list[str]:
     """Remove drafts that were never committed. None of them is being written, as a folder has one writer."""
-    drafts = [name for name in names if _DRAFT.fullmatch(name)]
-    for name in drafts:
+    return remove(files, folder, [name for name in names if _DRAFT.fullmatch(name)])
+
+
+def remove(files: Files, folder: Path, names: list[str]) -> list[str]:
+    """Remove generations or drafts. Returns their names."""
+    for name in names:
         with os_errors("removal", folder / name):
             files.remove_folder(folder / name)
-    return drafts
+    return names
 
 
 def free_name(step: int, names: list[str]) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from adaptive_rec.checkpoint.files import Files, os_errors
-from adaptive_rec.checkpoint.generation import generations, names_in, read_manifest, remove_drafts, verify
+from adaptive_rec.checkpoint.generation import generations, names_in, read_manifest, remove, remove_drafts, verify
 from adaptive_rec.checkpoint.manifest import Manifest, Since
 from adaptive_rec.errors import CheckpointError
 
@@ -173,7 +173,7 @@ def prune(files: Files, folder: Path, keep: int) -> list[str]:
         whole += not verified.damage(ordered[place])
         if whole == keep:
             needless = _needless(verified, ordered, place, lambda name: not verified.damage(name))
-            removed += _remove(files, folder, needless)
+            removed += remove(files, folder, needless)
             break
     _raise(verified.damage(ordered[-1]))
     return removed
@@ -196,10 +196,3 @@ def _needless(verified: Verified, ordered: list[str], place: int, is_whole: Call
 def _raise(damage: str) -> None:
     if damage:
         raise CheckpointError(damage)
-
-
-def _remove(files: Files, folder: Path, names: list[str]) -> list[str]:
-    for name in names:
-        with os_errors("removal", folder / name):
-            files.remove_folder(folder / name)
-    return names

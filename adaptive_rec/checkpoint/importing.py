@@ -92,7 +92,11 @@ def import_tensors(
             store.import_rows(index, first, weights_ND, np.zeros((len(weights_ND), width)))
     taken = {} if prefix is None else _set_dense(model, others, prefix)
     return Imported(
-        [_imported(tables[index], given[index], dtype) for index in sorted(given)],
+        [
+            ImportedTable(table.name, table.rows, table.dim, _type_name(given[index].dtype), _type_name(dtype))
+            for index, table in enumerate(tables)
+            if index in given
+        ],
         missing,
         [*unknown, *(key for key in others if key not in taken)],
         len(taken),
@@ -176,10 +180,6 @@ def _set_dense(model: torch.nn.Module, others: Mapping[str, Tensor], prefix: str
             raise CheckpointError(f"tensor {prefix + name!r} must hold finite numbers of {_type_name(tensor.dtype)}")
     model.load_state_dict(tensors)
     return {prefix + name for name in tensors}
-
-
-def _imported(table: TableSpec, given: Tensor, kept: torch.dtype) -> ImportedTable:
-    return ImportedTable(table.name, table.rows, table.dim, _type_name(given.dtype), _type_name(kept))
 
 
 def _is_plain(tensor: Tensor) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.checkpoint.files import Files, Output
+from adaptive_rec.checkpoint.files import Files, Output, os_errors
 from adaptive_rec.checkpoint.limited_json import VALUES, check_limits, read_json
 from adaptive_rec.errors import CheckpointError
 
@@ -37,6 +37,7 @@ DTYPES: dict[str, np.dtype[Any]] = {
 PATTERNS = {np.dtype(np.uint16): "BF16", np.dtype(np.int16): "F16"}
 """Types of the format for arrays of 16-bit patterns; see `embedding/row_types.py`."""
 
+_PATTERN_TYPES = {name: dtype for dtype, name in PATTERNS.items()}
 _TYPES = {dtype: name for name, dtype in DTYPES.items() if name != "BF16"}
 
 
@@ -127,8 +128,7 @@ class StoredArray:
 
 def array_type(stored: StoredArray) -> np.dtype[Any]:
     """Return the type of the arrays in which a run keeps such numbers; 16-bit floats are bit patterns."""
-    patterns = {name: dtype for dtype, name in PATTERNS.items()}
-    return patterns.get(stored.type, stored.dtype)
+    return _PATTERN_TYPES.get(stored.type, stored.dtype)
 
 
 def as_numbers(rows: NDArray[Any], kind: str) -> NDArray[Any]:
@@ -156,10 +156,8 @@ class ArraysFile:
         return np.frombuffer(data, dtype).reshape(shape)
 
     def _bytes(self, start_byte: int, size_bytes: int) -> bytes:
-        try:
+        with os_errors("reading", self._path):
             data = self._files.read_part(self._path, start_byte, size_bytes)
-        except OSError as error:
-            raise CheckpointError(f"{self._path} cannot be read: {error.strerror}") from None
         if len(data) != size_bytes:
             raise CheckpointError(
                 f"{self._path} must have {start_byte + size_bytes} bytes, got {start_byte + len(data)}"
@@ -169,7 +167,7 @@ class ArraysFile:
 
 def read_header(files: Files, path: Path) -> dict[str, StoredArray]:
     """Read which arrays a file holds, in the order of their bytes. Raises CheckpointError unless they cover the file exactly."""
-    try:
+    with os_errors("reading", path):
         size_bytes = files.size_bytes(path)
         head = files.read_part(path, 0, 8)
         if len(head) < 8:
@@ -178,8 +176,6 @@ def read_header(files: Files, path: Path) -> dict[str, StoredArray]:
         if length > most_bytes:
             raise CheckpointError(f"{path}: the header must have {most_bytes} bytes or fewer, got {length}")
         text = files.read_part(path, 8, length)
-    except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror}") from None
     header = read_json(text, path)
     if not isinstance(header, dict):
         raise CheckpointError(f"{path}: the header must be a JSON object")

@@ -66,12 +66,12 @@ def calibrate(args: argparse.Namespace) -> int:
 
 def summary(found: dict[str, Any]) -> list[Any]:
     """The profile as tables: costs of a step, then those of rows by dim."""
-    from adaptive_rec.offline.simulate.hardware import Dense, DeviceLink, RowCosts, Step
+    from adaptive_rec.offline.simulate.hardware import DenseCosts, LinkCosts, RowCosts, StepCosts
 
     facts = [("machine", found["name"]), ("cores", str(found["cores"])), ("memory", f"{found['memory_gbs']:.1f} GB/s")]
     facts.append(("dense part", found["dense"]["config"]))
     listed: list[list[str]] = []
-    sections: tuple[tuple[str, Any], ...] = (("dense", Dense), ("step", Step), ("link", DeviceLink))
+    sections: tuple[tuple[str, Any], ...] = (("dense", DenseCosts), ("step", StepCosts), ("link", LinkCosts))
     for name, kind in sections:
         for key, field in kind.model_fields.items():
             unit = field.json_schema_extra["unit"]

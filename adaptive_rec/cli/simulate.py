@@ -50,7 +50,7 @@ def add_commands(subparsers: Any) -> dict[str, Parser]:
 def simulate(args: argparse.Namespace) -> int:
     """Replay, print, write."""
     from adaptive_rec.cli.profile import progress_shown
-    from adaptive_rec.offline.simulate.budgets import SHARES
+    from adaptive_rec.offline.simulate.results import SHARES
     from adaptive_rec.offline.simulate.trace import SUFFIXES
     from adaptive_rec.policy.find import BUILT_IN, load_policy
 

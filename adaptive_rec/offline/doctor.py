@@ -1,11 +1,15 @@
-"""What of a machine stands in a run's way, or slows it down: facts are gathered once, then judged, each with a remedy."""
+"""Judgement of a machine's facts: the problems that prevent a run or slow it down, each with a remedy."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
+
+from packaging.specifiers import SpecifierSet
+
+from adaptive_rec.offline.machine_facts import Facts
 
 Level = Literal["ok", "note", "problem"]
 
@@ -18,83 +22,16 @@ PASSING_FILE_SYSTEMS = ("tmpfs", "ramfs")
 
 @dataclass(frozen=True)
 class Finding:
+    """One fact, judged."""
+
     area: str
     level: Level
     text: str
     remedy: str = ""
 
 
-@dataclass(frozen=True)
-class Cuda:
-    """What torch and the system know of a GPU."""
-
-    built_for: str | None = None
-    """CUDA version that torch was built for; None of a CPU build."""
-    driver: str | None = None
-    """Of the system's NVIDIA driver; None where there is none."""
-    error: str = ""
-    """Why torch cannot use a device, in its own words."""
-    devices: tuple[tuple[str, tuple[int, int]], ...] = ()
-    """Name and compute capability of each that torch can use."""
-    architectures: tuple[str, ...] = ()
-    """Those that torch has code for: sm_90, compute_90, ..."""
-    triton: str | None = None
-    pinned: str = ""
-    """Why pinned memory cannot be had; empty where it can."""
-
-
-@dataclass(frozen=True)
-class FileSystemFacts:
-    """The file system of a run's directory."""
-
-    folder: str
-    error: str = ""
-    kind: str = ""
-    free_bytes: int = 0
-    written_bytes: int = 0
-    write_seconds: float = 0.0
-    """With the last fsync."""
-    sync_seconds: float = 0.0
-    """Of an fsync after one small write."""
-
-
-@dataclass(frozen=True)
-class Facts:
-    """All that is judged. What could not be found out is None."""
-
-    python: str
-    versions: dict[str, str | None]
-    """Of the libraries that are needed; None where one is not installed."""
-    required: dict[str, str]
-    """What versions of them will do, such as ``>=2.10,<2.16``."""
-    cuda: Cuda
-    openmp: bool
-    """Whether Numba has OpenMP."""
-    numba_cache_error: str
-    """Why compiled kernels cannot be kept; empty where they can."""
-    cores: int
-    """That this process may use."""
-    core_share: float | None
-    """How many of them the container is given time on; None: no limit."""
-    environment: dict[str, str]
-    """Variables that say how many threads there are, or how they wait."""
-    memory_total_bytes: int
-    memory_available_bytes: int
-    shared_memory_error: str
-    """Why memory without a name cannot be shared; empty where it can."""
-    dev_shm_bytes: int | None
-    disk: FileSystemFacts
-    port: int
-    port_error: str
-    """Why it cannot be listened on; empty where it can."""
-    runtime_files: list[tuple[str, str, int, bool]] = field(default_factory=list)
-    """The folder for runtime files and what is in it: path, kind ("folder", "file"), mode, and whether it is ours."""
-    clock_ahead_seconds: float = 0.0
-    """How far the newest file of this package lies in the future."""
-
-
 def findings(facts: Facts) -> list[Finding]:
-    """Everything that was looked at, in order."""
+    """Return the judgement of all facts, area by area."""
     parts: list[Callable[[Facts], Iterator[Finding]]] = [
         _versions, _cuda, _kernels, _threads, _memory, _disk, _service, _clock
     ]  # fmt: skip
@@ -103,11 +40,11 @@ def findings(facts: Facts) -> list[Finding]:
 
 def _versions(facts: Facts) -> Iterator[Finding]:
     wanted = facts.required.get("python", "")
-    told = f"Python {facts.python}"
+    text = f"Python {facts.python}"
     if satisfies(facts.python, wanted):
-        yield Finding("versions", "ok", told)
+        yield Finding("versions", "ok", text)
     else:
-        yield Finding("versions", "problem", f"{told}, must be {wanted}", "make the environment with another Python")
+        yield Finding("versions", "problem", f"{text}, must be {wanted}", "create the environment with another Python")
     for name, version in facts.versions.items():
         wanted = facts.required.get(name, "")
         if version is None:
@@ -126,7 +63,7 @@ def _cuda(facts: Facts) -> Iterator[Finding]:
             yield Finding("device", "ok", "no GPU, and a torch for CPUs")
         else:
             text = f"there is an NVIDIA driver ({cuda.driver}), but torch is a build for CPUs"
-            yield Finding("device", "problem", text, "install a torch that is built for CUDA, or take run.device=cpu")
+            yield Finding("device", "problem", text, "install a torch that is built for CUDA, or set run.device=cpu")
         return
     if not cuda.devices:
         if cuda.driver is None:
@@ -134,7 +71,9 @@ def _cuda(facts: Facts) -> Iterator[Finding]:
             return
         why = f": {cuda.error}" if cuda.error else ""
         text = f"torch, built for CUDA {cuda.built_for}, cannot use the GPU under driver {cuda.driver}{why}"
-        remedy = "take a newer driver or a torch built for an older CUDA; see that CUDA_VISIBLE_DEVICES names a GPU"
+        remedy = (
+            "install a newer driver or a torch built for an older CUDA; check that CUDA_VISIBLE_DEVICES names a GPU"
+        )
         yield Finding("device", "problem", text, remedy)
         return
     for name, capability in cuda.devices:
@@ -194,7 +133,7 @@ def _threads(facts: Facts) -> Iterator[Finding]:
 def _memory(facts: Facts) -> Iterator[Finding]:
     text = f"{_gib(facts.memory_available_bytes)} of {_gib(facts.memory_total_bytes)} are available"
     if facts.memory_available_bytes < LITTLE_MEMORY_BYTES:
-        remedy = "end what takes it; adaptive-rec train --dry-run tells what a run needs"
+        remedy = "end processes that use it; adaptive-rec train --dry-run shows what a run needs"
         yield Finding("memory", "note", f"only {text}", remedy)
     else:
         yield Finding("memory", "ok", text)
@@ -204,8 +143,10 @@ def _memory(facts: Facts) -> Iterator[Finding]:
             "memory", "problem", text, "train with --no-serve, or allow memfd_create in the container's profile"
         )
     elif facts.dev_shm_bytes is not None:
-        told = f"/dev/shm holds {_gib(facts.dev_shm_bytes)}, which nothing depends on"
-        yield Finding("memory", "ok", f"memory can be shared without a name; {told}")
+        text = (
+            f"memory can be shared without a name; /dev/shm holds {_gib(facts.dev_shm_bytes)}, which nothing depends on"
+        )
+        yield Finding("memory", "ok", text)
 
 
 def _disk(facts: Facts) -> Iterator[Finding]:
@@ -221,11 +162,11 @@ def _disk(facts: Facts) -> Iterator[Finding]:
     else:
         yield Finding("disk", "ok", text)
     if disk.kind in PASSING_FILE_SYSTEMS:
-        text = f"{disk.folder} is in memory ({disk.kind}): checkpoints do not outlive the machine, and take its memory"
+        text = f"{disk.folder} is in memory ({disk.kind}): checkpoints are lost when it restarts, and take its memory"
         yield Finding("disk", "note", text, "put --out on a disk")
     if disk.free_bytes < LITTLE_DISK_BYTES:
         text = f"{disk.folder} has only {_gib(disk.free_bytes)} free, and a checkpoint is as large as the tables"
-        yield Finding("disk", "note", text, "make room, or give another --out")
+        yield Finding("disk", "note", text, "free some space, or give another --out")
 
 
 def _service(facts: Facts) -> Iterator[Finding]:
@@ -237,53 +178,36 @@ def _service(facts: Facts) -> Iterator[Finding]:
     for path, kind, mode, ours in facts.runtime_files:
         wanted = 0o700 if kind == "folder" else 0o600
         if not ours:
-            text = f"{path} belongs to somebody else, and tokens of runs would be kept there"
-            yield Finding("service", "problem", text, "have it removed, or set XDG_RUNTIME_DIR to a folder of yours")
+            text = f"{path} belongs to another user, and tokens of runs would be kept there"
+            yield Finding(
+                "service", "problem", text, "have it removed, or set XDG_RUNTIME_DIR to a folder that you own"
+            )
         elif mode & 0o077:
-            text = f"{path} must have mode {wanted:o}, it has {mode:o}: others could meet your tokens there"
-            yield Finding("service", "problem", text, f"chmod {wanted:o} {path}, and start runs under way anew")
+            text = f"{path} must have mode {wanted:o}, it has {mode:o}: others could read your tokens there"
+            yield Finding("service", "problem", text, f"chmod {wanted:o} {path}, and restart the runs under way")
     if facts.runtime_files and all(ours and not mode & 0o077 for _, _, mode, ours in facts.runtime_files):
-        yield Finding("service", "ok", f"{facts.runtime_files[0][0]} is for your eyes only")
+        yield Finding("service", "ok", f"{facts.runtime_files[0][0]} can be read only by you")
 
 
 def _clock(facts: Facts) -> Iterator[Finding]:
     if facts.clock_ahead_seconds > 0:
-        text = (
-            f"the clock is at least {facts.clock_ahead_seconds:,.0f} s behind: files of this package are of the future"
-        )
+        text = f"the clock is at least {facts.clock_ahead_seconds:,.0f} s behind: files of this package are dated in the future"
         yield Finding("clock", "note", text, "set the clock (timedatectl set-ntp true); times of events will be wrong")
     else:
-        yield Finding("clock", "ok", "no file of this package is of the future")
+        yield Finding("clock", "ok", "no file of this package is dated in the future")
 
 
 def satisfies(version: str, wanted: str) -> bool:
-    """Whether a version is one of those wanted, such as ``>=2.10,<2.16``; what is no plain number in it is left out."""
-    return all(_holds(numbers(version), rule.strip()) for rule in wanted.split(",") if rule.strip())
-
-
-def _holds(found: tuple[int, ...], rule: str) -> bool:
-    match = re.fullmatch(r"(>=|<=|==|!=|<|>|~=)\s*([\w.*+!-]+)", rule)
-    if match is None:
-        return True
-    sign, bound = match[1], numbers(match[2])
-    length = max(len(found), len(bound))
-    mine, theirs = (part + (0,) * (length - len(part)) for part in (found, bound))
-    if sign in ("==", "!="):
-        same = mine[: len(bound)] == bound if match[2].endswith("*") else mine == theirs
-        return same == (sign == "==")
-    if sign == "~=":
-        return mine >= theirs and mine[: len(bound) - 1] == bound[:-1]
-    return {">=": mine >= theirs, "<=": mine <= theirs, "<": mine < theirs, ">": mine > theirs}[sign]
-
-
-def numbers(version: str) -> tuple[int, ...]:
-    """``2.13.0+cpu`` -> (2, 13, 0)."""
-    found = re.match(r"\d+(\.\d+)*", version)
-    return tuple(int(part) for part in found[0].split(".")) if found else ()
+    """Return whether a version is one of those wanted, such as ``>=2.10,<2.16``; builds and pre-releases count."""
+    return SpecifierSet(wanted).contains(version, prereleases=True)
 
 
 def runs_on(capability: tuple[int, int], architectures: tuple[str, ...]) -> bool:
-    """Whether a GPU runs some code: machine code of its generation that is not newer, or any older code to be translated."""
+    """Return whether a GPU can run code built for any of the architectures.
+
+    It runs machine code (sm) of its own generation that is not newer, and older intermediate code (compute), which the driver
+    translates.
+    """
     for architecture in architectures:
         match = re.fullmatch(r"(sm|compute)_(\d+)(\d)[a-z]?", architecture)
         if match is None:

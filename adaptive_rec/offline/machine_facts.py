@@ -1,4 +1,4 @@
-"""Facts of this machine for `doctor`: looked up, tried out, measured; nothing here judges."""
+"""Facts of this machine, looked up, tried out or measured for `doctor`, which judges them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ import platform
 import re
 import socket
 import stat
-import sys
 import tempfile
 import time
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from packaging.requirements import Requirement
 
 from adaptive_rec.kernels.jit import cache_folder
 from adaptive_rec.live import runtime_file
-from adaptive_rec.offline.doctor import Cuda, Facts, FileSystemFacts
 from adaptive_rec.system.host_memory import available_bytes
 
 PACKAGE = "adaptive-rec"
@@ -29,8 +30,77 @@ TRIED_BYTES = 64 << 20
 _PIECE_BYTES = 1 << 20
 
 
+@dataclass(frozen=True)
+class Cuda:
+    """Torch's and the system's view of the GPUs."""
+
+    built_for: str | None = None
+    """CUDA version that torch was built for; None for a CPU build."""
+    driver: str | None = None
+    """Version of the system's NVIDIA driver; None without one."""
+    error: str = ""
+    """Torch's reason why it cannot use a device."""
+    devices: tuple[tuple[str, tuple[int, int]], ...] = ()
+    """Name and compute capability of each device that torch can use."""
+    architectures: tuple[str, ...] = ()
+    """Architectures that torch has code for: sm_90, compute_90, ..."""
+    triton: str | None = None
+    pinned: str = ""
+    """Reason why pinned memory is not available; empty where it is."""
+
+
+@dataclass(frozen=True)
+class FileSystemFacts:
+    """The file system of a run's directory."""
+
+    folder: str
+    error: str = ""
+    kind: str = ""
+    free_bytes: int = 0
+    written_bytes: int = 0
+    write_seconds: float = 0.0
+    """Duration of the write, the last fsync included."""
+    sync_seconds: float = 0.0
+    """Duration of an fsync after one small write."""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """All facts that `doctor` judges. A fact that could not be found out is None."""
+
+    python: str
+    versions: dict[str, str | None]
+    """Versions of the required libraries; None where one is not installed."""
+    required: dict[str, str]
+    """Accepted versions, such as ``>=2.10,<2.16``."""
+    cuda: Cuda
+    openmp: bool
+    """Whether Numba has OpenMP."""
+    numba_cache_error: str
+    """Reason why compiled kernels cannot be kept; empty where they can."""
+    cores: int
+    """Cores that this process may use."""
+    core_share: float | None
+    """Cores whose time the container is given; None without a limit."""
+    environment: dict[str, str]
+    """Variables that set the number of threads, or how they wait."""
+    memory_total_bytes: int
+    memory_available_bytes: int
+    shared_memory_error: str
+    """Reason why memory without a name cannot be shared; empty where it can."""
+    dev_shm_bytes: int | None
+    disk: FileSystemFacts
+    port: int
+    port_error: str
+    """Reason why the port cannot be listened on; empty where it can."""
+    runtime_files: list[tuple[str, str, int, bool]] = field(default_factory=list)
+    """The folder for runtime files and its contents: path, kind ("folder", "file"), mode, and whether this user owns it."""
+    clock_ahead_seconds: float = 0.0
+    """How far the newest file of this package lies in the future."""
+
+
 def gather(folder: Path, port: int) -> Facts:
-    """Look at everything. Takes a second or two: torch is loaded, and 64 MB are written into the folder and removed."""
+    """Collect all facts. Takes a second or two, as it loads torch, and writes 64 MB into the folder and removes them."""
     required = requirements()
     return Facts(
         python=platform.python_version(),
@@ -55,16 +125,15 @@ def gather(folder: Path, port: int) -> Facts:
 
 
 def requirements() -> dict[str, str]:
-    """What this package needs to run: name -> versions, ``python`` among them. Nothing where it is not installed."""
+    """Return the accepted versions of Python and each required library by name; nothing if the package is not installed."""
     try:
         found = importlib.metadata.metadata(PACKAGE)
     except importlib.metadata.PackageNotFoundError:
         return {}
     needed = {"python": found["Requires-Python"] or ""}
-    for line in found.get_all("Requires-Dist") or []:
-        match = re.fullmatch(r'([A-Za-z0-9._-]+)\s*([^;]*)(?:; python_version < "3\.(\d+)")?', line.strip())
-        if match is not None and sys.version_info < (3, int(match[3] or 99)):  # those of an extra come after a semicolon
-            needed[match[1]] = match[2].strip(" ()")
+    for each in map(Requirement, found.get_all("Requires-Dist") or []):
+        if each.marker is None or each.marker.evaluate({"extra": ""}):  # a marker of an extra asks for its name
+            needed[each.name] = str(each.specifier)
     return needed
 
 
@@ -96,7 +165,7 @@ def cuda() -> Cuda:
 
 
 def driver_version(file: Path = Path("/proc/driver/nvidia/version")) -> str | None:
-    """Of the NVIDIA driver; None where the system has none."""
+    """Return the version of the NVIDIA driver; None where the system has none."""
     try:
         found = re.search(r"\b(\d+\.\d+(?:\.\d+)?)\b", file.read_text(encoding="ascii", errors="replace"))
     except OSError:
@@ -121,7 +190,7 @@ def has_openmp() -> bool:
 
 
 def core_share(group: Path = Path("/sys/fs/cgroup")) -> float | None:
-    """How many cores' time a container is given, by its control group of either version."""
+    """Return how many cores' time a container is given, by its control group of either version."""
     for quota_file, period_file in (("cpu.max", ""), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us")):
         with suppress(OSError, ValueError, IndexError):
             words = (group / quota_file).read_text(encoding="ascii").split()
@@ -132,7 +201,7 @@ def core_share(group: Path = Path("/sys/fs/cgroup")) -> float | None:
 
 
 def why_not_shared() -> str:
-    """Why memory without a name cannot be shared with another process; empty where it can."""
+    """Return why memory without a name cannot be shared with another process; empty where it can."""
     try:
         handle = os.memfd_create("adaptive-rec-doctor")
         try:
@@ -154,19 +223,21 @@ def size_of_dev_shm() -> int | None:
     return found.f_frsize * found.f_blocks
 
 
+def nearest_existing(folder: Path) -> Path:
+    return next((path for path in (folder, *folder.parents) if path.exists()), folder)
+
+
 def why_not_writable(folder: Path) -> str:
-    """Why files cannot be made in a folder, or in the nearest one above that exists; empty where they can."""
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
+    """Return why files cannot be created in a folder, or in its nearest parent that exists; empty where they can."""
+    folder = nearest_existing(folder)
     if not folder.is_dir():
         return f"{folder} is no folder"
     return "" if os.access(folder, os.W_OK | os.X_OK) else f"{folder} cannot be written"
 
 
 def disk(folder: Path, size_bytes: int) -> FileSystemFacts:
-    """Write a file into the nearest folder that exists, and remove it."""
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
+    """Write a file into the nearest folder that exists, remove it, and return the speed of writing."""
+    folder = nearest_existing(folder)
     piece = os.urandom(_PIECE_BYTES)
     try:
         with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
@@ -187,7 +258,7 @@ def disk(folder: Path, size_bytes: int) -> FileSystemFacts:
 
 
 def file_system(folder: Path, mounts: Path = Path("/proc/mounts")) -> str:
-    """The kind of file system a folder is on; empty where the system does not tell."""
+    """Return the kind of file system a folder is on; empty where the system does not list it."""
     try:
         lines = [line.split() for line in mounts.read_text(encoding="utf-8", errors="replace").splitlines()]
     except OSError:
@@ -198,7 +269,7 @@ def file_system(folder: Path, mounts: Path = Path("/proc/mounts")) -> str:
 
 
 def why_not_listening(port: int) -> str:
-    """Why a port of this machine cannot be listened on; empty where it can."""
+    """Return why a port of this machine cannot be listened on; empty where it can."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as tried:
         tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -210,7 +281,7 @@ def why_not_listening(port: int) -> str:
 
 
 def runtime_files() -> list[tuple[str, str, int, bool]]:
-    """The folder for runtime files, where it exists, and the files in it: path, kind, mode, whether it is ours."""
+    """Return the folder for runtime files and the files in it: path, kind, mode, and whether this user owns it."""
     found: list[tuple[str, str, int, bool]] = []
     folder = runtime_file.folder()
     with suppress(OSError):
@@ -223,5 +294,5 @@ def runtime_files() -> list[tuple[str, str, int, bool]]:
 
 
 def newest_source() -> float:
-    """When the newest source of this package was written."""
+    """Return when the newest source file of this package was written."""
     return max(path.stat().st_mtime for path in Path(__file__).parents[1].rglob("*.py"))

@@ -1,4 +1,4 @@
-"""What policies arrange a stream with: which samples are hot, samples taken out of batches, batches put together anew."""
+"""Filters and repacks batches, for policies that arrange the stream."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from adaptive_rec.kernels.arrange import copy_samples, count_chosen, count_flagg
 from adaptive_rec.placement import RowSpace
 
 Choose = Callable[[Batch], NDArray[np.bool_]]
-"""Tells of each sample of a batch whether it is wanted."""
+"""Returns for each sample of a batch (B) whether it is chosen."""
 
 
 def checked(batch: Batch, space: RowSpace) -> Batch:
-    """The batch itself. Raises DataError where its shapes disagree or an id lies outside its table."""
+    """Return the batch itself. Raises DataError where its shapes disagree or an id lies outside its table."""
     check_shapes(batch, len(space.features))
     if not ids_fit(batch.ids_N, batch.offsets, space.rows_F):
         check_ids(batch, space.tables, space.features)
@@ -25,21 +25,21 @@ def checked(batch: Batch, space: RowSpace) -> Batch:
 
 
 def hot_samples(batch: Batch, space: RowSpace, hot_R: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Whether all lookups (B) of each sample are of hot rows; `hot_R` has an entry for each row of the joint row space."""
+    """Return for each sample (B) whether it looks up hot rows only. `hot_R` has an entry for each row of the joint row space."""
     hot_B = np.empty(batch.size, dtype=np.bool_)
     find_hot_samples(batch.ids_N, batch.offsets, space.feature_first_row, hot_R, hot_B)
     return hot_B
 
 
 def flagged_lookups(batch: Batch, space: RowSpace, flag_R: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """How many lookups of each sample (B) are of flagged rows; `flag_R` has an entry for each row."""
+    """Count the lookups of flagged rows in each sample (B). `flag_R` has an entry for each row of the joint row space."""
     count_B = np.empty(batch.size, dtype=np.int64)
     count_flagged(batch.ids_N, batch.offsets, space.feature_first_row, flag_R, count_B)
     return count_B
 
 
 def rows_of(batch: Batch, space: RowSpace) -> NDArray[np.int64]:
-    """The joint row (N) of every lookup."""
+    """Return the joint row of every lookup (N)."""
     first_row = np.tile(space.feature_first_row, batch.size)
     return batch.ids_N + np.repeat(first_row, np.diff(batch.offsets))
 
@@ -47,7 +47,7 @@ def rows_of(batch: Batch, space: RowSpace) -> NDArray[np.int64]:
 def count_rows(
     batches: Iterable[Batch], space: RowSpace, chosen: Choose
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The rows that the chosen samples look up, in rising order, and how often each."""
+    """Return the rows that the chosen samples look up, in rising order, and how often each."""
     counts_R = np.zeros(space.rows, dtype=np.uint32)
     for batch in batches:
         count_chosen(batch.ids_N, batch.offsets, space.feature_first_row, chosen(batch), counts_R)
@@ -56,11 +56,9 @@ def count_rows(
 
 
 def take(batch: Batch, samples_S: NDArray[np.int64]) -> Batch:
-    """Some samples of a batch, in the order of their numbers here."""
+    """Return some samples of a batch, in the order of `samples_S`."""
     features = (len(batch.offsets) - 1) // max(1, batch.size)
-    lengths_S = (
-        np.diff(batch.offsets[:: max(1, features)])[samples_S] if features else np.zeros(len(samples_S), np.int64)
-    )
+    lengths_S = np.diff(batch.offsets[::features])[samples_S] if features else np.zeros(len(samples_S), np.int64)
     ids_N = np.empty(int(lengths_S.sum()), dtype=np.int64)
     offsets = np.zeros(len(samples_S) * features + 1, dtype=np.int64)
     copy_samples(samples_S, features, batch.ids_N, batch.offsets, ids_N, offsets)
@@ -70,7 +68,7 @@ def take(batch: Batch, samples_S: NDArray[np.int64]) -> Batch:
 
 
 def join(parts: list[Batch]) -> Batch:
-    """Batches put together, under the position of the last one."""
+    """Join batches into one, with the position of the last one."""
     if len(parts) == 1:
         return parts[0]
     before = np.cumsum([0, *(part.lookups for part in parts)])
@@ -89,11 +87,11 @@ def join(parts: list[Batch]) -> Batch:
 def repack(
     batches: Iterable[Batch], size: int, wanted: Choose, skipped: Choose | None = None, malformed: bool = True
 ) -> Iterator[Batch]:
-    """The wanted samples of some batches in batches of `size`, the last one perhaps smaller. No more than one is held back.
+    """Yield the wanted samples in batches of `size`; the last one may be smaller. At most one batch is held back.
 
-    Samples that are `skipped` too are left out and counted with the batch they would have been in; what is left out after the
-    last one comes as a batch without samples. `malformed`: whether these batches tell of malformed rows of the input; of
-    several that read one epoch, one should.
+    Samples that are also `skipped` are left out and counted with the batch they would have been in; those left out after the last
+    one come as a batch without samples. `malformed`: whether these batches count malformed rows of the input; if several streams
+    read one epoch, one of them should.
     """
     held: list[Batch] = []
     samples, position = 0, Position()
@@ -121,7 +119,7 @@ def repack(
 
 
 class Portions:
-    """Batches that are handed out in portions. One is read ahead, so that the end is known when it is reached."""
+    """Hands out batches in portions. One batch is read ahead, so that the end is known when it is reached."""
 
     def __init__(self, batches: Iterable[Batch]) -> None:
         self._batches = iter(batches)
@@ -132,7 +130,7 @@ class Portions:
         return self._next is None
 
     def portion(self, count: int | None = None) -> Iterator[Batch]:
-        """So many batches, or all that are left."""
+        """Yield `count` batches, or all that are left."""
         taken = 0
         while self._next is not None and taken != count:
             batch, self._next = self._next, next(self._batches, None)

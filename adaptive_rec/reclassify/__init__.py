@@ -1,1 +1,1 @@
-"""Observes batches and, when a window ends, decides which rows are hot, cold or stale."""
+"""Observes batches and decides, when a window ends, which rows are hot, cold or stale."""

@@ -1,4 +1,4 @@
-"""The guard rails that every policy's wish goes through: budget, hysteresis and a bound on what moves at once."""
+"""Guard rails for every policy's wish: the budget, hysteresis and a limit on the rows moved at once."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def plan_migration(
     hysteresis: float,
     max_moved_rows: int,
 ) -> Migration:
-    """Decide which rows of one pool change tier. Scores are estimated popularity; the answer's rows are sorted.
+    """Decide which rows of one pool change tier. Scores are estimated popularity; the rows returned are sorted.
 
-    1. Hot rows beyond `capacity_rows` go at once, least popular first. The budget is a promise, so this alone may
-       exceed `max_moved_rows`, and then nothing else moves.
+    1. Hot rows beyond `capacity_rows` leave at once, least popular first. The budget is a promise, so only this may exceed
+       `max_moved_rows`; then nothing else moves.
     2. Free slots go to the most popular wanted rows.
     3. The best cold row replaces the worst hot one while ``cold > (1 + hysteresis) * hot``; each swap is two moves.
     4. Hot rows that score -inf leave even without a replacement.
 
-    Rows a policy did not list stay where they are unless displaced. A hot row that is listed has the score listed;
-    -inf says that the policy wants it gone. Of equals the lower row is (or stays) hot.
+    Rows that a policy did not list stay where they are unless displaced. A hot row that is listed has the listed score; -inf
+    makes it leave. Of rows with equal scores the lower one is (or stays) hot.
     """
     wanted_rows, wanted_scores = _sort_distinct(wanted_rows, wanted_scores)
     hot_rows, hot_scores = _sort_distinct(hot_rows, hot_scores)
@@ -55,7 +55,7 @@ def plan_migration(
 
 
 def _sort_distinct(rows: Rows, scores: Scores) -> tuple[Rows, NDArray[np.float64]]:
-    """Return the rows in rising order with their scores; of a row listed twice the higher score counts."""
+    """Return the rows in rising order with their scores. A row listed twice keeps the higher score."""
     if len(rows) != len(scores):
         raise AdaptiveRecError(f"rows and scores must be equally many, got {len(rows)} and {len(scores)}")
     if np.isnan(scores).any():
@@ -85,9 +85,9 @@ def _take_out_hot(wanted_rows: Rows, wanted_scores: Scores, hot_rows: Rows, hot_
 
 
 def _count_swaps(cold_scores: Scores, hot_scores: Scores, hysteresis: float, most: int) -> int:
-    """How many of the best cold rows beat the worst hot ones, pair by pair."""
+    """Count the best cold rows that beat the worst hot ones, pair by pair."""
     pairs = min(len(cold_scores), len(hot_scores), most)
     hot = hot_scores[:pairs]
-    # A margin makes sense above zero only: multiplying a negative score would lower the bar.
+    # A margin makes sense only above zero: multiplying a negative score would lower the bar.
     bar = np.where(hot > 0, (1 + hysteresis) * hot, hot)
     return int(np.sum(cold_scores[:pairs] > bar))

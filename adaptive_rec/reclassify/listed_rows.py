@@ -1,4 +1,4 @@
-"""The rows that a phase of the stream lists become hot, as many as there are slots for, at once and however much moves."""
+"""Makes the rows hot that a phase of the stream lists: as many as there are slots, at once, and without a limit on moves."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FEW = 1 << 10
 
 
 class Recency:
-    """The hot slots of a pool in the order in which they were listed last. Listing some, or taking the oldest, goes through few
+    """The hot slots of a pool, ordered by when they were last listed. Listing slots and taking the oldest ones touches few
     others."""
 
     def __init__(self, row_of_slot: Rows) -> None:
@@ -30,7 +30,7 @@ class Recency:
         """When each slot was last listed."""
         self._listed[hot] = 0
         self._lists = deque([(0, hot)])
-        """Lists by time. A slot that was listed again or freed since is still in the old one, and counts no more there."""
+        """Lists by time. A slot that was listed again or freed later stays in its old list, but no longer counts there."""
         self._length = len(hot)
         self._hot = len(hot)
 
@@ -43,11 +43,11 @@ class Recency:
         return len(self._listed) - self._hot
 
     def stay(self, time: int, slots: Slots) -> None:
-        """Hot ones that will be listed now: nothing takes them before."""
+        """Protect hot slots that will be listed now from being taken."""
         self._listed[slots] = time
 
     def list(self, time: int, slots: Slots) -> None:
-        """These, distinct and hot by now, are listed, the best first."""
+        """Record that these distinct, hot slots are listed, the best first."""
         if not len(slots):
             return
         self._hot += int(np.count_nonzero(self._listed[slots] == FREE))
@@ -60,15 +60,15 @@ class Recency:
             self._length = sum(len(old) for _, old in self._lists)
 
     def take_unlisted(self, time: int) -> Slots:
-        """Free all that are not listed now."""
+        """Free and return all slots that are not listed now."""
         return self._taken(np.flatnonzero((self._listed != FREE) & (self._listed < time)))
 
     def take_oldest(self, count: int) -> Slots:
-        """Free some: those listed longest ago, of one list the last first."""
+        """Free and return the slots listed longest ago; within one list the last come first."""
         parts = [np.empty(0, dtype=np.int64)]
         while count > 0:
             time, old = self._lists.popleft()
-            begin = max(0, len(old) - max(count, FEW))  # of a long list no more than its end
+            begin = max(0, len(old) - max(count, FEW))  # only the end of a long list
             still = self._still(time, old[begin:])
             cut = max(0, len(still) - count)
             parts.append(still[cut:])
@@ -111,24 +111,24 @@ class Recency:
 
 
 class ListedRows:
-    """Makes listed rows hot, the best first. Others leave, or stay where they are not in the way."""
+    """Makes listed rows hot, the best first. Others leave, or stay until their slot is needed."""
 
     def __init__(self) -> None:
         self._time = 0
         self._recency: list[Recency] = []
         self._version = -1
-        """Of the placement that `_recency` tells of."""
+        """Version of the placement that `_recency` describes."""
 
     def place(self, store: EmbeddingStore, rows: Rows, others_stay: bool) -> Migration:
-        """Make rows hot, as many as each pool has slots. Others leave, or where they stay only as many as are in the way, those
-        listed longest ago first. Returns what moved."""
+        """Make rows hot, as many as each pool has slots. The others leave; with `others_stay` only as many of them as needed,
+        those listed longest ago first. Returns what moved."""
         if len(rows) and not (0 <= rows.min() and rows.max() < store.space.rows):
             wrong = rows.min() if rows.min() < 0 else rows.max()
             raise AdaptiveRecError(f"rows listed to be hot must lie in [0, {store.space.rows}), got {wrong}")
         self._time += 1
         slots = [recency.slots for recency in self._recency]
         if store.placement.version != self._version or slots != store.device.capacities:
-            # Somebody else moved rows, or there are more or fewer slots: what is hot was listed before all that comes.
+            # Rows were moved otherwise, or the number of slots changed: all that is hot counts as listed long ago.
             self._recency = [Recency(row_of_slot) for row_of_slot in store.device.row_of_slot]
         wanted = [
             rows[(rows >= pool.first_row) & (rows < pool.end_row)][:slots]
@@ -150,7 +150,7 @@ class ListedRows:
         }
 
     def set_state(self, found: Saved, store: EmbeddingStore) -> None:
-        """`store` has its placement again."""
+        """Restore the saved order. The placement of `store` must be restored before."""
         self._time, self._version = found.integer("time"), found.integer("version")
         recencies = found.parts("recency")
         if recencies and len(recencies) != len(store.space.pools):
@@ -161,7 +161,7 @@ class ListedRows:
             self._recency[-1].set_state(part)
 
     def _plan(self, store: EmbeddingStore, pool: int, wanted: Rows, others_stay: bool) -> tuple[Rows, Rows]:
-        """Rows of a pool to promote and to demote."""
+        """Return the rows of a pool to promote and to demote."""
         recency = self._recency[pool]
         ordered = np.sort(wanted)
         twice = ordered[:-1][ordered[1:] == ordered[:-1]]

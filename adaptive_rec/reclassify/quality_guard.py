@@ -1,7 +1,7 @@
 """Progressive validation: the loss of samples drawn at random and never skipped, taken before they are trained.
 
-What is skipped is no sample of the stream any more, so the loss of the samples that were trained says nothing of what skipping
-costs. This share says it (Blum, Kalai and Langford, "Beating the hold-out", COLT 1999, on why a sample may be trained after).
+Skipped samples leave the stream, so the loss of the trained samples does not show what skipping costs. The guard's samples show
+it. (Blum, Kalai and Langford, "Beating the hold-out", COLT 1999, on why a sample may be trained after it was scored.)
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ from adaptive_rec.policy import QualityView
 from adaptive_rec.saved import Saved
 
 BEHIND_LIMIT = 8
-"""Micro-batches whose losses may be on their way from the device."""
+"""Micro-batches whose losses may still be on their way from the device."""
 
 
 class QualityGuard:
-    """Adds up the losses of the guard's samples in a window. Losses come from the device in their own time."""
+    """Adds up the losses of the guard's samples in a window. Losses arrive from the device some steps later."""
 
     def __init__(self) -> None:
         self._coming: deque[tuple[Fetched, NDArray[np.int64]]] = deque()
         self._samples, self._sum, self._squares = 0, 0.0, 0.0
 
     def add(self, losses_S: Fetched, lines: NDArray[np.int64]) -> None:
-        """The losses of a micro-batch, and which of its lines are the guard's."""
+        """Add the losses of a micro-batch; `lines` are the numbers of the guard's samples in it."""
         self._coming.append((losses_S, lines))
         while self._coming and (len(self._coming) > BEHIND_LIMIT or self._coming[0][0].is_here()):
             self._take()
 
     def end_window(self, knobs: Knobs) -> QualityView:
-        """What the window's samples say. Then a new window begins."""
+        """Return the mean loss of the window's samples and its error, and start a new window."""
         while self._coming:
             self._take()
         samples, total, squares = self._samples, self._sum, self._squares
@@ -48,17 +48,14 @@ class QualityGuard:
         return QualityView(knobs, samples, mean, math.sqrt(0.0 if variance < 0 else variance / samples))
 
     def state(self) -> dict[str, Any]:
-        """Losses on their way are waited for."""
+        """Return the sums, after waiting for losses that are on their way."""
         while self._coming:
             self._take()
         return {"samples": self._samples, "sum": self._sum, "squares": self._squares}
 
     def set_state(self, found: Saved) -> None:
-        self._samples, self._sum, self._squares = (
-            found.integer("samples"),
-            found.number("sum"),
-            found.number("squares"),
-        )
+        self._samples = found.integer("samples")
+        self._sum, self._squares = found.number("sum"), found.number("squares")
 
     def _take(self) -> None:
         losses_S, lines = self._coming.popleft()

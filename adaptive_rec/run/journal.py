@@ -1,6 +1,6 @@
 """The journal of a run: what happened at which step, one JSON object per line of ``events.jsonl``.
 
-Whatever changed the course of a run is in it, so the run can be made again: same configuration, same changes at the same steps.
+It has everything that changed the course of a run, so a run can be replayed: same configuration, same changes at the same steps.
 """
 
 from __future__ import annotations
@@ -25,8 +25,10 @@ def line_of(event: Event) -> str:
 
 
 def commands(run: Path) -> dict[int, list[Command]]:
-    """Step -> the commands that changed the course of a run there; what was lost when the run went on from a checkpoint is not
-    among them. Raises DataError where the journal cannot be read, or does not say what a run went on from.
+    """Read the commands that changed the course of a run, by step.
+
+    Commands after a checkpoint that the run was resumed from are left out: the run lost them. Raises DataError where the journal
+    cannot be read, or does not name the checkpoint that a run was resumed from.
     """
     path = run / NAME
     try:
@@ -37,8 +39,8 @@ def commands(run: Path) -> dict[int, list[Command]]:
         raise DataError(f"journal {path} must be text in UTF-8: {error}") from None
     found: dict[int, list[Command]] = defaultdict(list)
     saved: dict[str, tuple[int, int]] = {}
-    """Step of each checkpoint, and how many commands of that step it has taken in."""
-    starts = torn = 0  # the latter: a line that ends early, which is what a run leaves that is killed
+    """Step of each checkpoint, and how many commands of that step it includes."""
+    starts = torn = 0  # torn: the number of a line that ends early, as a killed run leaves it
     for number, line in enumerate(lines, start=1):
         try:
             event = _read(line, torn)
@@ -54,15 +56,15 @@ def commands(run: Path) -> dict[int, list[Command]]:
             elif event["kind"] in ("saving", "checkpoint") and "checkpoint" in event["details"]:
                 if "imported" in event["details"]:
                     raise DataError(
-                        f"journal {path} is of a run that began with tables of another program: it cannot be made again"
+                        f"journal {path} is of a run that started with imported tables: it cannot be replayed"
                     )
                 name, step = event["details"]["checkpoint"], event["step"]
                 if event["kind"] == "saving" or name not in saved:
-                    saved.pop(name, None)  # a name that was given up, or lost, may come again
+                    saved.pop(name, None)  # a name that was given up, or lost, may be used again
                     saved[name] = step, len(found[step])
             elif event["kind"] == "knobs" and event["details"].get("at_start"):
-                told = "went on under knobs that none can go over to"
-                raise DataError(f"journal {path} is of a run that {told}: it cannot be made again")
+                how = "was resumed under knobs that cannot change while a run trains"
+                raise DataError(f"journal {path} is of a run that {how}: it cannot be replayed")
             elif event["kind"] == "knobs":
                 new = {name: values["new"] for name, values in event["details"]["changed"].items()}
                 by_itself = event["details"].get("before_step", False)
@@ -82,7 +84,7 @@ def commands(run: Path) -> dict[int, list[Command]]:
 
 
 def _check(step: Any, command: Command, path: Path) -> None:
-    """Raise DataError for what no run can have written."""
+    """Raise DataError for a command that no run can have written."""
     try:
         if type(step) is not int or step < 0:
             raise ValueError(f"step must be a whole number from 0 on, got {step!r}")
@@ -90,7 +92,7 @@ def _check(step: Any, command: Command, path: Path) -> None:
             Knobs().changed(dict(command.values))
         if command.verb == "choose_split":
             if command.values.keys() != SPLIT_TYPES.keys():
-                raise ValueError(f"split must tell {', '.join(SPLIT_TYPES)}, got {', '.join(command.values)}")
+                raise ValueError(f"split must have {', '.join(SPLIT_TYPES)}, got {', '.join(command.values)}")
             for name, kind in SPLIT_TYPES.items():
                 if not isinstance(command.values[name], kind):
                     raise ValueError(f"{name} of split must be a {kind}, got {command.values[name]!r}")
@@ -99,7 +101,7 @@ def _check(step: Any, command: Command, path: Path) -> None:
 
 
 def _read(line: str, torn: int) -> Any:
-    """An event. None for what is no JSON; only a start may follow it."""
+    """An event; None for a line that is not JSON, which only a start may follow."""
     try:
         event = json.loads(line)
     except ValueError:
@@ -112,12 +114,16 @@ def _read(line: str, torn: int) -> Any:
 def _go_back(
     found: dict[int, list[Command]], event: Any, saved: dict[str, tuple[int, int]], starts: int, path: Path
 ) -> None:
-    """A run was started: what was done since the checkpoint that it goes on from is lost."""
+    """Drop the commands that a resumed run lost: those after the checkpoint it was resumed from."""
     name = event["details"].get("checkpoint")
     if starts and name is None and event["step"]:
-        raise DataError(f"journal {path} must say what the run went on from at step {event['step']}, it does not")
+        raise DataError(
+            f"journal {path} must name the checkpoint that the run was resumed from at step {event['step']}, it does not"
+        )
     if name and starts and name not in saved:
-        raise DataError(f"journal {path} must tell of checkpoint {name}, from which the run went on, it does not")
+        raise DataError(
+            f"journal {path} must have the event of checkpoint {name}, from which the run was resumed, it does not"
+        )
     step, kept = saved.get(name, (event["step"], len(found[event["step"]]))) if name else (0, 0)
     for later in [each for each in found if each > step]:
         del found[later]

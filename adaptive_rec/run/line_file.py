@@ -1,4 +1,4 @@
-"""Files that grow by whole lines, and what becomes of lines for which the disk has no room."""
+"""Files that grow by whole lines. Lines wait in memory while the disk has no room for them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 WAITING_LIMIT = 20_000
-"""Lines that wait for room; of more the oldest are lost."""
+"""Lines that may wait for room; beyond that the oldest are lost."""
 
 
 def append_lines(path: Path, lines: list[bytes]) -> None:
@@ -31,7 +31,7 @@ def append_lines(path: Path, lines: list[bytes]) -> None:
 
 
 class LineFile:
-    """What is appended is written at once, or as soon as there is room, in its order. Nobody fails for want of it."""
+    """A file to which lines are written in order, at once or as soon as the disk has room for them. Appending never raises."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -39,7 +39,7 @@ class LineFile:
         """Why lines wait; empty where none do."""
         self._waiting: deque[bytes] = deque()
         self._lost = 0
-        self._told = ""
+        self._reported = ""
 
     def append(self, line: str) -> None:
         self._waiting.append(line.encode())
@@ -49,7 +49,7 @@ class LineFile:
         self.flush()
 
     def flush(self) -> None:
-        """Try to write what waits."""
+        """Try to write the lines that wait."""
         try:
             if self._waiting:
                 append_lines(self.path, list(self._waiting))
@@ -59,10 +59,10 @@ class LineFile:
             self.error = error.strerror or str(error)
 
     def complaint(self) -> str:
-        """What somebody is to be told that was not told before: lines wait, or were written after all."""
-        if self.error == self._told:
+        """A warning that was not returned before: lines wait, or were written after all. Empty where there is none."""
+        if self.error == self._reported:
             return ""
-        self._told = self.error
+        self._reported = self.error
         if self.error:
             return f"{self.path} cannot be written, its lines wait in memory: {self.error}"
         lost, self._lost = self._lost, 0

@@ -1,4 +1,4 @@
-"""Resuming a run: which checkpoint it goes on from, and under which knobs."""
+"""Resumes a run: finds its checkpoint and the knobs it goes on with."""
 
 from __future__ import annotations
 

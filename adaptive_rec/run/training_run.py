@@ -44,7 +44,7 @@ class TrainingRun:
         overridden: Collection[str] = (),
         write_report: Callable[[Path], object] | None = None,
     ) -> None:
-        """`resume`: go on from the newest checkpoint in `out`, if there is one (see `resume.py`; `overridden` names the knobs
+        """`resume`: resume from the newest checkpoint in `out`, if there is one (see `resume.py`; `overridden` names the knobs
         that the user gave). `replay`: repeat the changes in another run's journal at the same steps. `command`: the words of
         the command line, for the record. `write_report` writes the report page of a run directory when the run ends.
 

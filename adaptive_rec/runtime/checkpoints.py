@@ -9,9 +9,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from adaptive_rec.checkpoint.due import Saving
 from adaptive_rec.checkpoint.run_state import RunParts
 from adaptive_rec.checkpoint.writing import Writing, Written, newest_saved, state_key
+from adaptive_rec.config.checkpoint import CheckpointConfig
 from adaptive_rec.errors import CheckpointError, ConflictError
 from adaptive_rec.live.mailbox import Command
 from adaptive_rec.live.telemetry import Event
@@ -20,6 +20,24 @@ from adaptive_rec.system.beside import give_way
 
 GIVES_WAY = 10
 """Niceness of the writing thread: it gets a tenth of a training thread's share of a core that both want."""
+
+
+class CheckpointSchedule:
+    """Decides when the next checkpoint is due: by steps, by the clock, or by both. This never affects training results."""
+
+    def __init__(self, config: CheckpointConfig) -> None:
+        self._config = config
+        self.restart()
+
+    def restart(self) -> None:
+        """Start the interval again."""
+        self._since = time.monotonic()
+
+    def is_due(self, step: int, busy: bool) -> bool:
+        """Return whether a checkpoint is due. While one is being written (`busy`), only a step count makes the next one due."""
+        every_steps, every_seconds = self._config.every_steps, self._config.every_seconds
+        by_clock = bool(every_seconds) and not busy and time.monotonic() - self._since >= every_seconds
+        return by_clock or (bool(every_steps) and step % every_steps == 0)
 
 
 class Checkpoints:
@@ -35,7 +53,7 @@ class Checkpoints:
         self._state = parts.state
         self._folder = folder
         self._publisher = publisher
-        self._due = Saving(parts.state.config.checkpoint)
+        self._schedule = CheckpointSchedule(parts.state.config.checkpoint)
         self._writing: Writing | None = None
         self._thread: threading.Thread | None = None
         self._requests: list[Command] = []
@@ -46,10 +64,10 @@ class Checkpoints:
         state = self._state
         yield from self.written(wait=False)
         last = state.stop_requested or state.step >= state.steps_total  # one follows in any case
-        if self._folder is None or last or not self._due.is_due(state.step, busy=self._writing is not None):
+        if self._folder is None or last or not self._schedule.is_due(state.step, busy=self._writing is not None):
             return
         yield from self._begin()
-        self._due.begin()
+        self._schedule.restart()
 
     def requested(self, command: Command) -> Iterator[Event]:
         """Start a checkpoint and reply when it is written. Raises ConflictError where the run has no folder for it."""

@@ -73,7 +73,7 @@ class Phases:
         """Raise CheckpointError where the run cannot resume from where a checkpoint left it."""
         if self.reordered and self._stretch is None:
             raise CheckpointError(
-                "a run in the middle of a stream that its policy reorders goes on under that policy only; the checkpoint is "
+                "a run in the middle of a stream that its policy reorders must resume under that policy; the checkpoint is "
                 f"of step {self._state.step}, the policy {self._state.policy.name} is another"
             )
 

@@ -1,9 +1,9 @@
-"""What runs at the same time as what: batches are read, classified and staged ahead of the step that trains them.
+"""Reads, classifies and stages batches ahead of the step that trains them, on threads of their own.
 
-Reading and staging have a thread each, as both go batch by batch; classifying has as many as it is given. Given none, it is
-left to the training thread and the threads of its kernels: on few cores, all busy with the dense part, work ahead would be in
-its way. Workers only read shared state: the placement (whose version they note first) and the host tier (the store sees to
-rows on their way). Batches that a migration overtook are put right when the step takes them.
+Reading and staging have one thread each, as both go batch by batch; classifying has as many as configured. With none, the
+training thread classifies with the threads of its kernels: on few cores, all busy with the dense part, work ahead would slow
+the step down. Workers only read shared state: the placement, whose version they note first, and the host tier, whose store
+handles rows that are on their way. A batch that was classified before a migration is classified again when its step takes it.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from adaptive_rec.live.telemetry import StageTimes
 
 
 class Pipeline:
-    """Iterate over a stream's batches, classified; up to `depth()` of them are made ready ahead.
+    """Iterates over a stream's batches, classified; prepares up to `depth()` of them ahead.
 
-    `prepare` makes a batch of what the stream has, where that is none yet: on the thread that classifies it.
+    `prepare` makes a batch of an item of the stream that is not one yet, on the thread that classifies it.
     """
 
     def __init__(
@@ -51,9 +51,9 @@ class Pipeline:
             yield work
 
     def over(self, batches: Iterable[Any]) -> Iterator[ClassifiedBatch]:
-        """Iterate over another stretch of batches, once those before have come to their end; workers stay."""
+        """Iterate over another stretch of batches after the one before has ended; the workers stay."""
         self.settle()
-        self._ahead.clear()  # all of them have found the end
+        self._ahead.clear()  # they all are the end of the stretch
         self._batches = iter(batches)
         return iter(self)
 
@@ -70,7 +70,7 @@ class Pipeline:
         return work if ready else self._stage(self._classify(work))
 
     def _fill(self, depth: int) -> None:
-        """Have so many batches on their way."""
+        """Let the workers prepare so many batches."""
         if depth and self._workers is None:
             self._workers = _Workers(self._classify_threads)
         while self._workers is not None and len(self._ahead) < depth:
@@ -109,11 +109,11 @@ class Pipeline:
         return work
 
     def settle(self) -> None:
-        """Return when all batches that are on their way are ready, or have failed: their errors come up in their turn."""
+        """Return when all batches under way are ready or have failed. Errors are raised when their batch is taken."""
         wait(self._ahead)
 
     def close(self) -> None:
-        """Stop the workers; batches made ready but not taken are dropped, the reader's position does not count them."""
+        """Stop the workers and drop the batches that were not taken; the reader's position does not count them."""
         for future in self._ahead:
             future.cancel()
         if self._workers is not None:
@@ -122,7 +122,7 @@ class Pipeline:
 
 
 class _Workers:
-    """A job of the stager waits for the reader and a classifier, never the other way round."""
+    """Threads of a pipeline. A job of the stager waits for the reader and a classifier, never the other way round."""
 
     def __init__(self, classify_threads: int) -> None:
         self.reader = ThreadPoolExecutor(1, thread_name_prefix="prefetch-read")
@@ -130,6 +130,6 @@ class _Workers:
         self.stager = ThreadPoolExecutor(1, thread_name_prefix="prefetch-stage")
 
     def stop(self) -> None:
-        """Let what is under way end. A reader that is waited for by a cancelled job ends all the same."""
+        """Stop after the jobs under way. The reader ends even if the job that waits for it was cancelled."""
         for pool in (self.reader, self.classifiers, self.stager):
             pool.shutdown(wait=True)

@@ -1,9 +1,9 @@
-"""Whether a step runs popular samples as a micro-batch of their own, decided by what each way costs.
+"""Chooses whether a step runs its popular samples as a micro-batch of their own, by timing both ways.
 
-Split, popular samples compute while the others' cold rows still travel (Hotline, ISCA 2024). Whole, a batch waits for its
-cold rows, but they were sent ahead, and one large micro-batch costs less than two small ones. Which is quicker depends on
-the device, the model and the share of popular samples, so both are tried and timed. The outcome goes to the journal with the
-times it came from, and a run that is made again from its journal takes it from there: results repeat bit for bit.
+A split batch computes its popular samples while the cold rows of the others are still on their way (Hotline, ISCA 2024). A whole
+batch waits for its cold rows, but those were sent ahead, and one large micro-batch costs less than two small ones. Which way is
+faster depends on the device, the model and the share of popular samples, so both are tried. The journal has the choice with the
+times that decided it, and a replay takes it from there: results repeat bit for bit.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from typing import Any
 from adaptive_rec.saved import Saved, numbered
 
 BLOCK_STEPS = 16
-"""Steps of one way in a row; the first ones are not timed, as the device is still at work on those before them."""
+"""Steps run one way in a row. The first `UNTIMED_STEPS` are not timed: the device still works on those before them."""
 
 UNTIMED_STEPS = 6
 
 BLOCKS = 6
-"""Blocks of a trial: whole and split in turn, starting with whole."""
+"""Blocks of a trial, whole and split in turn, the first one whole."""
 
 TRIAL_EVERY_STEPS = 5000
-"""A trial is held again after so many steps: the share of popular samples drifts."""
+"""Steps between two trials: the share of popular samples drifts."""
 
 
 @dataclass(frozen=True)
 class TrialTimes:
-    """What a trial found: seconds of a step, each way."""
+    """Seconds of a step, run whole and run split, as a trial measured them."""
 
     whole_seconds: float
     split_seconds: float
@@ -47,11 +47,14 @@ class _Trial:
 
 
 class Splitting:
-    """`wanted`: always, never, or auto, which holds trials on a device and never splits on the CPU."""
+    """The choice between whole and split batches.
+
+    `wanted`: always, never, or auto, which holds trials on a device and never splits on the CPU.
+    """
 
     def __init__(self, wanted: str, on_device: bool, replaying: bool = False) -> None:
         self.chosen = wanted == "always"
-        """What steps do outside of trials."""
+        """Whether steps split, outside of trials."""
         self.measured = wanted == "auto" and on_device
         self._replaying = replaying
         """Whether choices come from a journal: trials are held, as they shape steps, but their times decide nothing."""
@@ -65,7 +68,7 @@ class Splitting:
         return bool((step - self._trial.first_step) // BLOCK_STEPS % 2)
 
     def begin_trial(self, step: int) -> None:
-        """Try both ways in the steps that follow, if that is what is wanted and no trial was held lately."""
+        """Try both ways in the next steps, if a choice is to be made and no trial was held lately."""
         if self.measured and self._trial is None and step >= self._next_trial:
             self._trial = _Trial(step)
             self._next_trial = step + TRIAL_EVERY_STEPS
@@ -75,7 +78,7 @@ class Splitting:
         self.chosen = split
 
     def forget(self) -> None:
-        """Something changed that a trial depends on: hold one soon."""
+        """Hold a trial soon, as something changed that the choice depends on."""
         self._trial, self._next_trial = None, 0
 
     def state(self) -> dict[str, Any]:
@@ -92,7 +95,7 @@ class Splitting:
         }
 
     def set_state(self, found: Saved) -> None:
-        """What was found out counts where it would be found out again; else the configuration tells."""
+        """Restore the choice where this run would measure it too; otherwise the configuration decides."""
         chosen, next_trial, trial = found.flag("chosen"), found.integer("next_trial"), found.maybe("trial")
         held = None
         if trial is not None:
@@ -102,7 +105,7 @@ class Splitting:
             self.chosen, self._next_trial, self._trial = chosen, next_trial, held
 
     def after_step(self, steps: int, clock: float) -> TrialTimes | None:
-        """Tell that `steps` steps are done at `clock` seconds. Returns what a trial found that ends here."""
+        """Note that `steps` steps were done at `clock` seconds. Returns the times of a trial that ends here and decides."""
         trial = self._trial
         if trial is None:
             return None

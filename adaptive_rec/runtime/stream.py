@@ -1,4 +1,4 @@
-"""A stretch of the stream as a policy sees it that arranges it, and what it takes to arrange it again."""
+"""The stream as a policy that arranges it sees it, and the decisions that a resumed run needs to arrange it again."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from adaptive_rec.state import RunState, saved_knobs, saved_position
 
 @dataclass(frozen=True)
 class Decision:
-    """What a policy knew when it decided on a phase."""
+    """The knobs, slots and outcome that a policy decided on a phase by."""
 
     knobs: Knobs
     slots: list[int]
     outcome: Outcome | None
-    """Of the phase before; None at first."""
+    """The outcome of the phase before; None at first."""
 
     def state(self, before: Decision | None) -> dict[str, Any]:
-        """Knobs are kept where they are others than those of the decision before."""
+        """Knobs are saved only where they differ from those of the decision before."""
         outcome = self.outcome
         return {
             "knobs": self.knobs.model_dump() if before is None or self.knobs != before.knobs else None,
@@ -60,26 +60,25 @@ class Decision:
 
 @dataclass
 class Stretch:
-    """A stretch of the stream that a policy arranges, and how far it was trained: all that it takes to arrange it again and to
-    go on in its middle."""
+    """A stretch of the stream that a policy arranges, and how far it was trained: a run resumes in its middle from this."""
 
     position: Position
-    """Of the reader where it begins: where the order is the source's, the present phase."""
+    """The reader's position at its start; where the source's order is kept, at the start of the present phase."""
     steps_done: int
-    """Steps of plain training up to there."""
+    """Steps that plain training makes up to there."""
     steps: int
-    """`run.steps` when it was begun."""
+    """`run.steps` when it started."""
     epochs: int
     samples: int
-    """Of a batch."""
+    """Samples of a batch."""
     options: Mapping[str, Any]
     """The section `policy` of the configuration."""
     decisions: list[Decision] = field(default_factory=list)
-    """One for each phase that was begun."""
+    """One for each phase that has started."""
     phase_began: int = 0
-    """Step at which the present phase began."""
+    """Step at which the present phase started."""
     ended: bool = False
-    """Whether it ended, and what was left out after its last batch was counted: a signal came before the next one."""
+    """Whether the present phase has ended and its skipped samples are counted: a signal came before the next phase."""
 
     def add_phase(self, decision: Decision, step: int) -> None:
         """A further phase begins."""
@@ -146,7 +145,7 @@ class ArrangedStream:
         stopped: Callable[[], bool] = lambda: False,
         epochs: int | None = None,
     ) -> None:
-        """To the end of `config.run.steps`, and of so many epochs where the source has more."""
+        """The stream ends with `config.run.steps`, or after `epochs` where the source has more."""
         self.space = store.space
         self.batch_size = config.run.batch_size
         self.seed = config.run.seed
@@ -164,7 +163,7 @@ class ArrangedStream:
         self.epochs = range(position.epoch, position.epoch + len(self._samples))
 
     def _cut(self) -> Iterator[tuple[int, int]]:
-        """The epochs to come with the samples of each, as far as the run's steps reach in the source's order."""
+        """Yield each epoch to come with its samples, as far as the run's steps reach in the source's order."""
         steps = self._steps
         for epoch in range(self._begin.epoch, self._last_epoch):
             samples = self._source.train_samples - (self._begin.offset if epoch == self._begin.epoch else 0)
@@ -176,7 +175,7 @@ class ArrangedStream:
 
     @property
     def end(self) -> Position:
-        """Where a reader stands when all is read."""
+        """The reader's position after the last batch."""
         if not self._samples:
             return self._begin
         last = max(self._samples)

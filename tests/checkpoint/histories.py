@@ -138,9 +138,11 @@ def checked_step(files: Files, generation: Path) -> int:
     named = re.fullmatch(r"step-(\d+)(\.\d+)?", generation.name)
     assert named is not None
     step = int(named[1])
-    told = read_json_file(files, generation / "state.json")
-    steps = tuple(told["steps"])
-    assert (told["loss"], steps) == (values(step)["loss"], CHAINS.get(step, steps)), f"state.json of {step} has changed"
+    saved = read_json_file(files, generation / "state.json")
+    steps = tuple(saved["steps"])
+    assert (saved["loss"], steps) == (values(step)["loss"], CHAINS.get(step, steps)), (
+        f"state.json of {step} has changed"
+    )
     assert tuple(link.manifest.step for link in chain(files, generation)) == steps, f"{step} builds on others"
     file = ArraysFile(files, generation / "state.safetensors")
     assert set(file.arrays) == set(values(step)["arrays"])

@@ -1,4 +1,4 @@
-"""A file system in memory that logs what is asked of it, and tells what a disk may hold after a loss of power at any moment.
+"""A file system in memory that logs all operations, and lists what a disk may hold after a loss of power at any moment.
 
 What is on the disk for certain: bytes of a file written before its last sync, and names in a folder that were made, changed or
 removed before the last sync of that folder. Of all that came later any part may be there, in any order: each page of 4 KiB for

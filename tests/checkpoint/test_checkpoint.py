@@ -59,7 +59,7 @@ DENSE = {
 
 @pytest.mark.parametrize("embedding", ["sgd", "rowwise_adagrad", "adagrad", "lazy_adam"])
 @pytest.mark.parametrize("dense", DENSE)
-def test_a_resumed_run_ends_where_a_straight_one_does(tmp_path: Path, embedding: str, dense: str) -> None:
+def test_a_resumed_run_ends_where_an_uninterrupted_one_does(tmp_path: Path, embedding: str, dense: str) -> None:
     """Stopped in mid-stream under hotline, gone on with under hotline with another budget: equal to plain steps throughout."""
     optimizer = [f"optimizer.embedding={embedding}", f"optimizer.dense={dense.split()[0]}", *DENSE[dense]]
     straight = run_to_end(build(*optimizer))
@@ -147,13 +147,13 @@ SHARDS = ["rows-00000.safetensors", "rows-00001.safetensors"]
 FILES = ["MANIFEST.json", "state.json", "state.safetensors", "dense.safetensors", *SHARDS]
 
 
-def test_each_file_of_a_checkpoint_is_damaged_below(saved: Path) -> None:
+def test_the_damage_cases_cover_each_file_of_a_checkpoint(saved: Path) -> None:
     assert sorted(path.name for path in saved.iterdir()) == sorted(FILES)
 
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("damage", ["missing", "empty", "truncated", "overwritten"])
-def test_damaged_files_are_told_as_a_checkpoint_that_cannot_be_read(saved: Path, name: str, damage: str) -> None:
+def test_damaged_files_are_reported_as_an_unreadable_checkpoint(saved: Path, name: str, damage: str) -> None:
     path = saved / name
     content = path.read_bytes()
     if damage == "missing":
@@ -167,7 +167,7 @@ def test_damaged_files_are_told_as_a_checkpoint_that_cannot_be_read(saved: Path,
 
 
 @pytest.mark.parametrize(
-    ("rows", "dtype", "told"),
+    ("rows", "dtype", "message"),
     [
         ((48, 4), torch.float64, r".*rows-00000.safetensors must hold row \(N,\), weight \(N, D\)"),
         ((46, 4), torch.float64, r".*rows-00000.safetensors must hold row \(N,\), weight \(N, D\)"),
@@ -175,18 +175,18 @@ def test_damaged_files_are_told_as_a_checkpoint_that_cannot_be_read(saved: Path,
         ((47, 4), torch.float32, r"weight of table \w+ must be in rows of \[4\] float64, got \[4\] F32"),
     ],
 )
-def test_rows_of_another_shape_or_type_are_told(
-    saved: Path, rows: tuple[int, int], dtype: torch.dtype, told: str
+def test_rows_of_another_shape_or_type_are_errors(
+    saved: Path, rows: tuple[int, int], dtype: torch.dtype, message: str
 ) -> None:
     """Though the description says otherwise: none is left out, repeated or taken for what it is not."""
     path = saved / SHARDS[0]
     save_file(load_file(path) | {"weight": torch.zeros(rows, dtype=dtype)}, path)
-    with pytest.raises(CheckpointError, match=rf"{saved.name} cannot be used: {told}"):
+    with pytest.raises(CheckpointError, match=rf"{saved.name} cannot be used: {message}"):
         checkpoint.load(fresh().parts, saved, verified=True)
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "message"),
     [
         ({"step": None}, "state must hold step, which is missing"),
         ({"step": "3"}, "state/step must be a whole number, got 3"),
@@ -198,18 +198,18 @@ def test_rows_of_another_shape_or_type_are_told(
         ({"tally": []}, "array tally/.* of a state must be in an object of state.json, tally is none"),
     ],
 )
-def test_a_state_that_makes_no_sense_cannot_be_used(saved: Path, change: dict[str, Any], told: str) -> None:
+def test_a_state_that_makes_no_sense_cannot_be_used(saved: Path, change: dict[str, Any], message: str) -> None:
     found = json.loads((saved / "state.json").read_text())
     state = found["state"] | change
     found["state"] = {key: value for key, value in state.items() if value is not None or key not in change}
     (saved / "state.json").write_text(json.dumps(found))
     runtime = build("run.steps=3", "optimizer.dense=Adam", "optimizer.embedding=adagrad")
-    with pytest.raises(CheckpointError, match=f"{saved.name} cannot be used: .*{told}"):
+    with pytest.raises(CheckpointError, match=f"{saved.name} cannot be used: .*{message}"):
         checkpoint.load(runtime.parts, saved, verified=True)
 
 
 @pytest.mark.parametrize("text", ["[1, 2]", "{}", '{"state": {}, "run": 1}'])
-def test_a_state_that_is_none_cannot_be_read(saved: Path, text: str) -> None:
+def test_an_invalid_state_cannot_be_read(saved: Path, text: str) -> None:
     (saved / "state.json").write_text(text)
     with pytest.raises(CheckpointError, match=f"{saved.name}/state.json must have parts state and run"):
         checkpoint.load(fresh().parts, saved, verified=True)
@@ -236,7 +236,7 @@ def test_the_newest_whole_checkpoint_is_found(tmp_path: Path) -> None:
         checkpoint.newest(tmp_path)
 
 
-def test_older_checkpoints_go_but_for_those_to_keep_and_what_they_build_on(tmp_path: Path) -> None:
+def test_older_checkpoints_are_removed_except_kept_ones_and_their_bases(tmp_path: Path) -> None:
     runtime = build("checkpoint.keep=2")
     left = []
     for number in (1, 2, 3, 4, 5, 6):
@@ -248,7 +248,7 @@ def test_older_checkpoints_go_but_for_those_to_keep_and_what_they_build_on(tmp_p
     assert left == [[1], [1, 2], [1, 2, 3], [1, 2, 3, 4], [1, 2, 3, 4, 5], [4, 5, 6]], "5 builds on 4, 6 on none"
 
 
-def test_a_base_that_was_damaged_or_removed_is_told_by_all_that_build_on_it(tmp_path: Path) -> None:
+def test_a_damaged_or_removed_base_is_reported_for_all_that_build_on_it(tmp_path: Path) -> None:
     runtime = build()
     for number in (1, 2, 3):
         runtime.state.set_step(number)
@@ -264,7 +264,9 @@ def test_a_base_that_was_damaged_or_removed_is_told_by_all_that_build_on_it(tmp_
     with pytest.raises(CheckpointError, match="step-000000002 builds on step-000000001, which cannot be used"):
         checkpoint.load(build().parts, tmp_path / "step-000000002")
     runtime.state.set_step(4)
-    assert checkpoint.newest(checkpoint.save(runtime.parts, tmp_path).parent) == tmp_path / "step-000000004", "of all rows"
+    assert checkpoint.newest(checkpoint.save(runtime.parts, tmp_path).parent) == tmp_path / "step-000000004", (
+        "of all rows"
+    )
 
 
 class FullDisk(Disk):
@@ -283,7 +285,7 @@ def test_a_save_that_fails_leaves_the_old_checkpoint_and_no_half_new_one(tmp_pat
     assert checkpoint.save(runtime.parts, tmp_path).name == "step-000000004"
 
 
-def test_a_checkpoint_once_written_stays_as_it_is(tmp_path: Path) -> None:
+def test_a_written_checkpoint_never_changes(tmp_path: Path) -> None:
     runtime = run_to_end(build("run.steps=3"))
     folder = checkpoint.save(runtime.parts, tmp_path)
     with torch.no_grad():
@@ -295,7 +297,7 @@ def test_a_checkpoint_once_written_stays_as_it_is(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == [folder.name]
 
 
-def test_knobs_that_changed_since_are_a_checkpoint_of_their_own(tmp_path: Path) -> None:
+def test_changed_knobs_make_a_new_checkpoint(tmp_path: Path) -> None:
     runtime = run_to_end(build("run.steps=3"))
     folder = checkpoint.save(runtime.parts, tmp_path)
     runtime.state.change_knobs(runtime.knobs.changed({"alpha": 0.5}))

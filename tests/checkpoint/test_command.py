@@ -63,22 +63,22 @@ def run(tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def told(capsys: pytest.CaptureFixture[str], *words: object, code: int = 0) -> str:
+def printed(capsys: pytest.CaptureFixture[str], *words: object, code: int = 0) -> str:
     assert main(["checkpoint", *map(str, words)]) == code
     captured = capsys.readouterr()
     assert "Traceback" not in captured.err
     return captured.out + captured.err
 
 
-def test_list_tells_each_checkpoint_and_what_is_wrong_with_it(capsys: pytest.CaptureFixture[str], run: Path) -> None:
+def test_list_shows_each_checkpoint_and_its_damage(capsys: pytest.CaptureFixture[str], run: Path) -> None:
     spoil(run / "checkpoints/step-000000005/MANIFEST.json")
-    lines = told(capsys, "list", run).splitlines()
+    lines = printed(capsys, "list", run).splitlines()
     assert lines[0].split() == ["checkpoint", "step", "written", "kind", "builds", "on", "files", "rows", "size"]
     assert "step-000000005" in lines[1]
     assert "MANIFEST.json must end with its crc32" in lines[1]
     assert lines[2].split()[:2] == ["step-000000800", "800"]
     assert len(lines) == 3
-    damaged, good = json.loads(told(capsys, "list", run, "--json"))
+    damaged, good = json.loads(printed(capsys, "list", run, "--json"))
     assert damaged["error"]
     assert (good["step"], good["format"], good["files"], good["error"]) == (800, 3, 3, None)
     folder = run / "checkpoints/step-000000800"
@@ -97,51 +97,53 @@ def chained(tmp_path: Path) -> Path:
     return tmp_path / "chained"
 
 
-def test_list_tells_what_each_builds_on_and_where_that_is_gone(
+def test_list_shows_what_each_builds_on_and_where_that_is_missing(
     capsys: pytest.CaptureFixture[str], chained: Path
 ) -> None:
-    lines = told(capsys, "list", chained).splitlines()
+    lines = printed(capsys, "list", chained).splitlines()
     assert [line.split()[4:6] for line in lines[1:4]] == [
         ["full", "3"], ["changes", "step-000000005"], ["changes", "step-000000006"]
     ]  # fmt: skip
     assert not any("cannot be used" in line for line in lines)
     shutil.rmtree(chained / "checkpoints/step-000000005")
-    lines = [line for line in told(capsys, "list", chained).splitlines() if not line.startswith(" ")]
+    lines = [line for line in printed(capsys, "list", chained).splitlines() if not line.startswith(" ")]
     assert len(lines) == 4
     for line in lines[1:3]:
         assert "step-000000006 builds on step-000000005, which cannot be used" in line
         assert line.split()[4] == "changes"
     assert lines[3].split()[4] == "full"
-    entries = json.loads(told(capsys, "list", chained, "--json"))
+    entries = json.loads(printed(capsys, "list", chained, "--json"))
     assert [(entry["kind"], entry["builds_on"], entry["error"] is None) for entry in entries] == [
         ("changes", "step-000000005", False), ("changes", "step-000000006", False), ("full", None, True)
     ]  # fmt: skip
 
 
-def test_verify_of_one_verifies_what_it_builds_on(capsys: pytest.CaptureFixture[str], chained: Path) -> None:
-    found = json.loads(told(capsys, "verify", chained / "checkpoints/step-000000006", "--json"))
+def test_verify_of_one_checkpoint_includes_its_bases(capsys: pytest.CaptureFixture[str], chained: Path) -> None:
+    found = json.loads(printed(capsys, "verify", chained / "checkpoints/step-000000006", "--json"))
     assert [entry["checkpoint"] for entry in found["files"]] == ["step-000000005"] * 3 + ["step-000000006"] * 2
-    assert "2 of 2 whole" in told(capsys, "verify", chained / "checkpoints/step-000000006")
+    assert "2 of 2 whole" in printed(capsys, "verify", chained / "checkpoints/step-000000006")
     spoil(chained / "checkpoints/step-000000005/rows-00001.safetensors")
-    text = told(capsys, "verify", chained / "checkpoints/step-000000006", code=5)
+    text = printed(capsys, "verify", chained / "checkpoints/step-000000006", code=5)
     assert "0 of 2 whole" in text
     assert "4 of 4" not in text
-    assert "1 of 1 whole" in told(capsys, "verify", chained / "checkpoints/step-000000009")
+    assert "1 of 1 whole" in printed(capsys, "verify", chained / "checkpoints/step-000000009")
 
 
-def test_verify_says_which_a_damaged_one_takes_with_it(capsys: pytest.CaptureFixture[str], chained: Path) -> None:
+def test_verify_names_the_checkpoints_that_build_on_a_damaged_one(
+    capsys: pytest.CaptureFixture[str], chained: Path
+) -> None:
     spoil(chained / "checkpoints/step-000000006/rows-00000.safetensors")
-    text = told(capsys, "verify", chained, code=5)
+    text = printed(capsys, "verify", chained, code=5)
     assert re.search("^step-000000007  +builds on step-000000006, which is damaged$", text, flags=re.M)
     assert "\n2 of 4 whole" in text
     assert text.splitlines()[-1] == (
         "error: 1 of 4 checkpoints damaged: step-000000006; "
         "1 of 4 checkpoints build on one that cannot be used: step-000000007"
     )
-    found, _ = json.JSONDecoder().raw_decode(told(capsys, "verify", chained, "--json", code=5))
+    found, _ = json.JSONDecoder().raw_decode(printed(capsys, "verify", chained, "--json", code=5))
     assert (found["damaged"], found["lost_with_them"]) == (["step-000000006"], ["step-000000007"])
     shutil.rmtree(chained / "checkpoints/step-000000006")
-    text = told(capsys, "verify", chained, code=5)
+    text = printed(capsys, "verify", chained, code=5)
     assert "error: 1 of 3 checkpoints build on one that cannot be used: step-000000007" in text
 
 
@@ -149,31 +151,31 @@ def test_a_checkpoint_of_changes_is_found_by_any_path(
     capsys: pytest.CaptureFixture[str], chained: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (chained / "latest").symlink_to(chained / "checkpoints/step-000000007")
-    assert "3 of 3 whole" in told(capsys, "verify", chained / "latest")
+    assert "3 of 3 whole" in printed(capsys, "verify", chained / "latest")
     monkeypatch.chdir(chained / "checkpoints/step-000000007")
-    assert "3 of 3 whole" in told(capsys, "verify", ".")
-    assert "hold the same" in told(capsys, "diff", ".", "../../latest")
+    assert "3 of 3 whole" in printed(capsys, "verify", ".")
+    assert "hold the same" in printed(capsys, "diff", ".", "../../latest")
 
 
 def test_changes_are_compared_and_exported_with_what_they_build_on(
     capsys: pytest.CaptureFixture[str], chained: Path
 ) -> None:
     folder = chained / "checkpoints"
-    found = json.loads(told(capsys, "diff", folder / "step-000000007", folder / "step-000000009", "--json", code=1))
+    found = json.loads(printed(capsys, "diff", folder / "step-000000007", folder / "step-000000009", "--json", code=1))
     assert [each["name"] for each in found["differences"]] == ["step"], "rows are the same"
-    found = json.loads(told(capsys, "diff", folder / "step-000000005", folder / "step-000000007", "--json", code=1))
+    found = json.loads(printed(capsys, "diff", folder / "step-000000005", folder / "step-000000007", "--json", code=1))
     [weight] = [each for each in found["differences"] if each["name"] == "weight"]
     assert (weight["file"], weight["rows"], weight["largest"]) == ("C1", 2, pytest.approx(2.0, rel=1e-5))
     for name in ("step-000000007", "step-000000009"):
-        told(capsys, "export", folder / name, "--out", chained / name)
+        printed(capsys, "export", folder / name, "--out", chained / name)
     for name in ("C1.safetensors", "table-0001.safetensors"):
         assert (chained / "step-000000007" / name).read_bytes() == (chained / "step-000000009" / name).read_bytes()
     spoil(folder / "step-000000005/rows-00001.safetensors")
-    assert "is damaged" in told(capsys, "export", folder / "step-000000007", "--out", chained / "no", code=5)
+    assert "is damaged" in printed(capsys, "export", folder / "step-000000007", "--out", chained / "no", code=5)
 
 
-def test_verify_tells_each_file_and_its_speed(capsys: pytest.CaptureFixture[str], run: Path) -> None:
-    lines = told(capsys, "verify", run).splitlines()
+def test_verify_lists_each_file_and_its_speed(capsys: pytest.CaptureFixture[str], run: Path) -> None:
+    lines = printed(capsys, "verify", run).splitlines()
     assert [line.split()[1] for line in lines[1:-1]] == [
         "rows-00000.safetensors",
         "rows-00001.safetensors",
@@ -181,25 +183,25 @@ def test_verify_tells_each_file_and_its_speed(capsys: pytest.CaptureFixture[str]
     ] * 2
     assert all(line.endswith("whole") for line in lines[1:-1])
     assert lines[-1] == "2 of 2 whole (9.9 KiB)"
-    answer = json.loads(told(capsys, "verify", run / "checkpoints/step-000000800", "--json"))
+    answer = json.loads(printed(capsys, "verify", run / "checkpoints/step-000000800", "--json"))
     assert answer["damaged"] == []
     assert [entry["checkpoint"] for entry in answer["files"]] == ["step-000000800"] * 3
     assert all(entry["seconds"] > 0 and entry["error"] is None for entry in answer["files"])
 
 
-def test_verify_tells_the_speed_of_large_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_verify_shows_the_speed_of_large_files(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     draft = Draft(DISK, tmp_path, 1)
     draft.arrays("rows-00000.safetensors", {"weight": np.zeros((1 << 18, 4), np.float32)})
-    lines = told(capsys, "verify", draft.commit({})).splitlines()
+    lines = printed(capsys, "verify", draft.commit({})).splitlines()
     assert re.search(r"4.0 MiB  \d+\.\d\d GB/s  whole$", lines[1])
     assert re.fullmatch(r"1 of 1 whole \(4.0 MiB, \d+\.\d\d GB/s\)", lines[2])
 
 
-def test_verify_names_all_that_is_damaged_and_fails(capsys: pytest.CaptureFixture[str], run: Path) -> None:
+def test_verify_names_all_damage_and_fails(capsys: pytest.CaptureFixture[str], run: Path) -> None:
     spoil(run / "checkpoints/step-000000800/rows-00001.safetensors")
     spoil(run / "checkpoints/step-000000800/state.json")
     (run / "checkpoints/step-000000005/state.json").unlink()
-    text = told(capsys, "verify", run, code=5)
+    text = printed(capsys, "verify", run, code=5)
     assert "rows-00001.safetensors is damaged between byte 0 and" in text
     assert text.count("state.json is damaged") == 1
     assert "state.json is missing" in text
@@ -208,16 +210,16 @@ def test_verify_names_all_that_is_damaged_and_fails(capsys: pytest.CaptureFixtur
     assert text.splitlines()[-1] == "error: 2 of 2 checkpoints damaged: step-000000005, step-000000800"
 
 
-def test_diff_of_equals_says_so(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_diff_of_equal_checkpoints_says_so(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     a, b = make(tmp_path / "a", 5), make(tmp_path / "b", 5)
-    assert "hold the same, bit by bit" in told(capsys, "diff", a, b)
-    assert json.loads(told(capsys, "diff", a, b, "--json"))["differences"] == []
+    assert "hold the same, bit by bit" in printed(capsys, "diff", a, b)
+    assert json.loads(printed(capsys, "diff", a, b, "--json"))["differences"] == []
 
 
-def test_diff_tells_rows_and_how_much(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_diff_reports_rows_and_distances(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     make(tmp_path / "a", 5)
     make(tmp_path / "b", 6, changed=0.25, loss=0.5)
-    found = json.loads(told(capsys, "diff", tmp_path / "a", tmp_path / "b", "--json", code=1))["differences"]
+    found = json.loads(printed(capsys, "diff", tmp_path / "a", tmp_path / "b", "--json", code=1))["differences"]
     values = {each["name"]: each for each in found}
     assert set(values) == {"weight", "step", "loss"}
     assert (values["weight"]["file"], values["weight"]["rows"], values["weight"]["of_rows"]) == (
@@ -229,7 +231,7 @@ def test_diff_tells_rows_and_how_much(capsys: pytest.CaptureFixture[str], tmp_pa
     assert values["weight"]["mean"] == pytest.approx(0.25 * 2 / 100, rel=1e-5)
     assert (values["step"]["a"], values["step"]["b"]) == ("5", "6")
     assert values["loss"]["kind"] == "only in B"
-    lines = told(capsys, "diff", tmp_path / "a", tmp_path / "b", code=1).splitlines()
+    lines = printed(capsys, "diff", tmp_path / "a", tmp_path / "b", code=1).splitlines()
     assert next(line for line in lines if "weight" in line).split() == [
         "C1", "weight", "2", "of", "100", "0.25", "0.005"
     ]  # fmt: skip
@@ -253,30 +255,30 @@ def test_diff_compares_what_can_be_compared(capsys: pytest.CaptureFixture[str], 
         draft.arrays("rows-00000.safetensors", row)
         draft.json("state.json", {"run": {"tables": [{"name": "C1", "rows": 2, "dim": 1, "first_row": 0}]}})
         draft.commit({})
-    found = json.loads(told(capsys, "diff", tmp_path / "a", tmp_path / "b", "--json", code=1))["differences"]
+    found = json.loads(printed(capsys, "diff", tmp_path / "a", tmp_path / "b", "--json", code=1))["differences"]
     values = {each["name"]: each for each in found}
     assert {name: each["kind"] for name, each in values.items()} == {
         "w": "values", "t": "type", "s": "shape", "x": "only in A", "y": "only in B",
     }  # fmt: skip
     assert (values["w"]["rows"], values["w"]["largest"]) == (1, None)
     assert (values["s"]["a"], values["s"]["b"]) == ("[2, 3]", "[3, 2]")
-    assert "not a number" in told(capsys, "diff", tmp_path / "a", tmp_path / "b", code=1)
+    assert "not a number" in printed(capsys, "diff", tmp_path / "a", tmp_path / "b", code=1)
 
 
 def test_diff_takes_a_runs_newest_whole_checkpoint_and_says_what_it_skips(
     capsys: pytest.CaptureFixture[str], run: Path
 ) -> None:
     spoil(run / "checkpoints/step-000000800/state.json")
-    text = told(capsys, "diff", run, run / "checkpoints/step-000000005")
+    text = printed(capsys, "diff", run, run / "checkpoints/step-000000005")
     assert "note: step-000000800 is skipped: " in text
     assert "hold the same" in text
-    assert "is damaged" in told(capsys, "diff", run, run / "checkpoints/step-000000800", code=5)
+    assert "is damaged" in printed(capsys, "diff", run, run / "checkpoints/step-000000800", code=5)
 
 
 @pytest.mark.parametrize("form", ["safetensors", "npy", "torchrec"])
 def test_export_writes_the_tables_as_others_read_them(capsys: pytest.CaptureFixture[str], run: Path, form: str) -> None:
     out = run.parent / "out"
-    told(capsys, "export", run, "--out", out, "--as", form)
+    printed(capsys, "export", run, "--out", out, "--as", form)
     saved = run / "checkpoints/step-000000800"
     first, second = (load_file(saved / f"rows-{number:05d}.safetensors")["weight"] for number in range(2))
     if form == "torchrec":
@@ -296,7 +298,7 @@ def test_export_writes_the_tables_as_others_read_them(capsys: pytest.CaptureFixt
         assert np.array_equal(np.load(out / "C1.npy"), first.numpy())
         assert np.array_equal(np.load(out / "table-0001.npy"), second.float().numpy())
     assert len(list(out.iterdir())) == (1 if form == "torchrec" else 2)
-    assert "can be made: File exists" in told(capsys, "export", run, "--out", out, code=2)
+    assert "can be made: File exists" in printed(capsys, "export", run, "--out", out, code=2)
 
 
 @pytest.mark.parametrize("form", ["safetensors", "npy", "torchrec"])
@@ -366,17 +368,17 @@ def test_verify_of_a_run_leaves_out_what_the_run_removed_meanwhile(
 ) -> None:
     old = run / "checkpoints/step-000000005"
     monkeypatch.setattr(generation, name, removing(old, getattr(generation, name)))
-    text = told(capsys, "verify", run)
+    text = printed(capsys, "verify", run)
     assert "1 of 1 whole" in text
     assert text.endswith("note: step-000000005 was removed meanwhile\n")
     assert text.count("step-000000005") == 1
 
 
-def test_verify_of_one_that_is_not_there_fails(capsys: pytest.CaptureFixture[str], run: Path) -> None:
-    assert "checkpoints damaged" in told(capsys, "verify", run / "checkpoints/step-000000007", code=5)
+def test_verify_of_a_missing_checkpoint_fails(capsys: pytest.CaptureFixture[str], run: Path) -> None:
+    assert "checkpoints damaged" in printed(capsys, "verify", run / "checkpoints/step-000000007", code=5)
 
 
-def test_diff_and_export_of_a_run_take_what_it_has_then(
+def test_diff_and_export_of_a_running_run_take_its_present_checkpoints(
     capsys: pytest.CaptureFixture[str], run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     newest, other = run / "checkpoints/step-000000800", make(run.parent / "other", 5)
@@ -388,29 +390,29 @@ def test_diff_and_export_of_a_run_take_what_it_has_then(
         shutil.copytree(kept, newest)
         with monkeypatch.context() as patched:
             patched.setattr(module, name, removing(newest, getattr(module, name)))
-            told(capsys, *words)
+            printed(capsys, *words)
         assert not newest.exists()
     with monkeypatch.context() as patched:
         patched.setattr(difference, "verify_all", removing(other, difference.verify_all))
-        assert str(other) in told(capsys, "diff", run, other, code=5), "of one that was named there is no other"
+        assert str(other) in printed(capsys, "diff", run, other, code=5), "of one that was named there is no other"
 
 
 def test_a_damaged_checkpoint_is_not_exported(capsys: pytest.CaptureFixture[str], run: Path) -> None:
     saved = run / "checkpoints/step-000000800"
     spoil(saved / "rows-00000.safetensors")
-    assert "is damaged" in told(capsys, "export", saved, "--out", run.parent / "out", code=5)
+    assert "is damaged" in printed(capsys, "export", saved, "--out", run.parent / "out", code=5)
     assert not (run.parent / "out").exists()
 
 
-def test_what_is_no_run_is_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_path_that_is_no_run_is_an_error(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     for words in (
         ["list", tmp_path],
         ["verify", tmp_path],
         ["diff", tmp_path, tmp_path],
         ["export", tmp_path, "--out", "x"],
     ):
-        assert "must be a run directory with a checkpoint" in told(capsys, *words, code=2)
-    assert "format 1" in told(capsys, "verify", old(tmp_path), code=5)
+        assert "must be a run directory with a checkpoint" in printed(capsys, *words, code=2)
+    assert "format 1" in printed(capsys, "verify", old(tmp_path), code=5)
 
 
 def old(run: Path) -> Path:

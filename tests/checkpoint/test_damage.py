@@ -44,10 +44,10 @@ def damage_and_look(folder: Path, count: int) -> None:
         path = rng.choice(sorted((folder / name_of(spoilt)).iterdir()))
         whole = path.read_bytes()
         if rng.random() < 0.5:
-            told = f"bit {(bit := rng.randrange(8 * len(whole)))} of {path.name}"
+            damage = f"bit {(bit := rng.randrange(8 * len(whole)))} of {path.name}"
             flip(path, bit)
         else:
-            told = f"{path.name} cut to {(length := rng.randrange(len(whole)))} bytes"
+            damage = f"{path.name} cut to {(length := rng.randrange(len(whole)))} bytes"
             path.write_bytes(whole[:length])
         with pytest.raises(CheckpointError, match=path.name):
             verify(DISK, path.parent)
@@ -59,7 +59,7 @@ def damage_and_look(folder: Path, count: int) -> None:
                 verify_all(DISK, folder / name_of(step))
         good = [step for step in TWO_CHAINS if spoilt not in CHAINS[step]]
         found = newest_valid(DISK, folder)
-        assert found_step(DISK, folder) == max(good), f"seed {seed}, {number}: {told}"
+        assert found_step(DISK, folder) == max(good), f"seed {seed}, {number}: {damage}"
         assert [name for name, _ in found.skipped] == [
             name_of(step) for step in reversed(TWO_CHAINS) if step > max(good)
         ]
@@ -77,7 +77,7 @@ def test_every_one_of_2000_damages_is_detected(folder: Path) -> None:
     damage_and_look(folder, 2000)
 
 
-def test_every_single_bit_of_the_manifest_counts(tmp_path: Path) -> None:
+def test_every_flipped_bit_of_the_manifest_is_detected(tmp_path: Path) -> None:
     path = Draft(DISK, tmp_path, 7).commit({}) / "MANIFEST.json"
     data = bytearray(path.read_bytes())
     for bit in range(8 * len(data)):
@@ -89,7 +89,7 @@ def test_every_single_bit_of_the_manifest_counts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("where", ["first", "last of the first chunk", "first of the second", "last"])
-def test_the_place_of_a_damage_is_named(tmp_path: Path, where: str) -> None:
+def test_the_place_of_damage_is_named(tmp_path: Path, where: str) -> None:
     draft = Draft(DISK, tmp_path, 7)
     draft.arrays("rows-00000.safetensors", {"weight": np.arange(2_500_000, dtype=np.float32)})
     generation = draft.commit({})
@@ -129,18 +129,18 @@ def relink(path: Path) -> None:
 
 
 @pytest.mark.parametrize("spoiling", SPOILINGS)
-def test_what_is_wrong_with_a_skipped_generation_is_told(folder: Path, spoiling: str) -> None:
-    spoil, told = SPOILINGS[spoiling]
+def test_the_damage_of_a_skipped_generation_is_reported(folder: Path, spoiling: str) -> None:
+    spoil, message = SPOILINGS[spoiling]
     spoil(folder / name_of(260))
     found = newest_valid(DISK, folder)
     assert found.generation == folder / name_of(222)
     [(name, why)] = found.skipped
     assert name == name_of(260)
-    with pytest.raises(CheckpointError, match=told):
+    with pytest.raises(CheckpointError, match=message):
         raise CheckpointError(why)
 
 
-def test_a_pipe_does_not_hold_a_reader_up(folder: Path) -> None:
+def test_a_pipe_does_not_block_a_reader(folder: Path) -> None:
     import os
 
     path = folder / name_of(260) / "state.json"
@@ -150,7 +150,7 @@ def test_a_pipe_does_not_hold_a_reader_up(folder: Path) -> None:
         verify(DISK, path.parent)
 
 
-def test_where_all_are_damaged_none_is_found_and_each_is_told(folder: Path) -> None:
+def test_where_all_are_damaged_none_is_found_and_each_is_reported(folder: Path) -> None:
     for step in TWO_CHAINS:
         flip(folder / f"step-{step:09d}" / "state.json", 9)
     found = newest_valid(DISK, folder)
@@ -158,7 +158,7 @@ def test_where_all_are_damaged_none_is_found_and_each_is_told(folder: Path) -> N
     assert [name for name, _ in found.skipped] == [f"step-{step:09d}" for step in reversed(TWO_CHAINS)]
 
 
-def test_of_a_folder_that_is_absent_or_empty_nothing_is_found(tmp_path: Path) -> None:
+def test_nothing_is_found_in_a_missing_or_empty_folder(tmp_path: Path) -> None:
     for folder in (tmp_path, tmp_path / "absent"):
         assert newest_valid(DISK, folder).generation is None
         assert prune(DISK, folder, keep=2) == []
@@ -173,14 +173,14 @@ def test_steps_are_ordered_by_number(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("spoiling", [kind for kind in SPOILINGS if kind not in ("another step", "a file too many")])
-def test_what_is_wrong_with_a_base_takes_all_with_it_that_build_on_it(folder: Path, spoiling: str) -> None:
-    spoil, told = SPOILINGS[spoiling]
+def test_a_damaged_base_makes_all_that_build_on_it_unusable(folder: Path, spoiling: str) -> None:
+    spoil, message = SPOILINGS[spoiling]
     spoil(folder / name_of(180))
     found = newest_valid(DISK, folder)
     assert found.generation == folder / name_of(123)
     assert [name for name, _ in found.skipped] == [name_of(step) for step in (260, 222, 180)]
     for name, why in found.skipped:
-        with pytest.raises(CheckpointError, match=told):
+        with pytest.raises(CheckpointError, match=message):
             raise CheckpointError(why)
         assert name in why
         assert name_of(180) in why
@@ -215,7 +215,7 @@ def test_pruning_keeps_whole_generations_only_and_what_they_build_on_and_removes
     assert DISK.names(folder) == [name_of(300), name_of(310), name_of(320)]
 
 
-def test_a_newest_generation_that_is_damaged_is_told_by_pruning(folder: Path) -> None:
+def test_pruning_reports_a_damaged_newest_generation(folder: Path) -> None:
     write(DISK, 300, folder)
     flip(folder / name_of(300) / "state.safetensors", 1000)
     with pytest.raises(CheckpointError, match=r"step-000000300/state\.safetensors is damaged"):
@@ -225,7 +225,7 @@ def test_a_newest_generation_that_is_damaged_is_told_by_pruning(folder: Path) ->
     assert found_step(DISK, folder) == 260
 
 
-def test_pruning_tells_of_a_damaged_newest_one_where_nothing_is_to_go_too(folder: Path) -> None:
+def test_pruning_reports_a_damaged_newest_one_when_nothing_is_removed(folder: Path) -> None:
     prune(DISK, folder, keep=2)
     assert prune(DISK, folder, keep=2) == []
     flip(folder / name_of(260) / "state.safetensors", 1000)
@@ -233,12 +233,12 @@ def test_pruning_tells_of_a_damaged_newest_one_where_nothing_is_to_go_too(folder
         prune(DISK, folder, keep=2)
 
 
-def test_fewer_than_two_are_never_kept(folder: Path) -> None:
+def test_keeping_fewer_than_two_generations_is_refused(folder: Path) -> None:
     with pytest.raises(CheckpointError, match="must be 2 or more, got 1"):
         prune(DISK, folder, keep=1)
 
 
-def test_another_base_that_cannot_be_read_at_a_moment_stays(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_base_that_cannot_be_read_for_a_moment_stays(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(DISK, 300, folder)
     write(DISK, 310, folder, on=(300,))
     write(DISK, 320, folder, on=(300, 310))

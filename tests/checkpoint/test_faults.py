@@ -59,23 +59,23 @@ def test_whichever_operation_fails_the_last_generation_loads_and_the_next_is_wri
     for number, (operation, path) in enumerate(expected):
         files, failing = SimFiles(), Failing(number, code, lasting)
         committed, error = go_on(Meddling(files, failing))
-        told = f"operation {number}, {operation} of {path}: {error}"
+        context = f"operation {number}, {operation} of {path}: {error}"
         if error:
-            assert lasting or path.name in error, told
-            assert ("No space left" if code == errno.ENOSPC else "Input/output") in error, told
+            assert lasting or path.name in error, context
+            assert ("No space left" if code == errno.ENOSPC else "Input/output") in error, context
         else:
             assert path.parts[2] != newest_written(expected[:number]), "an older generation that cannot be read is kept"
         if lasting:  # what is visible but could not be synced could not be removed either
-            assert found_step(files) in {[None, *committed][-1], *(STEPS[len(committed) :][:1])}, told
+            assert found_step(files) in {[None, *committed][-1], *(STEPS[len(committed) :][:1])}, context
         else:
-            assert found_step(files) == [None, *committed][-1], told
+            assert found_step(files) == [None, *committed][-1], context
         found = found_step(files)
         write(files, 500, on=CHAINS[found] if found else ())
-        assert found_step(files) == 500, told
+        assert found_step(files) == 500, context
         prune(files, CHECKPOINTS, keep=2)
-        assert found_step(files) == 500, told
-        assert found is None or checked_step(files, CHECKPOINTS / name_of(found)) == found, told
-        assert all(name.startswith("step-") for name in files.names(CHECKPOINTS)), told
+        assert found_step(files) == 500, context
+        assert found is None or checked_step(files, CHECKPOINTS / name_of(found)) == found, context
+        assert all(name.startswith("step-") for name in files.names(CHECKPOINTS)), context
 
 
 @pytest.mark.parametrize("operation", ["write", "sync", "sync_folder", "rename", "close"])
@@ -92,7 +92,7 @@ def test_a_failed_operation_is_not_tried_again(operation: str) -> None:
 
 
 def test_the_error_names_operation_and_file() -> None:
-    for operation, told in {"write": "write", "sync": "sync", "rename": "renaming", "create": "creation"}.items():
+    for operation, name in {"write": "write", "sync": "sync", "rename": "renaming", "create": "creation"}.items():
         files = SimFiles()
 
         def meddle(asked: str, path: Path, operation: str = operation) -> bool:
@@ -100,11 +100,11 @@ def test_the_error_names_operation_and_file() -> None:
                 raise OSError(errno.EIO, "Input/output error")
             return True
 
-        with pytest.raises(CheckpointError, match=rf"(state.json|\.draft): {told} failed: Input/output error"):
+        with pytest.raises(CheckpointError, match=rf"(state.json|\.draft): {name} failed: Input/output error"):
             write(Meddling(files, meddle), 7)
 
 
-def test_a_draft_that_was_given_up_takes_nothing_more() -> None:
+def test_an_abandoned_draft_accepts_no_files() -> None:
     files = SimFiles()
     draft = Draft(files, CHECKPOINTS, 7)
     draft.arrays("state.safetensors", values(7)["arrays"])
@@ -116,7 +116,7 @@ def test_a_draft_that_was_given_up_takes_nothing_more() -> None:
             late()
 
 
-def test_what_is_no_error_of_the_system_ends_a_draft_too() -> None:
+def test_any_kind_of_error_abandons_a_draft() -> None:
     files = SimFiles()
     draft = Draft(files, CHECKPOINTS, 7)
     with pytest.raises(CheckpointError, match=r"state.json must hold numbers, texts, lists and objects"):
@@ -134,7 +134,7 @@ def test_names_of_files_are_plain(name: str) -> None:
     assert files.names(CHECKPOINTS) == []
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(CheckpointError, match="file: listing failed: Not a directory"):
         Draft(DISK, tmp_path / "file", 1)
@@ -142,7 +142,7 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
         Draft(DISK, tmp_path / "absent" / "checkpoints", 1)
 
 
-def test_a_second_generation_of_a_step_stands_beside_the_first_and_is_newer() -> None:
+def test_a_second_generation_of_a_step_is_newer_than_the_first() -> None:
     files = SimFiles()
     first, second, third = (write(files, 7) for _ in range(3))
     assert [path.name for path in (first, second, third)] == ["step-000000007", "step-000000007.1", "step-000000007.2"]
@@ -152,7 +152,7 @@ def test_a_second_generation_of_a_step_stands_beside_the_first_and_is_newer() ->
 
 
 @pytest.mark.parametrize("steps", [(1, 7, 40, 180), (7, 40, 123, 180), (7, 40, 123, 180, 222)], ids=str)
-def test_what_cannot_be_read_for_a_moment_is_not_taken_for_what_nobody_needs(steps: tuple[int, ...]) -> None:
+def test_a_generation_that_is_unreadable_for_a_moment_is_not_removed(steps: tuple[int, ...]) -> None:
     """Whichever operation fails while older ones are removed: the newest two are whole when all can be read again."""
     number, left = 0, set()
     while True:
@@ -163,13 +163,13 @@ def test_what_cannot_be_read_for_a_moment_is_not_taken_for_what_nobody_needs(ste
             prune(Meddling(files, failing), CHECKPOINTS, keep=2)
         except CheckpointError:
             pass
-        told = f"operation {number}: {failing.done[number : number + 1]}"
+        context = f"operation {number}: {failing.done[number : number + 1]}"
         left.add(len(generations(files.names(CHECKPOINTS))))
         for step in steps[-2:]:
             try:
-                assert checked_step(files, CHECKPOINTS / name_of(step)) == step, told
+                assert checked_step(files, CHECKPOINTS / name_of(step)) == step, context
             except CheckpointError as error:
-                raise AssertionError(told) from error
+                raise AssertionError(context) from error
         if len(failing.done) <= number:
             break
         number += 1

@@ -14,7 +14,7 @@ from tests.checkpoint.sim_files import SimFiles
 
 
 @pytest.mark.parametrize("kind", ["disk", "memory"])
-def test_both_keep_the_same_rules(tmp_path: Path, kind: str) -> None:
+def test_files_in_memory_and_on_disk_keep_the_same_rules(tmp_path: Path, kind: str) -> None:
     files: Files = DISK if kind == "disk" else SimFiles()
     root = tmp_path if kind == "disk" else Path("/")
     files.make_folder(root / "folder")
@@ -53,7 +53,7 @@ def test_both_keep_the_same_rules(tmp_path: Path, kind: str) -> None:
     assert files.read(root / "other" / "file") == whole
 
 
-def test_a_history_is_the_same_on_both(tmp_path: Path) -> None:
+def test_a_history_is_the_same_in_memory_and_on_disk(tmp_path: Path) -> None:
     memory = SimFiles()
     write_history(memory, memory.log)
     for step in STEPS:
@@ -66,7 +66,7 @@ def test_a_history_is_the_same_on_both(tmp_path: Path) -> None:
             assert (folder / name).read_bytes() == memory.read(CHECKPOINTS / folder.name / name)
 
 
-def test_what_the_system_does_by_halves_is_done_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_partial_reads_and_writes_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A write or read may take a part of what it is given; a signal alone is enough for that."""
     real_write, real_readv, real_pread = os.write, os.readv, os.pread
     monkeypatch.setattr(os, "write", lambda file, data: real_write(file, data[:1000]))
@@ -77,15 +77,15 @@ def test_what_the_system_does_by_halves_is_done_whole(tmp_path: Path, monkeypatc
     assert found_step(DISK, tmp_path) == 7
 
 
-def test_no_more_is_read_at_a_time_than_a_small_file_has(tmp_path: Path) -> None:
+def test_reads_are_limited_to_the_size_of_a_small_file(tmp_path: Path) -> None:
     with open(tmp_path / "x", "wb") as file:
         file.truncate(SMALL_FILE_BYTES + 1)
     with pytest.raises(OSError, match=f"must have {SMALL_FILE_BYTES} bytes or fewer"):
         DISK.read(tmp_path / "x")
 
 
-def test_what_was_synced_is_not_read_back_from_memory(tmp_path: Path) -> None:
-    """So that reading it again tells of the disk. Where the disk is memory there is nothing to tell."""
+def test_synced_files_are_read_back_from_the_disk(tmp_path: Path) -> None:
+    """Reading a file again then reads the disk. A disk in memory reports no reads."""
 
     def read_from_disk() -> int:
         [line] = [line for line in Path("/proc/self/io").read_text().splitlines() if line.startswith("read_bytes")]
@@ -103,5 +103,5 @@ def test_what_was_synced_is_not_read_back_from_memory(tmp_path: Path) -> None:
         os.close(file)
         DISK.read_part(path, 0, 1 << 20)
         if read_from_disk() == before:
-            pytest.skip("this disk tells of no reads")
+            pytest.skip("this disk reports no reads")
     assert read_from_disk() - before >= len(data)

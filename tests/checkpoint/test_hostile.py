@@ -51,7 +51,7 @@ def outcome(call: Callable[[], Any]) -> tuple[Any, str]:
         return None, str(error)
 
 
-def test_the_good_manifest_is_good() -> None:
+def test_a_good_manifest_is_accepted() -> None:
     assert unsealed(seal(json.dumps(GOOD).encode()), PATH).step == 7
 
 
@@ -64,7 +64,7 @@ def test_garbage_is_no_manifest(data: bytes, sealing: bool) -> None:
 
 @given(st.sampled_from([*GOOD, "name", "size_bytes", "crc32", "other"]), JSON)
 @settings(max_examples=150, deadline=None)
-def test_a_manifest_with_any_value_changed_is_refused_or_right(key: str, value: Any) -> None:
+def test_a_manifest_with_any_value_changed_is_refused_or_valid(key: str, value: Any) -> None:
     changed = json.loads(json.dumps(GOOD))
     (changed if key in GOOD or key == "other" else changed["files"][0])[key] = value
     data = seal(json.dumps(changed).encode())
@@ -180,7 +180,7 @@ def refused_cheaply(call: Callable[[], object], given_bytes: int) -> None:
 
 
 @pytest.mark.parametrize("kind", HUGE)
-def test_a_huge_manifest_is_refused_soon_and_in_little_memory(tmp_path: Path, kind: str) -> None:
+def test_a_huge_manifest_is_refused_quickly_and_with_little_memory(tmp_path: Path, kind: str) -> None:
     generation = tmp_path / "step-000000007"
     generation.mkdir()
     data = seal(HUGE[kind]())
@@ -189,14 +189,14 @@ def test_a_huge_manifest_is_refused_soon_and_in_little_memory(tmp_path: Path, ki
 
 
 @pytest.mark.parametrize("kind", [kind for kind in HUGE if kind not in ("a long text", "many names", "many files")])
-def test_huge_values_are_refused_soon_and_in_little_memory(tmp_path: Path, kind: str) -> None:
+def test_huge_values_are_refused_quickly_and_with_little_memory(tmp_path: Path, kind: str) -> None:
     data = HUGE[kind]()
     (tmp_path / "state.json").write_bytes(data)
     refused_cheaply(lambda: read_json_file(DISK, tmp_path / "state.json"), 2 * len(data))
 
 
 @pytest.mark.parametrize("kind", HEADERS)
-def test_a_made_up_header_is_refused_soon_and_in_little_memory(tmp_path: Path, kind: str) -> None:
+def test_a_forged_header_is_refused_quickly_and_with_little_memory(tmp_path: Path, kind: str) -> None:
     data = HEADERS[kind]()
     (tmp_path / "x.safetensors").write_bytes(data)
     refused_cheaply(lambda: read_header(DISK, tmp_path / "x.safetensors"), 2 * len(data))

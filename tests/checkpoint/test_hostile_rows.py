@@ -36,7 +36,7 @@ def empty(files: Files, step: int, since: Since | None = None) -> Path:
 
 
 @pytest.mark.parametrize("named", [name_of(40), f"{name_of(40)}.1", name_of(41), "step-100000000000040"])
-def test_none_builds_on_itself_or_on_a_newer_one(named: str) -> None:
+def test_no_generation_builds_on_itself_or_on_a_newer_one(named: str) -> None:
     """So there is no circle."""
     files = SimFiles()
     for step in (7, 41):
@@ -47,7 +47,7 @@ def test_none_builds_on_itself_or_on_a_newer_one(named: str) -> None:
     assert newest_valid(files, CHECKPOINTS).generation == CHECKPOINTS / name_of(41)
 
 
-def test_two_that_name_one_another_are_no_circle() -> None:
+def test_two_generations_that_name_each_other_are_an_error() -> None:
     files = SimFiles()
     empty(files, 7, Since(name=name_of(40), crc32="01234567"))
     empty(files, 40, Since(name=name_of(7), crc32=read_manifest(files, CHECKPOINTS / name_of(7)).crc32))
@@ -59,8 +59,8 @@ def test_two_that_name_one_another_are_no_circle() -> None:
     assert newest_valid(files, CHECKPOINTS).generation is None
 
 
-def test_one_outside_of_all_names_builds_on_none_but_a_generation(tmp_path: Path) -> None:
-    """Though its own name tells nothing of its age."""
+def test_a_renamed_generation_still_builds_on_its_base(tmp_path: Path) -> None:
+    """Its own name does not show its age."""
     write(DISK, 7, tmp_path)
     write(DISK, 40, tmp_path)
     (tmp_path / name_of(40)).rename(tmp_path / "kept")
@@ -68,14 +68,14 @@ def test_one_outside_of_all_names_builds_on_none_but_a_generation(tmp_path: Path
     assert [link.path.name for link in chain(DISK, tmp_path / "kept")] == [name_of(7), "kept"]
 
 
-def test_a_base_that_is_missing_or_another_one_is_told() -> None:
+def test_a_missing_or_replaced_base_is_an_error() -> None:
     files = SimFiles()
     for step in (7, 40, 123):
         write(files, step)
     base = CHECKPOINTS / name_of(7)
     files.remove_folder(base)
-    told = rf"{name_of(40)} builds on {name_of(7)}, which cannot be used: {base}/MANIFEST.json: reading failed"
-    with pytest.raises(CheckpointError, match=rf"{CHECKPOINTS}/{name_of(123)} builds on {name_of(40)}: .*{told}"):
+    message = rf"{name_of(40)} builds on {name_of(7)}, which cannot be used: {base}/MANIFEST.json: reading failed"
+    with pytest.raises(CheckpointError, match=rf"{CHECKPOINTS}/{name_of(123)} builds on {name_of(40)}: .*{message}"):
         verify_all(files, CHECKPOINTS / name_of(123))
     write(files, 7, on=())
     verify_all(files, CHECKPOINTS / name_of(40))  # the same one again
@@ -87,7 +87,7 @@ def test_a_base_that_is_missing_or_another_one_is_told() -> None:
         SavedRows(files, CHECKPOINTS / name_of(40))
 
 
-def test_a_chain_is_not_followed_without_end() -> None:
+def test_the_length_of_a_chain_is_limited() -> None:
     files, since = SimFiles(), None
     for step in range(MOST_LINKS + 1):
         empty(files, step, since)
@@ -133,7 +133,7 @@ def read_all(files: Files, path: Path) -> None:
             saved.read(each, first, end)
 
 
-def test_the_good_one_is_good() -> None:
+def test_a_good_generation_is_read() -> None:
     read_all(*generation([table()], shard(range(6))))
 
 
@@ -143,8 +143,8 @@ def test_the_good_one_is_good() -> None:
 )
 def test_sizes_of_tables_are_whole_numbers_in_bounds(key: str, value: Any) -> None:
     files, path = generation([table(**{key: value})], shard(range(6)))
-    told = rf"^{key} of a table in {path}/state.json must be a whole number from [01] to {1 << 40}, got .{{1,60}}$"
-    with pytest.raises(CheckpointError, match=told):
+    message = rf"^{key} of a table in {path}/state.json must be a whole number from [01] to {1 << 40}, got .{{1,60}}$"
+    with pytest.raises(CheckpointError, match=message):
         read_all(files, path)
 
 
@@ -164,22 +164,24 @@ TABLE_LISTS: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("kind", TABLE_LISTS)
-def test_tables_are_told_in_one_way(kind: str) -> None:
-    tables, told = TABLE_LISTS[kind]
+def test_invalid_lists_of_tables_are_errors(kind: str) -> None:
+    tables, message = TABLE_LISTS[kind]
     files, path = generation(tables, shard(range(6)))
-    with pytest.raises(CheckpointError, match=told) as raised:
+    with pytest.raises(CheckpointError, match=message) as raised:
         read_all(files, path)
     assert f"{path}/state.json" in str(raised.value)
     assert len(str(raised.value)) < 300
 
 
 @pytest.mark.parametrize("value", [None, [], 7, {"run": []}, {"run": {"tables": {}}}])
-def test_a_description_that_is_none_is_told(value: Any) -> None:
+def test_a_state_file_without_tables_is_an_error(value: Any) -> None:
     files = SimFiles()
     draft = Draft(files, CHECKPOINTS, 7)
     draft.json("state.json", value)
     path = draft.commit({})
-    with pytest.raises(CheckpointError, match=f"{path}/state.json must have a list of tables in run.tables, it has none"):
+    with pytest.raises(
+        CheckpointError, match=f"{path}/state.json must have a list of tables in run.tables, it has none"
+    ):
         SavedRows(files, path)
 
 
@@ -225,18 +227,18 @@ SHARDS: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("kind", SHARDS)
 @pytest.mark.parametrize("where", ["full", "changes"])
 def test_a_shard_that_breaks_a_rule_is_named(kind: str, where: str) -> None:
-    content, told = SHARDS[kind]
+    content, message = SHARDS[kind]
     files, path = generation([table()], shard(range(6)) if where == "changes" else content)
     if where == "changes":
         if kind == "another dim":
-            told = "weight of {} must be as in the shards before it"
+            message = "weight of {} must be as in the shards before it"
         files, path = generation([table()], content, files=files, on=7)
-    with pytest.raises(CheckpointError, match=told.format(f"{path}/rows-00000.safetensors")):
+    with pytest.raises(CheckpointError, match=message.format(f"{path}/rows-00000.safetensors")):
         read_all(files, path)
 
 
 @pytest.mark.parametrize(
-    ("shards", "told"),
+    ("shards", "message"),
     [
         ([shard([0, 1, 2, 5]), shard([3, 4, 5])], "rows-00001.safetensors must have rows that no other shard has, got 5"),
         ([shard([0, 1, 2]), shard([3, 5])], ": row 4 of table 'C1' must be there, it is not"),
@@ -247,14 +249,14 @@ def test_a_shard_that_breaks_a_rule_is_named(kind: str, where: str) -> None:
         ([shard([0, 1, 2]), shard([3, 4, 5], weight=np.ones((3, 3)))], r"weight of .*rows-00001.* of \[3\] F32, got \[3\] F64"),
     ],
 )  # fmt: skip
-def test_shards_of_a_generation_make_one_whole(shards: list[dict[str, Any]], told: str) -> None:
+def test_shards_of_a_generation_must_fit_together(shards: list[dict[str, Any]], message: str) -> None:
     files, path = generation([table()], *shards)
-    with pytest.raises(CheckpointError, match=told) as raised:
+    with pytest.raises(CheckpointError, match=message) as raised:
         read_all(files, path)
     assert str(path) in str(raised.value)
 
 
-def test_a_row_that_changed_once_stands_once() -> None:
+def test_a_changed_row_is_in_one_shard_only() -> None:
     files, _ = generation([table()], shard(range(6)))
     files, path = generation([table()], shard([1, 4]), shard([4]), files=files, on=7)
     with pytest.raises(
@@ -263,7 +265,7 @@ def test_a_row_that_changed_once_stands_once() -> None:
         read_all(files, path)
 
 
-def test_numbers_of_32_bits_do_not_overflow_beside_a_table_that_ends_above_them() -> None:
+def test_row_numbers_of_32_bits_do_not_overflow_for_a_larger_table() -> None:
     """The first table ends beyond 32 bits, so all of it is asked for in numbers that such a shard cannot hold."""
     tables = [table(rows=(1 << 32) + 9)]
     files, path = generation(tables, shard(range(6)))
@@ -306,7 +308,7 @@ def test_a_shard_of_zeros_takes_no_memory(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("block", [1, 3, 64])
-def test_any_part_of_a_table_is_put_together_right(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
+def test_any_part_of_a_table_is_read_correctly(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
     """Wherever blocks of row numbers end."""
     monkeypatch.setattr(rows_module, "_BLOCK", block)
     files, rng = SimFiles(), np.random.default_rng(5)
@@ -322,7 +324,7 @@ def test_any_part_of_a_table_is_put_together_right(monkeypatch: pytest.MonkeyPat
                 assert np.array_equal(got, array[first:end]), (first, end)
 
 
-def test_a_shard_of_rows_far_apart_is_not_taken_for_those_between() -> None:
+def test_a_shard_of_distant_rows_is_not_used_for_rows_between_them() -> None:
     """Rows that were kept while they changed may be of several pools of one dim, with one of another dim between them."""
     tables = [table(rows=3), table(name="C2", rows=3, dim=5, first_row=3), table(name="C3", rows=3, first_row=6)]
     files, path = generation(tables, shard([0, 2, 7]), shard([1, 6, 8]), shard([3, 4, 5], dim=5))

@@ -149,7 +149,7 @@ def test_every_form_sets_every_row(
 
 
 @pytest.mark.parametrize("precision", ["float32", "bf16", "fp16"])
-def test_what_a_run_exports_another_imports_bit_by_bit(
+def test_an_export_is_imported_bit_by_bit(
     tmp_path: Path, said: Callable[..., str], precision: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     settings = [*SMALL, f"run.row_precision={precision}"]
@@ -186,7 +186,7 @@ def test_torchrecs_own_collection(tmp_path: Path, said: Callable[..., str]) -> N
     assert_same(kept(begun(tmp_path / "run")), {name: state[f"embedding_bags.{name}.weight"] for name in ROWS})
 
 
-def test_training_goes_on_and_its_first_batch_reads_the_imported_rows(
+def test_training_resumes_and_its_first_batch_reads_the_imported_rows(
     tmp_path: Path, said: Callable[..., str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = tables()
@@ -208,20 +208,20 @@ def test_training_goes_on_and_its_first_batch_reads_the_imported_rows(
     assert events[0]["details"]["imported"] == str(tmp_path / "t")
 
 
-def test_a_run_that_began_so_is_not_made_again_from_fresh_tables(
+def test_a_run_that_began_with_an_import_cannot_be_replayed_from_fresh_tables(
     tmp_path: Path, said: Callable[..., str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     said(folder(tmp_path / "t", tables()))
     words = ["train", "--replay", str(tmp_path / "run"), "--out", str(tmp_path / "again"), "--no-serve"]
     assert main(words) == 3
-    assert "it cannot be made again" in capsys.readouterr().err
+    assert "it cannot be replayed" in capsys.readouterr().err
 
 
 # Numbers -------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("precision", ["float32", "bf16", "fp16"])
-def test_numbers_become_what_the_run_keeps(tmp_path: Path, said: Callable[..., str], precision: str) -> None:
+def test_numbers_are_converted_to_the_run_s_precision(tmp_path: Path, said: Callable[..., str], precision: str) -> None:
     types = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
     given = {name: tensor.double() * 1.001 for name, tensor in tables().items()}
     given = {name: tensor.to(kind) for (name, tensor), kind in zip(given.items(), types, strict=True)}
@@ -244,7 +244,7 @@ def test_numbers_become_what_the_run_keeps(tmp_path: Path, said: Callable[..., s
         (3.4e38, torch.float32, "bf16", "finite numbers of bfloat16, got 3.39"),
     ],
 )
-def test_no_row_of_other_numbers_reaches_a_checkpoint(
+def test_no_row_that_is_not_finite_reaches_a_checkpoint(
     tmp_path: Path, said: Callable[..., str], value: float, kind: torch.dtype, precision: str, wanted: str
 ) -> None:
     given = {name: tensor.to(kind) for name, tensor in tables().items()}
@@ -254,7 +254,7 @@ def test_no_row_of_other_numbers_reaches_a_checkpoint(
     assert f"row 17 of table 'C3' must hold {wanted}" in text
 
 
-def test_the_row_that_is_told_is_that_of_the_table_not_of_the_block(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reported_row_is_numbered_within_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importing, "BLOCK_BYTES", 100 * 4 * 4)
     tensor = torch.zeros(300, 4)
     tensor[250, 1] = torch.inf
@@ -313,7 +313,7 @@ def test_tables_that_are_missing_or_unknown_are_named(tmp_path: Path, said: Call
     assert "got 'D1'" in text
 
 
-def test_a_part_of_the_tables_where_that_is_wanted(tmp_path: Path, said: Callable[..., str]) -> None:
+def test_partial_imports_some_of_the_tables(tmp_path: Path, said: Callable[..., str]) -> None:
     given = tables()
     source = saved(tmp_path / "t.pt", keyed({"C3": given["C3"], "C9": given["C1"]}) | {"step": torch.ones(())})
     answer = json.loads(said(source, "--partial", "--json"))
@@ -381,7 +381,7 @@ def dense(prefix: str = "") -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize("prefix", ["", "model.over."])
-def test_a_dense_part_of_the_same_names_is_taken_over(tmp_path: Path, said: Callable[..., str], prefix: str) -> None:
+def test_a_dense_part_with_the_same_names_is_imported(tmp_path: Path, said: Callable[..., str], prefix: str) -> None:
     given = dense(prefix)
     text = said(saved(tmp_path / "t.safetensors", keyed(tables()) | given | {"epoch": torch.ones(1)}))
     assert f"{len(given)} tensors" in text
@@ -390,7 +390,7 @@ def test_a_dense_part_of_the_same_names_is_taken_over(tmp_path: Path, said: Call
     assert [name for name, tensor in state.items() if not torch.equal(tensor, given[prefix + name])] == []
 
 
-def test_a_dense_part_that_does_not_fit_is_told(tmp_path: Path, said: Callable[..., str]) -> None:
+def test_a_dense_part_that_does_not_fit_is_an_error(tmp_path: Path, said: Callable[..., str]) -> None:
     whole = keyed(tables()) | dense("a.")
     source = saved(tmp_path / "a.pt", {**whole, "a.top.0.weight": torch.zeros(3)})
     assert "tensor 'top.0.weight' must be of shape" in said(source, code=5)
@@ -405,7 +405,7 @@ def test_a_dense_part_that_does_not_fit_is_told(tmp_path: Path, said: Callable[.
     assert [name for name in fresh if not torch.equal(fresh[name], state[name])] == []
 
 
-def test_a_part_of_a_dense_part_is_not_taken(tmp_path: Path, said: Callable[..., str]) -> None:
+def test_an_incomplete_dense_part_is_not_imported(tmp_path: Path, said: Callable[..., str]) -> None:
     given = dense()
     del given["top.0.bias"]
     text = said(saved(tmp_path / "t.pt", keyed(tables()) | given))
@@ -452,7 +452,7 @@ def test_no_setting_of_the_environment_makes_a_pickle_run(
 @pytest.mark.parametrize(
     "content", [[torch.zeros(2)], {"model": keyed(tables())}, {1: torch.zeros(2)}, 7, {"epoch": 3}]
 )
-def test_what_is_no_state_dict_is_refused(tmp_path: Path, said: Callable[..., str], content: Any) -> None:
+def test_a_file_that_is_no_state_dict_is_refused(tmp_path: Path, said: Callable[..., str], content: Any) -> None:
     torch.save(content, tmp_path / "t.pt")
     assert "must hold a state_dict, tensors by name, got " in said(tmp_path / "t.pt", code=5)
 
@@ -466,7 +466,7 @@ def test_a_file_that_is_cut_is_refused(tmp_path: Path, said: Callable[..., str],
     assert f"{name}" in said(path, code=5)
 
 
-def test_a_state_dict_with_packed_parts_is_refused(tmp_path: Path, said: Callable[..., str]) -> None:
+def test_a_state_dict_with_compressed_parts_is_refused(tmp_path: Path, said: Callable[..., str]) -> None:
     """Such a part may grow to any size when it is read."""
     saved(tmp_path / "t.pt", keyed(tables()))
     with zipfile.ZipFile(tmp_path / "t.pt") as plain, zipfile.ZipFile(tmp_path / "p.pt", "w") as packed:
@@ -534,7 +534,7 @@ def test_a_safetensors_file_that_is_no_table_is_refused(tmp_path: Path, said: Ca
     assert "C1.safetensors" in said(source, code=5)
 
 
-def test_names_that_lead_elsewhere_are_only_names(tmp_path: Path, said: Callable[..., str]) -> None:
+def test_table_names_that_look_like_paths_are_only_names(tmp_path: Path, said: Callable[..., str]) -> None:
     given = tables()
     names = ["../../run", "/etc/passwd", "C1/../C2", "\x1b[2J\n", "C1\0", "x" * 500]
     source = saved(tmp_path / "t.pt", keyed({**given, **{name: given["C1"] for name in names}}))
@@ -556,7 +556,7 @@ def test_links_in_a_folder_are_not_followed(tmp_path: Path, said: Callable[..., 
     assert "C1.npy must be a regular file, not a link" in said(source, code=5)
 
 
-def test_a_link_that_the_user_names_is_followed(tmp_path: Path, said: Callable[..., str]) -> None:
+def test_a_link_given_by_the_user_is_followed(tmp_path: Path, said: Callable[..., str]) -> None:
     """Folders of downloaded models are full of them."""
     saved(tmp_path / "t.safetensors", keyed(tables())).rename(tmp_path / "blob")
     (tmp_path / "model.safetensors").symlink_to(tmp_path / "blob")
@@ -564,7 +564,7 @@ def test_a_link_that_the_user_names_is_followed(tmp_path: Path, said: Callable[.
     assert_same(kept(begun(tmp_path / "run")), tables())
 
 
-def test_what_is_no_source_or_no_target_is_told(tmp_path: Path, said: Callable[..., str]) -> None:
+def test_an_invalid_source_or_target_is_an_error(tmp_path: Path, said: Callable[..., str]) -> None:
     (tmp_path / "empty").mkdir()
     source = folder(tmp_path / "t", tables())
     os.mkfifo(tmp_path / "pipe")
@@ -615,9 +615,7 @@ def test_nothing_is_left_of_an_import_that_is_terminated(
 
 
 @pytest.mark.parametrize("precision", ["float32", "fp16"])
-def test_tensors_that_torch_only_marked_as_negative_are_read(
-    tmp_path: Path, said: Callable[..., str], precision: str
-) -> None:
+def test_tensors_with_torch_s_negative_flag_are_read(tmp_path: Path, said: Callable[..., str], precision: str) -> None:
     given = tables()
     marked = {name: torch._neg_view(tensor) for name, tensor in given.items()}
     part = {name: torch._neg_view(tensor) for name, tensor in dense().items()}
@@ -630,7 +628,7 @@ def test_tensors_that_torch_only_marked_as_negative_are_read(
     assert all(torch.equal(state[name], -tensor) for name, tensor in dense().items())
 
 
-def test_a_state_dict_with_torchs_own_notes_is_read(tmp_path: Path, said: Callable[..., str]) -> None:
+def test_a_state_dict_with_torch_s_metadata_is_read(tmp_path: Path, said: Callable[..., str]) -> None:
     """`state_dict()` is an OrderedDict with an attribute of its own."""
     state = nn.ModuleDict({"embedding_bags": in_modules(tables())}).state_dict()
     assert isinstance(state, collections.OrderedDict)

@@ -65,7 +65,7 @@ def written() -> tuple[SimFiles, History]:
     return files, write_history(files, files.log)
 
 
-def test_the_straight_history_ends_with_its_newest_two_and_their_base(written: tuple[SimFiles, History]) -> None:
+def test_the_uninterrupted_history_ends_with_its_newest_two_and_their_base(written: tuple[SimFiles, History]) -> None:
     files, _ = written
     assert files.names(CHECKPOINTS) == [name_of(step) for step in LAST]
     assert found_step(files) == STEPS[-1]
@@ -121,7 +121,7 @@ def test_after_any_loss_of_power_the_newest_generation_is_found(written: tuple[S
 
 
 @pytest.mark.parametrize("with_manifest", [False, True])
-def test_what_a_kill_has_left_does_no_harm_after_a_loss_of_power_either(with_manifest: bool) -> None:
+def test_leftovers_of_a_kill_survive_a_loss_of_power_harmlessly(with_manifest: bool) -> None:
     """A draft of the same step, and a file of it, are removed by the next one; that need not be on the disk yet."""
     files, history = SimFiles(), History()
     for step in STEPS:
@@ -140,7 +140,7 @@ def test_what_a_kill_has_left_does_no_harm_after_a_loss_of_power_either(with_man
 
 
 @pytest.mark.parametrize("left_out", range(len(SYNCS)), ids=lambda number: f"{number} {SYNCS[number][1]}")
-def test_without_any_one_sync_a_loss_of_power_is_not_survived(left_out: int) -> None:
+def test_every_sync_is_needed_to_survive_a_loss_of_power(left_out: int) -> None:
     """So the states above are those that matter, and no sync is there in vain."""
     files = SimFiles()
     syncs = moment = 0

@@ -26,7 +26,7 @@ def train(out: Path, *settings: str, resume: bool = False) -> tuple[dict[str, An
 
 
 @pytest.mark.parametrize("changed", ["run.seed=9", "data.train_range=[0.0, 0.5]", "data.synthetic.zipf_exponent=0.5"])
-def test_a_run_cannot_go_on_with_other_data_and_is_left_as_it_was(tmp_path: Path, changed: str) -> None:
+def test_a_run_cannot_resume_with_other_data_and_is_left_as_it_was(tmp_path: Path, changed: str) -> None:
     out = tmp_path / "run"
     train(out, "run.steps=10")
     before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
@@ -47,7 +47,7 @@ def test_a_finished_run_resumed_keeps_its_summary(tmp_path: Path) -> None:
     assert first["samples_seen"] > 0
 
 
-def test_a_resumed_run_has_its_hot_rows_at_once(tmp_path: Path) -> None:
+def test_a_resumed_run_has_its_hot_rows_from_the_start(tmp_path: Path) -> None:
     out = tmp_path / "run"
     first, _ = train(out, "run.steps=11", "knobs.policy=hotline", "knobs.report_every=1")
     again, snapshots = train(out, "run.steps=40", "knobs.policy=hotline", "knobs.report_every=1", resume=True)
@@ -59,14 +59,14 @@ def test_a_resumed_run_has_its_hot_rows_at_once(tmp_path: Path) -> None:
     assert again["seconds"] > first["seconds"]
 
 
-def test_a_run_is_scored_without_its_policys_memory(tmp_path: Path) -> None:
+def test_a_run_is_evaluated_without_its_policy_s_memory(tmp_path: Path) -> None:
     out = tmp_path / "run"
     summary, _ = train(out, "run.steps=12", "knobs.policy=device_only")
 
     assert evaluate_run(out).quality.auc == pytest.approx(summary["eval"]["auc"], abs=1e-12)
 
 
-def test_skipping_comes_back_after_it_was_overdone() -> None:
+def test_skipping_returns_after_it_was_corrected_to_nothing() -> None:
     """A share corrected down until nothing was stale is raised again."""
     policy, rows = Slipstream(), 6
     knobs = load_config("tiny", {}, ["knobs.target_skip_ratio=0.3", "knobs.action=freeze"]).knobs
@@ -93,7 +93,7 @@ def test_moments_that_do_not_decay_are_refused(betas: str) -> None:
         load_config(None, {}, [f"optimizer.betas={betas}"])
 
 
-def test_a_policy_module_that_breaks_is_a_named_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_policy_module_that_fails_is_a_named_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "broken_policy.py").write_text("1 / 0\n")
     monkeypatch.syspath_prepend(tmp_path)
     with pytest.raises(ConfigError, match=r"broken_policy:P cannot be loaded: ZeroDivisionError"):

@@ -229,7 +229,7 @@ def assert_goes_on(run: Straight, name: str, step: int, *changes: str) -> None:
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_a_run_lost_at_any_step_ends_as_the_straight_one(name: str, tmp_path: Path) -> None:
+def test_a_run_killed_at_any_step_ends_as_the_uninterrupted_one(name: str, tmp_path: Path) -> None:
     run = straight(name, tmp_path)
     assert run.runtime
     totals = run.runtime.reports.totals()
@@ -249,7 +249,7 @@ def test_saving_changes_nothing(tmp_path: Path) -> None:
     assert not [text for at in images for text in differences(run.images[at], images[at])]
 
 
-def test_the_walk_finds_what_is_forgotten(tmp_path: Path) -> None:
+def test_the_comparison_of_runs_sees_each_single_change(tmp_path: Path) -> None:
     """Each of these, changed alone, is seen; so the test above would see it if a checkpoint left it out."""
     runtime = build("adaptive")
     list(runtime.run())
@@ -270,7 +270,7 @@ def test_the_walk_finds_what_is_forgotten(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RUNS)
-def test_a_run_of_60_steps_lost_at_any_step_ends_as_the_straight_one(name: str, tmp_path: Path) -> None:
+def test_a_run_of_60_steps_killed_at_any_step_ends_as_the_uninterrupted_one(name: str, tmp_path: Path) -> None:
     longer = ["data.synthetic.samples=1200"] if RUNS[name] == ARRANGED else ["run.steps=60"]
     longer.append("knobs.reclassify_every=5")
     run = straight(name, tmp_path, *longer)
@@ -280,7 +280,7 @@ def test_a_run_of_60_steps_lost_at_any_step_ends_as_the_straight_one(name: str, 
 
 
 @pytest.mark.parametrize("name", ["hotline", "slipstream", "fae_released"])
-def test_a_device_run_goes_on_too(name: str, tmp_path: Path) -> None:
+def test_a_device_run_resumes_too(name: str, tmp_path: Path) -> None:
     """On a device that is as late as it may be: rows, placement and popularity as in the straight run."""
     first = build(name, "run.split=never", streams=LateStreams(seed=3), folder=tmp_path)
     paths = []

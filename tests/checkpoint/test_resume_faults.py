@@ -44,7 +44,7 @@ def damage(generation: Path) -> None:
     path.write_bytes(data)
 
 
-def test_a_run_that_passed_over_a_newer_checkpoint_saves_before_its_step_and_never_comes_back_to_it(
+def test_a_run_that_skipped_a_newer_checkpoint_saves_before_its_step_and_never_returns_to_it(
     tmp_path: Path,
 ) -> None:
     out = tmp_path / "run"
@@ -71,7 +71,7 @@ def test_a_run_that_passed_over_a_newer_checkpoint_saves_before_its_step_and_nev
     assert damaged_again.started_at_step == 26
 
 
-def test_a_name_that_is_taken_is_not_set_aside_onto(tmp_path: Path) -> None:
+def test_setting_aside_never_overwrites(tmp_path: Path) -> None:
     for name in ("step-000000003", "step-000000003.set-aside"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").write_text(name)
@@ -80,7 +80,7 @@ def test_a_name_that_is_taken_is_not_set_aside_onto(tmp_path: Path) -> None:
     assert (tmp_path / "step-000000003.set-aside-1" / "file").read_text() == "step-000000003"
 
 
-def test_old_checkpoints_that_cannot_be_removed_are_told_and_no_failure(
+def test_old_checkpoints_that_cannot_be_removed_are_reported_as_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stay(*_: object) -> list[str]:
@@ -89,17 +89,17 @@ def test_old_checkpoints_that_cannot_be_removed_are_told_and_no_failure(
     monkeypatch.setattr(history, "_remove", stay)
     monkeypatch.setattr(writing, "MOST_CHANGES", 0)  # so that none is needed by a newer one
     run = begin(tmp_path / "run", "checkpoint.every_steps=5")
-    told = [event for event in run.events() if isinstance(event, Event)]
+    events = [event for event in run.events() if isinstance(event, Event)]
     assert run.finish()["steps"] == 30
-    written = [event.details["checkpoint"] for event in told if event.kind == "checkpoint"]
+    written = [event.details["checkpoint"] for event in events if event.kind == "checkpoint"]
     assert written == [f"step-{step:09d}" for step in (5, 10, 15, 20, 25)]
-    warned = [event for event in told if event.kind == "warning"]
+    warned = [event for event in events if event.kind == "warning"]
     assert warned
     assert all("older ones could not be removed" in event.text for event in warned)
     assert len(names(tmp_path / "run")) == 6
 
 
-def test_commands_between_two_saves_make_the_second_another(tmp_path: Path) -> None:
+def test_commands_between_two_saves_make_a_new_checkpoint(tmp_path: Path) -> None:
     run = begin(tmp_path / "run", "checkpoint.keep=9")
     answers: list[Any] = []
     for report in run.events():
@@ -121,7 +121,7 @@ time.sleep(60)
 """
 
 
-def test_a_directory_is_of_one_process_at_a_time(tmp_path: Path) -> None:
+def test_only_one_process_writes_a_directory(tmp_path: Path) -> None:
     out = tmp_path / "run"
     run = begin(out)
     list(run.events())
@@ -150,7 +150,7 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pyt
     assert path.read_text() == "old"
 
 
-def test_a_pause_under_way_is_not_in_the_seconds_saved() -> None:
+def test_a_present_pause_is_not_in_the_saved_seconds() -> None:
     recorder = Recorder()
     recorder.start({})
     with recorder.paused():
@@ -162,17 +162,17 @@ def test_a_pause_under_way_is_not_in_the_seconds_saved() -> None:
     assert recorder.seconds - before < 0.05
 
 
-def test_a_run_begun_anew_under_a_policy_that_none_can_go_over_to_is_not_made_again(tmp_path: Path) -> None:
+def test_a_run_restarted_under_a_policy_without_live_switch_cannot_be_replayed(tmp_path: Path) -> None:
     run = begin(tmp_path / "run", "run.steps=10")
     list(run.events())
     run.finish()
     again = begin(tmp_path / "run", "knobs.policy=cdlrm", resume=True)
     list(again.events())
-    with pytest.raises(DataError, match="cannot be made again"):
+    with pytest.raises(DataError, match="cannot be replayed"):
         journal.commands(tmp_path / "run")
 
 
-def test_a_checkpoint_that_no_line_tells_of_is_no_place_to_go_back_to(tmp_path: Path) -> None:
+def test_a_journal_without_the_resumed_checkpoint_cannot_be_replayed(tmp_path: Path) -> None:
     run = begin(tmp_path / "run", "run.steps=10")
     list(run.events())
     run.finish()
@@ -182,7 +182,7 @@ def test_a_checkpoint_that_no_line_tells_of_is_no_place_to_go_back_to(tmp_path: 
     kinds = ('"kind": "saving"', '"kind": "checkpoint"')
     lines = [line for line in path.read_text().splitlines() if not any(kind in line for kind in kinds)]
     path.write_text("\n".join(lines) + "\n")
-    with pytest.raises(DataError, match="must tell of checkpoint step-000000010"):
+    with pytest.raises(DataError, match="must have the event of checkpoint step-000000010"):
         journal.commands(tmp_path / "run")
 
 
@@ -197,7 +197,7 @@ def test_a_checkpoint_that_no_line_tells_of_is_no_place_to_go_back_to(tmp_path: 
     ],
     ids=["begun again", "at the end", "lost and begun again", "written later"],
 )  # fmt: skip
-def test_a_name_that_comes_twice_is_of_the_commands_before_its_last_begin(
+def test_a_checkpoint_written_twice_counts_from_its_last_start(
     tmp_path: Path, lines: list[str], wanted: list[int]
 ) -> None:
     change = {"changed": {"alpha": {"old": 0.9, "new": 0.5}}}
@@ -210,7 +210,7 @@ def test_a_name_that_comes_twice_is_of_the_commands_before_its_last_begin(
     assert [step for step, commands in found.items() for _ in commands] == wanted
 
 
-def test_a_run_killed_right_after_its_last_checkpoint_can_be_made_again(
+def test_a_run_killed_right_after_its_last_checkpoint_can_be_replayed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its begin was in the journal first."""
@@ -236,7 +236,7 @@ def test_a_checkpoint_whose_folder_is_gone_is_written_again(tmp_path: Path) -> N
 
 
 def test_no_flag_is_lost_where_a_checkpoint_cannot_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """For want of memory: told, training goes on, and the next one has the rows."""
+    """Out of memory: it is reported, training continues, and the next checkpoint has the rows."""
     run = begin(tmp_path / "run", "checkpoint.every_steps=10")
 
     def no_room(*_: object) -> None:
@@ -254,7 +254,7 @@ def test_no_flag_is_lost_where_a_checkpoint_cannot_begin(tmp_path: Path, monkeyp
             assert np.array_equal(mine, theirs)
 
 
-def test_waiting_for_a_checkpoint_counts_as_standing_still(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_for_a_checkpoint_counts_as_stall(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slow = writing.prune
     monkeypatch.setattr(writing, "prune", lambda *arguments: (time.sleep(0.1), slow(*arguments))[1])
     run = begin(tmp_path / "run", "checkpoint.every_steps=3")

@@ -89,13 +89,13 @@ def check(tmp_path: Path, kills: int, policy: str) -> None:
     assert {name for name in wanted.keys() | got.keys() if wanted.get(name) != got.get(name)} == set()
 
 
-def test_a_run_killed_five_times_ends_as_the_straight_one(tmp_path: Path) -> None:
+def test_a_run_killed_five_times_ends_as_the_uninterrupted_one(tmp_path: Path) -> None:
     check(tmp_path, 5, "slipstream")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("policy", ["adaptive", "slipstream_released"])
-def test_a_run_killed_many_times_ends_as_the_straight_one(tmp_path: Path, policy: str) -> None:
+def test_a_run_killed_many_times_ends_as_the_uninterrupted_one(tmp_path: Path, policy: str) -> None:
     """`ADAPTIVE_REC_KILLS` of them, half for each policy."""
     check(tmp_path, int(os.environ.get("ADAPTIVE_REC_KILLS", "100")) // 2, policy)

@@ -53,7 +53,7 @@ def assert_same_end(one: Path, other: Path) -> None:
     assert {name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name)} == set()
 
 
-def test_a_run_goes_on_with_the_knobs_it_was_steered_to(tmp_path: Path) -> None:
+def test_a_run_resumes_with_the_knobs_that_it_was_set_to(tmp_path: Path) -> None:
     run = begin(tmp_path / "run", "run.steps=10")
     list(steered(run, {4: {"alpha": 0.5, "hot_budget_bytes": 9000}}))
     run.finish()
@@ -65,7 +65,7 @@ def test_a_run_goes_on_with_the_knobs_it_was_steered_to(tmp_path: Path) -> None:
     assert load_config(str(tmp_path / "run" / "config.toml"), {}).knobs.alpha == 0.3, "what it began with"
 
 
-def test_knobs_that_are_told_win_and_are_journaled(tmp_path: Path) -> None:
+def test_knobs_given_on_resume_win_and_are_journaled(tmp_path: Path) -> None:
     run = begin(tmp_path / "run", "run.steps=10")
     list(steered(run, {4: {"alpha": 0.5}}))
     run.finish()
@@ -77,7 +77,7 @@ def test_knobs_that_are_told_win_and_are_journaled(tmp_path: Path) -> None:
     assert again.runtime.knobs.alpha == again.runtime.mailbox.desired.alpha == 0.3
 
 
-def test_a_policy_that_a_run_cannot_go_over_to_begins_where_the_reader_stands(tmp_path: Path) -> None:
+def test_a_policy_without_live_switch_starts_at_the_reader_s_position(tmp_path: Path) -> None:
     run = begin(tmp_path / "run", "run.steps=10")
     list(run.events())
     run.finish()
@@ -88,7 +88,7 @@ def test_a_policy_that_a_run_cannot_go_over_to_begins_where_the_reader_stands(tm
     assert again.runtime.policy.name == "cdlrm"
 
 
-def test_a_policy_that_looks_ahead_may_be_left_where_a_run_goes_on(tmp_path: Path) -> None:
+def test_a_policy_that_looks_ahead_may_be_left_on_resume(tmp_path: Path) -> None:
     run = begin(tmp_path / "run", "run.steps=11", "knobs.policy=cdlrm", "knobs.lookahead_batches=4")
     list(run.events())
     run.finish()
@@ -99,7 +99,9 @@ def test_a_policy_that_looks_ahead_may_be_left_where_a_run_goes_on(tmp_path: Pat
 
 
 @pytest.mark.parametrize("lost_at", [12, 14, 16, 23])
-def test_a_run_lost_and_steered_ends_as_the_straight_one_and_can_be_made_again(tmp_path: Path, lost_at: int) -> None:
+def test_a_killed_and_steered_run_ends_as_the_uninterrupted_one_and_can_be_replayed(
+    tmp_path: Path, lost_at: int
+) -> None:
     changes = {3: {"alpha": 0.2}, 9: {"hot_budget_bytes": 9000}, 30: {"action": "freeze"}}
     straight = begin(tmp_path / "straight")
     list(steered(straight, changes))
@@ -121,7 +123,7 @@ def test_a_run_lost_and_steered_ends_as_the_straight_one_and_can_be_made_again(t
 
 
 @pytest.mark.parametrize("stopped_at", [10, 13])
-def test_a_run_resumed_with_other_knobs_can_be_made_again(tmp_path: Path, stopped_at: int) -> None:
+def test_a_run_resumed_with_other_knobs_can_be_replayed(tmp_path: Path, stopped_at: int) -> None:
     """At the end of a window and within one; the change comes after the window's end, as it did."""
     run = begin(tmp_path / "run", f"run.steps={stopped_at}")
     list(run.events())
@@ -137,7 +139,7 @@ def test_a_run_resumed_with_other_knobs_can_be_made_again(tmp_path: Path, stoppe
     assert_same_end(tmp_path / "run", tmp_path / "replayed")
 
 
-def test_checkpoints_now_and_then_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_occasional_checkpoints_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     straight = begin(tmp_path / "straight")
     list(straight.events())
     straight.finish()
@@ -173,7 +175,7 @@ def written_at(events: Iterable[Event]) -> list[int]:
     return [int(event.details["checkpoint"][5:14]) for event in events if event.kind == "checkpoint"]
 
 
-def test_a_full_disk_is_told_and_training_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_and_training_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = begin(tmp_path / "run", "checkpoint.every_steps=10")
     create, full = disk.Disk.create, [20]
 
@@ -194,7 +196,7 @@ def test_a_full_disk_is_told_and_training_goes_on(tmp_path: Path, monkeypatch: p
         run.finish()
 
 
-def test_a_damaged_checkpoint_is_passed_over_and_told(tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_skipped_and_reported(tmp_path: Path) -> None:
     run = begin(tmp_path / "run", "checkpoint.every_steps=10")
     list(steered(run, {}, lost_at=33))
     newest = tmp_path / "run" / "checkpoints" / "step-000000030"
@@ -220,7 +222,7 @@ def test_a_damaged_checkpoint_is_passed_over_and_told(tmp_path: Path) -> None:
         go_on(tmp_path / "run")
 
 
-def test_a_run_lost_after_its_last_step_still_gets_its_summary(tmp_path: Path) -> None:
+def test_a_run_killed_after_its_last_step_still_gets_its_summary(tmp_path: Path) -> None:
     run = begin(tmp_path / "run", "run.steps=10")
     list(run.events())
     run.finish()
@@ -245,7 +247,9 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("changed", OTHERS)
-def test_a_checkpoint_of_hotline_goes_on_under_anything_with_the_same_evaluation(tmp_path: Path, changed: str) -> None:
+def test_a_checkpoint_of_hotline_resumes_under_any_policy_with_the_same_evaluation(
+    tmp_path: Path, changed: str
+) -> None:
     """Taken over as it is, and trained on by plain steps: `slipstream` skips nothing on probe steps."""
     exact = ["knobs.policy=hotline", "run.precision=float64"]
     straight = begin(tmp_path / "straight", *exact)

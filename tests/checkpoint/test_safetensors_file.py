@@ -64,7 +64,7 @@ def test_the_library_reads_every_type(tmp_path: Path, kind: str, shape: tuple[in
     assert ours.rows("weight").shape == shape
 
 
-def test_arrays_of_several_types_stand_in_one_file_each_aligned(tmp_path: Path) -> None:
+def test_arrays_of_several_types_are_aligned_in_one_file(tmp_path: Path) -> None:
     arrays = {f"part/{kind}": bits(PATTERNS.get(kind, DTYPES[kind]), (3, 5)) for kind in DTYPES}
     types = {f"part/{kind}": kind for kind in PATTERNS}
     write(tmp_path / "x.safetensors", arrays, types)
@@ -93,7 +93,7 @@ def test_files_of_the_library_are_read(tmp_path: Path) -> None:
         )
 
 
-def test_no_array_at_all_is_a_file_too(tmp_path: Path) -> None:
+def test_a_file_without_arrays_is_valid(tmp_path: Path) -> None:
     write(tmp_path / "x.safetensors", {})
     assert load_file(tmp_path / "x.safetensors") == {}
     assert ArraysFile(DISK, tmp_path / "x.safetensors").arrays == {}
@@ -108,7 +108,7 @@ def test_some_rows_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("view", ["columns", "every other row", "transposed", "backwards", "fortran"])
-def test_arrays_that_do_not_lie_in_one_piece_are_written_right(tmp_path: Path, view: str) -> None:
+def test_arrays_that_are_not_contiguous_are_written_correctly(tmp_path: Path, view: str) -> None:
     whole = bits(np.float32, (1200, 1600))
     array = {
         "columns": whole[:, 3:1500], "every other row": whole[::2], "transposed": whole.T, "backwards": whole[::-1],
@@ -119,7 +119,7 @@ def test_arrays_that_do_not_lie_in_one_piece_are_written_right(tmp_path: Path, v
 
 
 @pytest.mark.parametrize(
-    ("array", "told"),
+    ("array", "given"),
     [
         (np.zeros(3, np.complex64), None),
         (np.zeros(3, ">f4"), None),
@@ -129,9 +129,9 @@ def test_arrays_that_do_not_lie_in_one_piece_are_written_right(tmp_path: Path, v
         (np.zeros(3, np.uint16), "F8"),
     ],
 )
-def test_types_that_the_format_has_not_are_refused(tmp_path: Path, array: NDArray[Any], told: str | None) -> None:
+def test_types_that_the_format_lacks_are_refused(tmp_path: Path, array: NDArray[Any], given: str | None) -> None:
     with pytest.raises(CheckpointError, match="array weight must be of a type that safetensors has, got"):
-        write(tmp_path / "x.safetensors", {"weight": array}, {"weight": told} if told else None)
+        write(tmp_path / "x.safetensors", {"weight": array}, {"weight": given} if given else None)
 
 
 class Counting:

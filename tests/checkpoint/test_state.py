@@ -30,7 +30,7 @@ STATE = {
 }
 
 
-def test_a_state_comes_back_as_it_was() -> None:
+def test_a_state_is_restored_exactly() -> None:
     values, arrays = flatten(STATE)
     assert sorted(arrays) == ["part/rows", "pools/0/a", "pools/1/a"]
     back = unflatten(json.loads(json.dumps(values, allow_nan=False)), arrays)
@@ -42,7 +42,7 @@ def test_a_state_comes_back_as_it_was() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "arrays", "told"),
+    ("values", "arrays", "message"),
     [
         ({}, {"part/rows": np.zeros(1)}, "part/rows of a state must be in an object"),
         ({"part": 3}, {"part/rows": np.zeros(1)}, "part is none"),
@@ -50,8 +50,8 @@ def test_a_state_comes_back_as_it_was() -> None:
         ({"x": "number:many"}, {}, "x of a state must be a number"),
     ],
 )
-def test_what_does_not_belong_together_is_told(values: Any, arrays: Any, told: str) -> None:
-    with pytest.raises(CheckpointError, match=told):
+def test_values_and_arrays_that_do_not_belong_together_are_errors(values: Any, arrays: Any, message: str) -> None:
+    with pytest.raises(CheckpointError, match=message):
         unflatten(values, arrays)
 
 
@@ -75,16 +75,16 @@ WRONG: dict[str, tuple[Callable[[Saved], object], str]] = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_each_value_is_checked_by_name(name: str) -> None:
-    ask, told = WRONG[name]
+    ask, message = WRONG[name]
     found = {
         "step": 3, "flag": True, "half": 0.5, "text": "seven", "rows": np.zeros(4, np.int64), "words": {"a": "b"},
         "parts": {"0": {}},
     }  # fmt: skip
-    with pytest.raises(CheckpointError, match=told):
+    with pytest.raises(CheckpointError, match=message):
         ask(Saved(found))
 
 
-def test_what_is_left_over_within_a_part_is_told() -> None:
+def test_unknown_values_within_a_part_are_errors() -> None:
     saved = Saved({"part": {"known": 1, "unknown": 2}})
     assert saved.part("part").integer("known") == 1
     with pytest.raises(CheckpointError, match="state/part must hold nothing unknown, got unknown"):
@@ -143,7 +143,7 @@ def test_no_value_may_be_missing_doubled_or_of_another_kind(saved: Path, monkeyp
 
 
 @pytest.mark.parametrize(
-    ("path", "change", "told"),
+    ("path", "change", "message"),
     [
         ("store/pools/0/row_of_slot", lambda array: np.full_like(array, 3), "must be distinct rows"),
         (
@@ -159,8 +159,8 @@ def test_no_value_may_be_missing_doubled_or_of_another_kind(saved: Path, monkeyp
         ("tally/lookups_T", lambda array: array.astype(np.int32), "lookups_T must be of"),
     ],
 )
-def test_arrays_that_do_not_fit_are_told(
-    saved: Path, monkeypatch: pytest.MonkeyPatch, path: str, change: Any, told: str
+def test_arrays_that_do_not_fit_are_errors(
+    saved: Path, monkeypatch: pytest.MonkeyPatch, path: str, change: Any, message: str
 ) -> None:
     read_all = loading._all
 
@@ -169,5 +169,5 @@ def test_arrays_that_do_not_fit_are_told(
         return {name: change(array) if name == path else array for name, array in arrays.items()}
 
     monkeypatch.setattr(loading, "_all", changed)
-    with pytest.raises(CheckpointError, match=told):
+    with pytest.raises(CheckpointError, match=message):
         checkpoint.load(build().parts, saved, verified=True)

@@ -129,7 +129,7 @@ def rows_of(model: Model) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("kind", [(Model, "init"), (ByHand, "optimizers")])
-def test_going_on_from_a_checkpoint_equals_an_unbroken_run(tmp_path: Path, kind: Any) -> None:
+def test_resuming_from_a_checkpoint_equals_an_uninterrupted_run(tmp_path: Path, kind: Any) -> None:
     """Losses, rows, tower, optimizer state, learning rate, hot rows: bit by bit."""
     make, where = kind
     whole = make(where)
@@ -240,7 +240,7 @@ def test_runtimes_are_found_once_each() -> None:
         ({"devices": 2, "strategy": "ddp_notebook"}, "Trainer must have one process"),
     ],
 )
-def test_trainers_under_which_rows_would_be_wrong_are_refused(options: Any, said: str, monkeypatch) -> None:
+def test_trainers_that_would_update_rows_wrongly_are_refused(options: Any, said: str, monkeypatch) -> None:
     fitted = trainer(1, AdaptiveRecCallback())
     if "precision" in options:
         fitted.strategy.precision_plugin.scaler = object()  # Lightning makes one on CUDA only
@@ -250,7 +250,7 @@ def test_trainers_under_which_rows_would_be_wrong_are_refused(options: Any, said
         fitted.fit(Model())
 
 
-def test_what_rows_do_not_follow_is_said() -> None:
+def test_trainer_options_that_do_not_apply_to_rows_are_warned_of() -> None:
     with pytest.warns(UserWarning, match="gradient_clip_val leaves rows"):
         trainer(1, AdaptiveRecCallback(), gradient_clip_val=1.0, limit_train_batches=1).fit(Model())
     with pytest.warns(UserWarning, match="accumulate_grad_batches leaves rows"):

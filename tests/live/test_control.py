@@ -467,7 +467,7 @@ def test_a_torn_line_is_no_journal_unless_a_start_follows_it(tmp_path: Path) -> 
     TrainingRun(config, tmp_path / "again", replay=tmp_path / "run")
     run.runtime.state.set_step(3)
     run.note("started", "from nobody knows where")
-    with pytest.raises(DataError, match="must say what the run went on from at step 3"):
+    with pytest.raises(DataError, match="must name the checkpoint that the run was resumed from at step 3"):
         TrainingRun(config, tmp_path / "once more", replay=tmp_path / "run")
 
 

@@ -78,7 +78,7 @@ def test_no_ids_at_all(kind: str, mode: str, sparse: bool, ids_type: torch.dtype
 
 @each_kind
 @each_mode
-def test_jagged_bags_drawn_by_chance(kind: str, mode: str) -> None:
+def test_random_jagged_bags_equal_torch(kind: str, mode: str) -> None:
     both = Both(kind, 30, 7, mode=mode)
     for seed in range(6):
         dice = torch.Generator().manual_seed(seed)
@@ -89,7 +89,7 @@ def test_jagged_bags_drawn_by_chance(kind: str, mode: str) -> None:
 
 @each_kind
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_single_and_double_precision(kind: str, dtype: torch.dtype) -> None:
+def test_single_and_double_precision_equal_torch(kind: str, dtype: torch.dtype) -> None:
     both = Both(kind, 12, 6, dtype=dtype, mode="sum")
     assert both.ours.weight.dtype == dtype
     scale = torch.rand(4, 3, dtype=dtype, requires_grad=True)
@@ -110,7 +110,7 @@ def test_other_precisions_are_refused_by_name(kind: str, dtype: torch.dtype) -> 
 @each_kind
 @each_mode
 @pytest.mark.parametrize("integers", INTEGERS)
-def test_offsets_with_and_without_the_last_one(kind: str, mode: str, integers: torch.dtype) -> None:
+def test_offsets_may_include_the_last_one(kind: str, mode: str, integers: torch.dtype) -> None:
     ids = torch.tensor([3, 1, 1, 1, 4, 0], dtype=integers)
     offsets = torch.tensor([0, 0, 3, 3, 6], dtype=integers)
     last = torch.cat([offsets, torch.tensor([6], dtype=integers)])
@@ -122,7 +122,7 @@ def test_offsets_with_and_without_the_last_one(kind: str, mode: str, integers: t
 
 
 @each_kind
-def test_a_last_offset_that_leaves_ids_over(kind: str) -> None:
+def test_ids_after_the_last_offset_are_ignored(kind: str) -> None:
     """torch reads the last bag to the end of the ids all the same, or leaves them over, as its version has it; neither is
     asked for here. What must not be: rows outside of all bags that are updated, or memory read that is nobody's."""
     ours = AdaptiveEmbeddingBag(10, 3, mode="sum", include_last_offset=True, **fused(kind))
@@ -167,7 +167,9 @@ def test_weights_of_lookups_in_2d(kind: str, sparse: bool) -> None:
 
 @each_kind
 @pytest.mark.parametrize(("bag_learns", "scale_learns"), [*itertools.product([True, False], repeat=2)])
-def test_whoever_learns(kind: str, bag_learns: bool, scale_learns: bool) -> None:
+def test_gradients_reach_rows_and_weights_of_lookups_as_required(
+    kind: str, bag_learns: bool, scale_learns: bool
+) -> None:
     """Rows, weights of lookups, both or neither; those come out of a softmax."""
     ours = AdaptiveEmbeddingBag(16, 4, mode="sum", **fused(kind))
     ours.requires_grad_(bag_learns)
@@ -182,7 +184,7 @@ def test_whoever_learns(kind: str, bag_learns: bool, scale_learns: bool) -> None
 
 
 @each_kind
-def test_weights_of_lookups_have_no_gradient_that_nobody_asked_for(kind: str) -> None:
+def test_weights_of_lookups_have_a_gradient_only_on_request(kind: str) -> None:
     both = Both(kind, 9, 3, mode="sum")
     scale = torch.randn(2, 4)
     both.check(torch.randint(9, (2, 4)), None, scale)
@@ -196,7 +198,7 @@ def test_weights_of_lookups_have_no_gradient_that_nobody_asked_for(kind: str) ->
 @each_mode
 @pytest.mark.parametrize("last", [True, False])
 @pytest.mark.parametrize("padding", [0, 3, 11, -1, -12])
-def test_lookups_of_the_padding_row_count_for_nothing(kind: str, mode: str, last: bool, padding: int) -> None:
+def test_lookups_of_the_padding_row_are_ignored(kind: str, mode: str, last: bool, padding: int) -> None:
     both = Both(kind, 12, 3, mode=mode, padding_idx=padding, include_last_offset=last)
     dice = torch.Generator().manual_seed(padding % 12)
     lengths = torch.randint(0, 5, (10,), generator=dice)
@@ -214,12 +216,12 @@ def test_lookups_of_the_padding_row_count_for_nothing(kind: str, mode: str, last
 
 
 @pytest.mark.parametrize("padding", [-7, -6, 5, 6])
-def test_a_padding_row_that_there_is_not(padding: int) -> None:
+def test_a_padding_row_outside_the_table_is_refused(padding: int) -> None:
     with pytest.raises(ERRORS, match="padding_idx"):
         AdaptiveEmbeddingBag(5, 3, padding_idx=padding)
 
 
-def test_the_padding_row_begins_as_zeros() -> None:
+def test_the_padding_row_starts_as_zeros() -> None:
     for options in ({}, fused("cold")):
         bag = AdaptiveEmbeddingBag(5, 3, padding_idx=-2, **options)
         assert not bag.weight[3].any()

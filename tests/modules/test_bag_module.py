@@ -39,7 +39,7 @@ BAD_CALLS = {
 
 @each_kind
 @pytest.mark.parametrize("call", BAD_CALLS)
-def test_calls_that_torch_refuses(kind: str, call: str) -> None:
+def test_calls_that_torch_refuses_are_refused(kind: str, call: str) -> None:
     both = Both(kind, 10, 4, mode="sum")
     before = both.ours.weight.detach().clone()
     with pytest.raises(ERRORS):
@@ -52,7 +52,7 @@ def test_calls_that_torch_refuses(kind: str, call: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["cold", "hot"])
-def test_offsets_that_fall(kind: str) -> None:
+def test_falling_offsets_are_refused(kind: str) -> None:
     """torch reads memory that is nobody's; here nothing may be read."""
     both = Both(kind, 10, 4, mode="sum")
     with pytest.raises(ERRORS, match="offsets"):
@@ -63,7 +63,7 @@ def test_offsets_that_fall(kind: str) -> None:
 
 
 @each_kind
-def test_weights_of_lookups_go_with_sums_only(kind: str) -> None:
+def test_weights_of_lookups_need_mode_sum(kind: str) -> None:
     both = Both(kind, 10, 4, mode="mean")
     with pytest.raises(NotImplementedError):
         both.theirs(IDS, OFFSETS, torch.randn(12))
@@ -79,7 +79,7 @@ def test_weights_of_lookups_go_with_sums_only(kind: str) -> None:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("kind", ["unfused", "cold"])
-def test_options_that_there_are_not_here(kind: str, options: dict[str, Any], match: str) -> None:
+def test_unsupported_options_are_refused(kind: str, options: dict[str, Any], match: str) -> None:
     with pytest.raises(ERRORS, match=match):
         AdaptiveEmbeddingBag(10, 4, **options, **fused(kind))
 
@@ -98,7 +98,7 @@ def test_options_that_there_are_not_here(kind: str, options: dict[str, Any], mat
         ({"optimizer": "adagrad", "lr": 0.1, "eps": -1.0}, "eps"),
     ],
 )  # fmt: skip
-def test_options_of_the_update_that_make_no_sense(options: dict[str, Any], match: str) -> None:
+def test_invalid_options_of_the_update_are_refused(options: dict[str, Any], match: str) -> None:
     with pytest.raises(ERRORS, match=match):
         AdaptiveEmbeddingBag(10, 4, **options)
 
@@ -107,7 +107,7 @@ def test_options_of_the_update_that_make_no_sense(options: dict[str, Any], match
 
 
 @each_kind
-def test_a_state_dict_goes_to_torch_and_back(kind: str) -> None:
+def test_a_state_dict_loads_into_torch_and_back(kind: str) -> None:
     both = Both(kind, 12, 3, mode="sum")
     both.check_often(torch.randint(12, (6, 2)))
     state = both.ours.state_dict()
@@ -131,7 +131,7 @@ def test_a_state_dict_goes_to_torch_and_back(kind: str) -> None:
 
 
 @each_kind
-def test_state_dicts_are_of_their_moment_as_torch_s_own(kind: str) -> None:
+def test_state_dicts_do_not_change_with_later_steps(kind: str) -> None:
     """Inside of another module, under its name; what was loaded is trained on."""
     model = nn.ModuleDict({"bag": Both(kind, 12, 3, mode="sum").ours})
     target = {"bag.weight": torch.randn(12, 3)}
@@ -141,7 +141,7 @@ def test_state_dicts_are_of_their_moment_as_torch_s_own(kind: str) -> None:
 
 
 @each_kind
-def test_the_same_attributes_and_the_same_beginning(kind: str) -> None:
+def test_attributes_and_first_rows_are_those_of_torch(kind: str) -> None:
     torch.manual_seed(5)
     theirs = nn.EmbeddingBag(9, 4, mode="mean", include_last_offset=True, padding_idx=2)
     torch.manual_seed(5)

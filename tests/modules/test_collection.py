@@ -99,7 +99,7 @@ def test_it_reads_and_updates_as_bags_of_torch(rule: str, kind: str, prefetch: b
         )
 
 
-def test_what_comes_out() -> None:
+def test_the_output_is_a_keyed_tensor() -> None:
     ours = collection()
     kjt = draw(FEATURES, 5, seed=1)
     out = ours(kjt)
@@ -144,7 +144,7 @@ def test_a_collection_used_twice_in_a_step_updates_each_row_once() -> None:
 
 @pytest.mark.parametrize("form", [Jagged, OffsetsOnly, LengthsOnly])
 @pytest.mark.parametrize("integers", [torch.int32, torch.int64])
-def test_any_form_of_a_jagged_tensor(form: Any, integers: torch.dtype) -> None:
+def test_any_form_of_a_jagged_tensor_is_accepted(form: Any, integers: torch.dtype) -> None:
     ours = collection()
     whole = draw(FEATURES, 9, seed=4)
     kjt = Jagged(whole.names, whole.ids.to(integers), whole.counts.to(integers))
@@ -152,7 +152,7 @@ def test_any_form_of_a_jagged_tensor(form: Any, integers: torch.dtype) -> None:
     torch.testing.assert_close(ours(kjt if form is Jagged else form(kjt)).values(), expected)
 
 
-def test_keys_in_another_order_and_keys_that_nobody_asked_for() -> None:
+def test_keys_may_be_in_another_order_and_include_unused_ones() -> None:
     ours = collection()
     shuffled = {
         name: {**FEATURES, "unknown": 10_000}[name] for name in ("other", "hour", "unknown", "query", "word", "place")
@@ -211,7 +211,7 @@ def test_a_state_dict_has_plain_names_and_loads_into_bags_of_torch_and_back() ->
     torch.testing.assert_close(ours(kjt)["hour"], one(kjt.of("hour")[0], kjt.of("hour")[1]))
 
 
-def test_rows_loaded_while_training_are_those_that_train_on() -> None:
+def test_rows_loaded_during_training_are_trained_further() -> None:
     """Hot rows too."""
     ours = collection()
     for seed in range(20):
@@ -224,7 +224,7 @@ def test_rows_loaded_while_training_are_those_that_train_on() -> None:
     torch.testing.assert_close(ours(kjt).values(), torch.cat(Plain(ours)(kjt), dim=1))
 
 
-def test_it_begins_with_init_fn_where_there_is_one() -> None:
+def test_init_fn_sets_the_first_rows() -> None:
     tables = configs()
     tables[1].init_fn = lambda rows: rows.fill_(0.25)
     torch.manual_seed(1)
@@ -238,7 +238,7 @@ def test_it_begins_with_init_fn_where_there_is_one() -> None:
 # As TorchRec has it --------------------------------------------------------------------------------------------------
 
 
-def test_its_interface() -> None:
+def test_the_interface_is_that_of_torchrec() -> None:
     ours = collection()
     assert [table.name for table in ours.embedding_bag_configs()] == ["t_text", "t_place", "t_hour", "t_again"]
     assert ours.is_weighted() is False
@@ -247,7 +247,7 @@ def test_its_interface() -> None:
     assert set(ours.runtime.stats().tables) == {"t_text", "t_place", "t_hour", "t_again"}
 
 
-def test_what_is_refused() -> None:
+def test_invalid_tables_and_inputs_are_refused() -> None:
     twice = [configs()[0], configs()[0]]
     with pytest.raises(Exception, match="t_text"):
         AdaptiveEmbeddingBagCollection(tables=twice, optimizer="sgd", lr=0.1, budget="16KiB")

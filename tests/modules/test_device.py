@@ -62,7 +62,7 @@ def test_a_loop_on_a_device_equals_plain_pytorch(case: str, rule: str, prefetch:
 
 
 @pytest.mark.usefixtures("_device")
-def test_a_look_that_is_no_step_changes_nothing_of_what_is_on_its_way() -> None:
+def test_evaluating_between_steps_does_not_change_prefetched_rows() -> None:
     """Evaluation between two steps, and a batch that is looked up and never trained."""
     loop = Loop(CASES["dlrm"], "adagrad", {}, prefetch=True)
 
@@ -79,7 +79,7 @@ def test_a_look_that_is_no_step_changes_nothing_of_what_is_on_its_way() -> None:
 
 
 @pytest.mark.usefixtures("_device")
-def test_a_table_that_is_loaded_behind_a_step_is_what_the_next_one_reads() -> None:
+def test_a_table_loaded_after_a_step_is_read_by_the_next_one() -> None:
     """Though the next batches were sent ahead with its former rows, and none of them was hot."""
     losses = []
     for given in (None, {"policy": "hybrid"}):
@@ -100,7 +100,7 @@ def test_a_table_that_is_loaded_behind_a_step_is_what_the_next_one_reads() -> No
 
 
 @pytest.mark.usefixtures("_device")
-def test_a_loop_within_a_loop_looks_up_when_it_is_asked() -> None:
+def test_a_nested_prefetch_loop_looks_up_in_its_forward_calls() -> None:
     loop = Loop(CASES["dlrm"], "adagrad", {}, prefetch=True)
 
     def look_around(model: Any, batch: Any, own: Loop) -> torch.Tensor:
@@ -118,7 +118,7 @@ def test_a_loop_within_a_loop_looks_up_when_it_is_asked() -> None:
 
 
 @pytest.mark.usefixtures("_device")
-def test_a_step_that_breaks_off_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_step_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory is short once, before anything was updated: the batch is left out, and that is all."""
     joined, left_out = AutogradSession._join_gradients, 5
 
@@ -153,7 +153,7 @@ def test_a_step_that_breaks_off_leaves_nothing_behind(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.usefixtures("_device")
-def test_an_update_that_breaks_off_is_told(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_interrupted_update_is_reported(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """Rows may have moved by then, so the loop cannot go on as if nothing had been."""
     loop, queue = Loop(CASES["dlrm"], "adagrad", {}, prefetch=True), DeviceStep._queue_updates
 
@@ -174,15 +174,15 @@ def test_an_update_that_breaks_off_is_told(monkeypatch: pytest.MonkeyPatch, capl
     monkeypatch.setattr(DeviceStep, "_queue_updates", out)
     loop.step = catch
     loop.run(10)
-    told = [record.message for record in caplog.records if "broke off" in record.message]
-    assert len(told) == 1
-    assert "the update of step 6 broke off: some of its rows may have had it and others not" in told[0]
+    messages = [record.message for record in caplog.records if "broke off" in record.message]
+    assert len(messages) == 1
+    assert "the update of step 6 broke off: some of its rows may have had it and others not" in messages[0]
 
 
 @pytest.mark.usefixtures("_device")
-@pytest.mark.parametrize("told", ["of others", "and skipped"])
-def test_what_is_announced_and_never_looked_up_is_given_up_while_it_is_being_sent(
-    told: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("announced", ["of others", "and skipped"])
+def test_announced_rows_that_are_never_used_are_released_while_they_are_sent(
+    announced: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The worker is slow, so that batches are given up in the middle of it."""
     loop, dice = Loop(CASES["dlrm"], "adagrad", {}, prefetch=False), random.Random(5)
@@ -198,12 +198,12 @@ def test_what_is_announced_and_never_looked_up_is_given_up_while_it_is_being_sen
     others = {id(batch): other for batch, other in zip(steps, reversed(steps), strict=True)}
 
     def announced(batch: Any) -> Any:
-        return CASES["dlrm"].lookups(others[id(batch)] if told == "of others" else batch)
+        return CASES["dlrm"].lookups(others[id(batch)] if announced == "of others" else batch)
 
     losses, expected = [], Loop(CASES["dlrm"], "adagrad")
     for number, batch in enumerate(loop.runtime.prefetch(steps, sparse=announced)):
         time.sleep(dice.random() * 0.006)
-        if told == "and skipped" and number % 3 == 1:
+        if announced == "and skipped" and number % 3 == 1:
             continue
         for one in (loop, expected):
             one.zero_grad()

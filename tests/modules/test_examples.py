@@ -31,7 +31,7 @@ def changed_lines(plain: list[str], adaptive: list[str]) -> int:
     return count
 
 
-def test_lines_are_counted_as_one_would() -> None:
+def test_changed_lines_are_counted_like_a_diff() -> None:
     assert changed_lines(["a", "b", "c"], ["a", "x", "", "c", "d"]) == 2
     assert changed_lines(["a", "b", "c"], ["c"]) == 2
     assert changed_lines(["a"], ["b", "c", "d"]) == 3
@@ -88,7 +88,7 @@ def test_both_train_to_the_same_losses(
     assert runtime.stats().looked_up_ahead_ratio > 0.9
 
 
-def test_a_script_runs_and_tells_its_losses() -> None:
+def test_a_script_runs_and_prints_its_losses() -> None:
     """As a user runs it."""
     script = EXAMPLES / "dlrm_adaptive.py"
     done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120, check=False)

@@ -47,7 +47,7 @@ def test_weights_of_lookups(policy: str | None, shape: str) -> None:
 @pytest.mark.parametrize("mode", ["sum", "mean"])
 @pytest.mark.parametrize("sparse", [False, True])
 @pytest.mark.parametrize("padding", [None, 1])
-def test_rows_with_the_fused_update_off(mode: str, sparse: bool, padding: int | None) -> None:
+def test_rows_without_the_fused_update_equal_torch(mode: str, sparse: bool, padding: int | None) -> None:
     bag = AdaptiveEmbeddingBag(5, 3, mode=mode, sparse=sparse, padding_idx=padding)
 
     def pooled(weight: Tensor, *call: Any) -> Tensor:

@@ -13,7 +13,7 @@ import adaptive_rec
 from .training import CASES, QUICK_WINDOWS, RULES, Loop, assert_moved, assert_same, data, tables_of, wrapped
 
 
-def test_an_optimizer_lets_go_of_the_tables_and_of_nothing_else() -> None:
+def test_only_the_tables_are_removed_from_an_optimizer() -> None:
     model = CASES["dlrm"].make()
     others = [*model.bot_l.parameters(), *model.top_l.parameters()]
     optimizer = torch.optim.Adagrad([{"params": tables_of(model), "lr": 0.3}, {"params": others, "lr": 0.01}])
@@ -30,7 +30,7 @@ def test_an_optimizer_lets_go_of_the_tables_and_of_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_one_optimizer_for_all_of_the_model(rule: str) -> None:
+def test_one_optimizer_may_hold_the_whole_model(rule: str) -> None:
     """As dlrm_s_pytorch.py has it; SparseAdam takes no dense gradients, so there the dense part stands still."""
     results = []
     for adaptive in (False, True):
@@ -54,7 +54,7 @@ def test_one_optimizer_for_all_of_the_model(rule: str) -> None:
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_an_optimizer_that_has_made_steps_hands_over_what_it_remembers(rule: str) -> None:
+def test_an_optimizer_that_has_made_steps_hands_over_its_state(rule: str) -> None:
     theirs = Loop(CASES["dlrm"], rule)
     ours = Loop(CASES["dlrm"], rule)
     batches = list(data.clicks(40, 32))
@@ -87,7 +87,7 @@ def test_adagrad_s_sums_begin_where_its_option_says() -> None:
 
 
 @pytest.mark.parametrize(("name", "rule"), [("sgd", "sgd"), ("adagrad", "adagrad"), ("lazy_adam", "sparse_adam")])
-def test_a_rule_by_its_name_has_torch_s_constants(name: str, rule: str) -> None:
+def test_a_named_rule_has_torch_s_constants(name: str, rule: str) -> None:
     lr = {"sgd": 0.05, "adagrad": 0.05, "sparse_adam": 0.01}[rule]
     theirs = Loop(CASES["two_tower"], rule).run(20)
     ours = Loop(CASES["two_tower"], rule)

@@ -39,14 +39,14 @@ def test_prefetching_hands_out_the_loader_s_items_as_they_are() -> None:
     assert all(one is other for one, other in zip(seen, batches, strict=True))
 
 
-def test_lookups_other_than_those_foretold_are_answered_right() -> None:
+def test_lookups_that_were_not_announced_are_right() -> None:
     """Foretold are those of other batches, of some tables only, or none."""
     batches, others = list(data.clicks(40, 32)), list(data.clicks(40, 32, seed=3))
 
     def foretold(batch: data.Clicks) -> Any:
         number = next(k for k, one in enumerate(batches) if one is batch)
-        told = loop.case.lookups(others[number] if number % 4 == 0 else batch)
-        return {} if number % 4 == 1 else dict(list(told.items())[: 2 if number % 4 == 2 else None])
+        announced = loop.case.lookups(others[number] if number % 4 == 0 else batch)
+        return {} if number % 4 == 1 else dict(list(announced.items())[: 2 if number % 4 == 2 else None])
 
     theirs = trained_on(Loop(CASES["dlrm"], "adagrad"), batches)
     loop = dlrm_loop()
@@ -54,7 +54,7 @@ def test_lookups_other_than_those_foretold_are_answered_right() -> None:
 
 
 def test_pooled_vectors_may_be_changed_in_place() -> None:
-    """Those of all modules lie in one piece of memory where they were told ahead; none sees what is done to another's."""
+    """Those of all modules lie in one piece of memory where they were announced; none sees what is done to another's."""
     batches = list(data.clicks(12, 32))
 
     def run(loop: Loop, source: Any) -> list[float]:
@@ -69,7 +69,7 @@ def test_pooled_vectors_may_be_changed_in_place() -> None:
     assert loop.runtime.stats().looked_up_ahead_ratio > 0.9
 
 
-def test_batches_may_be_left_out_and_looked_up_twice() -> None:
+def test_prefetched_batches_may_be_skipped_or_used_twice() -> None:
     batches = list(data.clicks(40, 32))
 
     def run(loop: Loop, source: Any) -> list[float]:
@@ -87,7 +87,7 @@ def test_batches_may_be_left_out_and_looked_up_twice() -> None:
     assert ours == pytest.approx(theirs, rel=1e-12)
 
 
-def test_a_loop_may_be_left_and_another_begun() -> None:
+def test_a_prefetch_loop_may_be_left_and_another_one_started() -> None:
     batches = list(data.clicks(30, 32))
     theirs = trained_on(Loop(CASES["dlrm"], "adagrad"), [*batches[:10], *batches[5:], *batches])
     loop, losses = dlrm_loop(), []
@@ -129,22 +129,25 @@ def test_an_error_in_the_loader_comes_through_at_its_batch(where: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "match"),
+    ("announced", "match"),
     [
         (lambda batch: {"emb_l.9": batch.bags[0]}, "emb_l.9"),
         (lambda batch: {"emb_l.0": batch.bags[0][0]}, "emb_l.0"),
         (lambda batch: [1, 2], "sparse"),
-        (lambda batch: {"emb_l.0": None}, r"for emb_l\.0 .* must be a tensor of ids, or \(ids, offsets\), got NoneType"),
+        (
+            lambda batch: {"emb_l.0": None},
+            r"for emb_l\.0 .* must be a tensor of ids, or \(ids, offsets\), got NoneType",
+        ),
         (lambda batch: {"emb_l.0": (*batch.bags[0], None)}, r"got \('Tensor', 'Tensor', 'NoneType'\)"),
     ],
 )
-def test_lookups_that_cannot_be_are_refused(told: Any, match: str) -> None:
+def test_invalid_lookups_are_refused(announced: Any, match: str) -> None:
     loop = dlrm_loop()
     with pytest.raises((AdaptiveRecError, ValueError, TypeError), match=match):
-        next(iter(loop.runtime.prefetch(data.clicks(3, 16), sparse=told)))
+        next(iter(loop.runtime.prefetch(data.clicks(3, 16), sparse=announced)))
 
 
-def test_a_data_loader_of_torch_s_is_a_loader_like_any_other() -> None:
+def test_prefetch_takes_a_torch_data_loader() -> None:
     batches = list(data.clicks(20, 32))
     loader = torch.utils.data.DataLoader(batches, batch_size=None)  # type: ignore[arg-type]
     theirs = trained_on(Loop(CASES["dlrm"], "adagrad"), batches * 2)
@@ -154,7 +157,7 @@ def test_a_data_loader_of_torch_s_is_a_loader_like_any_other() -> None:
     assert losses == pytest.approx(theirs, rel=1e-12)
 
 
-def test_a_forecast_from_tensors_that_are_gone_is_no_forecast() -> None:
+def test_announced_tensors_that_were_freed_are_not_taken_for_new_ones_at_their_address() -> None:
     """Tensors made for the forecast only: their memory may be given to those that the forward call is made with."""
     batches, loop = list(data.clicks(40, 32)), dlrm_loop()
     theirs = trained_on(Loop(CASES["dlrm"], "adagrad"), batches)
@@ -173,7 +176,7 @@ def test_a_forecast_from_tensors_that_are_gone_is_no_forecast() -> None:
 
 
 @pytest.mark.parametrize("what", ["ids", "offsets"])
-def test_ids_changed_in_place_after_they_were_foretold(what: str) -> None:
+def test_announced_ids_may_be_changed_in_place(what: str) -> None:
     """By the loop, before the forward call."""
 
     def changed(batch: data.Clicks) -> data.Clicks:

@@ -180,7 +180,7 @@ def test_gradients_of_the_dense_part_may_be_clipped() -> None:
     both_ways(CASES["dlrm"], "sgd", step)
 
 
-def test_a_compiled_model_looks_up_as_it_is() -> None:
+def test_a_compiled_model_looks_rows_up_uncompiled() -> None:
     """Compiled code breaks off where rows are looked up, and goes on behind it."""
     compiled = Loop(CASES["dlrm"], "adagrad", {})
     compiled.model.forward = torch.compile(compiled.model.forward, backend="eager")

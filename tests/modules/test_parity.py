@@ -37,7 +37,9 @@ def test_a_model_trains_to_the_same_losses(case: str, rule: str) -> None:
         ("slipstream", {"target_skip_ratio": 0.0, "action": "freeze"}),
     ],
 )
-def test_under_any_exact_policy_and_budget(policy: str, knobs: dict[str, Any], prefetch: bool) -> None:
+def test_losses_are_the_same_under_any_exact_policy_and_budget(
+    policy: str, knobs: dict[str, Any], prefetch: bool
+) -> None:
     ours = Loop(CASES["dlrm"], "adagrad", {"policy": policy, **knobs}, prefetch=prefetch).run(STEPS)
     assert_same(ours, plain("dlrm", "adagrad", STEPS))
     if policy != "hybrid" and knobs.get("budget") not in (0, "1GiB"):
@@ -45,20 +47,20 @@ def test_under_any_exact_policy_and_budget(policy: str, knobs: dict[str, Any], p
 
 
 @pytest.mark.parametrize("case", ["two_tower", "kjt"])
-def test_without_prefetching(case: str) -> None:
+def test_losses_are_the_same_without_prefetching(case: str) -> None:
     ours = Loop(CASES[case], "sparse_adam", {}).run(STEPS)
     assert_same(ours, plain(case, "sparse_adam", STEPS))
     assert_moved(ours.runtime)
 
 
 @pytest.mark.parametrize("depth", [0, 1, 7])
-def test_at_any_prefetch_depth(depth: int) -> None:
+def test_losses_are_the_same_at_any_prefetch_depth(depth: int) -> None:
     ours = Loop(CASES["two_tower"], "adagrad", {"prefetch_depth": depth}, prefetch=True).run(STEPS)
     assert_same(ours, plain("two_tower", "adagrad", STEPS))
 
 
 @pytest.mark.parametrize("rule", RULES)
-def test_a_scheduler_of_learning_rates_goes_on_working(rule: str) -> None:
+def test_a_learning_rate_scheduler_keeps_working(rule: str) -> None:
     ours = Loop(CASES["dlrm"], rule, {}, prefetch=True, scheduled=True).run(STEPS)
     assert_same(ours, plain("dlrm", rule, STEPS, scheduled=True))
     assert ours.losses != plain("dlrm", rule, STEPS).losses
@@ -106,7 +108,7 @@ def test_a_policy_that_cannot_work_here_is_refused_by_name(policy: str) -> None:
     loop.run(3)
 
 
-def test_a_bag_of_its_own_trains_as_one_that_was_wrapped() -> None:
+def test_a_single_bag_trains_like_a_wrapped_one() -> None:
     torch.manual_seed(3)
     theirs = nn.EmbeddingBag(500, 8, mode="sum", sparse=True)
     ours = adaptive_rec.AdaptiveEmbeddingBag(

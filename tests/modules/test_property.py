@@ -138,7 +138,7 @@ def live(life: Life, adaptive: bool) -> tuple[list[float], list[Tensor]]:
     if adaptive:
         knobs = {"reclassify_every": life.window, "sample_ratio": 1.0, "hysteresis": 0.0, **EXACT}
         runtime = adaptive_rec.wrap(model, budget=life.budget, optimizer=optimizer, policy=life.policy, knobs=knobs)
-        steps = runtime.prefetch(life.steps, sparse=lambda step: told(step, life)) if life.prefetch else steps
+        steps = runtime.prefetch(life.steps, sparse=lambda step: announced(step, life)) if life.prefetch else steps
     losses, before = [], -1
     for step in steps:
         if runtime is not None and step.turn:
@@ -164,7 +164,7 @@ def live(life: Life, adaptive: bool) -> tuple[list[float], list[Tensor]]:
     return found
 
 
-def told(step: Step, life: Life) -> dict[str, Any]:
+def announced(step: Step, life: Life) -> dict[str, Any]:
     found: dict[str, list[Any]] = {}
     for use in step.uses if step.foretold else ():
         ids, offsets, _ = call_of(use, life.tables[use.table])
@@ -188,7 +188,7 @@ def test_rows_are_those_of_plain_pytorch(life: Life) -> None:
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[*HealthCheck])
 @given(life=lives(), seed=st.integers(0, 99))
-def test_rows_on_a_device_are_too(life: Life, seed: int) -> None:
+def test_rows_on_a_device_equal_torch_in_random_training_loops(life: Life, seed: int) -> None:
     on_late_device(life, seed)
 
 
@@ -204,11 +204,11 @@ def on_late_device(life: Life, seed: int) -> None:
 @pytest.mark.slow
 @settings(max_examples=2000, deadline=None, suppress_health_check=[*HealthCheck])
 @given(life=lives())
-def test_rows_of_many_lives(life: Life) -> None:
+def test_rows_equal_torch_in_random_training_loops(life: Life) -> None:
     check(life)
 
 
-def test_a_step_of_hot_rows_only_waits_for_its_indices() -> None:
+def test_a_step_of_hot_rows_waits_only_for_its_indices() -> None:
     """With nothing announced no gather of the step's own goes before its update."""
     use = Use(0, (1,), 0, weighted=False, flat=True)
     steps = Step((use, use), {}, foretold=True, evaluate=False), Step((use,), {}, foretold=True, evaluate=False)

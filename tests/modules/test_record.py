@@ -20,17 +20,17 @@ def snapshots(out: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
 
 
-def recorded(out: Path, tell: str) -> list[float]:
-    """Train, with the losses told behind the backward pass, before it, or not at all; the losses."""
+def recorded(out: Path, when: str) -> list[float]:
+    """Train, with losses recorded after the backward pass, before it, or not at all. Returns the losses."""
     loop = Loop(CASES["dlrm"], "adagrad", {"report_every": 5})
     loop.runtime._directory = LoopDirectory(loop.runtime, out)
 
     def step(model: Any, batch: Any, own: Loop) -> Any:
         loss = own.case.loss(model, batch)
-        if tell == "before":
+        if when == "before":
             own.runtime.record_loss(loss)
         loss.backward()
-        if tell == "behind":
+        if when == "after":
             own.runtime.record_loss(loss)
         return loss
 
@@ -40,20 +40,20 @@ def recorded(out: Path, tell: str) -> list[float]:
     return losses
 
 
-def test_losses_told_before_the_backward_pass_are_those_of_the_reports(tmp_path: Path) -> None:
+def test_losses_recorded_before_the_backward_pass_count_for_their_step(tmp_path: Path) -> None:
     losses = recorded(tmp_path / "run", "before")
-    told = [one["loss"] for one in snapshots(tmp_path / "run")]
-    assert told == pytest.approx([sum(losses[first : first + 5]) / 5 for first in range(0, STEPS, 5)], rel=1e-12)
+    reported = [one["loss"] for one in snapshots(tmp_path / "run")]
+    assert reported == pytest.approx([sum(losses[first : first + 5]) / 5 for first in range(0, STEPS, 5)], rel=1e-12)
 
 
-def test_losses_told_behind_it_come_a_step_later(tmp_path: Path) -> None:
-    losses = recorded(tmp_path / "run", "behind")
+def test_losses_recorded_after_the_backward_pass_count_for_the_next_step(tmp_path: Path) -> None:
+    losses = recorded(tmp_path / "run", "after")
     late = [losses[0], *losses[:-1]]
-    told = [one["loss"] for one in snapshots(tmp_path / "run")]
-    assert told == pytest.approx([sum(late[first : first + 5]) / 5 for first in range(0, STEPS, 5)], rel=1e-12)
+    reported = [one["loss"] for one in snapshots(tmp_path / "run")]
+    assert reported == pytest.approx([sum(late[first : first + 5]) / 5 for first in range(0, STEPS, 5)], rel=1e-12)
 
 
-def test_where_no_loss_is_told_none_is_shown(tmp_path: Path) -> None:
+def test_without_recorded_losses_none_is_shown(tmp_path: Path) -> None:
     recorded(tmp_path / "run", "never")
     for one in snapshots(tmp_path / "run"):
         assert one["loss"] is None
@@ -62,7 +62,7 @@ def test_where_no_loss_is_told_none_is_shown(tmp_path: Path) -> None:
         assert 0 <= one["popular_sample_ratio"] <= one["hot_lookup_ratio"] <= 1
 
 
-def test_its_report_claims_nothing_of_its_data(tmp_path: Path) -> None:
+def test_the_report_of_a_user_s_loop_says_nothing_about_its_data(tmp_path: Path) -> None:
     recorded(tmp_path / "run", "before")
     write_report(tmp_path / "run")
     page = (tmp_path / "run" / "report.html").read_text()

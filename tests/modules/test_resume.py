@@ -54,7 +54,7 @@ def through_file(value: Any) -> Any:
         ("dlrm", "adagrad", "slipstream"),
     ],
 )
-def test_going_on_in_a_fresh_model(case: str, rule: str, policy: str, prefetch: bool) -> None:
+def test_a_fresh_model_resumes_exactly(case: str, rule: str, policy: str, prefetch: bool) -> None:
     """Under slipstream too, which skips updates: what was seen of rows' movement is part of the state."""
     options = {"policy": policy, "reclassify_every": 4}
     if policy == "slipstream":
@@ -96,7 +96,7 @@ def test_a_state_in_memory_is_not_touched_by_further_steps() -> None:
     assert fresh.run(20).losses == expected
 
 
-def test_going_back_in_the_same_model() -> None:
+def test_a_state_can_be_loaded_again_into_the_same_model() -> None:
     """Hot rows of later are no longer hot, and what is loaded is what is read."""
     loop = Loop(only("dlrm", 0, 20), "adagrad", {})
     loop.run(20)
@@ -123,7 +123,7 @@ def test_a_state_of_something_else_is_refused(wrong: str) -> None:
     other.run(5)
 
 
-def test_without_the_runtime_s_state_rows_are_kept_and_their_optimizer_begins_anew() -> None:
+def test_without_the_runtime_s_state_rows_are_kept_and_optimizer_state_starts_fresh() -> None:
     loop = Loop(only("dlrm", 0, 20), "adagrad", {})
     loop.run(20)
     fresh = Loop(only("dlrm", 0, 20), "adagrad", {})

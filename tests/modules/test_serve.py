@@ -34,7 +34,7 @@ class Client(threading.Thread):
     def run(self) -> None:
         try:
             self.look_and_turn()
-        except BaseException as error:  # told by the thread that waits
+        except BaseException as error:  # raised again by the waiting thread
             self.error = error
 
     def look_and_turn(self) -> None:

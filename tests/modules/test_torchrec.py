@@ -70,7 +70,7 @@ def batch(seed: int, size: int = 40, weighted: bool = False) -> Any:
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_results_are_torchrecs(weighted: bool) -> None:
+def test_results_are_those_of_torchrec(weighted: bool) -> None:
     plain, adaptive, given = theirs(weighted), ours(weighted), batch(1, weighted=weighted)
     assert adaptive.load_state_dict(plain.state_dict()).missing_keys == []
     wanted, found = plain(given), adaptive(given)
@@ -84,7 +84,7 @@ def test_results_are_torchrecs(weighted: bool) -> None:
         torch.testing.assert_close(found[name], wanted[name], rtol=0, atol=1e-6)
 
 
-def test_its_configs_are_kept() -> None:
+def test_the_configs_of_a_collection_are_kept() -> None:
     adaptive = ours()
     assert [table.name for table in adaptive.embedding_bag_configs()] == ["t_text", "t_place", "t_wide"]
     assert adaptive.is_weighted() is theirs().is_weighted() is False
@@ -125,7 +125,7 @@ def trained(model: Model, optimizers: list[torch.optim.Optimizer], steps: int, b
         ("adagrad", lambda rows: torch.optim.Adagrad(rows, lr=0.05)),
     ],
 )
-def test_training_is_torchrecs(rule: str, optimizer: Any) -> None:
+def test_training_equals_torchrec(rule: str, optimizer: Any) -> None:
     """The losses of 40 steps, and the tables after them in both directions."""
     plain, adaptive = Model(theirs()), Model(ours(optimizer=rule))
     adaptive.load_state_dict(plain.state_dict())
@@ -145,7 +145,7 @@ def test_training_is_torchrecs(rule: str, optimizer: Any) -> None:
         torch.testing.assert_close(back.state_dict()[name], value, rtol=0, atol=1e-5)
 
 
-def test_a_plain_collection_of_theirs_can_be_wrapped() -> None:
+def test_a_plain_torchrec_collection_can_be_wrapped() -> None:
     """Its tables are nn.EmbeddingBags, so `wrap` replaces them and TorchRec goes on calling them."""
     import adaptive_rec
 
@@ -160,6 +160,6 @@ def test_a_plain_collection_of_theirs_can_be_wrapped() -> None:
     assert_moved(runtime)
 
 
-def test_it_is_torchrec_itself() -> None:
+def test_results_equal_torchrec() -> None:
     assert EmbeddingBagCollection.__module__.startswith("torchrec.")
     assert torchrec.__version__

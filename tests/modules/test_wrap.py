@@ -74,7 +74,7 @@ def test_bags_are_replaced_in_place_and_the_report_says_so() -> None:
     assert set(runtime.stats().tables) == {"plain", "nested.mean"}
 
 
-def test_rows_stay_where_they_were_in_training_mode_and_evaluation_mode() -> None:
+def test_train_and_eval_mode_do_not_move_rows() -> None:
     model = Mixed().eval()
     by_name(model)
     assert not model.plain.training
@@ -144,7 +144,7 @@ class Noisy(nn.EmbeddingBag):
         return super().forward(*call) + 1.0
 
 
-def test_a_class_made_of_nn_embeddingbag_is_left_as_it_is() -> None:
+def test_a_subclass_of_nn_embeddingbag_is_left_as_it_is() -> None:
     """Nobody knows what it does."""
     model = nn.ModuleDict({"noisy": Noisy(20, 4, mode="sum"), "bag": nn.EmbeddingBag(20, 4, mode="sum")})
     runtime = by_name(model)
@@ -152,7 +152,7 @@ def test_a_class_made_of_nn_embeddingbag_is_left_as_it_is() -> None:
     assert any("noisy" in line and "Noisy" in line for line in str(runtime.report).splitlines())
 
 
-def test_hooks_of_a_bag_are_not_lost_in_silence() -> None:
+def test_a_bag_with_hooks_is_left_as_it_is() -> None:
     model = nn.ModuleDict({"bag": nn.EmbeddingBag(20, 4, mode="sum"), "free": nn.EmbeddingBag(20, 4, mode="sum")})
     seen = []
     model["bag"].register_forward_hook(lambda *call: seen.append(1))
@@ -161,7 +161,7 @@ def test_hooks_of_a_bag_are_not_lost_in_silence() -> None:
     assert seen == [1] or "hook" in str(runtime.report)
 
 
-def test_hooks_of_a_weight_are_not_lost_in_silence() -> None:
+def test_a_weight_with_hooks_is_left_as_it_is() -> None:
     model = nn.ModuleDict({"bag": nn.EmbeddingBag(20, 4, mode="sum"), "free": nn.EmbeddingBag(20, 4, mode="sum")})
     model["bag"].weight.register_hook(lambda gradient: gradient / 2)
     runtime = by_name(model)
@@ -169,7 +169,7 @@ def test_hooks_of_a_weight_are_not_lost_in_silence() -> None:
     assert "bag, it has hooks" in str(runtime.report)
 
 
-def test_a_module_that_was_replaced_looks_nothing_up_any_more() -> None:
+def test_a_replaced_module_refuses_calls() -> None:
     """A model that keeps its modules in a list of its own would go on with tables that nobody trains."""
     model = nn.ModuleDict({"bag": nn.EmbeddingBag(20, 4, mode="sum")})
     former = model["bag"]
@@ -179,7 +179,7 @@ def test_a_module_that_was_replaced_looks_nothing_up_any_more() -> None:
 
 
 @pytest.mark.parametrize("spent", [False, True])
-def test_a_gradient_that_waits_for_a_step_is_told_of(spent: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_pending_gradient_is_warned_of(spent: bool, caplog: pytest.LogCaptureFixture) -> None:
     model = nn.ModuleDict({"bag": nn.EmbeddingBag(20, 4, mode="sum", sparse=True)})
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     model["bag"](torch.zeros(1, 1, dtype=torch.int64)).sum().backward()
@@ -204,7 +204,7 @@ def test_a_scheduler_that_changes_more_than_the_rate_is_refused(rule: Any, optio
     assert runtime.step_number == 0
 
 
-def test_a_loss_that_is_no_number_is_refused_and_the_one_before_counts() -> None:
+def test_a_loss_that_is_not_one_number_is_refused_and_the_last_one_counts() -> None:
     model = nn.ModuleDict({"bag": nn.EmbeddingBag(20, 4, mode="sum", sparse=True)})
     runtime = by_name(model)
     runtime.record_loss(torch.tensor([0.5]))
@@ -214,7 +214,7 @@ def test_a_loss_that_is_no_number_is_refused_and_the_one_before_counts() -> None
     assert float(runtime.losses().array()) == 0.5
 
 
-def test_a_runtime_closes_with_the_block_that_it_was_made_for() -> None:
+def test_a_with_block_closes_its_runtime() -> None:
     model = nn.ModuleDict({"bag": nn.EmbeddingBag(20, 4, mode="sum", sparse=True)})
     with by_name(model) as runtime:
         model["bag"](torch.zeros(1, 1, dtype=torch.int64)).sum().backward()
@@ -224,7 +224,7 @@ def test_a_runtime_closes_with_the_block_that_it_was_made_for() -> None:
 
 
 @pytest.mark.parametrize("budget", [-1, "-1", "lots", "1e6", 1.5, True])
-def test_a_budget_that_is_none_is_refused_by_its_name(budget: Any) -> None:
+def test_an_invalid_budget_is_refused_by_its_name(budget: Any) -> None:
     model = nn.ModuleDict({"bag": nn.EmbeddingBag(20, 4, mode="sum")})
     refuse(model, r"budget must be a whole number of bytes, 0 or more, or a text such as \"2GiB\", got", budget=budget)
 
@@ -265,11 +265,11 @@ def refuse(model: nn.Module, match: str, **options: Any) -> None:
         ({"optimizer": None}, "optimizer"),
     ],
 )  # fmt: skip
-def test_options_that_make_no_sense(options: dict[str, Any], match: str) -> None:
+def test_invalid_options_are_refused(options: dict[str, Any], match: str) -> None:
     refuse(Mixed(), match, **options)
 
 
-def test_models_that_cannot_be_wrapped() -> None:
+def test_models_that_cannot_be_wrapped_are_refused() -> None:
     refuse(nn.Linear(3, 3), "EmbeddingBag")
     refuse(nn.EmbeddingBag(10, 4, mode="sum"), "AdaptiveEmbeddingBag")
     model = Mixed()
@@ -299,24 +299,24 @@ REFUSED: dict[str, tuple[Callable[[Any], torch.optim.Optimizer], str]] = {
 
 
 @pytest.mark.parametrize("which", REFUSED)
-def test_optimizers_that_rows_cannot_be_updated_as(which: str) -> None:
+def test_optimizers_that_rows_cannot_follow_are_refused(which: str) -> None:
     make, match = REFUSED[which]
     model = CASES["dlrm"].make()
     refuse(model, match, optimizer=make(tables_of(model)), lr=None)
 
 
-def test_an_optimizer_with_a_rate_of_one_s_own() -> None:
+def test_a_rate_beside_an_optimizer_that_has_one_is_refused() -> None:
     model = CASES["dlrm"].make()
     refuse(model, "lr", optimizer=torch.optim.SGD(tables_of(model), lr=0.1), lr=0.5)
 
 
-def test_an_optimizer_that_has_not_all_tables() -> None:
+def test_an_optimizer_without_all_tables_is_refused() -> None:
     model = CASES["dlrm"].make()
     refuse(model, "optimizer", optimizer=torch.optim.SGD(tables_of(model)[:2], lr=0.1), lr=None)
     refuse(model, "optimizer", optimizer=torch.optim.SGD(model.top_l.parameters(), lr=0.1), lr=None)
 
 
-def test_tables_with_rates_of_their_own() -> None:
+def test_tables_in_several_param_groups_are_refused_or_follow_their_own_rates() -> None:
     """Two param groups: refused, or each table goes by its own."""
     model = CASES["dlrm"].make()
     tables = tables_of(model)
@@ -332,7 +332,9 @@ def through_pickle(model: nn.Module) -> Any:
 
 
 @pytest.mark.parametrize("how", [copy.deepcopy, through_pickle])
-def test_a_copy_of_a_wrapped_model_is_refused_by_name_or_stands_alone(how: Callable[[nn.Module], nn.Module]) -> None:
+def test_copying_a_wrapped_model_is_refused_and_a_plain_copy_is_independent(
+    how: Callable[[nn.Module], nn.Module],
+) -> None:
     loop = Loop(CASES["dlrm"], "adagrad", {})
     loop.run(10)
     try:

@@ -1,4 +1,4 @@
-"""Short runs under any policy, watched step by step."""
+"""Fixtures: short runs under any policy, recorded step by step."""
 
 from __future__ import annotations
 
@@ -24,16 +24,7 @@ from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy import Policy, StepPlan
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import RunOptions, Runtime
-
-TINY = [
-    "run.device=cpu", "run.threads=1", "run.precision=float64", "run.batch_size=32", "run.steps=48",
-    "data.table_rows=[60, 40, 9, 30]", "data.dense_features=2", "data.synthetic.samples=4000", "data.synthetic.test_samples=32",
-    "data.synthetic.head_ratio=0.1", "data.synthetic.popular_ratio=0.8", "model.embedding_dim=4", "model.bottom_mlp=[8]",
-    "model.top_mlp=[8]",
-    "optimizer.embedding=sgd", "optimizer.dense=SGD", "knobs.reclassify_every=6", "knobs.report_every=1",
-    "knobs.sample_ratio=1.0", "knobs.hysteresis=0.0", "knobs.probe_ratio=0.2", "knobs.hot_budget_bytes=6000",
-    "policy.small_table_bytes=200", "policy.search_sample_ratio=1.0", "policy.drop_tolerance_ratio=0.2",
-]  # fmt: skip
+from tests.policies.settings import TINY
 
 STREAMS = {
     "direct": lambda: None,
@@ -44,7 +35,7 @@ STREAMS = {
 
 @dataclass
 class SeenStep:
-    """One step as it went: the plan, whether it was a probe, and the popular samples counted with bare hands."""
+    """One step: the plan, whether it was a probe step, and the popular samples, counted row by row."""
 
     batch: Batch
     plan: StepPlan
@@ -65,7 +56,7 @@ class Watched:
 
     @property
     def samples(self) -> int:
-        """Samples of the stream that the run was to train."""
+        """Samples of the stream that the run has to train."""
         source, run = self.runtime.source, self.runtime.config.run
         return min(source.epochs * source.train_samples, run.steps * run.batch_size or 1 << 60)
 
@@ -92,7 +83,7 @@ def popular_by_hand(work: ClassifiedBatch, runtime: Runtime) -> list[bool]:
 
 @dataclass
 class Plain:
-    """Plain steps on the same batches."""
+    """The result of plain steps on the same batches."""
 
     losses: list[float]
     tables: list[NDArray[np.floating]]
@@ -105,7 +96,7 @@ Build = Callable[..., Runtime]
 
 @pytest.fixture
 def watch(memory_source: Any, monkeypatch: pytest.MonkeyPatch) -> Watch:
-    """Train under a policy; `world` is (batches, tables, features), without it a synthetic stream is used."""
+    """Train under a policy. `world` is (batches, tables, features); without it the stream is synthetic."""
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
 
     def run(
@@ -144,7 +135,7 @@ def _plain_runs() -> dict[int, tuple[Plain, World | None]]:
 
 @pytest.fixture
 def plain(watch: Watch, _plain_runs: dict[int, tuple[Plain, World | None]]) -> Callable[..., Plain]:
-    """The run under `hybrid` on a world; made once for each, which is kept so that no other gets its number."""
+    """Train a world under `hybrid`, once for each world. Worlds are kept, so that no other gets the same id."""
 
     def run(world: World | None = None) -> Plain:
         if id(world) not in _plain_runs:
@@ -157,7 +148,7 @@ def plain(watch: Watch, _plain_runs: dict[int, tuple[Plain, World | None]]) -> C
 
 @pytest.fixture
 def build() -> Build:
-    """A runtime for a tiny run under a policy, by name or given."""
+    """Build a runtime for a tiny run under a policy, given by name or as an object."""
 
     def made(policy: str, *changes: str, given: Policy | None = None, folder: Path | None = None) -> Runtime:
         config = load_config(None, {}, [*TINY, *changes, f"knobs.policy={policy}"])
@@ -166,12 +157,12 @@ def build() -> Build:
     return made
 
 
-# What a stream looks like to a policy --------------------------------------------------------------------------------
+# A stream as a policy sees it -----------------------------------------------------------------------------------------
 
 
 @dataclass
 class View:
-    """A stream of given batches, an epoch of them."""
+    """A stream of one epoch of given batches."""
 
     space: RowSpace
     batches: list[Batch]
@@ -213,5 +204,5 @@ def _view(space: RowSpace, room: list[int], random: np.random.Generator, batches
 
 @pytest.fixture
 def stream_view() -> Callable[..., View]:
-    """A stream of skewed lookups in tables of (rows, dim), with room for so many rows of each pool."""
+    """Build a stream of skewed lookups in tables of (rows, dim); `room` is the number of slots of each pool."""
     return lambda tables, room, seed, **options: _view(space_of(*tables), room, np.random.default_rng(seed), **options)

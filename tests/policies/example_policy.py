@@ -1,4 +1,4 @@
-"""Users' policies, as one would write them: where rows are, and in what order the stream is trained."""
+"""Policies as users write them: one places rows, one arranges the stream."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from adaptive_rec.policy import AccessView, ArrangingPolicy, Outcome, Phase, Pol
 
 
 class FirstRows(Policy):
-    """The lowest ids of every table are hot, whatever is looked up."""
+    """Makes the lowest ids of every table hot, whatever is looked up."""
 
     name = "first_rows"
     tracks_popularity = True
@@ -22,7 +22,7 @@ class FirstRows(Policy):
 
 
 class EvenThenOdd(ArrangingPolicy):
-    """Every second batch of an epoch, then the others, with the first rows hot for the latter."""
+    """Trains every second batch of an epoch, then the others, with the first rows hot for the latter."""
 
     name = "even_then_odd"
     reorders_stream = True

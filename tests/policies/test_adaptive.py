@@ -1,4 +1,4 @@
-"""What the policy adaptive decides: shares of the budget, what is stale, what the guard leaves of skipping."""
+"""Decisions of the policy adaptive: shares of the budget, stale rows, and how much skipping the guard allows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KNOBS = Knobs()
 
 
 def view(hot: Any, candidates: Any, capacity: int) -> AccessView:
-    """One pool's rows by their scores."""
+    """Build the view of one pool's rows by their scores."""
     return AccessView(
         step=0, knobs=KNOBS, all_rows=range(1000), capacity_rows=capacity,
         candidate_rows=np.arange(len(candidates)), candidate_scores=np.asarray(candidates, dtype=np.float64),
@@ -29,7 +29,7 @@ def view(hot: Any, candidates: Any, capacity: int) -> AccessView:
 
 
 def share_plainly(scores: list[list[float]], row_bytes: list[int], budget: int) -> list[int]:
-    """Row by row, the most looked up first, until the next one does not fit."""
+    """Give slots row by row, the most looked up first, until the next one does not fit."""
     ranked = sorted(((-score, pool) for pool, part in enumerate(scores) for score in part), key=lambda one: one)
     slots, left = [0] * len(scores), budget
     for _, pool in ranked:
@@ -57,7 +57,7 @@ def test_the_budget_goes_to_the_rows_that_are_looked_up_most(seed: int, pools: i
     assert ties or found == share_plainly(scores, row_bytes, budget)
 
 
-def test_a_share_that_saves_hardly_more_is_left() -> None:
+def test_shares_stay_where_others_save_hardly_more() -> None:
     even = [view(np.full(10, 5.0), np.full(10, 5.0), 10), view(np.full(10, 5.0), np.full(10, 5.0), 10)]
     assert Adaptive().share_budget(even, [8, 8], 160) == [10, 10]
     first = 5 * (1 + 3 * NOTICEABLE)
@@ -73,7 +73,7 @@ def test_a_larger_budget_is_used_though_the_shares_saved_would_hardly_change() -
     assert sum(found) == 400
 
 
-def test_one_pool_or_too_few_known_rows_leave_it_to_the_pools_parts() -> None:
+def test_one_pool_or_too_few_known_rows_leave_the_shares_to_the_runtime() -> None:
     assert Adaptive().share_budget([view([1, 2], [3], 2)], [8], 16) is None
     assert Adaptive().share_budget([view([1, 2], [3], 2), view([], [1], 2)], [8, 8], 1000) is None
 
@@ -86,7 +86,7 @@ def movement(*numbers: float) -> MovementView:
     )  # fmt: skip
 
 
-def test_rows_are_stale_that_have_settled_many_or_few() -> None:
+def test_rows_below_the_settled_ratio_are_stale_be_they_many_or_few() -> None:
     for numbers in ([1.0, 1.2, 0.9], [1.0, 4.0, np.inf], [3.0, 5.0]):
         judged = Adaptive().find_stale(movement(*numbers))
         assert judged.stale_H.tolist() == [number < SETTLED for number in numbers]
@@ -101,12 +101,12 @@ MIXED = (
 
 
 @pytest.mark.parametrize("action", ["subsample", "freeze", "drop"])
-def test_a_run_over_pools_of_mixed_dims_keeps_its_budget_and_makes_the_same_run_again(action: str) -> None:
+def test_a_run_over_pools_of_mixed_dims_keeps_its_budget_and_is_repeatable(action: str) -> None:
     found = []
     for _ in range(2):
         runtime = assemble(load_config(None, {}, [*MIXED, "knobs.policy=adaptive", f"knobs.action={action}"]))
-        told = [(report.step, report.kind, report.text) for report in runtime.run() if isinstance(report, Event)]
+        events = [(report.step, report.kind, report.text) for report in runtime.run() if isinstance(report, Event)]
         assert runtime.store.device_bytes <= 40_000
-        found.append((told, float(runtime.dense.loss_sum), runtime.state.counts()["samples_trained"]))
+        found.append((events, float(runtime.dense.loss_sum), runtime.state.counts()["samples_trained"]))
     assert found[0] == found[1]
     assert any(kind == "guard" for _, kind, _ in found[0][0])

@@ -1,4 +1,4 @@
-"""Runs under policies that arrange the stream: every sample once, stopping, going on, turning knobs."""
+"""Runs under policies that arrange the stream: every sample once, stops, resumed runs, changed knobs."""
 
 from __future__ import annotations
 
@@ -21,15 +21,14 @@ from adaptive_rec.policy import ArrangingPolicy, Outcome, Phase, StreamView
 from adaptive_rec.policy.batches import repack
 from adaptive_rec.policy.find import BUILT_IN, load_policy
 from adaptive_rec.runtime.loop import Runtime
+from tests.policies.settings import EPOCHS
 
 ARRANGING = tuple(name for name in BUILT_IN if load_policy(name).arranges_stream)
 REORDERING = tuple(name for name in ARRANGING if load_policy(name).reorders_stream)
-EPOCHS = ["run.steps=0", "data.epochs=2", "data.synthetic.samples=900", "knobs.hot_budget_bytes=1500"]
-"""Two epochs whose last batch is a part of one; a part of the rows fits."""
 
 
 def keys(batch: Batch) -> list[bytes]:
-    """The samples of a batch, each as what it holds."""
+    """Return the contents of each sample of a batch."""
     features = (len(batch.offsets) - 1) // batch.size
     bounds = batch.offsets[::features]
     return [
@@ -66,7 +65,7 @@ def test_a_run_cut_by_its_steps_trains_the_samples_that_plain_steps_would(watch:
     assert seen.runtime.state.position == plain.runtime.state.position
 
 
-def test_a_run_in_the_middle_of_a_reordered_stream_goes_on_under_its_policy_only(build: Any, tmp_path: Path) -> None:
+def test_a_run_in_the_middle_of_a_reordered_stream_resumes_under_its_policy_only(build: Any, tmp_path: Path) -> None:
     first = build("fae_released", "run.steps=20")
     for event in first.run():
         if isinstance(event, Snapshot) and event.step == 7:
@@ -75,7 +74,7 @@ def test_a_run_in_the_middle_of_a_reordered_stream_goes_on_under_its_policy_only
     for policy in ("hybrid", "fae", "slipstream_released"):
         other = build(policy, "run.steps=20")
         checkpoint.load(other.parts, middle)
-        with pytest.raises(CheckpointError, match=rf"goes on under that policy only.*step 7, the policy {policy}"):
+        with pytest.raises(CheckpointError, match=rf"must resume under that policy.*step 7, the policy {policy}"):
             list(other.run())
     with pytest.raises(CheckpointError, match=r"run.batch_size must stay in the middle of a stream .*, 32, got 16"):
         checkpoint.load(build("fae_released", "run.steps=20", "run.batch_size=16").parts, middle)
@@ -89,22 +88,24 @@ def test_a_run_in_the_middle_of_a_reordered_stream_goes_on_under_its_policy_only
 
 
 @pytest.mark.parametrize("policy", [*REORDERING, "cdlrm", "oracle"])
-def test_a_run_made_longer_in_the_middle_first_ends_what_was_arranged(build: Any, tmp_path: Path, policy: str) -> None:
+def test_a_run_made_longer_in_the_middle_first_ends_its_arranged_stretch(
+    build: Any, tmp_path: Path, policy: str
+) -> None:
     first = build(policy, "run.steps=20")
     for event in first.run():
         if isinstance(event, Snapshot) and event.step == 7:
             middle = checkpoint.save(first.parts, tmp_path)
     longer = build(policy, "run.steps=40")
     checkpoint.load(longer.parts, middle)
-    told = [event.steps_total for event in longer.run() if isinstance(event, Snapshot)]
+    totals = [event.steps_total for event in longer.run() if isinstance(event, Snapshot)]
     assert longer.reports.totals()["samples_seen"] == 40 * 32
     assert longer.state.position.offset == 40 * 32
-    assert max(told) >= longer.step_number == longer.steps_total
+    assert max(totals) >= longer.step_number == longer.steps_total
 
 
 @pytest.mark.parametrize("policy", [*REORDERING, "cdlrm"])
-def test_a_run_with_another_budget_goes_on_in_the_middle(build: Any, tmp_path: Path, policy: str) -> None:
-    """Rows are placed anew for it; the stream is arranged as it was, so every sample comes once."""
+def test_a_run_with_another_budget_resumes_in_the_middle(build: Any, tmp_path: Path, policy: str) -> None:
+    """Rows are placed again for it; the stream is arranged as before, so every sample comes once."""
     first = build(policy, *EPOCHS)
     for event in first.run():
         if isinstance(event, Snapshot) and event.step == 19:
@@ -117,8 +118,8 @@ def test_a_run_with_another_budget_goes_on_in_the_middle(build: Any, tmp_path: P
     assert 0 < other.store.device.hot_rows < first.store.device.hot_rows or policy == "fae"
 
 
-def test_more_batches_ahead_than_before_lose_no_step_and_repeat_none(build: Any, tmp_path: Path) -> None:
-    """The window under way is looked at again with the knobs of now: it may be longer or shorter than what was trained."""
+def test_another_number_of_batches_ahead_loses_and_repeats_no_step(build: Any, tmp_path: Path) -> None:
+    """The window under way is read again with the present knobs: it may be longer or shorter than what was trained."""
     plain = build("hybrid")
     list(plain.run())
     for before, after in ((5, 2), (2, 7), (4, 1)):
@@ -138,7 +139,7 @@ def test_more_batches_ahead_than_before_lose_no_step_and_repeat_none(build: Any,
             )
 
 
-def test_a_run_that_looks_ahead_goes_on_where_it_was(build: Any, tmp_path: Path) -> None:
+def test_a_run_that_looks_ahead_resumes_where_it_was(build: Any, tmp_path: Path) -> None:
     straight = build("cdlrm")
     losses = [event.loss for event in straight.run() if isinstance(event, Snapshot)]
     first = build("cdlrm", "run.steps=21")
@@ -149,7 +150,7 @@ def test_a_run_that_looks_ahead_goes_on_where_it_was(build: Any, tmp_path: Path)
     np.testing.assert_allclose(rest, losses[21:], rtol=1e-12)
 
 
-def test_a_policy_that_reorders_stays_and_one_that_looks_ahead_may_be_left(build: Any) -> None:
+def test_a_policy_that_reorders_stays_and_one_that_looks_ahead_may_be_changed(build: Any) -> None:
     fae, ahead = build("fae"), build("cdlrm")
     with pytest.raises(ConflictError, match="policy fae reorders the stream, so it stays to the end"):
         fae.mailbox.change_knobs(policy="hotline")
@@ -178,7 +179,7 @@ def test_a_run_stops_in_the_middle_of_a_phase(build: Any, policy: str) -> None:
     assert runtime.step_number in (5, 6)
 
 
-def test_the_budget_turned_during_a_run_that_reorders_is_kept(build: Any, watch: Any) -> None:
+def test_a_budget_changed_during_a_run_that_reorders_is_kept(build: Any, watch: Any) -> None:
     runtime = build("fae", *EPOCHS)
     largest = 0
     for event in runtime.run():
@@ -222,7 +223,7 @@ class FirstBatch(ArrangingPolicy):
         yield Phase("all", every)
 
 
-def test_what_is_left_out_after_the_last_batch_is_counted_too(build: Any) -> None:
+def test_samples_left_out_after_the_last_batch_are_counted(build: Any) -> None:
     runtime = build("hybrid", given=FirstBatch())
     list(runtime.run())
     totals = runtime.reports.totals()
@@ -235,7 +236,7 @@ def wanted_everywhere(batch: Batch) -> NDArray[np.bool_]:
 
 
 class TwoParts(ArrangingPolicy):
-    """A phase put together of two parts, each of which leaves samples out after its last batch."""
+    """Has one phase of two parts, each of which leaves samples out after its last batch."""
 
     name = "two_parts"
     exact = False
@@ -261,7 +262,7 @@ class Measuring(ArrangingPolicy):
         yield Phase("all", stream.rest(), np.arange(20), measured=True)
 
 
-def test_a_phase_that_is_measured_may_be_left_for_a_policy_that_keeps_no_record(build: Any) -> None:
+def test_a_run_may_leave_a_measured_phase_for_a_policy_that_measures_nothing(build: Any) -> None:
     runtime = build("hybrid", given=Measuring())
     for event in runtime.run():
         if isinstance(event, Snapshot) and event.step == 5:
@@ -270,7 +271,7 @@ def test_a_phase_that_is_measured_may_be_left_for_a_policy_that_keeps_no_record(
 
 
 @pytest.mark.parametrize("policy", REORDERING)
-def test_a_run_stopped_before_its_first_step_goes_on(build: Any, tmp_path: Path, policy: str) -> None:
+def test_a_run_stopped_before_its_first_step_resumes(build: Any, tmp_path: Path, policy: str) -> None:
     first, again = build(policy), build(policy)
     first.hurry()
     assert not [event for event in first.run() if isinstance(event, Snapshot)]
@@ -279,8 +280,8 @@ def test_a_run_stopped_before_its_first_step_goes_on(build: Any, tmp_path: Path,
     assert again.reports.totals()["samples_seen"] == 48 * 32
 
 
-def test_no_more_steps_are_made_than_foretold(build: Any, tmp_path: Path) -> None:
-    """However often a run went on from its end, which may take a step more each time."""
+def test_a_run_makes_no_more_steps_than_it_announced(build: Any, tmp_path: Path) -> None:
+    """This holds however often a run resumes from its end, each time perhaps with a step more."""
     last = None
     for steps in (20, 20, 40, 45):
         runtime = build("fae_released", f"run.steps={steps}", "data.epochs=9")
@@ -288,25 +289,25 @@ def test_no_more_steps_are_made_than_foretold(build: Any, tmp_path: Path) -> Non
             checkpoint.load(runtime.parts, last)
             assert runtime.steps_total >= runtime.step_number
         began = runtime.step_number
-        told = [event.steps_total for event in runtime.run() if isinstance(event, Snapshot)]
-        if not told:
+        totals = [event.steps_total for event in runtime.run() if isinstance(event, Snapshot)]
+        if not totals:
             assert (steps, runtime.step_number) == (20, began), "that was the end"
             continue
         last = checkpoint.save(runtime.parts, tmp_path)
-        assert runtime.step_number <= min(told)
-        assert max(told) <= runtime.step_number + 1, "a step more for each epoch that is really begun"
+        assert runtime.step_number <= min(totals)
+        assert max(totals) <= runtime.step_number + 1, "a step more for each epoch that is really begun"
         assert runtime.steps_total == runtime.step_number
 
 
-def test_a_checkpoint_asked_for_at_the_last_step_is_one_of_the_run_s_end(build: Any, tmp_path: Path) -> None:
+def test_a_checkpoint_requested_at_the_last_step_is_followed_by_one_of_the_end(build: Any, tmp_path: Path) -> None:
     first, longer = build("fae_released", "run.steps=20", folder=tmp_path), build("fae_released", "run.steps=40")
     for event in first.run():
         if isinstance(event, Snapshot):
             first.mailbox.send(Command("checkpoint"))
-    asked_for = tmp_path / f"step-{first.step_number:09d}"
-    assert checkpoint.newest(tmp_path) == asked_for
+    requested = tmp_path / f"step-{first.step_number:09d}"
+    assert checkpoint.newest(tmp_path) == requested
     end = checkpoint.save(first.parts, tmp_path)
-    assert end.name == f"{asked_for.name}.1", "the stream is over by now"
+    assert end.name == f"{requested.name}.1", "the stream is over by now"
     checkpoint.load(longer.parts, end)
     list(longer.run())
     assert longer.reports.totals()["samples_seen"] == 40 * 32

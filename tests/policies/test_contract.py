@@ -1,4 +1,4 @@
-"""What holds for every policy, ours and users', on every device, with every action. A new policy joins by its name below."""
+"""The contract that every policy keeps, ours and users', on every device, with every action. A new policy joins by name below."""
 
 from __future__ import annotations
 
@@ -24,17 +24,16 @@ USERS_ORDER = "example_policy:EvenThenOdd"
 POLICIES = (*BUILT_IN, USERS, USERS_ORDER)
 SKIPPING = ("slipstream", "random_skip", "adaptive")
 RELEASED = ("slipstream_released",)
-"""Skips as its authors' code does, whatever `knobs.action` says: see test_arranging.py."""
+"""Policies that skip as their authors' code does, whatever `knobs.action` is: see test_arranging.py."""
 ONLY_ARRANGING = ("cdlrm", "fae", "fae_released", "oracle", "slipstream_released", "xdl", USERS_ORDER)
-DEVICES = ["direct", "late", pytest.param("cuda", marks=pytest.mark.gpu)]
 ACTIONS = ("freeze", "drop", "subsample")
 World = tuple[list[Batch], tuple[TableSpec, ...], tuple[FeatureSpec, ...]]
 KNOWN_OVER_BUDGET = "device_only"
-"""Documented: it ignores the hot budget."""
+"""The policy that ignores the hot budget, as documented."""
 
 
 def cases() -> list[Any]:
-    """Actions matter to policies that skip only."""
+    """List the cases; only policies that skip run under several actions."""
     found = []
     for policy in POLICIES:
         for action in ACTIONS if policy in SKIPPING else ACTIONS[:1]:
@@ -46,8 +45,8 @@ def cases() -> list[Any]:
 
 
 def over_devices(others: list[Any]) -> list[Any]:
-    """Policies with each of some other values, on all devices. Those that only arrange the stream, which is no device's
-    business, take the devices in turn, and every second case of theirs is left to the long check."""
+    """Combine policies, other values and devices. Policies that only arrange the stream, which does not depend on the device,
+    take the devices in turn, and every second case of theirs is slow."""
     found = []
     for number, (policy, other) in enumerate(itertools.product(POLICIES, others)):
         lean = policy in ONLY_ARRANGING
@@ -100,7 +99,7 @@ def assert_contract(seen: Any) -> None:
 
 
 def arranged(seen: Any) -> World | None:
-    """The world of a run's batches as they came, where its policy reorders them."""
+    """Return the batches of a run in the order they were trained, where its policy reorders them."""
     if not seen.runtime.policy.reorders_stream:
         return None
     space = seen.runtime.store.space
@@ -144,7 +143,7 @@ def test_without_a_share_to_skip_results_equal_plain_steps(watch: Any, plain: An
 def world(
     shapes: list[tuple[int, int]], readers: list[tuple[int, str]], longest_bag: int = 1, batches: int = 20
 ) -> World:
-    """Skewed ids, a ragged last batch. Bags hold one id, or up to `longest_bag` and sometimes none."""
+    """Make batches of skewed ids, the last one smaller. Bags hold one id, or none up to `longest_bag`."""
     random = np.random.default_rng(9)
     tables = tuple(TableSpec(f"T{i}", rows, dim) for i, (rows, dim) in enumerate(shapes))
     features = tuple(FeatureSpec(f"F{i}", table, pooling) for i, (table, pooling) in enumerate(readers))  # type: ignore[arg-type]
@@ -162,14 +161,14 @@ def world(
 
 
 def all_rows_once() -> World:
-    """No row is ever met again: nothing can become popular in time."""
+    """Make batches in which no row occurs twice, so that no row becomes popular in time."""
     dense, labels = np.zeros((16, 2), np.float32), np.ones(16, np.float32)
     batches = [Batch.one_hot(dense, ids_B[:, None], labels) for ids_B in np.arange(320).reshape(20, 16)]
     return batches, (TableSpec("T", 320, 4),), (FeatureSpec("F", 0),)
 
 
 def nothing_looked_up() -> World:
-    """Some batches have empty bags only: all their samples are popular, for no lookup of theirs is cold."""
+    """Make some batches of empty bags only: all their samples are popular, as they look up no cold row."""
     batches, tables, features = world([(20, 4)], [(0, "mean")])
     empty = [Batch(b.dense_BX, b.ids_N[:0], np.zeros(b.size + 1, np.int64), b.labels_B) for b in batches]
     return [b if k % 3 else e for k, (b, e) in enumerate(zip(batches, empty, strict=True))], tables, features
@@ -190,7 +189,7 @@ WORLDS = {
 
 
 @pytest.mark.parametrize(("policy", "name", "device"), over_devices(list(WORLDS)))
-def test_odd_worlds_are_no_exception(watch: Any, plain: Any, policy: str, name: str, device: str) -> None:
+def test_odd_worlds_keep_the_contract(watch: Any, plain: Any, policy: str, name: str, device: str) -> None:
     changes = ("run.split=always", "knobs.action=drop", "knobs.hot_budget_bytes=1500", "knobs.prefetch_depth=3")
     seen = watch(policy, *changes, device=device, world=WORLDS[name])
     assert_contract(seen)
@@ -201,7 +200,9 @@ def test_odd_worlds_are_no_exception(watch: Any, plain: Any, policy: str, name: 
 
 
 @pytest.mark.parametrize(("policy", "budget_bytes", "device"), over_devices([0, 1, 1 << 50]))
-def test_no_budget_and_one_beyond_all_rows(watch: Any, policy: str, budget_bytes: int, device: str) -> None:
+def test_a_budget_of_nothing_and_one_beyond_all_rows_keep_the_contract(
+    watch: Any, policy: str, budget_bytes: int, device: str
+) -> None:
     seen = watch(
         policy, f"knobs.hot_budget_bytes={budget_bytes}", "knobs.action=drop", "run.split=always", device=device
     )
@@ -239,7 +240,7 @@ def test_random_skip_skips_about_the_wanted_share(watch: Any, action: str) -> No
 
 @pytest.mark.parametrize(("action", "unbiased"), [("subsample", True), ("drop", False)])
 def test_subsampling_keeps_the_expected_gradient(watch: Any, action: str, unbiased: bool) -> None:
-    """Everything hot and stale: a sample stays with probability p and weight 1/p. Dropping, in contrast, loses them all."""
+    """With all rows hot and stale, a sample stays with probability p and weight 1/p, whereas dropping loses all of them."""
     config = [
         "knobs.keep_probability=0.4",
         f"knobs.action={action}",
@@ -257,7 +258,7 @@ def test_subsampling_keeps_the_expected_gradient(watch: Any, action: str, unbias
     store.device.stale[0][:] = half
 
     def gradient(probe: bool) -> np.ndarray:
-        """Of the dense part and, added up, of the pooled vectors."""
+        """Return the gradient of the dense part and, added up, of the pooled vectors."""
         position_B = runtime.execute(work, type(runtime).plan(runtime, work, probe))
         parts = runtime.dense.gradients()
         dense = [
@@ -270,7 +271,7 @@ def test_subsampling_keeps_the_expected_gradient(watch: Any, action: str, unbias
     whole = gradient(probe=True)
     draws = []
     for step in range(400):
-        runtime.state.set_step(step)  # the dice of a step depend on its number
+        runtime.state.set_step(step)  # random draws depend on the step's number
         draws.append(gradient(probe=False))
     mean, error = np.mean(draws, axis=0), np.std(draws, axis=0) / np.sqrt(len(draws))
     off = np.abs(mean - whole) / (error + 1e-9)

@@ -1,4 +1,4 @@
-"""FAE, as in the paper and as released: what is hot, what is trained when, how rows travel."""
+"""FAE as in the paper and as released: hot rows, the order of training, how rows move."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ from adaptive_rec.config.policy import PolicyConfig
 from adaptive_rec.policies.fae import Fae, Schedule
 from adaptive_rec.policies.fae_released import FaeReleased
 from adaptive_rec.policy.batches import count_rows
-
-EPOCHS = ["run.steps=0", "data.epochs=2", "data.synthetic.samples=900", "knobs.hot_budget_bytes=1500"]
-"""Two epochs whose last batch is a part of one; a part of the rows fits."""
-
+from tests.policies.settings import EPOCHS
 
 quick = settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -40,7 +37,7 @@ def test_fae_released_takes_the_rows_sampled_most(stream_view: Any, seed: int, o
 
 
 def fae_plainly(stream: Any, rows: Any, counts: Any) -> set[int]:
-    """Table by table, threshold by threshold."""
+    """Choose hot rows as FAE does: table by table, threshold by threshold."""
     space, count = stream.space, dict(zip(rows.tolist(), counts.tolist(), strict=True))
     hot: set[int] = set()
     for pool, spec in enumerate(space.pools):

@@ -26,7 +26,7 @@ def in_pool(rows: Any, spec: Any) -> list[int]:
 @quick
 @given(seed=st.integers(0, 2**32 - 1), stay=st.booleans(), largest=st.sampled_from([3, 12, 40]))
 def test_listed_rows_are_hot_as_far_as_there_is_room(build: Any, seed: int, stay: bool, largest: int) -> None:
-    """Against a plain cache for each pool: its rows, the first to leave first."""
+    """Compared with a plain cache for each pool: its rows, the first to leave first."""
     random = np.random.default_rng(seed)
     store = build("hybrid", "model.table_dims=[4,2,4,2]", "model.embedding_dim=4").store
     store.resize([13, 7], np.empty(0, np.int64))
@@ -49,7 +49,7 @@ def test_listed_rows_are_hot_as_far_as_there_is_room(build: Any, seed: int, stay
 
 
 @pytest.mark.parametrize("before", [0, 12])
-def test_more_or_fewer_slots_begin_anew_though_nothing_was_hot(build: Any, before: int) -> None:
+def test_another_number_of_slots_resets_the_order_though_nothing_was_hot(build: Any, before: int) -> None:
     store = build("hybrid").store
     listed, nothing = ListedRows(), np.empty(0, np.int64)
     store.resize([before], nothing)
@@ -76,7 +76,7 @@ def test_the_end_of_a_long_list_leaves_first(monkeypatch: pytest.MonkeyPatch) ->
         assert recency.free == 4998 - len(left)
 
 
-def test_what_is_remembered_of_lists_does_not_grow_with_their_number(build: Any) -> None:
+def test_memory_for_lists_does_not_grow_with_their_number(build: Any) -> None:
     store = build("hybrid").store
     store.resize([20], np.empty(0, np.int64))
     listed, rows = ListedRows(), np.arange(10)
@@ -97,7 +97,7 @@ def test_bad_lists_are_refused(build: Any, rows: list[int], named: str) -> None:
 
 
 def test_cdlrm_has_the_rows_of_the_next_batches_on_the_device(watch: Any) -> None:
-    """Where a window's rows fit, every lookup is of a hot row, and rows only leave when they are in the way."""
+    """Where a window's rows fit, every lookup is of a hot row, and rows leave only when their slot is needed."""
     large = watch("cdlrm", "knobs.hot_budget_bytes=3000")
     assert large.totals["lookups_hot"] == large.totals["lookups"]
     moved = {}
@@ -110,15 +110,15 @@ def test_cdlrm_has_the_rows_of_the_next_batches_on_the_device(watch: Any) -> Non
 
 
 @pytest.mark.parametrize("every", [1, 5, 1000])
-def test_all_that_moved_is_told_by_the_end(build: Any, every: int) -> None:
+def test_every_move_is_reported_by_the_end(build: Any, every: int) -> None:
     runtime = build("cdlrm", "knobs.hot_budget_bytes=640", f"knobs.reclassify_every={every}")
-    told = [event.details for event in runtime.run() if isinstance(event, Event) and event.kind == "reclassified"]
-    assert sum(data["promoted"] + data["demoted"] for data in told) == runtime.reports.totals()["migrated_rows"]
-    assert {data["phase"] for data in told} == {"window"}
+    moves = [event.details for event in runtime.run() if isinstance(event, Event) and event.kind == "reclassified"]
+    assert sum(data["promoted"] + data["demoted"] for data in moves) == runtime.reports.totals()["migrated_rows"]
+    assert {data["phase"] for data in moves} == {"window"}
 
 
-def test_the_next_window_is_as_long_as_the_knob_was_when_its_forerunner_began(stream_view: Any) -> None:
-    """Not as it is when the reader comes to it, or a run made again from its journal would have other windows."""
+def test_a_window_has_the_length_the_knob_had_when_the_window_before_began(stream_view: Any) -> None:
+    """The knob is not read when the reader gets there: a run replayed from its journal would have other windows."""
     stream = stream_view([(9, 2)], [9], 1)
     phases, lengths = CDLRM().arrange(stream), []
     for phase in phases:
@@ -129,7 +129,7 @@ def test_the_next_window_is_as_long_as_the_knob_was_when_its_forerunner_began(st
     assert lengths == [2, 2, 1, 1]
 
 
-def test_most_looked_up_first() -> None:
+def test_rows_come_in_order_of_their_lookups() -> None:
     rows = [np.array([5, 2, 5]), np.array([9, 2, 5, 1]), np.empty(0, np.int64)]
     assert most_looked_up(rows).tolist() == [5, 2, 1, 9]
     assert most_looked_up([]).tolist() == []

@@ -1,4 +1,4 @@
-"""Slipstream as released: movement, threshold, what is dropped."""
+"""Slipstream as released: movement, threshold, dropped samples."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ from adaptive_rec.live.telemetry import Event
 from adaptive_rec.policies.slipstream_released import SlipstreamReleased, critical_movements, search
 from adaptive_rec.policy import Outcome, Phase, StreamView
 from adaptive_rec.policy.batches import rows_of
-
-EPOCHS = ["run.steps=0", "data.epochs=2", "data.synthetic.samples=900", "knobs.hot_budget_bytes=1500"]
-"""Two epochs whose last batch is a part of one; a part of the rows fits."""
+from tests.policies.settings import EPOCHS
 
 
 def test_the_threshold_is_found_by_bisection(stream_view: Any) -> None:
@@ -36,11 +34,11 @@ def test_the_threshold_is_found_by_bisection(stream_view: Any) -> None:
         assert "all are trained" in said
 
 
-def test_movement_is_that_of_the_window_and_what_is_dropped_hardly_moved(
+def test_movement_is_that_of_the_window_and_rows_of_dropped_samples_hardly_moved(
     build: Any, watch: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two snapshots of the hot rows tell how far each moved; a hot sample trained after the window has a row that moved
-    further than the threshold."""
+    """Two copies of the hot rows show how far each moved. A hot sample trained after the window has a row that moved further
+    than the threshold."""
     found: dict[str, Any] = {}
     arrange = SlipstreamReleased.arrange
 
@@ -75,12 +73,12 @@ def test_movement_is_that_of_the_window_and_what_is_dropped_hardly_moved(
         step(work)
 
     monkeypatch.setattr(runtime, "step", seen_step)
-    told = [event for event in runtime.run() if isinstance(event, Event)]
+    events = [event for event in runtime.run() if isinstance(event, Event)]
     outcome, space = found["outcome"], runtime.store.space
     moved = np.abs(found["after"] - found["before"]).max(axis=1)
     np.testing.assert_allclose(outcome.movement, moved[outcome.rows], atol=1e-12)
     assert (outcome.movement == 0).any(), "some hot row is not touched in the window"
-    said = next(event.text for event in told if "threshold" in event.text)
+    said = next(event.text for event in events if "threshold" in event.text)
     threshold = float(said.split()[1])
     stale = set(outcome.rows[outcome.movement < threshold * (1 + 1e-3)].tolist())
     rest = [rows for batch in trained[found["steps"] :] for rows in rows_of(batch, space).reshape(batch.size, -1)]
@@ -98,11 +96,11 @@ def test_movement_is_that_of_the_window_and_what_is_dropped_hardly_moved(
     )
     assert (
         f"dropped {int(dropped):,} samples: {dropped / hot:.1%} of the hot ones, {dropped / 900:.1%} of all"
-        in told[-1].text
+        in events[-1].text
     )
 
 
-def test_a_row_that_was_sent_home_during_the_window_is_not_counted_on_to_be_stale(stream_view: Any) -> None:
+def test_a_row_moved_to_the_host_during_the_window_is_not_taken_for_stale(stream_view: Any) -> None:
     stream = stream_view([(9, 2)], [9], 1, search_sample_ratio=1.0)
     rows = np.arange(4)
     critical = critical_movements(stream, 0, lambda batch: batch.ids_N >= 0, 0, Outcome(None, rows, np.zeros(4)))

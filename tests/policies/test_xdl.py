@@ -1,4 +1,4 @@
-"""XDL: a request for each table, nothing ahead."""
+"""XDL: one request for each table, nothing prepared ahead."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import pytest
 from adaptive_rec import checkpoint
 
 
-def test_xdl_asks_table_by_table_and_reads_nothing_ahead(watch: Any) -> None:
+def test_xdl_has_a_request_for_each_table_and_reads_nothing_ahead(watch: Any) -> None:
     seen = watch("xdl", "knobs.prefetch_depth=4")
     assert [pool.rows for pool in seen.runtime.store.space.pools] == [60, 40, 9, 30]
     assert "load (ahead)" not in seen.runtime.times.seconds
     assert seen.runtime.times.seconds["load"] > 0
 
 
-def test_a_checkpoint_of_xdl_is_one_of_any_policy(build: Any, tmp_path: Path) -> None:
+def test_a_checkpoint_of_xdl_fits_any_policy(build: Any, tmp_path: Path) -> None:
     """Tables that share a dim, are shared by features, or have a dim of their own."""
     mixed = (
         "data.table_rows=[60,40,9]",

@@ -1,4 +1,4 @@
-"""Windows and decay that follow the data, in runs under way: when ticks and windows end, what is told, what stays the same."""
+"""Windows and decay that follow the data during a run: when ticks and windows end, their events, unchanged results."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Adaptive(Hotline):
 
 
 def stream(ticks: int, drifts: Callable[[int], bool]) -> list[Batch]:
-    """Zipf over the rows; in ticks that drift other rows are the popular ones."""
+    """Make batches with lookups by Zipf's law; in ticks that drift other rows become popular."""
     random, batches, shift = np.random.default_rng(7), [], 0
     weight = 1 / np.arange(1, ROWS + 1) ** 1.2
     for tick in range(ticks):
@@ -79,7 +79,7 @@ def test_windows_grow_on_a_stream_that_stays_the_same(start: Start) -> None:
     assert {b - a for a, b in zip(ends, ends[1:], strict=False)} == {max(INTERVALS_TICKS) * TICK_STEPS}
 
 
-def test_windows_shrink_when_a_stream_begins_to_drift(start: Start) -> None:
+def test_windows_shrink_when_a_stream_starts_to_drift(start: Start) -> None:
     changes = list(events(start(Adaptive(), WILD_LATER), "memory"))
     calm = [event for event in changes if event.step <= 40 * TICK_STEPS][-1].details
     last = changes[-1].details
@@ -88,7 +88,7 @@ def test_windows_shrink_when_a_stream_begins_to_drift(start: Start) -> None:
     assert last["caught_ratio"] > last["before_ratio"]
 
 
-def test_the_journal_tells_what_a_change_is_good_for(start: Start) -> None:
+def test_the_journal_says_what_a_change_gains(start: Start) -> None:
     event = next(events(start(Adaptive(), WILD_LATER), "memory"))
     steps, memory = event.details["window_steps"], event.details["memory"]
     decay = memory["decay"] ** memory["ticks"]
@@ -98,7 +98,7 @@ def test_the_journal_tells_what_a_change_is_good_for(start: Start) -> None:
     assert 0 < before <= 1
 
 
-def test_counts_fade_by_the_ticks_of_the_window_that_ended(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counts_decay_by_the_ticks_of_the_window_that_ended(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = start(Adaptive(), WILD_LATER)
     end, seen = runtime.observer.end_window, []
 
@@ -119,7 +119,7 @@ def test_counts_fade_by_the_ticks_of_the_window_that_ended(start: Start, monkeyp
         assert ticks in (length // TICK_STEPS, None)
 
 
-def test_every_lookup_is_seen_hot_or_cold(start: Start) -> None:
+def test_every_lookup_is_counted_hot_or_cold(start: Start) -> None:
     runtime = start(Adaptive(), CALM[:25])
     for _ in runtime.run():
         pass
@@ -138,12 +138,12 @@ def test_results_are_those_of_hotline(start: Start) -> None:
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-12)
 
 
-def test_a_run_made_again_takes_the_same_turns(start: Start) -> None:
+def test_a_repeated_run_changes_its_memory_at_the_same_steps(start: Start) -> None:
     found = [[(e.step, e.details) for e in events(start(Adaptive(), WILD_LATER), "memory")] for _ in range(2)]
     assert found[0] == found[1]
 
 
-def test_other_policies_keep_to_the_knobs(start: Start) -> None:
+def test_other_policies_follow_the_knobs(start: Start) -> None:
     runtime = start(Hotline(), CALM[:40])
     steps = [event.step for event in events(runtime, "reclassified")]
     assert steps == [8, 10, 20, 30, 40]

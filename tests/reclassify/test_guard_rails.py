@@ -1,4 +1,4 @@
-"""The guard rails, by properties that must hold whatever a policy wishes, and against a plain one-by-one version."""
+"""The guard rails: properties that hold for every wish, and a comparison with a plain version that moves row by row."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Listed = dict[int, float]
 scores = st.one_of(st.integers(-2, 6).map(float), st.just(-np.inf), st.floats(-5, 100))
 listed = st.dictionaries(st.integers(0, 25), scores, max_size=25)
 limits = st.tuples(st.integers(0, 12), st.sampled_from([0.0, 0.1, 1.0]), st.integers(0, 12))
-"""Often fewer slots than hot rows or moves than wishes: that is where the rules meet."""
+"""Often fewer slots than hot rows, or fewer moves than wishes: several rules apply then."""
 
 
 def plan(wanted: Listed, hot: Listed, capacity: int, hysteresis: float, most: int) -> Migration:
@@ -31,7 +31,7 @@ def plan(wanted: Listed, hot: Listed, capacity: int, hysteresis: float, most: in
 def plan_plainly(
     wanted: Listed, hot: Listed, capacity: int, hysteresis: float, most: int
 ) -> tuple[list[int], list[int]]:
-    """The rules one move at a time."""
+    """Apply the rules one move at a time."""
     now = {row: wanted.get(row, score) for row, score in hot.items()}
     cold = {row: score for row, score in wanted.items() if row not in hot and score > -np.inf}
     promoted: list[int] = []
@@ -70,14 +70,14 @@ def plan_plainly(
 
 @settings(max_examples=400, deadline=None)
 @given(listed, listed, limits)
-def test_it_equals_the_plain_version(wanted: Listed, hot: Listed, limit: tuple[int, float, int]) -> None:
+def test_the_plan_equals_the_plain_version(wanted: Listed, hot: Listed, limit: tuple[int, float, int]) -> None:
     migration = plan(wanted, hot, *limit)
     assert (migration.promote.tolist(), migration.demote.tolist()) == plan_plainly(wanted, hot, *limit)
 
 
 @settings(max_examples=400, deadline=None)
 @given(listed, listed, limits)
-def test_the_rails_hold(wanted: Listed, hot: Listed, limit: tuple[int, float, int]) -> None:
+def test_budget_and_limits_hold_for_every_wish(wanted: Listed, hot: Listed, limit: tuple[int, float, int]) -> None:
     capacity, _, most = limit
     migration = plan(wanted, hot, *limit)
     promote, demote = set(migration.promote.tolist()), set(migration.demote.tolist())
@@ -94,7 +94,7 @@ def test_the_rails_hold(wanted: Listed, hot: Listed, limit: tuple[int, float, in
 
 @settings(max_examples=300, deadline=None)
 @given(listed, listed, limits)
-def test_asked_again_nothing_moves(wanted: Listed, hot: Listed, limit: tuple[int, float, int]) -> None:
+def test_the_same_wish_again_moves_nothing(wanted: Listed, hot: Listed, limit: tuple[int, float, int]) -> None:
     capacity, hysteresis, _ = limit
     migration = plan(wanted, hot, capacity, hysteresis, 1000)
     known = hot | wanted
@@ -132,12 +132,12 @@ def test_an_empty_wish_keeps_the_hot_rows() -> None:
     assert plan({}, {1: 0.0, 2: 4.0}, 5, 0.1, 10).moved_rows == 0
 
 
-def test_minus_infinity_sends_a_row_away() -> None:
+def test_a_score_of_minus_infinity_moves_a_row_to_the_host() -> None:
     migration = plan({1: -np.inf, 8: -np.inf}, {1: 5.0, 2: 1.0}, 5, 0.1, 10)
     assert (migration.promote.tolist(), migration.demote.tolist()) == ([], [1])
 
 
-def test_of_equals_the_lower_row_is_hot() -> None:
+def test_of_rows_with_equal_scores_the_lower_one_is_hot() -> None:
     assert plan({4: 1.0, 3: 1.0, 5: 1.0}, {}, 2, 0.0, 10).promote.tolist() == [3, 4]
     assert plan({}, {4: 1.0, 3: 1.0, 5: 1.0}, 2, 0.0, 10).demote.tolist() == [5]
 
@@ -148,14 +148,14 @@ def test_a_row_listed_twice_counts_once_with_the_higher_score() -> None:
     assert migration.promote.tolist() == [6]
 
 
-def test_scores_that_are_no_numbers_are_refused() -> None:
+def test_scores_that_are_not_numbers_are_refused() -> None:
     with pytest.raises(AdaptiveRecError, match="scores must be numbers, got NaN for row 3"):
         plan({3: float("nan")}, {}, 5, 0.1, 10)
     with pytest.raises(AdaptiveRecError, match="rows and scores must be equally many, got 1 and 2"):
         plan_migration(np.array([1]), np.zeros(2), np.array([1]), np.zeros(1), 5, 0.1, 10)
 
 
-def test_inputs_are_left_as_they_were() -> None:
+def test_inputs_stay_unchanged() -> None:
     rows, hot_scores = np.array([1, 2]), np.array([1.0, 2.0])
     plan_migration(rows, np.array([9.0, 9.0]), rows, hot_scores, 2, 0.1, 10)
     assert hot_scores.tolist() == [1.0, 2.0]

@@ -1,4 +1,4 @@
-"""Counting beside the steps: in order, the sampled ones only, waited for by whoever reads, errors not lost."""
+"""Counting in the background: in order, sampled steps only; readers wait for it, and no error is lost."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def batch_of(*ids: int) -> ClassifiedBatch:
 
 
 class Gate:
-    """Holds the tracker up until it is opened; notes what went through, and at which priority."""
+    """Blocks the tracker until it is opened; records what it counted, and at which priority."""
 
     def __init__(self, observer: Observer, monkeypatch: pytest.MonkeyPatch) -> None:
         self.opened = threading.Event()
@@ -71,9 +71,7 @@ def test_only_sampled_steps_count(observer: Observer) -> None:
     assert observer.tracker.candidates().tolist() == [1, 3, 5, 7]
 
 
-def test_a_step_does_not_wait_for_the_counting_but_whoever_reads_does(
-    observer: Observer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_readers_wait_for_the_counting_and_steps_do_not(observer: Observer, monkeypatch: pytest.MonkeyPatch) -> None:
     gate = Gate(observer, monkeypatch)
     for step in range(1, 2 * BEHIND_LIMIT, 2):
         observer.count_lookups(step, batch_of(step), KNOBS)
@@ -100,7 +98,7 @@ READERS: dict[str, Callable[[Observer], object]] = {
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_an_error_comes_up_at_the_next_step_or_reader(
+def test_an_error_is_raised_at_the_next_step_or_reader(
     observer: Observer, monkeypatch: pytest.MonkeyPatch, reader: str
 ) -> None:
     began = threading.Event()
@@ -118,7 +116,7 @@ def test_an_error_comes_up_at_the_next_step_or_reader(
         READERS[reader](observer)
 
 
-def test_its_time_is_told_apart(observer: Observer) -> None:
+def test_the_time_of_counting_has_its_own_name(observer: Observer) -> None:
     observer.count_lookups(1, batch_of(1), KNOBS)
     observer.settle()
     assert list(observer._times.seconds) == ["observe (beside)"]

@@ -28,14 +28,14 @@ class Kept(Tracker):
     """Keeps what it is given."""
 
     def __init__(self, folder, step):
-        self.folder, self.step, self.logged, self.told, self.closed = folder, step, [], [], 0
+        self.folder, self.step, self.logged, self.events, self.closed = folder, step, [], [], 0
         made.append(self)
 
     def log(self, step, values):
         self.logged.append((step, values))
 
     def event(self, step, kind, text):
-        self.told.append((step, kind, text))
+        self.events.append((step, kind, text))
 
     def close(self):
         self.closed += 1
@@ -123,13 +123,13 @@ def test_tensorboard_has_the_runs_figures_and_events(tmp_path: Path) -> None:
     first, second = (each["tables"] for each in snapshots[1:3])
     gain = {key: second[key][0] - first[key][0] for key in ("lookups", "lookups_hot")}
     assert scalars(found, "hot_lookup_ratio/C1")[2] == (15, np.float32(gain["lookups_hot"] / gain["lookups"]))
-    told = found.Tensors("events/started")
-    assert [(each.step, each.tensor_proto.string_val[0].decode()) for each in told] == [
+    started = found.Tensors("events/started")
+    assert [(each.step, each.tensor_proto.string_val[0].decode()) for each in started] == [
         (0, "slipstream on cpu, 20 steps to go")
     ]
 
 
-def test_what_was_logged_after_the_checkpoint_is_void_when_a_run_goes_on(tmp_path: Path) -> None:
+def test_figures_after_the_checkpoint_are_void_in_a_resumed_run(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason="TensorBoard is not installed: pip install 'adaptive-rec[track]'")
     out = tmp_path / "run"
     trained(out, "tensorboard", steps=10)
@@ -146,15 +146,15 @@ def test_what_was_logged_after_the_checkpoint_is_void_when_a_run_goes_on(tmp_pat
     assert [thread.name for thread in threading.enumerate() if thread.name.startswith("tracker")] == []
 
 
-def test_an_own_tracker_is_found_by_module_and_by_entry_point(tmp_path: Path, own: Any) -> None:
+def test_a_user_s_tracker_is_found_by_module_and_by_entry_point(tmp_path: Path, own: Any) -> None:
     run = trained(tmp_path / "run", "own_trackers:Kept", "kept", "kept")
     one, other = own.made  # a name given twice is one tracker
     assert one.logged == other.logged
-    assert one.told == other.told
+    assert one.events == other.events
     assert (one.folder, one.step, one.closed) == (run.out, 0, 1)
     assert [step for step, _ in one.logged] == [5, 10, 10, 15, 20, 20]
     assert all(np.isfinite(value) for _, values in one.logged for value in values.values())
-    assert {"started", "reclassified", "evaluation"} <= {kind for _, kind, _ in one.told}
+    assert {"started", "reclassified", "evaluation"} <= {kind for _, kind, _ in one.events}
 
 
 def test_a_tracker_that_fails_is_switched_off_with_one_line_and_changes_nothing(tmp_path: Path, own: Any) -> None:
@@ -163,26 +163,28 @@ def test_a_tracker_that_fails_is_switched_off_with_one_line_and_changes_nothing(
     failed, kept = own.made
     assert (len(failed.logged), failed.closed) == (2, 1)
     assert len(kept.logged) == 6
-    told = "tracker own_trackers:Fails failed and is switched off: OSError: No space left on device"
+    warning = "tracker own_trackers:Fails failed and is switched off: OSError: No space left on device"
     warnings = [each["text"] for each in lines(run.out / "events.jsonl") if each["kind"] == "warning"]
-    assert warnings == [told]
+    assert warnings == [warning]
     losses = [[each.get("loss") for each in lines(each.out / "metrics.jsonl")] for each in (plain, run)]
     assert losses[0] == losses[1]
     for one, other in zip(plain.runtime.store.host.weights, run.runtime.store.host.weights, strict=True):
         np.testing.assert_array_equal(one, other)
 
 
-def test_a_run_that_fails_tells_its_trackers(tmp_path: Path, own: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_run_informs_its_trackers(tmp_path: Path, own: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     run = TrainingRun(load_config("tiny", {}, ['run.track=["own_trackers:Kept"]', "run.steps=3"]), tmp_path / "run")
     monkeypatch.setattr(run.runtime, "execute", lambda *_: (_ for _ in ()).throw(OSError("no more data")))
     with pytest.raises(OSError, match="no more data"):
         list(run.events())
     [kept] = own.made
-    assert [kind for _, kind, _ in kept.told] == ["started", "failed"]
+    assert [kind for _, kind, _ in kept.events] == ["started", "failed"]
     assert kept.closed == 1
 
 
-def test_the_command_prints_the_line(tmp_path: Path, own: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_the_tracker_s_failure_once(
+    tmp_path: Path, own: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
     words = ["train", "tiny", "--no-serve", "--steps=20", "--track=own_trackers:Fails", "--track=own_trackers:Kept"]
     assert main([*words, "--out", str(tmp_path / "run")]) == 0
     assert (
@@ -201,7 +203,7 @@ def test_the_command_prints_the_line(tmp_path: Path, own: Any, capsys: pytest.Ca
         ("no_such_module:Class", r"run\.track no_such_module:Class cannot be loaded: ModuleNotFoundError"),
     ],
 )
-def test_a_tracker_that_cannot_be_had_is_an_error_before_anything_is_made(tmp_path: Path, own, name, said) -> None:
+def test_a_tracker_that_cannot_be_found_is_an_error_before_anything_is_made(tmp_path: Path, own, name, said) -> None:
     with pytest.raises(ConfigError, match=said):
         TrainingRun(load_config("tiny", {}, [f'run.track=["{name}"]']), tmp_path / "run")
     assert not (tmp_path / "run").exists()
@@ -242,7 +244,7 @@ def held(monkeypatch: pytest.MonkeyPatch) -> tuple[Trackers, Held]:
     return Trackers(["held"], Path()), tracker
 
 
-def test_nobody_waits_for_a_slow_tracker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_does_not_wait_for_a_slow_tracker(monkeypatch: pytest.MonkeyPatch) -> None:
     """What fits waits for it, what does not is counted; training and its end go on."""
     trackers, tracker = held(monkeypatch)
     for step in range(WAITING_LIMIT + 50):
@@ -257,7 +259,7 @@ def test_nobody_waits_for_a_slow_tracker(monkeypatch: pytest.MonkeyPatch) -> Non
     tracker.go_on.set()
 
 
-def test_what_waits_is_logged_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_reports_are_logged_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     trackers, tracker = held(monkeypatch)
     for step in range(WAITING_LIMIT // 2):
         trackers.log(step, {"loss": 1.0})
@@ -268,7 +270,7 @@ def test_what_waits_is_logged_at_the_end(monkeypatch: pytest.MonkeyPatch) -> Non
     assert trackers.complaints() == []
 
 
-def test_what_is_no_number_is_left_out(tmp_path: Path, own: Any) -> None:
+def test_values_that_are_not_finite_are_left_out(tmp_path: Path, own: Any) -> None:
     trackers = Trackers(["own_trackers:Kept"], tmp_path)
     trackers.log(1, {"auc": float("nan"), "loss": np.float32(0.5), "rows": 3})
     trackers.log(2, {"threshold": float("inf")})
@@ -276,7 +278,7 @@ def test_what_is_no_number_is_left_out(tmp_path: Path, own: Any) -> None:
     assert own.made[0].logged == [(1, {"loss": 0.5, "rows": 3.0})]
 
 
-def test_a_tracker_that_hangs_at_the_end_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tracker_that_hangs_at_the_end_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     trackers, tracker = held(monkeypatch)
     trackers.log(0, {"loss": 1.0})
     while trackers._feeds[0]._calls:

@@ -1,1 +1,1 @@
-"""Policies side by side: the same data, budget and seeds, runs in turn, and which differences are beyond noise."""
+"""Comparison of policies on the same data, budget and seeds, with the differences that are beyond noise."""

@@ -1,4 +1,4 @@
-"""What is measured of each run, which way it is better, and how it is said."""
+"""The measured figures of a run: which direction is better, and how they are written."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from adaptive_rec.units import clock, count, fine, four, size
 
 Text = Callable[[float], str]
 Run = Mapping[str, Any]
-"""What was measured of one run, as `compare.json` has it."""
+"""Figures of one run, as in `compare.json`."""
 
 TARGET_SLACK_AUC = 0.0005
-"""How far below the baseline's final AUC counts as having reached it: what float32's rounding alone makes of two exact runs."""
+"""Distance below the baseline's final AUC that counts as reached: rounding in float32 alone separates two exact runs so far."""
 
 
 @dataclass(frozen=True)
@@ -27,14 +27,14 @@ class Measure:
     title: str
     text: Text
     better: str = ""
-    """low or high; empty where neither is better in itself, and differences are not judged."""
+    """low or high; empty where neither is better, and differences are not judged."""
     as_share: bool = False
-    """Differences are told as shares of the baseline's."""
+    """Whether differences are given as shares of the baseline's figure."""
     noun: tuple[str, str] = ("less", "more")
 
 
 def duration(seconds: float) -> str:
-    """8.314 -> 8.31 s, 91.26 -> 91.3 s, 12345 -> 3:25:45. Of one unit as far as possible, so that figures compare."""
+    """Return a duration, in seconds up to 6000 so that figures compare: 8.314 -> 8.31 s, 91.26 -> 91.3 s, 12345 -> 3:25:45."""
     if seconds < 99.95:
         return f"{seconds:.2f} s" if seconds < 9.995 else f"{seconds:.1f} s"
     return f"{seconds:,.0f} s" if seconds < 6000 else clock(seconds)
@@ -46,7 +46,7 @@ LOGLOSS = Measure("logloss", "log loss", four, "low", noun=("lower", "higher"))
 CALIBRATION_ERROR = Measure("calibration_error", "calibration error", four, "low", noun=("smaller", "larger"))
 TO_TARGET = Measure("seconds_to_target", "time to the baseline's AUC", duration, "low", True, ("less", "more"))
 JUDGED = (WALL_CLOCK, TO_TARGET, AUC, LOGLOSS, CALIBRATION_ERROR)
-"""Differences of these are told with what noise would make of them."""
+"""Figures whose differences are tested against noise."""
 
 OTHERS = (
     Measure("calibration", "calibration", four),
@@ -68,7 +68,7 @@ MEASURES = (*JUDGED, *OTHERS)
 
 
 def read_figures(run: Path, process_started: float, process_seconds: float) -> dict[str, Any]:
-    """The figures of a finished run by key, its evaluations and stages. Raises UsageError where the directory is no run."""
+    """Return the figures, evaluations and stages of a finished run. Raises UsageError where the directory is no run."""
     record = read_run(run)
     s: Mapping[str, Any] = record.summary or {}
     quality = s.get("eval") or {}
@@ -103,7 +103,7 @@ def read_figures(run: Path, process_started: float, process_seconds: float) -> d
 
 
 def _stages(summary: Mapping[str, Any]) -> dict[str, float]:
-    """Seconds of the training thread by stage; `other` is what no stage timed. They add up to the wall clock."""
+    """Return the seconds of the training thread by stage, with the rest as `other`. They add up to the wall clock."""
     own = {name: float(value) for name, value in summary["seconds_by_stage"].items() if not name.endswith(")")}
     return {**own, "other": max(0.0, summary["seconds"] - sum(own.values()))}
 
@@ -114,7 +114,7 @@ def _evaluations(lines: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def seconds_to(target_auc: float, evaluations: list[Mapping[str, Any]]) -> float | None:
-    """When the AUC first was at `target_auc`, between two evaluations in proportion; None where it never was."""
+    """Return when the AUC first reached `target_auc`, interpolated between evaluations; None where it never did."""
     before: Mapping[str, Any] | None = None
     for now in evaluations:
         if now["auc"] >= target_auc:

@@ -1,4 +1,4 @@
-"""What is compared: policies and seeds, everything else equal; and whether a directory's runs were made under the same."""
+"""The plan of a comparison: policies and seeds under equal conditions, which a directory's earlier runs must share."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from adaptive_rec.system.version import __version__
 NAME = "conditions.json"
 LIBRARIES = ("torch", "numba", "numpy")
 EVALUATIONS = 20
-"""Of a run, where the configuration says nothing: steps of a twentieth are what a time to some AUC is read by."""
+"""Evaluations of a run where the configuration sets none; times to an AUC are interpolated between them."""
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,13 @@ class Turn:
 
     @property
     def name(self) -> str:
-        """Of its directory."""
+        """The name of the run's directory."""
         return f"{self.policy.replace(':', '.')}-seed{self.seed}"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Policies, the baseline first, over consecutive seeds, under one configuration."""
+    """Policies, the baseline first, and consecutive seeds under one configuration."""
 
     config: Config
     """Its policy is the baseline, its seed the first one."""
@@ -49,8 +49,10 @@ class Plan:
     baseline: str
 
     def turns(self) -> list[Turn]:
-        """All runs in their order: a seed after the other, and in each another policy begins, so that none always has the
-        machine as its neighbour leaves it."""
+        """Return all runs in their order, seed by seed.
+
+        Each seed starts with another policy, so that no policy always runs after the same one.
+        """
         turns = []
         for place, seed in enumerate(self.seeds):
             first = place % len(self.policies)
@@ -59,7 +61,7 @@ class Plan:
 
 
 def plan_of(config: Config, policies: list[str], seeds: int, baseline: str) -> Plan:
-    """A plan from what the user asks for; the baseline joins where it was not named. Raises UsageError."""
+    """Return the plan that the user requested, with the baseline added where it is not named. Raises UsageError."""
     if seeds < 1:
         raise UsageError(f"--seeds must be at least 1, got {seeds}")
     named = [name.strip() for name in policies]
@@ -71,30 +73,27 @@ def plan_of(config: Config, policies: list[str], seeds: int, baseline: str) -> P
     ordered = (baseline, *(name for name in named if name != baseline))
     if len(ordered) < 2:
         raise UsageError(
-            f"--policies must name at least one policy beside the baseline {baseline}, got {','.join(named)}"
+            f"--policies must name at least one policy besides the baseline {baseline}, got {','.join(named)}"
         )
     names = [Turn(policy, 0).name for policy in ordered]
     if len(set(names)) < len(names):
         raise UsageError(f"--policies must name policies that differ in more than a colon, got {', '.join(ordered)}")
     first = config.run.seed
-    tree = config.model_copy(
-        update={
-            "knobs": config.knobs.model_copy(update={"policy": baseline}),
-            "eval": config.eval
-            if config.eval.every_steps or config.eval.count
-            else config.eval.model_copy(update={"count": EVALUATIONS}),
-        }
-    )
-    return Plan(tree, ordered, tuple(range(first, first + seeds)), baseline)
+    scored = config.eval.every_steps or config.eval.count
+    changed = {
+        "knobs": config.knobs.model_copy(update={"policy": baseline}),
+        "eval": config.eval if scored else config.eval.model_copy(update={"count": EVALUATIONS}),
+    }
+    return Plan(config.model_copy(update=changed), ordered, tuple(range(first, first + seeds)), baseline)
 
 
-# The same as before ----------------------------------------------------------------------------------------------------
+# Conditions ------------------------------------------------------------------------------------------------------------
 
 
 def conditions(config: Config) -> dict[str, Any]:
-    """All that the runs of a comparison have in common, by name: settings, data, versions, machine.
+    """Return what all runs of a comparison share, by name: settings, data, versions, machine.
 
-    Policies and seeds are not among it, so that some can be added to a comparison later.
+    Policies and seeds are left out, so that more of them can be added later.
     """
     settings = config.model_dump(mode="json")
     settings["run"].pop("seed")
@@ -116,7 +115,7 @@ def digest(values: Mapping[str, Any]) -> str:
 
 
 def settle_conditions(out: Path, now: Mapping[str, Any]) -> None:
-    """Write the conditions into a comparison's directory, or hold them against those there. Raises UsageError."""
+    """Write the conditions to a comparison's directory, or compare them with those there. Raises UsageError if they differ."""
     path = out / NAME
     if not path.exists():
         write_page(to_json(now, indent=1) + "\n", path)
@@ -127,15 +126,15 @@ def settle_conditions(out: Path, now: Mapping[str, Any]) -> None:
         raise UsageError(f"{path} cannot be read: {error}; give another --out") from None
     changed = [key for key in {**before, **now} if before.get(key) != now.get(key)]
     if changed:
-        told = "; ".join(f"{key} was {before.get(key)!r} and is {now.get(key)!r}" for key in changed[:5])
+        shown = "; ".join(f"{key} was {before.get(key)!r} and is {now.get(key)!r}" for key in changed[:5])
         more = f" (and {len(changed) - 5} more)" if len(changed) > 5 else ""
         raise UsageError(
-            f"--out {out} holds runs made under other conditions, all must be equal: {told}{more}; give another --out"
+            f"--out {out} holds runs made under other conditions, all must be equal: {shown}{more}; give another --out"
         )
 
 
 def code_digest() -> str:
-    """A digest of the package's sources: runs of two states of the code are told."""
+    """Return a digest of the package's sources, by which runs of different code are noticed."""
     found = hashlib.sha256()
     package = Path(__file__).parents[2]
     folders = [package, *(path for path in sorted(package.iterdir()) if path.is_dir() and path.name != "compare")]
@@ -160,7 +159,7 @@ def _data_bytes(source: str) -> int:
 
 
 def _graphics() -> list[str]:
-    """Of the driver's, without opening a device."""
+    """Return the names of the GPUs that the driver lists, without opening a device."""
     found = []
     for path in sorted(Path("/proc/driver/nvidia/gpus").glob("*/information")):
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()

@@ -18,18 +18,18 @@ from adaptive_rec.offline.compare.measures import (
 )
 from adaptive_rec.offline.compare.plan import Plan, digest
 from adaptive_rec.offline.compare.processes import finished, read_outcome
-from adaptive_rec.offline.compare.statistics import difference, holm, interval
+from adaptive_rec.offline.compare.statistics import PairedDifference, difference, holm, interval
 from adaptive_rec.policy.find import load_policy
 from adaptive_rec.system.version import __version__
 
 BEYOND_NOISE = 0.05
-"""p, adjusted for the number of policies, below which a difference is called one."""
+"""Adjusted p below which a difference counts as beyond noise."""
 
 Results = dict[str, Any]
 
 
 def gather(plan: Plan, conditions: Mapping[str, Any], folder: Path) -> Results:
-    """Read what the runs left in `folder`, and say what it comes to. Runs not made yet are left out."""
+    """Return the results of the runs in `folder`. Runs that are not made yet are left out."""
     runs, failed, codes = [], [], set()
     mark = digest(conditions)
     for order, turn in enumerate(plan.turns(), start=1):
@@ -63,9 +63,9 @@ def gather(plan: Plan, conditions: Mapping[str, Any], folder: Path) -> Results:
 
 
 def _count_whole_seeds(runs: Sequence[dict[str, Any]], failed: Sequence[Mapping[str, Any]], policies: int) -> None:
-    """Mark the runs that count: those of seeds that all policies are through with, as long as there is one.
+    """Mark the runs that count: those of seeds that all policies have finished; all runs while there is no such seed.
 
-    A mean of two seeds beside one of three would tell of the seed.
+    Otherwise means over different seeds would differ by the seeds.
     """
     through = [run["seed"] for run in (*runs, *failed)]
     whole = {run["seed"] for run in runs if through.count(run["seed"]) == policies}
@@ -76,7 +76,7 @@ def _count_whole_seeds(runs: Sequence[dict[str, Any]], failed: Sequence[Mapping[
 def summed(
     runs: Sequence[dict[str, Any]], failed: Sequence[Mapping[str, Any]], policies: Sequence[str], baseline: str
 ) -> dict[str, Any]:
-    """Each policy over the seeds, and its differences from the baseline. Adds to each run its target and whether it counts."""
+    """Return each policy's means and differences from the baseline. Adds its target to each run, and whether it counts."""
     _add_times_to_target(runs, baseline)
     _count_whole_seeds(runs, failed, len(policies))
     counted = [run for run in runs if run["counted"]]
@@ -87,7 +87,7 @@ def summed(
 
 
 def kind(policy: str) -> str:
-    """exact (plain steps on the same batches), reordered (plain steps, every sample, another order) or skips."""
+    """Return exact (plain steps on the same batches), reordered (plain steps, every sample, another order) or skips."""
     found = load_policy(policy)
     if not found.exact:
         return "skips"
@@ -95,7 +95,7 @@ def kind(policy: str) -> str:
 
 
 def _add_times_to_target(runs: Sequence[dict[str, Any]], baseline: str) -> None:
-    """Each run's time to what the baseline reached in the end with the same seed, less the slack."""
+    """Add to each run the time to the baseline's final AUC with the same seed, less the slack."""
     ends = {run["seed"]: run["auc"] for run in runs if run["policy"] == baseline}
     for run in runs:
         end = ends.get(run["seed"])
@@ -104,7 +104,7 @@ def _add_times_to_target(runs: Sequence[dict[str, Any]], baseline: str) -> None:
 
 
 def over_seeds(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Each figure's mean with its interval. `reached`: in how many of the runs that have a target it was reached."""
+    """Return each figure's mean with its interval, and how many of the runs with a target reached it."""
     found: dict[str, Any] = {"runs": len(runs)}
     for measure in MEASURES:
         values = [run[measure.key] for run in runs if run[measure.key] is not None]
@@ -118,16 +118,15 @@ def over_seeds(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def differences(runs: Sequence[Mapping[str, Any]], policies: Sequence[str], baseline: str) -> dict[str, Any]:
-    """Each policy's judged figures against the baseline's of the same seeds.
+    """Return the differences of each policy's judged figures from the baseline's with the same seeds.
 
-    `chance` is p; `adjusted` is it as it counts when all policies are looked at for this figure; `beyond_noise` is None where
-    there are too few seeds to say.
+    `chance` is p, `adjusted` is p adjusted for the number of policies; `beyond_noise` is None where there are too few seeds.
     """
     at = {(run["policy"], run["seed"]): run for run in runs}
     others = [policy for policy in policies if policy != baseline]
     found: dict[str, Any] = {policy: {} for policy in others}
     for measure in JUDGED:
-        told = {}
+        paired: dict[str, PairedDifference] = {}
         for policy in others:
             values = [
                 (run[measure.key], at[baseline, run["seed"]][measure.key])
@@ -136,8 +135,8 @@ def differences(runs: Sequence[Mapping[str, Any]], policies: Sequence[str], base
             ]
             if values and all(one is not None and other is not None for one, other in values):
                 ours, theirs = [one for one, _ in values], [other for _, other in values]
-                told[policy] = difference(ours, theirs, ratio=measure.as_share)
-        for (policy, one), chance in zip(told.items(), holm([each.chance for each in told.values()]), strict=True):
+                paired[policy] = difference(ours, theirs, ratio=measure.as_share)
+        for (policy, one), chance in zip(paired.items(), holm([each.chance for each in paired.values()]), strict=True):
             verdict = None if chance is None else chance < BEYOND_NOISE
             found[policy][measure.key] = {**asdict(one), "adjusted": chance, "beyond_noise": verdict}
     return found

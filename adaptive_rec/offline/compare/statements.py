@@ -1,4 +1,4 @@
-"""A comparison in words: which differences are beyond noise, which are not, and which the seeds are too few for."""
+"""Statements about a comparison: differences that are beyond noise, that are not, and that have too few seeds."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from adaptive_rec.offline.compare.statistics import LEAST_SEEDS
 Difference = Mapping[str, Any]
 
 DISTURBED_RATIO = 1.25
-"""Slowest run of the baseline over its fastest, above which the machine was not the comparison's alone."""
+"""Ratio of the baseline's slowest run to its fastest, above which other work disturbed the comparison."""
 BOUNDS = {
     "device_only": "holds all rows on the device, whatever the budget",
     "oracle": "chooses rows by what is still to come",
 }
-"""Policies that tell what could be had; no headline calls them the winner."""
+"""Policies that show what is possible at best; no headline calls them the winner."""
 KINDS = {
     "exact": "plain steps on the same batches, so that quality differs by rounding alone",
     "reordered": "every sample trained, in an order of its own",
@@ -27,12 +27,15 @@ KINDS = {
 BEYOND = {"better", "worse"}
 PERHAPS = {"maybe_better", "maybe_worse"}
 LOSS = {"worse", "maybe_worse"}
-"""What keeps a policy from being called without a loss: who looks for losses must not need as much proof as who claims gains."""
+"""Verdicts that count as a loss: a suspected loss needs less proof than a claimed gain."""
 
 
 def verdict(measure: Measure, found: Difference | None) -> str:
-    """better or worse: beyond noise. maybe_better or maybe_worse: the interval excludes zero, but among so many policies chance
-    alone may do as much. none: it does not. same: equal in every seed. unknown: too few seeds."""
+    """Return the verdict on a difference.
+
+    better or worse: beyond noise. maybe_better or maybe_worse: the interval excludes zero, but with so many policies this may be
+    chance. none: the interval includes zero. same: equal in every seed. unknown: too few seeds.
+    """
     if found is None or found["beyond_noise"] is None:
         return "unknown"
     if found["mean"] == found["low"] == found["high"] == 0:
@@ -44,7 +47,7 @@ def verdict(measure: Measure, found: Difference | None) -> str:
 
 
 def signed(measure: Measure, value: float) -> str:
-    """A difference with its sign."""
+    """Return a difference with its sign."""
     text = f"{abs(value):.1%}" if measure.as_share else f"{abs(value):.4f}"
     return f"{'−' if value < 0 else '+'}{text}"
 
@@ -57,12 +60,12 @@ def change(measure: Measure, found: Difference | None) -> str:
 
 
 def spanned(measure: Measure, found: Difference) -> str:
-    """Where a difference lies; empty where the seeds are too few."""
+    """Return the interval of a difference; empty where there are too few seeds."""
     return "" if found["low"] is None else f"{signed(measure, found['low'])} to {signed(measure, found['high'])}"
 
 
 def in_words(measure: Measure, found: Difference) -> str:
-    """A difference in words, its interval behind it."""
+    """Return a difference in words, followed by its interval."""
     size = signed(measure, found["mean"])[1:]
     kind = verdict(measure, found)
     if kind == "same":
@@ -74,8 +77,10 @@ def in_words(measure: Measure, found: Difference) -> str:
 
 
 def statements(results: Mapping[str, Any], spans: bool = True) -> dict[str, str]:
-    """What is to say of each policy that was held against the baseline, by its name. `spans`: with the intervals of what is
-    not beyond noise."""
+    """Return a statement about each policy that was compared with the baseline, by its name.
+
+    `spans`: give intervals also for differences that are not beyond noise.
+    """
     return {policy: _line(found, spans) for policy, found in results["differences"].items() if found}
 
 
@@ -98,30 +103,30 @@ def _line(found: Mapping[str, Difference], spans: bool) -> str:
 
 
 def headline(results: Mapping[str, Any]) -> list[str]:
-    """What a reader wants to know first."""
+    """Return the most important statements."""
     seeds, differences = most_seeds(results), results["differences"]
     base = results["baseline"]
     if not any(differences.values()):
-        return [f"Nothing is held against {base} yet: no seed is finished under both."]
+        return [f"Nothing is compared with {base} yet: no seed is finished under both."]
     if seeds < LEAST_SEEDS:
         return [
             f"{seeds} {'seed' if seeds == 1 else 'seeds'}: no statement about noise. Differences are shown as they came out; "
-            f"at least {LEAST_SEEDS} seeds are needed to tell them from it."
+            f"at least {LEAST_SEEDS} seeds are needed to distinguish them from it."
         ]
     few = [policy for policy in differences if paired_seeds(results, policy) < LEAST_SEEDS]
-    left_out = [f"Too few seeds to say anything of {_listed(few)}."] if few else []
+    left_out = [f"Too few seeds for a statement about {_listed(few)}."] if few else []
     rounding = _by_rounding_alone(results)
     return [_fastest(differences, base, rounding), *_quality(differences, base, rounding), *left_out]
 
 
 def _by_rounding_alone(results: Mapping[str, Any]) -> set[str]:
-    """Policies whose quality differs from the baseline's by rounding alone: of them a perhaps is not worth a word."""
+    """Return the policies whose quality differs from the baseline's by rounding alone, so that a perhaps means nothing."""
     kinds = results["kinds"]
     return {name for name in kinds if kinds[name] == kinds[results["baseline"]] == "exact"}
 
 
 def _fastest(differences: Mapping[str, Mapping[str, Difference]], base: str, rounding: set[str]) -> str:
-    """Who takes less time, those who may pay for it with quality apart."""
+    """Name the policies that take less time, separated by whether they may lose quality."""
     faster = sorted(
         (
             name
@@ -166,12 +171,12 @@ def _quality(differences: Mapping[str, Mapping[str, Difference]], base: str, rou
 
 
 def notes(results: Mapping[str, Any]) -> list[str]:
-    """What has to be known to read the figures right."""
+    """Return notes that readers need to interpret the figures."""
     seeds = most_seeds(results)
     about = [
         "Wall clock is that of the training loop, reading and arranging of batches included. The start of the process "
         "(libraries, data files, tables) and the evaluations made for this comparison are left out; evaluations that a policy "
-        "asks for count. Start says what the start took.",
+        "requests count. Start is the duration of the start.",
         f"The target of a run is the baseline's final AUC with the same seed, less {results['target_slack_auc']:g}. The time to "
         "it is read between evaluations in proportion.",
     ]
@@ -185,7 +190,7 @@ def notes(results: Mapping[str, Any]) -> list[str]:
             f"Intervals are Student's t at 95 % over {seeds} seeds, differences are paired by seed. A difference is beyond noise "
             f"where p < {BEYOND_NOISE:g} after Holm's adjustment for the number of policies; perhaps one, where its interval "
             "excludes zero but p does not stay below that. Seeds vary initialisation, data order and sampling, not the held-out "
-            "samples: nothing is said about other data."
+            "samples: there is no statement about other data."
         )
     about += [*uneven(results), *disturbed(results)]
     if results["states_of_the_code"] > 1:
@@ -194,7 +199,7 @@ def notes(results: Mapping[str, Any]) -> list[str]:
 
 
 def uneven(results: Mapping[str, Any]) -> list[str]:
-    """What to say where policies have different numbers of finished runs."""
+    """Return a note where policies have different numbers of finished runs."""
     counts = {policy: over["runs"] for policy, over in results["over_seeds"].items()}
     most = max(counts.values())
     fewer = [f"{policy} {runs} of {most}" for policy, runs in counts.items() if runs < most]
@@ -206,23 +211,23 @@ def uneven(results: Mapping[str, Any]) -> list[str]:
 
 
 def disturbed(results: Mapping[str, Any]) -> list[str]:
-    """What to say where equal work took the baseline very different times."""
+    """Return a note where equal work took the baseline very different times."""
     base = results["baseline"]
     seconds = [run["seconds"] for run in results["runs"] if run["policy"] == base]
     if not seconds or max(seconds) < DISTURBED_RATIO * min(seconds):
         return []
     span = f"{WALL_CLOCK.text(min(seconds))} to {WALL_CLOCK.text(max(seconds))}"
-    return [f"{base} took {span} for the same work: something else used the machine, and times say little."]
+    return [f"{base} took {span} for the same work: something else used the machine, and times are not reliable."]
 
 
 def paired_seeds(results: Mapping[str, Any], policy: str) -> int:
-    """Seeds finished under both this policy and the baseline."""
+    """Return the number of seeds finished under both a policy and the baseline."""
     found = results["differences"].get(policy, {}).get(WALL_CLOCK.key)
     return found["count"] if found else 0
 
 
 def most_seeds(results: Mapping[str, Any]) -> int:
-    """Seeds of the policy that was held against the baseline with the most of them."""
+    """Return the largest number of seeds that a policy shares with the baseline."""
     return max((paired_seeds(results, policy) for policy in results["differences"]), default=0)
 
 
@@ -231,7 +236,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def to_target(results: Mapping[str, Any], policy: str) -> str:
-    """The mean time to the target, or in how many seeds it was reached."""
+    """Return the mean time to the target, or the number of seeds that reached it."""
     over = results["over_seeds"][policy]
     if not over["targets"]:
         return "–"

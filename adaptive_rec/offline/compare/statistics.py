@@ -1,7 +1,7 @@
-"""What a few seeds say: means with intervals, paired differences, and how likely noise alone would make as much.
+"""Statistics of a few seeds: means with intervals, paired differences, and their p values.
 
-Student's t throughout, as the seeds are few. Its distribution has a closed form for whole degrees of freedom, so none of the
-large libraries is needed for it.
+All use Student's t, as the seeds are few. Its distribution has a closed form for whole degrees of freedom, so no large library
+is needed for it.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from statistics import fmean, stdev
 
 LEAST_SEEDS = 3
-"""With fewer nothing is said about noise: from two seeds t's interval is 13 standard errors wide to each side."""
+"""Fewest seeds for statements about noise: with two, the interval is 13 standard errors wide to each side."""
 CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean and where it lies at 95 %; the bounds are None where there are too few values."""
+    """A mean with its 95 % interval; the bounds are None where there are too few values."""
 
     mean: float
     low: float | None
@@ -27,19 +27,19 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class PolicyGain:
-    """What a policy gains on the baseline, seed by seed. Of a ratio all three are shares: -0.2 is a fifth less."""
+class PairedDifference:
+    """Mean difference of a policy from the baseline over the seeds, with its interval. Of a ratio, -0.2 is a fifth less."""
 
     mean: float
     low: float | None
     high: float | None
     chance: float | None
-    """p: how often noise alone would make a difference of this size; None where there are too few seeds."""
+    """p: probability of such a difference by noise alone; None where there are too few seeds."""
     count: int
 
 
 def interval(values: Sequence[float]) -> Interval:
-    """Mean of one value or more with its t interval."""
+    """Return the mean of one value or more with its t interval."""
     mean, n = fmean(values), len(values)
     if n < LEAST_SEEDS:
         return Interval(mean, None, None, n)
@@ -47,22 +47,21 @@ def interval(values: Sequence[float]) -> Interval:
     return Interval(mean, mean - half, mean + half, n)
 
 
-def difference(values: Sequence[float], baseline: Sequence[float], ratio: bool = False) -> PolicyGain:
-    """Paired difference of values (seeds,) from the baseline's (seeds,), of which there is at least one.
+def difference(values: Sequence[float], baseline: Sequence[float], ratio: bool = False) -> PairedDifference:
+    """Return the paired difference of values (seeds,) from the baseline's (seeds,), which are not empty.
 
-    With `ratio`, of their logarithms: what is said then is a share of the baseline, and holds whatever the unit. All values
-    must be positive.
+    With `ratio`, logarithms are compared and the result is a share of the baseline. All values must be positive.
     """
     pairs = list(zip(values, baseline, strict=True))
     gains = [math.log(one / other) if ratio else one - other for one, other in pairs]
     found = interval(gains)
     back = math.expm1 if ratio else float
     low, high = (None if bound is None else back(bound) for bound in (found.low, found.high))
-    return PolicyGain(back(found.mean), low, high, _chance(gains), len(gains))
+    return PairedDifference(back(found.mean), low, high, _chance(gains), len(gains))
 
 
 def _chance(gains: Sequence[float]) -> float | None:
-    """Two-sided p of the gains' mean being zero."""
+    """Return the two-sided p of the gains' mean being zero."""
     n = len(gains)
     if n < LEAST_SEEDS:
         return None
@@ -73,7 +72,7 @@ def _chance(gains: Sequence[float]) -> float | None:
 
 
 def holm(chances: Sequence[float | None]) -> list[float | None]:
-    """The chances as they count when so many are looked at: Holm, Scandinavian Journal of Statistics 1979."""
+    """Return the p values adjusted for their number (Holm, Scandinavian Journal of Statistics 1979)."""
     order = sorted((place for place, p in enumerate(chances) if p is not None), key=lambda place: chances[place] or 0.0)
     adjusted: list[float | None] = [None] * len(chances)
     highest = 0.0
@@ -84,7 +83,7 @@ def holm(chances: Sequence[float | None]) -> list[float | None]:
 
 
 def t_share_below(t: float, freedom: int) -> float:
-    """Student's t distribution at `t`, `freedom` whole (Abramowitz and Stegun 26.7.3 and 26.7.4)."""
+    """Return Student's t distribution at `t` for whole `freedom` (Abramowitz and Stegun 26.7.3 and 26.7.4)."""
     angle = math.atan2(t, math.sqrt(freedom))
     sine, cosine = math.sin(angle), math.cos(angle)
     term, total = (cosine if freedom % 2 else 1.0), 0.0
@@ -96,7 +95,7 @@ def t_share_below(t: float, freedom: int) -> float:
 
 
 def t_quantile(share: float, freedom: int) -> float:
-    """Where Student's t distribution has `share` (above one half) below it."""
+    """Return the point of Student's t distribution with `share` (above one half) below it."""
     low, high = 0.0, 1.0
     while t_share_below(high, freedom) < share:
         high *= 2

@@ -1,4 +1,4 @@
-"""A comparison as text: two tables that fit 80 columns of a terminal, and one document in Markdown."""
+"""A comparison as text: two tables for a terminal of 80 columns, and a Markdown document."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ Results = Mapping[str, Any]
 QUALITY_HEADS = ("policy", "wall clock>", "AUC>", "log loss>", "AUC reached>")
 WORK_HEADS = ("policy", "calibration>", "trained>", "skipped>", "hot>", "moved>", "tier>")
 SIGNS = {"better": "*", "worse": "*", "maybe_better": "?", "maybe_worse": "?"}
-"""Behind a figure that differs from the baseline's beyond noise, or perhaps."""
+"""Sign after a figure that differs from the baseline's beyond noise, or perhaps."""
 
 
 def quality_rows(results: Results) -> Iterator[tuple[str, ...]]:
-    """Time and quality of each policy."""
+    """Yield time and quality of each policy."""
     for policy in results["policies"]:
         over = results["over_seeds"][policy]
         found = results["differences"].get(policy, {})
@@ -47,7 +47,7 @@ def quality_rows(results: Results) -> Iterator[tuple[str, ...]]:
 
 
 def work_rows(results: Results) -> Iterator[tuple[str, ...]]:
-    """What each policy did with the rows."""
+    """Yield calibration, skipping and traffic of each policy."""
     for policy in results["policies"]:
         over = results["over_seeds"][policy]
         if over["runs"]:
@@ -60,7 +60,7 @@ def work_rows(results: Results) -> Iterator[tuple[str, ...]]:
 
 
 def _calibration(each: Mapping[str, Any] | None) -> str:
-    """To three places, which is what a column has room for."""
+    """Return a calibration with three decimals, for which a column has room."""
     if each is None:
         return "–"
     half = "" if each["low"] is None else f" ±{(each['high'] - each['low']) / 2:.3f}".replace("±0.", "±.")
@@ -76,7 +76,7 @@ def _sign(measure: Measure, found: Mapping[str, Any]) -> str:
 
 
 def _value(measure: Measure, over: Mapping[str, Any]) -> str:
-    """A mean and half its interval."""
+    """Return a mean and half its interval."""
     each = over.get(measure.key)
     if each is None:
         return "–"
@@ -92,7 +92,7 @@ def _value(measure: Measure, over: Mapping[str, Any]) -> str:
 
 
 def markdown(results: Results) -> str:
-    """The results as a document that can be pasted: statement, tables, notes."""
+    """Return the results as a Markdown document: statements, tables, notes."""
     base = results["baseline"]
     parts = [f"# {title(results)}", " ".join(headline(results))]
     parts.append(_markdown_table(("policy", *(m.title for m in MEASURES)), _all_rows(results)))
@@ -118,11 +118,10 @@ def _all_rows(results: Results) -> Iterator[Sequence[str]]:
     for policy in results["policies"]:
         over = results["over_seeds"][policy]
         if over["runs"]:
-            told = [to_target(results, policy) if m is TO_TARGET else _spelt(m, over) for m in MEASURES]
-            yield (policy, *told)
+            yield (policy, *(to_target(results, policy) if m is TO_TARGET else _with_interval(m, over) for m in MEASURES))
 
 
-def _spelt(measure: Measure, over: Mapping[str, Any]) -> str:
+def _with_interval(measure: Measure, over: Mapping[str, Any]) -> str:
     each = over[measure.key]
     if each is None:
         return "–"
@@ -157,7 +156,7 @@ def _markdown_table(heads: Sequence[str], rows: Iterator[Sequence[str]] | Sequen
 
 
 def failures(results: Results, out: Path) -> Iterator[str]:
-    """A line for each failed run."""
+    """Yield a line for each failed run."""
     for run in results["failed"]:
         log = out / run["directory"] / LOG
         yield f"{run['policy']}, seed {run['seed']}: {run['why']} after {duration(run['seconds'])}; its log is {log}"

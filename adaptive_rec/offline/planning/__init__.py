@@ -1,1 +1,1 @@
-"""Runs planned before they are made: rehearsed with small tables, fitted to a machine's memory, their hot lookups predicted."""
+"""Planning of runs: a rehearsal with small tables, settings that fit a machine's memory, predicted hot lookups."""

@@ -1,4 +1,4 @@
-"""What would make a run fit a machine, and the largest hot budget that does: found by planning its rows again and again."""
+"""Settings that make a run fit a machine, and the largest hot budget that fits, found by planning its rows repeatedly."""
 
 from __future__ import annotations
 
@@ -8,24 +8,25 @@ from typing import Any
 
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.source import Source
-from adaptive_rec.embedding.device import all_rows_bytes, row_bytes
+from adaptive_rec.embedding.device import all_rows_bytes
 from adaptive_rec.memory.parts import BATCH, BATCHES
 from adaptive_rec.memory.plan import WORTH_NAMING, MemoryPlan, Place
-from adaptive_rec.memory.rows import row_parts, row_rule, row_type, space_of
+from adaptive_rec.memory.rows import row_parts, space_of
 from adaptive_rec.offline.planning.folded import Folded
+from adaptive_rec.offline.profile.ranking import hot_row_bytes
 from adaptive_rec.policy.find import load_policy
 
 LEAST_BUDGET_BYTES = 4096
 ROUND_BITS = 7
-"""Leading binary digits that a budget found keeps: rounded down by less than a hundredth."""
+"""Leading binary digits of a proposed budget, which rounds it down by less than a hundredth."""
 
 Setting = tuple[str, Any]
-"""A key of the configuration and a value."""
+"""A configuration key and its value."""
 
 
 @dataclass(frozen=True)
 class Remedy:
-    """Settings with which the run fits, and what each place then needs."""
+    """Settings that make the run fit, and the memory that each place then needs."""
 
     settings: list[Setting]
     needed_bytes: dict[Place, int]
@@ -33,14 +34,14 @@ class Remedy:
 
 @dataclass(frozen=True)
 class Fitting:
-    """A plan and what it was made of: other rows are planned without measuring anything again."""
+    """A plan and its inputs, from which plans with other rows follow without another measurement."""
 
     config: Config
     source: Source
     plan: MemoryPlan
 
     def with_settings(self, settings: Sequence[Setting]) -> MemoryPlan:
-        """The plan with other settings of its rows and tables, or of the size of a batch."""
+        """Return the plan with other settings of its rows, tables or batch size."""
         config = with_settings(self.config, settings)
         limit = config.data.max_table_rows
         source = self.source if limit == self.config.data.max_table_rows else Folded(self.source, limit)
@@ -53,27 +54,24 @@ class Fitting:
         return not self.with_settings(settings).problems
 
     def everything_bytes(self) -> int:
-        """The budget that holds all rows."""
+        """Return the budget that holds all rows."""
         policy = load_policy(self.config.knobs.policy)
         space = space_of(self.source, policy)
-        sizes = row_bytes(space, row_rule(self.config), row_type(self.config).itemsize, policy.tracks_movement)
-        return all_rows_bytes(space, sizes)
+        return all_rows_bytes(space, hot_row_bytes(self.config, space, policy.tracks_movement))
 
     @property
     def obeys_budget(self) -> bool:
-        """Whether the policy's tier is as large as it is told."""
+        """Whether the policy's hot tier is as large as the budget."""
         policy, most = load_policy(self.config.knobs.policy), self.everything_bytes()
-        asked = (LEAST_BUDGET_BYTES, most)
-        return [policy.budget_bytes(self.config.knobs.changed({"hot_budget_bytes": b}), most) for b in asked] == [
-            *asked
-        ]
+        knobs = {size: self.config.knobs.changed({"hot_budget_bytes": size}) for size in (LEAST_BUDGET_BYTES, most)}
+        return all(policy.budget_bytes(each, most) == size for size, each in knobs.items())
 
-    def largest_budget(self, beside: Sequence[Setting] = ()) -> int:
-        """The largest hot budget with which the run fits; a place that is too small for any does not count."""
+    def largest_budget(self, others: Sequence[Setting] = ()) -> int:
+        """Return the largest hot budget that fits together with other settings. Places too small for any do not count."""
         least, everything = LEAST_BUDGET_BYTES, max(self.everything_bytes(), LEAST_BUDGET_BYTES)
 
         def too_small(size: int) -> set[Place]:
-            plan = self.with_settings([*beside, ("knobs.hot_budget_bytes", size)])
+            plan = self.with_settings([*others, ("knobs.hot_budget_bytes", size)])
             return {place for place in plan.available_bytes if plan.problem(place)}
 
         hopeless = too_small(least)
@@ -81,27 +79,27 @@ class Fitting:
         return found if found == everything else rounded_down(found)
 
     def remedies(self) -> list[Remedy]:
-        """Single settings that are enough where the run does not fit; where none is, the first few that are enough together."""
+        """Return the single settings that make a run fit that does not; if none does, the first few that do together."""
         if not self.plan.problems:
             return []
         single = [remedy for setting in self._settings(()) if (remedy := self._remedy([setting]))]
         return single or self._together()
 
-    def _settings(self, beside: Sequence[Setting]) -> Iterator[Setting]:
-        """What may be tried, what changes training least first; numbers as large as fits, or as small as makes sense."""
-        config = with_settings(self.config, beside)
+    def _settings(self, others: Sequence[Setting]) -> Iterator[Setting]:
+        """Yield settings to try, those first that change training least, with the largest values that fit."""
+        config = with_settings(self.config, others)
         if self.obeys_budget:
-            yield "knobs.hot_budget_bytes", self.largest_budget(beside)
+            yield "knobs.hot_budget_bytes", self.largest_budget(others)
         places = [place for place in self.plan.available_bytes if self.plan.problem(place)]
         if any(self._share(place, (BATCH, BATCHES)) >= WORTH_NAMING for place in places):
-            fits = largest(config.run.batch_size, lambda size: self.fits([*beside, ("run.batch_size", size)]))
+            fits = largest(config.run.batch_size, lambda size: self.fits([*others, ("run.batch_size", size)]))
             yield "run.batch_size", 1 << max(0, fits.bit_length() - 1)
         if config.run.precision != "float64" and config.run.row_precision == "float32" and not self._on_device:
             yield "run.row_precision", "bf16"
         if config.optimizer.embedding in ("adagrad", "lazy_adam"):
             yield "optimizer.embedding", "rowwise_adagrad"
         rows = max(table.rows for table in self.source.tables)
-        fits = largest(rows, lambda n: self.fits([*beside, ("data.max_table_rows", n)]))
+        fits = largest(rows, lambda n: self.fits([*others, ("data.max_table_rows", n)]))
         yield "data.max_table_rows", max(1, rounded_down(fits))
 
     def _remedy(self, settings: list[Setting]) -> Remedy | None:
@@ -111,7 +109,7 @@ class Fitting:
         return Remedy(settings, {place: plan.needed(place) for place in plan.available_bytes})
 
     def _together(self) -> list[Remedy]:
-        """One setting after the other until it fits."""
+        """Add one setting after the other until the run fits."""
         chosen: list[Setting] = []
         for key in [key for key, _ in self._settings(())]:
             value = next(value for name, value in self._settings(chosen) if name == key)
@@ -139,7 +137,7 @@ def with_settings(config: Config, settings: Sequence[Setting]) -> Config:
 
 
 def largest(most: int, fits: Callable[[int], bool]) -> int:
-    """The largest number up to `most` that fits where smaller ones do, too; 0 where 1 does not."""
+    """Return the largest number up to `most` that fits, if all smaller ones do too; 0 where 1 does not."""
     if fits(most):
         return most
     low, high = 0, most
@@ -150,6 +148,6 @@ def largest(most: int, fits: Callable[[int], bool]) -> int:
 
 
 def rounded_down(number: int) -> int:
-    """A number with few binary digits."""
+    """Return the previous number with few binary digits."""
     unit = 1 << max(0, number.bit_length() - ROUND_BITS)
     return number // unit * unit

@@ -12,7 +12,7 @@ from adaptive_rec.data.source import Source, Wrapped
 
 
 class Folded(Wrapped):
-    """A source whose tables have at most so many rows: ids are folded into them."""
+    """A source whose tables are cut to a number of rows, with ids folded into them."""
 
     def __init__(self, source: Source, rows: int) -> None:
         super().__init__(source)

@@ -1,7 +1,7 @@
-"""What share of the lookups a budget will catch, by a profile of the data; and which budget is worth having by that.
+"""The share of lookups that a budget will catch, predicted from a profile of the data.
 
-A profile's curve has two answers for each budget: the share caught were all counts known in advance, which no run reaches, and
-that of each window caught by the rows with the most lookups before it. The second is what is predicted.
+A profile's curve has two shares for each budget: one if all counts were known in advance, which no run reaches, and one for each
+window caught by the rows with the most lookups before it. The second one is the prediction.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ import numpy as np
 from adaptive_rec.errors import UsageError
 
 NEARLY_RATIO = 0.01
-"""Share of the lookups that a budget may miss beside the largest one, and still be said to catch nearly all of them."""
+"""Share of the lookups that a budget may miss in comparison with the largest one, and still count as nearly as good."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """Of a budget."""
+    """The predicted hot lookups of a budget."""
 
     learned_ratio: float
-    """Share of the lookups caught by what was counted before them."""
+    """Share of the lookups caught by rows chosen from earlier counts."""
     known_ratio: float
-    """The same where all counts are known in advance: the most that any placement catches which does not change."""
+    """Share caught if all counts are known in advance: the most of any placement that does not change."""
 
 
 class HotLookups:
-    """The curve of a profile, for rows of the run's size."""
+    """The curve of a profile, scaled to the size of the run's rows."""
 
     def __init__(self, profile: Mapping[str, Any], row_bytes: Sequence[int]) -> None:
         theirs = profile["data"]["row_bytes"]
         self.samples: int = profile["data"]["samples"]
         self.rows: int = profile["all"]["rows"]
         self.scale = sum(row_bytes) / sum(theirs)
-        """How large a row of the run is to one of the profile."""
+        """Size of a row of the run over that of the profile."""
         self._knee: int = profile["suggested"]["bytes"]
         points = profile["budgets"]
         self._bytes = np.array([0, *(point["bytes"] * self.scale for point in points)])
@@ -47,7 +47,7 @@ class HotLookups:
 
     @staticmethod
     def read(path: Path, row_bytes: Sequence[int]) -> HotLookups:
-        """Of a ``profile.json``, or of what `profile --json` printed. Raises UsageError where it is none."""
+        """Read a ``profile.json`` or the output of `profile --json`. Raises UsageError where the file is neither."""
         try:
             return HotLookups(json.loads(path.read_text(encoding="utf-8")), row_bytes)
         except OSError as error:
@@ -59,7 +59,7 @@ class HotLookups:
             ) from None
 
     def at(self, budget_bytes: int) -> Prediction:
-        """Between two points of the curve by their distance."""
+        """Return the prediction for a budget, interpolated between the points of the curve."""
         learned, known = (
             float(np.interp(budget_bytes, self._bytes, ratios)) for ratios in (self._learned, self._known)
         )
@@ -67,11 +67,11 @@ class HotLookups:
 
     @property
     def knee_bytes(self) -> int:
-        """Beyond it a byte brings less than an average one: what `profile` suggests."""
+        """The budget that `profile` suggests: beyond it a byte brings less than an average one."""
         return round(self._knee * self.scale)
 
     def nearly_all(self, most_bytes: int) -> int:
-        """The smallest budget of the curve that catches nearly what the largest allowed one does."""
+        """Return the smallest budget of the curve that catches nearly as much as the largest allowed one."""
         wanted = self.at(most_bytes).learned_ratio - NEARLY_RATIO
         enough = self._bytes[self._learned >= wanted]
         return min(round(float(enough[0])), most_bytes) if len(enough) else most_bytes

@@ -1,8 +1,8 @@
-"""A run rehearsed in a process of its own: all of it but the size of its tables, whose bytes are known without.
+"""A rehearsal of a run with small tables, in a process of its own, which measures all memory but that of the tables.
 
-What the interpreter, the libraries, the C library's heap and the layers of the dense part come to on a machine is measured
-rather than worked out. Tables are cut to a few megabytes and ids folded into them; model, batches, policy, threads are those of
-the run. It makes a few steps, saves a checkpoint, scores a batch of held-out samples, and tells the most that it held.
+The memory of the interpreter, the libraries, the heap and the dense part's layers is measured rather than estimated. Tables are
+cut to a few megabytes and ids folded into them; model, batches, policy and threads are those of the run. The rehearsal makes a
+few steps, saves a checkpoint, scores a batch of held-out samples, and reports its peak memory.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from adaptive_rec.runtime.loop import RunOptions
 from adaptive_rec.system.openmp import wait_briefly
 
 TABLES_BYTES = 128 << 20
-"""What tables are cut to, together: a checkpoint of them still has shards of full size."""
+"""Size of all tables together after the cut: their checkpoint still has shards of full size."""
 
 HOT_BYTES = 1 << 20
 STEPS, LEAST_STEPS = 16, 6
 SECONDS = 8.0
-"""No step is begun after so many, but for the first six: by then the heap has come to its size."""
+"""Time after which no step starts except the first six, in which the heap reaches its size."""
 TIMEOUT_SECONDS = 300.0
 
 REHEARSED = "all else, rehearsed"
@@ -50,30 +50,32 @@ REHEARSED = "all else, rehearsed"
 
 @dataclass(frozen=True)
 class Rehearsed:
-    """What a rehearsal measured."""
+    """The measurements of a rehearsal."""
 
     bytes: int
-    """Of the whole process, but for rows and what is remembered of them."""
+    """Peak memory of the process without rows and their records."""
     steps: int
     seconds: float
     compiled: bool = False
-    """Whether kernels were compiled meanwhile, which no later run does."""
+    """Whether kernels were compiled during the rehearsal, which later runs do not repeat."""
 
 
 def rehearse(config: Config, plan: MemoryPlan) -> MemoryPlan:
-    """The plan of a run on a CPU with measured figures in the place of estimated ones; as it was, with a note, where it cannot
-    be rehearsed."""
+    """Return the plan of a run on a CPU with measured figures instead of estimated ones.
+
+    Where the run cannot be rehearsed, the plan is unchanged but for a note.
+    """
     order = {"config": to_toml(config), "copies_bytes": [p.bytes for p in plan.parts if p.name == COPIES]}
-    told, why = _rehearse(order)
-    if told is not None and told.compiled:
-        told, why = _rehearse(order)  # the compiler takes memory, and only once on a machine
-    if told is None:
+    result, why = _rehearse(order)
+    if result is not None and result.compiled:
+        result, why = _rehearse(order)  # without the memory of the compiler, which runs only once on a machine
+    if result is None:
         return replace(plan, notes=[*plan.notes, f"not rehearsed, so all but the rows is an estimate: {why}"])
-    return measured(plan, told)
+    return measured(plan, result)
 
 
 def _rehearse(order: dict[str, Any]) -> tuple[Rehearsed | None, str]:
-    """What a process of its own tells, or why it does not."""
+    """Return what a process of its own reports, or why it failed."""
     try:
         done = subprocess.run(
             [sys.executable, "-m", "adaptive_rec.offline.planning.rehearsal"], input=json.dumps(order), capture_output=True,
@@ -86,15 +88,15 @@ def _rehearse(order: dict[str, Any]) -> tuple[Rehearsed | None, str]:
         return None, first_line(error)
 
 
-def measured(plan: MemoryPlan, told: Rehearsed) -> MemoryPlan:
-    """The plan with what was rehearsed; of that only the dense part's own memory is told apart."""
+def measured(plan: MemoryPlan, result: Rehearsed) -> MemoryPlan:
+    """Return the plan with the measured memory, of which only the dense part's remains a part of its own."""
     known = (*BESIDE_TRAINING, "dense", "scores")
     kept = [part for part in plan.parts if part.of_rows or part.name.startswith(known)]
     dense = sum(part.bytes for part in kept if part.name.startswith("dense"))
     rest = MemoryPart(
-        REHEARSED, "host", max(0, told.bytes - dense), "run.batch_size, the widths under model, eval.batch_size"
+        REHEARSED, "host", max(0, result.bytes - dense), "run.batch_size, the widths under model, eval.batch_size"
     )
-    note = f"rehearsed on this machine: {told.steps} steps with small tables, a checkpoint, an evaluation's batch"
+    note = f"rehearsed on this machine: {result.steps} steps with small tables, a checkpoint, an evaluation's batch"
     return replace(plan, parts=[*kept, rest], notes=[*plan.notes, note])
 
 
@@ -102,22 +104,22 @@ def measured(plan: MemoryPlan, told: Rehearsed) -> MemoryPlan:
 
 
 def main() -> None:
-    """Carry out the order on standard input, tell what was measured as JSON."""
+    """Read an order from standard input, carry it out, and print the result as JSON."""
     sys.path.append(os.getcwd())  # as the command line does: a policy may be a module there
     order = json.load(sys.stdin)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "config.toml"
         path.write_text(order["config"], encoding="utf-8")
         config = load_config(str(path), {})
-        told = run(config, Path(folder) / "checkpoints", order["copies_bytes"])
-    print(json.dumps(asdict(told)))
+        result = run(config, Path(folder) / "checkpoints", order["copies_bytes"])
+    print(json.dumps(asdict(result)))
 
 
 def run(config: Config, folder: Path, copies_bytes: Sequence[int]) -> Rehearsed:
     """Rehearse in this process."""
     with event.install_recorder("numba:compile") as compiling:
-        told = _run(config, folder, copies_bytes)
-    return replace(told, compiled=bool(compiling.buffer))
+        result = _run(config, folder, copies_bytes)
+    return replace(result, compiled=bool(compiling.buffer))
 
 
 def _run(config: Config, folder: Path, copies_bytes: Sequence[int]) -> Rehearsed:

@@ -1,4 +1,4 @@
-"""All that `plan` has to say of a run: its memory, the budgets worth having with what they will catch, what would make it fit."""
+"""The survey of a run that `plan` shows: its memory, useful budgets with their predicted hot lookups, settings that fit."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from adaptive_rec.memory.rows import COPIES
 from adaptive_rec.offline.planning.fitting import Fitting, Remedy
 from adaptive_rec.offline.planning.prediction import HotLookups, Prediction
 from adaptive_rec.offline.planning.rehearsal import TABLES_BYTES, rehearse
-from adaptive_rec.offline.profile.measure import bytes_of_rows, measure
+from adaptive_rec.offline.profile.measure import measure, policy_row_bytes
 from adaptive_rec.offline.profile.passes import Progress
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.runtime.assemble import plan_run
 from adaptive_rec.system.host_memory import available_bytes
 
 WINDOWS = 10
-"""Parts of the samples read: what the first ones tell is tried on the others."""
+"""Parts of the samples: the counts of the earlier ones predict the later ones."""
 
 PROFILED_BYTES = 64
-"""Of a row of the tables, while lookups are counted: `profile` takes less, and up to 40 for each row that is looked up."""
+"""Memory per row of the tables while lookups are counted; `profile` needs less, and up to 40 per row that is looked up."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """A hot budget that somebody may want."""
+    """A hot budget with the reasons for it."""
 
     why: list[str]
     bytes: int
@@ -40,13 +40,15 @@ class Budget:
 
 @dataclass(frozen=True)
 class Survey:
+    """The plan of a run with budgets and remedies."""
+
     plan: MemoryPlan
     budgets: list[Budget]
     suggested_bytes: int | None
-    """None where the policy does not go by the budget, or nothing is known of the lookups."""
+    """Suggested budget; None where the policy ignores the budget or nothing is known about the lookups."""
     remedies: list[Remedy]
     basis: str
-    """What predictions rest on."""
+    """The data that predictions are based on, in words."""
 
     def as_dict(self) -> dict[str, Any]:
         budgets = [
@@ -80,9 +82,9 @@ def survey(
     rehearsed: bool,
     progress: Progress,
 ) -> Survey:
-    """Plan, rehearse, count, predict. `memory` as for `plan_run`; `samples` are counted where there is no profile, 0: none."""
+    """Plan, rehearse, count and predict. `memory` is as for `plan_run`; without a profile, `samples` are counted (0: none)."""
     source = open_source(config)
-    sizes = bytes_of_rows(config, RowSpace.of(source.tables, source.features))
+    sizes = policy_row_bytes(config, RowSpace.of(source.tables, source.features))
     read = None if profile is None else HotLookups.read(profile, sizes)
     plan = plan_run(config, source, memory)
     if rehearsed:
@@ -92,7 +94,7 @@ def survey(
     if not fitting.obeys_budget:
         return Survey(plan, [], None, remedies, "")
     most = fitting.largest_budget()
-    lookups, basis = (read, _told(read, fitting)) if read else _counted(fitting, sizes, samples, most, progress)
+    lookups, basis = (read, _described(read, fitting)) if read else _counted(fitting, sizes, samples, most, progress)
     named, enough = {"configured": config.knobs.hot_budget_bytes}, None
     if lookups is not None:
         named["knee of the curve"] = min(lookups.knee_bytes, most)
@@ -104,7 +106,7 @@ def survey(
 
 
 def _rehearsed(config: Config, plan: MemoryPlan) -> MemoryPlan:
-    """The plan with measured figures where it is a CPU's and there is room to rehearse here."""
+    """Return the plan with measured figures, if it is for a CPU and there is enough memory for a rehearsal."""
     if "device" in plan.available_bytes:
         note = "what a device and its batches take is worked out, not measured; CUDA's libraries in host memory are left out"
         return replace(plan, notes=[*plan.notes, note])
@@ -116,12 +118,12 @@ def _rehearsed(config: Config, plan: MemoryPlan) -> MemoryPlan:
 
 
 def of_rows(plan: MemoryPlan) -> int:
-    """What is known without a rehearsal, but for copies, which are made there in full size."""
+    """Return the memory known without a rehearsal, except copies, which the rehearsal makes in full size."""
     return sum(part.bytes for part in plan.parts if part.of_rows and part.name != COPIES)
 
 
-def _told(read: HotLookups, fitting: Fitting) -> str:
-    """What a profile that was given is of."""
+def _described(read: HotLookups, fitting: Fitting) -> str:
+    """Describe a given profile."""
     rows = sum(table.rows for table in fitting.source.tables)
     other = "" if read.rows == rows else f", of tables of {read.rows:,} rows where the run's have {rows:,}"
     return f"a profile of {read.samples:,} samples{other}"
@@ -130,7 +132,7 @@ def _told(read: HotLookups, fitting: Fitting) -> str:
 def _counted(
     fitting: Fitting, sizes: list[int], samples: int, most: int, progress: Progress
 ) -> tuple[HotLookups | None, str]:
-    """What the first samples tell of the lookups, and in words what that is."""
+    """Return the curve of the first samples, and its description."""
     source, rows = fitting.source, sum(table.rows for table in fitting.source.tables)
     if min(samples, source.train_samples) < WINDOWS:
         return None, ""
@@ -143,7 +145,7 @@ def _counted(
 
 
 def _budgets(fitting: Fitting, named: dict[str, int], lookups: HotLookups | None) -> Iterator[Budget]:
-    """Each of the named sizes once, rising."""
+    """Yield each of the named sizes once, rising."""
     for size in sorted({size for size in named.values() if size > 0}):
         plan = fitting.with_settings([("knobs.hot_budget_bytes", size)])
         why = [name for name, named_bytes in named.items() if named_bytes == size]

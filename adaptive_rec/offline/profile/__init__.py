@@ -1,1 +1,1 @@
-"""What the lookups of a data set are like: counted exactly, in memory that depends on the tables and not on the data."""
+"""Profiles of a data set's lookups, counted exactly in memory that depends on the tables, not on the data."""

@@ -1,4 +1,4 @@
-"""A profile: all figures of a data set under a configuration, as plain values."""
+"""The profile of a data set under a configuration: all figures as plain values."""
 
 from __future__ import annotations
 
@@ -8,30 +8,27 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.open import open_source
 from adaptive_rec.data.source import Source
-from adaptive_rec.embedding.device import row_bytes
-from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.errors import DataError
 from adaptive_rec.live.telemetry import ratio
 from adaptive_rec.offline.profile.passes import FirstSamples, Progress, count_rows, count_windows
-from adaptive_rec.offline.profile.ranking import Ranking, Seen, curve_budgets, knee_bytes, top_share
+from adaptive_rec.offline.profile.ranking import Ranking, Seen, curve_budgets, hot_row_bytes, knee_bytes, top_share
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy.find import load_policy
 from adaptive_rec.system.version import __version__
 
 TOP_RATIOS = (0.001, 0.01, 0.1)
 STAYS_RATIO = 0.01
-"""Share of a table's rows, the most frequent of the first window, that is followed through the others."""
+"""Share of a table's rows, the most frequent of the first window, whose lookups are followed through the other windows."""
 CDF_POINTS = 24
 EVEN_GAIN = 0.1
-"""Share of hot lookups above the share of bytes, at the knee, under which access counts as even."""
+"""Difference of the shares of hot lookups and of bytes at the knee, below which access counts as even."""
 
-RULE = "as many bytes as hold the rows that are looked up more often, for a byte, than the rows seen are on average (the knee)"
+RULE = "the bytes of all rows with more lookups per byte than the rows seen have on average (the knee)"
 
 
 def measure(
@@ -44,7 +41,7 @@ def measure(
 ) -> dict[str, Any]:
     """Measure the first samples (0: all) of the training range. Raises DataError where there are fewer than windows.
 
-    `source` is open already where it is given; `budgets` are to be points of the curve, too.
+    `source` is used instead of opening the configured one; `budgets` become further points of the curve.
     """
     source = open_source(config) if source is None else source
     space = RowSpace.of(source.tables, source.features)
@@ -54,7 +51,7 @@ def measure(
     samples = FirstSamples(source, space, config.run.seed, total, progress)
     started = time.perf_counter()
     seen = Seen.of(count_rows(samples))
-    sizes = bytes_of_rows(config, space)
+    sizes = policy_row_bytes(config, space)
     ranking = Ranking.of(space, sizes, seen)
     suggested, configured = knee_bytes(ranking), config.knobs.hot_budget_bytes
     points = curve_budgets(ranking, suggested, configured, *budgets)
@@ -91,22 +88,20 @@ def measure(
     }
 
 
-def bytes_of_rows(config: Config, space: RowSpace) -> list[int]:
-    """What a hot row of each pool takes on the device, as the runtime counts it."""
-    dtype = torch.float64 if config.run.precision == "float64" else torch.float32
-    rule = RowRule.of(config.optimizer, config.run.row_precision)
-    return row_bytes(space, rule, dtype.itemsize, load_policy(config.knobs.policy).tracks_movement)
+def policy_row_bytes(config: Config, space: RowSpace) -> list[int]:
+    """Return the device bytes of a hot row of each pool under the configured policy."""
+    return hot_row_bytes(config, space, load_policy(config.knobs.policy).tracks_movement)
 
 
 def nothing() -> dict[str, Any]:
-    """The point of a budget of 0."""
+    """Return the point of a budget of 0."""
     return {"bytes": 0, "rows": 0, "hot_lookup_ratio": 0.0, "popular_sample_ratio": 0.0, "learned_ratio": 0.0}
 
 
 def curve_points(
     ranking: Ranking, budgets: list[int], popular_L: NDArray[np.int64], samples: int, learned: list[float]
 ) -> list[dict[str, Any]]:
-    """What each budget would give, were all counts known in advance; and what those before a window give in it."""
+    """Return what each budget catches if all counts are known in advance, and if only those before each window are."""
     popular = np.cumsum(popular_L)
     return [
         {
@@ -137,7 +132,7 @@ def advice(point: Mapping[str, Any], ranking: Ranking, drift: Drift) -> dict[str
 
 
 def skew(name: str, features: int, rows: int, part: Seen) -> dict[str, Any]:
-    """How the lookups of a part of the row space are shared out among its rows."""
+    """Return how the lookups of a part of the row space are distributed over its rows."""
     counts_K = part.ranked().counts_K
     seen, lookups = len(counts_K), part.lookups
     summed = np.cumsum(counts_K)
@@ -168,7 +163,7 @@ def table_skews(space: RowSpace, seen: Seen) -> list[dict[str, Any]]:
 
 @dataclass(frozen=True)
 class Ranked:
-    """How rows of a window become hot: as many of each pool as the budget holds."""
+    """Chooses the hot rows of a window: the most frequent of each pool that a budget holds."""
 
     ranking: Ranking
     budget_bytes: int
@@ -182,14 +177,14 @@ class Ranked:
 
 @dataclass
 class Learned:
-    """How much of each window but the first the rows catch that had the most lookups before it: what a run can know, too."""
+    """The share of each window's lookups caught by the rows with the most lookups before it, which a run can know too."""
 
     ranking: Ranking
     budgets: list[int]
     _before_R: NDArray[np.uint32] | None = None
-    """Lookups of each row in the windows so far."""
+    """Lookups of each row in the previous windows."""
     _caught: list[NDArray[np.float64]] = field(default_factory=list)
-    """For each window the share caught at each budget."""
+    """Shares caught at each budget, for each window but the first."""
 
     def add(self, window_R: NDArray[np.uint32]) -> None:
         if self._before_R is None:
@@ -203,23 +198,23 @@ class Learned:
         self._before_R += window_R
 
     def ratios(self) -> list[float]:
-        """Of each budget, the mean of all windows."""
+        """Return the mean share of each budget."""
         caught: list[float] = np.mean(self._caught, axis=0).tolist()
         return caught
 
 
 @dataclass
 class Drift:
-    """How much of a window's lookups the hot rows of earlier windows catch."""
+    """The shares of each window's lookups that the hot rows of earlier windows catch."""
 
     space: RowSpace
     ranked: Ranked
     windows: list[dict[str, float | None]] = field(default_factory=list)
-    """For each window the shares that its own hot rows, those of the window before and those of the first one catch."""
+    """For each window the shares caught by its own hot rows, by those of the previous window and by those of the first one."""
     _first: NDArray[np.int64] | None = None
     _previous: NDArray[np.int64] | None = None
     _followed: dict[int | None, NDArray[np.int64]] = field(default_factory=dict)
-    """The first window's most frequent rows of each table, and (None) of all together."""
+    """The first window's most frequent rows of each table, and (None) of all tables together."""
     _stays: dict[int | None, list[float]] = field(default_factory=dict)
 
     def add(self, window_R: NDArray[np.uint32]) -> None:
@@ -245,6 +240,6 @@ class Drift:
         self._stays.setdefault(table, []).append(ratio(caught, part.lookups))
 
     def stays(self, table: int | None = None) -> dict[str, float]:
-        """What the first window's top 1 % of rows catches of the lookups in the first and in the last window."""
+        """Return the shares of lookups that the first window's top 1 % of rows catches in the first and in the last window."""
         caught = self._stays[table]
         return {"first_window_ratio": caught[0], "last_window_ratio": caught[-1]}

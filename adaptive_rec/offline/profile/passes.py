@@ -1,4 +1,4 @@
-"""Two passes over a source: how often each row is looked up, then which samples a hot tier would serve, window by window."""
+"""Two passes over a source: one counts the lookups of each row, one the popular samples at each budget, window by window."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from adaptive_rec.placement import RowSpace
 BATCH_SAMPLES = 8192
 
 Progress = Callable[[str, int, int], None]
-"""Told what is done, how many samples of it, and of how many."""
+"""Called with a description of the work, the number of samples done, and their total."""
 
 
 @dataclass(frozen=True)
 class BatchPart:
-    """Some neighbouring samples of a batch."""
+    """Consecutive samples of a batch."""
 
     batch: Batch
     ids_N: NDArray[np.int64]
     offsets: NDArray[np.int64]
     done: int
-    """Samples handed out by their end."""
+    """Samples of the source up to the end of this part."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class FirstSamples:
     progress: Progress
 
     def parts(self, what: str, cuts: tuple[int, ...] = ()) -> Iterator[BatchPart]:
-        """Yield the samples in parts; none reaches over one of the `cuts`, which are numbers of samples.
+        """Yield the samples in parts, which end at the `cuts`, given as numbers of samples.
 
         Raises DataError where batches have wrong shapes or end too early.
         """
@@ -69,7 +69,7 @@ class FirstSamples:
 
 
 def count_rows(samples: FirstSamples) -> NDArray[np.int64]:
-    """How often each row of the joint row space is looked up. Raises DataError for an id outside its table."""
+    """Return the lookups of each joint row. Raises DataError for an id outside its table."""
     space = samples.space
     counts_R = np.zeros(space.rows, dtype=np.int64)
     for part in samples.parts("counting lookups"):
@@ -82,8 +82,10 @@ def count_rows(samples: FirstSamples) -> NDArray[np.int64]:
 def count_windows(
     samples: FirstSamples, level_R: NDArray[np.uint8], levels: int, windows: int
 ) -> Iterator[tuple[NDArray[np.uint32], NDArray[np.int64]]]:
-    """For each of so many equal windows: how often each row is looked up in it, and how many samples become popular at each
-    level, the last of which stands for never. Both arrays are used again for the next window."""
+    """Yield for each of several equal windows the lookups of each row and the samples that become popular at each level.
+
+    The last level stands for never. Both arrays are reused for the next window.
+    """
     space = samples.space
     window_R = np.zeros(space.rows, dtype=np.uint32)
     samples_L = np.zeros(levels + 1, dtype=np.int64)

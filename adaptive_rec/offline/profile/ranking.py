@@ -1,4 +1,4 @@
-"""Rows in the order in which they would be hot, and what a budget makes of that: as the runtime places them, pool by pool."""
+"""Rows ranked by their lookups, and the rows that a budget holds, pool by pool as the runtime places them."""
 
 from __future__ import annotations
 
@@ -7,20 +7,27 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.embedding.device import split_budget
+from adaptive_rec.config.tree import Config
+from adaptive_rec.embedding.device import row_bytes, split_budget
+from adaptive_rec.memory.rows import row_rule, row_type
 from adaptive_rec.placement import RowSpace
 
 Counts = NDArray[np.int64]
 
 DOUBLINGS = 16
-"""The smallest budget of a curve is about the largest, halved so often."""
+"""Number of times that the largest budget of a curve is halved to get about the smallest."""
 ROUND_BITS = 3
-"""Leading binary digits that a suggested budget keeps: it says 3.5 MiB rather than 3,461,112 bytes."""
+"""Leading binary digits of a suggested budget: 3.5 MiB rather than 3,461,112 bytes."""
+
+
+def hot_row_bytes(config: Config, space: RowSpace, monitored: bool) -> list[int]:
+    """Return the device bytes of a hot row of each pool: weights, optimizer state, and records of movement where `monitored`."""
+    return row_bytes(space, row_rule(config), row_type(config).itemsize, monitored)
 
 
 @dataclass(frozen=True)
 class Seen:
-    """The rows that are looked up, rising, and how often: all that is told of a part of the row space is found in them."""
+    """The rows of a part of the row space that are looked up, rising, and their counts."""
 
     rows_K: NDArray[np.int64]
     counts_K: Counts
@@ -39,18 +46,18 @@ class Seen:
         return int(self.counts_K.sum())
 
     def ranked(self) -> Seen:
-        """The same, the highest count first; equals in the order of their rows."""
+        """Return the rows ordered by falling count; equal counts stay in the order of their rows."""
         order = np.argsort(-self.counts_K, kind="stable")
         return Seen(self.rows_K[order], self.counts_K[order])
 
 
 @dataclass(frozen=True)
 class Ranking:
-    """The rows that are looked up, pool by pool, the most frequent first; equals in the order of their rows."""
+    """The rows that are looked up, pool by pool, ordered by falling count."""
 
     space: RowSpace
     row_bytes: list[int]
-    """Of each pool."""
+    """Device bytes of a hot row of each pool."""
     rows: list[NDArray[np.int64]]
     """Joint rows of each pool."""
     summed: list[Counts]
@@ -68,11 +75,11 @@ class Ranking:
 
     @property
     def seen_bytes(self) -> int:
-        """What all rows that are looked up would take."""
+        """Bytes of all rows that are looked up."""
         return sum(len(rows) * size for rows, size in zip(self.rows, self.row_bytes, strict=True))
 
     def hot_rows(self, budget_bytes: int) -> list[int]:
-        """How many rows of each pool a budget holds, of those that are looked up."""
+        """Return how many of each pool's ranked rows a budget holds."""
         slots = split_budget(self.space, self.row_bytes, budget_bytes)
         return [min(slots[p], len(rows)) for p, rows in enumerate(self.rows)]
 
@@ -81,7 +88,7 @@ class Ranking:
         return sum(int(summed[k]) for summed, k in zip(self.summed, hot, strict=True))
 
     def levels(self, budgets: list[int]) -> NDArray[np.uint8]:
-        """For each row of the joint row space the first of the rising budgets that holds it; their number where none does."""
+        """Return for each joint row the index of the smallest budget that holds it, or their number where none does."""
         level_R = np.full(self.space.rows, len(budgets), dtype=np.uint8)
         for level in range(len(budgets) - 1, -1, -1):
             for rows, hot in zip(self.rows, self.hot_rows(budgets[level]), strict=True):
@@ -90,9 +97,9 @@ class Ranking:
 
 
 def knee_bytes(ranking: Ranking) -> int:
-    """The budget that holds each row whose lookups for a byte are more than the average of the rows that are looked up.
+    """Return the budget at the knee of the curve, rounded up: there the share of hot lookups is furthest above that of the bytes.
 
-    That is where the share of hot lookups is furthest above the share of the bytes: the knee of the curve. Rounded up.
+    It holds each row with more lookups per byte than the rows that are looked up have on average.
     """
     if not ranking.lookups:
         return 0
@@ -104,14 +111,14 @@ def knee_bytes(ranking: Ranking) -> int:
 
 
 def rounded_up(size_bytes: int) -> int:
-    """A size with few binary digits."""
+    """Return the next size with few binary digits."""
     unit = 1 << max(0, size_bytes.bit_length() - ROUND_BITS)
     return -(-size_bytes // unit) * unit
 
 
 def curve_budgets(ranking: Ranking, *named: int) -> list[int]:
-    """Budgets for a curve, rising: powers of two and the middles between them, up to what holds all rows that are looked up,
-    and those named."""
+    """Return rising budgets for a curve: powers of two and the middles between them, up to the size of all rows that are looked
+    up, and those named."""
     largest = _whole_bytes(ranking)
     power = largest.bit_length() - 1
     powers = [1 << n for n in range(max(1, power - DOUBLINGS), power + 1)]
@@ -122,7 +129,7 @@ def curve_budgets(ranking: Ranking, *named: int) -> list[int]:
 
 
 def _whole_bytes(ranking: Ranking) -> int:
-    """The bytes of all rows that are looked up, doubled until each pool's part holds those of its own."""
+    """Return the bytes of all rows that are looked up, doubled until each pool's share holds its rows."""
     size = max(ranking.seen_bytes, max(ranking.row_bytes))
     while ranking.hot_lookups(size) < ranking.lookups:
         size *= 2
@@ -130,7 +137,7 @@ def _whole_bytes(ranking: Ranking) -> int:
 
 
 def top_share(counts_K: NDArray[np.int64], ratio: float) -> float:
-    """Share of the lookups that go to so large a share (at least one) of the rows, whose counts are given in falling order."""
+    """Return the share of the lookups that go to the given share of the rows (at least one row); counts are in falling order."""
     total = int(counts_K.sum())
     if not total:
         return 0.0

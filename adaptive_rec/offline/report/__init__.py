@@ -1,1 +1,1 @@
-"""Pages in one file that tell of a run, or of a data set: nothing is loaded from elsewhere, they open from a disk."""
+"""The report of a run: a self-contained page made from the run's directory."""

@@ -1,7 +1,7 @@
-"""What a run directory tells, whole or not: read once from front to back, in memory that does not grow with the run.
+"""Reading of a run directory, complete or not, in one pass and in memory that does not grow with the run.
 
-A run under way, killed or resumed has left less, or some twice: lines that end early are counted and left out, and of steps that
-were made again after a resume the later ones count.
+The files of a run that is under way, was killed or was resumed may be incomplete or repeat steps. Incomplete lines are counted
+and left out; of steps that a resumed run repeated, the later ones count.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from adaptive_rec.errors import UsageError
 from adaptive_rec.run.journal import NAME as JOURNAL
 
 MOST_POINTS = 300
-"""Points of a line, at most twice as many: a pixel or two each on a wide screen."""
+"""Points of a line; at most twice as many are kept, a pixel or two each on a wide screen."""
 MOST_EVENTS = 500
-"""Events of one kind that are kept; those that follow are counted."""
+"""Events of one kind that are kept; further ones are only counted."""
 EVENT_KEYS = {"step": int, "kind": str, "text": str}
 REPORT_KEYS = {"step", "steps_total", "seconds", "loss", "hot_rows", "stale_rows", "stage_seconds"}
 TOTALS_KEYS = {
@@ -31,27 +31,27 @@ HEAD_BYTES = 600
 HEAD = re.compile(
     rb'\{"event": "snapshot", "step": (\d+),.{0,200}? "seconds": ([-+.\de]+),.{0,200}? "loss": ([-+.\de]+|null),'
 )
-"""What decides about a line, without reading all of it."""
+"""The start of a report's line, which shows whether it is needed before all of it is parsed."""
 
 
 @dataclass
 class ReportStretch:
-    """Reports of one process, thinned: a report each `stride`, the first and the last."""
+    """Thinned reports of one process: every `stride`-th one, the first and the last."""
 
     snapshots: list[Mapping[str, Any]] = field(default_factory=list)
     losses: list[tuple[float, float] | None] = field(default_factory=list)
-    """Lowest and highest loss of the reports from the one before to each snapshot."""
+    """Lowest and highest loss of the reports between the previous snapshot and each one."""
     began_at_step: int = 0
 
 
 @dataclass
 class RunRecord:
-    """A run directory, read."""
+    """The contents of a run directory."""
 
     path: Path
     config: Mapping[str, Any]
     about: Mapping[str, Any]
-    """run.json"""
+    """Contents of ``run.json``."""
     summary: Mapping[str, Any] | None
     stretches: list[ReportStretch]
     evaluations: list[Mapping[str, Any]]
@@ -59,13 +59,13 @@ class RunRecord:
     event_counts: Mapping[str, int]
     reports: int
     stride: int
-    """Reports to a point."""
+    """Reports per point."""
     faults: list[str]
-    """What could not be read, in words."""
+    """Descriptions of what could not be read."""
 
 
 def read_run(run: Path) -> RunRecord:
-    """Read a run directory. Raises UsageError where it is none."""
+    """Read a run directory. Raises UsageError for another directory."""
     if not (run / "config.toml").is_file():
         raise UsageError(f"RUN must be a run directory, {run} has no config.toml")
     faults: list[str] = []
@@ -80,7 +80,7 @@ def read_run(run: Path) -> RunRecord:
 
 
 class _Metrics:
-    """Takes in ``metrics.jsonl`` line by line. When there are twice as many points as wanted, every second one goes."""
+    """Reads ``metrics.jsonl`` line by line. When it has twice as many points as wanted, it drops every second one."""
 
     def __init__(self) -> None:
         self.stretches: list[ReportStretch] = []
@@ -89,7 +89,7 @@ class _Metrics:
         self._step, self._seconds = 0, float("inf")
         self._low, self._high = float("inf"), float("-inf")
         self._pending: bytes | None = None
-        """The newest report, if it was not kept: the last of a stretch is."""
+        """The newest report, if it is not kept yet: the last one of a stretch will be."""
 
     def take(self, line: bytes) -> None:
         if found := HEAD.match(line[:HEAD_BYTES]):
@@ -99,13 +99,13 @@ class _Metrics:
             values = _parse(line)
             if values is not None and values.get("event") == "evaluation" and isinstance(values.get("step"), int):
                 while self.evaluations and self.evaluations[-1]["step"] >= values["step"]:
-                    self.evaluations.pop()  # made again after a resume
+                    self.evaluations.pop()  # repeated after a resume
                 self.evaluations.append(values)
             else:
                 self.bad += 1
 
     def end_stretch(self) -> None:
-        """Keep the newest report, too."""
+        """Keep the newest report."""
         if self._pending is not None:
             self._keep(self._pending)
 
@@ -138,8 +138,10 @@ class _Metrics:
             self._thin()
 
     def _begin(self, first: Mapping[str, Any]) -> None:
-        """Begin the reports of another process; what an earlier one did beyond its start was made again. Its counters go on from
-        where it was resumed, or as in runs of old begin anew."""
+        """Start the reports of another process, which replace those of an earlier one beyond its start.
+
+        Its counters continue from the step where it was resumed; in runs of old versions they start at zero.
+        """
         start = int(first["step"] - first["totals"].get("steps", first["step"]))
         if self.stretches and self.stretches[-1].began_at_step == start:
             self._drop_from(int(first["step"]) - 1)
@@ -179,11 +181,11 @@ def _read_metrics(path: Path, faults: list[str]) -> _Metrics:
     for line in _lines(path):
         metrics.take(line)
     metrics.end_stretch()
-    _tell_bad(metrics.bad, path, faults)
+    _report_bad(metrics.bad, path, faults)
     return metrics
 
 
-def _tell_bad(lines: int, path: Path, faults: list[str]) -> None:
+def _report_bad(lines: int, path: Path, faults: list[str]) -> None:
     if lines:
         faults.append(f"{lines} of the lines of {path.name} cannot be read and are left out")
 
@@ -201,12 +203,12 @@ def _read_events(path: Path, faults: list[str]) -> tuple[list[Mapping[str, Any]]
         counts[kind] = counts.get(kind, 0) + 1
         if counts[kind] <= MOST_EVENTS:
             events.append({"time": None, **event, "details": _mapping(event.get("details"))})
-    _tell_bad(bad, path, faults)
+    _report_bad(bad, path, faults)
     return events, counts
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    """The lines of a file, none where there is no such file. A last line that is being written counts like any other."""
+    """Yield the lines of a file, an incomplete last one included; none where the file is missing."""
     if path.is_file():
         with open(path, "rb") as file:
             yield from file
@@ -225,7 +227,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _is_report(values: Mapping[str, Any]) -> bool:
-    """Whether a line has all that plots need; those of other versions may not."""
+    """Return whether a line has all that plots need, which lines of other versions may not."""
     totals, tables = _mapping(values.get("totals")), _mapping(values.get("tables"))
     return values.keys() >= REPORT_KEYS and totals.keys() >= TOTALS_KEYS and tables.keys() >= {"lookups", "lookups_hot"}
 

@@ -1,4 +1,4 @@
-"""A run's reports as lines of a plot: what happened from each point to the next, by the differences of the counters."""
+"""A run's reports as columns for plots: differences of the counters from each point to the next."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Column = list[float | None]
 
 @dataclass
 class ReportSeries:
-    """Columns of equal length, a value for each point; None where there is none."""
+    """Columns of equal length with a value for each point, None where there is none."""
 
     samples: list[float] = field(default_factory=list)
     steps: list[int] = field(default_factory=list)
     starts: set[int] = field(default_factory=set)
-    """Points at which a process begins: lines break there."""
+    """Points at which a process starts, where lines break."""
     loss: Column = field(default_factory=list)
     loss_span: list[tuple[float, float] | None] = field(default_factory=list)
     hot_lookups: Column = field(default_factory=list)
@@ -30,19 +30,19 @@ class ReportSeries:
     stale_rows: Column = field(default_factory=list)
     samples_per_second: Column = field(default_factory=list)
     up_bytes: Column = field(default_factory=list)
-    """Bytes a step from host to device."""
+    """Bytes per step from host to device."""
     down_bytes: Column = field(default_factory=list)
     migrated_rows: Column = field(default_factory=list)
-    """Rows a step that changed tier."""
+    """Rows per step that changed tier."""
     stages: dict[str, Column] = field(default_factory=dict)
-    """Milliseconds a step of the training thread, by stage, `other` among them."""
+    """Milliseconds per step of the training thread by stage, `other` included."""
     background: dict[str, Column] = field(default_factory=dict)
-    """Likewise of other threads."""
+    """Milliseconds per step of other threads by stage."""
     tables: list[list[float | None]] = field(default_factory=list)
-    """Share of hot lookups of each table, point by point."""
+    """Shares of hot lookups of all tables, for each point."""
 
     def samples_at(self, step: int) -> float:
-        """Samples seen by a step, between the points in proportion."""
+        """Return the samples seen up to a step, interpolated between the points."""
         steps, samples = [0, *self.steps], [0.0, *self.samples]
         for place in range(1, len(steps)):
             if step <= steps[place]:
@@ -53,7 +53,7 @@ class ReportSeries:
 
 
 def series_of(record: RunRecord) -> ReportSeries:
-    """The columns of a run. Points at which nothing was trained since the one before are left out."""
+    """Return the columns of a run, without points at which nothing was trained since the previous one."""
     made = ReportSeries()
     for stretch in record.stretches:
         base = made.samples_at(stretch.began_at_step)

@@ -1,1 +1,1 @@
-"""Policies replayed over a stream of lookups without a model: what a budget would catch, what a step would take."""
+"""Replay of policies over a stream of lookups without a model: hot lookups at each budget, predicted time of a step."""

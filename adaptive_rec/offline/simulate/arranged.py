@@ -1,4 +1,4 @@
-"""Policies that arrange the stream, phase by phase, each reading it for itself."""
+"""Replay of policies that arrange the stream phase by phase; each of them reads it on its own."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from adaptive_rec.policy import ArrangingPolicy, Outcome, Phase
 from adaptive_rec.runtime.stream import ArrangedStream, next_phase
 
 FALLING = 0.999
-"""What a phase leaves of the test loss: a model that learns is taken for granted, as there is none here."""
+"""Factor by which each phase lowers the test loss: without a model, learning is assumed."""
 
 
 def follow(lane: Lane, config: Config, source: KeptSource, samples_done: Callable[[int], None]) -> None:
-    """Take a lane through all phases of its policy; `samples_done` is told of each batch.
+    """Take a lane through all phases of its policy; `samples_done` is called with the samples of each batch.
 
-    What a phase came to depends on training, so it is made up: the test loss falls, and every hot row has moved so far that none
-    is stale. A policy that goes by more than that arranges another stream in a run.
+    The outcome of a phase depends on training, so it is assumed: the test loss falls, and every hot row moved so far that none is
+    stale. A policy that decides by more than that arranges another stream in a real run.
     """
     started, logloss, counted = time.perf_counter(), 1.0, Counted(source)
     held_out = 0
@@ -51,20 +51,20 @@ def follow(lane: Lane, config: Config, source: KeptSource, samples_done: Callabl
 
 
 def held_out_samples(config: Config, source: Source) -> int:
-    """On how many samples the test loss is taken."""
+    """Return the number of samples that the test loss is computed on."""
     batches = source.test_batches(config.eval.batch_size, config.policy.schedule_samples)
     return sum(batch.size for batch in batches)
 
 
 class Counted(Wrapped):
-    """A source that counts the lookups it hands out."""
+    """A source that counts the lookups it yields."""
 
     def __init__(self, source: Source) -> None:
         super().__init__(source)
         self._lookups = 0
 
     def take(self) -> int:
-        """Lookups since the last time."""
+        """Return the lookups since the last call."""
         taken, self._lookups = self._lookups, 0
         return taken
 

@@ -1,4 +1,4 @@
-"""Measures what work costs on this machine, with the parts that a run is made of, on a configuration's own batches."""
+"""Measures the costs of a step's parts on this machine, with the code of a run, on a configuration's own batches."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ from adaptive_rec.dense.eager import DensePart
 from adaptive_rec.errors import DataError
 from adaptive_rec.kernels.jit import usable_threads
 from adaptive_rec.live.telemetry import Snapshot
-from adaptive_rec.offline.simulate.calibrate_rows import RowCalibration
-from adaptive_rec.offline.simulate.hardware import Dense, DeviceLink, Hardware, RowCosts, Step
+from adaptive_rec.offline.profile.passes import Progress
+from adaptive_rec.offline.simulate.calibrate_rows import Clock, RowCalibration, once, quickest
+from adaptive_rec.offline.simulate.hardware import DenseCosts, Hardware, LinkCosts, RowCosts, StepCosts
 from adaptive_rec.offline.simulate.lane import Lane
 from adaptive_rec.offline.simulate.predict import Workload, multiplications, predict
-from adaptive_rec.offline.simulate.replay import Progress
-from adaptive_rec.offline.simulate.timing import Clock, once, quickest
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy.batches import repack
 from adaptive_rec.policy.find import load_policy
@@ -34,20 +33,20 @@ from adaptive_rec.system.processor import processor
 from adaptive_rec.system.version import __version__
 
 DIMS = (16, 64, 128)
-"""Dims that rows are measured in, beside the configuration's own."""
+"""Dims of rows that are measured in addition to the configuration's own."""
 BATCHES = 64
-"""A window's worth about, so that as many rows are met as in a run."""
+"""Number of batches: about a window, so that as many rows occur as in a run."""
 ROW_BATCHES = 16
 TABLES_LIMIT_BYTES = 1 << 30
-"""What the tables of made-up data may take: far more than any cache, and little enough for any machine."""
+"""Largest size of synthetic tables: far more than any cache, and little enough for any machine."""
 RANKINGS = 3
 COPY_BYTES = 64 << 20
 RUN_STEPS = 48
-"""Steps of the short run that tells what a step takes beyond its parts; the first third is not timed."""
+"""Steps of the short run that measures the time beyond a step's parts; the first third is not timed."""
 
 
 def calibrated(config: Config, name: str, progress: Progress) -> Hardware:
-    """Measure. `name`: how the configuration is to be called. Raises DataError where its data holds too few batches."""
+    """Measure all costs. `name` is that of the configuration. Raises DataError where its data holds too few batches."""
     config = of_fair_size(config)
     source = open_source(config)
     torch.set_num_threads(config.run.thread_budget(stages_ahead=False).dense)
@@ -73,14 +72,14 @@ def calibrated(config: Config, name: str, progress: Progress) -> Hardware:
         rows=tuple(rows),
         dense=dense,
         step=step,
-        link=measure_link() if config.run.device != "cpu" and torch.cuda.is_available() else DeviceLink(),
+        link=measure_link() if config.run.device != "cpu" and torch.cuda.is_available() else LinkCosts(),
     )
     progress("a short run", parts - 1, parts)
-    return with_the_rest(found, config, source, space)
+    return with_other_times(found, config, source, space)
 
 
 def of_fair_size(config: Config) -> Config:
-    """The configuration with made-up tables no larger than need be; files are taken as they are."""
+    """Return the configuration with synthetic tables no larger than necessary; files are used as they are."""
     data = config.data
     while data.source == "synthetic" and _bytes(config, data.max_table_rows) > TABLES_LIMIT_BYTES:
         data = data.model_copy(update={"max_table_rows": data.max_table_rows // 2})
@@ -91,13 +90,13 @@ def _bytes(config: Config, max_rows: int) -> int:
     return sum(min(rows, max_rows) for rows in config.data.table_rows) * max(DIMS) * 4
 
 
-# What a step is made of ----------------------------------------------------------------------------------------------
+# Parts of a step ----------------------------------------------------------------------------------------------------
 
 
-def measure_reading(config: Config, source: Source, space: RowSpace) -> tuple[Step, list[ClassifiedBatch]]:
-    """Reading batches and finding their distinct rows."""
+def measure_reading(config: Config, source: Source, space: RowSpace) -> tuple[StepCosts, list[ClassifiedBatch]]:
+    """Measure reading batches and finding their distinct rows."""
     stream = source.train_batches(Position(seed=config.run.seed), config.run.batch_size)
-    batches = list(islice(stream, 2))  # the first one compiles or opens what there is
+    batches = list(islice(stream, 2))  # the first one includes compiling and opening files
     seconds = []
     while len(batches) < 2 + BATCHES:
         started = Clock.now()
@@ -119,12 +118,12 @@ def measure_reading(config: Config, source: Source, space: RowSpace) -> tuple[St
 
     lookups = sum(batch.lookups for batch in batches) / len(batches)
     classify_ns = 1e9 * quickest(classify, len(batches)) / lookups
-    # A source reads blocks of several batches, so what one takes is the mean.
-    return Step(read_ns=1e9 * sum(seconds) / len(seconds), classify_ns=classify_ns), works
+    # A source reads blocks of several batches, so the time of one is the mean.
+    return StepCosts(read_ns=1e9 * sum(seconds) / len(seconds), classify_ns=classify_ns), works
 
 
-def measure_dense(config: Config, source: Source, space: RowSpace, name: str) -> Dense:
-    """Forward, backward and update of whole batches, and of quarters."""
+def measure_dense(config: Config, source: Source, space: RowSpace, name: str) -> DenseCosts:
+    """Measure forward, backward and update of whole batches and of quarters."""
     runtime = assemble(_short(config), source=source, policy=load_policy("hybrid"))
     try:
         size, few = config.run.batch_size, max(1, config.run.batch_size // 4)
@@ -134,7 +133,7 @@ def measure_dense(config: Config, source: Source, space: RowSpace, name: str) ->
     finally:
         runtime.store.close()
     each = max(0.0, many_seconds - few_seconds) / max(1, size - few)
-    return Dense(
+    return DenseCosts(
         config=f"{name} (batch {size}, {config.run.precision}, {torch.get_num_threads()} threads)",
         multiplications=multiplications(config, source, space),
         call_ms=1e3 * max(0.0, many_seconds - size * each),
@@ -155,8 +154,8 @@ def _dense_step(dense: DensePart, samples: int, _: int) -> None:
         torch.cuda.synchronize(dense.device)
 
 
-def measure_tracking(config: Config, space: RowSpace, works: list[ClassifiedBatch], step: Step) -> Step:
-    """Counting lookups, and deciding by the counts which rows are to be hot."""
+def measure_tracking(config: Config, space: RowSpace, works: list[ClassifiedBatch], step: StepCosts) -> StepCosts:
+    """Measure counting lookups, and deciding by the counts which rows become hot."""
     config = config.model_copy(update={"knobs": config.knobs.changed({"sample_ratio": 1.0, "hysteresis": 0.0})})
     lane, trying = (Lane.of(config, space, name, config.knobs.hot_budget_bytes) for name in ("hotline", "adaptive"))
     decide_seconds = quickest(lambda _: lane.reclassifier.place_again(0, lane.knobs), 5)
@@ -170,7 +169,7 @@ def measure_tracking(config: Config, space: RowSpace, works: list[ClassifiedBatc
 
     track, both = (quickest(partial(count, each), len(works)) for each in (lane, trying))
     tick_seconds = quickest(lambda _: trying.observer.end_tick(), 5)
-    # While nothing is hot yet, ranking is a matter of candidates alone, and quicker.
+    # The first ranking is left out: without hot rows it ranks candidates only, which is quicker.
     ranking = min([_ranking(lane, works, decide_seconds) for _ in range(1 + RANKINGS)][1:])
     found = {
         "track_ns": 1e9 * track / rows,
@@ -184,7 +183,7 @@ def measure_tracking(config: Config, space: RowSpace, works: list[ClassifiedBatc
 
 
 def _ranking(lane: Lane, works: list[ClassifiedBatch], decide_seconds: float) -> float:
-    """Seconds a row: the end of a window in which these batches were counted, sorting out the rows that were met included."""
+    """Return seconds per row at the end of a window in which these batches were counted."""
     for work in works:
         work.placement_version = -1
         lane.store.take(work)
@@ -200,14 +199,14 @@ def _ranking(lane: Lane, works: list[ClassifiedBatch], decide_seconds: float) ->
 
 
 def measure_listing(config: Config, space: RowSpace, works: list[ClassifiedBatch]) -> float:
-    """Seconds a listed row: those of one batch made hot after those of the other, a mean, as batches differ."""
+    """Return mean seconds per listed row, when the rows of one batch after the other become hot."""
     lane = Lane.of(config, space, "cdlrm", config.knobs.hot_budget_bytes)
     seconds = [once(partial(lane.place, work.distinct_U, True)) for work in works]
     return sum(seconds[1:]) / max(1, sum(len(work.distinct_U) for work in works[1:]))
 
 
 def measure_arranging(works: list[ClassifiedBatch]) -> float:
-    """Nanoseconds a lookup: every other sample of some batches taken out and put together anew."""
+    """Return nanoseconds per lookup of packing every other sample of some batches into new batches."""
     batches = [work.batch for work in works]
 
     def wanted(batch: Batch) -> NDArray[np.bool_]:
@@ -217,8 +216,8 @@ def measure_arranging(works: list[ClassifiedBatch]) -> float:
     return 1e9 * seconds / max(1, sum(batch.lookups for batch in batches))
 
 
-def with_the_rest(found: Hardware, config: Config, source: Source, space: RowSpace) -> Hardware:
-    """What a step of plain training takes beyond its parts, and what a request takes, table by table: short runs tell."""
+def with_other_times(found: Hardware, config: Config, source: Source, space: RowSpace) -> Hardware:
+    """Add what short runs measure: the time of a step beyond its parts, and that of a request for one table's rows."""
     plain, by_table = (beyond(found, config, source, space, policy) for policy in ("hybrid", "xdl"))
     if plain is None or by_table is None:
         return found  # there is too little data for a run
@@ -228,7 +227,7 @@ def with_the_rest(found: Hardware, config: Config, source: Source, space: RowSpa
 
 
 def beyond(found: Hardware, config: Config, source: Source, space: RowSpace, policy: str) -> float | None:
-    """Seconds of a step under a policy that the parts do not tell of; None where too few can be made."""
+    """Return the seconds of a step under a policy beyond the predicted ones; None where the data is too short."""
     config = _short(config, policy)
     lane, clock = Lane.of(config, space, policy, 0), []
     for batch in islice(source.train_batches(Position(seed=config.run.seed), config.run.batch_size), RUN_STEPS):
@@ -244,7 +243,7 @@ def beyond(found: Hardware, config: Config, source: Source, space: RowSpace, pol
 
 
 def _short(config: Config, policy: str = "hybrid") -> Config:
-    """A run of a few steps that reports each of them."""
+    """Return the configuration of a run of a few steps that reports each of them."""
     knobs = config.knobs.changed({"policy": policy, "report_every": 1})
     run = config.run.model_copy(update={"steps": RUN_STEPS})
     eval_ = config.eval.model_copy(update={"every_steps": 0, "count": 0})
@@ -255,19 +254,19 @@ def _short(config: Config, policy: str = "hybrid") -> Config:
 
 
 def machine() -> str:
-    """Its processor, and its device where there is one."""
+    """Return the name of the processor, and of the device where there is one."""
     return f"{processor()} + {torch.cuda.get_device_name()}" if torch.cuda.is_available() else processor()
 
 
 def memory_gbs() -> float:
-    """10^9 bytes copied in a second, from memory to memory on one thread."""
+    """Return 10^9 bytes per second copied within memory on one thread."""
     source = np.ones(COPY_BYTES, dtype=np.uint8)
     target = np.zeros_like(source)
     return COPY_BYTES / 1e9 / quickest(lambda _: np.copyto(target, source), 7)
 
 
-def measure_link() -> DeviceLink:
-    """Copies from pinned memory to the device and back, large and small."""
+def measure_link() -> LinkCosts:
+    """Measure large and small copies from pinned memory to the device and back."""
     pinned = torch.empty(COPY_BYTES, dtype=torch.uint8).pin_memory()
     device = torch.empty(COPY_BYTES, dtype=torch.uint8, device="cuda")
 
@@ -277,4 +276,4 @@ def measure_link() -> DeviceLink:
 
     copy_seconds = quickest(partial(copy, device[:256], pinned[:256]), 51)
     up, down = quickest(partial(copy, device, pinned), 11), quickest(partial(copy, pinned, device), 11)
-    return DeviceLink(up_gbs=COPY_BYTES / 1e9 / up, down_gbs=COPY_BYTES / 1e9 / down, copy_us=1e6 * copy_seconds)
+    return LinkCosts(up_gbs=COPY_BYTES / 1e9 / up, down_gbs=COPY_BYTES / 1e9 / down, copy_us=1e6 * copy_seconds)

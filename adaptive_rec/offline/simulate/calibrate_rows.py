@@ -1,7 +1,9 @@
-"""What rows of one dim cost on this machine: read, updated, moved, measured; with the store of a CPU run."""
+"""Measures the costs of rows of one dim on this machine, with the store of a CPU run; and how calls are timed."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -17,21 +19,42 @@ from adaptive_rec.embedding.device import row_bytes
 from adaptive_rec.embedding.direct import DirectStore
 from adaptive_rec.embedding.micro_batch import MicroBatch
 from adaptive_rec.embedding.records import RowUpdate
+from adaptive_rec.memory.rows import row_rule, row_type
 from adaptive_rec.offline.simulate.hardware import RowCosts
-from adaptive_rec.offline.simulate.lane import row_rule, row_type
-from adaptive_rec.offline.simulate.timing import once, quickest
 from adaptive_rec.placement import Migration, RowSpace
 
 ROUNDS = 5
-"""How often all batches are gone through."""
+"""Number of times that all batches are processed."""
 NOTHING = np.empty(0, dtype=np.int64)
 
 
-class RowCalibration:
-    """Batches over tables of one dim, first with all rows cold, then with the most popular ones hot.
+class Clock:
+    """The clock of all timings. A benchmark that shares its cores may count the processor's time instead."""
 
-    What a hot row costs is what is left when cold ones are taken off: so the two together add up to what a run under the
-    configured budget takes, caches included.
+    now: Callable[[], float] = staticmethod(time.perf_counter)
+
+
+def once(call: Callable[[], object]) -> float:
+    """Return the seconds of one call."""
+    started = Clock.now()
+    call()
+    return Clock.now() - started
+
+
+def quickest(call: Callable[[int], object], times: int) -> float:
+    """Return the seconds of the quickest of several calls, after one that is not timed, as it may compile kernels.
+
+    Other work on the machine only ever lengthens a call, so the quickest is nearest to the true cost.
+    """
+    call(0)
+    return min(once(lambda: call(n)) for n in range(times))  # noqa: B023 - called at once
+
+
+class RowCalibration:
+    """Processes batches over tables of one dim, first with all rows cold, then with the most popular ones hot.
+
+    The cost of a hot row is what remains after that of the cold rows is subtracted. So both add up to the time of a run under the
+    configured budget, effects of caches included.
     """
 
     def __init__(self, config: Config, source: Source, dim: int, batches: list[Batch]) -> None:
@@ -65,7 +88,7 @@ class RowCalibration:
         self._store.apply(work, RowUpdate(gradients, np.arange(size), None, 1e-3, 1, measure))
 
     def _seconds(self, works: list[ClassifiedBatch], measure: bool = False) -> tuple[float, float]:
-        """Mean seconds of gathering and of updating a batch, in turns as in a run; of each batch the quickest round."""
+        """Return the mean seconds of gathering and of updating a batch, in turns as in a run; the quickest round counts."""
         for work in works:
             self._store.classify(work)
         self._gather(works[0])
@@ -76,10 +99,10 @@ class RowCalibration:
         gather_seconds, apply_seconds = each.min(axis=0).mean(axis=0)
         return float(gather_seconds), float(apply_seconds)
 
-    # What is found ---------------------------------------------------------------------------------------------------
+    # Results -------------------------------------------------------------------------------------------------------
 
     def measure(self) -> RowCosts:
-        """Costs of all kinds, in nanoseconds."""
+        """Return all costs, in nanoseconds."""
         works = self._works
         lookups = sum(work.batch.lookups for work in works) / len(works)
         rows = sum(len(work.distinct_U) for work in works) / len(works)
@@ -105,13 +128,13 @@ class RowCalibration:
         return RowCosts(dim=self._dim, **{name: max(0.0, 1e9 * seconds) for name, seconds in costs.items()})
 
     def _one_row_each(self, work: ClassifiedBatch) -> ClassifiedBatch:
-        """The same batch with every lookup going to its table's first row."""
+        """Return the batch with every lookup redirected to its table's first row."""
         return ClassifiedBatch(
             replace(work.batch, ids_N=np.zeros_like(work.batch.ids_N)), self._space, self._store.threads
         )
 
     def _most_popular(self) -> NDArray[np.int64]:
-        """The rows with the most lookups in all batches, as many as there are slots."""
+        """Return the rows with the most lookups in all batches, as many as there are slots."""
         rows = np.concatenate([work.distinct_U for work in self._works])
         counts = np.concatenate([np.diff(work.segments_U1) for work in self._works])
         distinct, place = np.unique(rows, return_inverse=True)

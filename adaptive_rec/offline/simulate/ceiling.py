@@ -1,4 +1,4 @@
-"""The oracle's ceiling: what the best rows of each window would catch of that window's lookups, were they known before it."""
+"""The ceiling of hot lookups: the share of each window's lookups that its best rows catch, if they were known in advance."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from adaptive_rec.tracking.popularity import sort_distinct
 
 
 class Ceiling:
-    """Exact counts of a window of so many steps, and what the rows with the most lookups for a byte catch at each budget.
+    """Exact counts of a window, and the lookups that the rows with the most lookups per byte catch at each budget.
 
-    Budgets are shared by all pools as the counts would have it. No placement that changes at the ends of these windows only
+    All pools share a budget, in the proportion that is best by the counts. No placement that changes only at the ends of windows
     catches more; one that changes more often may, and so may a policy that arranges the stream.
     """
 
@@ -27,7 +27,7 @@ class Ceiling:
         self._touched: list[NDArray[np.int64]] = []
         self.lookups = 0
         self.caught = np.zeros(len(budgets), dtype=np.int64)
-        """Lookups caught at each budget, in the windows that have ended."""
+        """Lookups caught at each budget in the windows that ended."""
 
     def step(self, work: ClassifiedBatch) -> None:
         """Count one batch."""

@@ -1,4 +1,4 @@
-"""What work costs on a machine: a small TOML file that `calibrate` writes, people may edit, and `simulate` reads."""
+"""The costs of work on a machine: a small TOML file that `calibrate` writes, people may edit, and `simulate` reads."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ class RowCosts(Frozen):
     probe_ns: float = knob(0.0, "ns/row", "Recording how far a hot row moved, on a probe step.", ge=0)
 
 
-class Dense(Frozen):
-    """The dense part of one configuration."""
+class DenseCosts(Frozen):
+    """Costs of the dense part of one configuration."""
 
     config: str = knob("", "text", "The configuration that was measured.")
     multiplications: float = knob(
@@ -44,8 +44,8 @@ class Dense(Frozen):
     sample_us: float = knob(0.0, "us/sample", "What each sample adds.", ge=0)
 
 
-class Step(Frozen):
-    """What a step costs besides."""
+class StepCosts(Frozen):
+    """Costs of all else in a step."""
 
     other_ms: float = knob(0.0, "ms/step", "What a step takes beyond everything else here.", ge=0)
     read_ns: float = knob(0.0, "ns/lookup", "Reading a batch (of the data that was measured with).", ge=0)
@@ -64,8 +64,8 @@ class Step(Frozen):
     )
 
 
-class DeviceLink(Frozen):
-    """Between host and device; all 0 where there is no device."""
+class LinkCosts(Frozen):
+    """Costs of copies between host and device; all 0 where there is no device."""
 
     up_gbs: float = knob(0.0, "10^9 bytes/s", "Copies from pinned host memory to the device.", ge=0)
     down_gbs: float = knob(0.0, "10^9 bytes/s", "Copies back.", ge=0)
@@ -73,7 +73,7 @@ class DeviceLink(Frozen):
 
 
 class Hardware(Frozen):
-    """A machine's costs. With `link.up_gbs` 0 everything runs on the host and nothing travels."""
+    """All costs on a machine. With `link.up_gbs` 0 everything runs on the host and nothing travels."""
 
     name: str = knob("unnamed", "text", "The machine.")
     made: str = knob("", "text", "When and by which version.")
@@ -82,12 +82,12 @@ class Hardware(Frozen):
         0.0, "10^9 bytes/s", "Copies within host memory, for comparison; no prediction uses it.", ge=0
     )
     rows: tuple[RowCosts, ...] = Field((), strict=False)
-    dense: Dense = Dense()
-    step: Step = Step()
-    link: DeviceLink = DeviceLink()
+    dense: DenseCosts = DenseCosts()
+    step: StepCosts = StepCosts()
+    link: LinkCosts = LinkCosts()
 
     def of_dim(self, dim: int) -> RowCosts:
-        """Costs of rows of any dim: in proportion between those measured, and to the nearest one beyond."""
+        """Return the costs of rows of any dim: interpolated between those measured, beyond them in proportion."""
         known = sorted(self.rows, key=lambda rows: rows.dim)
         dims = [rows.dim for rows in known]
         costs = {
@@ -103,7 +103,7 @@ class Hardware(Frozen):
 
 
 def read_hardware(path: Path) -> Hardware:
-    """A profile from its file. Raises ConfigError where there is none or a figure is none."""
+    """Read a hardware profile. Raises ConfigError where the file cannot be read or a figure is invalid."""
     try:
         tree = tomllib.loads(path.read_text(encoding="utf-8"))
         found = Hardware.model_validate(tree)
@@ -119,7 +119,7 @@ def read_hardware(path: Path) -> Hardware:
 
 
 def to_text(hardware: Hardware) -> str:
-    """The profile as TOML, each figure with its unit and what it is."""
+    """Return the profile as TOML, each figure with its unit and a description."""
     parts = [HEAD]
     lists = ("rows",)
     plain = [name for name in Hardware.model_fields if name not in (*lists, "dense", "step", "link")]

@@ -1,4 +1,4 @@
-"""A stream that is read once for all who follow it, as far as memory allows."""
+"""A stream whose batches are read once for all lanes, as far as memory allows."""
 
 from __future__ import annotations
 
@@ -14,54 +14,54 @@ KEPT_LIMIT_BYTES = 1 << 30
 
 
 @dataclass
-class _Begun:
-    """A stream from one position on, as far as somebody has read it."""
+class _Stream:
+    """A stream from one position on: the batches read so far, and the iterator over the rest."""
 
     rest: Iterator[Batch]
     batches: list[Batch] = field(default_factory=list)
 
 
 class KeptSource(Wrapped):
-    """A source whose batches stay in memory, with their distinct rows, up to a limit; those beyond are read anew each time.
+    """A source that keeps its batches and their distinct rows in memory up to a limit, and reads the others again each time.
 
-    The same position gives the same batches, so nobody can tell the difference.
+    The same position always yields the same batches, so the results are equal.
     """
 
     def __init__(self, source: Source, space: RowSpace, limit_bytes: int = KEPT_LIMIT_BYTES) -> None:
         super().__init__(source)
         self._space, self._left_bytes = space, limit_bytes
-        self._begun: dict[tuple[Position, int], _Begun] = {}
+        self._streams: dict[tuple[Position, int], _Stream] = {}
         self._works: dict[int, ClassifiedBatch] = {}
-        """By the identity of a batch, which is kept as long."""
+        """Distinct rows by the identity of their batch, which is kept as long."""
 
     def train_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
-        begun = self._begun.get((position, batch_size))
-        if begun is None:
-            begun = _Begun(self._source.train_batches(position, batch_size))
-            self._begun[position, batch_size] = begun
+        stream = self._streams.get((position, batch_size))
+        if stream is None:
+            stream = _Stream(self._source.train_batches(position, batch_size))
+            self._streams[position, batch_size] = stream
         place = 0
         while True:
-            if place == len(begun.batches):
+            if place == len(stream.batches):
                 if self._left_bytes <= 0:
                     yield from self._source.train_batches(position, batch_size)
                     return
-                batch = next(begun.rest, None)
+                batch = next(stream.rest, None)
                 if batch is None:
                     return
-                begun.batches.append(batch)
+                stream.batches.append(batch)
                 self._left_bytes -= _bytes(batch)
-            yield begun.batches[place]
-            position = begun.batches[place].position
+            yield stream.batches[place]
+            position = stream.batches[place].position
             place += 1
 
     def keep(self, work: ClassifiedBatch) -> None:
-        """Keep a batch's distinct rows too, where there is room."""
+        """Keep a batch's distinct rows where there is room."""
         if self._left_bytes > 0 and id(work.batch) not in self._works:
             self._works[id(work.batch)] = work
             self._left_bytes -= work.inverse_N.nbytes * 4 + work.distinct_U.nbytes * 3
 
     def classified(self, batch: Batch) -> ClassifiedBatch:
-        """A batch's distinct rows, found anew where they are not kept. Where they are is up to who takes them."""
+        """Return a batch's distinct rows, not yet classified; those that are not kept are found again."""
         work = self._works.get(id(batch))
         return work if work is not None and work.batch is batch else ClassifiedBatch(batch, self._space)
 

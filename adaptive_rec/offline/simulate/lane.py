@@ -1,4 +1,4 @@
-"""One policy at one budget: a placement that follows the stream as it would in a run, and what it caught."""
+"""One policy at one budget: a placement that follows the stream as in a run, and the counts of what happened."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import time
 from dataclasses import asdict, dataclass, field, fields
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.config.tree import Config
-from adaptive_rec.embedding.device import all_rows_bytes, row_bytes
-from adaptive_rec.embedding.optimizer import RowRule
+from adaptive_rec.embedding.device import all_rows_bytes
 from adaptive_rec.live.telemetry import StageTimes
+from adaptive_rec.memory.rows import row_rule, row_type
+from adaptive_rec.offline.profile.ranking import hot_row_bytes
 from adaptive_rec.offline.simulate.store import PlacementStore
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy.find import load_policy
@@ -25,7 +25,7 @@ from adaptive_rec.tracking.popularity import samples
 
 @dataclass
 class StepCounts:
-    """What happened over some steps; a row is counted once for each step that touches it."""
+    """Counts over some steps. A row counts once for each step that touches it."""
 
     steps: int = 0
     samples: int = 0
@@ -37,20 +37,20 @@ class StepCounts:
     hot_rows: int = 0
     """Hot ones among them."""
     cold_row_bytes: int = 0
-    """Bytes of the cold ones, with optimizer state: what has to travel, once each way, where the step runs on a device."""
+    """Bytes of the cold ones with optimizer state, which travel once each way where the step runs on a device."""
     counted_rows: int = 0
     """Distinct rows of the batches whose lookups were counted."""
     reclassifications: int = 0
     ranked_rows: int = 0
-    """Hot rows and candidates that were ranked at them."""
+    """Hot rows and candidates that reclassifications ranked."""
     listed_rows: int = 0
-    """Rows that phases of the stream listed, to be hot."""
+    """Rows that phases of the stream listed as hot."""
     ticks: int = 0
-    """Times that memories were scored."""
+    """Number of times that the trial memories were scored."""
     read_lookups: int = 0
-    """Lookups read beside the step: more than were trained where a policy reads the stream more than once."""
+    """Lookups read in the background: more than were trained where a policy reads the stream more than once."""
     decided_lookups: int = 0
-    """Lookups read by a policy that arranges the stream, between steps, which wait for it."""
+    """Lookups that a policy which arranges the stream reads between steps, while training waits."""
     evaluated_samples: int = 0
     migrated_rows: int = 0
     promoted_bytes: int = 0
@@ -63,8 +63,8 @@ class StepCounts:
         return asdict(self)
 
 
-class InLine(Observer):
-    """Counts where it is told to: a replay has no step that counting could be beside of."""
+class ForegroundObserver(Observer):
+    """An observer that counts at once, as a replay has no step to count in the background of."""
 
     def count_lookups(self, step: int, work: ClassifiedBatch, knobs: Knobs) -> None:
         if samples(step, knobs.sample_ratio):
@@ -73,7 +73,7 @@ class InLine(Observer):
 
 @dataclass
 class Lane:
-    """A policy at a budget. `stretches` tell of the stream piece by piece: `stretch_steps` each, the last one may be shorter."""
+    """A policy at a budget. `stretches` hold the counts of `stretch_steps` steps each; the last one may be shorter."""
 
     name: str
     budget_bytes: int
@@ -86,19 +86,18 @@ class Lane:
     arranges: bool = False
     step_number: int = 0
     seconds: float = 0.0
-    """What following the stream took, what is shared with other lanes left out."""
+    """Time spent on this lane alone, without the work shared with other lanes."""
     stretches: list[StepCounts] = field(default_factory=list)
 
     @staticmethod
     def of(config: Config, space: RowSpace, name: str, budget_bytes: int) -> Lane:
-        """Rows placed as before a run's first step. Raises ConfigError where there is no such policy."""
+        """Return a lane with rows placed as before a run's first step. Raises ConfigError for an unknown policy."""
         policy = load_policy(name)
         knobs = config.knobs.changed({"policy": name, "hot_budget_bytes": budget_bytes})
-        dtype, rule = row_type(config), row_rule(config)
-        sizes = row_bytes(space, rule, dtype.itemsize, policy.tracks_movement)
+        sizes = hot_row_bytes(config, space, policy.tracks_movement)
         wanted = policy.budget_bytes(knobs, all_rows_bytes(space, sizes))
-        store = PlacementStore(space, rule, dtype, wanted, policy.tracks_movement)
-        observer = InLine(store, config.run.seed, StageTimes())
+        store = PlacementStore(space, row_rule(config), row_type(config), wanted, policy.tracks_movement)
+        observer = ForegroundObserver(store, config.run.seed, StageTimes())
         reclassifier = Reclassifier(policy, store, observer)
         stretch = stretch_steps(knobs.reclassify_every)
         lane = Lane(name, budget_bytes, knobs, space, store, observer, reclassifier, stretch, policy.arranges_stream)
@@ -109,12 +108,12 @@ class Lane:
 
     @property
     def now(self) -> StepCounts:
-        """The present stretch."""
+        """The counts of the current stretch."""
         return self.stretches[-1]
 
     @property
     def first_window(self) -> StepCounts:
-        """The first `reclassify_every` steps."""
+        """The counts of the first `reclassify_every` steps."""
         return sum(self.stretches[: self.knobs.reclassify_every // self.stretch_steps], StepCounts())
 
     @property
@@ -142,7 +141,7 @@ class Lane:
         self.seconds += time.perf_counter() - started
 
     def place(self, rows: NDArray[np.int64], others_stay: bool) -> None:
-        """Make the rows hot that a phase of the stream lists."""
+        """Make hot the rows that a phase of the stream lists."""
         self.reclassifier.place_listed(rows, others_stay)
         self.now.listed_rows += len(rows)
         self._take_migrations()
@@ -173,7 +172,7 @@ class Lane:
         now.counted_rows += len(hot_U) if counted else 0
 
     def _take_migrations(self) -> None:
-        """Count what the store moved since the last time."""
+        """Count the rows and bytes that the store moved since the last call."""
         now, traffic = self.now, self.store.traffic
         now.migrated_rows += traffic.migrated_rows
         now.promoted_bytes += traffic.host_to_device_bytes
@@ -181,7 +180,7 @@ class Lane:
         traffic.migrated_rows = traffic.host_to_device_bytes = traffic.device_to_host_bytes = 0
 
     def _totals(self) -> dict[str, float]:
-        """The counters that staleness is judged by, of a run in which nothing was skipped."""
+        """Return the counters that staleness is judged by, as in a run that skipped nothing."""
         total = self.total
         seen = {
             "samples_seen": total.samples,
@@ -192,14 +191,6 @@ class Lane:
 
 
 def stretch_steps(window_steps: int) -> int:
-    """A fifth of a window where that comes out even, else more of it: stretches end where windows do."""
+    """Return a fifth of a window, or the next larger part that divides it: stretches end where windows do."""
     return window_steps // next(parts for parts in (5, 4, 3, 2, 1) if window_steps % parts == 0)
 
-
-def row_type(config: Config) -> torch.dtype:
-    """What rows are computed with."""
-    return torch.float64 if config.run.precision == "float64" else torch.float32
-
-
-def row_rule(config: Config) -> RowRule:
-    return RowRule.of(config.optimizer, config.run.row_precision)

@@ -1,8 +1,8 @@
-"""What a step would take on a machine, from what a replay counted and what work costs there.
+"""Prediction of a step's time on a machine, from the counts of a replay and the costs of work there.
 
-On the host, a step is the sum of its verbs; what runs beside it (reading ahead, counting lookups) takes its part of the cores. On
-a device what can overlap does: a step takes as long as the longest of computing, sending rows up, taking rows home and
-gathering them, unless the policy does one after the other.
+On the host, a step is the sum of its verbs; work in the background (reading ahead, counting lookups) takes its share of the
+cores. On a device, computing, copies up, copies down and gathering overlap: a step takes as long as the longest of them, unless
+the policy does them one after the other.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy import Policy
 
 COUNTED_SAMPLES = 8
-FORWARD = 1 / 3
-"""Part of a sample's dense work that scoring it takes: its forward pass, of two that go back and forth."""
+FORWARD_RATIO = 1 / 3
+"""Part of a sample's dense work that scoring takes: the forward pass, without the backward pass, which is twice as long."""
 
 
 @dataclass(frozen=True)
 class Workload:
-    """A replay's counts and what else a step's time depends on."""
+    """The counts of a replay and the settings that a step's time depends on."""
 
     tally: StepCounts
     dim: int
-    """The rows' mean dim, by lookups of a sample."""
+    """Mean dim of the rows that a sample looks up."""
     tables: int
     multiplications: float
     probe_ratio: float
@@ -42,7 +42,7 @@ class Workload:
     adapts_memory: bool
     arranges: bool
     threads: int = 0
-    """Of the dense part; 0 is one for each core."""
+    """Threads of the dense part; 0 is one per core."""
 
     @staticmethod
     def of(
@@ -64,7 +64,7 @@ class Workload:
 
 
 def multiplications(config: Config, source: Source, space: RowSpace) -> float:
-    """Of a sample's forward pass through the configured dense part."""
+    """Return the multiplications of a sample's forward pass through the configured dense part."""
     columns = max(1, source.dense_features)
     model = build_model(config, space, columns, source.sequence)
     pooled = [torch.zeros(COUNTED_SAMPLES, len(pool.features), pool.dim) for pool in space.pools]
@@ -75,20 +75,20 @@ def multiplications(config: Config, source: Source, space: RowSpace) -> float:
 
 @dataclass(frozen=True)
 class StepSeconds:
-    """Seconds of a step by what takes them."""
+    """Seconds of a step by its parts."""
 
     other: float
     read: float
-    """Beside the step, where batches are read ahead."""
+    """In the background where batches are read ahead."""
     arrange: float
-    """Reading by a policy between steps."""
+    """Reading by a policy between steps, while training waits."""
     classify: float
     gather: float
     dense: float
     update: float
     requests: float
     track: float
-    """Beside the step."""
+    """In the background."""
     decide: float
     migrate: float
     evaluate: float
@@ -97,25 +97,25 @@ class StepSeconds:
 
 
 def predict(load: Workload, hardware: Hardware) -> float:
-    """Seconds of a mean step."""
+    """Return the seconds of a mean step."""
     parts = cost(load, hardware)
     between = parts.other + parts.arrange + parts.requests + parts.decide + parts.migrate + parts.evaluate
     if hardware.link.up_gbs:
         stages = (parts.dense + parts.update, parts.read + parts.classify + parts.gather, parts.up, parts.down)
         return between + (max(stages) if load.prefetches else sum(stages))
-    own, beside = between + parts.gather + parts.dense + parts.update, parts.track
+    own, background = between + parts.gather + parts.dense + parts.update, parts.track
     if not load.prefetches:
         own += parts.read + parts.classify
     elif hardware.cores >= CORES_FOR_CLASSIFYING_AHEAD:
-        beside += parts.read + parts.classify
+        background += parts.read + parts.classify
     else:
-        own, beside = own + parts.classify, beside + parts.read
+        own, background = own + parts.classify, background + parts.read
     spare = 0 < load.threads < hardware.cores
-    return own if spare else own + beside / hardware.cores
+    return own if spare else own + background / hardware.cores
 
 
 def cost(load: Workload, hardware: Hardware) -> StepSeconds:
-    """What each part of a mean step costs."""
+    """Return the seconds of each part of a mean step."""
     tally, rows, step, link = load.tally, hardware.of_dim(load.dim), hardware.step, hardware.link
     steps, measured = max(1, tally.steps), hardware.dense.multiplications
     hot, cold = tally.hot_lookups, tally.lookups - tally.hot_lookups
@@ -135,7 +135,7 @@ def cost(load: Workload, hardware: Hardware) -> StepSeconds:
         + tally.reclassifications * step.decide_us * 1e3
         + tally.ticks * step.tick_ms * 1e6,
         "migrate": tally.migrated_rows * rows.migrate_ns,
-        "evaluate": tally.evaluated_samples * sample_us * 1e3 * FORWARD,
+        "evaluate": tally.evaluated_samples * sample_us * 1e3 * FORWARD_RATIO,
     }  # fmt: skip
     travels = (tally.cold_row_bytes + tally.promoted_bytes, tally.cold_row_bytes + tally.demoted_bytes)
     up, down = (

@@ -1,4 +1,4 @@
-"""One pass over a stream for many policies and budgets: a batch's distinct rows are found once for all of them."""
+"""One pass over a stream for many policies and budgets, which share each batch's distinct rows."""
 
 from __future__ import annotations
 
@@ -10,25 +10,24 @@ from itertools import islice
 from adaptive_rec.batch import Batch, Position
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.source import Source
-from adaptive_rec.embedding.device import all_rows_bytes, row_bytes
+from adaptive_rec.embedding.device import all_rows_bytes
+from adaptive_rec.offline.profile.passes import Progress
+from adaptive_rec.offline.profile.ranking import hot_row_bytes
 from adaptive_rec.offline.simulate.arranged import follow
 from adaptive_rec.offline.simulate.ceiling import Ceiling
 from adaptive_rec.offline.simulate.kept import KeptSource
-from adaptive_rec.offline.simulate.lane import Lane, row_rule, row_type
+from adaptive_rec.offline.simulate.lane import Lane
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy.find import load_policy
 
-Progress = Callable[[str, int, int], None]
-"""Told what is done, how many samples of it, and of how many."""
-
 LANES_LIMIT_BYTES = 4 << 30
-"""Memory of the lanes that follow the stream together; where they need more, it is read several times."""
+"""Memory of the lanes that follow the stream together; if all lanes need more, the stream is read several times."""
 SKETCH_BYTES = 64 << 20
 
 
 @dataclass
 class Replayed:
-    """Lanes at the end of the stream, by policy and budget, and what reading took."""
+    """Lanes at the end of the stream, by policy and budget, and the ceiling of each budget."""
 
     space: RowSpace
     row_bytes: list[int]
@@ -36,26 +35,21 @@ class Replayed:
     budgets: list[int]
     window_steps: int
     lanes: dict[tuple[str, int], Lane] = field(default_factory=dict)
-    """A policy whose tier does not depend on the budget has one lane for all of them."""
+    """Lanes by policy and budget. A policy whose tier does not depend on the budget has one lane for all."""
     ceiling: list[float] = field(default_factory=list)
-    """Share of the lookups for each budget."""
+    """Highest share of hot lookups at each budget."""
     shared_seconds: float = 0.0
-    """Reading and finding distinct rows, the ceiling's counts left out."""
+    """Time of reading and of finding distinct rows."""
     passes: int = 0
-
-
-def plain_row_bytes(config: Config, space: RowSpace) -> list[int]:
-    """Device bytes of a hot row of each pool: weights and optimizer state."""
-    return row_bytes(space, row_rule(config), row_type(config).itemsize, monitored=False)
 
 
 def replay(
     config: Config, source: Source, policies: Sequence[str], budgets: Sequence[int], progress: Progress
 ) -> Replayed:
-    """Follow the stream that `config` would train on, under each policy at each budget."""
+    """Follow the stream of a configuration under each policy at each budget."""
     space = RowSpace.of(source.tables, source.features)
     kept = KeptSource(source, space)
-    sizes = plain_row_bytes(config, space)
+    sizes = hot_row_bytes(config, space, monitored=False)
     made = Replayed(space, sizes, list(budgets), config.knobs.reclassify_every)
     ceiling: Ceiling | None = Ceiling(space, sizes, made.budgets, made.window_steps)
     total = total_samples(config, source)
@@ -74,13 +68,13 @@ def replay(
     for name, budget, same in wanted:
         if load_policy(name).arranges_stream:
             lane = Lane.of(config, space, name, budget)
-            follow(lane, config, kept, told(progress, f"replaying {name}", total))
+            follow(lane, config, kept, counted(progress, f"replaying {name}", total))
             made.lanes.update({(name, each): lane for each in same})
     return made
 
 
-def told(progress: Progress, what: str, total: int) -> Callable[[int], None]:
-    """Tells of samples that are done, batch by batch."""
+def counted(progress: Progress, what: str, total: int) -> Callable[[int], None]:
+    """Return a function that adds the samples of a batch and reports their sum to `progress`."""
     done = 0
 
     def more(samples: int) -> None:
@@ -95,7 +89,7 @@ def one_pass(
     made: Replayed, kept: KeptSource, batches: Iterator[Batch], lanes: list[Lane], ceiling: Ceiling | None, total: int,
     progress: Progress,
 ) -> None:  # fmt: skip
-    """All batches through all lanes."""
+    """Take all batches through all lanes."""
     made.passes += 1
     what, done = f"replaying, pass {made.passes}", 0
     while True:
@@ -117,7 +111,7 @@ def one_pass(
 
 
 def stream(config: Config, source: Source) -> Iterator[Batch]:
-    """The batches that a run would train on."""
+    """Return the batches that a run would train on."""
     batches = source.train_batches(Position(seed=config.run.seed), config.run.batch_size)
     return islice(batches, config.run.steps) if config.run.steps else batches
 
@@ -130,10 +124,10 @@ def total_samples(config: Config, source: Source) -> int:
 def wanted_lanes(
     config: Config, space: RowSpace, policies: Sequence[str], budgets: Sequence[int]
 ) -> Iterator[tuple[str, int, list[int]]]:
-    """A policy, a budget, and all the budgets that give it the same tier."""
+    """Yield each policy with a budget, and with all budgets that give it an equally large tier."""
     for name in policies:
         policy, alike = load_policy(name), dict[int, list[int]]()
-        sizes = row_bytes(space, row_rule(config), row_type(config).itemsize, policy.tracks_movement)
+        sizes = hot_row_bytes(config, space, policy.tracks_movement)
         for budget in budgets:
             knobs = config.knobs.changed({"policy": name, "hot_budget_bytes": budget})
             alike.setdefault(policy.budget_bytes(knobs, all_rows_bytes(space, sizes)), []).append(budget)
@@ -141,6 +135,6 @@ def wanted_lanes(
 
 
 def lane_bytes(space: RowSpace, budget_bytes: int, smallest_row_bytes: int) -> int:
-    """About what a lane holds at most: the placement, the sketch, and what is kept of each slot and candidate."""
+    """Return about the most memory of a lane: its placement, its sketch, and its records of slots and candidates."""
     slots = min(space.rows, budget_bytes // max(smallest_row_bytes, 1))
     return 4 * space.rows + min(SKETCH_BYTES, 64 * slots) + (17 + 4 * 8) * slots

@@ -1,4 +1,4 @@
-"""What a replay came to, as plain values: for the table, the page and ``simulate.json``."""
+"""The results of a replay as plain values, for the table, the page and ``simulate.json``."""
 
 from __future__ import annotations
 
@@ -11,23 +11,27 @@ from adaptive_rec.config.tree import Config
 from adaptive_rec.data.open import open_source
 from adaptive_rec.data.source import Source
 from adaptive_rec.embedding.device import all_rows_bytes
+from adaptive_rec.errors import UsageError
 from adaptive_rec.live.telemetry import ratio
-from adaptive_rec.offline.simulate.budgets import parse_budgets
+from adaptive_rec.offline.profile.passes import Progress
+from adaptive_rec.offline.profile.ranking import hot_row_bytes
 from adaptive_rec.offline.simulate.hardware import Hardware
 from adaptive_rec.offline.simulate.lane import Lane, StepCounts
 from adaptive_rec.offline.simulate.predict import Workload, multiplications, predict
-from adaptive_rec.offline.simulate.replay import Progress, Replayed, plain_row_bytes, replay
+from adaptive_rec.offline.simulate.replay import Replayed, replay
 from adaptive_rec.offline.simulate.trace import TraceSource
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy import Policy
 from adaptive_rec.policy.find import load_policy
 from adaptive_rec.system.version import __version__
+from adaptive_rec.units import parse_size
 
+SHARES = ("1%", "3%", "10%", "30%")
+"""Default budgets, in addition to the configured one."""
 MOST_POINTS = 60
-"""Points of a policy's course over the stream."""
-
-SAME = 0.01
-"""How far two dense parts' multiplications may be apart to pass for one."""
+"""The most points of a policy's course over the stream."""
+SAME_RATIO = 0.01
+"""Relative difference in multiplications up to which two dense parts count as equal."""
 
 
 def simulate(
@@ -38,13 +42,13 @@ def simulate(
     hardware: Hardware | None,
     progress: Progress,
 ) -> dict[str, Any]:
-    """Replay what `config` would train on, or a raw trace, under policies and budgets.
+    """Replay the data of a configuration, or a raw trace, under policies and budgets.
 
-    Raises DataError and ConfigError as training would, UsageError for a budget that is none.
+    Raises DataError and ConfigError as training would, and UsageError for text that is no budget.
     """
     source: Source = TraceSource(trace, config.model.embedding_dim) if trace else open_source(config)
     space = RowSpace.of(source.tables, source.features)
-    everything = all_rows_bytes(space, plain_row_bytes(config, space))
+    everything = all_rows_bytes(space, hot_row_bytes(config, space, monitored=False))
     wanted = parse_budgets(budgets, everything)
     started = time.perf_counter()
     made = replay(config, source, policies, wanted, progress)
@@ -79,10 +83,29 @@ def simulate(
     }
 
 
+def parse_budgets(texts: Sequence[str], everything_bytes: int) -> list[int]:
+    """Return budgets in bytes, rising, each once. Shares are of `everything_bytes`. Raises UsageError for other text."""
+    return sorted({_parse(text.strip(), everything_bytes) for text in texts})
+
+
+def _parse(text: str, everything_bytes: int) -> int:
+    try:
+        if not text.endswith("%"):
+            return parse_size(text)
+        share = float(text.removesuffix("%")) / 100
+        if 0 < share <= 1:
+            return max(1, int(share * everything_bytes))
+    except ValueError:
+        pass
+    raise UsageError(
+        f"--budgets takes bytes (512KiB, 16MiB) or shares of all rows (10%), from above 0 to 100%, got {text!r}"
+    )
+
+
 def result(
     config: Config, source: Source, made: Replayed, name: str, budget: int, hardware: Hardware | None, forward: float
 ) -> dict[str, Any]:
-    """One policy at one budget."""
+    """Return the figures of one policy at one budget."""
     lane = made.lanes[name, budget]
     total, first = lane.total, lane.first_window
     later_hot, later = total.hot_lookups - first.hot_lookups, total.lookups - first.lookups
@@ -112,13 +135,13 @@ def result(
 
 
 def follows_budget(config: Config, policy: Policy, everything: int) -> bool:
-    """Whether the size of a policy's tier depends on the budget."""
+    """Return whether the size of a policy's hot tier depends on the budget."""
     knobs = (config.knobs.changed({"hot_budget_bytes": budget}) for budget in (0, everything))
     return len({policy.budget_bytes(each, everything) for each in knobs}) > 1
 
 
 def course(lane: Lane) -> list[list[float]]:
-    """[samples by then, share of hot lookups since the point before]: windows, several to a point where they are many."""
+    """Return points [samples so far, share of hot lookups since the previous point], at most MOST_POINTS of them."""
     points, samples = [], 0
     some = [part for part in lane.stretches if part.steps]
     together = max(1, -(-len(some) // MOST_POINTS))
@@ -130,9 +153,9 @@ def course(lane: Lane) -> list[list[float]]:
 
 
 def described(hardware: Hardware, config: Config, forward: float) -> dict[str, Any]:
-    """The profile, with what the reader of a prediction should know."""
+    """Return the hardware profile with a note for readers of a prediction."""
     measured, note = hardware.dense.multiplications, ""
-    if measured and abs(forward / measured - 1) > SAME:
+    if measured and abs(forward / measured - 1) > SAME_RATIO:
         times = f"scaled by its multiplications, times {forward / measured:.2f}"
         note = f"the dense part was measured for {hardware.dense.config} and is {times}"
     return {**hardware.described(), "note": note}

@@ -1,7 +1,7 @@
-"""A store of which only the placement is real: rows have tiers, slots and bytes, but no values.
+"""A store with a placement but without values: rows have tiers, slots and bytes.
 
-The code that decides about placements (`window.py`, `observe.py`, `reclassify.py`, the policies) takes it for any other store,
-so what it decides here is what it decides in a run.
+The code that decides about placements (the reclassifier, the observer, the policies) works on it as on any other store, so it
+decides here as in a run.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from adaptive_rec.tracking.delta import MEASURES
 from adaptive_rec.tracking.rules import RowMovement
 
 
-class SimulatedSlots(DeviceTier):
-    """The slots of the device tier, with what is known of each, and no memory behind them."""
+class PlacementTier(DeviceTier):
+    """A device tier with slots and their records, but without rows."""
 
     def __init__(self, capacities: list[int], monitored: bool) -> None:
         self.weights, self.state = [], []
@@ -34,17 +34,17 @@ class SimulatedSlots(DeviceTier):
 
 
 class NothingMeasured:
-    """The monitor of rows that have no values."""
+    """A monitor of rows without values."""
 
     def begin_window(self) -> None:
-        """There is nothing to forget."""
+        """Do nothing, as nothing was measured."""
 
 
 class PlacementStore(EmbeddingStore):
-    """Migrations change the placement and are counted, in rows and in bytes each way; nothing is copied."""
+    """A store whose migrations change the placement and are counted in rows and bytes, while nothing is copied."""
 
     def __init__(self, space: RowSpace, rule: RowRule, dtype: torch.dtype, budget_bytes: int, monitored: bool) -> None:
-        # Not the base's, which takes memory for all tables and fills it.
+        # The base's constructor is not called, as it allocates all tables.
         self.space, self.rule, self.dtype, self.monitored = space, rule, dtype, monitored
         self.torch_device, self.seed, self.threads = torch.device("cpu"), 0, 1
         self.slot_of_row = np.full(space.rows, COLD, dtype=np.int32)
@@ -54,18 +54,18 @@ class PlacementStore(EmbeddingStore):
         self.device = self._device_tier(split_budget(space, self.row_bytes, budget_bytes))
 
     def _device_tier(self, capacities: list[int]) -> DeviceTier:
-        return SimulatedSlots(capacities, self.monitored)
+        return PlacementTier(capacities, self.monitored)
 
     def movement(self, pool: int) -> RowMovement:
-        """No row was measured on any step, which makes every one unknown: none is stale."""
+        """Return that no row was ever measured, so that none is stale."""
         slots = self.device.capacities[pool]
         return RowMovement.of(np.zeros((slots, MEASURES)), np.zeros(slots, dtype=np.int32))
 
     def _bring_home(self, pool: int, slots: NDArray[np.int64], host_rows: NDArray[np.int64]) -> None:
-        """Counted by the caller."""
+        """Do nothing: the caller counts the rows."""
 
     def send_up(self, pool: int, host_rows: NDArray[np.int64], slots: NDArray[np.int64]) -> None:
-        """Likewise."""
+        """Do nothing: the caller counts the rows."""
 
     def gather(self, *_: Any) -> NoReturn:
         raise AssertionError("rows without values cannot be gathered")

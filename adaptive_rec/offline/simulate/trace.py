@@ -1,7 +1,7 @@
-"""Raw traces of keys as a source of batches: nothing is known of a lookup but its key.
+"""Raw traces of keys as a source of batches. Of a lookup only the key is known.
 
-`.bin` and `.xz` hold big-endian 64-bit keys in the order of arrival; a `.npy` file holds whole numbers, one key for each sample
-or a line of keys for each. Every column is a table; its rows are numbered in the order in which keys first occur.
+`.bin` and `.xz` files hold big-endian 64-bit keys in the order of arrival; a `.npy` file holds whole numbers, one key or one line
+of keys for each sample. Each column is a table, whose rows are numbered in the order in which keys first occur.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ KEY_BYTES = 8
 
 
 class TraceSource:
-    """A trace in memory, once through. There is no label to learn from and nothing held out."""
+    """A trace in memory, read once. It has no labels and no held-out samples."""
 
     def __init__(self, path: Path, dim: int) -> None:
-        """`dim`: components that a row would have. Raises DataError where the file holds no trace."""
+        """Read a trace; its rows count as vectors of `dim` components. Raises DataError where the file holds no trace."""
         keys_SF = read_keys(path)
         self._ids_SF = np.empty(keys_SF.shape, dtype=np.int64)
         rows = [_number(keys_SF[:, f], self._ids_SF[:, f]) for f in range(keys_SF.shape[1])]
@@ -44,12 +44,12 @@ class TraceSource:
             yield Batch.one_hot(nothing, self._ids_SF[start:stop], np.zeros(stop - start, dtype=np.float32), after)
 
     def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
-        """There are none."""
+        """Yield nothing, as a trace has no held-out samples."""
         yield from ()
 
 
 def read_keys(path: Path) -> NDArray[np.generic]:
-    """The keys of a file, a line for each sample. Raises DataError where it cannot be read or holds something else."""
+    """Return the keys of a file, a line for each sample. Raises DataError where it cannot be read or holds something else."""
     try:
         keys = np.load(path, allow_pickle=False) if path.suffix == ".npy" else _big_endian(path)
     except (OSError, ValueError, EOFError, lzma.LZMAError) as error:
@@ -70,7 +70,7 @@ def _big_endian(path: Path) -> NDArray[np.generic]:
 
 
 def _number(keys_S: NDArray[np.generic], ids_S: NDArray[np.int64]) -> int:
-    """Number one column's keys in the order of first occurrence; returns how many there are."""
+    """Number a column's keys in the order of first occurrence. Returns how many distinct keys there are."""
     _, first, inverse = np.unique(keys_S, return_index=True, return_inverse=True)
     number = np.empty(len(first), dtype=np.int64)
     number[np.argsort(first)] = np.arange(len(first))

@@ -26,7 +26,7 @@ def test_the_time_to_an_auc_is_read_between_evaluations() -> None:
     assert seconds_to(0.5, []) is None
 
 
-def test_what_is_beyond_noise_is_told_and_nothing_else(four_policies: dict[str, Any]) -> None:
+def test_only_differences_beyond_noise_are_stated(four_policies: dict[str, Any]) -> None:
     found = four_policies["differences"]
     assert verdict(WALL_CLOCK, found["quick"]["seconds"]) == "better"
     assert verdict(AUC, found["quick"]["auc"]) == "none"
@@ -68,7 +68,7 @@ def test_a_loss_that_is_likely_keeps_a_policy_from_winning() -> None:
     assert exact[1] == "No policy's AUC differs from hybrid's beyond noise."
 
 
-def test_a_machine_that_was_busy_is_told(four_policies: dict[str, Any]) -> None:
+def test_a_busy_machine_is_noted(four_policies: dict[str, Any]) -> None:
     assert "something else used the machine" not in compare_page(four_policies)
     runs = [made_up(name, seed, 10 + 4 * (seed == 2), 0.7) for name in ("hybrid", "quick") for seed in (1, 2, 3)]
     found = collected(runs, ["hybrid", "quick"])
@@ -76,7 +76,7 @@ def test_a_machine_that_was_busy_is_told(four_policies: dict[str, Any]) -> None:
         assert "hybrid took 10.0 s to 14.0 s for the same work: something else used the machine" in text
 
 
-def test_bounds_win_nothing() -> None:
+def test_bounds_are_never_called_winners() -> None:
     runs = [made_up(name, s, at + s, 0.7) for name, at in (("hybrid", 90), ("oracle", 50)) for s in (1, 2, 3)]
     found = collected(runs, ["hybrid", "oracle"])
     assert verdict(WALL_CLOCK, found["differences"]["oracle"]["seconds"]) == "better"
@@ -126,7 +126,7 @@ def test_seeds_that_failed_under_one_are_left_out_of_its_pairs(four_policies: di
     }
     found = collected(runs, four_policies["policies"], failed=[lost])
     assert found["differences"]["quick"]["seconds"]["count"] == 2
-    assert "Too few seeds to say anything of quick." in headline(found)
+    assert "Too few seeds for a statement about quick." in headline(found)
     assert "quick 2 of 3" in markdown(found)
 
 
@@ -150,9 +150,9 @@ def test_a_seed_that_failed_under_all_hides_no_run() -> None:
     assert "Where the wall clock went" in compare_page(found)
 
 
-def test_no_run_at_all_is_told() -> None:
+def test_a_comparison_without_runs_says_so() -> None:
     found = collected([], ["hybrid", "quick"])
-    assert headline(found) == ["Nothing is held against hybrid yet: no seed is finished under both."]
+    assert headline(found) == ["Nothing is compared with hybrid yet: no seed is finished under both."]
     assert "No run is finished yet." in compare_page(found)
     assert markdown(found).startswith("# 2 policies on synthetic")
 
@@ -182,7 +182,7 @@ def test_curves_are_means_over_the_seeds_and_end_with_their_runs(four_policies: 
     assert between(line, middle) == pytest.approx((line[0][1] + line[1][1]) / 2)
 
 
-def test_the_page_holds_all_figures_and_asks_for_nothing(four_policies: dict[str, Any]) -> None:
+def test_the_page_holds_all_figures_and_makes_no_request(four_policies: dict[str, Any]) -> None:
     hostile = json.loads(json.dumps(four_policies).replace('"like"', '"</script><b>:x"'))
     page = compare_page(hostile)
     assert "default-src &#39;none&#39;" in page

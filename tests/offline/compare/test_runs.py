@@ -46,7 +46,7 @@ def test_seeds_come_one_after_the_other_and_each_policy_begins_one(config: Confi
 @pytest.mark.parametrize(
     ("policies", "seeds", "said"),
     [
-        (["hybrid"], 3, "at least one policy beside the baseline hybrid"),
+        (["hybrid"], 3, "at least one policy besides the baseline hybrid"),
         (["hotline", "hotline"], 3, "each policy once, got hotline twice"),
         (["hotline", " "], 3, "must be names"),
         (["hotline"], 0, "--seeds must be at least 1, got 0"),
@@ -58,7 +58,7 @@ def test_plans_that_make_no_sense_are_refused(config: Config, policies: list[str
         plan_of(config, policies, seeds, "hybrid")
 
 
-def test_evaluations_are_made_along_the_way_unless_told(config: Config) -> None:
+def test_evaluations_are_made_during_a_run_unless_configured_otherwise(config: Config) -> None:
     assert plan_of(config, ["hotline"], 1, "hybrid").config.eval.interval(4000) == 200
     told_ = config.model_copy(update={"eval": config.eval.model_copy(update={"every_steps": 7})})
     assert plan_of(told_, ["hotline"], 1, "hybrid").config.eval.interval(4000) == 7
@@ -147,7 +147,7 @@ def comparison(out: Path, *words: str, policies: str = "hybrid,hotline") -> int:
     return main(["compare", "tiny", "--policies", policies, "--seeds", "1", "--out", str(out), *OPTIONS, *words])
 
 
-def test_evaluations_tell_the_clock_of_training(a_run: Path) -> None:
+def test_evaluations_record_the_clock_of_training(a_run: Path) -> None:
     lines = [json.loads(line) for line in (a_run / "metrics.jsonl").read_text().splitlines()]
     made = [line for line in lines if line["event"] == "evaluation"]
     assert [line["step"] for line in made] == [10, 20, 30, 40]
@@ -162,7 +162,7 @@ def test_evaluations_tell_the_clock_of_training(a_run: Path) -> None:
         assert reports[line["step"]] <= line["seconds"] <= reports.get(line["step"] + 5, summary["seconds"])
 
 
-def test_finished_runs_are_not_made_again_and_more_can_be_added(
+def test_finished_runs_are_not_repeated_and_more_can_be_added(
     tmp_path: Path, stand_in: StandIn, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "one"
@@ -180,7 +180,7 @@ def test_finished_runs_are_not_made_again_and_more_can_be_added(
     assert not (out / "runs" / "hybrid-seed1" / "checkpoints").exists()
 
 
-def test_a_failed_run_is_told_and_loses_no_other(
+def test_a_failed_run_is_reported_and_others_are_kept(
     tmp_path: Path, stand_in: StandIn, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "one"
@@ -218,7 +218,7 @@ def test_ctrl_c_ends_the_run_under_way_and_keeps_those_before(
     assert len(json.loads((out / "compare.json").read_text())["runs"]) == 3
 
 
-def test_a_run_that_compiled_kernels_is_made_again(tmp_path: Path, stand_in: StandIn) -> None:
+def test_a_run_that_compiled_kernels_is_repeated(tmp_path: Path, stand_in: StandIn) -> None:
     stand_in.compiles_first = True
     assert comparison(tmp_path / "one") == 0
     assert ["hybrid-seed1" in words[-2] for words in stand_in.calls] == [True, True, False]
@@ -227,7 +227,7 @@ def test_a_run_that_compiled_kernels_is_made_again(tmp_path: Path, stand_in: Sta
     assert not outcome.compiled
 
 
-def test_runs_know_the_settings_by_the_file_alone(
+def test_runs_take_settings_from_the_file_alone(
     tmp_path: Path, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ADAPTIVE_REC_KNOBS__ALPHA", "0.5")
@@ -237,7 +237,7 @@ def test_runs_know_the_settings_by_the_file_alone(
     assert all("--no-serve" in words for words in stand_in.calls)
 
 
-def test_a_spoilt_or_foreign_outcome_makes_the_run_again(tmp_path: Path, a_run: Path) -> None:
+def test_a_run_with_a_damaged_or_foreign_outcome_is_repeated(tmp_path: Path, a_run: Path) -> None:
     import shutil
     from dataclasses import asdict
 
@@ -273,7 +273,7 @@ def test_a_directory_of_something_else_is_refused(tmp_path: Path, capsys: pytest
 
 
 @pytest.mark.parametrize("text", ["{", "[1]"])
-def test_conditions_that_are_none_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
+def test_damaged_conditions_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str) -> None:
     (tmp_path / "conditions.json").write_text(text)
     assert comparison(tmp_path) == 2
     assert "conditions.json cannot be read" in capsys.readouterr().err
@@ -289,7 +289,7 @@ def test_conditions_that_are_none_are_refused(tmp_path: Path, capsys: pytest.Cap
         (["--seed", "1"], "unknown argument --seed; did you mean --seeds?"),
     ],
 )
-def test_what_cannot_be_compared_is_told_before_the_first_run(
+def test_impossible_comparisons_are_refused_before_the_first_run(
     tmp_path: Path, stand_in: StandIn, capsys: pytest.CaptureFixture[str], words: list[str], said: str
 ) -> None:
     assert comparison(tmp_path / "one", *words) == 2
@@ -297,7 +297,7 @@ def test_what_cannot_be_compared_is_told_before_the_first_run(
     assert not stand_in.calls
 
 
-def test_json_alone_stands_on_standard_output(
+def test_standard_output_holds_only_json(
     tmp_path: Path, stand_in: StandIn, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert comparison(tmp_path / "one", "--json") == 0
@@ -315,7 +315,7 @@ def test_progress_is_that_of_the_newest_whole_report(tmp_path: Path, a_run: Path
     assert (found.step, found.steps) == (40, 40)
 
 
-def test_the_board_tells_the_time_left(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_board_shows_the_time_left(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     from adaptive_rec.cli import compare_progress as board_module
 
     now = [0.0]
@@ -358,7 +358,7 @@ def until(condition: Any, seconds: float = 120) -> None:
 
 
 @pytest.mark.slow
-def test_a_comparison_that_is_interrupted_goes_on_and_its_figures_are_those_of_its_runs(tmp_path: Path) -> None:
+def test_an_interrupted_comparison_resumes_and_shows_the_figures_of_its_runs(tmp_path: Path) -> None:
     """Real processes: Ctrl-C in the first run, the same command again, a policy of the user's own that fails."""
     (tmp_path / "mine.py").write_text(
         "from adaptive_rec.policies.hotline import POLICY\n"

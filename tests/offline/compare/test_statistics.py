@@ -29,7 +29,7 @@ def test_t_is_the_integral_of_its_density(freedom: int) -> None:
     assert t_share_below(-end, freedom) == pytest.approx(0.5 - area, abs=1e-6)
 
 
-def test_intervals_hold_the_mean_as_often_as_they_say() -> None:
+def test_intervals_hold_the_mean_in_95_percent_of_cases() -> None:
     dice = random.Random(1)
     held = 0
     for _ in range(1000):
@@ -68,7 +68,7 @@ def test_a_common_shift_of_seeds_is_no_noise() -> None:
     assert alone.low < 0.6
 
 
-def test_fewer_than_three_seeds_state_nothing() -> None:
+def test_fewer_than_three_seeds_give_no_interval() -> None:
     found = difference([1.0, 1.1], [2.0, 2.1])
     assert (found.low, found.high, found.chance) == (None, None, None)
     assert interval([1.0, 5.0]).low is None

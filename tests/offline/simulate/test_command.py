@@ -12,9 +12,8 @@ import pytest
 from adaptive_rec.cli import main
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.errors import UsageError
-from adaptive_rec.offline.simulate.budgets import parse_budgets
 from adaptive_rec.offline.simulate.hardware import Hardware, RowCosts, to_text
-from adaptive_rec.offline.simulate.results import simulate
+from adaptive_rec.offline.simulate.results import parse_budgets, simulate
 from adaptive_rec.offline.simulate.simulate_page import simulate_page
 
 WORDS = ["simulate", "tiny", "--steps", "24", "--policies", "hybrid,hotline,random_skip,slipstream,fae_released"]
@@ -85,7 +84,7 @@ def test_equal_policies_share_a_curve_and_those_that_ignore_the_budget_have_none
     assert 'id="step"' not in text
 
 
-def test_who_ignores_the_budget_is_told_from_who_follows_it_at_a_single_one() -> None:
+def test_policies_that_ignore_the_budget_are_recognised_at_a_single_budget() -> None:
     config = load_config("tiny", {}, ["run.steps=4"])
     found = simulate(config, None, ("device_only", "hybrid", "hotline"), ("2KiB",), None, lambda *_: None)
     assert [one["follows_budget"] for one in found["results"]] == [False, False, True]
@@ -104,7 +103,7 @@ def test_the_page_is_one_file_and_escapes_names() -> None:
     assert len(text) < 1 << 20
 
 
-def test_a_dense_part_that_was_not_measured_is_told() -> None:
+def test_scaling_of_a_dense_part_that_was_not_measured_is_noted() -> None:
     machine = Hardware(rows=(RowCosts(dim=8),))
     other = machine.model_copy(
         update={"dense": machine.dense.model_copy(update={"config": "x", "multiplications": 1.0})}
@@ -113,13 +112,13 @@ def test_a_dense_part_that_was_not_measured_is_told() -> None:
     assert made(hardware=machine)["hardware"]["note"] == ""
 
 
-def test_a_folder_that_cannot_be_is_told_before_the_replay(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_impossible_folder_is_refused_before_the_replay(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("adaptive_rec.offline.simulate.results.simulate", lambda *_: pytest.fail("was replayed"))
     assert main([*WORDS, "--out", "/dev/null/x"]) == 2
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("words", "code", "expected"),
     [
         (["simulate", "nowhere.txt"], 2, "data.source must be"),
         (["simulate", "tiny", "base"], 2, "give a configuration once, got tiny and base"),
@@ -133,8 +132,8 @@ def test_a_folder_that_cannot_be_is_told_before_the_replay(monkeypatch: pytest.M
         (["calibrate", "tiny", "--out", "/nowhere/here.toml"], 2, "--out must be a file in a folder that exists"),
     ],
 )
-def test_what_cannot_be_done_is_told(
-    words: list[str], code: int, told: str, capsys: pytest.CaptureFixture[str]
+def test_impossible_commands_are_refused(
+    words: list[str], code: int, expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(words) == code
-    assert told in capsys.readouterr().err
+    assert expected in capsys.readouterr().err

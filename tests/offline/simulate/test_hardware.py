@@ -11,7 +11,15 @@ from adaptive_rec.config.tree import load_config
 from adaptive_rec.data.open import open_source
 from adaptive_rec.errors import ConfigError
 from adaptive_rec.offline.simulate.calibrate import calibrated
-from adaptive_rec.offline.simulate.hardware import Dense, DeviceLink, Hardware, RowCosts, Step, read_hardware, to_text
+from adaptive_rec.offline.simulate.hardware import (
+    DenseCosts,
+    Hardware,
+    LinkCosts,
+    RowCosts,
+    StepCosts,
+    read_hardware,
+    to_text,
+)
 from adaptive_rec.offline.simulate.lane import StepCounts
 from adaptive_rec.offline.simulate.predict import Workload, cost, multiplications, predict
 from adaptive_rec.placement import RowSpace
@@ -20,12 +28,12 @@ from adaptive_rec.policy.find import load_policy
 ROWS = RowCosts(
     dim=16, gather_hot_ns=1, gather_cold_ns=2, sum_ns=3, update_hot_ns=4, update_cold_ns=5, migrate_ns=100, probe_ns=40
 )
-STEP = Step(
+STEP = StepCosts(
     other_ms=0.5, read_ns=10, classify_ns=20, track_ns=30, trial_ns=70, tick_ms=6, arrange_ns=9, decide_us=50, decide_ns=7,
     request_us=8,
 )  # fmt: skip
 MACHINE = Hardware(
-    name="made up", cores=2, rows=(ROWS,), dense=Dense(multiplications=1000, call_ms=1, sample_us=10), step=STEP
+    name="made up", cores=2, rows=(ROWS,), dense=DenseCosts(multiplications=1000, call_ms=1, sample_us=10), step=STEP
 )
 TALLY = StepCounts(
     steps=10, samples=1000, popular_samples=400, lookups=26_000, hot_lookups=20_000, rows=9000, hot_rows=5000,
@@ -48,7 +56,7 @@ def test_a_profile_is_written_and_read_as_it_was(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "named"),
     [
         ("name = 3", "name"),
         ("[[rows]]\ndim = 16\nwrong = 1", "wrong"),
@@ -57,10 +65,10 @@ def test_a_profile_is_written_and_read_as_it_was(tmp_path: Path) -> None:
         ('name = "none"', r"at least one \[\[rows\]\]"),
     ],
 )
-def test_what_is_no_profile_is_refused(tmp_path: Path, text: str, told: str) -> None:
+def test_files_that_hold_no_profile_are_refused(tmp_path: Path, text: str, named: str) -> None:
     path = tmp_path / "here.toml"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=named):
         read_hardware(path)
     with pytest.raises(ConfigError, match="cannot be read"):
         read_hardware(tmp_path)
@@ -100,13 +108,13 @@ def test_a_step_on_the_host_is_the_sum_of_its_parts() -> None:
         ({"tally": replace(TALLY, evaluated_samples=300)}, 30 * 10 / 3),
     ],
 )
-def test_what_costs_more(change: dict[str, object], more_us: float) -> None:
+def test_more_work_costs_more(change: dict[str, object], more_us: float) -> None:
     more = predict(replace(LOAD, **change), MACHINE) - predict(LOAD, MACHINE)  # type: ignore[arg-type]
     assert more == pytest.approx(1e-6 * more_us)
 
 
 def test_on_a_device_the_longest_of_what_overlaps_counts() -> None:
-    machine = MACHINE.model_copy(update={"link": DeviceLink(up_gbs=0.01, down_gbs=0.005, copy_us=10)})
+    machine = MACHINE.model_copy(update={"link": LinkCosts(up_gbs=0.01, down_gbs=0.005, copy_us=10)})
     parts = cost(LOAD, machine)
     assert parts.up == pytest.approx(27_600 / 1e7 + 20e-6)
     assert parts.down == pytest.approx(27_480 / 5e6 + 10e-6)
@@ -130,13 +138,13 @@ def test_multiplications_are_those_of_the_layers() -> None:
 
 def test_this_machine_can_be_measured() -> None:
     config = load_config("tiny", {}, ["run.threads=1", "run.device=cpu"])
-    told: list[tuple[str, int, int]] = []
-    found = calibrated(config, "tiny", lambda *what: told.append(what))
+    reported: list[tuple[str, int, int]] = []
+    found = calibrated(config, "tiny", lambda *what: reported.append(what))
     assert [rows.dim for rows in found.rows] == [8, 16, 64, 128]
     assert found.cores >= 1
     assert found.memory_gbs > 0
-    assert told[0] == ("reading batches", 0, 8)
-    assert told[-1][1] == 7
+    assert reported[0] == ("reading batches", 0, 8)
+    assert reported[-1][1] == 7
     for rows in found.rows:
         assert rows.gather_cold_ns > 0
         assert rows.sum_ns > 0
@@ -144,10 +152,10 @@ def test_this_machine_can_be_measured() -> None:
     step = found.step
     assert min(step.read_ns, step.classify_ns, step.track_ns, step.arrange_ns, step.decide_us, step.tick_ms) > 0
     assert found.dense.call_ms + found.dense.sample_us > 0
-    assert found.link == DeviceLink()
+    assert found.link == LinkCosts()
 
 
-def test_loads_know_their_policy() -> None:
+def test_a_workload_has_the_properties_of_its_policy() -> None:
     config = load_config("tiny", {}, [])
     source = open_source(config)
     space = RowSpace.of(source.tables, source.features)

@@ -15,6 +15,7 @@ from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.tree import Config, load_config
 from adaptive_rec.data.open import open_source
 from adaptive_rec.embedding.optimizer import RowRule
+from adaptive_rec.offline.profile.ranking import hot_row_bytes
 from adaptive_rec.offline.simulate import replay as replaying
 from adaptive_rec.offline.simulate.ceiling import Ceiling
 from adaptive_rec.offline.simulate.kept import KeptSource
@@ -97,7 +98,7 @@ def test_a_replay_equals_the_real_run(name: str, budget: int, plain: Replayed) -
 
 
 @pytest.mark.parametrize("name", ["hotline", "adaptive", "slipstream", "cdlrm", "fae"])
-def test_it_does_with_pools_of_several_dims_and_bags(name: str) -> None:
+def test_a_replay_equals_the_real_run_with_several_dims_and_bags(name: str) -> None:
     config = tiny(*TWO_POOLS, "run.steps=40")
     assert seen(replayed(config, [name], [4000]).lanes[name, 4000]) == real(config, name, 4000)
 
@@ -119,7 +120,7 @@ class Fading(Hotline):
         return replace(wish, scores=wish.scores * (2 - wish.rows % 2))
 
 
-def test_a_policy_of_a_users_own_is_replayed_too() -> None:
+def test_a_policy_of_the_user_is_replayed() -> None:
     name = f"{__name__}:Fading"
     config = tiny()
     made = seen(replayed(config, [name, "hotline"], [3000]).lanes[name, 3000])
@@ -153,7 +154,7 @@ def by_hand(config: Config, budget: int) -> float:
             bags = np.repeat(np.arange(len(batch.offsets) - 1), np.diff(batch.offsets))
             for row in (space.feature_first_row[bags % len(space.features)] + batch.ids_N).tolist():
                 counts[row] = counts.get(row, 0) + 1
-        sizes = replaying.plain_row_bytes(config, space)
+        sizes = hot_row_bytes(config, space, monitored=False)
         size_of = {row: sizes[next(p for p, pool in enumerate(space.pools) if row < pool.end_row)] for row in counts}
         left = budget
         for row in sorted(counts, key=lambda row: (-counts[row] / size_of[row], row)):
@@ -171,7 +172,7 @@ def test_the_ceiling_is_what_the_best_rows_of_each_window_catch(settings: list[s
     assert replayed(config, ["hybrid"]).ceiling == pytest.approx([by_hand(config, budget) for budget in BUDGETS])
 
 
-def test_the_oracle_reaches_the_ceiling_and_who_follows_the_past_does_not(plain: Replayed) -> None:
+def test_only_the_oracle_reaches_the_ceiling(plain: Replayed) -> None:
     for budget, ceiling in zip(BUDGETS, plain.ceiling, strict=True):
         total = plain.lanes["oracle", budget].total
         assert total.hot_lookups / total.lookups == pytest.approx(ceiling)
@@ -204,7 +205,7 @@ def test_stretches_add_up_and_end_where_windows_do(plain: Replayed) -> None:
     assert [stretch_steps(window) for window in (100, 10, 7, 8, 9, 1)] == [20, 2, 7, 2, 3, 1]
 
 
-def test_policies_that_read_the_stream_more_than_once_are_seen_to(plain: Replayed) -> None:
+def test_repeated_reading_of_the_stream_is_counted(plain: Replayed) -> None:
     reads = {name: plain.lanes[name, BUDGETS[0]].total for name in ("hotline", "cdlrm", "fae", "fae_released")}
     lookups = reads["hotline"].lookups
     assert reads["hotline"].read_lookups == lookups
@@ -226,7 +227,7 @@ def test_bytes_over_the_link_are_those_of_the_cold_rows(plain: Replayed) -> None
     assert everything.total.promoted_bytes == everything.space.rows * plain.row_bytes[0]
 
 
-def test_the_store_takes_no_memory_for_rows_and_has_none_to_give() -> None:
+def test_the_store_allocates_no_rows_and_refuses_to_read_them() -> None:
     tables = (TableSpec("large", 20_000_000, 128),)
     space = RowSpace.of(tables, (FeatureSpec("f", 0),))
     rule = RowRule(1, 1e-8, 0.9, 0.999)
@@ -238,7 +239,7 @@ def test_the_store_takes_no_memory_for_rows_and_has_none_to_give() -> None:
             call()
 
 
-def test_tallies_add_up() -> None:
+def test_counts_of_stretches_add_up() -> None:
     one, two = StepCounts(steps=1, lookups=5, migrated_rows=2), StepCounts(steps=2, lookups=1, hot_lookups=1)
     assert one + two == StepCounts(steps=3, lookups=6, migrated_rows=2, hot_lookups=1)
 

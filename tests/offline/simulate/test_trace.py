@@ -48,7 +48,7 @@ def test_each_column_of_a_table_of_keys_is_a_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "told"),
+    ("name", "content", "expected"),
     [
         ("short.bin", b"1234567", "whole keys of 8 bytes, got .*short.bin of 7 bytes"),
         ("empty.bin", b"", "must hold whole numbers"),
@@ -58,14 +58,14 @@ def test_each_column_of_a_table_of_keys_is_a_table(tmp_path: Path) -> None:
         ("cube.npy", np.zeros((2, 2, 2), int), r"shape \(2, 2, 2\)"),
     ],
 )
-def test_what_is_no_trace_is_refused(tmp_path: Path, name: str, content: bytes | np.ndarray, told: str) -> None:
+def test_files_that_hold_no_trace_are_refused(tmp_path: Path, name: str, content: bytes | np.ndarray, expected: str) -> None:
     path = tmp_path / name
     path.write_bytes(content) if isinstance(content, bytes) else np.save(path, content)
-    with pytest.raises(DataError, match=told):
+    with pytest.raises(DataError, match=expected):
         TraceSource(path, dim=2)
 
 
-def test_a_trace_that_is_not_there_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_missing_trace_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", "nowhere.xz"]) == 3
     assert "nowhere.xz" in capsys.readouterr().err
 

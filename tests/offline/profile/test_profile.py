@@ -22,7 +22,7 @@ from adaptive_rec.errors import DataError
 from adaptive_rec.kernels import profile as kernels
 from adaptive_rec.kernels.reference import profile as twins
 from adaptive_rec.offline.profile import measure as measuring
-from adaptive_rec.offline.profile.measure import bytes_of_rows, measure
+from adaptive_rec.offline.profile.measure import measure, policy_row_bytes
 from adaptive_rec.offline.profile.passes import FirstSamples
 from adaptive_rec.offline.profile.profile_page import profile_page
 from adaptive_rec.offline.profile.ranking import Ranking, Seen, curve_budgets, knee_bytes, rounded_up, top_share
@@ -101,7 +101,7 @@ class Plain:
                 [int(self.space.feature_first_row[f] + i) for f, low, high in spans for i in batch.ids_N[low:high]]
             )
         self.cuts = [samples * n // windows for n in range(windows + 1)]
-        self.sizes = bytes_of_rows(config, self.space)
+        self.sizes = policy_row_bytes(config, self.space)
 
     def hot(self, budget: int, first: int, end: int) -> set[int]:
         """The rows that a budget holds by the counts of some samples."""
@@ -188,7 +188,7 @@ def test_more_levels_than_their_type_holds_are_never_made() -> None:
     assert len(curve_budgets(ranking, 5, 1 << 43)) < np.iinfo(np.uint8).max
 
 
-def test_even_access_is_told() -> None:
+def test_even_access_is_noted() -> None:
     even = ["data.synthetic.zipf_exponent=0", "data.synthetic.popular_ratio=0", "data.table_rows=[90,90,90,90]"]
     assert "nearly even" in measure(tiny(*even), 0, 2, quiet)["suggested"]["note"]
     assert measure(tiny(), 0, 2, quiet)["suggested"]["note"] == ""
@@ -259,12 +259,12 @@ def test_an_id_outside_its_table_is_named(monkeypatch: pytest.MonkeyPatch) -> No
         measure(tiny(), 0, 2, quiet)
 
 
-def test_progress_goes_on_to_the_end_of_both_passes() -> None:
-    told: list[tuple[str, int, int]] = []
-    measure(tiny(), 2000, 2, lambda *what: told.append(what))
-    assert [each[0] for each in told].index("replaying against budgets") > 0
-    assert told[-1] == ("replaying against budgets", 2000, 2000)
-    assert ("counting lookups", 2000, 2000) in told
+def test_progress_reaches_the_end_of_both_passes() -> None:
+    reported: list[tuple[str, int, int]] = []
+    measure(tiny(), 2000, 2, lambda *what: reported.append(what))
+    assert [each[0] for each in reported].index("replaying against budgets") > 0
+    assert reported[-1] == ("replaying against budgets", 2000, 2000)
+    assert ("counting lookups", 2000, 2000) in reported
 
 
 # Real clicks ---------------------------------------------------------------------------------------------------------
@@ -364,7 +364,7 @@ Refused = Callable[..., str]
         (["synthetic", "tiny", "--samples", "100", "--out", "/dev/null/x"], 2, "cannot be written"),
     ],
 )
-def test_what_cannot_be_done_is_told(
+def test_impossible_commands_are_refused(
     words: list[str], code: int, told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["profile", *words]) == code

@@ -1,11 +1,10 @@
-"""Reports of runs: whole, of one file, true to the figures, and made of whatever a run left."""
+"""Reports of runs are self-contained, show the true figures, and need no complete run directory."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import json
-import re
 import shutil
 from collections.abc import Callable, Mapping
 from html.parser import HTMLParser
@@ -17,8 +16,6 @@ import pytest
 from adaptive_rec.cli import main
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.errors import UsageError
-from adaptive_rec.offline.pages.markup import data, tag
-from adaptive_rec.offline.pages.scale import linear, logarithmic
 from adaptive_rec.offline.report import record
 from adaptive_rec.offline.report.record import read_run
 from adaptive_rec.offline.report.run_report import phase, write_report
@@ -97,7 +94,7 @@ def add_event(run: Path, **event: Any) -> None:
 # The page ------------------------------------------------------------------------------------------------------------
 
 
-def test_a_finished_run_has_a_report_that_asks_for_nothing_else(finished: Path) -> None:
+def test_the_report_of_a_finished_run_makes_no_request(finished: Path) -> None:
     page = Page(finished / "report.html")
     text = (finished / "report.html").read_text(encoding="utf-8")
     for _, attributes in page.elements:
@@ -112,7 +109,7 @@ def test_a_finished_run_has_a_report_that_asks_for_nothing_else(finished: Path) 
     assert f"script-src 'sha256-{digest}'" in policy
 
 
-def test_what_a_run_came_to_stands_at_the_top(finished: Path) -> None:
+def test_the_results_of_a_run_stand_at_the_top(finished: Path) -> None:
     page, summary = Page(finished / "report.html"), json.loads((finished / "summary.json").read_text())
     for name in ("auc", "logloss", "calibration"):
         assert f"{summary['eval'][name]:.4f}" in page.text
@@ -121,7 +118,7 @@ def test_what_a_run_came_to_stands_at_the_top(finished: Path) -> None:
     assert f"{STEPS} steps" in page.text
 
 
-def test_every_plot_has_its_words(finished: Path) -> None:
+def test_every_plot_has_a_description(finished: Path) -> None:
     page = Page(finished / "report.html")
     pictures = [each for each in page.named("div") if each.get("role") == "img"]
     assert len(pictures) >= 9
@@ -131,7 +128,7 @@ def test_every_plot_has_its_words(finished: Path) -> None:
     assert wanted == {each.get("id") for each in page.named("figure")}
 
 
-def test_names_and_texts_of_others_stay_text(run: Path) -> None:
+def test_names_and_texts_from_elsewhere_stay_text(run: Path) -> None:
     about = json.loads((run / "run.json").read_text())
     about["tables"][0]["name"] = about["run_name"] = about["command"] = about["version"] = HOSTILE
     (run / "run.json").write_text(json.dumps(about))
@@ -156,19 +153,6 @@ def test_changes_are_numbered_in_plots_and_journal(run: Path) -> None:
     assert at == {f"left:{100 * 12 / STEPS:.2f}%"}
     for told in ("hot_budget_bytes", "8KiB", "4KiB", "alpha", "0.9", "0.5", "paused"):
         assert told in page.text
-
-
-def test_json_for_the_script_ends_no_element() -> None:
-    made = data({"a": HOSTILE}, class_="figures")
-    inner = re.fullmatch(r'<script type="application/json" class="figures">(.*)</script>', made)
-    assert inner is not None
-    assert "<" not in inner[1]
-    assert json.loads(inner[1]) == {"a": HOSTILE}
-
-
-def test_text_is_escaped_and_markup_is_not() -> None:
-    assert tag("p", "<b>", tag("i", '"'), None, title='"><') == '<p title="&#34;&gt;&lt;">&lt;b&gt;<i>&#34;</i></p>'
-    assert tag("p", "a\x1b[2Jb\nc") == "<p>a\\u001b[2Jb\nc</p>"
 
 
 # The figures ---------------------------------------------------------------------------------------------------------
@@ -224,7 +208,7 @@ def test_a_long_run_is_thinned_to_exact_means_and_hides_no_spike(run: Path) -> N
     assert out.stat().st_size < 1 << 20
 
 
-def test_a_resumed_run_goes_on_and_what_was_made_again_counts_once(run: Path) -> None:
+def test_steps_that_a_resumed_run_repeats_count_once(run: Path) -> None:
     snapshots = [each for each in lines_of(run / "metrics.jsonl") if each["event"] == "snapshot"]
     first, again = snapshots[:7], []  # stopped after step 28, resumed from step 20
     for now in snapshots[5:]:
@@ -244,7 +228,7 @@ def test_a_resumed_run_goes_on_and_what_was_made_again_counts_once(run: Path) ->
 @pytest.mark.parametrize(
     "spoil", ["torn", "no metrics", "no summary", "no run.json", "half a run.json", "not JSON", "not ours"]
 )
-def test_what_a_run_left_is_enough(run: Path, spoil: str) -> None:
+def test_an_incomplete_run_directory_is_enough_for_a_report(run: Path, spoil: str) -> None:
     metrics = run / "metrics.jsonl"
     if spoil == "torn":
         metrics.write_bytes(metrics.read_bytes()[:-200])
@@ -287,7 +271,7 @@ def test_what_a_run_left_is_enough(run: Path, spoil: str) -> None:
         (["started", "finished", "started"], "under way or killed"),
     ],
 )
-def test_the_journal_tells_what_became_of_a_run(run: Path, kinds: list[str], expected: str) -> None:
+def test_the_state_of_a_run_follows_from_its_journal(run: Path, kinds: list[str], expected: str) -> None:
     write_lines(run / "events.jsonl", [{"step": 1, "kind": kind, "text": kind} for kind in kinds])
     assert phase(read_run(run))[1] == expected
 
@@ -299,7 +283,7 @@ def begin(out: Path, *settings: str, write: Callable[[Path], object] = write_rep
     return TrainingRun(load_config("tiny", {}, ["run.steps=6", *settings]), out, write_report=write)
 
 
-def test_a_report_that_cannot_be_made_fails_no_run(tmp_path: Path) -> None:
+def test_a_run_does_not_fail_when_its_report_cannot_be_written(tmp_path: Path) -> None:
     def fail(_: Path) -> None:
         raise ValueError("no such luck\nindeed")
 
@@ -312,7 +296,7 @@ def test_a_report_that_cannot_be_made_fails_no_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("affordable", [True, False])
-def test_after_a_signal_a_report_is_made_of_few_figures_only(
+def test_after_a_signal_only_short_runs_get_a_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, affordable: bool
 ) -> None:
     if not affordable:
@@ -339,7 +323,7 @@ def test_a_run_that_fails_leaves_a_report(tmp_path: Path) -> None:
     assert "the loss must stay finite" in text
 
 
-def test_the_command_makes_a_report_again(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_rewrites_a_report(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["report", str(run)]) == 0
     assert capsys.readouterr().out == f"{run / 'report.html'}\n"
     other = tmp_path / "other.html"
@@ -350,29 +334,3 @@ def test_the_command_makes_a_report_again(run: Path, tmp_path: Path, capsys: pyt
     with pytest.raises(UsageError, match="cannot be written: No such file"):
         write_report(run, tmp_path / "none" / "report.html")
     assert not list(tmp_path.glob("**/*.part"))
-
-
-# Scales --------------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("low", "high"), [(0, 1), (0.5383, 0.6911), (0, 409600), (3, 3), (0, 0), (-2, 5), (0, 3e-7)])
-def test_a_linear_scale_has_round_ticks_within_it(low: float, high: float) -> None:
-    scale = linear(low, high, str)
-    assert scale.low - 1e-9 <= min(scale.ticks) <= max(scale.ticks) <= scale.high + 1e-9
-    assert 2 <= len(scale.ticks) <= 8
-    assert [scale.place(scale.low), scale.place(scale.high)] == [0.0, 1.0]
-
-
-def test_sizes_have_ticks_round_in_units_of_1024() -> None:
-    assert linear(0, 300 << 10, str, binary=True).ticks == (0, 100 << 10, 200 << 10, 300 << 10)
-
-
-@pytest.mark.parametrize(("low", "high", "base"), [(1, 840000, 10), (512, 41 << 20, 2), (7, 7, 10), (1e-4, 1, 10)])
-def test_a_logarithmic_scale_holds_both_ends(low: float, high: float, base: int) -> None:
-    scale = logarithmic(low, high, str, base)
-    assert scale.low <= low * (1 + 1e-9)
-    assert high <= scale.high * (1 + 1e-9)
-    assert 2 <= len(scale.ticks) <= 7
-    middle = (scale.low * scale.high) ** 0.5
-    assert scale.place(middle) == pytest.approx(0.5)
-    assert (scale.place(scale.low / 10), scale.place(0.0), scale.place(scale.high * 10)) == (0.0, 0.0, 1.0)
