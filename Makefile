@@ -36,10 +36,10 @@ check-long: $(VENV)/installed-dev
 # Resumable too: a run with a summary under studies/ is not repeated.
 STUDY ?= slipstream
 study-quality: $(VENV)/installed-dev
-	$(BIN)/python benchmarks/quality.py $(STUDY) --data $(DATA)
+	$(BIN)/python -m benchmarks.quality $(STUDY) --data $(DATA)
 
 study-tracking: $(VENV)/installed-dev
-	$(BIN)/python benchmarks/tracking.py --data $(DATA) --out studies/tracking.json
+	$(BIN)/python -m benchmarks.tracking --data $(DATA) --out studies/tracking.json
 
 # About an hour on two cores for all streams; Globo needs its clicks prepared under studies/staleness/data/globo.
 study-staleness: $(VENV)/installed-dev
@@ -55,7 +55,7 @@ study-globo: $(VENV)/installed-dev
 # What the sidecar and its clients cost training. PRESET=criteo_kaggle: tables of 33.8 M rows.
 PRESET ?= synthetic
 study-sidecar: $(VENV)/installed-dev
-	$(BIN)/python benchmarks/sidecar.py --preset $(PRESET) --turns 30
+	$(BIN)/python -m benchmarks.sidecar --preset $(PRESET) --turns 30
 
 # Installed without their dependencies: TorchRec requires fbgemm-gpu, which is the CUDA build, and others would let pip change torch.
 # The packages that they import besides torch and NumPy follow them. The results list those that could not be installed.

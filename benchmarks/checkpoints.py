@@ -26,6 +26,7 @@ from adaptive_rec.config.tree import load_config
 from adaptive_rec.live.mailbox import Command
 from adaptive_rec.live.telemetry import Event, Snapshot
 from adaptive_rec.run.training_run import TrainingRun
+from benchmarks.common.command import parser
 from benchmarks.common.machine import processor, versions
 
 EVERY = 5
@@ -33,13 +34,13 @@ EVERY = 5
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--policy", default="hotline")
-    parser.add_argument("--checkpoints", type=int, default=5, help="of changes, after the one of all rows")
-    parser.add_argument("--between", type=int, default=300, help="steps from one to the next")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
-    parser.add_argument("--out", type=Path, help="write the figures as JSON")
-    args = parser.parse_args()
+    line = parser(__doc__)
+    line.add_argument("--policy", default="hotline")
+    line.add_argument("--checkpoints", type=int, default=5, help="of changes, after the one of all rows")
+    line.add_argument("--between", type=int, default=300, help="steps from one to the next")
+    line.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    line.add_argument("--out", type=Path, help="write the figures as JSON")
+    args = line.parse_args()
     with tempfile.TemporaryDirectory(dir=".") as folder:
         found = measure(args, Path(folder))
     if args.out:

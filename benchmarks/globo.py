@@ -16,7 +16,6 @@ The Criteo sample and the Scarab trace, where the defaults do well, show what ad
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -32,8 +31,9 @@ from adaptive_rec.reclassify.window import Window
 from adaptive_rec.tracking.count_min import CountMinSketch, width_for
 from adaptive_rec.tracking.horizon import DECAYS, FIRST_MEMORY, Memory, MemoryTrials
 from adaptive_rec.tracking.popularity import PopularityTracker, best_rows, samples
+from benchmarks.common.command import data_folder, parser
 from benchmarks.globo_picture import draw
-from benchmarks.tracking import ROW_BYTES, Stream, batched, criteo, data_folder, scarab
+from benchmarks.tracking import ROW_BYTES, Stream, batched, criteo, scarab
 
 CLICKS_PER_STEP = 512
 DAYS = 16
@@ -227,12 +227,12 @@ def print_others(lines: list[dict[str, Any]]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=data_folder(), help="folder with the three files")
-    parser.add_argument("--out", type=Path, help="write all figures to this JSON file")
-    parser.add_argument("--picture", type=Path, help="draw the shares by day in this SVG file")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the sketch's hash and of the sample of rows")
-    args = parser.parse_args()
+    line = parser(__doc__)
+    line.add_argument("--data", type=Path, default=data_folder(), help="folder with the three files")
+    line.add_argument("--out", type=Path, help="write all figures to this JSON file")
+    line.add_argument("--picture", type=Path, help="draw the shares by day in this SVG file")
+    line.add_argument("--seed", type=int, default=0, help="seed of the sketch's hash and of the sample of rows")
+    args = line.parse_args()
     stream, day_S = read_globo(args.data)
     print(f"# globo: {stream.rows} articles, {len(stream.steps)} steps of {CLICKS_PER_STEP} clicks, {DAYS} days")
     studies = [study_globo(stream, day_S, share, args.seed) for share in SHARES]

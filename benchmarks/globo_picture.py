@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.cpu.picture import PALE, page, rule, text
+from benchmarks.common.pictures import GRID, PALE, dot, page, polyline, rule, text
 
 WAYS = {
     "exact": ("#8d99a6", "best fixed memory, exact counts", True),
@@ -29,7 +29,7 @@ def draw(studies: list[dict[str, Any]]) -> str:
     ]
     x = 16.0
     for colour, name, dashed in WAYS.values():
-        parts += [line([(x, 74.0), (x + 22, 74.0)], colour, dashed), text(x + 28, 78.5, name, size=12)]
+        parts += [polyline([(x, 74.0), (x + 22, 74.0)], colour, 2.2, dashed), text(x + 28, 78.5, name, size=12)]
         x += 60 + 6.2 * len(name)
     for number, study in enumerate(studies):
         parts += panel(study, LEFT + number * (WIDTH + BETWEEN))
@@ -48,23 +48,17 @@ def panel(study: dict[str, Any], left: float) -> list[str]:
     ]
     for percent in range(0, 101, 20):
         y = at(0, percent / 100)[1]
-        parts += [rule(left, y, left + WIDTH, y, "#e4e8ec"), text(left - 8, y + 4, f"{percent} %", "end", 12, PALE)]
+        parts += [rule(left, y, left + WIDTH, y, GRID), text(left - 8, y + 4, f"{percent} %", "end", 12, PALE)]
     parts += [text(at(day, 0)[0], TOP + HEIGHT + 20, str(day + 1), "middle", 12, PALE) for day in range(0, days, 3)]
     parts.append(text(left + WIDTH / 2, TOP + HEIGHT + 42, "day", "middle", 12, PALE))
     for name in reversed(WAYS):
         colour, _, dashed = WAYS[name]
         points = [at(day, ratio) for day, ratio in enumerate(study["ways"][name]["by_day"])]
-        parts.append(line(points, colour, dashed))
+        parts.append(polyline(points, colour, 2.2, dashed))
         if not dashed:
-            parts += [f'<circle cx="{x:.1f}" cy="{y:.1f}" r="3" fill="{colour}"/>' for x, y in points]
+            parts += [dot(x, y, colour, 3) for x, y in points]
     for name in ("adaptive", "sketch", "static"):
         ratio = study["ways"][name]["by_day"][-1]
         x, y = at(days - 1, ratio)
         parts.append(text(x + 9, y + 4, f"{100 * ratio:.1f} %", "start", 12, WAYS[name][0], "600"))
     return parts
-
-
-def line(points: list[tuple[float, float]], colour: str, dashed: bool) -> str:
-    dashes = ' stroke-dasharray="6 4"' if dashed else ""
-    listed = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    return f'<polyline points="{listed}" fill="none" stroke="{colour}" stroke-width="2.2"{dashes}/>'

@@ -19,8 +19,8 @@ from pathlib import Path
 from adaptive_rec.data.prepare.job import Request
 from adaptive_rec.data.prepare.prepare import prepare
 from adaptive_rec.policy.find import BUILT_IN
+from benchmarks.common.command import data_folder, parser
 from benchmarks.staleness.plan import STREAMS as RULES_STREAMS
-from benchmarks.tracking import data_folder
 
 DRAWN_WITH = 1
 """Seed of Globo's negatives."""
@@ -57,13 +57,13 @@ as fast: thirty-six runs of each are to take less than an hour."""
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=data_folder(), help="folder of test data")
-    parser.add_argument("--streams", nargs="*", choices=STREAMS, default=list(STREAMS))
-    parser.add_argument("--policies", nargs="*", default=list(BUILT_IN))
-    parser.add_argument("--seeds", type=int, default=3, help="seeds 1 to N")
-    parser.add_argument("--out", type=Path, default=Path("studies/policies"))
-    args = parser.parse_args()
+    line = parser(__doc__)
+    line.add_argument("--data", type=Path, default=data_folder(), help="folder of test data")
+    line.add_argument("--streams", nargs="*", choices=STREAMS, default=list(STREAMS))
+    line.add_argument("--policies", nargs="*", default=list(BUILT_IN))
+    line.add_argument("--seeds", type=int, default=3, help="seeds 1 to N")
+    line.add_argument("--out", type=Path, default=Path("studies/policies"))
+    args = line.parse_args()
     failed = [name for name in args.streams if compare(args, name)]
     if failed:
         raise SystemExit(f"runs failed: {', '.join(failed)}")

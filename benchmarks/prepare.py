@@ -1,11 +1,10 @@
 """`adaptive-rec data prepare` on generated Criteo TSV: rows a second, and the most memory it held.
 
-.venv/bin/python benchmarks/prepare.py --rows 20000000     # one column of half as many ids; needs 15 GB of disk
+.venv/bin/python -m benchmarks.prepare --rows 20000000     # one column of half as many ids; needs 15 GB of disk
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import resource
@@ -21,6 +20,7 @@ from numba import njit
 
 from adaptive_rec.config.data import CRITEO_KAGGLE_ROWS
 from adaptive_rec.kernels.synthetic import hash_at, mix64, unit
+from benchmarks.common.command import parser
 
 BLOCK_ROWS = 1 << 16
 LARGE_COLUMN = 2
@@ -117,12 +117,12 @@ def measure(sources: list[Path], out: Path, options: list[str]) -> dict[str, flo
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=2_000_000)
-    parser.add_argument("--files", type=int, default=2, help="rows are spread over as many files")
-    parser.add_argument("--folder", type=Path, default=Path("/tmp/adaptive-rec-prepare"))
-    parser.add_argument("--keep", action="store_true", help="leave the generated files and what was made of them")
-    args, options = parser.parse_known_args()
+    line = parser(__doc__)
+    line.add_argument("--rows", type=int, default=2_000_000)
+    line.add_argument("--files", type=int, default=2, help="rows are spread over as many files")
+    line.add_argument("--folder", type=Path, default=Path("/tmp/adaptive-rec-prepare"))
+    line.add_argument("--keep", action="store_true", help="leave the generated files and what was made of them")
+    args, options = line.parse_known_args()
     args.folder.mkdir(parents=True, exist_ok=True)
     sources = [args.folder / f"day_{day}.tsv" for day in range(args.files)]
     for day, path in enumerate(sources):

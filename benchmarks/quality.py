@@ -1,7 +1,7 @@
 """Studies of model quality on the Criteo Kaggle sample. Resumable: a run whose summary is on disk is not made again.
 
-    python benchmarks/quality.py reference --data FILE     hybrid against the DLRM reference's figures, 6 seeds
-    python benchmarks/quality.py slipstream --data FILE    what skipping costs: every action against the same share at random
+    python -m benchmarks.quality reference --data FILE     hybrid against the DLRM reference's figures, 6 seeds
+    python -m benchmarks.quality slipstream --data FILE    what skipping costs: every action against the same share at random
 
 Every run is `adaptive-rec train` with the settings printed; its directory is kept under --out.
 """
@@ -16,6 +16,8 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+
+from benchmarks.common.command import parser
 
 SIXTH = 6 / 7
 REFERENCE_AUC, REFERENCE_BAR = 0.7283, 0.005
@@ -45,21 +47,8 @@ def run(name: str, settings: list[str], args: argparse.Namespace) -> dict[str, A
     """Train under some settings, or read the summary of the run made before."""
     out = Path(args.out) / name
     if not (out / "summary.json").exists():
-        command = [
-            sys.executable,
-            "-m",
-            "adaptive_rec",
-            "train",
-            "base",
-            "--data",
-            args.data,
-            "--out",
-            str(out),
-            "--json",
-            "--no-serve",
-        ]
-        for setting in settings:
-            command += ["--set", setting]
+        command = [sys.executable, "-m", "adaptive_rec", "train", "base", "--data", args.data, "--out", str(out)]
+        command += ["--json", "--no-serve", *(word for setting in settings for word in ("--set", setting))]
         print(f"# {name}: {' '.join(settings)}", file=sys.stderr, flush=True)
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
@@ -139,12 +128,12 @@ def _row(results: list[dict[str, Any]]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("study", choices=["reference", "slipstream"])
-    parser.add_argument("--data", required=True, help="criteo_kaggle_sample_137k.tsv, plain, .gz or .zst")
-    parser.add_argument("--out", default="studies/quality", help="where the runs are kept")
-    parser.add_argument("--seeds", type=int, nargs="*")
-    args = parser.parse_args()
+    line = parser(__doc__)
+    line.add_argument("study", choices=["reference", "slipstream"])
+    line.add_argument("--data", required=True, help="criteo_kaggle_sample_137k.tsv, plain, .gz or .zst")
+    line.add_argument("--out", default="studies/quality", help="where the runs are kept")
+    line.add_argument("--seeds", type=int, nargs="*")
+    args = line.parse_args()
     {"reference": reference, "slipstream": slipstream}[args.study](args)
 
 

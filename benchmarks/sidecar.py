@@ -5,8 +5,8 @@ Two runs of the same configuration take turns, a few seconds each: one alone (`-
 niceness. While one runs the other's processes are stopped, so both see the same machine. Steps that a turn interrupts are left
 out. `--second alone` compares a run with its like: what of a difference is the machine's.
 
-    python benchmarks/sidecar.py --preset synthetic --turns 20
-    python benchmarks/sidecar.py --preset criteo_kaggle --set knobs.hot_budget_bytes=256MiB --turns 10    # 33.8 M rows
+    python -m benchmarks.sidecar --preset synthetic --turns 20
+    python -m benchmarks.sidecar --preset criteo_kaggle --set knobs.hot_budget_bytes=256MiB --turns 10    # 33.8 M rows
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from benchmarks.common.command import ROOT, parser
 
 WARM_SECONDS = 15.0
 TURN_SECONDS = 4.0
@@ -122,8 +124,8 @@ def load(arguments: argparse.Namespace) -> None:
 
 
 def start(*words: str, environment: dict[str, str] | None = None) -> subprocess.Popen[bytes]:
-    command = [sys.executable, __file__, *words]
-    return subprocess.Popen(command, env={**os.environ, **(environment or {})}, start_new_session=True)
+    command = [sys.executable, "-m", "benchmarks.sidecar", *words]
+    return subprocess.Popen(command, cwd=ROOT, env={**os.environ, **(environment or {})}, start_new_session=True)
 
 
 def family(process: subprocess.Popen[bytes]) -> list[int]:
@@ -219,20 +221,20 @@ def spread(seconds: list[float]) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
+    line = parser(__doc__)
+    line.add_argument(
         "mode", nargs="?", choices=["compare", "train", "load"], default="compare", help=argparse.SUPPRESS
     )
-    parser.add_argument("--preset", default="synthetic")
-    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
-    parser.add_argument("--turns", type=int, default=20)
-    parser.add_argument(
+    line.add_argument("--preset", default="synthetic")
+    line.add_argument("--set", action="append", default=[], metavar="KEY=VALUE")
+    line.add_argument("--turns", type=int, default=20)
+    line.add_argument(
         "--second", choices=["alone", "served", "watched"], default="watched", help="what the second run is"
     )
-    parser.add_argument("--out", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--runtime-file", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+    line.add_argument("--out", type=Path, help=argparse.SUPPRESS)
+    line.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    line.add_argument("--runtime-file", help=argparse.SUPPRESS)
+    arguments = line.parse_args()
     if arguments.mode == "compare":
         print(json.dumps(compare(arguments), indent=1))
     else:

@@ -34,8 +34,8 @@ from adaptive_rec.data.logs.globo import GloboReader
 from adaptive_rec.data.prepare.job import Request
 from adaptive_rec.data.prepare.prepare import prepare
 from adaptive_rec.dense.metrics import auc
+from benchmarks.common.command import data_folder, parser
 from benchmarks.common.machine import processor, versions
-from benchmarks.tracking import data_folder
 
 FILE = "globo_clicks_2988181.csv.zst"
 BAR = 0.02
@@ -57,19 +57,19 @@ DLRM = (
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=data_folder(), help=f"folder of {FILE}")
-    parser.add_argument("--out", type=Path, default=Path("studies/tbsm"))
-    parser.add_argument("--seeds", type=int, default=3, help="seeds 1 to N")
-    parser.add_argument(
+    line = parser(__doc__)
+    line.add_argument("--data", type=Path, default=data_folder(), help=f"folder of {FILE}")
+    line.add_argument("--out", type=Path, default=Path("studies/tbsm"))
+    line.add_argument("--seeds", type=int, default=3, help="seeds 1 to N")
+    line.add_argument(
         "--train", type=float, nargs=2, default=TRAIN, metavar=("FROM", "TO"), help="shares of the rows"
     )
-    parser.add_argument("--test", type=float, nargs=2, default=TEST, metavar=("FROM", "TO"))
-    parser.add_argument("--threads", type=int, default=1, help="threads of a run")
-    args = parser.parse_args()
+    line.add_argument("--test", type=float, nargs=2, default=TEST, metavar=("FROM", "TO"))
+    line.add_argument("--threads", type=int, default=1, help="threads of a run")
+    args = line.parse_args()
     args.train, args.test = tuple(args.train), tuple(args.test)
     if args.train[0] < args.test[1] - args.test[0]:
-        parser.error("--train must begin after as many rows as --test has: learning rates are chosen that much earlier")
+        line.error("--train must begin after as many rows as --test has: learning rates are chosen that much earlier")
     print(
         f"seeds 1 to {args.seeds}; rows {args.train} to train on, {args.test} held out; negatives of seed {DRAWN_WITH}"
     )

@@ -4,15 +4,13 @@ Three real streams (Criteo sample, Globo clicks, Scarab trace) are replayed in b
 share of the steps and goes through the guard rails, with the default knobs. The yardstick counts every lookup exactly,
 with the same decay, and takes the best rows there are: no sampling, no collisions, no hysteresis.
 
-    python benchmarks/tracking.py --data FOLDER --out tracking.json
+    python -m benchmarks.tracking --data FOLDER --out tracking.json
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import lzma
-import os
 import platform
 import time
 from array import array
@@ -27,11 +25,12 @@ import numba
 import numpy as np
 
 from adaptive_rec.config.knobs import Knobs
-from adaptive_rec.data.criteo_file import line_blocks
+from adaptive_rec.data.lines import line_blocks
 from adaptive_rec.reclassify.guard_rails import plan_migration
 from adaptive_rec.tracking.count_min import CountMinSketch, width_for
 from adaptive_rec.tracking.exact import ExactCounter
 from adaptive_rec.tracking.popularity import PopularityTracker, samples
+from benchmarks.common.command import data_folder, parser
 
 ROW_BYTES = 136
 """A hot row of dim 16 in float32 with row-wise Adagrad and its movement record: what a moved row counts as."""
@@ -47,10 +46,6 @@ class Stream:
     rows: int
     lookups_per_step: int
     steps: list[tuple[Any, Any, Any]]
-
-
-def data_folder() -> Path:
-    return Path(os.environ.get("ADAPTIVE_REC_TEST_DATA") or Path(__file__).resolve().parents[2] / "shared" / "data")
 
 
 def batched(name: str, keys: Any, lookups_per_step: int) -> Stream:
@@ -173,12 +168,12 @@ def capture(stream: Stream, share: float, knobs: Knobs, seed: int) -> dict[str, 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=data_folder(), help="folder with the three files")
-    parser.add_argument("--out", type=Path, help="write all figures to this JSON file")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0], help="seeds of the sketch's hash")
-    parser.add_argument("--set", action="append", default=[], metavar="KNOB=VALUE", help="not the default value")
-    args = parser.parse_args()
+    line = parser(__doc__)
+    line.add_argument("--data", type=Path, default=data_folder(), help="folder with the three files")
+    line.add_argument("--out", type=Path, help="write all figures to this JSON file")
+    line.add_argument("--seeds", type=int, nargs="+", default=[0], help="seeds of the sketch's hash")
+    line.add_argument("--set", action="append", default=[], metavar="KNOB=VALUE", help="not the default value")
+    args = line.parse_args()
     knobs = Knobs(**{name: json.loads(value) for name, _, value in (pair.partition("=") for pair in args.set)})
     chosen = knobs.model_dump(include={"sample_ratio", "decay", "hysteresis", "reclassify_every", "max_moved_bytes"})
     machine = f"{platform.machine()}, numpy {np.__version__}, numba {numba.__version__}"

@@ -109,8 +109,8 @@ def prepare(args: argparse.Namespace) -> int:
 def verify(args: argparse.Namespace) -> int:
     """Compare every file with its checksum; the first that differs is an error."""
     from adaptive_rec.cli.data_progress import Bar
+    from adaptive_rec.data.prepare.checksums import verify as run
     from adaptive_rec.data.prepare.meta import load_meta
-    from adaptive_rec.data.prepare.verify import verify as run
 
     meta = load_meta(args.directory)
     with Bar(sys.stdout) as bar:

@@ -14,7 +14,7 @@ from adaptive_rec.live.telemetry import COMPILING
 from adaptive_rec.units import clock, count, percent
 
 if TYPE_CHECKING:
-    from adaptive_rec.data.prepare.progress import StageProgress
+    from adaptive_rec.data.prepare.checksums import StageProgress
 
 PLAIN_EVERY_SECONDS = 5.0
 REDRAW_EVERY_SECONDS = 0.2

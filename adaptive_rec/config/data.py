@@ -1,4 +1,4 @@
-"""What a run trains on: a file, a prepared folder, or the synthetic stream."""
+"""The settings of the data of a run: a file, a prepared folder, or the synthetic stream."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class SyntheticConfig(Frozen):
     )
     feature_lookups: tuple[PositiveInt, ...] = Field(
         (),
-        description="Ids of each feature's bag, always so many; empty: lookups_per_feature for all.",
+        description="Fixed number of ids of each feature's bag; empty: lookups_per_feature for all.",
         json_schema_extra={"unit": "ids"},
         strict=False,
     )
@@ -45,7 +45,7 @@ class SyntheticConfig(Frozen):
         ge=0,
     )
     sudden_drift_at: int = knob(0, "samples", "Sample at which popularity jumps to other rows; 0 is never.", ge=0)
-    teacher_jump_at: int = knob(0, "samples", "Sample at which the teacher's weights are drawn anew; 0 is never.", ge=0)
+    teacher_jump_at: int = knob(0, "samples", "Sample at which the teacher's weights are drawn again; 0 is never.", ge=0)
     teacher_scale: float = knob(1.0, "logits", "Standard deviation of the planted teacher's logit.", ge=0)
     label_ratio: float = knob(0.25, "ratio", "Share of positive labels at the teacher's mean logit.", gt=0, lt=1)
 

@@ -1,1 +1,1 @@
-"""Sources of batches."""
+"""Loads batches: sources, prepared folders and readers of click logs."""

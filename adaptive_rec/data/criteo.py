@@ -1,6 +1,6 @@
 """Criteo TSV files, Kaggle or Terabyte, as sources: held in memory with numbered ids, or streamed with folded ids.
 
-Ranges of a file are shares of its rows by position; malformed rows that are skipped count nowhere.
+Ranges of a file are shares of its rows by position; skipped malformed rows are not counted.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from adaptive_rec.kernels import parse
 
 
 def open_criteo(config: Config) -> Source:
-    """Open the file that `data.source` names, in the way that `data.ids` asks for."""
+    """Open the file `data.source` in the way that `data.ids` says."""
     layout, data = CriteoLayout.of(config), config.data
-    marks = mark_rows(layout, parse_them=False)
+    marks = mark_rows(layout, parsed=False)
     if data.ids == "contiguous" or (data.ids == "auto" and marks[-1].byte <= data.in_memory_bytes):
         most = marks[-1].byte // (layout.columns + 1)  # a row has a label, its tabs and the line's end at the least
         return MemorySource(config, layout, min(marks[-1].line, most))
     if layout.skip_bad_rows:
-        marks = mark_rows(layout, parse_them=True)
+        marks = mark_rows(layout, parsed=True)
     return StreamSource(config, layout, marks)
 
 
@@ -44,7 +44,7 @@ class MemorySource:
 
     A table's ids number the values its features have in the whole file, in order of first occurrence; a missing
     value is the value 0. A table has as many rows as there are values, or `data.max_table_rows`, into which
-    further ids are folded. With `data.shuffle` every epoch has an order of its own, drawn from (seed, epoch).
+    further ids are folded. With `data.shuffle` each epoch has another order, drawn from (seed, epoch).
     """
 
     sequence = None
@@ -79,7 +79,7 @@ class MemorySource:
             yield self._pick(np.arange(self._test.start + start, self._test.start + stop), Position(), 0)
 
     def _order(self, seed: int, epoch: int) -> NDArray[np.int64]:
-        """The rows of an epoch in the order they are handed out."""
+        """The rows of an epoch in the order of its batches."""
         rows_S = np.arange(self._train.start, self._train.stop)
         if self._shuffle:
             np.random.Generator(np.random.PCG64([seed, epoch])).shuffle(rows_S)
@@ -107,7 +107,7 @@ class StreamSource:
         self._rows_F = np.array([self.tables[feature.table].rows for feature in self.features], dtype=np.int64)
 
     def train_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
-        """Yield the batches from `position` on; its seed decides nothing."""
+        """Yield the batches from `position` on; its seed has no effect."""
         for epoch in range(position.epoch, self.epochs):
             yield from self._read(self._train, position, epoch, self.train_samples, batch_size)
 
@@ -118,7 +118,7 @@ class StreamSource:
             yield Batch(batch.dense_BX, batch.ids_N, batch.offsets, batch.labels_B, Position(), batch.malformed_rows)
 
     def _read(self, rows: range, position: Position, epoch: int, samples: int, batch_size: int) -> Iterator[Batch]:
-        """Read one epoch of a range, or what a position leaves of it."""
+        """Read one epoch of a range from the position on."""
         reader: RowReader | None = None
         for start, stop, after in epoch_batches(position, epoch, samples, batch_size):
             reader = reader or open_at(self._layout, self._marks, rows.start + start)
@@ -153,7 +153,7 @@ def number_ids(
 ) -> tuple[NDArray[np.int32], dict[int, int]]:
     """Number each table's values in order of first occurrence, in place; returns the ids and the tables' rows.
 
-    A table has the rows that `kept` makes of the number of its values; further ids are folded into them.
+    A table has `kept(number of its values)` rows; further ids are folded into them.
     """
     ids_RF = values_RF.view(np.int32)
     table_rows: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""The choice of a source of batches by the configuration."""
+"""Opens the source of batches that the configuration names."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from adaptive_rec.errors import ConfigError, DataError
 
 
 def open_source(config: Config) -> Source:
-    """Open the source that `data.source` names."""
+    """Open the source `data.source`."""
     if config.data.source == "synthetic":
         return SyntheticSource(config)
     path = Path(config.data.source)
-    if os.path.isfile(path / META):  # which takes no offence at a name too long
+    if os.path.isfile(path / META):  # Path.is_file raises for a name that is too long
         return PreparedSource(config)
     check_file(path)
     return open_criteo(config)

@@ -1,9 +1,9 @@
 """A prepared folder as a source: arrays mapped into memory, read in file order or by a seeded shuffle of blocks.
 
-The shuffle is global: blocks of rows come in an order drawn over the whole training range, and the rows of a few dozen
-blocks that come together, a group, are mixed among each other. So an epoch reads the disk in long pieces and holds two
-groups in memory at the most, however many rows there are. The order depends on (seed, epoch) alone; where a group begins
-is known without reading those before it, so that any position is reached at once.
+The shuffle is global: blocks of rows come in an order drawn over the whole training range, and the rows of a few dozen successive
+blocks, a group, are mixed. So an epoch reads the disk in long pieces and holds at most two groups in memory. The order depends on
+(seed, epoch) alone, and the beginning of a group is known without reading the groups before it, so that any position is reached
+at once.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ GROUP_BLOCKS = 64
 
 
 class PreparedSource:
-    """The arrays of a folder, all sources one after another. A table has the rows that `meta.json` says, or
+    """A source of the arrays of a folder, all source files one after another. A table has the rows of `meta.json`, or
     `data.max_table_rows`, into which further ids are folded. Bad rows were left out when the folder was made.
     """
 
@@ -72,7 +72,7 @@ class PreparedSource:
 
 @dataclass
 class Order:
-    """The shuffled order of an epoch: place in the order -> row."""
+    """The shuffled order of an epoch, which maps a place to a row."""
 
     rows: range
     seed: int
@@ -85,12 +85,12 @@ class Order:
         self._last_comes = int(np.flatnonzero(self._blocks == blocks - 1)[0])
 
     def group_start(self, group: int) -> int:
-        """The place in the order at which a group begins."""
+        """Return the place in the order at which a group begins."""
         blocks = min(group * GROUP_BLOCKS, len(self._blocks))
         return blocks * BLOCK_ROWS - (self._missing if self._last_comes < blocks else 0)
 
     def parts(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """The places from `start` to `stop` as (group, first place in it, place after the last)."""
+        """Yield the places from `start` to `stop` as (group, first place in it, place after the last)."""
         group = start // (GROUP_BLOCKS * BLOCK_ROWS)
         while start < stop:
             low, high = self.group_start(group), self.group_start(group + 1)
@@ -100,7 +100,7 @@ class Order:
             group += 1
 
     def load(self, group: int, arrays: FolderArrays) -> LoadedSamples:
-        """The rows of a group in their order."""
+        """Return the rows of a group in their order."""
         blocks = self._blocks[group * GROUP_BLOCKS : (group + 1) * GROUP_BLOCKS].tolist()
         first = [self.rows.start + block * BLOCK_ROWS for block in blocks]
         samples = LoadedSamples.joined([arrays.read(row, min(row + BLOCK_ROWS, self.rows.stop)) for row in first])
@@ -109,13 +109,13 @@ class Order:
 
 
 def check_settings(config: Config, meta: Meta) -> None:
-    """Raise ConfigError where a setting contradicts what the folder is."""
+    """Raise ConfigError where a setting contradicts the folder."""
     data, dims = config.data, config.model.table_dims
     if data.ids == "hash":
         raise ConfigError(f"data.ids must be auto or contiguous for a prepared folder, got {data.ids}")
     if data.feature_tables:
         raise ConfigError(
-            f"data.feature_tables must be empty for a prepared folder, whose meta.json says who shares a table, "
+            f"data.feature_tables must be empty for a prepared folder, whose meta.json says which columns share a table, "
             f"got {list(data.feature_tables)}"
         )
     if dims and len(dims) != len(meta.tables):
@@ -127,7 +127,7 @@ def check_settings(config: Config, meta: Meta) -> None:
 def feature_specs(
     meta: Meta, table_numbers: dict[str, int], columns: Columns, pooling: Pooling
 ) -> tuple[FeatureSpec, ...]:
-    """A feature for each column, and for each step of a column that is a history's: ``NAME_20`` to ``NAME_1``, the last."""
+    """Return a feature for each column, and for each step of a history column: ``NAME_20`` to ``NAME_1``, the last step."""
     steps = dict(zip(columns.bags, columns.steps, strict=True))
     specs: list[FeatureSpec] = []
     for column in meta.columns:
@@ -138,7 +138,7 @@ def feature_specs(
 
 
 def sequence_spec(meta: Meta, columns: Columns) -> SequenceSpec | None:
-    """The steps of the folder's histories by features and dense columns, where it has any."""
+    """Return the features and dense columns of the histories' steps, if the folder has histories."""
     if meta.sequence is None:
         return None
     single = dict(zip((c.name for c in meta.columns if not c.bag), columns.single, strict=True))
@@ -152,6 +152,6 @@ def sequence_spec(meta: Meta, columns: Columns) -> SequenceSpec | None:
 
 
 def table_specs(config: Config, meta: Meta) -> tuple[TableSpec, ...]:
-    """The folder's tables with the model's dims, cut by `data.scale` and to `data.max_table_rows`."""
+    """Return the folder's tables with the model's dims, cut by `data.scale` and to `data.max_table_rows`."""
     dims = config.model.table_dims or (config.model.embedding_dim,) * len(meta.tables)
     return tuple(TableSpec(t.name, kept_rows(config, t.rows), dim) for t, dim in zip(meta.tables, dims, strict=True))

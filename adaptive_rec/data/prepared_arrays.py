@@ -1,4 +1,4 @@
-"""The arrays of a prepared folder as one long run of rows, and samples taken from them."""
+"""The arrays of a prepared folder as one sequence of rows, and samples taken from them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from adaptive_rec.data.prepare.meta import Meta, bag_files, dense_file, labels_f
 from adaptive_rec.errors import DataError, first_line
 
 EMPTY_FILE_BYTES = 4096
-"""More than any header takes."""
+"""A size that no header exceeds."""
 
 
 @dataclass(frozen=True)
@@ -166,20 +166,20 @@ class MappedSource:
 
 
 def mapped(path: Path, dtype: type, shape: tuple[int, ...]) -> NDArray[Any]:
-    """A ``.npy`` file mapped for reading; raises DataError where it is not the array it should be."""
+    """Map a ``.npy`` file for reading; raise DataError where it is not the expected array."""
     array: NDArray[Any]
     try:
         if shape[0]:
             with warnings.catch_warnings():
                 warnings.simplefilter("error")  # of headers that Python 2 wrote
                 array = np.lib.format.open_memmap(path, mode="r")
-        elif path.stat().st_size <= EMPTY_FILE_BYTES:  # nothing cannot be mapped
+        elif path.stat().st_size <= EMPTY_FILE_BYTES:  # an empty array cannot be mapped
             array = np.load(path, allow_pickle=False)
         else:
             raise DataError(f"{path} must hold an array without rows, it is too large for that")
     except DataError:
         raise
-    except Exception as error:  # NumPy reads headers as it would Python, and fails in as many ways
+    except Exception as error:  # NumPy evaluates headers as Python and can fail in many ways
         raise DataError(f"{path} must be a .npy file: {type(error).__name__}: {first_line(error)}") from None
     if array.dtype != dtype or array.shape != shape:
         expected = f"{np.dtype(dtype).name} of shape {shape}"
@@ -188,7 +188,7 @@ def mapped(path: Path, dtype: type, shape: tuple[int, ...]) -> NDArray[Any]:
 
 
 def to_batch(pieces: list[LoadedSamples], columns: Columns, position: Position) -> Batch:
-    """A batch in sample-major order of samples that come in pieces."""
+    """Return a batch, in sample-major order, of samples that come in pieces."""
     samples = LoadedSamples.joined(pieces)
     labels_B = samples.labels_B.astype(np.float32)
     if not columns.bags:
@@ -210,12 +210,12 @@ def to_batch(pieces: list[LoadedSamples], columns: Columns, position: Position) 
 
 
 def offsets_of(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Where runs of these lengths begin, and where the last one ends."""
+    """Return where runs of these lengths begin, and where the last one ends."""
     offsets = np.zeros(len(lengths) + 1, dtype=np.int64)
     np.cumsum(lengths, out=offsets[1:])
     return offsets
 
 
 def spread(starts_S: NDArray[np.int64], lengths_S: NDArray[np.int64], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The places of runs that begin at `starts_S`, run after run; `offsets` are those of the lengths."""
+    """Return the places of runs that begin at `starts_S`, run after run; `offsets` are those of the lengths."""
     return np.repeat(starts_S - offsets[:-1], lengths_S) + np.arange(offsets[-1])

@@ -1,4 +1,4 @@
-"""What every source of batches offers, and what sources share."""
+"""The protocol of all sources of batches, and helpers that sources share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from adaptive_rec.config.tree import Config
 from adaptive_rec.errors import DataError
 
 LEAST_SCALED_ROWS = 100
-"""Tables of fewer rows stay as they are under `data.scale`, and no other is scaled below."""
+"""The smallest size to which `data.scale` cuts a table; smaller tables stay as they are."""
 
 
 class Source(Protocol):
@@ -23,11 +23,11 @@ class Source(Protocol):
     """Samples of one epoch."""
     epochs: int
     malformed_rows: int
-    """Malformed rows of the input; they are skipped and count as rows nowhere else."""
+    """Skipped malformed rows of the input; no other figure counts them."""
 
     @property
     def sequence(self) -> SequenceSpec | None:
-        """Which features and dense columns are a history's steps, where samples have one."""
+        """The features and dense columns of a history's steps, if samples have a history."""
         ...
 
     def train_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
@@ -40,7 +40,7 @@ class Source(Protocol):
 
 
 class Wrapped:
-    """A source that stands for another one, as it is; who inherits it says what is different."""
+    """A source that passes on another one unchanged; subclasses override what differs."""
 
     def __init__(self, source: Source) -> None:
         self.tables, self.features, self.dense_features = source.tables, source.features, source.dense_features
@@ -77,7 +77,7 @@ def cut_rows(config: Config) -> tuple[int, ...]:
 
 
 def kept_rows(config: Config, rows: int) -> int:
-    """Rows that a table of so many has after `data.scale` and the cut to `data.max_table_rows`. Ids are folded into them."""
+    """Return the rows of a table of `rows` after `data.scale` and the cut to `data.max_table_rows`. Ids are folded into them."""
     scaled = max(round(rows * config.data.scale), min(rows, LEAST_SCALED_ROWS))
     return min(scaled, config.data.max_table_rows)
 

@@ -25,7 +25,7 @@ PILOT_SAMPLES = 256
 
 @dataclass(frozen=True)
 class Popularity:
-    """What decides the ids. First axis: see `draw_ids`; last axis: features."""
+    """The popularity of the ids. First axis: see `draw_ids`; last axis: features."""
 
     cdf_FH: NDArray[np.float64]
     """Summed popularity of a table's first ranks; popularity of rank r, from 1, is r to the minus exponent."""
@@ -39,7 +39,7 @@ class Popularity:
 
 @dataclass(frozen=True)
 class Teacher:
-    """What decides the labels. First axis: before and from the jump."""
+    """The planted teacher that decides the labels. First axis: before and after the jump."""
 
     weights_2X: NDArray[np.float64]
     keys_2F: NDArray[np.uint64]
@@ -87,7 +87,7 @@ class SyntheticSource:
         self._teacher = self._make_teacher(feature_tables(config))
 
     def train_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
-        """Yield the batches from `position` on; its seed must be the run's, which the whole stream is drawn from."""
+        """Yield the batches from `position` on; its seed must be that of the run, from which the whole stream is drawn."""
         if position.seed != self._seed:
             raise DataError(
                 f"seed of a reader position of synthetic data must be run.seed, {self._seed}, got {position.seed}"
@@ -195,7 +195,7 @@ class SyntheticSource:
 
 
 def zipf_mass(ranks: int, exponent: float) -> float:
-    """The popularity of the first `ranks` ranks together, as `zipf_rank` sums it."""
+    """Return the summed popularity of the first `ranks` ranks, as `zipf_rank` sums it."""
     head = float(np.sum(np.arange(1, min(ranks, kernels.HEAD_RANKS) + 1, dtype=np.float64) ** -exponent))
     if ranks <= kernels.HEAD_RANKS:
         return head

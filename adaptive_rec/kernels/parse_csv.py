@@ -1,7 +1,6 @@
-"""Parse rows of comma-separated fields, each of a kind that its column has, from bytes. Plain twin: `reference_csv.py`.
+"""Parse rows of separated fields, each of the kind that its column has, from bytes. Plain twin: `reference/csv.py`.
 
-There is no quoting. Rows end in LF or CRLF. What a field becomes depends on its kind: the label, the hour as a number, or a
-key, which is never 0 unless the field is empty.
+There is no quoting. Rows end in LF or CRLF. Every field becomes one whole number.
 """
 
 from __future__ import annotations
@@ -11,11 +10,13 @@ from numba import njit
 
 from adaptive_rec.kernels.jit import JIT, JIT_PART
 
-SKIP, LABEL, HOUR, HEX, INTEGER = range(5)
-"""Kinds of columns."""
-FINE, COLUMNS, BAD_LABEL, BAD_HOUR, BAD_HEX, BAD_INTEGER = range(6)
-"""What is wrong with a row; a wrong number of columns is told before anything else."""
-COMMA, LF, CR, MINUS, DIGIT_0 = 44, 10, 13, 45, 48
+SKIP, NUMBER, WORD, HOUR, HEX_KEY, INTEGER_KEY = range(6)
+"""Kinds of columns: not read; a number from 0 to the column's limit; one of its words, as its place in the list; a date and hour
+as the number YYMMDDHH; the key of a hexadecimal number; the key of an integer. A key is 0 where the field is empty, and never
+otherwise."""
+FINE, COLUMNS, FIELD = range(3)
+"""What is wrong with a row: nothing, the number of its columns, a field. The number of columns is checked first."""
+LF, CR, MINUS = 10, 13, 45
 HEX_DIGITS, INTEGER_DIGITS, HOUR_DIGITS = 8, 18, 8
 FIRST_INTEGER_KEY = 1 << 62
 """The key of the integer 0."""
@@ -26,15 +27,15 @@ DIGITS[np.frombuffer(b"abcdef", dtype=np.uint8)] = DIGITS[np.frombuffer(b"ABCDEF
 
 
 @njit(**JIT)
-def parse_rows(data, start, kinds_K, labels_B, hours_B, keys_BF):
-    """Parse rows from byte `start` until the outputs are full, the data ends, or a row is malformed.
+def parse_rows(data, start, separator, kinds_K, limits_K, words_KWL, values_BK):
+    """Parse rows from byte `start` until `values_BK` is full, the data ends, or a row is malformed.
 
-    `data` must end with a line feed. Columns of the kinds HEX and INTEGER fill `keys_BF` in their order. Returns (rows
-    parsed, byte after them, fault, faulty column).
+    `data` must end with a line feed. `separator` holds one or two bytes. `words_KWL` holds the bytes of each column's words,
+    padded with zeros. Returns (rows parsed, byte after them, fault, faulty column).
     """
     position, row = start, 0
-    while position < len(data) and row < len(labels_B):
-        fault, column, after = _parse_row(data, position, kinds_K, row, labels_B, hours_B, keys_BF)
+    while position < len(data) and row < len(values_BK):
+        fault, column, after = _parse_row(data, position, separator, kinds_K, limits_K, words_KWL, row, values_BK)
         if fault != FINE:
             return row, position, fault, column
         position = after
@@ -43,51 +44,63 @@ def parse_rows(data, start, kinds_K, labels_B, hours_B, keys_BF):
 
 
 @njit(**JIT_PART)
-def _parse_row(data, p, kinds_K, row, labels_B, hours_B, keys_BF):
+def _parse_row(data, p, separator, kinds_K, limits_K, words_KWL, row, values_BK):
     """Parse one row; returns (fault, column, byte after the row)."""
-    fault, faulty, column, f = FINE, 0, 0, 0
+    fault, faulty, column, width = FINE, 0, 0, len(separator)
+    first, last = separator[0], separator[width - 1]
     while True:
         start = p
-        while data[p] != COMMA and data[p] != LF:
+        while data[p] != LF and not (data[p] == first and data[p + width - 1] == last):
             p += 1
         ends = data[p] == LF
         stop = p - 1 if ends and p > start and data[p - 1] == CR else p
         if column < len(kinds_K) and fault == FINE and kinds_K[column] != SKIP:
-            kind = kinds_K[column]
-            fault, value = _field(data, start, stop, kind)
-            faulty = column
-            if kind == LABEL:
-                labels_B[row] = value
-            elif kind == HOUR:
-                hours_B[row] = value
+            if kinds_K[column] == WORD:
+                fine, value = _word(data, start, stop, words_KWL, column)
             else:
-                keys_BF[row, f] = np.uint64(value)
-                f += 1
+                fine, value = _number(data, start, stop, kinds_K[column], limits_K[column])
+            values_BK[row, column] = value
+            if not fine:
+                fault, faulty = FIELD, column
         column += 1
-        p += 1
         if ends:
-            return (COLUMNS, 0, p) if column != len(kinds_K) else (fault, faulty, p)
+            return (COLUMNS, 0, p + 1) if column != len(kinds_K) else (fault, faulty, p + 1)
+        p += width
 
 
 @njit(**JIT_PART)
-def _field(data, start, stop, kind):
-    """(fault, what the field becomes)."""
+def _word(data, start, stop, words_KWL, column):
+    """(whether the field is one of the column's words, its place among them)."""
+    for w in range(words_KWL.shape[1]):
+        length = 0
+        while length < words_KWL.shape[2] and words_KWL[column, w, length] != 0:
+            length += 1
+        same = length == stop - start and length > 0
+        for i in range(length if same else 0):
+            same = same and words_KWL[column, w, i] == data[start + i]
+        if same:
+            return True, w
+    return False, 0
+
+
+@njit(**JIT_PART)
+def _number(data, start, stop, kind, limit):
+    """(whether the field follows the rule of its kind, its number)."""
     length = stop - start
-    if kind == HEX:
+    if kind == HEX_KEY:
         value, fine = _digits(data, start, stop, 16)
-        return (FINE if fine and length <= HEX_DIGITS else BAD_HEX), (value + 1 if length else 0)
-    if kind == LABEL:
-        value, fine = _digits(data, start, stop, 2)
-        return (FINE if fine and length == 1 else BAD_LABEL), value
+        return fine and length <= HEX_DIGITS, value + 1 if length else 0
     if kind == HOUR:
         value, fine = _digits(data, start, stop, 10)
-        fine = fine and length == HOUR_DIGITS
-        return (FINE if fine and _is_hour(value) else BAD_HOUR), value
+        return fine and length == HOUR_DIGITS and _is_hour(value), value
+    if kind == NUMBER:
+        value, fine = _digits(data, start, stop, 10)
+        return fine and 0 < length <= INTEGER_DIGITS and value <= limit, value
     negative = length > 0 and data[start] == MINUS
     value, fine = _digits(data, start + negative, stop, 10)
     fine = fine and length - negative <= INTEGER_DIGITS and not (negative and length == 1)
     key = FIRST_INTEGER_KEY + (-value if negative else value)
-    return (FINE if fine else BAD_INTEGER), (key if length else 0)
+    return fine, key if length else 0
 
 
 @njit(**JIT_PART)

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from adaptive_rec.system.processor import processor
+from benchmarks.common.command import ROOT as ROOT
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-NOT_MEASURING = ("__main__.py", "conduct.py", "plan.py", "picture.py", "report.py", "explain.py", "results.py")
+NOT_MEASURING = ("__main__.py", "conduct.py", "plan.py", "picture.py", "report.py", "explain.py", "results.py", "pictures.py")
 """Files of the benchmarks that no figure depends on. Of the plan a result keeps its own cell."""
 
 LIBRARIES = (

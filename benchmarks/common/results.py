@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,21 +21,33 @@ def write(path: Path, values: dict[str, Any]) -> None:
     draft.replace(path)
 
 
+def earlier(path: Path, expected: dict[str, Any], about: dict[str, Any]) -> dict[str, Any] | None:
+    """Return the complete result in a file if it has these values, and these facts of the machine and the sources."""
+    try:
+        old: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    same = all(old.get(key) == json.loads(json.dumps(value)) for key, value in expected.items())
+    same = same and all(old.get("about", {}).get(key) == value for key, value in about.items())
+    return old if same and "result" in old and "partial" not in old else None
+
+
 def bar(what: str, figure: float, bound: float, at_least: bool, interval: list[float] | None = None) -> dict[str, Any]:
     """A figure held against its bound; `interval` is where it lies at 95 %."""
     met = bool(figure >= bound if at_least else figure <= bound)
-    told = {"what": what, "figure": figure, "bound": bound, "at_least": at_least, "met": met}
-    return told if interval is None else {**told, "interval": interval}
+    held = {"what": what, "figure": figure, "bound": bound, "at_least": at_least, "met": met}
+    return held if interval is None else {**held, "interval": interval}
+
+
+def table_head(names: list[str]) -> str:
+    """Return the first two lines of a Markdown table."""
+    return f"| {' | '.join(names)} |\n" + "|---" * len(names) + "|"
 
 
 def bar_rows(found: list[dict[str, Any]]) -> Iterator[str]:
     """A Markdown table, with a column of intervals where there are any."""
     intervals = any("interval" in bar for bar in found)
-    yield (
-        "| bar | figure | 95 % | bound | met |\n|---|---|---|---|---|"
-        if intervals
-        else ("| bar | figure | bound | met |\n|---|---|---|---|")
-    )
+    yield table_head(["bar", "figure", *(["95 %"] if intervals else []), "bound", "met"])
     for one in found:
         sign = "≥" if one["at_least"] else "≤"
         low_high = "-".join(f"{value:.4g}" for value in one.get("interval", []))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -13,17 +12,17 @@ import torch
 
 from adaptive_rec.config.tree import Config
 from adaptive_rec.placement import RowSpace
+from benchmarks.common.bench import Absent, Cell
+from benchmarks.common.command import data_folder
 from benchmarks.common.contestants import budget_bytes
-from benchmarks.common.machine import ROOT
 from benchmarks.common.shapes import SHAPES, Preloaded, configure, open_shape, preload
+from benchmarks.common.turns import first_turns, rows_of, take_turns, touched_rows
 from benchmarks.cpu import small_cells
 from benchmarks.cpu.contestants import Floor, OurRun, RivalRun, first_rows
 from benchmarks.cpu.parts import OurRows, RivalRows
-from benchmarks.cpu.plan import Cell
 from benchmarks.cpu.rivals import RIVALS, why_absent
 from benchmarks.cpu.torchrec_dlrm import NAMES as THEIR_DLRM
 from benchmarks.cpu.torchrec_dlrm import TorchRecDlrm
-from benchmarks.cpu.turns import first_turns, rows_of, take_turns, touched_rows
 
 Note = Callable[[str], None]
 
@@ -53,13 +52,9 @@ OURS: dict[str, tuple[str, ...]] = {
 EXACT = ("hybrid", "hybrid compiled", "hotline", "hotline split", "without prefetching")
 
 
-class Absent(Exception):
-    """What a cell needs is not there; it says what."""
-
-
 def sample_path() -> Path:
-    """The Criteo sample: in the folder that ADAPTIVE_REC_TEST_DATA names, or beside the repository."""
-    folder = Path(os.environ.get("ADAPTIVE_REC_TEST_DATA") or ROOT.parent / "shared" / "data")
+    """Return the Criteo sample, or raise Absent."""
+    folder = data_folder()
     if not (folder / SAMPLE).is_file():
         raise Absent(f"{SAMPLE} is not in {folder} (ADAPTIVE_REC_TEST_DATA names the folder)")
     return folder / SAMPLE

@@ -6,11 +6,9 @@ A contestant's turn is some steps on the batches that come next; all go through 
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,6 +24,7 @@ from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import Runtime
 from benchmarks.common.contestants import Driven
 from benchmarks.common.shapes import Preloaded
+from benchmarks.common.turns import Turn
 from benchmarks.cpu.rivals import Tables
 
 STAGES = {
@@ -38,32 +37,6 @@ STAGES = {
     "tracking": ("observe", "reclassify"),
 }
 """Stages of a run by what they are called here; `rows updated` without the dense optimizer's step, which stands alone."""
-
-
-@dataclass
-class Turn:
-    seconds: float = 0.0
-    stages: dict[str, float] = field(default_factory=lambda: defaultdict(float))
-    gained: dict[str, float] = field(default_factory=dict)
-
-    @contextmanager
-    def stage(self, name: str) -> Iterator[None]:
-        """The clock runs inside of stages only."""
-        began = time.perf_counter()
-        yield
-        took = time.perf_counter() - began
-        self.stages[name] += took
-        self.seconds += took
-
-
-class Contestant(Protocol):
-    steps: int
-
-    def turn(self, steps: int) -> Turn: ...
-
-    def facts(self) -> dict[str, Any]: ...
-
-    def close(self) -> None: ...
 
 
 def dense_part(config: Config, source: Preloaded) -> DensePart:

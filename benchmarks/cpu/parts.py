@@ -14,7 +14,8 @@ from adaptive_rec.config.tree import Config
 from adaptive_rec.embedding.records import RowUpdate
 from adaptive_rec.runtime.assemble import assemble
 from benchmarks.common.shapes import Preloaded
-from benchmarks.cpu.contestants import Turn, rows_of_store
+from benchmarks.common.turns import Turn
+from benchmarks.cpu.contestants import rows_of_store
 from benchmarks.cpu.rivals import Tables
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from html import escape
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common.pictures import GRID, INK, PALE, dot, legend, page, polyline, rectangle, rule, text
 from benchmarks.common.statistics import ratio_of_medians
 
 WIDTH, LEFT, RIGHT, BAR, GAP = 1000, 170, 150, 20, 8
@@ -32,7 +32,6 @@ PANELS = (
     ("criteo", "Criteo Kaggle, real rows, float32"),
 )  # fmt: skip
 MILLIONS = (1, 10, 50, 200)
-INK, PALE = "#24292f", "#6e7781"
 
 
 def draw_all(results: dict[str, Any], out: Path) -> None:
@@ -49,30 +48,6 @@ def draw_all(results: dict[str, Any], out: Path) -> None:
         (out / "rows.svg").write_text(against_rows(by_rows, told), encoding="utf-8")
 
 
-def text(
-    x: float, y: float, words: str, anchor: str = "start", size: int = 13, colour: str = INK, weight: str = ""
-) -> str:
-    bold = f' font-weight="{weight}"' if weight else ""
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}" fill="{colour}"{bold}>{escape(words)}</text>'
-
-
-def rectangle(x: float, y: float, width: float, height: float, colour: str) -> str:
-    return f'<rect x="{x:.2f}" y="{y:.2f}" width="{max(0.0, width):.2f}" height="{height:.2f}" fill="{colour}"/>'
-
-
-def rule(x1: float, y1: float, x2: float, y2: float, colour: str, dashed: bool = False, width: float = 1) -> str:
-    dashes = ' stroke-dasharray="5 4"' if dashed else ""
-    return f'<line x1="{x1:.2f}" y1="{y1:.2f}" x2="{x2:.2f}" y2="{y2:.2f}" stroke="{colour}" stroke-width="{width}"{dashes}/>'
-
-
-def page(width: int, height: float, parts: list[str]) -> str:
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height:.0f}" viewBox="0 0 {width} {height:.0f}" '
-        'font-family="system-ui, Helvetica, Arial, sans-serif">'
-    )
-    return "\n".join([head, rectangle(0, 0, width, height, "#ffffff"), *parts, "</svg>", ""])
-
-
 # The step by stage ---------------------------------------------------------------------------------------------------
 
 
@@ -82,17 +57,12 @@ def steps(panels: list[tuple[str, dict[str, Any]]], told: str) -> str:
         text(16, 28, "A training step by stage, against its dense part alone", size=17, weight="600"),
         text(16, 48, told, size=12, colour=PALE),
     ]
-    x = 16.0
-    for stage in (
-        stage for stage in COLOURS if any(stage in run["stages"] for _, runs in panels for run in runs.values())
-    ):
-        name = NAMES.get(stage, stage)
-        parts += [rectangle(x, 62, 12, 12, COLOURS[stage]), text(x + 17, 72.5, name, size=12)]
-        x += 36 + 6.4 * len(name)
+    drawn = [stage for stage in COLOURS if any(stage in run["stages"] for _, runs in panels for run in runs.values())]
+    parts += legend([(COLOURS[stage], NAMES.get(stage, stage)) for stage in drawn], 16.0, 72.5)
     y = 106.0
     for title, runs in panels:
-        drawn, height = panel(title, runs, y)
-        parts += drawn
+        bars, height = panel(title, runs, y)
+        parts += bars
         y += height
     return page(WIDTH, y, parts)
 
@@ -174,19 +144,15 @@ def chart(
     xs = [left + 20 + (width - 60) * (math.log10(m) - low) / span for m in millions]
     parts = [text(left, top - 12, title, weight="600")]
     for tick in range(round(ceiling / step) + 1):
-        parts += [rule(left, at(tick * step), left + width, at(tick * step), "#e4e8ec"),
+        parts += [rule(left, at(tick * step), left + width, at(tick * step), GRID),
                   text(left - 8, at(tick * step) + 4, f"{tick * step:g}", "end", 12, PALE)]  # fmt: skip
     parts += [text(x, top + height + 20, f"{m} M", "middle", 12, PALE) for x, m in zip(xs, millions, strict=True)]
     parts.append(text(left + width / 2, top + height + 42, "rows", "middle", 12, PALE))
     highest = max(lines, key=lambda key: lines[key][-1][0])
     for (colour, name), values in lines.items():
-        points = " ".join(f"{x:.1f},{at(value):.1f}" for x, (value, _, _) in zip(xs, values, strict=True))
-        parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="2.5"/>')
+        parts.append(polyline(((x, at(value)) for x, (value, _, _) in zip(xs, values, strict=True)), colour, 2.5))
         for x, (value, a, b) in zip(xs, values, strict=True):
-            parts += [
-                rule(x, at(a), x, at(b), colour, width=1.5),
-                f'<circle cx="{x:.1f}" cy="{at(value):.1f}" r="4" fill="{colour}"/>',
-            ]
+            parts += [rule(x, at(a), x, at(b), colour, width=1.5), dot(x, at(value), colour)]
         above = (colour, name) == highest
         edge = at(values[0][2]) - 10 if above else at(values[0][1]) + 20
         parts.append(text(xs[0] - 4, edge, name, size=13, colour=colour, weight="600"))

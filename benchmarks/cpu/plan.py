@@ -1,31 +1,10 @@
-"""The cells of `make bench` and of `make bench-all`. Loads nothing heavy."""
+"""The cells of `make bench` and of `make bench-all`."""
 
 from __future__ import annotations
 
-import argparse
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-ROUNDS, ALL_ROUNDS = 30, 60
-
-
-@dataclass(frozen=True)
-class Cell:
-    name: str
-    kind: str
-    """step, embedding, freeze, sketch or reading."""
-    about: str
-    contestants: tuple[str, ...] = ()
-    shape: str = "kaggle"
-    settings: tuple[str, ...] = ()
-    steps: int = 2
-    """Of a turn."""
-    batches: int = 100
-    """Which go round and round."""
-    real: bool = False
-    """Whether the batches are those of the Criteo sample."""
-    briefly: bool = True
-    """Whether OpenMP's threads wait as our command line has them wait, or as they do by default: rivals' users have that."""
-
+from benchmarks.common.bench import Cell
 
 CUT = ("data.max_table_rows=8000000",)
 CUT_SHORT = ("data.max_table_rows=500000",)
@@ -114,14 +93,3 @@ def rehearsed(cell: Cell) -> Cell:
     if cell.real:
         shape, small = cell.shape, (*small, "data.max_table_rows=1000")
     return replace(cell, shape=shape, settings=(*precision, *small), steps=2, batches=6)
-
-
-def chosen(args: argparse.Namespace) -> tuple[Cell, ...]:
-    """The cells that a command line asks for."""
-    cells = ALL if args.all or args.only or args.cell else QUICK
-    wanted = {args.cell} if args.cell else set(args.only or [])
-    unknown = wanted - {cell.name for cell in cells}
-    if unknown:
-        raise SystemExit(f"bench: no cell named {', '.join(sorted(unknown))}; --list --all names them")
-    cells = tuple(cell for cell in cells if not wanted or cell.name in wanted)
-    return tuple(rehearsed(cell) for cell in cells) if args.rehearse else cells

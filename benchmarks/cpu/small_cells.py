@@ -16,14 +16,14 @@ import torch
 from adaptive_rec.batch import Position
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.tree import Config, load_config
-from adaptive_rec.data.criteo_file import chunks
+from adaptive_rec.data.lines import chunks
 from adaptive_rec.data.open import open_source
 from adaptive_rec.embedding.records import RowUpdate
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.tracking.count_min import CountMinSketch
 from benchmarks.common.shapes import Preloaded
+from benchmarks.common.turns import take_turns
 from benchmarks.cpu.parts import Work
-from benchmarks.cpu.turns import take_turns
 
 SKETCH_BATCH = 2048 * 26
 RIVAL_ROWS = 20_000

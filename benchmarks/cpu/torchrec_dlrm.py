@@ -18,7 +18,8 @@ from adaptive_rec.dense.eager import DensePart
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.placement import RowSpace
 from benchmarks.common.shapes import Preloaded
-from benchmarks.cpu.contestants import Turn, dense_part, first_rows
+from benchmarks.common.turns import Turn
+from benchmarks.cpu.contestants import dense_part, first_rows
 from benchmarks.cpu.rivals import TorchRec
 
 NAMES = {"TorchRec's DLRM": False, "TorchRec's DLRM compiled": True}

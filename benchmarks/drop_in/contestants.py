@@ -19,7 +19,8 @@ from adaptive_rec.config.tree import Config
 from adaptive_rec.placement import RowSpace
 from benchmarks.common.rivals import by_feature, sparse_optimizer
 from benchmarks.common.shapes import Preloaded
-from benchmarks.cpu.contestants import Turn, dense_part
+from benchmarks.common.turns import Turn
+from benchmarks.cpu.contestants import dense_part
 from benchmarks.cpu.rivals import TorchRec, Weights
 from examples.jagged import KeyedJaggedTensor
 

@@ -18,6 +18,7 @@ import json
 import sys
 from pathlib import Path
 
+from benchmarks.common.command import parser
 from benchmarks.gpu import conduct, one_cell, plan, report, stand_ins
 
 NOT_SET_UP = 2
@@ -25,23 +26,21 @@ NOT_SET_UP = 2
 
 
 def arguments(words: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--all", action="store_true", help="every shape, batch size, budget, rule and way of loading")
-    parser.add_argument("--data", help="a Criteo TSV file; without one batches are synthetic")
-    parser.add_argument("--out", type=Path, help="folder of results, by default below studies/gpu")
-    parser.add_argument("--seconds", type=float, help="time for all cells together")
-    parser.add_argument("--only", nargs="+", metavar="CELL", help="only these cells, and correctness")
-    parser.add_argument("--list", action="store_true", help="name the cells")
-    parser.add_argument("--rehearse", nargs="?", const="fake", default="", choices=["fake", "cpu"],
+    line = parser(__doc__, "benchmarks.gpu")
+    line.add_argument("--all", action="store_true", help="every shape, batch size, budget, rule and way of loading")
+    line.add_argument("--data", help="a Criteo TSV file; without one batches are synthetic")
+    line.add_argument("--out", type=Path, help="folder of results, by default below studies/gpu")
+    line.add_argument("--seconds", type=float, help="time for all cells together")
+    line.add_argument("--only", nargs="+", metavar="CELL", help="only these cells, and correctness")
+    line.add_argument("--list", action="store_true", help="name the cells")
+    line.add_argument("--rehearse", nargs="?", const="fake", default="", choices=["fake", "cpu"],
                         help="without a GPU: the device path over host memory (fake), or the path of CPU runs")  # fmt: skip
-    parser.add_argument("--rows", type=Path, metavar="RESULTS", help="print the rows of a results.json")
-    parser.add_argument("--cell", help=argparse.SUPPRESS)
-    parser.add_argument("--deadline", type=float, help=argparse.SUPPRESS)
-    parser.add_argument("--serve-rival", metavar="NAME", help=argparse.SUPPRESS)
-    parser.add_argument("--reply-to", type=int, help=argparse.SUPPRESS)
-    return parser.parse_args(words)
+    line.add_argument("--rows", type=Path, metavar="RESULTS", help="print the rows of a results.json")
+    line.add_argument("--cell", help=argparse.SUPPRESS)
+    line.add_argument("--deadline", type=float, help=argparse.SUPPRESS)
+    line.add_argument("--serve-rival", metavar="NAME", help=argparse.SUPPRESS)
+    line.add_argument("--reply-to", type=int, help=argparse.SUPPRESS)
+    return line.parse_args(words)
 
 
 def main() -> int:

@@ -14,7 +14,8 @@ from typing import Any
 
 from adaptive_rec.system.openmp import wait_briefly
 from benchmarks.common import machine
-from benchmarks.common.results import say, write
+from benchmarks.common.command import facts_of_call
+from benchmarks.common.results import earlier, say, write
 from benchmarks.gpu import plan, report
 from benchmarks.gpu.one_cell import CLOSE_SECONDS, measure
 
@@ -54,15 +55,8 @@ def run_all(args: argparse.Namespace) -> int:
 
 def resumable(path: Path, cell: plan.Cell, args: argparse.Namespace) -> dict[str, Any] | None:
     """What was measured of this very cell, to its end: in this way, with these sources and versions, on this machine."""
-    try:
-        old: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    wanted = {"cell": asdict(cell), "data": args.data}
     about = {"fingerprint": machine.fingerprint("gpu"), "here": machine.here(), "rehearsal": args.rehearse}
-    same = all(old.get(key) == json.loads(json.dumps(value)) for key, value in wanted.items())
-    same = same and all(old.get("about", {}).get(key) == value for key, value in about.items())
-    return old if same and "result" in old and "partial" not in old else None
+    return earlier(path, {"cell": asdict(cell), "data": args.data}, about)
 
 
 def run_apart(
@@ -102,13 +96,7 @@ def write_results(
 ) -> dict[str, Any]:
     """results.json, and rows.md where there may be rows."""
     about = next((cell["about"] for cell in found.values() if "about" in cell), {"rehearsal": args.rehearse})
-    about = {
-        **about,
-        "rehearsal": args.rehearse,
-        "command": " ".join(["python -m benchmarks.gpu", *sys.argv[1:]]),
-        "date": time.strftime("%Y-%m-%d"),
-        "seconds": time.perf_counter() - began,
-    }
+    about = {**about, "rehearsal": args.rehearse, **facts_of_call("benchmarks.gpu", began)}
     results: dict[str, Any] = {
         "about": about,
         "cells": found,

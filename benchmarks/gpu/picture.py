@@ -1,9 +1,8 @@
-"""A timeline as an SVG picture: a lane for each kind of work, a bar for each interval. Written by hand: no library is needed."""
+"""A timeline as an SVG picture: a lane for each kind of work, a bar for each interval."""
 
 from __future__ import annotations
 
-from html import escape
-
+from benchmarks.common.pictures import page, rectangle, rule, text
 from benchmarks.gpu.intervals import Intervals, cut
 
 WIDTH, LEFT, LANE, TOP = 1200, 150, 30, 56
@@ -32,23 +31,19 @@ def draw(title: str, lanes: dict[str, Intervals], start: float, end: float, step
     """The part between `start` and `end`, in seconds, as the text of an SVG file. `steps` are when steps begin."""
     height = TOP + LANE * len(lanes) + 60
     scale = (WIDTH - LEFT - 20) / max(end - start, 1e-9)
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" '
-        'font-family="sans-serif" font-size="13">',
-        f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
-        f'<text x="12" y="24" font-size="14">{escape(title)}</text>',
-    ]
+    parts = [text(12, 24, title, size=14)]
     for number, (lane, intervals) in enumerate(lanes.items()):
         y = TOP + LANE * number
-        parts.append(f'<text x="{LEFT - 10}" y="{y + 18}" text-anchor="end">{escape(NAMES.get(lane, lane))}</text>')
-        parts.append(f'<rect x="{LEFT}" y="{y}" width="{WIDTH - LEFT - 20}" height="{LANE - 6}" fill="#f2f2f2"/>')
+        parts += [
+            text(LEFT - 10, y + 18, NAMES.get(lane, lane), "end"),
+            rectangle(LEFT, y, WIDTH - LEFT - 20, LANE - 6, "#f2f2f2"),
+        ]
         for a, b in cut(intervals, start, end):
-            x, width = LEFT + (a - start) * scale, max(0.4, (b - a) * scale)
-            colour = COLOURS.get(lane, "#333333")
-            parts.append(f'<rect x="{x:.2f}" y="{y}" width="{width:.2f}" height="{LANE - 6}" fill="{colour}"/>')
+            width = max(0.4, (b - a) * scale)
+            parts.append(rectangle(LEFT + (a - start) * scale, y, width, LANE - 6, COLOURS.get(lane, "#333333")))
     parts += axis(start, end, scale, TOP + LANE * len(lanes))
     parts += step_lines([step for step in steps if start <= step <= end], start, scale, TOP + LANE * len(lanes))
-    return "\n".join([*parts, "</svg>", ""])
+    return page(WIDTH, height, parts)
 
 
 def axis(start: float, end: float, scale: float, y: float) -> list[str]:
@@ -57,15 +52,14 @@ def axis(start: float, end: float, scale: float, y: float) -> list[str]:
     for tick in range(11):
         at = (end - start) * tick / 10
         x = LEFT + at * scale
-        parts.append(f'<line x1="{x:.2f}" y1="{TOP - 6}" x2="{x:.2f}" y2="{y}" stroke="#cccccc" stroke-width="0.5"/>')
-        anchor = "end" if tick == 10 else "middle"
-        parts.append(f'<text x="{x:.2f}" y="{y + 16}" text-anchor="{anchor}" font-size="11">{1e3 * at:.2f} ms</text>')
+        parts.append(rule(x, TOP - 6, x, y, "#cccccc", width=0.5))
+        parts.append(text(x, y + 16, f"{1e3 * at:.2f} ms", "end" if tick == 10 else "middle", 11))
     return parts
 
 
 def step_lines(steps: list[float], start: float, scale: float, y: float) -> list[str]:
-    """A dashed line where the training thread begins a step; the device is at work on it somewhat later."""
+    """Return a dashed line at each time at which the training thread begins a step; the device works on it somewhat later."""
     xs = [LEFT + (step - start) * scale for step in steps]
     line = '<line class="step" x1="{0:.2f}" y1="{1}" x2="{0:.2f}" y2="{2}" stroke="#000000" stroke-dasharray="4 3"/>'
-    told = f'<text x="{LEFT}" y="{y + 40}" font-size="11">dashed: the training thread begins a step</text>'
-    return [*(line.format(x, TOP - 12, y + 4) for x in xs), told]
+    note = text(LEFT, y + 40, "dashed: the training thread begins a step", size=11)
+    return [*(line.format(x, TOP - 12, y + 4) for x in xs), note]

@@ -21,24 +21,24 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from benchmarks.common.command import data_folder, parser
+from benchmarks.common.results import write
 from benchmarks.staleness.plan import STREAMS, TIMED, VARIANTS, Stream, Variant
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data", help="folder of test data")
-    parser.add_argument("--streams", nargs="*", choices=STREAMS, default=list(STREAMS))
-    parser.add_argument(
+    line = parser(__doc__)
+    line.add_argument("--data", type=Path, default=data_folder(), help="folder of test data")
+    line.add_argument("--streams", nargs="*", choices=STREAMS, default=list(STREAMS))
+    line.add_argument(
         "--variants", nargs="*", choices=[variant.name for variant in VARIANTS], help="some of them only"
     )
-    parser.add_argument("--seeds", type=int, default=8, help="seeds 1 to N")
-    parser.add_argument("--jobs", type=int, default=2, help="runs at a time, of one thread each")
-    parser.add_argument("--timed", action="store_true", help="runs one at a time, for their seconds only")
-    parser.add_argument("--out", type=Path, default=Path("studies/staleness"))
-    parser.add_argument("--one", nargs=3, metavar=("STREAM", "VARIANT", "SEED"), help=argparse.SUPPRESS)
-    args = parser.parse_args()
+    line.add_argument("--seeds", type=int, default=8, help="seeds 1 to N")
+    line.add_argument("--jobs", type=int, default=2, help="runs at a time, of one thread each")
+    line.add_argument("--timed", action="store_true", help="runs one at a time, for their seconds only")
+    line.add_argument("--out", type=Path, default=Path("studies/staleness"))
+    line.add_argument("--one", nargs=3, metavar=("STREAM", "VARIANT", "SEED"), help=argparse.SUPPRESS)
+    args = line.parse_args()
     if args.one:
         make_run(args, *args.one)
         return
@@ -107,8 +107,7 @@ def make_run(args: argparse.Namespace, stream_name: str, variant_name: str, seed
     }
     path = result_path(args.out, stream_name, variant_name, seed)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.with_suffix(".part").write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
-    path.with_suffix(".part").rename(path)
+    write(path, result)
     print(f"AUC {result['auc']:.5f}, logloss {result['logloss']:.5f}, trained {result['trained']:.3f}")
 
 

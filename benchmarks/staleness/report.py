@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.cpu.picture import INK, PALE, page, rule, text
+from benchmarks.common.pictures import GRID, INK, PALE, dot, page, polyline, rule, text
 from benchmarks.staleness.plan import LEVELS, STREAMS, TIMED, VARIANTS, WHOLE
 
 Runs = dict[int, dict[str, Any]]
@@ -170,10 +170,7 @@ def frontier(found: dict[str, dict[str, Runs]], timed: dict[str, dict[str, Runs]
     x = float(LEFT)
     names = [variant.name for variant in VARIANTS if variant.control]
     for name, colour in zip(names, COLOURS, strict=True):
-        parts += [
-            f'<circle cx="{x:.0f}" cy="{y - 40:.0f}" r="5" fill="{colour}"/>',
-            text(x + 10, y - 36, name, size=12),
-        ]
+        parts += [dot(x, y - 40, colour, 5), text(x + 10, y - 36, name, size=12)]
         x += 34 + 6.6 * len(name)
         if x > LEFT + 3 * WIDTH:
             x, y = float(LEFT), y + 22
@@ -223,19 +220,15 @@ def chart(
         ceiling=max(1.2, *(lost + error for _, lost, error in points.values())) * 1.1,
     )
     control = [(1.0, 0.0), *((points[name][:2]) for name in (f"random {level}" for level in LEVELS) if name in points)]
-    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in (scale.at(*point) for point in sorted(control, reverse=True)))
     parts = [*axes(scale, title, along_title, limited=key != "calibration")]
-    parts.append(f'<polyline points="{line}" fill="none" stroke="{INK}" stroke-width="2"/>')
+    parts.append(polyline((scale.at(*point) for point in sorted(control, reverse=True)), INK))
     colours = dict(zip([variant.name for variant in VARIANTS if variant.control], COLOURS, strict=True))
     for name, (x_value, lost_mean, error) in points.items():
         colour = colours.get(name, INK)
         size = 6 if name == "signal_to_noise, more" or name == "adaptive" else 4
         x, y = scale.at(x_value, lost_mean)
         upper, lower = (scale.at(x_value, lost_mean + part)[1] for part in (error, -error))
-        parts += [
-            rule(x, upper, x, lower, colour, width=1.5),
-            f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{size}" fill="{colour}"/>',
-        ]
+        parts += [rule(x, upper, x, lower, colour, width=1.5), dot(x, y, colour, size)]
     return parts
 
 
@@ -246,7 +239,7 @@ def axes(scale: Scale, title: str, along_title: str, limited: bool) -> list[str]
     step = next(step for step in (0.25, 0.5, 1, 2, 5, 10, 1e9) if height / step <= 6)
     for tick in np.arange(np.ceil(scale.floor / step) * step, scale.ceiling, step):
         y = scale.at(1, float(tick))[1]
-        parts += [rule(left, y, right, y, "#e4e8ec"), text(left - 8, y + 4, f"{tick or 0:g}", "end", 12, PALE)]
+        parts += [rule(left, y, right, y, GRID), text(left - 8, y + 4, f"{tick or 0:g}", "end", 12, PALE)]
     if limited:
         y = scale.at(1, 1)[1]
         parts += [rule(left, y, right, y, "#b22222", dashed=True), text(right, y - 5, "0.001", "end", 11, "#b22222")]

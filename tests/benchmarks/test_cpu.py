@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
+from benchmarks.common import report as cell_report
+from benchmarks.common import turns
 from benchmarks.common.shapes import SHAPES, configure, open_shape, preload
 from benchmarks.common.statistics import ratio_of_medians
-from benchmarks.cpu import plan, report, rivals, turns
-from benchmarks.cpu.__main__ import arguments, resumable
-from benchmarks.cpu.contestants import OurRun, Turn
+from benchmarks.common.turns import Turn
+from benchmarks.cpu import plan, report, rivals
+from benchmarks.cpu.__main__ import BENCH
+from benchmarks.cpu.contestants import OurRun
 from benchmarks.cpu.torchrec_dlrm import TorchRecDlrm
 
 ROOT = Path(__file__).parents[2]
@@ -94,13 +95,13 @@ def test_cells_are_listed_and_unknown_ones_refused() -> None:
 
 
 def test_a_cell_is_taken_up_if_it_was_measured_with_these_sources(rehearsal: Path, tmp_path: Path) -> None:
-    args, path = arguments(["--rehearse", "--all"]), rehearsal / "cells" / "freezing.json"
-    cell = next(cell for cell in plan.chosen(args) if cell.name == "freezing")
-    assert resumable(path, cell, args) is not None
+    args, path = BENCH.arguments(["--rehearse", "--all"]), rehearsal / "cells" / "freezing.json"
+    cell = next(cell for cell in BENCH.chosen(args) if cell.name == "freezing")
+    assert BENCH.resumable(path, cell, args) is not None
     other = tmp_path / "freezing.json"
     for change in ({"rounds": 5}, {"about": {"fingerprint": "another"}}, {"cell": {}}):
         other.write_text(json.dumps(json.loads(path.read_text()) | change))
-        assert resumable(other, cell, args) is None
+        assert BENCH.resumable(other, cell, args) is None
 
 
 # Statistics ----------------------------------------------------------------------------------------------------------
@@ -175,7 +176,7 @@ def test_a_planted_disagreement_is_found_and_fails_the_cell() -> None:
     assert sorted(check["check"] for check in checks if not check["passed"]) == wrong
     assert len(told) == 2
     found = {"cell": {"result": {"checks": checks}}, "fell": {"error": "it fell"}}
-    assert report.failures(found) == ["fell", "cell disagrees (wrong: rows)", "cell disagrees (odd: loss)"]
+    assert cell_report.failures(found) == ["fell", "cell disagrees (wrong: rows)", "cell disagrees (odd: loss)"]
     still = {name: Table(0.0) for name in ("ours", "rival")}
     checks = turns.first_turns(
         still, list(still), [np.array([1])], [np.ones((1, 2))], 4, lambda _: (1e-5, 1e-4, 2.0), told.append
@@ -211,9 +212,9 @@ def test_an_absent_rival_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not rivals.why_absent("torch SGD")
     cell = {"cell": {"about": "", "briefly": True}, "took": 1.0}
     result = {"runs": {"floor": run(1.0)}, "absent": {"FBGEMM": why}, "checks": [], "rounds": 2, "steps": 4}
-    told = "\n".join(report._cell_rows("kaggle-fp32", {**cell, "result": result}))
+    told = "\n".join(cell_report._cell_rows("kaggle-fp32", {**cell, "result": result}))
     assert "Absent: FBGEMM: no_such_module" in told
-    assert report.absences({"absent": "no file"}) == {"": "no file"}
+    assert cell_report.absences({"absent": "no file"}) == {"": "no file"}
 
 
 def run(*seconds: float, **facts: Any) -> dict[str, Any]:
@@ -244,8 +245,8 @@ def test_bars_see_what_misses_them() -> None:
     assert bars[2]["what"] == "FBGEMM waiting busily / hybrid, kaggle-fp32"
     assert bars[2]["figure"] == pytest.approx(1.1 / 1.09)
     assert bars[5]["figure"] == pytest.approx(0.28 / 0.3)
-    lines = [report.bar_line(bar) for bar in bars]
-    table = report.rows({"about": {}, "cells": {}, "bars": bars}).strip().splitlines()
+    lines = [cell_report.bar_line(bar) for bar in bars]
+    table = cell_report.rows({"about": {}, "cells": {}, "bars": bars}).strip().splitlines()
     assert table[0] == "| bar | figure | 95 % | bound | met |"
     assert table[2] == "| hybrid / floor, kaggle-fp32 | 1.09 | 1.09-1.09 | ≤ 1.08 | **no** |"
     assert lines[0] == "FAIL    hybrid / floor, kaggle-fp32: 1.09 (1.09-1.09), bar ≤ 1.08"

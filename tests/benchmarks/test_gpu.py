@@ -18,8 +18,6 @@ from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
 from benchmarks.common import machine
 from benchmarks.gpu import apart, plan, report, stand_ins
 from benchmarks.gpu.__main__ import arguments

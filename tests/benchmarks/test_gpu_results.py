@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import xml.etree.ElementTree as ElementTree
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -11,8 +10,6 @@ from typing import Any
 
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from adaptive_rec.live.telemetry import finite
 from benchmarks.common import results as files

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks.staleness import report
 from benchmarks.staleness.__main__ import result_path

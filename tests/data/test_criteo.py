@@ -16,6 +16,7 @@ from adaptive_rec.config.data import DataConfig
 from adaptive_rec.config.model import ModelConfig
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data import criteo_file
+from adaptive_rec.data import lines as file_lines
 from adaptive_rec.data.open import open_source
 from adaptive_rec.data.source import Source
 from adaptive_rec.errors import ConfigError, DataError
@@ -119,7 +120,7 @@ def test_auto_goes_by_the_decompressed_size(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("ids", "shuffle"), [("hash", True), ("contiguous", True), ("contiguous", False)])
 def test_resume_from_any_position(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ids: str, shuffle: bool) -> None:
     monkeypatch.setattr(criteo_file, "MARK_BYTES", 100)
-    monkeypatch.setattr(criteo_file, "CHUNK_BYTES", 80)
+    monkeypatch.setattr(file_lines, "CHUNK_BYTES", 80)
     source = open_source(
         config(write(tmp_path, made_rows(41)), ids=ids, shuffle=shuffle, epochs=3, train_range=(0.1, 0.9))
     )
@@ -140,7 +141,7 @@ def test_resume_from_any_position(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_resume_in_a_compressed_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(criteo_file, "MARK_BYTES", 100)
-    monkeypatch.setattr(criteo_file, "CHUNK_BYTES", 80)
+    monkeypatch.setattr(file_lines, "CHUNK_BYTES", 80)
     for suffix in (".gz", ".zst"):
         assert_resumes_anywhere(open_source(config(write(tmp_path, made_rows(60), suffix), ids="hash")), 0, 7)
 
@@ -173,7 +174,7 @@ def test_malformed_row_names_file_line_column_and_value(tmp_path: Path, ids: str
 @pytest.mark.parametrize("ids", ["hash", "contiguous"])
 def test_malformed_rows_are_skipped_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ids: str) -> None:
     monkeypatch.setattr(criteo_file, "MARK_BYTES", 60)
-    monkeypatch.setattr(criteo_file, "CHUNK_BYTES", 50)
+    monkeypatch.setattr(file_lines, "CHUNK_BYTES", 50)
     lines = made_rows(20).splitlines(keepends=True)
     for i, (row, _) in enumerate(BAD_ROWS):
         lines.insert(3 * i, row)
@@ -248,8 +249,8 @@ def test_damaged_compressed_files(tmp_path: Path, suffix: str) -> None:
 
 
 def test_a_file_without_lines_cannot_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(criteo_file, "MAX_LINE_BYTES", 1000)
-    monkeypatch.setattr(criteo_file, "CHUNK_BYTES", 600)
+    monkeypatch.setattr(file_lines, "MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr(file_lines, "CHUNK_BYTES", 600)
     with pytest.raises(DataError, match="a line must have at most 1000 bytes, got one of 1200 or more"):
         open_source(config(write(tmp_path, b"\0" * 5000)))
 

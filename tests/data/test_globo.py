@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adaptive_rec.data.logs.globo import COLUMNS, HORIZON_MS, NEGATIVES, GloboReader, Walk
+from adaptive_rec.data.prepare.checksums import StageProgress
 from adaptive_rec.data.prepare.job import Request
 from adaptive_rec.data.prepare.meta import load_meta
 from adaptive_rec.data.prepare.prepare import prepare
-from adaptive_rec.data.prepare.progress import StageProgress
 from adaptive_rec.data.prepare.raw import RawBlock, check_block
 from adaptive_rec.errors import DataError, UsageError
 from adaptive_rec.kernels.reference import clicks as reference_clicks
@@ -299,7 +299,7 @@ def test_a_folder_with_rows_of_another_version_must_be_prepared_again(
         load_meta(folder)
 
 
-def test_what_an_interrupted_try_of_an_earlier_version_left_is_not_gone_on_with(write: Write, tmp_path: Path) -> None:
+def test_a_run_interrupted_under_an_earlier_version_is_not_resumed(write: Write, tmp_path: Path) -> None:
     path, folder = write(*(line(minute, 10 + minute % 3) for minute in range(9))), tmp_path / "out"
 
     def interrupt(progress: StageProgress) -> None:
@@ -309,5 +309,5 @@ def test_what_an_interrupted_try_of_an_earlier_version_left_is_not_gone_on_with(
     with pytest.raises(KeyboardInterrupt):
         prepare(Request((path,), folder, format="globo"), interrupt)
     make_older(tmp_path / "out.part" / "scratch" / "job.json", None)
-    with pytest.raises(UsageError, match=r"interrupted try with rows_version 1 instead of 2; remove it"):
+    with pytest.raises(UsageError, match=r"interrupted run with rows_version 1 instead of 2; remove it"):
         prepare(Request((path,), folder, format="globo"), silent)

@@ -25,17 +25,16 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adaptive_rec.data.criteo_file import chunks
-from adaptive_rec.data.prepare import criteo as prepare_criteo
+from adaptive_rec.data.lines import chunks
+from adaptive_rec.data.logs import criteo as criteo_log
+from adaptive_rec.data.prepare import arrays as prepare_arrays
 from adaptive_rec.data.prepare import numbering as prepare_number
 from adaptive_rec.data.prepare import prepare as prepare_module
-from adaptive_rec.data.prepare import write as prepare_write
+from adaptive_rec.data.prepare.checksums import StageProgress, verify
 from adaptive_rec.data.prepare.job import Request
 from adaptive_rec.data.prepare.meta import Meta, load_meta
 from adaptive_rec.data.prepare.numbering import KeyFile, Numbering
 from adaptive_rec.data.prepare.prepare import prepare
-from adaptive_rec.data.prepare.progress import StageProgress
-from adaptive_rec.data.prepare.verify import verify
 from adaptive_rec.errors import AdaptiveRecError, DataError, UsageError
 from adaptive_rec.kernels.reference.data import check_fields
 from adaptive_rec.kernels.reference.keys import number_keys
@@ -283,7 +282,7 @@ def test_numbering_equals_its_plain_twin(
 
 
 def test_a_bad_row_is_told_with_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepare_criteo, "CHUNKS_PER_BLOCK", 1)
+    monkeypatch.setattr(criteo_log, "CHUNKS_PER_BLOCK", 1)
     source = write(tmp_path / "day_0", rows(20_000) + BAD_LINES[0] + rows(3))
     with pytest.raises(DataError, match="day_0, line 20001: row must have 40 tab-separated columns, got 2"):
         made(tmp_path / "out", source)
@@ -300,7 +299,7 @@ def test_what_cannot_be_read_or_written(tmp_path: Path) -> None:
         (DataError, "a source must be a file that exists, got '.*none'", tmp_path / "o", [tmp_path / "none"], {}),
         (DataError, "a source must be a file that exists, got '.*there'", tmp_path / "o", [tmp_path / "there"], {}),
         (DataError, "at least one row, got '.*void', which is empty", tmp_path / "o", [write(tmp_path / "void", b"")], {}),
-        (UsageError, "the format of .*binary cannot be told", tmp_path / "o", [tmp_path / "binary"], {}),
+        (UsageError, "the format of .*binary cannot be recognised", tmp_path / "o", [tmp_path / "binary"], {}),
         (UsageError, "min_count .*greater than or equal to 1, got 0", tmp_path / "o", [good], {"min_count": 0}),
         (UsageError, "min_count .*less than or equal to 65535", tmp_path / "o", [good], {"min_count": 65536}),
         (UsageError, "two make arrays named day_0", tmp_path / "o", [good, write(tmp_path / "again/day_0.gz", rows(2))], {}),
@@ -380,13 +379,13 @@ def test_another_job_does_not_go_on_with_it(tmp_path: Path) -> None:
     with pytest.raises(Interrupted):
         prepare(Request((source,), tmp_path / "out"), told_until("numbering", 0))
     for message, sources, options in (
-        ("min_count 1 instead of 2; remove it to begin anew", [source], {"min_count": 2}),
+        ("min_count 1 instead of 2; remove it to start again", [source], {"min_count": 2}),
         ("with other sources", [other], {}),
     ):
         with pytest.raises(UsageError, match=message):
             made(tmp_path / "out", *sources, **options)
     write(source, rows(61))
-    with pytest.raises(UsageError, match="day_0 as it was before it changed; remove it to begin anew"):
+    with pytest.raises(UsageError, match="day_0 as it was before it changed; remove it to start again"):
         made(tmp_path / "out", source)
 
 
@@ -405,7 +404,7 @@ def test_a_folder_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
     source = write(tmp_path / "day_0", rows(9))
     (tmp_path / "out.part").mkdir()
     (tmp_path / "out.part" / "letter.txt").write_text("mine")
-    with pytest.raises(UsageError, match="out.part is needed for the work under way, but holds letter.txt"):
+    with pytest.raises(UsageError, match="out.part is needed for the work in progress, but holds letter.txt"):
         made(tmp_path / "out", source)
 
 
@@ -431,8 +430,10 @@ def test_a_full_disk_is_told_and_survived(tmp_path: Path, monkeypatch: pytest.Mo
         elif stage == "numbering":
             patch.setattr(os, "posix_fallocate", full)
         else:
-            patch.setattr(prepare_write, "write_at", full)
-        with pytest.raises(DataError, match="the disk of .*out.part is full; what was done is kept there: make room"):
+            patch.setattr(prepare_arrays, "write_at", full)
+        with pytest.raises(
+            DataError, match="the disk of .*out.part is full; the work so far is kept there: free some space"
+        ):
             made(tmp_path / "out", source)
     made(tmp_path / "out", source)
     assert_equals_plain(tmp_path / "out", plain_rows(rows(60)), 1)

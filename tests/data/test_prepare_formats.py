@@ -26,41 +26,68 @@ from adaptive_rec.kernels import parse_csv
 from adaptive_rec.kernels.reference import csv as reference_csv
 from adaptive_rec.kernels.reference.keys import number_keys
 
-KINDS = (parse_csv.LABEL, parse_csv.SKIP, parse_csv.HOUR, parse_csv.HEX, parse_csv.INTEGER)
+KINDS = (parse_csv.WORD, parse_csv.SKIP, parse_csv.HOUR, parse_csv.HEX_KEY, parse_csv.INTEGER_KEY, parse_csv.NUMBER)
+LIMITS = (0, 0, 0, 0, 0, 10**17)
+WORDS = (b"0", b"1", b"pv", b"pvx")
 
 hours = st.sampled_from([b"14102100", b"14022923", b"16022900", b"14133100", b"14100024", b"1410210", b"", b"x"])
 hexes = st.sampled_from([b"", b"0", b"FFffFFff", b"100000000", b"g", b"1f", b"-1"])
 integers = st.sampled_from(
-    [b"", b"0", b"-1", b"-", b"--1", b"9" * 18, b"-" + b"9" * 18, b"9" * 19, b"1a", b" 1", b"7" * 40]
+    [
+        b"",
+        b"0",
+        b"-1",
+        b"-",
+        b"--1",
+        b"9" * 18,
+        b"-" + b"9" * 18,
+        b"9" * 19,
+        b"1a",
+        b" 1",
+        b"7" * 40,
+        b"1" + b"0" * 17,
+        b":",
+    ]
 )
-labels = st.sampled_from([b"0", b"1", b"2", b"", b"01"])
-any_row = st.tuples(labels, st.binary(max_size=2), hours, hexes, integers) | st.lists(integers, max_size=7).map(tuple)
+labels = st.sampled_from([b"0", b"1", b"pv", b"pvx", b"pvxx", b"p", b"pv\0", b"2", b"", b"01"])
+any_row = st.tuples(labels, st.binary(max_size=2), hours, hexes, integers, integers) | st.lists(
+    integers, max_size=7
+).map(tuple)
 good_row = st.tuples(
-    st.sampled_from([b"0", b"1"]), st.just(b"id"), st.just(b"14102100"), st.just(b"1f"), st.just(b"-3")
+    st.sampled_from([b"0", b"1", b"pv", b"pvx"]),
+    st.just(b"id"),
+    st.just(b"14102100"),
+    st.just(b"1f"),
+    st.just(b"-3"),
+    st.just(b"7"),
 )
-texts = st.lists(st.tuples(good_row | any_row, st.sampled_from([b"\n", b"\r\n"])), max_size=6).map(
-    lambda rows: b"".join(b",".join(fields) + end for fields, end in rows)
-)
+texts = st.lists(st.tuples(good_row | any_row, st.sampled_from([b"\n", b"\r\n"])), max_size=6)
 
 
-def parse_all(parse_rows: Callable[..., Any], data: bytes, room: int) -> list[Any]:
+def parse_all(parse_rows: Callable[..., Any], data: bytes, separator: bytes, room: int) -> list[Any]:
     """Every row and every fault of `data`, stepping over malformed lines."""
-    labels_B, hours_B = np.zeros(room, dtype=np.float32), np.zeros(room, dtype=np.int64)
-    keys_BF, start, found = np.zeros((room, 2), dtype=np.uint64), 0, []
+    words_KWL = np.zeros((len(KINDS), len(WORDS), 3), dtype=np.uint8)
+    for w, word in enumerate(WORDS):
+        words_KWL[0, w, : len(word)] = list(word)
+    values_BK, start, found = np.zeros((room, len(KINDS)), dtype=np.int64), 0, []
+    described = (np.frombuffer(separator, dtype=np.uint8), np.array(KINDS), np.array(LIMITS), words_KWL)
     while start < len(data):
         array = np.frombuffer(data, dtype=np.uint8)
-        count, stop, fault, column = parse_rows(array, start, np.array(KINDS), labels_B, hours_B, keys_BF)
-        found.append(
-            (count, stop, fault, column, labels_B[:count].tolist(), hours_B[:count].tolist(), keys_BF[:count].tolist())
-        )
+        count, stop, fault, column = parse_rows(array, start, *described, values_BK)
+        found.append((count, stop, fault, column, values_BK[:count].tolist()))
         start = stop if fault == parse_csv.FINE else data.index(b"\n", stop) + 1
     return found
 
 
 @settings(deadline=None, max_examples=300)
-@given(texts, st.integers(1, 3))
-def test_parser_of_fields_equals_its_plain_twin(data: bytes, room: int) -> None:
-    assert parse_all(parse_csv.parse_rows, data, room) == parse_all(reference_csv.parse_rows, data, room)
+@given(texts, st.sampled_from([b",", b"::"]), st.integers(1, 3))
+def test_parser_of_fields_equals_its_plain_twin(
+    rows: list[tuple[tuple[bytes, ...], bytes]], separator: bytes, room: int
+) -> None:
+    data = b"".join(separator.join(fields) + end for fields, end in rows)
+    assert parse_all(parse_csv.parse_rows, data, separator, room) == parse_all(
+        reference_csv.parse_rows, data, separator, room
+    )
 
 
 def test_avazu_rows_equal_a_parse_by_the_csv_module(tmp_path: Path, avazu_head: Path) -> None:
@@ -92,8 +119,8 @@ def test_hours_become_places_on_two_circles() -> None:
 
 
 def test_bad_avazu_rows(tmp_path: Path) -> None:
-    header = ",".join(avazu.KINDS)
-    good = ",".join({parse_csv.LABEL: "1", parse_csv.HOUR: "14102100"}.get(kind, "3") for kind in avazu.KINDS.values())
+    header = ",".join(column.name for column in avazu.LOG_COLUMNS)
+    good = ",".join({"click": "1", "hour": "14102100"}.get(column.name, "3") for column in avazu.LOG_COLUMNS)
     path = tmp_path / "clicks.csv"
     path.write_text("\n".join([header, good, good.replace("14102100", "14102124"), good, good + ",1", good]) + "\n")
     rule = "clicks.csv, line 3, column hour: must be a date and hour as YYMMDDHH, got '14102124'"
@@ -103,7 +130,7 @@ def test_bad_avazu_rows(tmp_path: Path) -> None:
     assert sum(len(block.labels_B) for block in reader.blocks()) == 3
     assert reader.bad_rows == 2
     path.write_text(header.replace("click", "clicked") + "\n")
-    with pytest.raises(DataError, match="clicks.csv, line 1: columns must be id,click,hour"):
+    with pytest.raises(DataError, match="clicks.csv, line 1: header must be id,click,hour"):
         AvazuReader(path, False, 1)
 
 
@@ -117,7 +144,9 @@ def test_formats_are_told_by_the_first_line(tmp_path: Path) -> None:
         (tmp_path / name).write_text(text)
         assert find_format(tmp_path / name) == expected
     (tmp_path / "e.txt").write_text("hello\n")
-    with pytest.raises(UsageError, match="the format of .* cannot be told from its first line, 'hello'; give --format"):
+    with pytest.raises(
+        UsageError, match="the format of .* cannot be recognised by its first line, 'hello'; give --format"
+    ):
         find_format(tmp_path / "e.txt")
     names = {"day_0.gz": "day_0", "day_0": "day_0", "x.tsv.zst": "x", "part.0.parquet": "part.0", ".gz": ".gz"}
     assert {name: array_name(Path(name)) for name in names} == names

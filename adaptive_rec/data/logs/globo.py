@@ -1,12 +1,13 @@
-"""Globo.com news clicks (Moreira et al., 2018) as training rows: each click, and articles that were there but not clicked.
+"""Globo.com news clicks (Moreira et al., 2018) as training rows: each click, and articles on offer that were not clicked.
 
-The file is sorted by time. On offer are the articles that anybody clicked within the last hour. Each click on one of them is a
-row with label 1; after it come rows with label 0, of the same user and moment, whose article is drawn evenly from the others.
-A click on an article that was not on offer (one in nineteen) makes no rows, but is known to later ones: no row of label 0 could
-have such an article, so its count of recent clicks, 0, would give the label away.
+The file is sorted by time. The articles on offer are those that any user clicked within the last hour. Each click on one of
+them is a row with label 1; after it come rows with label 0, of the same user and moment, whose article is drawn evenly from
+the others.
+A click on an article that was not on offer (one in nineteen) makes no rows, but later rows count it. No row of label 0 could have
+such an article, so its count of recent clicks, 0, would reveal the label.
 
-Everything in a row was known before the click: what happened later changes nothing in it. So `session_size` is not used, which
-counts clicks to come; and the time of the click is that of the impression.
+Everything in a row was known before the click. So `session_size`, which counts later clicks, is not used, and the time of the
+click is taken as that of the impression.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.data.logs.integer_lines import Cell, IntegerLines
-from adaptive_rec.data.prepare.raw import MISSING_KEY, Keys, RawBlock, SequenceColumns, SparseColumn
+from adaptive_rec.data.logs.columns import LogColumn, LogFile, LogReader
+from adaptive_rec.data.prepare.raw import MISSING_KEY, Keys, RawBlock, SparseColumn
 from adaptive_rec.errors import DataError
 from adaptive_rec.kernels.clicks import walk_clicks
 
@@ -32,7 +33,9 @@ USER, SESSION, SESSION_START, ARTICLE, TIME = (
 )
 CONTEXT = (*range(6, 12),)
 CONTEXT_NAMES = ("environment", "device_group", "os", "country", "region", "referrer")
-CELLS = tuple(Cell(name, 2**53 if c in (SESSION, SESSION_START, TIME) else 2**32 - 2) for c, name in enumerate(COLUMNS))
+LOG_COLUMNS = tuple(
+    LogColumn(name, 2**53 if c in (SESSION, SESSION_START, TIME) else 2**32 - 2) for c, name in enumerate(COLUMNS)
+)
 """Keys are values + 1, in 32 bits."""
 DENSE_NAMES = (
     "session_clicks", "session_minutes", "pause_minutes", "first_click", "hour_sin", "hour_cos", "article_clicks",
@@ -40,7 +43,7 @@ DENSE_NAMES = (
 )  # fmt: skip
 
 HORIZON_MS = 3_600_000
-"""How long ago a click of an article may be for it to be offered as one that was not clicked."""
+"""How long an article stays on offer after a click."""
 NEGATIVES = 3
 BLOCK_CLICKS = 8192
 DAY_MS = 86_400_000
@@ -64,12 +67,11 @@ class Clicks:
         return len(self.time_ms_C)
 
 
-class GloboReader:
+class GloboReader(LogReader):
     """Rows of a Globo.com file. Columns: the article, the one clicked before it in the session (0: none) by the ids of the
     same table, the user, and what is known of device and place. The whole file is held in memory: 0.3 GB for 3 M clicks."""
 
     dense_names: tuple[str, ...] = DENSE_NAMES
-    sequence: SequenceColumns | None = None
     dense_transform: str = (
         "log(1 + x) of: clicks of the session so far, minutes since it began, minutes since the user's last click, clicks of "
         "the article within the last hour, minutes since its first click; first_click is 1 where the user has clicked nothing "
@@ -83,20 +85,9 @@ class GloboReader:
     )
 
     def __init__(self, path: Path, skip_bad_rows: bool, seed: int, negatives: int = NEGATIVES) -> None:
-        self._lines = IntegerLines(path, CELLS, skip_bad_rows, header=",".join(COLUMNS))
-        self._lines.check_header()
-        self._path = path
-        self._seed = seed
-        self._negatives = negatives
-        self._walked_ratio = 0.0
-
-    @property
-    def bad_rows(self) -> int:
-        return self._lines.bad_rows
-
-    @property
-    def read_ratio(self) -> float:
-        return (self._lines.read_ratio + self._walked_ratio) / 2
+        super().__init__(LogFile(path, LOG_COLUMNS, skip_bad_rows, has_header=True))
+        self._seed, self._negatives = seed, negatives
+        self._made_ratio = 0.0
 
     def blocks(self) -> Iterator[RawBlock]:
         """Yield the rows in order of time; a malformed one raises DataError with its line and column, or is skipped."""
@@ -112,16 +103,16 @@ class GloboReader:
             if len(click_R):
                 offered = True
                 yield click_R, block
-            self._walked_ratio = stop / clicks.count
+            self._made_ratio = stop / clicks.count
         if not offered and clicks.count:
             raise DataError(
-                f"{self._path} must hold a click on an article that was clicked within the hour before, has none"
+                f"{self._log.path} must hold a click on an article that was clicked within the hour before, has none"
             )
-        self._walked_ratio = 1.0
+        self._made_ratio = 1.0
 
     def clicks(self) -> Clicks:
         """The file's clicks, sorted."""
-        parts = [_columns(rows_BC) for rows_BC in self._lines.blocks()]
+        parts = [_columns(rows_BC) for rows_BC in self._log.blocks()]
         joined = [np.concatenate(column) for column in zip(*parts, strict=True)]
         order = np.argsort(joined[0], kind="stable")
         return Clicks(*(column[order] for column in joined))
@@ -163,8 +154,8 @@ class Walk:
         )
 
     def block(self, first: int, random_BK: NDArray[np.float64]) -> tuple[NDArray[np.int64], RawBlock]:
-        """The rows of the clicks from `first` on, one for each line of random numbers, and of the articles not clicked; with
-        the number of each row's click."""
+        """Return the number of each row's click, and the rows of the clicks from `first` on: one click for each line of random
+        numbers, with its articles that were not clicked."""
         clicks, shape = self._clicks, (len(random_BK), self._targets)
         article_BT, recent_BT = np.empty(shape, dtype=np.int32), np.empty(shape, dtype=np.int32)
         age_ms_BT, pause_ms_B = np.empty(shape, dtype=np.int64), np.empty(shape[0], dtype=np.int64)

@@ -1,4 +1,4 @@
-"""Globo.com news clicks as rows with a history: those of `globo.py`, each with the last articles that the user clicked.
+"""Globo.com news clicks as rows with a history: the rows of `globo.py`, each with the last articles that the user clicked.
 
 Rows, labels and negatives are the same as `--format globo` makes of the same file and seed, so that a model that reads histories
 and one that does not can be compared row by row.
@@ -20,7 +20,7 @@ MS_PER_MINUTE = 60_000
 
 
 class GloboSequenceReader(GloboReader):
-    """Columns: the article, the user's clicks before it in whatever session (a bag, oldest first, by the ids of the same
+    """Columns: the article, the user's clicks before it in any session (a bag, oldest first, by the ids of the same
     table), the user, device and place. The whole file is held in memory."""
 
     columns = (

@@ -7,14 +7,16 @@ Keys: an integer is itself with its sign bit turned, so that 0 stays free for wh
 from __future__ import annotations
 
 import hashlib
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, ValidationError, model_validator
 
-from adaptive_rec.data.logs.parquet_schema import DenseColumn, SparseSchema, load_schema
+from adaptive_rec.config.knobs import Frozen, describe
 from adaptive_rec.data.prepare.raw import MISSING_KEY, RawBlock, SparseColumn
 from adaptive_rec.errors import DataError, UsageError
 
@@ -27,8 +29,65 @@ CONSTANT = "constant"
 """Name of the single dense feature of a schema without dense columns."""
 
 
+class DenseColumn(Frozen):
+    """A dense column of the schema: a number of each row."""
+
+    column: str = Field(min_length=1)
+    transform: Literal["none", "log"] = "none"
+    """log is log(1 + max(x, 0)), for counts."""
+    missing: float = 0.0
+    """The value of a null, after the transform."""
+
+
+class SparseSchema(Frozen):
+    """A sparse column of the schema: a category of each row, or a list of them."""
+
+    column: str = Field(min_length=1)
+    name: str = Field("", pattern=r"^[A-Za-z0-9_.-]*$")
+    """The name of the feature, by default that of the column."""
+    table: str = Field("", pattern=r"^[A-Za-z0-9_.-]*$")
+    """The table, whose columns share its ids; by default a table with the feature's name."""
+
+    @property
+    def feature(self) -> str:
+        return self.name or self.column
+
+
+class Schema(Frozen):
+    """The TOML file that names the label, the dense and the sparse columns. Without dense columns a sample has one dense
+    feature, the constant 1."""
+
+    label: str = Field(min_length=1)
+    """A column of 0 and 1, or of booleans."""
+    dense: tuple[DenseColumn, ...] = Field((), strict=False)
+    sparse: tuple[SparseSchema, ...] = Field(min_length=1, strict=False)
+
+    @model_validator(mode="after")
+    def _check_names(self) -> Schema:
+        names = [column.feature for column in self.sparse]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise ValueError(f"sparse columns must have different names, two are called {twice}")
+        for column in self.sparse:
+            if not column.name and not all(c.isalnum() or c in "_.-" for c in column.column):
+                raise ValueError(f"sparse column {column.column!r} needs a name of letters, digits, _, . and -")
+        return self
+
+
+def load_schema(path: Path) -> Schema:
+    """Read a schema; raises UsageError for what breaks its rules."""
+    try:
+        return Schema.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise UsageError(f"--schema {path} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"--schema {path} is not valid TOML: {error}") from None
+    except ValidationError as error:
+        raise UsageError(f"--schema {path}: {describe(error)}") from None
+
+
 class ParquetReader:
-    """A Parquet file, read in blocks of rows; only the columns of the schema are read."""
+    """A reader of a Parquet file, in blocks of rows; it reads only the columns of the schema."""
 
     def __init__(self, path: Path, schema: Path, skip_bad_rows: bool) -> None:
         try:
@@ -102,7 +161,7 @@ class ParquetReader:
     def _judge(
         self, values_B: NDArray[np.float64], column: str, good_B: NDArray[np.bool_], rule: str, rows_before: int
     ) -> NDArray[np.bool_]:
-        """Which rows are good; the first that is not is an error unless bad ones are skipped."""
+        """Return which rows are good; the first bad one is an error unless bad rows are skipped."""
         wrong = np.flatnonzero(~good_B)
         if len(wrong) and not self._skip_bad_rows:
             row, value = rows_before + int(wrong[0]) + 1, values_B[wrong[0]]
@@ -111,7 +170,7 @@ class ParquetReader:
 
 
 def _numbers(array: pa.Array, path: Path, column: str) -> NDArray[np.float64]:
-    """A column as float64; NaN where it is null."""
+    """Return a column as float64, with NaN for null."""
     import pyarrow as pa
 
     try:
@@ -121,13 +180,13 @@ def _numbers(array: pa.Array, path: Path, column: str) -> NDArray[np.float64]:
 
 
 def transformed(values_B: NDArray[np.float64], column: DenseColumn) -> NDArray[np.float64]:
-    """A dense column as the model sees it; a null, or NaN, is missing."""
+    """Return a dense column as the model sees it; null and NaN are missing."""
     dense_B = np.log1p(np.maximum(values_B, 0.0)) if column.transform == "log" else values_B
     return np.where(np.isnan(values_B), column.missing, dense_B)
 
 
 def keys_and_lengths(array: pa.Array, path: Path, column: str) -> tuple[NDArray[np.uint64], NDArray[np.int32] | None]:
-    """The keys of a column, and of a list column the lengths of its bags."""
+    """Return the keys of a column, and the lengths of the bags of a list column."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -138,7 +197,7 @@ def keys_and_lengths(array: pa.Array, path: Path, column: str) -> tuple[NDArray[
 
 
 def scalar_keys(array: pa.Array, path: Path, column: str) -> NDArray[np.uint64]:
-    """A key for each value; MISSING_KEY where it is null."""
+    """Return a key for each value, MISSING_KEY for null."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -162,7 +221,7 @@ def scalar_keys(array: pa.Array, path: Path, column: str) -> NDArray[np.uint64]:
 
 
 def hashed(array: pa.DictionaryArray) -> NDArray[np.uint64]:
-    """Keys of texts; each distinct one is hashed once."""
+    """Return the keys of texts; each distinct text is hashed once."""
     import pyarrow.compute as pc
 
     texts = array.dictionary.to_pylist()

@@ -1,11 +1,11 @@
 """Taobao's UserBehavior log (Alibaba Tianchi, data set 649) as rows with a history, for TBSM.
 
-As the reference's preparation (facebookresearch/tbsm, after MIMN's): a user's events of all four kinds are one sequence in order
-of time; a point is an event and the ones before it, at most ten points a user are drawn; and for each there is a row of label 0
-whose item is drawn evenly from all distinct pairs of item and category of the file that the user has no event with.
+As in the reference's preparation (facebookresearch/tbsm, after MIMN): the events of all four kinds of a user are one sequence in
+order of time. A point is an event and the events before it; at most ten points are drawn for a user. For each point there is also
+a row of label 0, whose item is drawn evenly from all pairs of item and category in the file with which the user has no event.
 
-Other than there: rows come in order of their event's time, so that rows held out by position are later ones, where the reference
-splits by user; a row of label 0 has the history of its point, not of another one; points are drawn without putting back from all
+Differences: rows come in order of their event's time, so that rows held out by position are later ones, where the reference
+splits by user; a row of label 0 has the history of its point, not of another one; points are drawn without replacement from all
 events but a user's first, where the reference gives none to users of fewer than ten events and repeats points of the others.
 """
 
@@ -18,24 +18,24 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from adaptive_rec.data.logs.columns import LogColumn, LogFile, LogReader, word
 from adaptive_rec.data.logs.histories import LENGTH, Histories
-from adaptive_rec.data.logs.integer_lines import Cell, IntegerLines
 from adaptive_rec.data.prepare.raw import HistoryColumn, RawBlock, SequenceColumns, SparseColumn
 from adaptive_rec.errors import DataError
 
 KEY_LIMIT = 2**31 - 2
 """Keys are values + 1; an item and its category are packed into 63 bits."""
-CELLS = (
-    Cell("user", KEY_LIMIT),
-    Cell("item", KEY_LIMIT),
-    Cell("category", KEY_LIMIT),
-    Cell("behaviour", words=("pv", "buy", "cart", "fav")),
-    Cell("timestamp"),
+LOG_COLUMNS = (
+    LogColumn("user", KEY_LIMIT),
+    LogColumn("item", KEY_LIMIT),
+    LogColumn("category", KEY_LIMIT),
+    word("behaviour", "pv", "buy", "cart", "fav"),
+    LogColumn("timestamp"),
 )
 POINTS_PER_USER = 10
 BLOCK_POINTS = 8192
 MOST_DRAWS = 64
-"""Tries to find an item that is new to a user; one who knows nearly all of a tiny file's items may get none."""
+"""The number of tries to find an item that is new to a user; a user with events of nearly all items may get none."""
 
 
 @dataclass(frozen=True)
@@ -50,14 +50,14 @@ class ClickEvents:
 
     @staticmethod
     def of(rows_CX: NDArray[np.int64]) -> ClickEvents:
-        """From the rows of a file as they stand."""
+        """Return the events of the rows of a file."""
         rows_CX = rows_CX[np.argsort(rows_CX[:, 4], kind="stable")]
         users, user_C = np.unique(rows_CX[:, 0], return_inverse=True)
         packed_P, pair_C = np.unique(rows_CX[:, 1] << 32 | rows_CX[:, 2], return_inverse=True)
         return ClickEvents(users[user_C], pair_C, packed_P >> 32, packed_P % (1 << 32))
 
 
-class TaobaoReader:
+class TaobaoReader(LogReader):
     """Columns: item and category, the same of the user's events before (bags, oldest first), the user. The only dense column is
     the history's length: the place of a step, the reference's dense feature, is the model's own. The whole file is held in
     memory, with some 150 bytes an event."""
@@ -73,40 +73,33 @@ class TaobaoReader:
     )
 
     def __init__(self, path: Path, skip_bad_rows: bool, seed: int, history_steps: int) -> None:
-        self._lines = IntegerLines(path, CELLS, skip_bad_rows)
+        super().__init__(LogFile(path, LOG_COLUMNS, skip_bad_rows))
         self._seed = seed
-        self._written_ratio = 0.0
+        self._made_ratio = 0.0
         histories = (
             HistoryColumn(column="item_history", candidate="item"),
             HistoryColumn(column="category_history", candidate="category"),
         )
+        self._steps = history_steps
         self.sequence = SequenceColumns(steps=history_steps, histories=histories, dense=(), length=LENGTH)
-
-    @property
-    def bad_rows(self) -> int:
-        return self._lines.bad_rows
-
-    @property
-    def read_ratio(self) -> float:
-        return (self._lines.read_ratio + self._written_ratio) / 2
 
     def blocks(self) -> Iterator[RawBlock]:
         """Yield the rows in order of time; a malformed one raises DataError with its line and column, or is skipped."""
-        events = ClickEvents.of(self._lines.rows())
-        histories = Histories(events.user_C, self.sequence.steps)
+        events = ClickEvents.of(self._log.rows())
+        histories = Histories(events.user_C, self._steps)
         random = np.random.default_rng(self._seed)
         points = draw_points(histories, events.user_C, random)
         if not len(points):
-            raise DataError(f"{self._lines.path} must have a user with two events, got none")
+            raise DataError(f"{self._log.path} must have a user with two events, got none")
         negatives = Negatives(events)
         for start in range(0, len(points), BLOCK_POINTS):
             part = points[start : start + BLOCK_POINTS]
             yield block_of(events, histories, part, negatives.draw(part, random))
-            self._written_ratio = min(1.0, (start + BLOCK_POINTS) / len(points))
+            self._made_ratio = min(1.0, (start + BLOCK_POINTS) / len(points))
 
 
 def draw_points(histories: Histories, user_C: NDArray[np.int64], random: np.random.Generator) -> NDArray[np.int64]:
-    """The events that become points, in order: of each user at most so many, drawn from all but the first."""
+    """Return the events that become points, in order: at most POINTS_PER_USER of a user, drawn from all but the first."""
     eligible = np.flatnonzero(histories.earlier_C > 0)
     shuffled = random.permutation(eligible)
     place_S = Histories(user_C[shuffled], 1).earlier_C
@@ -114,7 +107,7 @@ def draw_points(histories: Histories, user_C: NDArray[np.int64], random: np.rand
 
 
 class Negatives:
-    """Items that a user has no event with."""
+    """The draw of items with which a user has no event."""
 
     def __init__(self, events: ClickEvents) -> None:
         self._events, self._pairs = events, len(events.item_P)
@@ -122,7 +115,7 @@ class Negatives:
         self._known = np.unique(self._user_C * self._pairs + events.pair_C)
 
     def draw(self, points: NDArray[np.int64], random: np.random.Generator) -> NDArray[np.int64]:
-        """A pair for each point; -1 where none was found."""
+        """Return a pair for each point, -1 where none was found."""
         drawn = np.full(len(points), -1, dtype=np.int64)
         left = np.arange(len(points))
         for _ in range(MOST_DRAWS):
@@ -138,7 +131,7 @@ class Negatives:
 def block_of(
     events: ClickEvents, histories: Histories, points: NDArray[np.int64], negative_pairs: NDArray[np.int64]
 ) -> RawBlock:
-    """The rows of some points, each with its row of label 0 behind it where there is one."""
+    """Return the rows of some points, each followed by its row of label 0 where there is one."""
     pairs_B2 = np.stack([events.pair_C[points], negative_pairs], axis=1)
     point_R, label_0_R = np.nonzero(pairs_B2 >= 0)
     pair_R, event_R = pairs_B2[point_R, label_0_R], points[point_R]

@@ -1,8 +1,11 @@
-"""``.npy`` files that are written part by part, by plain writes: on a full disk they raise, where a memory map would kill."""
+"""Writes ``.npy`` files part by part, by plain writes: these raise on a full disk, where a memory map would kill the process."""
 
 from __future__ import annotations
 
 import io
+import os
+from collections.abc import Callable
+from concurrent.futures import Executor
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -11,10 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.errors import DataError
+from adaptive_rec.system.durable import sync_folder
+
+BLOCK_ROWS = 1 << 14
 
 
 class NpyWriter:
-    """Writes an array of rows whose number is known only at the end. Use as a context; until its end the file is no array."""
+    """A writer of an array whose number of rows is known only at the end. It is a context; until it ends the file is no array."""
 
     def __init__(self, path: Path, dtype: str, columns: int | None) -> None:
         """`columns` of a row; None makes the array one-dimensional."""
@@ -48,8 +54,44 @@ class NpyWriter:
 
 
 def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
-    """The first bytes of a ``.npy`` file: as many whatever the number of rows, for which NumPy leaves room."""
+    """Return the first bytes of a ``.npy`` file. Their length does not depend on the number of rows: NumPy leaves room for it."""
     buffer = io.BytesIO()
     descr = np.lib.format.dtype_to_descr(dtype)
     np.lib.format.write_array_header_1_0(buffer, {"descr": descr, "fortran_order": False, "shape": shape})
     return buffer.getvalue()
+
+
+def write_sparse(
+    ids_paths: list[Path], rows: int, path: Path, pool: Executor, workers: int, report: Callable[[int], None]
+) -> None:
+    """Write the ids of all columns without bags as one array with a row for each sample.
+
+    `path` appears when all of it is on the disk; `report` gets the number of rows of each block.
+    """
+    unfinished = path.with_suffix(".unfinished")
+    header = npy_header(np.dtype("<i4"), (rows, len(ids_paths)))
+    columns = [np.memmap(ids_path, "<i4", "r", shape=(rows,)) for ids_path in ids_paths]
+
+    def write_share(first: int, file: int) -> None:
+        for start in range(first * BLOCK_ROWS, rows, workers * BLOCK_ROWS):
+            stop = min(start + BLOCK_ROWS, rows)
+            ids_BF = np.empty((stop - start, len(columns)), dtype=np.int32)
+            for f, column in enumerate(columns):
+                ids_BF[:, f] = column[start:stop]
+            write_at(file, ids_BF.reshape(-1).view(np.uint8).data, len(header) + ids_BF.itemsize * start * len(columns))
+            report(stop - start)
+
+    with unfinished.open("wb", buffering=0) as file:
+        write_at(file.fileno(), memoryview(header), 0)
+        for share in [pool.submit(write_share, first, file.fileno()) for first in range(workers)]:
+            share.result()
+        os.fsync(file.fileno())
+    unfinished.replace(path)
+    sync_folder(path.parent)
+
+
+def write_at(file: int, data: memoryview, place: int) -> None:
+    """Write all of `data` at a place of a file."""
+    while data:
+        written = os.pwrite(file, data, place)
+        data, place = data[written:], place + written

@@ -1,25 +1,36 @@
-"""The formats that can be prepared, by name, and how one is told from a file's first line."""
+"""The formats that can be prepared, by name, and the recognition of a file's format by its first line."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
-from adaptive_rec.data.criteo_file import line_blocks
+from adaptive_rec.data.lines import line_blocks
 from adaptive_rec.data.prepare.raw import RawReader
 from adaptive_rec.errors import DataError, UsageError
 
-FORMATS = ("criteo", "avazu", "parquet", "globo", "globo_sequence", "taobao", "movietweetings")
+READERS = {
+    "criteo": ("criteo", "CriteoReader"),
+    "avazu": ("avazu", "AvazuReader"),
+    "parquet": ("parquet", "ParquetReader"),
+    "globo": ("globo", "GloboReader"),
+    "globo_sequence": ("globo_sequence", "GloboSequenceReader"),
+    "taobao": ("taobao", "TaobaoReader"),
+    "movietweetings": ("movietweetings", "MovieTweetingsReader"),
+}
+"""The reader of each format: its module in `data/logs` and its class. A module is imported when its format is read."""
+FORMATS = tuple(READERS)
 WITH_HISTORY = ("globo_sequence", "taobao")
 HISTORY_STEPS = 20
-"""As the TBSM reference."""
+"""The default of the TBSM reference."""
 SUFFIXES = (".gz", ".zst", ".tsv", ".csv", ".txt", ".dat", ".parquet")
-"""What the name of a source loses on its way to the names of its arrays."""
+"""Endings that the names of a source's arrays do not have."""
 
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """How sources are read."""
+    """The options with which sources are read."""
 
     format: str
     schema: Path | None
@@ -32,40 +43,22 @@ def open_reader(path: Path, options: ReadOptions) -> RawReader:
     """Open a source; raises DataError where it cannot be read, UsageError where something must be installed or given."""
     check_source(path)
     if options.format == "parquet":
-        from adaptive_rec.data.logs.parquet import ParquetReader
-
         if options.schema is None:
             raise UsageError("--format parquet needs --schema FILE, which names the label and the columns")
+        from adaptive_rec.data.logs.parquet import ParquetReader
+
         return ParquetReader(path, options.schema, options.skip_bad_rows)
     if options.schema is not None:
         raise UsageError(f"--schema is for --format parquet, got --format {options.format}")
-    if options.format == "avazu":
-        from adaptive_rec.data.logs.avazu import AvazuReader
-
-        return AvazuReader(path, options.skip_bad_rows, options.seed)
-    if options.format == "globo":
-        from adaptive_rec.data.logs.globo import GloboReader
-
-        return GloboReader(path, options.skip_bad_rows, options.seed)
-    if options.format == "globo_sequence":
-        from adaptive_rec.data.logs.globo_sequence import GloboSequenceReader
-
-        return GloboSequenceReader(path, options.skip_bad_rows, options.seed, options.history_steps)
-    if options.format == "taobao":
-        from adaptive_rec.data.logs.taobao import TaobaoReader
-
-        return TaobaoReader(path, options.skip_bad_rows, options.seed, options.history_steps)
-    if options.format == "movietweetings":
-        from adaptive_rec.data.logs.movietweetings import MovieTweetingsReader
-
-        return MovieTweetingsReader(path, options.skip_bad_rows, options.seed)
-    from adaptive_rec.data.prepare.criteo import CriteoReader
-
-    return CriteoReader(path, options.skip_bad_rows, options.seed)
+    module, name = READERS[options.format]
+    reader_class = getattr(import_module(f"adaptive_rec.data.logs.{module}"), name)
+    history = (options.history_steps,) if options.format in WITH_HISTORY else ()
+    reader: RawReader = reader_class(path, options.skip_bad_rows, options.seed, *history)
+    return reader
 
 
 def history_steps(format_: str, wanted: int | None) -> int:
-    """The longest history of a row: what was asked for, the default, or 0 for a format without histories."""
+    """Return the longest history of a row: the requested one, the default, or 0 for a format without histories."""
     if format_ not in WITH_HISTORY:
         if wanted is not None:
             raise UsageError(f"--history is for --format {' or '.join(WITH_HISTORY)}, got --format {format_}")
@@ -76,7 +69,7 @@ def history_steps(format_: str, wanted: int | None) -> int:
 
 
 def find_format(path: Path) -> str:
-    """The format of a source, by its name or its first line."""
+    """Return the format of a source, recognised by its name or its first line."""
     check_source(path)
     if path.suffix == ".parquet":
         return "parquet"
@@ -93,13 +86,13 @@ def find_format(path: Path) -> str:
     if b"\t" in line:
         return "criteo"
     raise UsageError(
-        f"the format of {path} cannot be told from its first line, {ascii(line[:40].decode('latin-1'))}; "
+        f"the format of {path} cannot be recognised by its first line, {ascii(line[:40].decode('latin-1'))}; "
         f"give --format {'|'.join(FORMATS)}"
     )
 
 
 def check_source(path: Path) -> None:
-    """Raise DataError where a source is no readable file with something in it."""
+    """Raise DataError unless a source is a readable file that is not empty."""
     if not path.is_file():
         raise DataError(f"a source must be a file that exists, got {str(path)!r}")
     try:
@@ -112,7 +105,7 @@ def check_source(path: Path) -> None:
 
 
 def array_name(path: Path) -> str:
-    """The name of a source's arrays: ``day_0`` for ``day_0.gz``."""
+    """Return the name of a source's arrays: ``day_0`` for ``day_0.gz``."""
     name = path.name
     while (suffix := next((s for s in SUFFIXES if name.endswith(s) and name != s), None)) is not None:
         name = name.removesuffix(suffix)

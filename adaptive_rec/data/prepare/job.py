@@ -1,4 +1,4 @@
-"""What `data prepare` is asked for, and the folder in which an interrupted try and the next one must mean the same."""
+"""The job of one `data prepare`: the request, and the checks that a repeated command continues the same job."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from adaptive_rec.errors import DataError, UsageError
 
 @dataclass(frozen=True)
 class Request:
-    """What `adaptive-rec data prepare` was asked for."""
+    """The arguments of `adaptive-rec data prepare`."""
 
     sources: tuple[Path, ...]
     out: Path
@@ -36,7 +36,7 @@ class Request:
 
 
 def make_job(request: Request) -> Job:
-    """What is to be done, with the sources as they stand now."""
+    """Return the job of a request, with the sources as they are now."""
     for path in request.sources:
         check_source(path)
     format_ = find_format(request.sources[0]) if request.format == "auto" else request.format
@@ -54,7 +54,7 @@ def make_job(request: Request) -> Job:
     names = [source.name for source in sources]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise UsageError(f"sources must have names of their own, two make arrays named {twice}")
+        raise UsageError(f"sources must have different names, two make arrays named {twice}")
     schema = b"" if request.schema is None else _schema_bytes(request.schema)
     try:
         return Job(
@@ -79,7 +79,7 @@ def _schema_bytes(path: Path) -> bytes:
 
 
 def check_same_job(job: Job, earlier: Job, part: Path) -> None:
-    """Raise where an interrupted try was about something else; what it left must not be mixed with this one's."""
+    """Raise where an interrupted run had another job: its files must not be mixed with those of this one."""
     if job == earlier:
         return
     if [s.path for s in job.sources] != [s.path for s in earlier.sources]:
@@ -90,25 +90,25 @@ def check_same_job(job: Job, earlier: Job, part: Path) -> None:
     else:
         name = next(name for name in Job.model_fields if getattr(job, name) != getattr(earlier, name))
         what = f"{name} {getattr(earlier, name)!r} instead of {getattr(job, name)!r}"
-    raise UsageError(f"{part} is left of an interrupted try with {what}; remove it to begin anew")
+    raise UsageError(f"{part} is left over from an interrupted run with {what}; remove it to start again")
 
 
 @contextmanager
-def told_in_words(part: Path) -> Iterator[None]:
-    """Turn errors of the file system into what a user can do about them."""
+def as_user_errors(part: Path) -> Iterator[None]:
+    """Turn errors of the file system into errors that say what the user can do."""
     try:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise DataError(
-                f"the disk of {part} is full; what was done is kept there: make room and give the same command again"
+                f"the disk of {part} is full; the work so far is kept there: free some space and run the same command again"
             ) from None
         raise DataError(f"{error.filename or part} cannot be written: {error.strerror}") from None
 
 
 @contextmanager
 def only_one(part: Path) -> Iterator[None]:
-    """Hold the folder against a second process; the lock ends with the process however it ends."""
+    """Lock the folder against a second process; the lock ends with the process."""
     folder = os.open(part, os.O_RDONLY)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)

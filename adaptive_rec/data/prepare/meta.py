@@ -1,9 +1,8 @@
-"""``meta.json`` of a prepared folder: what is in it, what it was made of, and how to see that it is whole."""
+"""``meta.json`` of a prepared folder: its contents, its sources, and the checks that it is complete."""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
@@ -15,41 +14,40 @@ from adaptive_rec.errors import DataError
 from adaptive_rec.kernels.number_keys import FIRST_ID, INFREQUENT_ID, MAX_COUNT, MISSING_ID
 
 META = "meta.json"
-HASH_CHUNK_BYTES = 4 << 20
 MAX_META_BYTES = 64 << 20
 
 ROWS_VERSIONS = {"globo": 2, "globo_sequence": 2}
-"""Formats whose files became other rows once, how often they have; a folder of earlier ones is not trained from."""
+"""The current version of the rows of each format whose rows have changed; a folder of an older version is refused."""
 
 
 class SourceFile(Frozen):
-    """A file that rows come from, as it was when preparing began."""
+    """A source file as it was when preparing began."""
 
     name: str = Field(min_length=1)
-    """Files made of it begin with this."""
+    """The beginning of the names of its arrays."""
     path: str
     size_bytes: int
     modified_ns: int
 
 
 class Job(Frozen):
-    """What was asked for. The same job always makes the same arrays."""
+    """A job of preparing. The same job always makes the same arrays."""
 
     format: str
     schema_sha256: str = ""
-    """Of the schema file, for Parquet."""
+    """The checksum of the schema file, for Parquet."""
     on_bad_row: Literal["error", "skip"]
     min_count: int = Field(ge=1, le=int(MAX_COUNT))
     seed: int
     history_steps: int = Field(0, ge=0)
     """Longest history of formats that have them; 0 for the others."""
     rows_version: int = 1
-    """How files of the format become rows."""
+    """The version of the rule by which files of the format become rows."""
     sources: tuple[SourceFile, ...] = Field(min_length=1)
 
 
 class Ids(Frozen):
-    """What the ids of every table mean."""
+    """The meaning of the ids of every table."""
 
     missing: int = Field(MISSING_ID, ge=MISSING_ID, le=MISSING_ID)
     infrequent: int = Field(INFREQUENT_ID, ge=INFREQUENT_ID, le=INFREQUENT_ID)
@@ -100,7 +98,7 @@ class Meta(Frozen):
     columns: tuple[ColumnMeta, ...] = Field(min_length=1)
     """Sparse columns; those without bags are the columns of ``NAME_sparse.npy``, in this order."""
     sequence: SequenceColumns | None = None
-    """Those that tell of a sample's history, where it has one."""
+    """The columns of a sample's history, if samples have one."""
     sources: tuple[SourceMeta, ...] = Field(min_length=1)
     job: Job
 
@@ -122,12 +120,12 @@ def labels_file(name: str) -> str:
 
 
 def bag_files(name: str, column: str) -> tuple[str, str]:
-    """The files of a column with bags: ids of all bags one after another, and where each begins, with the end."""
+    """Return the files of a column with bags: the ids of all bags one after another, and the offsets of the bags."""
     return f"{name}_bag_{column}_values.npy", f"{name}_bag_{column}_offsets.npy"
 
 
 def array_names(name: str, columns: tuple[ColumnMeta, ...]) -> list[str]:
-    """All files that are made of a source."""
+    """Return the names of all files that are made from a source."""
     bags = [file for column in columns if column.bag for file in bag_files(name, column.name)]
     sparse = [sparse_file(name)] if any(not column.bag for column in columns) else []
     return [dense_file(name), *sparse, labels_file(name), *bags]
@@ -161,12 +159,12 @@ def load_meta(folder: Path) -> Meta:
 
 
 def rows_version(format_: str) -> int:
-    """How files of a format become rows now."""
+    """Return the current version of a format's rows."""
     return ROWS_VERSIONS.get(format_, 1)
 
 
 def _check_rows(meta: Meta, folder: Path) -> None:
-    """Raise where a folder's rows were made in another way than they are now."""
+    """Raise where a folder's rows have another version than the current one."""
     job, wanted = meta.job, rows_version(meta.job.format)
     if job.rows_version != wanted:
         sources = ", ".join(source.path for source in job.sources)
@@ -177,7 +175,7 @@ def _check_rows(meta: Meta, folder: Path) -> None:
 
 
 def _check_sums(meta: Meta, path: Path) -> None:
-    """What stands in `meta.json` twice must agree."""
+    """Raise where two parts of `meta.json` contradict each other."""
     rows_of = {table.name: table.rows for table in meta.tables}
     for column in meta.columns:
         if rows_of.get(column.table) != column.cardinality:
@@ -194,7 +192,7 @@ def _check_sums(meta: Meta, path: Path) -> None:
 
 
 def check_sequence(meta: Meta, sequence: SequenceColumns, path: Path) -> None:
-    """Every column that a history is made of must be there, in its kind."""
+    """Raise unless every column of a history exists and is of the right kind."""
     columns = {column.name: column for column in meta.columns}
     for history in sequence.histories:
         bags, single = columns.get(history.column), columns.get(history.candidate)
@@ -206,13 +204,3 @@ def check_sequence(meta: Meta, sequence: SequenceColumns, path: Path) -> None:
     missing = [name for name in dense if name not in meta.dense_names]
     if missing or any(len(names) != sequence.steps for names in sequence.dense):
         raise DataError(f"{path}: sequence must name dense columns, one for each of {sequence.steps} steps, {missing}")
-
-
-def sha256_of(path: Path, read: Callable[[int], None] = lambda read_bytes: None) -> str:
-    """The checksum of a file; `read` is told of every few megabytes."""
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(HASH_CHUNK_BYTES):
-            digest.update(chunk)
-            read(len(chunk))
-    return digest.hexdigest()

@@ -1,4 +1,4 @@
-"""Second stage of preparing: the keys of a table become contiguous ids, in memory that does not grow with their number."""
+"""The second stage of preparing gives the keys of a table contiguous ids, in memory that does not grow with their number."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class KeyFile:
     ids_path: Path
 
     def chunks(self) -> Iterator[tuple[int, NDArray[Any]]]:
-        """(number of the first key, keys), chunk by chunk."""
+        """Yield (number of the first key, keys), chunk by chunk."""
         if self.keys:
             keys_N = np.memmap(self.path, f"<u{self.key_bytes}", "r", shape=(self.keys,))
             for start in range(0, self.keys, CHUNK_KEYS):
@@ -42,7 +42,7 @@ class KeyFile:
 
     @property
     def header(self) -> bytes:
-        """The ids of bags are an array of the prepared folder, others a file without a head."""
+        """The header of the file of ids: those of bags are an array of the prepared folder, other ids have no header."""
         return npy_header(np.dtype("<i4"), (self.keys,)) if self.ids_path.suffix == ".npy" else b""
 
 
@@ -54,10 +54,10 @@ class Numbering:
     """
 
     def __init__(
-        self, files: list[KeyFile], min_count: int, scratch: Path, max_slots: int, told: Callable[[int], None]
+        self, files: list[KeyFile], min_count: int, scratch: Path, max_slots: int, report: Callable[[int], None]
     ) -> None:
-        """`scratch` is a path that names of scratch files begin with; `told` gets the number of keys of each chunk."""
-        self._files, self._min_count, self._scratch, self._told = files, min_count, scratch, told
+        """`scratch` is the path with which the names of scratch files begin; `report` gets the number of keys of each chunk."""
+        self._files, self._min_count, self._scratch, self._report = files, min_count, scratch, report
         self._max_slots = max_slots
         self._bits = 0
 
@@ -90,7 +90,7 @@ class Numbering:
         return kernels.FIRST_ID + marked
 
     def _count(self) -> list[Path | NDArray[np.uint64]] | None:
-        """The counted table of each partition: in memory if there is but one. None where one does not fit."""
+        """Return the counted table of each partition, in memory if there is only one; None where one does not fit."""
         tables: list[Path | NDArray[np.uint64]] = []
         for partition in range(1 << self._bits):
             table_S2 = self._count_partition(partition)
@@ -124,13 +124,13 @@ class Numbering:
                     larger_S2 = np.zeros((min(GROWTH * len(table_S2), self._max_slots), 2), dtype=np.uint64)
                     kernels.move_table(table_S2, larger_S2)
                     table_S2 = larger_S2
-                self._told(len(keys_N) >> (self._bits + 1))
+                self._report(len(keys_N) >> (self._bits + 1))
             first_position += file.keys
         return table_S2
 
     def _make_marks(self, path: Path, words: int) -> NDArray[np.uint64]:
-        """A bitmap in a file, so that it need not stay in memory; its room is claimed first, since a full disk would
-        kill whoever writes to the map."""
+        """Make a bitmap in a file, which need not stay in memory. Its room is claimed first: on a full disk a write to the
+        map would kill the process."""
         with path.open("wb") as file:
             os.posix_fallocate(file.fileno(), 0, 8 * words)
         return np.memmap(path, "<u8", "r+", shape=(words,))
@@ -148,4 +148,4 @@ class Numbering:
                         ids_N = np.empty(len(keys_N), dtype=np.int32)
                     kernels.write_ids(keys_N, partition, self._bits, table_S2, ids_N)
                     ids_file.write(ids_N.data)
-                    self._told(len(keys_N) >> (self._bits + 1))
+                    self._report(len(keys_N) >> (self._bits + 1))

@@ -1,9 +1,9 @@
-"""Turn click logs into a folder of memory-mapped arrays with contiguous ids: read, number, write, check, publish.
+"""Turns click logs into a folder of memory-mapped arrays with contiguous ids: read, number, write, check, publish.
 
-All work is done in ``DIR.part`` beside DIR, which it becomes at the very end by one rename. What is done stays there when
-preparing is interrupted: each source that was read, each table that was numbered, each array that was written has a mark
-of its own, so that the same command goes on from there. Files of a stage without its mark are written anew. What a mark stands
-for is on the disk before the mark is, so that a loss of power costs no more than an interruption.
+All work is done in ``DIR.part``, which is renamed to DIR at the very end. When preparing is interrupted, finished work stays
+there: each source that was read, each table that was numbered and each array that was written has a mark, and the same command
+resumes after the last mark. Files of a stage without a mark are written again. The files of a mark are on the disk before the
+mark is, so that a loss of power costs no more than an interruption.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from adaptive_rec.data.prepare.arrays import write_sparse
+from adaptive_rec.data.prepare.checksums import Report, StageProgress, checksums, counter
 from adaptive_rec.data.prepare.formats import ReadOptions, open_reader
-from adaptive_rec.data.prepare.job import Request, check_same_job, make_job, only_one, told_in_words
+from adaptive_rec.data.prepare.job import Request, as_user_errors, check_same_job, make_job, only_one
 from adaptive_rec.data.prepare.meta import (
     META,
     ArrayFile,
@@ -32,10 +34,8 @@ from adaptive_rec.data.prepare.meta import (
     sparse_file,
 )
 from adaptive_rec.data.prepare.numbering import SLOT_BYTES, KeyFile, Numbering
-from adaptive_rec.data.prepare.progress import StageProgress, Told, checksums, counter
 from adaptive_rec.data.prepare.raw import RawReader
 from adaptive_rec.data.prepare.read import ReadSource, keys_file, read_source
-from adaptive_rec.data.prepare.write import write_sparse
 from adaptive_rec.errors import DataError, UsageError
 from adaptive_rec.system.durable import sync_files, sync_folder, write_whole
 from adaptive_rec.system.version import __version__
@@ -45,8 +45,8 @@ HASH_TABLES_BYTES = 256 << 20
 MAX_WORKERS = 8
 
 
-def prepare(request: Request, told: Told) -> Meta:
-    """Prepare a folder, or go on with what an interrupted try has left; returns what is in it."""
+def prepare(request: Request, report: Report) -> Meta:
+    """Prepare a folder, or resume an interrupted run; return the folder's description."""
     out = request.out
     if out.exists() or out.is_symlink():
         raise UsageError(f"--out must be a new directory, {out} exists")
@@ -55,10 +55,10 @@ def prepare(request: Request, told: Told) -> Meta:
     readers = [open_reader(path, options) for path in request.sources]
     check_same_columns(request.sources, readers)
     part = out.with_name(out.name + ".part")
-    with told_in_words(part):
+    with as_user_errors(part):
         part.mkdir(parents=True, exist_ok=True)
         with only_one(part):
-            meta = Preparation(request.sources, readers, job, part, told).run()
+            meta = Preparation(request.sources, readers, job, part, report).run()
             part.rename(out)
             sync_folder(out.parent)
     return meta
@@ -67,18 +67,18 @@ def prepare(request: Request, told: Told) -> Meta:
 class Preparation:
     """One job in its folder, stage by stage."""
 
-    def __init__(self, paths: Sequence[Path], readers: list[RawReader], job: Job, part: Path, told: Told) -> None:
+    def __init__(self, paths: Sequence[Path], readers: list[RawReader], job: Job, part: Path, report: Report) -> None:
         self._paths, self._readers, self._job, self._part = paths, readers, job, part
-        self._tell, self._stopped = told, threading.Event()
+        self._send, self._stopped = report, threading.Event()
         self._columns = readers[0].columns
         self._scratch = part / "scratch"
         self._workers = min(len(os.sched_getaffinity(0)), MAX_WORKERS)
 
-    def _told(self, progress: StageProgress) -> None:
-        """Tell, from any thread, how far the work is. Ends its work where another thread's has failed or was interrupted."""
+    def _report(self, progress: StageProgress) -> None:
+        """Report progress, from any thread. Raises where the work of another thread has failed or was interrupted."""
         if self._stopped.is_set():
-            raise InterruptedError("the other threads' work was broken off")
-        self._tell(progress)
+            raise InterruptedError("the work of another thread has failed")
+        self._send(progress)
 
     def run(self) -> Meta:
         if (self._part / META).exists():  # only the rename was left to do
@@ -108,35 +108,33 @@ class Preparation:
         return meta
 
     def _begin(self) -> None:
-        """Write down what this folder is for, or see that it is for the same."""
+        """Write the job into the folder, or check that the folder holds the same job."""
         path = self._scratch / "job.json"
         if path.exists():
             earlier = Job.model_validate_json(path.read_bytes())
-            if (
-                earlier.on_bad_row == "error"
-            ):  # it met no bad row in what it has read, so that skipping changes none of that
+            if earlier.on_bad_row == "error":  # it found no bad row so far, so skipping them changes none of its files
                 earlier = earlier.model_copy(update={"on_bad_row": self._job.on_bad_row})
             check_same_job(self._job, earlier, self._part)
             write_whole(path, self._job.model_dump_json(indent=1))
             return
         strange = [entry.name for entry in self._part.iterdir() if entry != self._scratch]
         if strange:
-            raise UsageError(f"{self._part} is needed for the work under way, but holds {strange[0]}; remove it")
+            raise UsageError(f"{self._part} is needed for the work in progress, but holds {strange[0]}; remove it")
         self._scratch.mkdir(exist_ok=True)
         write_whole(path, self._job.model_dump_json(indent=1))
 
     def _read(self, index: int) -> ReadSource:
-        """Read one source, unless that is done."""
+        """Read one source, unless it has been read."""
         source = self._job.sources[index]
         mark = self._scratch / f"{source.name}.read.json"
         if mark.exists():
             return ReadSource.model_validate_json(mark.read_bytes())
         what = f"{Path(source.path).name} ({index + 1} of {len(self._paths)})"
 
-        def told(rows: int, done_ratio: float) -> None:
-            self._told(StageProgress("reading", what, done_ratio, rows))
+        def report(rows: int, done_ratio: float) -> None:
+            self._report(StageProgress("reading", what, done_ratio, rows))
 
-        read = read_source(self._readers[index], source.name, self._part, self._scratch, told)
+        read = read_source(self._readers[index], source.name, self._part, self._scratch, report)
         status = self._paths[index].stat()
         if (status.st_size, status.st_mtime_ns) != (source.size_bytes, source.modified_ns):
             raise DataError(f"a source must stay as it is while it is read, {source.path} has changed")
@@ -147,15 +145,15 @@ class Preparation:
         """Number the tables that are not numbered yet; returns the rows of each."""
         names = list(dict.fromkeys(column.table for column in self._columns))
         total = sum(sum(source.keys) for source in read)
-        rows, tell = sum(source.rows for source in read), counter(total)
+        rows, add = sum(source.rows for source in read), counter(total)
 
-        def told(keys: int) -> None:
-            self._told(StageProgress("numbering", f"{len(names)} tables", tell(keys), rows))
+        def report(keys: int) -> None:
+            self._report(StageProgress("numbering", f"{len(names)} tables", add(keys), rows))
 
-        shares = [pool.submit(self._number_table, t, name, read, told) for t, name in enumerate(names)]
+        shares = [pool.submit(self._number_table, t, name, read, report) for t, name in enumerate(names)]
         return dict(zip(names, (share.result() for share in shares), strict=True))
 
-    def _number_table(self, number: int, name: str, read: list[ReadSource], told: Callable[[int], None]) -> int:
+    def _number_table(self, number: int, name: str, read: list[ReadSource], report: Callable[[int], None]) -> int:
         mark = self._scratch / f"table.{number}.json"
         files = [
             KeyFile(
@@ -169,11 +167,11 @@ class Preparation:
             for source, done in zip(self._job.sources, read, strict=True)
         ]
         if mark.exists():
-            told(sum(file.keys for file in files))
+            report(sum(file.keys for file in files))
             rows = int(mark.read_text())
         else:
             slots = 1 << (HASH_TABLES_BYTES // self._workers // SLOT_BYTES).bit_length() - 1
-            rows = Numbering(files, self._job.min_count, self._scratch / f"table-{number}", slots, told).run()
+            rows = Numbering(files, self._job.min_count, self._scratch / f"table-{number}", slots, report).run()
             sync_files(file.ids_path for file in files)
             write_whole(mark, str(rows))
         for file in files:
@@ -189,18 +187,18 @@ class Preparation:
         """Write the sparse arrays that are not there yet."""
         single = [c for c, column in enumerate(columns) if not column.bag]
         rows = sum(source.rows for source in read)
-        tell = counter(rows)
+        add = counter(rows)
         for source, done in zip(self._job.sources, read, strict=True):
             path = self._part / sparse_file(source.name)
             ids_paths = [self._scratch / f"{source.name}.{c}.ids" for c in single]
 
-            def told(written: int, what: str = path.name) -> None:
-                self._told(StageProgress("writing", what, tell(written), rows))
+            def report(written: int, what: str = path.name) -> None:
+                self._report(StageProgress("writing", what, add(written), rows))
 
             if path.exists() or not single:
-                told(done.rows)
+                report(done.rows)
             else:
-                write_sparse(ids_paths, done.rows, path, pool, self._workers, told)
+                write_sparse(ids_paths, done.rows, path, pool, self._workers, report)
             for ids_path in ids_paths:
                 ids_path.unlink(missing_ok=True)
 
@@ -211,12 +209,14 @@ class Preparation:
         columns: tuple[ColumnMeta, ...],
         read: list[ReadSource],
     ) -> Meta:
-        """All that `meta.json` holds, checksums included."""
+        """Return the contents of `meta.json`, checksums included."""
         names = [array_names(source.name, columns) for source in self._job.sources]
         paths = [self._part / name for of_source in names for name in of_source]
         rows = sum(source.rows for source in read)
         sums = iter(
-            checksums(paths, pool, lambda ratio: self._told(StageProgress("checksums", f"{len(paths)} files", ratio, rows)))
+            checksums(
+                paths, pool, lambda ratio: self._report(StageProgress("checksums", f"{len(paths)} files", ratio, rows))
+            )
         )
         sources = tuple(
             SourceMeta(

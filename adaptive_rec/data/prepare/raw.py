@@ -1,8 +1,8 @@
-"""What `data prepare` reads: blocks of rows with keys in place of ids. One reader reads one source file.
+"""The input of `data prepare`: blocks of rows with keys in place of ids. One reader reads one source file.
 
-A format is a class with the protocol `RawReader`; `prepare_formats.py` knows them by name. A reader is made by
-``Reader(path, skip_bad_rows, seed)`` (Parquet's takes a schema besides), which opens the file and raises DataError where
-that cannot be done. Whatever it draws, it draws from `seed` alone, so that an interrupted try can be made again.
+A format is a class with the protocol `RawReader`; `formats.py` lists them by name. ``Reader(path, skip_bad_rows, seed)`` opens
+the file (formats with histories take their length too, Parquet takes a schema) and raises DataError where that fails. All random
+numbers come from `seed` alone, so that an interrupted run can be repeated.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from adaptive_rec.errors import DataError
 
 Keys = NDArray[np.uint32] | NDArray[np.uint64]
 MISSING_KEY = 0
-"""The key of a missing value; it becomes id 0. No other value may have it."""
+"""The key of a missing value, and of no other value; it becomes id 0."""
 
 
 @dataclass(frozen=True)
@@ -29,37 +29,37 @@ class SparseColumn:
 
     name: str
     table: str
-    """The embedding table; columns that name the same one share its ids. Most columns have one of their own name."""
+    """The embedding table; columns that name the same table share its ids. Most columns have a table of their own."""
     bag: bool = False
 
 
 class HistoryColumn(Frozen):
-    """A column of bags that is one column of a history: its keys are in order, oldest first."""
+    """A column of bags that holds histories: the keys of a bag are in order, oldest first."""
 
     column: str
     candidate: str
-    """The column, without bags, of what stands at the end of it, by the ids of the same table."""
+    """The column, without bags, of the item that follows the history; it has the same table."""
 
 
 class SequenceColumns(Frozen):
-    """Which columns tell of a sample's history. Each of its steps becomes a feature of its own when it is read for training."""
+    """The columns of a sample's history. Each step of it becomes a feature when the sample is read for training."""
 
     steps: int = Field(ge=1)
-    """The longest a history may be."""
+    """The length of the longest possible history."""
     histories: tuple[HistoryColumn, ...] = Field(min_length=1)
-    """Their bags have the same length in a row."""
+    """All of them have bags of the same length in a row."""
     dense: tuple[tuple[str, ...], ...]
-    """Dense columns by step, `steps` of each kind, oldest first; those of missing steps, the first ones, are 0."""
+    """Dense columns by step, `steps` of each kind, oldest first; the columns of missing steps, the first ones, are 0."""
     length: str
-    """The dense column of the number of steps that a row's history has."""
+    """The dense column that holds the length of a row's history."""
 
 
 @dataclass(frozen=True)
 class RawBlock:
-    """Some rows, in the order of the source; tens of thousands at the most, since a block is held in memory."""
+    """Some rows in the order of the source, at most tens of thousands, since a block is held in memory."""
 
     dense_BX: NDArray[np.float32]
-    """As the model will see them: transformed, finite."""
+    """Transformed and finite, as the model sees them."""
     labels_B: NDArray[np.float32]
     """0 or 1."""
     values_F: list[Keys]
@@ -70,19 +70,19 @@ class RawBlock:
 
 
 class RawReader(Protocol):
-    """Reads one source file. Other files of the same format and options have the same columns."""
+    """A reader of one source file. Other files of the same format and options have the same columns."""
 
     dense_names: tuple[str, ...]
-    """At least one."""
+    """The names of the dense columns, at least one."""
     dense_transform: str
-    """What was done to the dense features, in words; `meta.json` tells it."""
+    """The transformation of the dense features in words, as `meta.json` has it."""
 
     @property
     def columns(self) -> tuple[SparseColumn, ...]: ...
 
     @property
     def sequence(self) -> SequenceColumns | None:
-        """Which of the columns tell of a row's history, where it has one."""
+        """The columns of a row's history, if rows have one."""
         ...
 
     @property
@@ -92,11 +92,11 @@ class RawReader(Protocol):
 
     @property
     def read_ratio(self) -> float:
-        """Share of the source that `blocks` has read so far, in [0, 1]; an estimate will do, it moves a progress bar."""
+        """Share of the source that `blocks` has read so far, in [0, 1]; an estimate for a progress bar."""
         ...
 
     def blocks(self) -> Iterator[RawBlock]:
-        """Yield the rows in order. Called once. Raises DataError for a malformed row unless they are skipped."""
+        """Yield the rows in order; called once. A malformed row raises DataError unless bad rows are skipped."""
         ...
 
 
@@ -118,12 +118,12 @@ def check_block(block: RawBlock, reader: RawReader) -> None:
 
 
 def check_history(block: RawBlock, reader: RawReader, sequence: SequenceColumns) -> None:
-    """Raise DataError where the lengths of a block's histories are not as the reader's length column says."""
-    told_B = block.dense_BX[:, reader.dense_names.index(sequence.length)]
+    """Raise DataError where the lengths of a block's histories differ from the reader's length column."""
+    expected_B = block.dense_BX[:, reader.dense_names.index(sequence.length)]
     names = [column.name for column in reader.columns]
     for history in sequence.histories:
         lengths_B = block.lengths_F[names.index(history.column)]
-        if lengths_B is None or (lengths_B != told_B).any() or (lengths_B > sequence.steps).any():
+        if lengths_B is None or (lengths_B != expected_B).any() or (lengths_B > sequence.steps).any():
             raise DataError(
                 f"bags of column {history.column} must have as many keys as column {sequence.length} says, "
                 f"at most {sequence.steps}"

@@ -1,5 +1,5 @@
-"""First stage of preparing: a source becomes its final dense features, labels and bag offsets, and a file of keys for each
-sparse column."""
+"""The first stage of preparing reads a source: it writes its final dense features, labels and bag offsets, and a file of keys for
+each sparse column."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from adaptive_rec.system.durable import sync_files
 
 
 class ReadSource(Frozen):
-    """What came of reading a source."""
+    """The result of reading a source."""
 
     rows: int
     bad_rows: int
@@ -35,15 +35,15 @@ def keys_file(scratch: Path, name: str, column: int) -> Path:
 
 
 def read_source(
-    reader: RawReader, name: str, folder: Path, scratch: Path, told: Callable[[int, float], None]
+    reader: RawReader, name: str, folder: Path, scratch: Path, report: Callable[[int, float], None]
 ) -> ReadSource:
-    """Read a source to its end; what it became is on the disk then. `told` gets (rows so far, share of the source read)."""
+    """Read a whole source; all its files are then on the disk. `report` gets (rows so far, share of the source read)."""
     with ExitStack() as stack:
         outputs = SourceWriter(reader, name, folder, scratch, stack)
         for block in reader.blocks():
             check_block(block, reader)
             outputs.append(block)
-            told(outputs.labels.rows, reader.read_ratio)
+            report(outputs.labels.rows, reader.read_ratio)
     if not outputs.labels.rows:
         raise DataError(f"a source must hold at least one well-formed row, {name} has none")
     sync_files(outputs.paths)
@@ -56,7 +56,7 @@ def read_source(
 
 
 class SourceWriter:
-    """The files that a source is read into."""
+    """The files into which a source is read."""
 
     def __init__(self, reader: RawReader, name: str, folder: Path, scratch: Path, stack: ExitStack) -> None:
         dense, labels = folder / dense_file(name), folder / labels_file(name)
@@ -76,7 +76,7 @@ class SourceWriter:
 
 
 class ColumnWriter:
-    """The keys of a sparse column, and where its bags begin."""
+    """The files of a sparse column: its keys, and where its bags begin."""
 
     def __init__(self, column: SparseColumn, path: Path, offsets_path: Path, stack: ExitStack) -> None:
         self._file: BinaryIO = stack.enter_context(path.open("wb"))

@@ -14,12 +14,14 @@ from adaptive_rec.batch import Position
 from adaptive_rec.cli import main
 from adaptive_rec.config.data import DataConfig
 from adaptive_rec.config.tree import load_config
-from adaptive_rec.data.logs.avazu import KINDS
+from adaptive_rec.data.logs.avazu import LOG_COLUMNS
 from adaptive_rec.data.logs.globo import COLUMNS
 from adaptive_rec.data.open import open_source
 from adaptive_rec.data.source import LEAST_SCALED_ROWS, kept_rows
 from adaptive_rec.dense.models.layers import CrossInteraction
 from adaptive_rec.runtime.assemble import assemble
+
+AVAZU = [column.name for column in LOG_COLUMNS]
 
 
 def globo(random: Any) -> str:
@@ -41,10 +43,10 @@ def movies(random: Any) -> str:
 def avazu(random: Any) -> str:
     cells = {"id": "7", "hour": "14102100"}
     lines = [
-        ",".join(cells.get(name, str(random.integers(2 if name == "click" else 40))) for name in KINDS)
+        ",".join(cells.get(name, str(random.integers(2 if name == "click" else 40))) for name in AVAZU)
         for _ in range(300)
     ]
-    return "\n".join([",".join(KINDS), *lines])
+    return "\n".join([",".join(AVAZU), *lines])
 
 
 def ints(random: Any, below: int) -> list[int]:

@@ -1,21 +1,54 @@
-"""Contestants take turns on the same batches, in an order drawn anew for each round; and whether their results agree."""
+"""Turns of contestants on the same batches, in an order drawn for each round, and the comparison of their results."""
 
 from __future__ import annotations
 
 import gc
 import statistics
-from collections.abc import Callable
-from typing import Any
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.batch import Batch
 from adaptive_rec.placement import RowSpace
-from benchmarks.cpu.contestants import Contestant, Turn
 
 SEED = 20261121
-"""Of the order of turns."""
+"""The seed of the order of turns."""
+
+
+@dataclass
+class Turn:
+    """The seconds of a turn, by stage, and the counters it added."""
+
+    seconds: float = 0.0
+    stages: dict[str, float] = field(default_factory=lambda: defaultdict(float))
+    gained: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def stage(self, name: str) -> Iterator[None]:
+        """The clock runs inside of stages only."""
+        began = time.perf_counter()
+        yield
+        took = time.perf_counter() - began
+        self.stages[name] += took
+        self.seconds += took
+
+
+class Contestant(Protocol):
+    """One of those who take turns."""
+
+    steps: int
+
+    def turn(self, steps: int) -> Turn: ...
+
+    def facts(self) -> dict[str, Any]: ...
+
+    def close(self) -> None: ...
 
 
 def take_turns(contestants: dict[str, Contestant], rounds: int, steps: int) -> dict[str, Any]:
@@ -97,8 +130,8 @@ def first_turns(
     bounds_of: Callable[[str], tuple[float, float, float]],
     note: Callable[[str], None],
 ) -> list[dict[str, Any]]:
-    """Everybody's first turn, from the same rows on the same batches; then those who make the same updates are compared with the
-    first of them."""
+    """Take the first turn of each contestant, from the same rows on the same batches, and compare those who make the same updates
+    with the first of them."""
     found: list[dict[str, Any]] = []
     reference: tuple[float, Rows] | None = None
     for name, contestant in contestants.items():

@@ -1,26 +1,24 @@
-"""Criteo TSV files as raw rows: blocks of lines are parsed on several threads and come out in their order."""
+"""Criteo TSV files as raw rows. Blocks of lines are parsed on several threads and come out in order."""
 
 from __future__ import annotations
 
-import gzip
 import os
-import zlib
 from collections import deque
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from adaptive_rec.data.criteo_file import CriteoLayout, ParsedRows, line_blocks, malformed
+from adaptive_rec.data.criteo_file import CriteoLayout, ParsedRows, malformed
+from adaptive_rec.data.lines import line_blocks, plain_bytes
 from adaptive_rec.data.prepare.raw import RawBlock, SequenceColumns, SparseColumn
-from adaptive_rec.data.zst import ZstdDecompressor, ZstdError
 from adaptive_rec.kernels import parse
 
 DENSE, CATEGORIES = 13, 26
 CHUNKS_PER_BLOCK = 4
-PROBE_BYTES = 1 << 20
 
 
 @dataclass
@@ -52,26 +50,18 @@ class CriteoReader:
         """Yield the rows in order; a malformed one raises DataError with its line, or is skipped."""
         workers = len(os.sched_getaffinity(0))
         lines = read_bytes = 0
-        parts: deque[Future[tuple[RawBlock, list[LineFault], int, int]]] = deque()
         texts = joined(line_blocks(self._layout.path), CHUNKS_PER_BLOCK)
         with ThreadPoolExecutor(workers, "parse") as pool:
-            for text in texts:
-                parts.append(pool.submit(parse_block, self._layout, text))
-                if len(parts) <= workers:
-                    continue
-                block, faults, block_lines, block_bytes = parts.popleft().result()
-                self._tell(faults, lines)
+            for block, faults, block_lines, block_bytes in in_order(
+                pool, partial(parse_block, self._layout), texts, workers
+            ):
+                self._report(faults, lines)
                 lines, read_bytes = lines + block_lines, read_bytes + block_bytes
                 self.read_ratio = min(1.0, read_bytes / self._plain_bytes)
                 yield block
-            while parts:
-                block, faults, block_lines, _ = parts.popleft().result()
-                self._tell(faults, lines)
-                lines += block_lines
-                yield block
         self.read_ratio = 1.0
 
-    def _tell(self, faults: list[LineFault], lines_before: int) -> None:
+    def _report(self, faults: list[LineFault], lines_before: int) -> None:
         if faults and not self._layout.skip_bad_rows:
             first = faults[0]
             number = lines_before + first.line_of_block + 1
@@ -79,8 +69,12 @@ class CriteoReader:
         self.bad_rows += len(faults)
 
 
-def parse_block(layout: CriteoLayout, text: bytes) -> tuple[RawBlock, list[LineFault], int, int]:
-    """Parse whole lines; returns the rows, the malformed lines, the number of lines and of bytes."""
+ParsedBlock = tuple[RawBlock, list[LineFault], int, int]
+"""The rows of a text, its malformed lines, the number of its lines and of its bytes."""
+
+
+def parse_block(layout: CriteoLayout, text: bytes) -> ParsedBlock:
+    """Parse whole lines."""
     lines = text.count(b"\n")
     rows = ParsedRows.empty(layout, lines)
     faults: list[LineFault] = []
@@ -100,6 +94,19 @@ def parse_block(layout: CriteoLayout, text: bytes) -> tuple[RawBlock, list[LineF
     return block, faults, lines, len(text)
 
 
+def in_order(
+    pool: Executor, parse: Callable[[bytes], ParsedBlock], texts: Iterator[bytes], ahead: int
+) -> Iterator[ParsedBlock]:
+    """Parse the texts on the pool, `ahead` of them in advance, and yield the results in order."""
+    parts: deque[Future[ParsedBlock]] = deque()
+    for text in texts:
+        parts.append(pool.submit(parse, text))
+        if len(parts) > ahead:
+            yield parts.popleft().result()
+    while parts:
+        yield parts.popleft().result()
+
+
 def joined(texts: Iterator[bytes], count: int) -> Iterator[bytes]:
     """The texts, `count` of them at a time."""
     group: list[bytes] = []
@@ -110,18 +117,3 @@ def joined(texts: Iterator[bytes], count: int) -> Iterator[bytes]:
             group = []
     if group:
         yield b"".join(group)
-
-
-def plain_bytes(path: Path) -> int:
-    """The size of a file after decompression: exact where it is plain, else judged by its first megabyte. At least 1."""
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        start = file.read(PROBE_BYTES) if path.suffix in (".gz", ".zst") else b""
-    try:
-        if path.suffix == ".gz":
-            size = size * len(zlib.decompressobj(16 + zlib.MAX_WBITS).decompress(start)) // max(1, len(start))
-        elif path.suffix == ".zst":
-            size = size * len(ZstdDecompressor().decompress(start)) // max(1, len(start))
-    except (zlib.error, ZstdError, gzip.BadGzipFile):
-        pass  # a damaged file is told when it is read
-    return max(1, size)

@@ -1,0 +1,187 @@
+"""A benchmark on the CPU made of cells: its command line, a process for each cell, results that can be resumed, the report."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from adaptive_rec.system.openmp import SPINS, wait_briefly
+from benchmarks.common import machine, report
+from benchmarks.common.command import facts_of_call, parser
+from benchmarks.common.explain import explain
+from benchmarks.common.results import earlier, say, write
+
+
+class Absent(Exception):
+    """Something that a cell needs is missing; the message names it."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    name: str
+    kind: str
+    """step, embedding, freeze, sketch or reading."""
+    about: str
+    contestants: tuple[str, ...] = ()
+    shape: str = "kaggle"
+    settings: tuple[str, ...] = ()
+    steps: int = 2
+    """Steps of a turn."""
+    batches: int = 100
+    """The number of batches; they are used round and round."""
+    real: bool = False
+    """Whether the batches are those of the Criteo sample."""
+    briefly: bool = True
+    """Whether OpenMP's threads wait briefly, as under our command line, or as by default, as for users of rivals."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A benchmark. `benchmarks.NAME.cells.run_cell` runs a cell; it is imported only in the process of a cell."""
+
+    name: str
+    about: str
+    quick: tuple[Cell, ...]
+    all: tuple[Cell, ...]
+    rehearsed: Callable[[Cell], Cell]
+    bars: Callable[[report.Found], list[dict[str, Any]]]
+    folder: Callable[[argparse.Namespace], str]
+    """The folder of results below studies/bench."""
+    rounds: int = 30
+    all_rounds: int = 30
+    resumes: bool = False
+    """Whether --all takes cells that were measured before from their files."""
+    draw: Callable[[dict[str, Any], Path], None] | None = None
+
+    @property
+    def module(self) -> str:
+        return f"benchmarks.{self.name}"
+
+    def arguments(self, words: list[str] | None = None) -> argparse.Namespace:
+        line = parser(self.about, self.module)
+        line.add_argument("--all", action="store_true", help="every cell")
+        line.add_argument("--only", nargs="+", metavar="CELL", help="only these cells")
+        line.add_argument("--list", action="store_true", help="name the cells")
+        line.add_argument("--out", type=Path, help="folder of results, by default below studies/bench")
+        line.add_argument("--rounds", type=int, help=f"rounds of turns, by default {self.rounds}")
+        line.add_argument("--rehearse", action="store_true", help="tiny shapes, 3 rounds")
+        line.add_argument("--cell", help=argparse.SUPPRESS)
+        args = line.parse_args(words)
+        args.rounds = args.rounds or (3 if args.rehearse else self.all_rounds if args.all else self.rounds)
+        args.out = args.out or machine.ROOT / "studies" / "bench" / self.folder(args)
+        return args
+
+    def chosen(self, args: argparse.Namespace) -> tuple[Cell, ...]:
+        """Return the cells that a command line names."""
+        cells = self.all if args.all or args.only or args.cell else self.quick
+        wanted = {args.cell} if args.cell else set(args.only or [])
+        unknown = wanted - {cell.name for cell in cells}
+        if unknown:
+            raise SystemExit(f"bench: no cell named {', '.join(sorted(unknown))}; --list --all names them")
+        cells = tuple(cell for cell in cells if not wanted or cell.name in wanted)
+        return tuple(self.rehearsed(cell) for cell in cells) if args.rehearse else cells
+
+    def main(self) -> int:
+        args = self.arguments()
+        cells = self.chosen(args)
+        if args.list:
+            width = max(len(cell.name) for cell in cells)
+            print("\n".join(f"{cell.name:{width}}  {cell.about}" for cell in cells))
+            return 0
+        began, found = time.perf_counter(), {}
+        (args.out / "cells").mkdir(parents=True, exist_ok=True)
+        if args.cell:
+            outcome = self.measure(cells[0], args)
+            sys.stdout.flush()
+            os._exit(1 if "error" in outcome else 0)  # does not wait for threads that are still at work
+        for cell in cells:
+            old = self.resumable(path_of(cell, args), cell, args) if self.resumes and args.all else None
+            found[cell.name] = old or (self.measure if args.rehearse else self.run_apart)(cell, args)
+            say(report.line(cell.name, found[cell.name]) + (" (measured before)" if old else ""))
+            self.save(args, found, began)
+        return self.finish(args, found, began)
+
+    def measure(self, cell: Cell, args: argparse.Namespace) -> dict[str, Any]:
+        """Return a cell's result, or the reason for its absence, with the machine; also written to the cell's file."""
+        about = machine.describe(rehearsal(args), self.name)
+        found: dict[str, Any] = {"cell": asdict(cell), "rounds": args.rounds, "about": about}
+        began = time.perf_counter()
+
+        def note(text: str) -> None:
+            say(f"  {time.perf_counter() - began:5.1f} s  {cell.name}: {text}")
+
+        try:
+            run_cell = import_module(f"{self.module}.cells").run_cell
+            found["result"] = run_cell(cell, args.rounds, args.rehearse, note)
+        except Absent as reason:
+            found["absent"] = str(reason)
+        except Exception as error:
+            found["error"] = explain(error)
+            say(f"  {cell.name}: {found['error']}")
+        found["took"] = time.perf_counter() - began
+        found["peak_bytes"] = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        write(path_of(cell, args), found)
+        return found
+
+    def run_apart(self, cell: Cell, args: argparse.Namespace) -> dict[str, Any]:
+        """Measure a cell in a process of its own, whose memory ends with it. OpenMP's threads wait as the cell says."""
+        path = path_of(cell, args)
+        path.unlink(missing_ok=True)
+        environment = {key: value for key, value in os.environ.items() if key not in ("OMP_WAIT_POLICY", SPINS)}
+        if cell.briefly:
+            wait_briefly(environment)
+        words = ["--cell", cell.name, "--out", str(args.out), "--rounds", str(args.rounds)]
+        status = subprocess.run([sys.executable, "-m", self.module, *words], cwd=machine.ROOT, env=environment).returncode
+        try:
+            found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            found = {"cell": asdict(cell), "error": f"its process left no result, exit status {status}"}
+        return found
+
+    def resumable(self, path: Path, cell: Cell, args: argparse.Namespace) -> dict[str, Any] | None:
+        """Return the earlier result of this very cell with these sources and versions, on this machine."""
+        about = {"fingerprint": machine.fingerprint(self.name), "here": machine.here(), "rehearsal": rehearsal(args)}
+        return earlier(path, {"cell": asdict(cell), "rounds": args.rounds}, about)
+
+    def save(self, args: argparse.Namespace, found: report.Found, began: float) -> dict[str, Any]:
+        """Write results.json, rows.md and the pictures of the cells found so far."""
+        about: dict[str, Any] = next((cell["about"] for cell in found.values() if "about" in cell), {})
+        about = {**about, **facts_of_call(self.module, began)}
+        results = {"about": about, "cells": found, "bars": [] if args.rehearse else self.bars(found)}
+        write(args.out / "results.json", results)
+        (args.out / "rows.md").write_text(report.rows(results), encoding="utf-8")
+        if self.draw is not None:
+            self.draw(results, args.out)
+        return results
+
+    def finish(self, args: argparse.Namespace, found: report.Found, began: float) -> int:
+        """Print the bars. Returns 1 where a cell failed or results disagree."""
+        for bar in self.save(args, found, began)["bars"]:
+            say(report.bar_line(bar))
+        for name, cell in found.items():
+            for who, why in report.absences(cell).items():
+                say(f"absent  {name}: {who or 'the whole cell'}: {why}")
+        wrong = report.failures(found)
+        failed = f"; FAILED: {', '.join(wrong)}" if wrong else ""
+        say(f"{time.perf_counter() - began:.0f} s, results in {args.out}{failed}")
+        return 1 if wrong else 0
+
+
+def path_of(cell: Cell, args: argparse.Namespace) -> Path:
+    """Return the file of a cell's result."""
+    path: Path = args.out / "cells" / f"{cell.name}.json"
+    return path
+
+
+def rehearsal(args: argparse.Namespace) -> str:
+    return "tiny" if args.rehearse else ""
