@@ -1,4 +1,4 @@
-"""A run takes over what a checkpoint holds."""
+"""Loading of a checkpoint into a run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from adaptive_rec.state import saved_knobs as read_knobs
 
 
 def find(folder: Path, files: Files = DISK) -> Found:
-    """The newest checkpoint of a folder that is whole, and what was passed over. Raises CheckpointError where there are some and
+    """Find the newest whole checkpoint of a folder, and those that were skipped. Raises CheckpointError where there are some but
     none is whole."""
     found = newest_valid(files, folder)
     if found.generation is None and found.skipped:
@@ -36,19 +36,18 @@ def find(folder: Path, files: Files = DISK) -> Found:
 
 
 def newest(folder: Path) -> Path | None:
-    """The newest whole checkpoint of a folder, or None. Raises CheckpointError where there are some and none is whole."""
+    """Return the newest whole checkpoint of a folder, or None. Raises CheckpointError where there are some but none is whole."""
     return find(folder).generation
 
 
 def saved_knobs(checkpoint: Path, files: Files = DISK) -> Knobs:
-    """The knobs that a run was saved with."""
+    """Return the knobs that a run was saved with."""
     values, _ = _values(checkpoint, files)
     return read_knobs(Saved(values).part("knobs"))
 
 
 def load(parts: RunParts, checkpoint: Path, verified: bool = False, files: Files = DISK) -> None:
-    """Set a fresh runtime to the state of a checkpoint. `verified` says that it was read and found whole just now, with those it
-    builds on."""
+    """Restore a fresh run from a checkpoint. `verified`: it was just read and found whole, with those it builds on."""
     if not verified:
         verify_all(files, checkpoint)
     values, run = _values(checkpoint, files)
@@ -76,17 +75,17 @@ def _set_rows(store: EmbeddingStore, rows: SavedRows) -> None:
 
 def _check_like(name: str, stored: StoredArray, array: NDArray[Any]) -> None:
     if (stored.shape[1:], array_type(stored)) != (array.shape[1:], array.dtype):
-        told = f"{list(array.shape[1:])} {array.dtype}, got {list(stored.shape[1:])} {stored.type}"
-        raise CheckpointError(f"{name} must be in rows of {told}")
+        rule = f"{list(array.shape[1:])} {array.dtype}, got {list(stored.shape[1:])} {stored.type}"
+        raise CheckpointError(f"{name} must be in rows of {rule}")
 
 
 def _all(file: ArraysFile) -> dict[str, NDArray[Any]]:
-    """Copies of all arrays of a file."""
+    """Return copies of all arrays of a file."""
     return {name: file.rows(name).view(array_type(stored)).copy() for name, stored in file.arrays.items()}
 
 
 def _values(checkpoint: Path, files: Files) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What ``state.json`` says: the state, and of what run it is."""
+    """Read ``state.json``. Returns the state and the description of its run."""
     found = read_json_file(files, checkpoint / STATE)
     state, run = (found.get("state"), found.get("run")) if isinstance(found, dict) else (None, None)
     if not isinstance(state, dict) or not isinstance(run, dict):
@@ -100,7 +99,7 @@ def _check(state: RunState, found: Mapping[str, Any], checkpoint: Path) -> None:
     for key, value in expected.items():
         if found.get(key) != value:
             raise CheckpointError(f"{key} of checkpoint {checkpoint} must be {value}, got {found.get(key)}")
-    # The position of the reader means something only on the same stream; how often it is read may change.
+    # The reader's position is valid only on the same stream; the number of epochs may change.
     kept = found.get("data")
     for key, value in data.items():
         was = kept.get(key) if isinstance(kept, dict) else None

@@ -1,4 +1,4 @@
-"""The parts of a run that a checkpoint keeps beside its tables, and how much of them another run can take over."""
+"""The parts of a run that a checkpoint keeps besides its tables, and how much of them another run can take over."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A checkpoint on its way to the disk: begun between two steps, written by any thread, ended between two steps.
+"""Writing of a checkpoint: it is started between two steps, written by any thread, and ended between two steps.
 
-Beginning it costs training next to nothing: what is small is copied, rows are saved as in `embedding/snapshot.py`. The first one
-has all rows, later ones those that changed since the one before, until those have come to half as much.
+The start costs training very little: small parts are copied, rows are saved as in `embedding/snapshot.py`. The first checkpoint
+has all rows; later ones have the rows that changed since the one before, until the changes amount to half of all rows.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ from adaptive_rec.system.version import __version__
 ARRAYS, DENSE = "state.safetensors", "dense.safetensors"
 
 MOST_CHANGES = 24
-"""Generations of changes that build on one of all rows: more would be slow to read."""
+"""Limit of generations of changes that build on one of all rows; more would be slow to read."""
 
 
 @dataclass(frozen=True)
 class Written:
-    """What became of a checkpoint."""
+    """Result of writing a checkpoint."""
 
     step: int
     name: str
@@ -45,19 +45,20 @@ class Written:
     rows: int
     size_bytes: int
     seconds: float
-    """From its beginning to its end."""
+    """Time from its start to its end."""
     stall_seconds: float
-    """How long training stood still for it."""
+    """Time that training stood still for it."""
     error: CheckpointError | None = None
-    """Why it was given up."""
+    """Why it could not be written."""
     complaint: str = ""
+    """Warning about a checkpoint that was written."""
 
 
 class Writing:
-    """`begin` and `end` are the training thread's, `write` is any thread's."""
+    """A checkpoint while it is written. The training thread makes and ends it; any thread may call `write`."""
 
     def __init__(self, parts: RunParts, folder: Path, files: Files = DISK) -> None:
-        """Begin. Raises CheckpointError where nothing can be written."""
+        """Start a checkpoint. Raises CheckpointError where nothing can be written."""
         self._began = time.perf_counter()
         self._parts, self._files, self._folder = parts, files, folder
         state = parts.state
@@ -79,36 +80,38 @@ class Writing:
         except BaseException as error:
             self._draft.abandon()
             if is_out_of_memory(error):
-                raise CheckpointError(f"{self.name}: there was no memory for it: {first_line(error)}") from error
+                raise CheckpointError(
+                    f"{self.name}: there was not enough memory for it: {first_line(error)}"
+                ) from error
             raise
         self._error: CheckpointError | None = CheckpointError(f"{self.name} was never written")
         self._complaint = ""
         self._is_lost = False
-        """Whether what it builds on is damaged."""
+        """Whether a checkpoint that it builds on is damaged."""
         self._size_bytes = 0
         self._stall = time.perf_counter() - self._began
 
     def write(self) -> None:
-        """Write and commit it, then remove older ones. What fails is told by `end`."""
+        """Write and commit it, then remove older ones. `end` returns any error."""
         try:
             self._write()
             self._rows.forget()
             self._error = None
         except CheckpointError as error:
             self._error = error
-        except Exception as error:  # whatever it was: training goes on
-            self._error = CheckpointError(f"{self.name} was given up by a {type(error).__name__}: {error}")
+        except Exception as error:  # of any kind: training continues
+            self._error = CheckpointError(f"{self.name} was abandoned after a {type(error).__name__}: {error}")
             self._error.__cause__ = error
         finally:
             self._rows.end()
             self._draft.abandon()
 
-    def give_up(self, error: Exception) -> None:
-        """It cannot be written."""
-        self._error = CheckpointError(f"{self.name} was given up: {first_line(error)}")
+    def fail(self, error: Exception) -> None:
+        """Note why it cannot be written."""
+        self._error = CheckpointError(f"{self.name} was abandoned: {first_line(error)}")
 
     def end(self) -> Written:
-        """What became of it. Where it was given up, the next one takes its rows in."""
+        """Return the result. If it failed, the next checkpoint includes its rows."""
         began = time.perf_counter()
         self._draft.abandon()
         self._parts.state.store.end_snapshot(saved=self._error is None)
@@ -147,7 +150,7 @@ class Writing:
             self._complaint = f"checkpoint {self.name} is written, but older ones could not be removed: {error}"
 
     def _check(self, made: Path) -> None:
-        """Raise CheckpointError where it cannot be used: then the next one builds on nothing."""
+        """Raise CheckpointError where it cannot be used; the next one then builds on nothing."""
         try:
             verify_all(self._files, made)
         except CheckpointError:
@@ -156,8 +159,8 @@ class Writing:
 
 
 def save(parts: RunParts, folder: Path, files: Files = DISK) -> Path:
-    """Write a checkpoint of the run as it stands and wait for it; it becomes visible whole or not at all. Older ones go, but for
-    `checkpoint.keep`. Where nothing has changed since the last one, that is the answer."""
+    """Write a checkpoint of the run as it stands, as a whole or not at all, and remove older ones beyond `checkpoint.keep`.
+    Returns the last checkpoint where nothing has changed since."""
     if (name := newest_saved(parts, folder, files)) is not None:
         return folder / name
     writing = Writing(parts, folder, files)
@@ -173,7 +176,7 @@ def save(parts: RunParts, folder: Path, files: Files = DISK) -> Path:
 
 
 def newest_saved(parts: RunParts, folder: Path, files: Files = DISK) -> str | None:
-    """The name of the newest checkpoint where it is of the run as it stands, and still there."""
+    """Return the name of the newest checkpoint if it has the present state of the run and still exists."""
     last = parts.base.last
     if last is None or last.of != state_key(parts, folder) or last.name not in names_in(files, folder):
         return None
@@ -181,13 +184,13 @@ def newest_saved(parts: RunParts, folder: Path, files: Files = DISK) -> str | No
 
 
 def state_key(parts: RunParts, folder: Path) -> tuple[Any, ...]:
-    """What a checkpoint is of: equal for equal states of a run."""
+    """Return a key that is equal for equal states of a run."""
     state = parts.state
     return folder, state.step, state.window_due, state.knobs, state.commands_done, parts.phases.reordered
 
 
 def run_description(state: RunState) -> dict[str, Any]:
-    """What must be the same in a run that goes on."""
+    """Return the settings that must not change when a run is resumed."""
     space, config = state.store.space, state.config
     return {
         "tables": [
@@ -210,13 +213,13 @@ def _description(state: RunState) -> dict[str, Any]:
 
 
 def _to_build_on(parts: RunParts, folder: Path, files: Files) -> list[ChainedGeneration]:
-    """The generations that one of changes builds on; none where all rows are to be written."""
+    """Return the generations that the next one builds on; none where it has to have all rows."""
     last = parts.base.last
     if last is None or last.folder != folder or last.name not in names_in(files, folder):
         return []
     try:
         links = chain(files, folder / last.name)
-    except CheckpointError:  # somebody has removed one
+    except CheckpointError:  # one was removed
         return []
     of_all, *of_changes = (
         sum(entry.size_bytes for entry in link.manifest.files if is_shard(entry.name)) for link in links
@@ -226,5 +229,5 @@ def _to_build_on(parts: RunParts, folder: Path, files: Files) -> list[ChainedGen
 
 
 def _types(arrays: dict[str, Any]) -> dict[str, str]:
-    """Of those that hold patterns of bits."""
+    """Return the format's types of arrays that hold bit patterns."""
     return {name: PATTERNS[array.dtype] for name, array in arrays.items() if np.dtype(array.dtype) in PATTERNS}

@@ -24,8 +24,9 @@ from adaptive_rec.modules.lookahead import AheadBatch, PoolCall
 from adaptive_rec.modules.options import Setup, check_policy_fits
 from adaptive_rec.modules.rates import Rates
 from adaptive_rec.modules.reading import gather
-from adaptive_rec.policy import BatchView, plan_step
+from adaptive_rec.policy import BatchView
 from adaptive_rec.policy.find import load_policy
+from adaptive_rec.policy.skipping import plan_step
 from adaptive_rec.runtime.control import Control
 from adaptive_rec.runtime.session import Report, Session
 

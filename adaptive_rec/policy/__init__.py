@@ -10,7 +10,6 @@ from adaptive_rec.policy.skipping import (
     Staleness,
     StepPlan,
     Verdict,
-    plan_step,
     whole_or_split,
 )
 
@@ -31,6 +30,5 @@ __all__ = [
     "Verdict",
     "Wish",
     "fills_budget",
-    "plan_step",
     "whole_or_split",
 ]

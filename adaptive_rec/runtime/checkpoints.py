@@ -137,7 +137,7 @@ class Checkpoints:
         try:
             thread.start()
         except RuntimeError as error:  # the system has no room for another
-            self._writing.give_up(error)
+            self._writing.fail(error)
             yield from self._end()
             return
         self._thread = thread

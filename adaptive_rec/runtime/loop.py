@@ -26,7 +26,8 @@ from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import MemoryPlanError, first_line, is_out_of_memory
 from adaptive_rec.live.mailbox import Command
 from adaptive_rec.live.telemetry import Evaluation, Event, StageTimes
-from adaptive_rec.policy import BatchView, Policy, StepPlan, plan_step
+from adaptive_rec.policy import BatchView, Policy, StepPlan
+from adaptive_rec.policy.skipping import plan_step
 from adaptive_rec.runtime.checkpoints import Checkpoints
 from adaptive_rec.runtime.control import Control
 from adaptive_rec.runtime.evaluator import Evaluator

@@ -1,4 +1,4 @@
-"""What may go wrong around checkpoints: damaged ones, old ones that stay, another process, commands between two saves."""
+"""Faults around checkpoints: damaged ones, old ones that stay, another process, commands between two saves."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_old_checkpoints_that_cannot_be_removed_are_reported_as_a_warning(
     def stay(*_: object) -> list[str]:
         raise CheckpointError("step-000000005: removal failed: Operation not permitted")
 
-    monkeypatch.setattr(history, "_remove", stay)
+    monkeypatch.setattr(history, "remove", stay)
     monkeypatch.setattr(writing, "MOST_CHANGES", 0)  # so that none is needed by a newer one
     run = begin(tmp_path / "run", "checkpoint.every_steps=5")
     events = [event for event in run.events() if isinstance(event, Event)]
@@ -246,7 +246,7 @@ def test_no_flag_is_lost_where_a_checkpoint_cannot_begin(tmp_path: Path, monkeyp
     monkeypatch.setattr(type(run.runtime.store), "_make_readable", no_room)
     events = [event for event in run.events() if isinstance(event, Event)]
     [failed] = [event for event in events if event.kind == "checkpoint_failed"]
-    assert "there was no memory for it: no room" in failed.text
+    assert "there was not enough memory for it: no room" in failed.text
     run.finish()
     store = begin(tmp_path / "run", resume=True).runtime.store
     for table in range(len(store.space.tables)):

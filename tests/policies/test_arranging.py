@@ -295,7 +295,7 @@ def test_a_run_makes_no_more_steps_than_it_announced(build: Any, tmp_path: Path)
             continue
         last = checkpoint.save(runtime.parts, tmp_path)
         assert runtime.step_number <= min(totals)
-        assert max(totals) <= runtime.step_number + 1, "a step more for each epoch that is really begun"
+        assert max(totals) <= runtime.step_number + 1, "a step more for each epoch that really starts"
         assert runtime.steps_total == runtime.step_number
 
 

@@ -120,3 +120,42 @@ def test_the_time_of_counting_has_its_own_name(observer: Observer) -> None:
     observer.count_lookups(1, batch_of(1), KNOBS)
     observer.settle()
     assert list(observer._times.seconds) == ["observe (beside)"]
+
+
+def monitored_observer() -> Observer:
+    rule, rows = RowRule(row_update.SGD, 0, 0, 0), np.arange(4)
+    store = DirectStore(SPACE, rule, 1, torch.float64, torch.device("cpu"), 0, True)
+    store.resize([4], rows, True)
+    return Observer(store, 1, StageTimes())
+
+
+def test_a_record_has_what_was_requested_of_a_window() -> None:
+    observer = monitored_observer()
+    observer.count_lookups(1, batch_of(1, 1, 7), KNOBS)
+    only_popularity = observer.record(1, KNOBS)
+    assert only_popularity.movement is None
+    [view] = only_popularity.access
+    assert view.candidate_rows.tolist() == [7]
+    assert view.hot_scores.sum() == 2, "row 1 is hot and was looked up twice"
+
+    only_movement = observer.record(1, KNOBS, popularity=False, skipped_ratio=0.25)
+    assert only_movement.access == []
+    assert only_movement.movement is not None
+    assert only_movement.movement.skipped_ratio == 0.25
+    assert np.isinf(only_movement.movement.movement_H).all(), "no probe step was made, so no movement is known"
+    observer.close()
+
+
+def test_handing_out_movement_starts_measuring_again() -> None:
+    observer = monitored_observer()
+    work = batch_of(1, 2)
+    work.popular_B[:] = True
+    observer.keep_popular_samples(work)
+    assert observer.state()["probes"] == 1
+    first = observer.record(1, KNOBS, skipped_ratio=0.0).movement
+    again = observer.record(1, KNOBS, skipped_ratio=0.0).movement
+    assert first is not None
+    assert again is not None
+    assert (len(first.sample_offsets), len(again.sample_offsets)) == (3, 1)
+    assert observer.state()["probes"] == 0
+    observer.close()

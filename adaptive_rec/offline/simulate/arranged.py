@@ -32,7 +32,7 @@ def follow(lane: Lane, config: Config, source: KeptSource, samples_done: Callabl
     assert isinstance(policy, ArrangingPolicy)
     phases = policy.arrange(stream)
     phase = next_phase(phases, None)
-    lane.now.decided_lookups += counted.take()
+    lane.count(decided_lookups=counted.take())
     while phase is not None:
         if phase.hot_rows is not None:
             lane.place(phase.hot_rows, phase.others_stay)
@@ -40,14 +40,14 @@ def follow(lane: Lane, config: Config, source: KeptSource, samples_done: Callabl
             if batch.size:
                 lane.step(source.classified(batch))
                 samples_done(batch.size)
-        lane.now.read_lookups += counted.take()
+        lane.count(read_lookups=counted.take())
         if phase.evaluated:
             logloss *= FALLING
             held_out = held_out or held_out_samples(config, source)
-            lane.now.evaluated_samples += held_out
+            lane.count(evaluated_samples=held_out)
         phase = next_phase(phases, _outcome(lane, phase, logloss))
-        lane.now.decided_lookups += counted.take()
-    lane.seconds = time.perf_counter() - started
+        lane.count(decided_lookups=counted.take())
+    lane.end(time.perf_counter() - started)
 
 
 def held_out_samples(config: Config, source: Source) -> int:

@@ -160,8 +160,7 @@ def measure_tracking(config: Config, space: RowSpace, works: list[ClassifiedBatc
     lane, trying = (Lane.of(config, space, name, config.knobs.hot_budget_bytes) for name in ("hotline", "adaptive"))
     decide_seconds = quickest(lambda _: lane.reclassifier.place_again(0, lane.knobs), 5)
     for work in works:
-        work.placement_version = -1
-        lane.store.take(work)
+        work.classify(lane.store.placement)
     rows = max(1.0, sum(len(work.distinct_U) for work in works) / len(works))
 
     def count(lane: Lane, number: int) -> None:
@@ -185,8 +184,7 @@ def measure_tracking(config: Config, space: RowSpace, works: list[ClassifiedBatc
 def _ranking(lane: Lane, works: list[ClassifiedBatch], decide_seconds: float) -> float:
     """Return seconds per row at the end of a window in which these batches were counted."""
     for work in works:
-        work.placement_version = -1
-        lane.store.take(work)
+        work.classify(lane.store.placement)
         lane.observer.count_lookups(0, work, lane.knobs)
     ranked = 0
 

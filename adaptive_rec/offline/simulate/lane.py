@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.config.tree import Config
 from adaptive_rec.embedding.device import all_rows_bytes
+from adaptive_rec.embedding.records import Traffic
 from adaptive_rec.live.telemetry import StageTimes
 from adaptive_rec.memory.rows import row_rule, row_type
 from adaptive_rec.offline.profile.ranking import hot_row_bytes
@@ -59,6 +60,11 @@ class StepCounts:
     def __add__(self, other: StepCounts) -> StepCounts:
         return StepCounts(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(StepCounts)))
 
+    def add(self, **counts: int) -> None:
+        mine = vars(self)
+        for name, number in counts.items():
+            mine[name] += number
+
     def as_dict(self) -> dict[str, int]:
         return asdict(self)
 
@@ -88,6 +94,12 @@ class Lane:
     seconds: float = 0.0
     """Time spent on this lane alone, without the work shared with other lanes."""
     stretches: list[StepCounts] = field(default_factory=list)
+    _taken: Traffic = field(default_factory=Traffic)
+    """The store's traffic that is counted already."""
+
+    def __post_init__(self) -> None:
+        rule, itemsize = self.store.rule, self.store.dtype.itemsize
+        self._row_bytes_P = [rule.bytes_per_row(pool.dim, itemsize) for pool in self.space.pools]
 
     @staticmethod
     def of(config: Config, space: RowSpace, name: str, budget_bytes: int) -> Lane:
@@ -107,11 +119,6 @@ class Lane:
         return lane
 
     @property
-    def now(self) -> StepCounts:
-        """The counts of the current stretch."""
-        return self.stretches[-1]
-
-    @property
     def first_window(self) -> StepCounts:
         """The counts of the first `reclassify_every` steps."""
         return sum(self.stretches[: self.knobs.reclassify_every // self.stretch_steps], StepCounts())
@@ -126,16 +133,15 @@ class Lane:
         policy = self.reclassifier.policy
         if self.step_number % self.stretch_steps == 0 and self.step_number:
             self.stretches.append(StepCounts())
-        work.placement_version = -1  # another lane's placement may have the same version
-        self.store.take(work)
+        work.classify(self.store.placement)  # lanes share batches, and their placements may have the same version
         counted = policy.tracks_popularity and samples(self.step_number, self.knobs.sample_ratio)
         if counted:
             self.observer.count_lookups(self.step_number, work, self.knobs)
-        self._count(work, counted)
+        self._count_batch(work, counted)
         self.step_number += 1
         if self.reclassifier.end_tick(self.step_number, self.knobs):
             self.reclassifier.adapt_memory(self.knobs)
-            self.now.ticks += policy.adapts_memory
+            self.count(ticks=int(policy.adapts_memory))
         if self.reclassifier.window_ends(self.step_number, self.knobs):
             self._end_window()
         self.seconds += time.perf_counter() - started
@@ -143,41 +149,50 @@ class Lane:
     def place(self, rows: NDArray[np.int64], others_stay: bool) -> None:
         """Make hot the rows that a phase of the stream lists."""
         self.reclassifier.place_listed(rows, others_stay)
-        self.now.listed_rows += len(rows)
+        self.count(listed_rows=len(rows))
         self._take_migrations()
 
+    def count(self, **counts: int) -> None:
+        """Add counts to the current stretch."""
+        self.stretches[-1].add(**counts)
+
+    def end(self, seconds: float) -> None:
+        """Record the time of a lane that read the stream on its own."""
+        self.seconds = seconds
+
     def _end_window(self) -> None:
-        now = self.now
         if self.reclassifier.policy.tracks_popularity:
-            now.reclassifications += 1
-            now.ranked_rows += self.store.device.hot_rows + len(self.observer.tracker.candidates())
+            ranked = self.store.device.hot_rows + len(self.observer.tracker.candidates())
+            self.count(reclassifications=1, ranked_rows=ranked)
         self.reclassifier.end_window(self.step_number, self.knobs, self._totals())
         self._take_migrations()
 
-    def _count(self, work: ClassifiedBatch, counted: bool) -> None:
-        now, hot_U = self.now, work.hot_U
-        now.steps += 1
-        now.samples += work.batch.size
-        now.popular_samples += int(np.count_nonzero(work.popular_B))
-        now.lookups += work.batch.lookups
-        now.read_lookups += 0 if self.arranges else work.batch.lookups
-        now.hot_lookups += int(work.hot_lookups_F.sum())
-        now.rows += len(hot_U)
-        now.hot_rows += int(np.count_nonzero(hot_U))
-        for pool, spec in enumerate(self.space.pools):
-            cold = ~hot_U[work.pool_range(pool)]
-            now.cold_row_bytes += int(np.count_nonzero(cold)) * self.store.rule.bytes_per_row(
-                spec.dim, self.store.dtype.itemsize
-            )
-        now.counted_rows += len(hot_U) if counted else 0
+    def _count_batch(self, work: ClassifiedBatch, counted: bool) -> None:
+        hot_U, cold_bytes = work.hot_U, 0
+        for pool, row_bytes in enumerate(self._row_bytes_P):
+            cold_bytes += int(np.count_nonzero(~hot_U[work.pool_range(pool)])) * row_bytes
+        self.count(
+            steps=1,
+            samples=work.batch.size,
+            popular_samples=int(np.count_nonzero(work.popular_B)),
+            lookups=work.batch.lookups,
+            read_lookups=0 if self.arranges else work.batch.lookups,
+            hot_lookups=int(work.hot_lookups_F.sum()),
+            rows=len(hot_U),
+            hot_rows=int(np.count_nonzero(hot_U)),
+            cold_row_bytes=cold_bytes,
+            counted_rows=len(hot_U) if counted else 0,
+        )
 
     def _take_migrations(self) -> None:
         """Count the rows and bytes that the store moved since the last call."""
-        now, traffic = self.now, self.store.traffic
-        now.migrated_rows += traffic.migrated_rows
-        now.promoted_bytes += traffic.host_to_device_bytes
-        now.demoted_bytes += traffic.device_to_host_bytes
-        traffic.migrated_rows = traffic.host_to_device_bytes = traffic.device_to_host_bytes = 0
+        traffic, before = self.store.traffic, self._taken
+        self._taken = replace(traffic)
+        self.count(
+            migrated_rows=traffic.migrated_rows - before.migrated_rows,
+            promoted_bytes=traffic.host_to_device_bytes - before.host_to_device_bytes,
+            demoted_bytes=traffic.device_to_host_bytes - before.device_to_host_bytes,
+        )
 
     def _totals(self) -> dict[str, float]:
         """Return the counters that staleness is judged by, as in a run that skipped nothing."""

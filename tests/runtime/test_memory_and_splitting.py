@@ -25,13 +25,11 @@ from adaptive_rec.run.line_file import LineFile
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import RunOptions, Runtime
 from adaptive_rec.runtime.splitting import BLOCK_STEPS, BLOCKS
+from tests.settings import TINY
 
-TINY = [
-    "knobs.policy=hotline", "run.device=cpu", "run.threads=1", "run.precision=float64", "run.batch_size=32",
-    "run.steps=40", "data.table_rows=[60, 40, 9]", "data.dense_features=2", "data.synthetic.samples=8000",
-    "data.synthetic.test_samples=64", "data.synthetic.head_ratio=0.1", "model.embedding_dim=4", "model.bottom_mlp=[8]",
-    "model.top_mlp=[8]", "optimizer.embedding=adagrad", "optimizer.dense=SGD", "knobs.reclassify_every=5",
-    "knobs.report_every=1", "knobs.sample_ratio=1.0", "knobs.hysteresis=0.0", "knobs.hot_budget_bytes=4000",
+ADAGRAD = [
+    *TINY, "knobs.policy=hotline", "run.steps=40", "data.synthetic.samples=8000", "optimizer.embedding=adagrad",
+    "knobs.hot_budget_bytes=4000",
 ]  # fmt: skip
 
 ROW_BYTES = 8 * (4 + 4)
@@ -74,7 +72,7 @@ def device(monkeypatch: pytest.MonkeyPatch) -> SmallDevice:
 
 
 def build(device: LateStreams | None, *changes: str, options: RunOptions | None = None) -> Runtime:
-    return assemble(load_config(None, {}, [*TINY, *changes]), None, device, options=options)
+    return assemble(load_config(None, {}, [*ADAGRAD, *changes]), None, device, options=options)
 
 
 def run(runtime: Runtime, during: Callable[[Snapshot], None] = lambda _: None) -> tuple[list[float], list[Event]]:

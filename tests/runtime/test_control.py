@@ -25,16 +25,9 @@ from adaptive_rec.policy import AccessView, ArrangingPolicy, Policy, Wish
 from adaptive_rec.run.training_run import TrainingRun
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import RunOptions, Runtime
+from tests.settings import DEVICES, TINY
 
-TINY = [
-    "knobs.policy=hotline", "run.split=always", "run.device=cpu", "run.threads=1", "run.precision=float64", "run.batch_size=32",
-    "run.steps=60", "data.table_rows=[60, 40, 9]", "data.dense_features=2", "data.synthetic.samples=4000",
-    "data.synthetic.test_samples=64", "data.synthetic.head_ratio=0.1", "model.embedding_dim=4", "model.bottom_mlp=[8]",
-    "model.top_mlp=[8]", "optimizer.embedding=sgd", "optimizer.dense=SGD", "knobs.reclassify_every=5", "knobs.report_every=1",
-    "knobs.sample_ratio=1.0", "knobs.hysteresis=0.0", "knobs.hot_budget_bytes=2000",
-]  # fmt: skip
-
-DEVICES = ["direct", "late", pytest.param("cuda", marks=pytest.mark.gpu)]
+HOTLINE = [*TINY, "knobs.policy=hotline", "run.split=always"]
 STREAMS = {
     "direct": lambda: None,
     "late": lambda: LateStreams(seed=3),
@@ -48,7 +41,7 @@ class Arranger(ArrangingPolicy):
 
 def build(*changes: str, device: str = "direct") -> Runtime:
     streams = STREAMS[device]()
-    return assemble(load_config(None, {}, [*TINY, *changes]), None, streams)
+    return assemble(load_config(None, {}, [*HOTLINE, *changes]), None, streams)
 
 
 def tables_of(runtime: Runtime) -> list[np.ndarray]:
@@ -106,7 +99,7 @@ def test_a_paused_run_stands_still_takes_knobs_and_goes_on() -> None:
 
 
 def test_a_checkpoint_asked_for_in_a_pause_does_not_stop_the_clock_twice(tmp_path: Path) -> None:
-    config = load_config(None, {}, [*TINY, "run.steps=10"])
+    config = load_config(None, {}, [*HOTLINE, "run.steps=10"])
     runtime = assemble(config, options=RunOptions(tmp_path))
     answers = Answers(runtime)
     answers.send("pause")
@@ -163,7 +156,7 @@ def test_a_signal_late_in_the_wait_does_not_make_it_endless() -> None:
 
 
 def test_a_signal_leaves_out_the_evaluations(tmp_path: Path) -> None:
-    run = TrainingRun(load_config(None, {}, [*TINY, "eval.every_steps=5", "eval.batch_size=8"]), tmp_path / "run")
+    run = TrainingRun(load_config(None, {}, [*HOTLINE, "eval.every_steps=5", "eval.batch_size=8"]), tmp_path / "run")
     seen = []
     for report in run.events():
         seen.append(type(report).__name__)
@@ -379,7 +372,7 @@ STEERING = {
 def test_a_run_made_again_from_its_journal_is_the_same_run(tmp_path: Path) -> None:
     """Knobs, budget, policy and windows changed on the way; every loss and every row is bit-equal."""
     config = load_config(
-        None, {}, [*TINY, "knobs.policy=slipstream", "knobs.probe_ratio=0.5", "knobs.min_probe_touches=1"]
+        None, {}, [*HOTLINE, "knobs.policy=slipstream", "knobs.probe_ratio=0.5", "knobs.min_probe_touches=1"]
     )
     steered = TrainingRun(config, tmp_path / "steered")
     for report in steered.events():
@@ -409,7 +402,7 @@ def test_a_run_made_again_from_its_journal_is_the_same_run(tmp_path: Path) -> No
 
 
 def test_the_journal_tells_steps_old_and_new_values(tmp_path: Path) -> None:
-    run = TrainingRun(load_config(None, {}, TINY), tmp_path / "run")
+    run = TrainingRun(load_config(None, {}, HOTLINE), tmp_path / "run")
     run.runtime.mailbox.change_knobs(alpha=0.5, decay=0.1)
     list(run.events())
     run.finish()
@@ -429,7 +422,7 @@ def test_the_journal_tells_steps_old_and_new_values(tmp_path: Path) -> None:
 
 
 def test_a_journal_that_cannot_be_read_says_which_line(tmp_path: Path) -> None:
-    config = load_config(None, {}, TINY)
+    config = load_config(None, {}, HOTLINE)
     with pytest.raises(DataError, match=r"events\.jsonl cannot be read"):
         TrainingRun(config, tmp_path / "run", replay=tmp_path)
     (tmp_path / "events.jsonl").write_text('{"kind": "paused", "step": 1, "details": {}}\n{"kind": "knobs"\n')
@@ -439,10 +432,10 @@ def test_a_journal_that_cannot_be_read_says_which_line(tmp_path: Path) -> None:
 
 
 def test_a_run_made_again_tells_the_mailbox_of_its_changes(tmp_path: Path) -> None:
-    steered = TrainingRun(load_config(None, {}, TINY), tmp_path / "steered")
+    steered = TrainingRun(load_config(None, {}, HOTLINE), tmp_path / "steered")
     steered.runtime.mailbox.change_knobs(alpha=0.25)
     list(steered.events())
-    again = TrainingRun(load_config(None, {}, TINY), tmp_path / "again", replay=tmp_path / "steered")
+    again = TrainingRun(load_config(None, {}, HOTLINE), tmp_path / "again", replay=tmp_path / "steered")
     told = []
     again.runtime.mailbox._knobs_changed = lambda: told.append(again.runtime.mailbox.desired.alpha)
     list(again.events())
@@ -451,7 +444,7 @@ def test_a_run_made_again_tells_the_mailbox_of_its_changes(tmp_path: Path) -> No
 
 
 def test_a_torn_line_is_no_journal_unless_a_start_follows_it(tmp_path: Path) -> None:
-    config = load_config(None, {}, TINY)
+    config = load_config(None, {}, HOTLINE)
     run = TrainingRun(config, tmp_path / "run", resume=True)
     list(run.events())
     with open(tmp_path / "run" / "events.jsonl", "a") as journal:
@@ -473,7 +466,7 @@ def test_a_torn_line_is_no_journal_unless_a_start_follows_it(tmp_path: Path) -> 
 
 def test_a_run_that_fails_says_so_in_its_journal(tmp_path: Path) -> None:
     run = TrainingRun(
-        load_config(None, {}, [*TINY, "optimizer.dense_lr=1e30", "run.precision=float32"]), tmp_path / "run"
+        load_config(None, {}, [*HOTLINE, "optimizer.dense_lr=1e30", "run.precision=float32"]), tmp_path / "run"
     )
     with pytest.raises(TrainingError):
         list(run.events())
