@@ -1,4 +1,4 @@
-"""All that a checkpoint holds, so that two can be compared bit by bit, however their rows are spread over shards."""
+"""The contents of a checkpoint, for a comparison bit by bit that ignores how rows are spread over shards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A history of generations, of all rows and of changes, in a file system of tests, and whether what is found of it is right."""
+"""A history of generations, of all rows and of changes, in a file system of tests, and checks of what is found of it."""
 
 from __future__ import annotations
 

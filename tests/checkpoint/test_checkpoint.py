@@ -1,4 +1,4 @@
-"""A checkpoint holds all that training needs to go on, and nothing half-written passes for one."""
+"""A checkpoint holds everything that training needs to resume, and nothing half-written is taken for one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``adaptive-rec checkpoint`` as users meet it."""
+"""The command ``adaptive-rec checkpoint``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No flipped bit and no byte that is missing goes unnoticed, wherever it is."""
+"""Every flipped bit and every missing byte is detected."""
 
 from __future__ import annotations
 

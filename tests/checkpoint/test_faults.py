@@ -1,4 +1,4 @@
-"""Whatever operation fails: the newest committed generation loads, nothing is tried again, and the next draft works."""
+"""After any failed operation the newest committed generation loads, nothing is tried again, and the next draft works."""
 
 from __future__ import annotations
 

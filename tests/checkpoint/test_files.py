@@ -1,4 +1,4 @@
-"""The disk follows the same rules as the file system of the other tests, and what the system does by halves is done whole."""
+"""The disk follows the same rules as the file system in memory, and partial reads and writes are completed."""
 
 from __future__ import annotations
 

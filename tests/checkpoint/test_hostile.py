@@ -1,4 +1,4 @@
-"""Manifests, headers and values made up by a stranger: a named error, soon, and in little memory."""
+"""Forged manifests, headers and values are refused with a named error, quickly and with little memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chains, shards and descriptions of tables made up by a stranger: an error that names the file, soon, and in little memory."""
+"""Forged chains, shards and descriptions of tables are refused with the file's name, quickly and with little memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``adaptive-rec checkpoint import``: tables of other programs become a run that trains on."""
+"""The command ``adaptive-rec checkpoint import`` makes a run from tables of other programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whenever power is lost, and whatever of the unsynced is lost with it: the newest committed generation is found, whole."""
+"""After a loss of power at any moment the newest committed generation is found, whatever unsynced data was lost."""
 
 from __future__ import annotations
 

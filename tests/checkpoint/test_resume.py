@@ -1,4 +1,4 @@
-"""Runs that go on from their checkpoint, and what they leave alone."""
+"""Runs resume from their checkpoint, and saving does not change them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run that is lost at any step and goes on from there ends as the one that was never lost, to the last bit."""
+"""A run that is killed and resumed at any step ends as the uninterrupted one, to the last bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may go wrong around checkpoints: damaged ones, old ones that stay, another process, commands between two saves."""
+"""Faults around checkpoints: damaged ones, old ones that stay, another process, commands between two saves."""
 
 from __future__ import annotations
 

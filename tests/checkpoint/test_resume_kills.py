@@ -1,4 +1,4 @@
-"""Real kills: a process is killed at random moments and started again until its run ends, as the straight run does."""
+"""A process that is killed at random moments and started again ends its run as the uninterrupted one does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs of the command line's kind that go on: knobs, journal, checkpoints now and then, and disks that fail."""
+"""Resumed runs with a directory: knobs, journal, occasional checkpoints, and failing disks."""
 
 from __future__ import annotations
 

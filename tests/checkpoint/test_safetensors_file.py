@@ -1,4 +1,4 @@
-"""What is written is read back bit by bit, by the safetensors library as by ours, and takes no memory on its way."""
+"""Written arrays are read back bit by bit, by the safetensors library and by ours, without a copy in memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A state as files hold it, and the checks with which it is taken back."""
+"""A nested state in files, and the checks when it is restored."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Under the real Lightning: it trains, logs, saves, goes on exactly, and says what it cannot do."""
+"""The Lightning callback trains, logs, saves and resumes exactly, and refuses what it cannot do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An AdaptiveEmbeddingBag and an nn.EmbeddingBag with the same rows, called and trained alike.
+"""An AdaptiveEmbeddingBag and an nn.EmbeddingBag with the same rows, called and trained in the same way.
 
 Rows are updated by SGD with a learning rate of 1, so that a row's gradient is what it lost.
 """

@@ -1,4 +1,4 @@
-"""What all tests of the modules have: double precision, and a core each."""
+"""Fixtures of all tests of the modules: double precision, and one core each."""
 
 from __future__ import annotations
 

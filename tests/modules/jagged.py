@@ -1,4 +1,4 @@
-"""A KeyedJaggedTensor as far as a collection may ask of it, and bags drawn by chance for one."""
+"""A stand-in for KeyedJaggedTensor with the methods that a collection may call, and random bags for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AdaptiveEmbeddingBag beside nn.EmbeddingBag: what PyTorch's own tests ask of the latter, and some more."""
+"""AdaptiveEmbeddingBag equals nn.EmbeddingBag in the cases of PyTorch's own tests, and in some more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an AdaptiveEmbeddingBag refuses, and what it is as a module: state dict, attributes, parameters."""
+"""AdaptiveEmbeddingBag as a module: state dict, attributes and parameters; and the options that it refuses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bags put together into a batch: which of them read which table, and that distinct rows come of it as they should."""
+"""Bags joined into a batch: which bags read which table, and the distinct rows of the batch."""
 
 from __future__ import annotations
 

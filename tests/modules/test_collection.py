@@ -1,4 +1,4 @@
-"""AdaptiveEmbeddingBagCollection over a stand-in of a KeyedJaggedTensor, beside an nn.EmbeddingBag for each table."""
+"""AdaptiveEmbeddingBagCollection equals an nn.EmbeddingBag for each table; its input is a stand-in for KeyedJaggedTensor."""
 
 from __future__ import annotations
 

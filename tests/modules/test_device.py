@@ -1,4 +1,4 @@
-"""The same on a device: cold rows travel, and results are those of plain PyTorch. The device is that of `late_streams.py`."""
+"""On a device cold rows are sent, and results are those of plain PyTorch. The device is that of `late_streams.py`."""
 
 from __future__ import annotations
 

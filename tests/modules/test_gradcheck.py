@@ -1,4 +1,4 @@
-"""Gradients held against differences: of the weights of lookups, and of rows where torch's own optimizer updates them."""
+"""Gradients equal numerical differences: those of weights of lookups, and of rows that a torch optimizer updates."""
 
 from __future__ import annotations
 

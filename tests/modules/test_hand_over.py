@@ -1,4 +1,4 @@
-"""What an optimizer hands over to `wrap`: the tables, their rates, what it remembers of them. Rules by their names."""
+"""`wrap` takes tables, rates and state over from an optimizer, or a rule by its name."""
 
 from __future__ import annotations
 

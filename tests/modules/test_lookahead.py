@@ -1,4 +1,4 @@
-"""`prefetch`: what the loader hands out, what was foretold and what was not, loops left early, errors on the way."""
+"""`prefetch`: the loader's items, announced and other lookups, loops left early, errors in the loader."""
 
 from __future__ import annotations
 

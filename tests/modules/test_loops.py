@@ -1,4 +1,4 @@
-"""What training loops do besides: passes that fail or are several, evaluations in between, checkpointed activations."""
+"""Special training loops: failed and several passes, evaluations in between, activation checkpointing."""
 
 from __future__ import annotations
 

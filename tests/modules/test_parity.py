@@ -1,4 +1,4 @@
-"""A model whose bags were replaced trains as plain PyTorch does, wherever its rows are: the same losses, the same rows."""
+"""A wrapped model trains to the losses and rows of plain PyTorch, whatever tiers its rows are in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever the tables, bags, rules, policies, budgets and turns of knobs: rows are those of plain PyTorch."""
+"""Rows equal those of plain PyTorch for random tables, bags, rules, policies, budgets and changes of knobs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The directory of a loop of one's own: its figures, its losses, its report."""
+"""The run directory of a user's training loop: figures, losses and report."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run that is broken off and taken up again in a fresh model equals the run that never was, bit by bit."""
+"""A loop that is resumed in a fresh model equals an uninterrupted one, bit by bit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A loop of one's own, seen and steered over HTTP and from the command line while it trains."""
+"""A user's training loop is watched and steered over HTTP and from the command line."""
 
 from __future__ import annotations
 

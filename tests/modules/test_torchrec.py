@@ -1,4 +1,4 @@
-"""Beside the real TorchRec: its configs and KeyedJaggedTensors taken, its results given, its state dicts exchanged."""
+"""Comparison with the real TorchRec: configs, KeyedJaggedTensors, results and state dicts."""
 
 from __future__ import annotations
 

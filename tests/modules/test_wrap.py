@@ -1,4 +1,4 @@
-"""`wrap`: which parts of a model are replaced, what an optimizer hands over, and what is refused and changes nothing."""
+"""`wrap` replaces parts of a model and takes tables from an optimizer; a refused call changes nothing."""
 
 from __future__ import annotations
 

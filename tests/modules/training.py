@@ -1,4 +1,4 @@
-"""A model trained twice on the same batches: in plain PyTorch, and with its bags replaced. Every step is looked at."""
+"""Training of a model on the same batches in plain PyTorch and with replaced bags, for comparison step by step."""
 
 from __future__ import annotations
 

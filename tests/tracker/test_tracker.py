@@ -1,4 +1,4 @@
-"""Trackers: what they get, how they are found, and that a run neither waits for one nor fails with it."""
+"""Trackers: their figures and how they are found; a run neither waits for a tracker nor fails with it."""
 
 from __future__ import annotations
 
