@@ -64,9 +64,6 @@ BESIDE: dict[str, set[str]] = {
 
 SERVICE_LIBRARIES = {"fastapi", "starlette", "uvicorn"}
 
-TWINS = {"Event", "KnobChange", "Placement", "Quality", "TableStats"}
-"""Classes of `service/schemas.py` that describe, for HTTP clients, a record of the same name."""
-
 SOURCES = Tree(PACKAGE).sources()
 MODULES = module_graph(SOURCES)
 
@@ -123,15 +120,6 @@ def test_the_figures_of_the_structure_stay_in_their_bounds() -> None:
 
 def test_no_module_sets_attributes_of_another_module_s_objects() -> None:
     assert not list(set_from_outside(SOURCES))
-
-
-def test_no_two_classes_share_a_name() -> None:
-    found: dict[str, list[str]] = {}
-    for name, tree in SOURCES.items():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef):
-                found.setdefault(node.name, []).append(name)
-    assert {name: places for name, places in found.items() if len(places) > 1}.keys() <= TWINS
 
 
 def test_only_tests_import_the_plain_twins_of_kernels() -> None:
