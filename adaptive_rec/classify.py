@@ -90,7 +90,7 @@ class ClassifiedBatch:
         self.hot_lookups_F: NDArray[np.int64] = np.zeros(len(space.features), dtype=np.int64)
         self.placement_version = -1
         self.staged: Any = None
-        """What a store keeps with a batch whose cold rows it has sent ahead."""
+        """The store's flight of the batch, while it has one."""
 
     def classify(self, placement: Placement) -> None:
         """Find the source of every distinct row under a placement. Safe on any thread: the version is read first."""
@@ -108,6 +108,14 @@ class ClassifiedBatch:
             self.hot_lookups_F,
         )
         self.placement_version = version
+
+    def forget_placement(self) -> None:
+        """Let the batch be classified again, whatever the version of the next placement."""
+        self.placement_version = -1
+
+    def attach(self, flight: Any) -> None:
+        """Keep what a store has sent ahead of the batch; None when it has nothing any more."""
+        self.staged = flight
 
     @property
     def hot_U(self) -> NDArray[np.bool_]:

@@ -55,7 +55,7 @@ def train(arguments: argparse.Namespace) -> None:
         pulse()
 
     runtime.publisher.pulse = note  # type: ignore[method-assign]
-    signal.signal(signal.SIGTERM, lambda *_: setattr(runtime, "stop_requested", True))
+    signal.signal(signal.SIGTERM, lambda *_: runtime.state.stop())
     if arguments.serve:
         with Sidecar(ServeOptions(port=0), training.out, training.runtime, print):
             for _ in training.events():

@@ -1,6 +1,6 @@
 """`python -m adaptive_rec.service --link FD`: the sidecar process. Only a trainer starts it.
 
-The first line on the link tells everything; the end of the link ends the process.
+The first line on the link describes the run; the end of the link ends the process.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from adaptive_rec.service.serve import make_server
 from adaptive_rec.service.trainer_link import KnobState, TrainerLink
 
 UNUSABLE = 2
-"""Exit code where what the trainer told, or the run's description, is unfit: to begin again would not help."""
+"""Exit code if the trainer's first line or the run's description cannot be used: a restart would not help."""
 LINE_LIMIT_BYTES = 64 << 20
-"""Most that one line on the link may hold; the first one grows with the number of tables."""
+"""Longest line on the link; the first one grows with the number of tables."""
 
 
 async def main(link_fd: int) -> None:
@@ -32,7 +32,7 @@ async def main(link_fd: int) -> None:
     reader, writer = await asyncio.open_unix_connection(sock=socket.socket(fileno=link_fd), limit=LINE_LIMIT_BYTES)
     line = await reader.readline()
     if not line:
-        return  # the trainer was gone before it could say anything
+        return  # the trainer ended before it sent anything
     values = json.loads(line)
     try:
         hello = Hello.parse(values)
@@ -58,12 +58,12 @@ async def main(link_fd: int) -> None:
     link.ready()
     await server.serve([socket.socket(fileno=listener["fd"]) for listener in values["listeners"]])
     if listening.done():
-        listening.result()  # an unreadable line is a mistake worth a traceback
+        listening.result()  # raises if a line could not be read, for the traceback
     listening.cancel()
 
 
 def give_up(reason: str) -> NoReturn:
-    """End with one line on stderr."""
+    """Print one line on stderr and end the process."""
     print(f"sidecar: {' '.join(reason.split())}", file=sys.stderr)
     sys.exit(UNUSABLE)
 

@@ -1,4 +1,4 @@
-"""The application: every route on one run, behind one guard."""
+"""The application: all routes of one run, behind one gate."""
 
 from __future__ import annotations
 
@@ -6,17 +6,25 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from adaptive_rec.service import control_api, dashboard_files, knobs_api, metrics, placement_api, problems, run_api
-from adaptive_rec.service import event_stream as stream
-from adaptive_rec.service import sign_in as session
+from adaptive_rec.service import (
+    control_api,
+    dashboard_files,
+    event_stream,
+    knobs_api,
+    metrics,
+    placement_api,
+    problems,
+    run_api,
+    sign_in,
+)
 from adaptive_rec.service.documented import Problem, answers
-from adaptive_rec.service.gate import Guard
+from adaptive_rec.service.gate import RequestGate
 from adaptive_rec.service.run_view import RunView
 from adaptive_rec.service.security import Security
 
 
 def create_app(view: RunView, security: Security) -> FastAPI:
-    """Build the application on a run. Raises ValueError where tokens or allowed hosts are unfit."""
+    """Build the application on a run. Raises ValueError if tokens or allowed hosts are not valid."""
     app = FastAPI(
         title="adaptive-rec",
         version="1",
@@ -30,25 +38,25 @@ def create_app(view: RunView, security: Security) -> FastAPI:
     routers = (
         control_api.public_router(view),
         run_api.router(view),
-        stream.router(view, security.limits),
+        event_stream.router(view, security.limits),
         placement_api.router(view),
         knobs_api.router(view),
         control_api.control_router(view),
         metrics.router(view),
-        session.router,
+        sign_in.router,
         dashboard_files.router(),
     )
     for router in routers:
         app.include_router(router, responses=answers(None)["responses"])
     app.state.routes = [route for router in routers for route in router.routes]
     app.openapi = lambda: describe(app)  # type: ignore[method-assign]
-    app.add_middleware(Guard, security=security)
-    app.middleware_stack = app.build_middleware_stack()  # now: what the guard cannot work with is told at the start
+    app.add_middleware(RequestGate, security=security)
+    app.middleware_stack = app.build_middleware_stack()  # now, so that wrong tokens and hosts are errors at the start
     return app
 
 
 def describe(app: FastAPI) -> dict[str, Any]:
-    """The OpenAPI description: what FastAPI finds out, the shape of problems, and how to sign in."""
+    """Return the OpenAPI description: FastAPI's own, the form of problems, and how to sign in."""
     if app.openapi_schema is None:
         found = FastAPI.openapi(app)
         parts = found.setdefault("components", {})

@@ -1,4 +1,4 @@
-"""Routes that command the run, and those by which others ask whether it lives."""
+"""Routes that send commands to the run, and health checks."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from adaptive_rec.service.run_view import RunView
 
 Command = Literal["pause", "resume", "stop", "reclassify", "checkpoint"]
 STALL_AFTER_SECONDS = 300.0
-"""Training without a step for so long is not alive."""
+"""A run that trains but makes no step for so long is not alive."""
 
 
 def control_router(view: RunView) -> APIRouter:
-    """Commands to the run."""
+    """Return the routes for commands to the run."""
     routes = APIRouter(prefix="/api/v1/control", tags=["control"])
     documented = answers(schemas.Done, 403, 409, 500, 507)
     documented["responses"][202] = {"model": schemas.Done, "description": "Accepted; not carried out yet"}
@@ -38,7 +38,7 @@ def control_router(view: RunView) -> APIRouter:
 
 
 def public_router(view: RunView) -> APIRouter:
-    """What anybody may ask: alive, ready, which version."""
+    """Return the routes that need no token: alive, ready, version."""
     routes = APIRouter(tags=["health"])
 
     @routes.get("/livez", **answers(schemas.Health, 503), operation_id="livez")
@@ -46,12 +46,14 @@ def public_router(view: RunView) -> APIRouter:
         """200 while the sidecar answers and, where the run trains, a step was done in the last 300 seconds."""
         pulse = view.pulse()
         if view.board().get("phase") == "training" and pulse and time.time() - pulse[1] > STALL_AFTER_SECONDS:
-            raise ProblemError(503, f"the run trains, but no step was done in the last {STALL_AFTER_SECONDS:.0f} seconds")
+            raise ProblemError(
+                503, f"the run trains, but no step was done in the last {STALL_AFTER_SECONDS:.0f} seconds"
+            )
         return Json({"status": "ok"})
 
     @routes.get("/readyz", **answers(schemas.Health, 503), operation_id="readyz")
     async def readyz() -> Json:
-        """200 once the run has begun: tables allocated, first step under way."""
+        """200 once the run has started: tables are allocated and the first step is under way."""
         if view.board().get("phase", "starting") == "starting":
             raise ProblemError(503, "the run is starting", {"Retry-After": "1"})
         return Json({"status": "ok"})

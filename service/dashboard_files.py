@@ -25,7 +25,7 @@ MEDIA_TYPES = {
 
 
 class Asset:
-    """One file, whole, and a tag of its content."""
+    """A file's content and its ETag."""
 
     def __init__(self, path: Path) -> None:
         self.content = path.read_bytes()
@@ -40,7 +40,7 @@ class Asset:
 
 
 def router(folder: Path = FOLDER) -> APIRouter:
-    """`/` and `/assets/NAME`. A name is only ever looked up among those that were found at the start."""
+    """`/` and `/assets/NAME`. Only files found at the start are served."""
     files = sorted(folder.rglob("*")) if folder.is_dir() else []
     assets = {
         path.relative_to(folder).as_posix(): Asset(path)

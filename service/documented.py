@@ -1,4 +1,4 @@
-"""How routes are described: what they answer, and that every error is a problem."""
+"""Describes the answers of routes for OpenAPI; every error is a problem (RFC 9457)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TITLES = {
 
 
 def answers(model: type[BaseModel] | None, *errors: int, status: int = 200) -> dict[str, Any]:
-    """Keyword arguments of a route: what it answers, and with which errors."""
+    """Return keyword arguments of a route that describe its answer and its errors."""
     found: dict[int | str, dict[str, Any]] = {error: problem(TITLES[error]) for error in {401, 422, *errors}}
     found["default"] = problem("Any other error")
     return {"response_model": model, "status_code": status, "responses": found}
@@ -41,7 +41,7 @@ def problem(description: str) -> dict[str, Any]:
 
 
 class Problem(BaseModel):
-    """What went wrong, as RFC 9457 has it."""
+    """An error, in the format of RFC 9457."""
 
     model_config = ConfigDict(
         extra="allow",

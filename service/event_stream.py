@@ -1,4 +1,4 @@
-"""The live stream: server-sent events with the newest snapshot, at a rate the client chooses. Nothing is queued for anyone."""
+"""The live stream: server-sent events with the newest snapshot, at a rate the client chooses. Nothing is queued."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from adaptive_rec.service.security import RequestLimits
 
 PING_SECONDS = 10.0
 FRESH_SECONDS = 0.05
-"""A message may be this old."""
+"""Greatest age of a message."""
 RETRY_MILLISECONDS = 1000
 """How long a browser waits before it connects again."""
 
 
 class StreamSlots:
-    """How many streams are open, and how many may be."""
+    """Counts the open streams against their limit."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
@@ -45,7 +45,7 @@ class StreamSlots:
 
 
 class LiveStream(Response):
-    """A response that goes on until its client leaves. Its slot is taken and given back here, so it cannot leak."""
+    """A response that lasts until its client leaves. It takes and releases its own slot, so no slot can leak."""
 
     media_type = "text/event-stream"
 
@@ -97,7 +97,7 @@ def router(view: RunView, limits: RequestLimits) -> APIRouter:
 
 
 class Feed:
-    """The newest message for each scope. It is made once for all streams, however many there are."""
+    """Holds the newest message for each scope, made once for all streams."""
 
     def __init__(self, view: RunView) -> None:
         self._view = view
@@ -108,7 +108,7 @@ class Feed:
         """Grows with each new message."""
 
     def look(self) -> int:
-        """See whether there is news; return the newest message's number."""
+        """Check for changes, and return the number of the newest message."""
         view = self._view
         if time.monotonic() - self._made_at >= FRESH_SECONDS:
             self._made_at = time.monotonic()
@@ -120,7 +120,7 @@ class Feed:
         return self.number
 
     def message(self, scope: str) -> tuple[int, str]:
-        """Step and data of the newest message."""
+        """Return the step and the data of the newest message."""
         if scope not in self._texts:
             view = self._view
             now = status(view, scope)
@@ -131,7 +131,7 @@ class Feed:
 
 
 def messages(feed: Feed, scope: str) -> Callable[[], bytes]:
-    """For one client: its next message, nothing where there is nothing new, a comment after a long silence."""
+    """Return a function that gives one client its next message: empty if nothing changed, a comment after a long silence."""
     sent = -1
     sent_at = time.monotonic()
 

@@ -1,6 +1,6 @@
-"""The one door: every request passes here before any other code of the sidecar sees it, and every answer leaves here.
+"""The gate: every request is checked here before any other code of the sidecar sees it, and every answer gets its headers here.
 
-Deny by default, in this order: Host, Origin, token, scope, rate, size, deadline. Decisions use the raw scope only, never
+Checks deny by default, in this order: Host, Origin, token, scope, rate, size, deadline. They use the raw scope only, never
 `request.url`, which is built from what the client sent.
 """
 
@@ -23,10 +23,10 @@ from adaptive_rec.service.sign_in import PAGE, PAGE_POLICY, SESSION_PATH, cookie
 Headers = list[tuple[bytes, bytes]]
 
 PUBLIC = frozenset((method, path) for method in ("GET", "HEAD") for path in ("/livez", "/readyz", "/version"))
-"""All that answers without a token. The Host, Origin and rate checks still apply."""
+"""Routes that need no token. The Host, Origin and rate checks still apply."""
 
 READS = frozenset({("POST", "/api/v1/placement/query"), ("POST", SESSION_PATH), ("DELETE", SESSION_PATH)})
-"""What the read token may do beside GET and HEAD. Everything else, known or not, is a write."""
+"""Routes that the read token may use besides GET and HEAD. All others, known or not, are writes."""
 
 STREAM = ("GET", "/api/v1/stream")
 """The one answer that may take longer than the request deadline."""
@@ -44,15 +44,15 @@ HOST = re.compile(rb"(\[[0-9a-f:.]+\]|[0-9a-z._-]+)(:[0-9]{1,5})?")
 
 
 class Refused(Exception):
-    """The answer to a request that may not go on. `detail` never holds anything the client sent."""
+    """A refused request. `detail` never holds anything the client sent."""
 
     def __init__(self, status: int, detail: str, *, wait: int = 0) -> None:
         super().__init__(detail)
         self.status, self.detail, self.wait = status, detail, wait
 
 
-class Guard:
-    """ASGI middleware around the whole application: `Guard(app, security=security)`.
+class RequestGate:
+    """ASGI middleware around the whole application: `RequestGate(app, security=security)`.
 
     The application finds the caller's scope, "control" or "read", in `request.state.scope`; public routes find none.
     """
@@ -82,7 +82,7 @@ class Guard:
         if scope["type"] != "http":
             await receive()
             return await send({"type": "websocket.close", "code": 1008})
-        answer = GuardedSend(send)
+        answer = SecuredSend(send)
         try:
             async with asyncio.timeout(self._limits.request_seconds) as deadline:
                 self._admit(scope)
@@ -107,14 +107,14 @@ class Guard:
                 raise
 
     def _admit(self, scope: Scope) -> None:
-        """Raise Refused unless this request may go on; note who sent it."""
+        """Raise Refused unless this request is allowed; record the scope of its sender."""
         self._check_host(scope)
         self._check_origin(scope)
-        asked = (scope["method"], scope["path"])
-        if asked in PUBLIC:
+        target = (scope["method"], scope["path"])
+        if target in PUBLIC:
             return limit(self._public)
         granted = self._authenticate(scope)
-        write = asked[0] not in ("GET", "HEAD") and asked not in READS
+        write = target[0] not in ("GET", "HEAD") and target not in READS
         if write and granted != "control":
             raise Refused(403, "this needs the control token; the token given may only read")
         limit(self._writes if write else self._reads[granted])
@@ -123,7 +123,7 @@ class Guard:
         scope["state"]["session_cookie"] = (self._cookie, self._cookies[granted].decode())
 
     def _check_host(self, scope: Scope) -> None:
-        """Against DNS rebinding: a page whose name was made to point here still sends its own name."""
+        """Refuse unknown host names. A page whose name was made to point here (DNS rebinding) still sends its own name."""
         hosts = values(scope, b"host")
         if len(hosts) != 1 or not HOST.fullmatch(hosts[0].lower()):
             raise Refused(400, "the Host header must be given once, as NAME or NAME:PORT")
@@ -134,13 +134,13 @@ class Guard:
             raise Refused(421, "the name in the Host header is not allowed; --allow-host NAME adds one")
 
     def _check_origin(self, scope: Scope) -> None:
-        """Whatever other web pages send, reads included, ends here."""
+        """Refuse all requests, also reads, from pages of other origins."""
         origins = values(scope, b"origin")
         if origins and (len(origins) > 1 or origins[0] not in self._origins):
             raise Refused(403, "requests of pages from another origin are not answered")
 
     def _authenticate(self, scope: Scope) -> str:
-        """The scope that the token or the cookie gives. Only wrong ones are counted: no guessing locks anyone out."""
+        """Return the scope of the token or cookie. Only wrong ones are rate-limited, so guessing locks out no valid user."""
         bearer, cookies = values(scope, b"authorization"), cookies_named(self._cookie, values(scope, b"cookie"))
         if not bearer and not cookies:
             raise Refused(401, "a token is needed: Authorization: Bearer TOKEN, or a session's cookie")
@@ -152,15 +152,15 @@ class Guard:
             check_browser(scope)
         return granted
 
-    async def _refuse(self, scope: Scope, refused: Refused, answer: GuardedSend) -> None:
+    async def _refuse(self, scope: Scope, refused: Refused, answer: SecuredSend) -> None:
         if scope["path"] == "/" and scope["method"] in ("GET", "HEAD") and refused.status in (401, 403, 429):
             if not values(scope, b"origin"):  # a browser's visit: let it sign in
                 return await answer.whole(refused.status, *sign_in(refused))
         await answer.whole(refused.status, *problem(refused.status, refused.detail, wait=refused.wait))
 
 
-class GuardedSend:
-    """ASGI send that puts the security headers on every answer and knows whether one has begun."""
+class SecuredSend:
+    """ASGI send that adds the security headers to every answer and records whether one has started."""
 
     def __init__(self, send: Send) -> None:
         self._send, self.started = send, False
@@ -173,14 +173,14 @@ class GuardedSend:
         await self._send(message)
 
     async def whole(self, status: int, headers: Headers, body: bytes) -> None:
-        """An answer of the guard's own, whose headers are complete."""
+        """Send an answer of the gate itself, whose headers are complete."""
         self.started = True
         await self._send({"type": "http.response.start", "status": status, "headers": headers})
         await self._send({"type": "http.response.body", "body": body})
 
 
 def secured(headers: Iterable[tuple[bytes, bytes]], policy: str = POLICY) -> Headers:
-    """The headers with those of security added. A route may choose its own Cache-Control, nothing else; CORS never."""
+    """Return the headers with the security headers added. A route may set Cache-Control only, and never CORS headers."""
     forced = {**ALWAYS, b"content-security-policy": policy.encode()}
     kept = [(name.lower(), value) for name, value in headers]
     kept = [(n, value) for n, value in kept if n not in forced and not n.startswith(b"access-control-")]
@@ -190,14 +190,14 @@ def secured(headers: Iterable[tuple[bytes, bytes]], policy: str = POLICY) -> Hea
 
 
 def problem(status: int, detail: str, *, wait: int = 0) -> tuple[Headers, bytes]:
-    """Headers and body of an RFC 9457 problem; `wait` is after how many seconds to try again."""
+    """Return headers and body of an RFC 9457 problem; `wait` is the number of seconds after which to try again."""
     text = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail}
     body = json.dumps(text).encode()
     return secured([*common(status, wait, len(body)), (b"content-type", b"application/problem+json")]), body
 
 
 def sign_in(refused: Refused) -> tuple[Headers, bytes]:
-    """Headers and body of the sign-in page, with a policy that allows its own script and nothing else."""
+    """Return headers and body of the sign-in page, with a policy that allows only its own script."""
     body = PAGE.encode()
     headers = [*common(refused.status, refused.wait, len(body)), (b"content-type", b"text/html; charset=utf-8")]
     return secured(headers, PAGE_POLICY), body
@@ -206,14 +206,14 @@ def sign_in(refused: Refused) -> tuple[Headers, bytes]:
 def common(status: int, wait: int, length: int) -> Headers:
     headers = [(b"content-length", str(length).encode())]
     if status == 500:
-        headers.append((b"connection", b"close"))  # which the server does after a mistake, announced or not
+        headers.append((b"connection", b"close"))  # the server closes the connection after an error anyway
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
     return [*headers, (b"retry-after", str(wait).encode())] if wait else headers
 
 
 def host_name(given: str) -> str:
-    """An allowed host as browsers write it in the Host header: lower case, IPv6 addresses short and in brackets."""
+    """Return an allowed host as browsers write it in the Host header: lower case, IPv6 addresses short and in brackets."""
     name = given.lower()
     try:
         name = f"[{IPv6Address(name.strip('[]'))}]" if ":" in name else name
@@ -225,7 +225,7 @@ def host_name(given: str) -> str:
 
 
 def is_loopback(name: str) -> bool:
-    """Whether an allowed host is this machine whoever asks; no certificate is for such a name."""
+    """Return whether a host name always means the client's own machine; no certificate exists for such a name."""
     try:
         return ip_address(name.strip("[]")).is_loopback
     except ValueError:
@@ -237,21 +237,21 @@ def values(scope: Scope, name: bytes) -> list[bytes]:
 
 
 def bearer_tokens(headers: list[bytes]) -> list[bytes]:
-    """The token of the one Authorization header; none where it is not a Bearer or is given twice."""
+    """Return the token of the only Authorization header; nothing if it is not a Bearer token or is given twice."""
     scheme, _, token = headers[0].partition(b" ")
     return [token.strip()] if len(headers) == 1 and scheme.lower() == b"bearer" else []
 
 
 def match(given: list[bytes], secrets: dict[str, bytes]) -> str | None:
-    """The widest scope whose secret is among those given. Every pair is compared, each in constant time."""
+    """Return the widest scope whose secret is among those given. Every pair is compared, each in constant time."""
     found = [scope for scope, secret in secrets.items() for one in given if hmac.compare_digest(one, secret)]
     return found[0] if found else None
 
 
 def check_browser(scope: Scope) -> None:
-    """A cookie is sent by the browser whoever asks, so what asks must be a page of this very origin.
+    """Refuse requests with a cookie unless a page of this origin sent them: browsers add the cookie to every request.
 
-    SameSite alone does not do it: all ports of one host are the same site.
+    SameSite alone is not enough, because all ports of one host are the same site.
     """
     if any(site not in (b"same-origin", b"none") for site in values(scope, b"sec-fetch-site")):
         raise Refused(403, "requests of pages from another origin are not answered")
@@ -265,7 +265,7 @@ def limit(bucket: Bucket) -> None:
 
 
 async def whole_body(scope: Scope, receive: Receive, most: int) -> bytes | None:
-    """The request's body, at most `most` bytes of it; None where the client left."""
+    """Return the request's body of at most `most` bytes, or None if the client left."""
     too_large = Refused(413, f"a request body may have at most {most} bytes")
     if any(not length.isdigit() or int(length) > most for length in values(scope, b"content-length")):
         raise too_large
@@ -282,7 +282,7 @@ async def whole_body(scope: Scope, receive: Receive, most: int) -> bytes | None:
 
 
 def replay(body: bytes, receive: Receive) -> Receive:
-    """ASGI receive that gives the body read before, then waits for the client to leave."""
+    """Return an ASGI receive that gives the body already read, then waits for the client to leave."""
     given = False
 
     async def receive_again() -> Message:

@@ -1,4 +1,4 @@
-"""The first line on the link: what the trainer tells its sidecar about the run, once."""
+"""The first line on the link, in which the trainer describes the run to its sidecar."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Table:
 
 @dataclass(frozen=True)
 class PolicyChoice:
-    """A policy by name; `live` where a run may switch to it, `reason` where it may not."""
+    """A policy by name. `live` is whether a run may switch to it; if not, `reason` explains why."""
 
     name: str
     live: bool
@@ -43,7 +43,7 @@ class PolicyChoice:
 
 @dataclass(frozen=True)
 class Hello:
-    """The run as it stood when the sidecar began."""
+    """The run as it was when the sidecar started."""
 
     live: bool
     run: str
@@ -59,13 +59,13 @@ class Hello:
     """Knob values the run was configured with."""
     desired: Values
     effective: Values
-    """Where the run has ended, both are as it was last started with."""
+    """For a run that has ended, `desired` and `effective` are the knobs of its last start."""
     step: int = 0
     """The step at which the effective values took effect."""
 
     @classmethod
     def parse(cls, line: Mapping[str, Any]) -> Hello:
-        """Read the part of the line that is about the run. Raises ValueError where something is missing or of a wrong type."""
+        """Read the part of the line that is about the run. Raises ValueError if a value is missing or has a wrong type."""
         try:
             tables = [{"index": index, **table} for index, table in enumerate(line["tables"])]
             values = {key: line[key] for key in ABOUT}
@@ -86,7 +86,7 @@ ABOUT = ("run", "run_name", "started", "seed", "device", "precision", "version")
 
 
 def knob_values(given: Mapping[str, Any]) -> Values:
-    """A value for every knob there is: runs of other versions may lack some, and have others."""
+    """Return a value for every knob: runs of other versions may lack some and have others."""
     try:
         return (
             Knobs().changed({name: value for name, value in given.items() if name in Knobs.model_fields}).model_dump()
@@ -96,7 +96,7 @@ def knob_values(given: Mapping[str, Any]) -> Values:
 
 
 def read_json(text: bytes | str) -> Any:
-    """JSON as RFC 8259 has it: NaN and the infinities are none. Raises ValueError."""
+    """Parse JSON as in RFC 8259. Raises ValueError for NaN and infinities, which are no JSON."""
 
     def refuse(constant: str) -> Any:
         raise ValueError(f"numbers must be finite, got {constant}")

@@ -1,4 +1,4 @@
-"""Routes on knobs: what they are and were asked to be, and changing them while the run goes on."""
+"""Routes that show the knobs and change them while the run trains."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def router(view: RunView) -> APIRouter:
 
     @routes.get("/schema", **answers(None), operation_id="get_knobs_schema")
     async def get_schema() -> Json:
-        """The knobs as a JSON schema, from which a form can be made."""
+        """The knobs as a JSON schema, for forms."""
         return Json(knobs_schema(view))
 
     changed = answers(schemas.KnobsChanged, 400, 403, 409, 412, 413, 428)
@@ -52,29 +52,31 @@ def router(view: RunView) -> APIRouter:
         if_match: Annotated[str | None, Header(description="ETag of the knobs that were read.")] = None,
         dry_run: Annotated[bool, Query(description="Check only; change nothing.")] = False,
     ) -> Response:
-        """Merge patch (RFC 7396): values replace desired ones, null goes back to what the run was configured with."""
+        """Merge patch (RFC 7396): values replace the desired ones; null restores the configured value."""
         link = view.commands()
         before = view.knobs.desired
         check_match(if_match, etag(before))
         changes = merge(before, patch, view)
-        asked = {name: {"old": before[name], "new": new} for name, new in changes.items()}
+        requested = {name: {"old": before[name], "new": new} for name, new in changes.items()}
         if dry_run or not changes:
             step = None if dry_run or before != view.knobs.effective else view.knobs.effective_since_step
             desired = {**before, **changes}
-            return tagged(view, outcome(view, dry_run, step, asked, desired))
-        sent = link.send("change_knobs", changes=changes)  # from the check on, nothing was awaited
+            return tagged(view, outcome(view, dry_run, step, requested, desired))
+        sent = link.send(
+            "change_knobs", changes=changes
+        )  # nothing was awaited since the check, so the check still holds
         reply = await link.reply(sent)
         if reply is None:
-            return tagged(view, outcome(view, False, None, asked, view.knobs.desired), 202)
+            return tagged(view, outcome(view, False, None, requested, view.knobs.desired), 202)
         if "error" in reply:
             raise ProblemError(reply["status"], reply["error"])
-        return tagged(view, outcome(view, False, reply["step"], reply.get("changed", asked), view.knobs.desired))
+        return tagged(view, outcome(view, False, reply["step"], reply.get("changed", requested), view.knobs.desired))
 
     return routes
 
 
 def etag(desired: Values) -> str:
-    """Strong tag of the desired values: equal for equal values."""
+    """Return a strong ETag of the desired values; equal values have equal tags."""
     text = json.dumps(desired, sort_keys=True, separators=(",", ":"))
     return f'"{hashlib.sha256(text.encode()).hexdigest()[:32]}"'
 
@@ -94,7 +96,7 @@ def outcome(view: RunView, dry_run: bool, step: int | None, changed: Values, des
 
 
 def check_match(if_match: str | None, tag: str) -> None:
-    """Refuse to change what the client has not seen."""
+    """Raise a problem unless the client has read the current values."""
     if if_match is None:
         raise ProblemError(428, "If-Match must carry the ETag of GET /api/v1/knobs, it is missing")
     if if_match.strip() != "*" and tag not in [part.strip() for part in if_match.split(",")]:
@@ -102,7 +104,7 @@ def check_match(if_match: str | None, tag: str) -> None:
 
 
 def merge(desired: Values, patch: Values, view: RunView) -> Values:
-    """The knobs a patch changes, with their new values. Raises a problem that names every knob that is wrong."""
+    """Return the knobs that a patch changes, with their new values. Raises a problem that names every wrong knob."""
     defaults = view.hello.defaults
     unknown = [name for name in patch if name not in defaults]
     if unknown:
@@ -116,16 +118,13 @@ def merge(desired: Values, patch: Values, view: RunView) -> Values:
     except ConfigError as error:
         raise invalid(re.findall(r"^knobs\.(\w+):? (.*)$", str(error), re.MULTILINE)) from None
     changes = {name: value for name, value in merged.items() if value != desired[name]}
-    huge = [name for name, value in changes.items() if isinstance(value, int) and value >= 2**63]
-    if huge:
-        raise invalid([(name, "must be below 2^63") for name in huge])
     if "policy" in changes:
         check_policy(changes["policy"], view)
     return changes
 
 
 def invalid(rules: list[tuple[str, str]]) -> ProblemError:
-    """One problem for all that is wrong; a knob's several rules (a number, or a word) stand together."""
+    """Make one problem of all broken rules. The rules of one knob (a number, or a word) are joined."""
     by_knob: dict[str, list[str]] = {}
     for name, rule in rules:
         by_knob.setdefault(name, []).append(rule)
@@ -134,7 +133,7 @@ def invalid(rules: list[tuple[str, str]]) -> ProblemError:
 
 
 def check_policy(name: str, view: RunView) -> None:
-    """Only policies the trainer told of, and only those a run may switch to."""
+    """Raise a problem unless the run has this policy and may switch to it."""
     for choice in view.hello.policies:
         if choice.name == name:
             if not choice.live:
@@ -145,12 +144,12 @@ def check_policy(name: str, view: RunView) -> None:
 
 
 def knobs_schema(view: RunView) -> Values:
-    """JSON schema of the knobs. Of the policies, those the run may switch to stand in it, and the present one."""
+    """Return the JSON schema of the knobs. It lists the policies that the run may switch to and the present one."""
     return schema_of(tuple(policies(view)))
 
 
 def policies(view: RunView) -> list[str]:
-    """Those the run may switch to, and the present one."""
+    """Return the policies that the run may switch to, and the present one."""
     live = {choice.name for choice in view.hello.policies if choice.live}
     return sorted(live | {view.knobs.desired["policy"]}) if live else []
 
@@ -164,12 +163,12 @@ def schema_of(policies: tuple[str, ...]) -> Values:
 
 @lru_cache(maxsize=8)
 def forms(policies: tuple[str, ...]) -> dict[str, Values]:
-    """What `form` makes of each knob; it does not change, and takes longer than everything else here."""
+    """Return the `form` of each knob. It is cached because it takes longer than the rest of a request."""
     return {name: form(rules) for name, rules in schema_of(policies)["properties"].items()}
 
 
 def patch_schema(view: RunView) -> Values:
-    """JSON schema of a merge patch: any of the knobs; null goes back to what the run was configured with."""
+    """Return the JSON schema of a merge patch: any of the knobs; null restores the configured value."""
     schema = knobs_schema(view)
     knobs = {
         name: {"anyOf": [{key: value for key, value in rules.items() if key != "default"}, {"type": "null"}]}
@@ -192,7 +191,7 @@ def knob_list(view: RunView) -> Values:
 
 
 def form(rules: Values) -> Values:
-    """Limits, choices, type, unit and reason of one knob, out of its JSON schema."""
+    """Return limits, choices, type, unit and description of one knob from its JSON schema."""
     branches = rules.get("anyOf", [rules])
     choices = [
         value for branch in branches for value in branch.get("enum", [branch["const"]] if "const" in branch else [])

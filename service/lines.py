@@ -1,4 +1,4 @@
-"""What a line of the run's files must be like to be taken in. Others, which a crash or a disk has spoilt, are left out."""
+"""Valid lines of a run's files. Other lines, damaged by a crash or a full disk, are left out."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Name = Annotated[str, Field(max_length=100)]
 
 
 class FileLine(BaseModel):
-    """Numbers are finite numbers, nothing is converted; what is not named here may be there."""
+    """A line with finite numbers. Nothing is converted; other fields are allowed."""
 
     model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
 
@@ -79,14 +79,14 @@ class KnobsLine(EventLine):
 
 
 class MemorySummary(FileLine):
-    """Device memory as a run's `summary.json` has it; that of an older version lacks it."""
+    """Device memory in a run's `summary.json`. Older versions did not write it."""
 
     device_staging_bytes: Count = 0
     device_peak_bytes: Count = 0
 
 
 def parsed(line: bytes) -> Values | None:
-    """The object on a line; None where it holds none. NaN, half surrogate pairs and very deep nesting are no JSON here."""
+    """Return the JSON object on a line, or None. NaN, half surrogate pairs and very deep nesting are not accepted."""
     try:
         value = from_json(line, allow_inf_nan=False)
     except ValueError:
@@ -95,7 +95,7 @@ def parsed(line: bytes) -> Values | None:
 
 
 def fits(shape: type[FileLine], value: Values) -> bool:
-    """Whether a line is of a shape."""
+    """Return whether a line has a shape."""
     try:
         shape.model_validate(value)
     except ValidationError:

@@ -1,4 +1,4 @@
-"""What the run has done so far, read from its files and kept in bounded memory: curves, evaluations, events."""
+"""Curves, evaluations and events of a run, read from its files and kept in bounded memory."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from adaptive_rec.service.tail import Tail
 
 POINTS_KEPT = 4096
 WHOLE_BYTES = 16 << 20
-"""Of metrics that are longer when the sidecar starts, it reads a sample: the start must not take seconds."""
+"""If the metrics file is longer at the start, the sidecar reads a sample, so that the start does not take seconds."""
 EVENTS_KEPT = 4096
 
 TRAFFIC = ("host_to_device_bytes", "device_to_host_bytes")
-"""Columns that stand in a snapshot's totals."""
+"""Columns from a snapshot's totals."""
 COLUMNS = (
     "step",
     "seconds",
@@ -35,19 +35,19 @@ Point = dict[str, Any]
 
 
 class ThinnedSeries:
-    """Points in the order of their steps, thinned evenly when they grow too many, so that they always cover the whole run."""
+    """Points in the order of their steps. If there are too many, they are thinned evenly and still cover the whole run."""
 
     def __init__(self, limit: int = POINTS_KEPT) -> None:
         self.points: list[Point] = []
         self.limit = limit
         self.spacing = 1
-        """Steps between two points, at least. The newest point is there in any case."""
+        """Least number of steps between two points. The newest point is always kept."""
 
     def add(self, point: Point) -> None:
         while self.points and self.points[-1]["step"] >= point["step"]:
-            self.points.pop()  # a resumed run goes over these steps again
+            self.points.pop()  # a resumed run makes these steps again
         if len(self.points) > 1 and self.points[-1]["step"] - self.points[-2]["step"] < self.spacing:
-            self.points.pop()  # it stood there as the newest only
+            self.points.pop()  # it was kept only as the newest
         self.points.append(point)
         if len(self.points) > self.limit:
             span = self.points[-1]["step"] - self.points[0]["step"]
@@ -55,12 +55,12 @@ class ThinnedSeries:
             self.points = spaced(self.points, self.spacing)
 
     def since(self, step: int, spacing: int) -> list[Point]:
-        """The points after a step, at least `spacing` steps apart, the newest among them."""
+        """Return the points after a step, at least `spacing` steps apart, and the newest."""
         return spaced([point for point in self.points if point["step"] > step], spacing)
 
 
 def spaced(points: list[Point], spacing: int) -> list[Point]:
-    """Points at least `spacing` steps apart, and the last one."""
+    """Return points at least `spacing` steps apart, and the last one."""
     kept: list[Point] = []
     for point in points:
         if not kept or point["step"] - kept[-1]["step"] >= spacing:
@@ -71,7 +71,7 @@ def spaced(points: list[Point], spacing: int) -> list[Point]:
 
 
 class MetricHistory:
-    """A run's `metrics.jsonl`."""
+    """The content of a run's `metrics.jsonl`."""
 
     def __init__(self, run: Path) -> None:
         self._tail = Tail(run / "metrics.jsonl", WHOLE_BYTES)
@@ -81,7 +81,7 @@ class MetricHistory:
         """The newest snapshot, whole."""
 
     def refresh(self) -> None:
-        """Take in what was written since. Costs a look at the file's size where that is nothing."""
+        """Read the lines written since the last call. If there are none, this only reads the file's size."""
         for line in self._tail.new_lines():
             kind = line.pop("event", None)
             if kind == "snapshot" and fits(SnapshotLine, line):
@@ -96,7 +96,7 @@ class MetricHistory:
         return self.evaluations.points[-1] if self.evaluations.points else None
 
     def steps_per_second(self, over: int = 10) -> float | None:
-        """Pace over the last few snapshots; None while there are fewer than two of this start of the run."""
+        """Return the steps per second over the last `over` snapshots; None if this start of the run has fewer than two."""
         recent = self.snapshots.points[-over:]
         for first in recent:
             if first["step"] < recent[-1]["step"] and first["seconds"] < recent[-1]["seconds"]:
@@ -106,14 +106,14 @@ class MetricHistory:
 
 
 class EventLog:
-    """A run's `events.jsonl`. An event's id is its place among the file's events, from 1 on, so it outlives the sidecar."""
+    """The content of a run's `events.jsonl`. An event's id is its number in the file, from 1, and so outlives the sidecar."""
 
     def __init__(self, run: Path, limit: int = EVENTS_KEPT) -> None:
         self._tail = Tail(run / "events.jsonl")
         self.events: deque[dict[str, Any]] = deque(maxlen=limit)
         self.last_id = 0
         self.knobs: dict[str, Any] = {}
-        """Every knob that was changed since the run was last started, with its last value."""
+        """The knobs changed since the last start of the run, with their last values."""
         self.knobs_step = 0
         self.counts: dict[str, int] = {}
 
@@ -139,7 +139,7 @@ class EventLog:
             self.knobs_step = event["step"]
 
     def page(self, since: int | None, limit: int, kind: str | None) -> tuple[list[dict[str, Any]], int]:
-        """Events, oldest first, and the id after which the next page begins. Without `since`, the newest ones."""
+        """Return events, oldest first, and the `since` of the next page. Without `since`, return the newest events."""
         found = [e for e in self.events if (since is None or e["id"] > since) and (kind is None or e["kind"] == kind)]
         if since is None:
             return found[-limit:], self.last_id

@@ -1,6 +1,6 @@
-"""/metrics for Prometheus: one collector that reads the newest snapshot when it is asked. Nothing is counted here.
+"""The route /metrics for Prometheus, filled from the newest snapshot at each request.
 
-Names: prefix adaptive_rec_, base units, _total for what only grows. Labels name tables, tiers, stages, kinds; rows never.
+Names have the prefix adaptive_rec_, base units, and _total for counters. Labels name tables, tiers, stages and kinds, never rows.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ TOTALS = {
     "host_to_device_bytes": "Bytes copied to the device.",
     "device_to_host_bytes": "Bytes copied from the device.",
 }
-"""Counters of a snapshot's totals, by their name there, and what they count."""
+"""Counters in a snapshot's totals, by name, with their descriptions."""
 
 GAUGES = {
     "samples_per_second": "Samples a second since the last snapshot.",
@@ -59,7 +59,7 @@ GAUGES = {
     "placement_version": "Number of the placement in use; grows with each reclassification.",
     "stale_threshold": "Movement under which a row is stale.",
 }
-"""Single numbers of a snapshot."""
+"""Gauges in a snapshot, by name, with their descriptions."""
 
 
 def router(view: RunView) -> APIRouter:
@@ -71,7 +71,7 @@ def router(view: RunView) -> APIRouter:
 
     @routes.get("/metrics", **documented, response_class=Response, operation_id="get_metrics")
     async def get_metrics() -> Response:
-        """Everything for Prometheus, in its text format."""
+        """All metrics, in the text format of Prometheus."""
         view.refresh()
         return Response(generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
@@ -85,7 +85,7 @@ class RunCollector(Collector):
         self.view = view
 
     def describe(self) -> list[Metric]:
-        return []  # else the registry would collect once to learn the names
+        return []  # without this, the registry would collect once for the names
 
     def collect(self) -> Iterator[Metric]:
         snapshot: Values = self.view.board().get("snapshot") or {}
@@ -96,7 +96,7 @@ class RunCollector(Collector):
 
 
 def gauge(name: str, text: str, value: Any) -> Iterator[Metric]:
-    """One number; nothing where it is not known."""
+    """Yield a gauge, or nothing if its value is not known."""
     if is_number(value):
         yield GaugeMetricFamily(PREFIX + name, text, value)
 

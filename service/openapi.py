@@ -12,7 +12,7 @@ from adaptive_rec.service.security import Security
 
 
 def openapi_text() -> str:
-    """What /api/v1/openapi.json answers, whatever the run; laid out for people to review."""
+    """Return the answer of /api/v1/openapi.json, indented for review. It is the same for every run."""
     values = Knobs().model_dump()
     hello = Hello(False, "", "", 0.0, 0, "", "", "", (), (), values, values, values)
     security = Security("control", "read", "127.0.0.1", 8470, ("127.0.0.1",))

@@ -1,7 +1,7 @@
-"""Which rows of a table lie where, read from the published placement: pages in two orders, and single rows.
+"""Reads rows of a table from the published placement: single rows, and pages in two orders.
 
-All work is done on whole arrays: a page of 1000 rows out of tens of millions costs milliseconds. What a function returns
-is a copy. Suffixes: R rows of the answer, C rows of a chunk, H slots.
+All work is done on whole arrays: a page of 1000 rows out of tens of millions costs milliseconds. Functions return
+copies. Suffixes: R rows of the answer, C rows of a chunk, H slots.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.kernels.reference.sketch import sketch_estimate
+from adaptive_rec.kernels.sketch_numpy import sketch_estimate
 from adaptive_rec.live.shared_state import PlacementArrays
 from adaptive_rec.service.hello import Table
 
@@ -21,11 +21,11 @@ Rows = list[dict[str, Any]]
 Ids = NDArray[np.int64]
 
 CHUNK = 1 << 17
-"""Rows or slots looked at in one go: they fit into a core's cache."""
+"""Rows or slots in one chunk, which fits into a core's cache."""
 
 
 def rows_at(arrays: PlacementArrays, table: Table, ids_R: Ids) -> Rows:
-    """What is known of single rows, given by id within their table."""
+    """Return class, slot, estimate and movement of rows, given by id within their table."""
     slot_R = arrays.slots_plus_one[table.first_row + ids_R].astype(np.int64) - 1
     hot_R = slot_R >= 0
     slots = slot_R[hot_R]
@@ -57,7 +57,7 @@ def rows_at(arrays: PlacementArrays, table: Table, ids_R: Ids) -> Rows:
 
 
 def _sketched(arrays: PlacementArrays, rows_R: Ids) -> NDArray[np.float64]:
-    """Lookups the sketch remembers of rows of the joint space."""
+    """Return the sketch's estimate of the lookups of rows of the joint row space."""
     cells_R = np.zeros(len(rows_R), dtype=np.uint32)
     if not len(rows_R) or not arrays.sketch_unit:
         return cells_R.astype(np.float64)
@@ -66,7 +66,7 @@ def _sketched(arrays: PlacementArrays, rows_R: Ids) -> NDArray[np.float64]:
 
 
 def next_by_id(arrays: PlacementArrays, table: Table, wanted: Class, after: int, limit: int) -> Ids:
-    """The next ids of a class beyond `after`, rising, at most `limit`. Looks no further than it has to."""
+    """Return up to `limit` ids of a class above `after`, rising. The search stops when it has found them."""
     if wanted == "stale":
         ids = arrays.row_of_slot[table.pool][arrays.stale[table.pool]] - table.first_row
         ids = ids[(ids > after) & (ids < table.rows)]
@@ -86,10 +86,10 @@ def next_by_id(arrays: PlacementArrays, table: Table, wanted: Class, after: int,
 def next_by_estimate(
     arrays: PlacementArrays, table: Table, wanted: Class, after: tuple[float, int] | None, limit: int
 ) -> tuple[Ids, NDArray[np.float32]]:
-    """The next hot or stale ids by falling estimate, equal ones by rising id, beyond the place `after`; and estimates.
+    """Return the next hot or stale ids after the place `after` and their estimates, by falling estimate, then rising id.
 
-    One pass over the pool's slots, or over the table's rows where they are fewer: the best so far tell which of the next
-    are worth a closer look.
+    One pass over the pool's slots, or over the table's rows if there are fewer. The least estimate of the best rows so far
+    filters the next chunk.
     """
     row_H, estimate_H = arrays.row_of_slot[table.pool], arrays.estimate[table.pool]
     stale_H = arrays.stale[table.pool]
@@ -114,7 +114,7 @@ def next_by_estimate(
 
 
 def _slots_by_chunks(arrays: PlacementArrays, table: Table) -> Iterator[slice | Ids]:
-    """All slots that may hold rows of a table, a chunk at a time."""
+    """Yield all slots that may hold rows of a table, in chunks."""
     slots = len(arrays.row_of_slot[table.pool])
     if table.rows < slots:
         slots_plus_one = arrays.slots_plus_one[table.first_row : table.first_row + table.rows]
@@ -126,7 +126,7 @@ def _slots_by_chunks(arrays: PlacementArrays, table: Table) -> Iterator[slice | 
 
 
 def highest(ids: Ids, estimate: NDArray[np.float32], limit: int) -> NDArray[np.int64]:
-    """Places of the `limit` highest estimates; of equal ones, those of the lowest ids."""
+    """Return the places of the `limit` highest estimates; equal estimates are ordered by rising id."""
     least = -np.partition(-estimate, limit - 1)[limit - 1]
     above, ties = np.flatnonzero(estimate > least), np.flatnonzero(estimate == least)
     missing = limit - len(above)

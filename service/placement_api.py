@@ -1,4 +1,4 @@
-"""Routes on placement: which rows are hot, stale or cold, and why."""
+"""Routes that list which rows are hot, stale or cold, and their estimates and movement."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ MAX_ROW = 2**53
 
 
 def router(view: RunView) -> APIRouter:
-    """The routes of a run's placement."""
+    """Return the routes of a run's placement."""
     routes = APIRouter(prefix="/api/v1/placement", tags=["placement"])
 
     @routes.get("", **answers(schemas.Placement), operation_id="get_placement")
@@ -42,7 +42,7 @@ def router(view: RunView) -> APIRouter:
     async def list_rows(
         table: TableName,
         wanted: Annotated[Class, Query(alias="class", description="hot lists stale rows too.")] = "hot",
-        sort: Annotated[Sort, Query(description="By rising id or falling estimate; cold rows by id only.")] = "id",
+        sort: Annotated[Sort, Query(description="By rising id or by falling estimate; cold rows by id only.")] = "id",
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
         cursor: Annotated[str | None, Query(max_length=200, description="The cursor of the page before.")] = None,
     ) -> Json:
@@ -67,7 +67,7 @@ def router(view: RunView) -> APIRouter:
 
     @routes.post("/query", **answers(schemas.RowList, 400, 404, 409, 413, 503), operation_id="query_rows")
     async def query_rows(query: schemas.RowQuery) -> Json:
-        """Up to 4096 rows of one table at once, in the order asked for."""
+        """Up to 4096 rows of one table at once, in the order of the request."""
         found = view.table(query.table)
         beyond = [id for id in query.ids if id >= found.rows]
         if beyond:
@@ -84,9 +84,9 @@ def router(view: RunView) -> APIRouter:
         )
 
     async def read(look: Callable[[PlacementArrays], T]) -> T:
-        """At once, for it takes few milliseconds; while the placement is being written, off the event loop until it is done.
+        """Read the placement at once, which takes a few milliseconds. If it is being written, wait for it in another thread.
 
-        Another thread has to be scheduled first, which at the sidecar's niceness takes longer than the work.
+        Another thread would otherwise be slower: at the sidecar's niceness it takes longer to be scheduled than to do the work.
         """
         try:
             return view.placement(look, 0.0)
@@ -101,7 +101,7 @@ def heading(table: Table) -> Values:
 
 
 def overview(view: RunView) -> Values:
-    """Answer of /placement. Lookups are those up to the newest snapshot."""
+    """Return the answer of /placement, with lookups up to the newest snapshot."""
     now = tiers(view)
     counts = (view.board().get("snapshot") or {}).get("tables") or {}
     found, lookups = per_table(view, counts.get("lookups_hot")), per_table(view, counts.get("lookups"))
@@ -132,7 +132,7 @@ def overview(view: RunView) -> Values:
 def page(
     arrays: PlacementArrays, table: Table, wanted: Class, sort: Sort, limit: int, after: list[Any] | None
 ) -> Values:
-    """One page, and the cursor of the next; null where there is none."""
+    """Return one page and the cursor of the next, which is null on the last page."""
     if sort == "id":
         ids = next_by_id(arrays, table, wanted, after[0] if after else -1, limit + 1)
         places = ids[:, None]
@@ -150,12 +150,12 @@ def page(
 
 
 def write_cursor(wanted: Class, sort: Sort, place: list[Any]) -> str:
-    """Where a page ended, as text without meaning for clients."""
+    """Encode the end of a page as text that has no meaning for clients."""
     return base64.urlsafe_b64encode(json.dumps([wanted, sort, *place]).encode()).decode().rstrip("=")
 
 
 def read_cursor(cursor: str | None, wanted: Class, sort: Sort) -> list[Any] | None:
-    """The place in a cursor: [id], or [estimate, id]. Raises a problem unless it is one of this very listing."""
+    """Return the place in a cursor: [id] or [estimate, id]. Raises a problem unless this listing made the cursor."""
     if cursor is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Errors as RFC 9457 has them: every error body is `application/problem+json`."""
+"""Errors in the format of RFC 9457: every error body is `application/problem+json`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MEDIA_TYPE = "application/problem+json"
 
 
 class ProblemError(Exception):
-    """A request that cannot be served: the status, one line why, and members of its own for machines."""
+    """A request that cannot be served, with its status, a line that explains why, and further members for programs."""
 
     def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None, **members: Any) -> None:
         super().__init__(detail)
@@ -34,7 +34,7 @@ class ProblemError(Exception):
 
 
 class Json(Response):
-    """JSON as `json_bytes` writes it."""
+    """A JSON response written by `json_bytes`."""
 
     media_type = "application/json"
 
@@ -43,7 +43,7 @@ class Json(Response):
 
 
 def json_bytes(content: Any) -> bytes:
-    """JSON with null for what is no number. What no UTF-8 can hold, half a surrogate pair a client sent, is escaped."""
+    """Return JSON with null for NaN and infinities. Half surrogate pairs from clients, which UTF-8 cannot hold, are escaped."""
     try:
         return to_json(content, inf_nan_mode="null")  # six times as fast on a page of 1000 rows
     except (PydanticSerializationError, UnicodeEncodeError):
@@ -51,13 +51,13 @@ def json_bytes(content: Any) -> bytes:
 
 
 def problem_response(status: int, detail: str, headers: Mapping[str, str] | None = None, **members: Any) -> Response:
-    """A problem's answer. Its type says no more than the status does, so it is about:blank."""
+    """Return the response of a problem. Its type is about:blank because it adds nothing to the status."""
     body = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail, **members}
     return Json(body, status, headers, MEDIA_TYPE)
 
 
 def install(app: FastAPI) -> None:
-    """Have all errors answered as problems; what nobody expected is answered by the guard."""
+    """Answer all errors as problems; unexpected exceptions are answered by the gate."""
     app.exception_handler(ProblemError)(_problem)
     app.exception_handler(HTTPException)(_http)
     app.exception_handler(RequestValidationError)(_invalid)
@@ -77,7 +77,7 @@ async def _http(request: Request, error: HTTPException) -> Response:
 
 
 def allowed_methods(request: Request) -> set[str]:
-    """All methods of the path; the framework names those of its first route only. A literal path hides patterns."""
+    """Return all methods of the path; the framework names those of the first route only. A literal path hides patterns."""
     matching = [route for route in request.app.state.routes if route.matches(request.scope)[0] is not Match.NONE]
     literal = [route for route in matching if route.path == request.scope["path"]]
     found: set[str] = set()

@@ -1,6 +1,6 @@
-"""HTTP/1.1 on a socket with what uvicorn leaves open: deadlines for requests and for readers, and caps on connections.
+"""HTTP/1.1 with limits that uvicorn does not have: deadlines for requests and for readers, and caps on connections.
 
-`uvicorn.Config(app, http=protocol_for(security))` is all it takes; the timeouts and limits of the Config are not used.
+Use it as `uvicorn.Config(app, http=protocol_for(security))`; the timeouts and limits of the Config are then not used.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from adaptive_rec.service.security import RequestLimits, Security
 HEADER_BYTES = 16 * 1024
 KEEP_ALIVE_SECONDS = 5
 LINGER_SECONDS = 0.25
-"""How long a refused client may still send into the void, so that it gets to read the answer before the connection ends."""
+"""Time a refused client may still send, unread, so that it can read the answer before the connection ends."""
 UNIX_CONNECTIONS = 32
-"""Cap for the Unix socket, which only the run's own user can open. Clients over TCP cannot use it up."""
+"""Cap for the Unix socket, which only the run's own user can open. Connections over TCP do not count."""
 
 QUIET = logging.getLogger(__name__)
 QUIET.setLevel(logging.ERROR)  # uvicorn warns of every malformed request: a client could fill the log
@@ -45,13 +45,13 @@ class BoundedProtocol(H11Protocol):
         self.timeout_keep_alive = KEEP_ALIVE_SECONDS
         self.limit_concurrency = None  # it would count Unix connections, too
         self.ws_protocol_class = None
-        self.access_log = False  # paths and queries are what a client likes them to be
+        self.access_log = False  # a client chooses paths and queries freely
         self.logger = QUIET
         self._arrival: asyncio.TimerHandle | None = None
         self._delivery: asyncio.TimerHandle | None = None
         self._ending = False
 
-    # What arrives
+    # Receiving
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self.unix = transport.get_extra_info("socket").family == socket.AF_UNIX
@@ -61,7 +61,7 @@ class BoundedProtocol(H11Protocol):
             return self._turn_away()
         super().connection_made(transport)
         transport.max_size = HEADER_BYTES  # type: ignore[attr-defined]  # asyncio reads no more than this at once
-        transport.set_write_buffer_limits(high=0)  # pause_writing tells of anything not sent yet
+        transport.set_write_buffer_limits(high=0)  # pause_writing is called for anything not sent yet
         self._arrival = self.loop.call_later(self.limits.request_seconds, self._late)
 
     def data_received(self, data: bytes) -> None:
@@ -74,7 +74,7 @@ class BoundedProtocol(H11Protocol):
         self._watch()
 
     def _watch(self) -> None:
-        """Have the deadline run from a request's first byte until all of it is here, and only then."""
+        """Run the deadline from a request's first byte to its last, and at no other time."""
         theirs = self.conn.their_state
         receiving = theirs is h11.SEND_BODY or (theirs is h11.IDLE and bool(self.conn.trailing_data[0]))
         if receiving and self._arrival is None:
@@ -86,7 +86,7 @@ class BoundedProtocol(H11Protocol):
     def _late(self) -> None:
         self._refuse(408, f"a request must arrive within {self.limits.request_seconds:g} s")
 
-    # What is sent
+    # Sending
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -98,7 +98,7 @@ class BoundedProtocol(H11Protocol):
             self._delivery.cancel()
             self._delivery = None
 
-    # How it ends
+    # Ending
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._ending = True
@@ -109,18 +109,18 @@ class BoundedProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:
-        """Called by uvicorn while it handles h11's error, which knows the status; `msg` says nothing of use."""
+        """Called by uvicorn while it handles h11's error, which knows the status; `msg` does not help."""
         status = getattr(sys.exception(), "error_status_hint", 400)
         self._refuse(status, REASONS.get(status, "this is not an HTTP request"))
 
     def _refuse(self, status: int, detail: str) -> None:
-        """Answer outside of the application, unless an answer has begun, and end the connection."""
+        """Answer without the application, unless an answer has started, and end the connection."""
         self._ending = True
-        begun = self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete
+        started = self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete
         if self.cycle is not None:  # the application, should it wait for the body, learns that the client is gone
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-        if begun or self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+        if started or self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             return self.transport.abort()
         headers, body = problem(status, detail)
         head = h11.Response(
@@ -138,18 +138,18 @@ class BoundedProtocol(H11Protocol):
         return UNIX_CONNECTIONS if self.unix else self.limits.connections
 
     def _turn_away(self) -> None:
-        """Refuse a connection too many, which is not counted; of those refused, only so many get to read why."""
+        """Refuse a connection above the cap. Only a limited number of refused clients get to read the reason."""
         if len(self.refused) >= self.limits.connections:
             return self.transport.abort()
         self.refused.add(self)
         self._refuse(503, f"{self._most()} connections are open, which is the most; try again later")
 
     def _unsupported_upgrade_warning(self) -> None:
-        """Upgrades are ignored, as HTTP allows, without a line in the log for each."""
+        """Ignore upgrades, as HTTP allows, without a line in the log."""
 
 
 def protocol_for(security: Security) -> type[BoundedProtocol]:
-    """The class that `uvicorn.Config(http=...)` takes, with these limits. Call it once for each server."""
+    """Make the class for `uvicorn.Config(http=...)` with these limits. Call this once for each server."""
 
     class Protocol(BoundedProtocol):
         limits = security.limits

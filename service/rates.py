@@ -1,4 +1,4 @@
-"""Token buckets: how often something may happen."""
+"""Token buckets, which limit rates."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 class Bucket:
-    """Lets `per_second` events through in the long run, and up to `burst` at once after a quiet while."""
+    """Allows `per_second` events in the long run, and up to `burst` at once after a quiet time."""
 
     def __init__(self, per_second: float, burst: float, clock: Callable[[], float] = time.monotonic) -> None:
         if not per_second > 0 or not burst >= 1:
@@ -17,7 +17,7 @@ class Bucket:
         self._left, self._at = burst, clock()
 
     def take(self) -> int:
-        """0 if the event may happen now (and is counted), else after how many whole seconds to try again."""
+        """Count an event and return 0 if it may happen now, else return the whole seconds to wait."""
         now = self._clock()
         self._left = min(self._burst, self._left + (now - self._at) * self._per_second)
         self._at = now

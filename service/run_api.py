@@ -21,26 +21,26 @@ from adaptive_rec.service.tiers import per_table, tiers
 
 
 def router(view: RunView) -> APIRouter:
-    """The routes that tell how the run is doing."""
+    """Return the routes of status, counters, curves and events."""
     routes = APIRouter(prefix="/api/v1", tags=["run"])
 
     @routes.get("/status", **answers(schemas.Status, 503), operation_id="get_status")
     async def get_status(request: Request) -> Json:
-        """Where the run stands."""
+        """Phase, step, pace and quality of the run."""
         view.refresh()
         return Json(status(view, request.state.scope))
 
     @routes.get("/stats", **answers(schemas.Stats, 503), operation_id="get_stats")
     async def get_stats() -> Json:
-        """Counters and ratios, those of every table too."""
+        """Counters and ratios of the run and of every table."""
         return Json({**stats(view), "tables": table_stats(view)})
 
     @routes.get("/stats/history", **answers(schemas.StatsHistory), operation_id="get_history")
     async def get_history(
         since: Annotated[int, Query(ge=-1, le=MAX_STEP, description="Only points after this step.")] = -1,
-        step: Annotated[int, Query(ge=1, le=MAX_STEP, description="Steps between two points, at least.")] = 1,
+        step: Annotated[int, Query(ge=1, le=MAX_STEP, description="Least number of steps between two points.")] = 1,
     ) -> Json:
-        """Curves of the whole run: at most 4096 points, thinned evenly where there were more."""
+        """Curves of the whole run: at most 4096 points, thinned evenly if there were more."""
         view.refresh()
         points = view.history.snapshots.since(since, step)
         return Json(
@@ -68,7 +68,7 @@ def router(view: RunView) -> APIRouter:
 
 
 def status(view: RunView, scope: str) -> Values:
-    """Answer of /status. Numbers of the newest snapshot, except the step, which is the last one done."""
+    """Return the answer of /status: numbers of the newest snapshot, and the last step done."""
     board, hello, pulse = view.board(), view.hello, view.pulse()
     snapshot = board.get("snapshot") or {}
     step = max(board.get("step", 0), pulse[0] if pulse else 0)
@@ -104,7 +104,7 @@ def status(view: RunView, scope: str) -> Values:
 
 
 def stats(view: RunView) -> Values:
-    """Answer of /stats but for the tables."""
+    """Return the answer of /stats without the tables."""
     snapshot: Values = view.board().get("snapshot") or {}
     now = tiers(view)
     return {
@@ -124,7 +124,7 @@ def stats(view: RunView) -> Values:
 
 
 def table_stats(view: RunView) -> list[Values]:
-    """Lookups of every table up to the newest snapshot, and its rows now."""
+    """Return the lookups of every table up to the newest snapshot, and its rows now."""
     counts: dict[str, Any] = (view.board().get("snapshot") or {}).get("tables") or {}
     now = tiers(view)
     columns = {

@@ -21,10 +21,10 @@ T = TypeVar("T")
 
 
 class RunView(ABC):
-    """What both kinds have in common. Everything but `placement` belongs to the event loop's thread."""
+    """A run as the routes read it. Only `placement` may be called outside the event loop's thread."""
 
     link: TrainerLink | None = None
-    """None where the run is over: it takes no commands."""
+    """The link to the trainer; None if the run has ended and takes no commands."""
 
     def __init__(self, hello: Hello, knobs: KnobState | None = None) -> None:
         self.hello = hello
@@ -38,33 +38,33 @@ class RunView(ABC):
         return self._knobs
 
     def refresh(self) -> None:
-        """Take in what the run's files have gained."""
+        """Read what was added to the run's files."""
         self.history.refresh()
         self.events.refresh()
 
     @abstractmethod
     def board(self) -> Values:
-        """Phase, step, newest snapshot and evaluation, knobs, counts of rows; empty before the trainer has said anything."""
+        """Return phase, step, newest snapshot and evaluation, knobs and row counts; empty before the first report."""
 
     def board_version(self) -> int:
         return 0
 
     def pulse(self) -> tuple[int, float] | None:
-        """The last finished step, and the last sign of life in seconds since the epoch; None where nothing lives."""
+        """Return the last finished step and the time of the last sign of life (seconds since the epoch), or None."""
         return None
 
     def placement(self, read: Callable[[PlacementArrays], T], deadline_seconds: float) -> T:
-        """What `read` makes of the placement; it copies what it keeps. Any thread may call this."""
+        """Return what `read` returns for the placement. `read` copies what it keeps. Any thread may call this."""
         raise ProblemError(409, "the run has ended; placement is known only while it trains")
 
     def commands(self) -> TrainerLink:
-        """The way to the trainer. Raises a problem where there is none any more."""
+        """Return the link to the trainer. Raises a problem if the run has ended."""
         if self.link is None:
             raise ProblemError(409, "the run has ended; it takes no commands")
         return self.link
 
     def table(self, named: int | str) -> Table:
-        """A table by its index, or by its exact name."""
+        """Return a table by its index or its exact name."""
         for table in self.hello.tables:
             if named == (table.index if isinstance(named, int) else table.name):
                 return table
@@ -72,7 +72,7 @@ class RunView(ABC):
         raise ProblemError(404, f"table must be an index below {len(self.hello.tables)} or a name, got {shown}")
 
     def table_in_path(self, text: str) -> Table:
-        """A table by what stands in a path: digits are an index where there is such a one, else a name."""
+        """Return a table by a path segment: an index if there is a table with this index, else a name."""
         indices = {str(table.index): table.index for table in self.hello.tables}
         return self.table(indices.get(text, text))
 
@@ -90,12 +90,12 @@ class LiveRun(RunView):
         version = self._reader.board_version()
         if version != self._board[0]:
             self._board = (version, self._reader.board())
-            self._knobs.seen(self._board[1])
+            self._knobs.take_board(self._board[1])
         return self._board[1]
 
     @property
     def knobs(self) -> KnobState:
-        """As the board has them, where that is newer than what came over the link."""
+        """The knobs of the board or of the link, whichever are newer."""
         self.board()
         return self._knobs
 
@@ -111,7 +111,7 @@ class LiveRun(RunView):
 
 
 class FinishedRun(RunView):
-    """A run that has ended, from what it left in its directory."""
+    """A run that has ended, read from its directory."""
 
     def __init__(self, hello: Hello) -> None:
         super().__init__(hello)
@@ -133,7 +133,7 @@ class FinishedRun(RunView):
 
 
 def memory_at_the_end(run: Path) -> Values:
-    """Device memory by the summary, named as on a board; nothing where there is no summary that can be read."""
+    """Return the device memory in the summary, named as on a board; empty if there is no readable summary."""
     with suppress(OSError):
         summary = parsed((run / "summary.json").read_bytes())
         if summary is not None and fits(MemorySummary, summary):
@@ -142,7 +142,7 @@ def memory_at_the_end(run: Path) -> Values:
 
 
 def last_values(first: Values, changed: Values) -> Values:
-    """Knobs after all changes of the journal. A value that no knob can have is none of them."""
+    """Return the knobs after all changes of the journal. Changes to values that are not valid are left out."""
     values = first
     for name, value in changed.items():
         with suppress(ConfigError):

@@ -1,4 +1,4 @@
-"""What the routes answer, for the API's description. Large answers are written without these models; tests hold them to it."""
+"""Models of the answers, for the API's description. Large answers are written without these models; tests compare them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, S
 
 
 class Answer(BaseModel):
-    """Base of what is answered."""
+    """Base of all answers."""
 
     model_config = ConfigDict(json_schema_serialization_defaults_required=True)
 
@@ -39,7 +39,7 @@ class RunInfo(Answer):
 
 
 class Quality(Answer):
-    """How well the model did on the held-out samples at a step."""
+    """Quality of the model on the held-out samples at a step."""
 
     model_config = ConfigDict(extra="allow")
     step: int
@@ -52,21 +52,21 @@ class Quality(Answer):
 
 
 class Checkpoint(Answer):
-    """The newest checkpoint that the run has written since it was started."""
+    """The newest checkpoint that the run has written since its start."""
 
     name: str
-    step: Annotated[int, Field(description="The step it is of")]
+    step: Annotated[int, Field(description="The step of the checkpoint")]
     kind: Annotated[
-        Literal["full", "changes"], Field(description="Of all rows, or of those changed since the one before")
+        Literal["full", "changes"], Field(description="All rows, or the rows changed since the last checkpoint")
     ]
     rows: int
     size_bytes: int
-    seconds: Annotated[float, Field(description="From its beginning to its end, beside training")]
-    stall_seconds: Annotated[float, Field(description="How long training stood still for it")]
+    seconds: Annotated[float, Field(description="Time to write it, in the background of training")]
+    stall_seconds: Annotated[float, Field(description="Time that training stopped for it")]
 
 
 class Status(Answer):
-    """Where the run stands."""
+    """Phase, step, pace and quality of the run."""
 
     run: RunInfo
     live: bool
@@ -84,7 +84,7 @@ class Status(Answer):
     evaluation: Quality | None
     checkpoint: Checkpoint | None
     staging_bytes: Annotated[
-        int, Field(description="Device memory beside the hot tier, for what is on its way; 0 on a CPU")
+        int, Field(description="Device memory for rows and gradients on their way, without the hot tier; 0 on a CPU")
     ]
     peak_bytes: Annotated[
         int, Field(description="The most device memory the run's process has held at one time; 0 on a CPU")
@@ -104,7 +104,7 @@ class Ratios(Answer):
 
 
 class TableStats(Answer):
-    """Of one table over the whole run."""
+    """Counters of one table over the whole run."""
 
     index: int
     table: str
@@ -179,8 +179,8 @@ class TablePlacement(Answer):
 class Placement(Answer):
     version: int
     step: int
-    device_bytes: Annotated[int, Field(description="Device memory taken, also by slots that hold no row just now")]
-    budget_bytes: Annotated[int, Field(description="What the policy in force asks for")]
+    device_bytes: Annotated[int, Field(description="Device memory taken, including free slots")]
+    budget_bytes: Annotated[int, Field(description="Budget that the policy in effect requests")]
     tables: list[TablePlacement]
 
 
@@ -194,8 +194,8 @@ class Row(Answer):
     id: int
     class_: RowClass
     slot: int | None
-    estimate: Annotated[float, Field(description="Lookups the sketch remembered when the last window ended")]
-    movement: Annotated[float | None, Field(description="Last measured movement of a hot row; null: not known")]
+    estimate: Annotated[float, Field(description="Lookups estimated by the sketch when the last window ended")]
+    movement: Annotated[float | None, Field(description="Last measured movement of a hot row; null if it is not known")]
 
 
 class RowPage(Answer):
@@ -227,7 +227,7 @@ class RowDetail(Row):
 
 
 def whole(value: Any) -> Any:
-    """JSON knows one kind of number: 3.0 is 3."""
+    """Turn 3.0 into 3: JSON has one kind of number."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -261,7 +261,7 @@ class Knob(Answer):
 
 class KnobList(Answer):
     knobs: dict[str, Knob]
-    pending: Annotated[bool, Field(description="Something desired is not effective yet")]
+    pending: Annotated[bool, Field(description="Whether a desired value is not in effect yet")]
     effective_since_step: int
 
 
@@ -271,7 +271,7 @@ class KnobChange(BaseModel):
 
 
 class KnobsChanged(Answer):
-    """A change of knobs and the step at which it took effect; null: it will at the next step boundary."""
+    """A change of knobs and the step at which it took effect; null if it is pending."""
 
     dry_run: bool
     applied_at_step: int | None
@@ -281,7 +281,7 @@ class KnobsChanged(Answer):
 
 
 class Done(BaseModel):
-    """A command and the step at which it was carried out; null: it will be."""
+    """A command and the step at which it was carried out; null if it is pending."""
 
     model_config = ConfigDict(extra="allow", **example(command="pause", step=437))
     command: str

@@ -1,4 +1,4 @@
-"""What guards the sidecar: who is let in, and how much a client may ask for. Enforced by `guard` and `protocol`."""
+"""Secrets, allowed hosts and request limits of the sidecar, enforced by `gate` and `protocol`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class RequestLimits:
-    """Most that clients may ask for. Rates come with a burst: how many may come at once after a quiet while."""
+    """Limits on requests. A burst is the number that may come at once after a quiet time."""
 
     body_bytes: int = 65536
     request_seconds: float = 10.0
@@ -23,7 +23,7 @@ class RequestLimits:
 
 @dataclass(frozen=True)
 class Security:
-    """The two secrets, and the names under which the sidecar may be asked for."""
+    """The two tokens, and the names under which the sidecar may be reached."""
 
     control_token: str = field(repr=False)
     read_token: str = field(repr=False)

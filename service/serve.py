@@ -1,4 +1,4 @@
-"""The web server: uvicorn on listeners the trainer has opened, ended by SIGTERM or by whoever started it."""
+"""The web server: uvicorn on listeners the trainer has opened, ended by SIGTERM or by the trainer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ NICENESS = 19
 
 
 class Server(uvicorn.Server):
-    """Uvicorn that leaves Ctrl-C to the trainer, and is quiet and polite once it is up."""
+    """Uvicorn without handling of Ctrl-C, at low priority after the start."""
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -34,22 +34,22 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        give_way()  # not before: a busy machine should not delay the start
+        give_way()  # not earlier, because a busy machine would delay the start
 
     def end(self) -> None:
         """Finish the requests under way; streams are cut after a second."""
         self.should_exit = True
 
     def end_now(self) -> None:
-        """Cut everything: whoever the sidecar served is gone."""
+        """Cut all connections: the trainer has ended."""
         self.should_exit = self.force_exit = True
 
 
 def give_way() -> None:
-    """Run only where training leaves the processor idle, or nearly so.
+    """Lower the priority, so that the sidecar runs only when training leaves the processor nearly idle.
 
-    Linux shares it among sessions first and looks at niceness within them only, unless told (`sched(7)`, autogroups): the
-    sidecar leads a session of its own.
+    Linux shares the processor among sessions first, and niceness counts only within a session (`sched(7)`, autogroups). The
+    sidecar leads its own session, so the priority of the session is lowered too.
     """
     os.nice(NICENESS)
     with suppress(OSError), open("/proc/self/autogroup", "w", encoding="ascii") as group:

@@ -1,6 +1,6 @@
-"""Signing in from a browser: the page that asks for the token, and the cookie it is swapped for.
+"""Signing in from a browser: a page that requests the token, and a cookie in exchange for it.
 
-The cookie's value is derived from the token, so nothing is stored and a restarted sidecar still takes it.
+The cookie's value is derived from the token, so nothing is stored and a restarted sidecar still accepts it.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from fastapi import APIRouter, Request, Response
 SESSION_PATH = "/api/v1/session"
 
 router = APIRouter(prefix="/api/v1", tags=["session"])
-"""To be included without a further prefix. The guard has checked the token before any of it runs."""
+"""Routes with their full prefix. The gate checks the token before they run."""
 
 
 def cookie_name(port: int) -> str:
-    """Browsers send cookies to every port of a host: the name keeps two runs on one machine apart."""
+    """Return the cookie's name. It holds the port because browsers send cookies to every port of a host."""
     return f"adaptive_rec_{port}"
 
 
@@ -30,7 +30,7 @@ def cookie_value(token: str) -> str:
 
 
 def cookies_named(name: str, headers: Iterable[bytes]) -> list[bytes]:
-    """Every value of a cookie. There may be several: pages on other ports can set cookies of this name, too."""
+    """Return every value of a cookie. There may be several, because pages on other ports can set the same name."""
     pairs = (pair.strip().partition(b"=") for header in headers for pair in header.split(b";"))
     return [value for key, _, value in pairs if key == name.encode()]
 
@@ -68,7 +68,7 @@ async def delete_session(request: Request) -> Response:
 
 
 def content_hash(page: str, element: str) -> str:
-    """The CSP source that allows the page's one inline element of this name."""
+    """Return the CSP source that allows the page's only inline element with this name."""
     found: list[str] = re.findall(rf"<{element}>(.*?)</{element}>", page, re.DOTALL)
     if len(found) != 1:
         raise ValueError(f"the sign-in page must hold one <{element}> without attributes, not {len(found)}")

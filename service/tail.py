@@ -1,4 +1,4 @@
-"""Reading a file of JSON lines while another process writes it: each line once, torn ones never."""
+"""Reads a file of JSON lines while another process writes it: each finished line once."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from adaptive_rec.service.hello import Values
 from adaptive_rec.service.lines import parsed
 
 HEAD_BYTES, BLOCK_BYTES, END_BYTES = 1 << 20, 1 << 15, 8 << 20
-"""What is read of a file that is too long to be read whole: its first bytes, blocks in between, its last bytes."""
+"""Parts of a very long file that are read: its first bytes, blocks in between, its last bytes."""
 BLOCKS = 64
 LONGEST_BYTES = 1 << 20
-"""Of a line in the sample."""
+"""Longest line in the sample."""
 
 
 class Tail:
     """Remembers how far a growing file has been read. The file may not exist yet.
 
-    Where it is longer than `whole_bytes` when it is first looked at, a sample of its lines stands for all of them.
+    If it is longer than `whole_bytes` at the first read, only a sample of its lines is read.
     """
 
     def __init__(self, path: Path, whole_bytes: int | None = None) -> None:
@@ -28,7 +28,7 @@ class Tail:
         self._position = 0
 
     def new_lines(self) -> Iterator[Values]:
-        """Every line that was finished since the last call. Those that hold no JSON object are left out."""
+        """Yield every line finished since the last call. Lines without a JSON object are left out."""
         try:
             size = self.path.stat().st_size
             if size == self._position:
@@ -49,13 +49,13 @@ class Tail:
                     yield value
 
     def _sample(self, file: BinaryIO, size: int) -> Iterator[Values]:
-        """Some of the lines before the file's last bytes, at which reading then goes on."""
+        """Yield some of the lines before the file's last bytes, and set the position to read from there."""
         end = max(0, size - END_BYTES)
         apart = max(BLOCK_BYTES, (end - HEAD_BYTES) // BLOCKS)
         for start, length in [(0, HEAD_BYTES), *((at, BLOCK_BYTES) for at in range(HEAD_BYTES, end, apart))]:
             file.seek(start)
             if start:
-                file.readline(LONGEST_BYTES)  # the rest of a line that begins before
+                file.readline(LONGEST_BYTES)  # the rest of a line that starts earlier
             while file.tell() < min(start + length, end):
                 value = parsed(file.readline(LONGEST_BYTES))
                 if value is not None:

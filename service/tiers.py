@@ -1,4 +1,4 @@
-"""How many rows of each table are hot and stale now, and what they cost."""
+"""Hot and stale rows of each table now, and their device memory."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from adaptive_rec.service.run_view import RunView
 
 @dataclass(frozen=True)
 class Tiers:
-    """Lists have one entry per table; stale rows are hot rows too."""
+    """Hot and stale rows and their device memory. Lists have one entry per table; stale rows are hot rows too."""
 
     version: int
     step: int
     hot_rows: list[int]
     stale_rows: list[int]
     row_bytes: list[int]
-    """Device memory of one hot row under the policy in force."""
+    """Device memory of one hot row under the policy in effect."""
     device_bytes: int
-    """Device memory taken: also by slots that hold no row just now."""
+    """Device memory taken, including free slots."""
     budget_bytes: int
-    """What the policy in force asks for."""
+    """Budget that the policy in effect requests."""
     staging_bytes: int
-    """Device memory beside the tier, for what is on its way; 0 on a CPU and where nothing tells."""
+    """Device memory for rows and gradients on their way, without the hot tier; 0 on a CPU and where it is not known."""
     peak_bytes: int
-    """The most device memory the process has held at one time; 0 likewise."""
+    """The most device memory the process has held at one time; 0 on a CPU and where it is not known."""
 
 
 def tiers(view: RunView) -> Tiers:
-    """As the board has it, which is written whenever rows move; without one, as of the newest snapshot."""
+    """Return the tiers from the board, which is written whenever rows move; without it, from the newest snapshot."""
     board = view.board()
     snapshot: dict[str, Any] = board.get("snapshot") or {}
     placed: dict[str, Any] = board.get("placement") or {}
@@ -52,6 +52,6 @@ def tiers(view: RunView) -> Tiers:
 
 
 def per_table(view: RunView, values: Sequence[int] | None) -> list[int]:
-    """A number for each table; 0 where there is none yet."""
+    """Return a number for each table, 0 for those without a value."""
     tables = len(view.hello.tables)
     return [*(values or ())[:tables], *[0] * (tables - len(values or ()))]

@@ -1,7 +1,7 @@
-"""The sidecar's end of the link to the trainer: commands go out, one answer each comes back, knobs are told unasked.
+"""The sidecar's end of the link to the trainer: commands go out; answers and new knob values come in.
 
-What the run shall do (`desired`) is what the trainer last told, with the changes laid over it that it has not answered
-yet: one it refuses falls out by itself.
+The desired knobs are those last reported by the trainer, with the changes on top that it has not answered yet. A change
+that it refuses is dropped.
 """
 
 from __future__ import annotations
@@ -16,59 +16,62 @@ from typing import Any
 from adaptive_rec.service.hello import Values
 
 REPLY_SECONDS = 2.0
-"""How long a client is kept waiting for the step boundary."""
+"""Longest time that a client waits for the step boundary."""
 
 
 class KnobState:
-    """Knob values: what runs now (`effective`), what was asked for (`desired`)."""
+    """Knob values in effect (`effective`) and requested (`desired`)."""
 
     def __init__(self, desired: Values, effective: Values, step: int = 0) -> None:
         self.effective = dict(effective)
         self.effective_since_step = step
-        self._told = dict(desired)
-        self._asked: dict[int, Values] = {}
+        self._reported = dict(desired)
+        self._requested: dict[int, Values] = {}
 
     @property
     def desired(self) -> Values:
-        values = dict(self._told)
-        for changes in self._asked.values():
+        values = dict(self._reported)
+        for changes in self._requested.values():
             values.update(changes)
         return values
 
-    def ask(self, number: int, changes: Values) -> None:
-        self._asked[number] = dict(changes)
+    def request(self, number: int, changes: Values) -> None:
+        self._requested[number] = dict(changes)
 
     def answered(self, reply: Mapping[str, Any]) -> None:
-        """A change took effect, or was refused."""
-        changes = self._asked.pop(reply["id"], None)
+        """Take the trainer's answer to a change, which took effect or was refused."""
+        changes = self._requested.pop(reply["id"], None)
         if changes is not None and "error" not in reply:
-            self._told.update(changes)
+            self._reported.update(changes)
             if reply["step"] >= self.effective_since_step:
                 self.effective.update(changes)
                 self.effective_since_step = reply["step"]
 
-    def told(self, knobs: Mapping[str, Any]) -> None:
-        """Values that came over the link. Where the board was ahead of it, only what was still pending counts."""
+    def take_report(self, knobs: Mapping[str, Any]) -> None:
+        """Take values from the link. If the board was newer, only the values still pending count."""
         desired, effective = dict(knobs["desired"]), dict(knobs["effective"])
         if knobs["step"] < self.effective_since_step:
             pending = {name: value for name, value in desired.items() if value != effective.get(name)}
-            self._told = {**self.effective, **pending}
+            self._reported = {**self.effective, **pending}
         else:
-            self._told, self.effective = desired, effective
+            self._reported, self.effective = desired, effective
             self.effective_since_step = knobs["step"]
 
-    def seen(self, board: Mapping[str, Any]) -> None:
-        """A board just written. It has changes, too, of which nothing came over the link: replayed ones, or a library's."""
+    def take_board(self, board: Mapping[str, Any]) -> None:
+        """Take values from a new board. It also has changes that never came over the link: replayed ones, and those of a program
+        that trains with the library."""
         effective, step = board.get("knobs") or {}, board.get("knobs_step", 0)
         if not effective or step < self.effective_since_step or effective == self.effective:
             return
-        settled = {name: value for name, value in effective.items() if self._told.get(name) == self.effective.get(name)}
-        self._told = {**self._told, **settled}
+        settled = {
+            name: value for name, value in effective.items() if self._reported.get(name) == self.effective.get(name)
+        }
+        self._reported = {**self._reported, **settled}
         self.effective, self.effective_since_step = dict(effective), step
 
 
 class TrainerLink:
-    """Commands to the trainer. All of it happens in the event loop's thread."""
+    """Sends commands to the trainer. Only the event loop's thread uses it."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, knobs: KnobState) -> None:
         self._reader = reader
@@ -78,29 +81,29 @@ class TrainerLink:
         self.knobs = knobs
 
     async def listen(self) -> None:
-        """Take in what the trainer says until it closes the link, or dies."""
+        """Take the trainer's messages until it closes the link or ends."""
         with suppress(ConnectionError):
             while line := await self._reader.readline():
                 self.take(json.loads(line))
 
     def take(self, message: Mapping[str, Any]) -> None:
-        """One message of the trainer: values of the knobs, or the answer to a command."""
+        """Take one message: new values of the knobs, or the answer to a command."""
         if "knobs" in message:
-            return self.knobs.told(message["knobs"])
+            return self.knobs.take_report(message["knobs"])
         self.knobs.answered(message)
         waiting = self._waiting.pop(message["id"], None)
         if waiting and not waiting.done():
             waiting.set_result(dict(message))
 
     def ready(self) -> None:
-        """Tell the trainer that its run is about to be served."""
+        """Report to the trainer that the sidecar is ready to serve."""
         self._writer.write(b'{"id": 0, "command": "ready"}\n')
 
     def send(self, command: str, **details: Any) -> asyncio.Future[dict[str, Any]]:
-        """Hand a command over, in the order of the calls; nothing is awaited before it is on its way."""
+        """Send a command; commands keep the order of the calls. Nothing is awaited before it is sent."""
         number = next(self._numbers)
         if command == "change_knobs":
-            self.knobs.ask(number, details["changes"])
+            self.knobs.request(number, details["changes"])
         self._waiting[number] = asyncio.get_running_loop().create_future()
         self._writer.write(json.dumps({"id": number, "command": command, **details}).encode() + b"\n")
         return self._waiting[number]
@@ -108,7 +111,7 @@ class TrainerLink:
     async def reply(
         self, sent: asyncio.Future[dict[str, Any]], seconds: float = REPLY_SECONDS
     ) -> dict[str, Any] | None:
-        """The trainer's answer; None where it takes longer than a client should wait. It may come later all the same."""
+        """Return the trainer's answer, or None after `seconds`. The answer may still come later."""
         try:
             return await asyncio.wait_for(asyncio.shield(sent), seconds)
         except TimeoutError:

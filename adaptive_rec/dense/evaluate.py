@@ -35,7 +35,7 @@ def evaluate(
     except torch.OutOfMemoryError as error:
         raise MemoryPlanError(f"{TOO_SMALL}: {first_line(error)}") from error
     finally:
-        store.traffic = traffic  # the counters speak of training
+        store.set_traffic(traffic)  # which counts training only
     if not labels:
         raise DataError("the held-out range must hold at least one sample, got 0; widen data.test_range")
     return quality(np.concatenate(labels), np.concatenate(logits))

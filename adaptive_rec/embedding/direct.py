@@ -13,13 +13,12 @@ from numpy.typing import NDArray
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding.micro_batch import MicroBatch
 from adaptive_rec.embedding.records import RowUpdate
-from adaptive_rec.embedding.row_types import as_array
+from adaptive_rec.embedding.row_types import as_array, has_infinity
 from adaptive_rec.embedding.snapshot import Tiers
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import TrainingError
 from adaptive_rec.kernels import pooling, row_update
 from adaptive_rec.kernels.jit import usable_threads
-from adaptive_rec.kernels.reference.rows16 import overflows
 from adaptive_rec.kernels.staging import touched_rows
 
 FP16_LIMIT = 65504
@@ -103,7 +102,7 @@ class DirectStore(EmbeddingStore):
         rows = [
             row
             for row, source in zip(work.distinct_U[span].tolist(), work.source_U[span].tolist(), strict=True)
-            if (overflows(hot_HD, source) if source >= 0 else overflows(cold_RD, ~source))
+            if (has_infinity(hot_HD, source) if source >= 0 else has_infinity(cold_RD, ~source))
         ]
         table = next(t for t, first in enumerate(space.table_first_row) if 0 <= rows[0] - first < space.tables[t].rows)
         name, id_ = space.tables[table].name, rows[0] - space.table_first_row[table]

@@ -12,7 +12,6 @@ from adaptive_rec.embedding.records import Traffic
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.embedding.tiered_rows import NUMPY_DTYPE
 from adaptive_rec.errors import CheckpointError
-from adaptive_rec.placement import COLD, Placement
 from adaptive_rec.saved import Saved, numbered
 
 
@@ -50,9 +49,8 @@ def set_placement(store: EmbeddingStore, found: Saved) -> None:
             raise CheckpointError(f"monitor of pool {pool} must be there where movement is kept, and only there")
         if monitor is not None:
             _set_monitor(store, pool, monitor)
-    store.hot_rows_T = store.space.count_by_table(np.flatnonzero(store.slot_of_row != COLD))
     set_traffic(store, found.part("traffic"))
-    store.placement = Placement(version, store.slot_of_row)
+    store.restore_placement(version)
 
 
 def set_slots(store: EmbeddingStore, capacities: list[int]) -> None:
@@ -63,7 +61,7 @@ def set_slots(store: EmbeddingStore, capacities: list[int]) -> None:
 
 
 def set_traffic(store: EmbeddingStore, found: Saved) -> None:
-    store.traffic = Traffic(**{name: found.integer(name) for name in asdict(store.traffic)})
+    store.set_traffic(Traffic(**{name: found.integer(name) for name in asdict(store.traffic)}))
 
 
 def _fill_slots(store: EmbeddingStore, pool: int, found: Saved) -> None:

@@ -1,4 +1,4 @@
-"""What is handed to an embedding store and what it tells: a step's update, its counts, tensors that come from the device."""
+"""Values that an embedding store is given and returns: a step's update, its counts, tensors that come from the device."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class RowUpdate:
 
 @dataclass
 class Traffic:
-    """What the store has done so far; counts only grow."""
+    """Updates and bytes that a store has counted so far; counts only grow."""
 
     row_updates: int = 0
     row_updates_skipped: int = 0
@@ -38,6 +38,19 @@ class Traffic:
     host_to_device_bytes: int = 0
     device_to_host_bytes: int = 0
     migrated_rows: int = 0
+
+    def add_updates(self, touched: int, hot: int, updated: int) -> None:
+        """Count the rows that a step touched, hot ones among them, and those it updated."""
+        self.row_updates += updated
+        self.row_updates_skipped += touched - updated
+        self.hot_row_updates += hot
+
+    def add_bytes(self, to_device: int = 0, to_host: int = 0) -> None:
+        self.host_to_device_bytes += to_device
+        self.device_to_host_bytes += to_host
+
+    def add_migration(self, rows: int) -> None:
+        self.migrated_rows += rows
 
 
 class Fetched:

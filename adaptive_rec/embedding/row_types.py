@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -22,3 +23,8 @@ def as_tensor(array: NDArray[Any]) -> Tensor:
     """The same the other way round."""
     tensor = torch.from_numpy(array)
     return tensor.view(_NUMBERS.get(tensor.dtype, tensor.dtype))
+
+
+def has_infinity(table_RD: NDArray[Any], row: int) -> bool:
+    """Whether a row of half precision has a component that is infinite or not a number."""
+    return table_RD.dtype == np.int16 and not bool(np.isfinite(table_RD[row].view(np.float16)).all())

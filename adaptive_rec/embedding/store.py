@@ -107,9 +107,7 @@ class EmbeddingStore(TieredRows):
 
     def count_updates(self, touched: int, hot: int, updated: int) -> None:
         """Rows touched by a step, hot ones among them, and those updated."""
-        self.traffic.row_updates += updated
-        self.traffic.row_updates_skipped += touched - updated
-        self.traffic.hot_row_updates += hot
+        self.traffic.add_updates(touched, hot, updated)
 
     def close(self) -> None:
         """End what runs beside the training thread. Rows can still be read."""

@@ -93,7 +93,7 @@ class TieredRows(ABC):
         for pool, spec in enumerate(self.space.pools):
             self._demote(pool, _within(migration.demote, spec.first_row, spec.end_row))
             self._promote(pool, _within(migration.promote, spec.first_row, spec.end_row))
-        self.traffic.migrated_rows += migration.moved_rows
+        self.traffic.add_migration(migration.moved_rows)
         self.hot_rows_T += self.space.count_by_table(migration.promote) - self.space.count_by_table(migration.demote)
         # Last: a batch classified by a worker meanwhile carries the old version, so it is classified again.
         self.placement = Placement(self.placement.version + 1, self.slot_of_row)
@@ -170,10 +170,18 @@ class TieredRows(ABC):
     def _count_moved(self, pool: int, rows: int, to_device: bool) -> None:
         spec = self.space.pools[pool]
         size = rows * self.rule.bytes_per_row(spec.dim, self.dtype.itemsize)
-        if to_device:
-            self.traffic.host_to_device_bytes += size
-        else:
-            self.traffic.device_to_host_bytes += size
+        self.traffic.add_bytes(to_device=size if to_device else 0, to_host=0 if to_device else size)
+
+    # Restored ----------------------------------------------------------------------------------------------------------
+
+    def restore_placement(self, version: int) -> None:
+        """Use the slots that were restored, as a placement of this version."""
+        self.hot_rows_T = self.space.count_by_table(np.flatnonzero(self.slot_of_row != COLD))
+        self.placement = Placement(version, self.slot_of_row)
+
+    def set_traffic(self, traffic: Traffic) -> None:
+        """Go on counting from these counts."""
+        self.traffic = traffic
 
     # Whole tables ----------------------------------------------------------------------------------------------------
 

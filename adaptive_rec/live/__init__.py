@@ -1,1 +1,1 @@
-"""What lets others see and steer a run while it trains: commands in, snapshots and shared state out, the sidecar kept alive."""
+"""Lets other processes see and steer a run while it trains: commands come in, snapshots and shared state go out."""

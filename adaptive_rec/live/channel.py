@@ -1,4 +1,4 @@
-"""The conversation with a sidecar: JSON, a message a line, over a socket that only the two have."""
+"""Messages between trainer and sidecar: one line of JSON each, over a socket pair that no other process has."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 
 
 class SidecarChannel:
-    """The trainer's end of the conversation with one sidecar. Messages go out whole and in order, and nobody waits."""
+    """The trainer's end of the link to one sidecar. Messages are sent whole and in order, and no thread waits for them."""
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
         self._sending = threading.Lock()
 
     def send(self, message: Callable[[], Mapping[str, Any]]) -> None:
-        """Send what `message` makes; it is called in turn, so a later message is never of an earlier state. A sidecar that does
-        not read is hung up on, and so begun again."""
+        """Send what `message` returns. It is called under the lock, so a later message never holds an older state. The link to a
+        sidecar that does not read is closed, and so the sidecar is restarted."""
         with self._sending:
             text = json.dumps(message()).encode() + b"\n"
             try:
@@ -34,7 +34,7 @@ class SidecarChannel:
             self._channel.shutdown(socket.SHUT_RDWR)
 
     def listen(self) -> Iterator[dict[str, Any]]:
-        """What the sidecar says, until it is gone or makes no sense any more."""
+        """Yield the sidecar's messages until it ends or sends one that cannot be read."""
         with suppress(ConnectionError, ValueError):
             for line in self._channel.makefile("rb"):
                 message = json.loads(line)

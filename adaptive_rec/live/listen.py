@@ -1,4 +1,4 @@
-"""Where a run is served: the listening sockets, made by the trainer so that they outlive its sidecars."""
+"""The listening sockets of a run. The trainer opens them, so that they outlive its sidecars."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _TAKEN = (errno.EADDRINUSE, errno.EACCES)
 
 @dataclass(frozen=True)
 class ServeOptions:
-    """Where to listen and who may come."""
+    """Where to listen, and which hosts and tokens are accepted."""
 
     host: str = "127.0.0.1"
     port: int = PORT
-    """Where that is taken, the next one that is free; 0: any."""
+    """The port to listen on, or the next free one if it is taken; 0 takes any free port."""
     allow_hosts: tuple[str, ...] = ()
-    """Further names under which browsers may ask; needed to listen elsewhere than on loopback."""
+    """More host names that browsers may use; needed to listen elsewhere than on loopback."""
     token_file: Path | None = None
-    """Holds the token that may read; made where it does not exist. For scrapers, that want one that stays."""
+    """File with the read token, written if it does not exist. Scrapers need a token that stays the same over runs."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
@@ -45,7 +45,7 @@ class ServeOptions:
                 raise UsageError(f"--allow-host must be a host name or address without port or path, got {name!r}")
         if not self.is_loopback and not self.allow_hosts:
             raise UsageError(
-                f"--host {self.host} is open to the network: name the hosts that it may be asked for as, with --allow-host NAME"
+                f"--host {self.host} is open to the network: name the hosts under which it may be reached, with --allow-host NAME"
             )
 
     @property
@@ -58,7 +58,7 @@ class ServeOptions:
             return False
 
     def read_token(self) -> str:
-        """The token that may read but not change anything."""
+        """Return the token that may read but change nothing."""
         if self.token_file is None:
             return secrets.token_urlsafe(32)
         try:
@@ -90,7 +90,7 @@ class ServeOptions:
 
 
 class Listeners:
-    """A TCP socket for browsers and scrapers, a Unix socket that is kept free for the command line of this user."""
+    """A TCP socket for browsers and scrapers, and a Unix socket for the command line of the same user."""
 
     def __init__(self, options: ServeOptions, unix_path: Path, note: Callable[[str], None]) -> None:
         self.host = "127.0.0.1" if options.host == "localhost" else options.host.strip("[]")
@@ -120,7 +120,7 @@ class Listeners:
         return f"http://{_bracketed(self._shown)}:{self.port}"
 
     def described(self) -> dict[str, Any]:
-        """What the sidecar is told of it."""
+        """The sidecar's description of the sockets."""
         return {
             "listeners": [{"fd": fd, "kind": kind} for fd, kind in zip(self.fds, ("tcp", "unix"), strict=True)],
             "host": self.host,

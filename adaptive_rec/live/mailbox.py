@@ -1,4 +1,4 @@
-"""Where other threads meet the training thread: the newest snapshot out, commands in.
+"""The mailbox of a run: other threads leave commands in it and read the newest snapshot.
 
 The training thread never waits for a reader. It empties the mailbox at every step boundary and while it is paused.
 """
@@ -19,32 +19,32 @@ Verb = Literal[
     "change_knobs", "pause", "resume", "stop", "reclassify", "checkpoint", "note", "choose_split", "halve_budget"
 ]
 Answer = Callable[[Mapping[str, Any] | AdaptiveRecError], None]
-"""Called once by the training thread: with what came of the command, or with why nothing did. It must not wait."""
+"""Called once by the training thread, with the outcome of a command or with the error that stopped it. It must not wait."""
 
 
 def ignore(_: Mapping[str, Any] | AdaptiveRecError) -> None:
-    """The answer of those who do not want one."""
+    """Ignore the outcome of a command."""
 
 
 @dataclass(frozen=True)
 class Command:
-    """Something the training thread is asked to do between two steps."""
+    """A request that the training thread carries out between two steps."""
 
     verb: Verb
     values: Mapping[str, Any] = field(default_factory=dict)
-    """New knob values (change_knobs), or kind and text (note)."""
+    """The new knob values (change_knobs), or kind and text (note)."""
     answer: Answer = ignore
 
 
 class Mailbox:
-    """Any thread may leave commands; only the training thread takes them out."""
+    """Holds commands until a step boundary. Any thread may send them; only the training thread takes them out."""
 
     def __init__(self, knobs: Knobs, check: Callable[[Knobs, Knobs], None] = lambda *_: None) -> None:
         self.newest: Snapshot | None = None
         self._knobs_changed: Callable[[], None] = lambda: None
         self._effective = knobs
         self._waiting: list[Mapping[str, Any]] = []
-        """Changes that were accepted and not made yet, in order."""
+        """Changes that were accepted and are not in effect yet, in order."""
         self._check = check
         self._closed = ""
         self._lock = threading.Lock()
@@ -61,7 +61,7 @@ class Mailbox:
 
     @property
     def desired(self) -> Knobs:
-        """The knobs as they will be when every command left so far has been carried out."""
+        """The knobs as they will be after every command sent so far."""
         with self._lock:
             return self._desired()
 
@@ -69,14 +69,14 @@ class Mailbox:
         return self._effective.changed({name: value for changes in self._waiting for name, value in changes.items()})
 
     def change_knobs(self, **changes: Any) -> None:
-        """Ask for new knob values. They take effect together at the next step boundary.
+        """Request new knob values, which take effect together at the next step boundary.
 
-        Raises ConfigError here, in the asking thread, where a name or value is wrong; then nothing changes.
+        Raises ConfigError in the calling thread if a name or value is wrong; then nothing changes.
         """
         self.send(Command("change_knobs", changes))
 
     def send(self, command: Command) -> None:
-        """Leave a command. Raises ConfigError for wrong values, ConflictError when the run takes no more commands."""
+        """Send a command. Raises ConfigError for wrong values, ConflictError if the run takes no more commands."""
         with self._lock:
             if self._closed:
                 raise ConflictError(self._closed)
@@ -92,34 +92,34 @@ class Mailbox:
     # The training thread ---------------------------------------------------------------------------------------------
 
     def settle(self, effective: Knobs) -> None:
-        """The oldest change was made, or could not be: these are the knobs now."""
+        """Remove the oldest change, which took effect or failed, and set the knobs in effect."""
         with self._lock:
             self._waiting.pop(0)
             self._effective = effective
         self._knobs_changed()
 
     def changed(self, effective: Knobs) -> None:
-        """The run changed its knobs by itself; what was asked for meanwhile still counts."""
+        """Set the knobs in effect after the run changed them itself. Requested changes stay pending."""
         with self._lock:
             self._effective = effective
         self._knobs_changed()
 
     def drain(self) -> list[Command]:
-        """All commands left since the last time."""
+        """Take out all waiting commands."""
         commands = []
         while not self._commands.empty():
             commands.append(self._commands.get())
         return commands
 
     def wait(self, seconds: float) -> list[Command]:
-        """As `drain`, but wait for a first command up to `seconds`."""
+        """Take out all waiting commands; if there is none, wait up to `seconds` for one."""
         try:
             return [self._commands.get(timeout=seconds), *self.drain()]
         except queue.Empty:
             return []
 
     def close(self, reason: str) -> None:
-        """Take no more commands; those still waiting are answered with the reason."""
+        """Accept no more commands, and answer the waiting ones with the reason."""
         with self._lock:
             self._closed = reason
             self._waiting.clear()

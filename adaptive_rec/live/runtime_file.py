@@ -1,8 +1,8 @@
-"""The runtime file: how shell clients find the runs under way on this machine, and the tokens of their HTTP service.
+"""The runtime file of a run, which tells shell clients where the run is served and with which tokens.
 
 ``$XDG_RUNTIME_DIR/adaptive-rec``, or without that variable ``adaptive-rec-UID`` in the folder for temporary files, holds a
-file PID.json for every run that is served, for its owner's eyes only: the folder has mode 0700, a file 0600, links are never
-followed. A run removes its file at its end; that of a run which died is removed by whoever looks next.
+file PID.json for every run that is served. Only its owner may read it: the folder has mode 0700, a file 0600, links are never
+followed. A run removes its file at its end; the file of a run that died is removed by the next process that lists the folder.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from adaptive_rec.errors import AdaptiveRecError, UsageError, did_you_mean
 
 MAX_FILE_BYTES = 1 << 16
 START_TIME_FIELD = 22
-"""Of /proc/PID/stat, counted from 1: clock ticks from the machine's start to that of the process."""
+"""Number of the field in /proc/PID/stat, counted from 1, that holds the start time of a process in clock ticks."""
 
 
 @dataclass(frozen=True)
 class RuntimeFile:
-    """What a client has to know of a run that is served. `run` is its directory, absolute; `started` is in unix seconds."""
+    """How a client reaches a run that is served. `run` is its directory, absolute; `started` is in unix seconds."""
 
     pid: int
     run: str
@@ -37,7 +37,7 @@ class RuntimeFile:
     read_token: str = field(repr=False)
     started: float
     process_start: int | None = None
-    """Tells the process from a later one of the same id; see START_TIME_FIELD. Filled in by `write`."""
+    """Start time of the process, which distinguishes it from a later one with the same id. `write` fills it in."""
 
     @property
     def name(self) -> str:
@@ -45,12 +45,12 @@ class RuntimeFile:
 
     @property
     def dashboard_url(self) -> str:
-        """The address with the control token in its fragment, which browsers keep to themselves."""
+        """The address with the control token in its fragment, which browsers never send."""
         return f"{self.url}/#t={self.control_token}"
 
 
 def folder() -> Path:
-    """Where runtime files are, whether it exists or not."""
+    """Return the folder of the runtime files, which may not exist yet."""
     own = os.environ.get("XDG_RUNTIME_DIR")
     if own and os.path.isdir(own):
         return Path(own) / "adaptive-rec"
@@ -58,12 +58,12 @@ def folder() -> Path:
 
 
 def socket_path(pid: int) -> Path:
-    """Where the Unix socket of a run belongs: in the same folder."""
+    """Return the path of a run's Unix socket, in the same folder."""
     return folder() / f"{pid}.sock"
 
 
 def make_folder() -> Path:
-    """Make the folder if need be. Raises AdaptiveRecError where others could write to it or read it."""
+    """Make the folder if it does not exist. Raises AdaptiveRecError if other users could read or write it."""
     path = folder()
     try:
         os.mkdir(path, 0o700)
@@ -90,13 +90,13 @@ def write(file: RuntimeFile) -> Path:
 
 
 def remove(pid: int) -> None:
-    """Remove what a run left in the folder: its file and its socket. Nothing there is no error."""
+    """Remove a run's file and socket from the folder, if they are there."""
     with suppress(FileNotFoundError), _opened(folder()) as directory:
         _unlink(directory, pid)
 
 
 def under_way() -> list[RuntimeFile]:
-    """The runs that are served now, oldest first. Files of processes that are gone are removed."""
+    """Return the runs that are served now, oldest first, and remove the files of processes that have ended."""
     found = []
     with suppress(FileNotFoundError), _opened(folder()) as directory:
         for name in os.listdir(directory):
@@ -111,7 +111,7 @@ def under_way() -> list[RuntimeFile]:
 
 
 def find(run: str | None) -> RuntimeFile:
-    """The run meant by a process id, a run directory or the name of one; the only one there is where None is given."""
+    """Return the run with this process id, run directory or name; for None, the only run there is."""
     files = under_way()
     if not files:
         raise UsageError("no run is under way (adaptive-rec train starts one)")
@@ -135,7 +135,7 @@ def find(run: str | None) -> RuntimeFile:
 
 
 def is_alive(pid: int, process_start: int | None) -> bool:
-    """Whether a process of ours has this id and, where both are known, began at this time (see START_TIME_FIELD)."""
+    """Return whether a process with this id is alive and, if both times are known, has this start time."""
     try:
         os.kill(pid, 0)
     except OSError:
@@ -153,7 +153,7 @@ def _choices(files: list[RuntimeFile]) -> str:
 
 @contextmanager
 def _opened(path: Path) -> Iterator[int]:
-    """A descriptor of the folder. Raises AdaptiveRecError unless it is a directory, ours, and closed to others."""
+    """Open the folder. Raises AdaptiveRecError unless it is a directory of this user, closed to others."""
     try:
         directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -173,7 +173,7 @@ def _opened(path: Path) -> Iterator[int]:
 
 
 def _read(directory: int, name: str) -> RuntimeFile | None:
-    """A runtime file, or None where there is none that its owner alone can read, or it is damaged."""
+    """Read a runtime file. Return None if it is missing, damaged, or open to other users."""
     try:
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         with open(os.open(name, flags, dir_fd=directory), encoding="utf-8") as stream:
@@ -194,7 +194,7 @@ def _unlink(directory: int, pid: int) -> None:
 
 
 def _stat_fields(pid: int) -> list[str] | None:
-    """/proc/PID/stat from its third field on; None where the system has no such file."""
+    """Return the fields of /proc/PID/stat from the third on; None if the system has no such file."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except OSError:

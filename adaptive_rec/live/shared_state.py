@@ -1,9 +1,9 @@
-"""What a run shows to other processes: one block of shared memory, written by the training thread, read by anyone.
+"""The state that a run publishes: one block of shared memory, written by the training thread and read by other processes.
 
-Nobody waits for anybody: the writer never looks at its readers. Whatever is longer than a word stands behind a sequence number
-that is odd while it changes (a seqlock); a reader that finds it odd, or changed under its hands, reads again. Stores
-have to be seen in order for that, as they are on x86.
-Tables and the placement in use stay in private memory; here are copies, brought up to date when a window ends.
+The writer never waits for its readers. Everything longer than a word has a sequence number that is odd while it changes (a
+seqlock); a reader that finds the number odd, or changed after reading, reads again. This needs stores to become visible in
+order, as they do on x86.
+The tables and the placement in use stay in private memory; the block holds copies, updated when a window ends.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Layout = Mapping[str, Any]
 
 SKETCH_DEPTH_LIMIT = 16
 CHANGES_KEPT = 1 << 17
-"""Changes of class that the ring remembers."""
+"""Number of class changes that the ring keeps."""
 CLASSES = ("cold", "hot", "stale")
 HOT = 1
 WORDS = (
@@ -36,12 +36,12 @@ WORDS = (
 
 
 class StateBusy(AdaptiveRecError):
-    """The placement kept changing for as long as the reader was willing to wait."""
+    """The placement kept changing until the reader's deadline."""
 
 
 def plan_layout(pool_rows: Sequence[int], sketch_cells: int, board_limit_bytes: int) -> dict[str, Any]:
-    """Place every array. Each pool may come to have as many slots as rows, the sketch so many cells; memory is taken where
-    something is written, or read, only."""
+    """Return the place of every array in the block. Each pool may grow to as many slots as it has rows, and the sketch to
+    `sketch_cells`; the system takes memory only for the parts that are used."""
     arrays: dict[str, tuple[str, tuple[int, ...]]] = {
         "words": ("int64", (len(WORDS),)),
         "pulse_seconds": ("float64", (1,)),
@@ -81,7 +81,7 @@ def view(fd: int, layout: Layout, access: int) -> dict[str, NDArray[Any]]:
 
 
 class PlacementArrays:
-    """The published placement as a reader sees it: views, valid only while they are being read by `StateReader.placement`."""
+    """Views of the published placement. They are valid only inside the function given to `StateReader.placement`."""
 
     def __init__(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         self._arrays = arrays
@@ -99,7 +99,7 @@ class PlacementArrays:
 
     @property
     def sketch_unit(self) -> int:
-        """What one lookup adds to a cell; 0 while nothing has been counted."""
+        """The amount that one lookup adds to a cell; 0 before the first count."""
         return self._word("sketch_unit")
 
     @property
@@ -127,16 +127,16 @@ class PlacementArrays:
 
     @property
     def estimate(self) -> list[NDArray[np.float32]]:
-        """Lookups remembered of each slot's row when the last window ended."""
+        """Estimated lookups of each slot's row when the last window ended."""
         return self._tiers("estimate")
 
     @property
     def movement(self) -> list[NDArray[np.float32]]:
-        """How far each slot's row moved when that was last judged; inf where it is not known."""
+        """Last measured movement of each slot's row; inf if it is not known."""
         return self._tiers("movement")
 
     def last_change(self, row: int) -> dict[str, Any] | None:
-        """The last change of a row's class, where the ring still has it."""
+        """Return the last change of a row's class, or None if the ring no longer holds it."""
         found = np.flatnonzero(self._arrays["change_row"] == row)
         written = self._word("changes")
         found = found[found < written]
@@ -154,21 +154,21 @@ class PlacementArrays:
 
 
 class StateReader:
-    """The other end: reads the block behind `fd`, in the same or another process."""
+    """Reads the block behind `fd`, in the same process or another one."""
 
     def __init__(self, fd: int, layout: Layout) -> None:
         self._arrays = view(fd, layout, mmap.ACCESS_READ)
 
     def pulse(self) -> tuple[int, float]:
-        """The last finished step, and when that was (seconds since the epoch)."""
+        """Return the last finished step and its time (seconds since the epoch)."""
         return self._word("pulse_step"), float(self._arrays["pulse_seconds"][0])
 
     def board_version(self) -> int:
-        """A number that grows with each new board."""
+        """Return a number that grows with each new board."""
         return self._word("board_number")
 
     def board(self) -> dict[str, Any]:
-        """The newest small state; empty before the first."""
+        """Return the newest board; it is empty before the first write."""
 
         def read() -> dict[str, Any]:
             text = self._arrays["board"][: self._word("board_bytes")].tobytes()
@@ -177,7 +177,7 @@ class StateReader:
         return self._steady("board_number", read, deadline_seconds=1.0)
 
     def placement(self, read: Callable[[PlacementArrays], T], deadline_seconds: float = 1.0) -> T:
-        """What `read` makes of the placement. It must copy what it keeps, and may be called more than once."""
+        """Return what `read` returns for the placement. `read` must copy what it keeps, and may be called more than once."""
         arrays = PlacementArrays(self._arrays)
         return self._steady("placement_number", lambda: read(arrays), deadline_seconds)
 

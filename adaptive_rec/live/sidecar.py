@@ -1,8 +1,8 @@
-"""The sidecar seen from the trainer: a process that serves a run over HTTP, begun, listened to and begun again when it dies.
+"""The trainer starts the sidecar, a process that serves the run over HTTP, and starts another one when it dies.
 
-The trainer owns what has to outlive the sidecar: listening sockets, tokens, the shared state and the wanted knobs. A thread
-waits for its commands and puts them into the mailbox; training waits for neither. The sidecar ends when its end of the link
-closes, so also when the trainer is killed.
+The trainer owns what has to outlive the sidecar: listening sockets, tokens, the shared state and the desired knobs. A thread
+reads the commands of the sidecar and puts them into the mailbox; training waits for neither. The sidecar ends when the trainer's
+end of the link closes, which also happens when the trainer is killed.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ from adaptive_rec.live.runtime_file import RuntimeFile
 from adaptive_rec.live.state_writer import StateWriter
 
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.1, 2.0
-"""Before a dead sidecar is begun again; doubled each time, from the start again after a life of CALM_SECONDS."""
+"""Wait before a dead sidecar is restarted. It doubles each time; a sidecar that lived for CALM_SECONDS resets it."""
 CALM_SECONDS = 10.0
 UNUSABLE = 2
-"""Exit code of a sidecar that cannot make sense of the run it is to serve: another one could not either."""
+"""Exit code of a sidecar that cannot read the description of its run. Another one could not read it either."""
 HOPELESS_AFTER, HOPELESS_WAIT_SECONDS = 5, 60.0
-"""So many that never came to serve, and only one a minute is tried."""
+"""After so many sidecars that never served, only one a minute is started."""
 END_SECONDS = 0.5
-"""How long the sidecar may take to end before it is killed; it holds nothing that could be lost."""
+"""Time the sidecar gets to end before it is killed; nothing in it could be lost."""
 Note = Callable[[str], None]
 VERBS = frozenset(get_args(Verb)) - {"note", "choose_split", "halve_budget"}
 
@@ -53,7 +53,7 @@ class Publishing(Protocol):
 
 
 class Standing(Protocol):
-    """How far a run is, and the knobs it trains under."""
+    """The step and phase of a run, and the knobs it trains under."""
 
     @property
     def step(self) -> int: ...
@@ -97,7 +97,7 @@ class Sidecar:
         self._closing = threading.Event()
         self._released = threading.Event()
         self.useless = False
-        """Whether the run cannot be served at all."""
+        """Whether the run cannot be served at all, by any sidecar."""
         self._thread = threading.Thread(target=self._keep, name="sidecar", daemon=True)
 
     @property
@@ -108,7 +108,7 @@ class Sidecar:
     def dashboard_url(self) -> str:
         return self._file.dashboard_url
 
-    # From beginning to end -------------------------------------------------------------------------------------------
+    # Start and end ---------------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Sidecar:
         with ExitStack() as stack:
@@ -118,7 +118,7 @@ class Sidecar:
         return self
 
     def _open(self, stack: ExitStack) -> None:
-        """Everything that a sidecar is given; what was opened is closed again where something fails."""
+        """Open everything that a sidecar is given. On failure, `stack` closes what was opened."""
         stack.callback(runtime_file.remove, os.getpid())
         read_token = self._options.read_token()
         runtime_file.make_folder()
@@ -128,7 +128,7 @@ class Sidecar:
         if self._training:
             state = self._training.publisher.open()
             stack.callback(self._training.publisher.close)
-            self._training.mailbox.call_on_change(self._tell_knobs)
+            self._training.mailbox.call_on_change(self._send_knobs)
         self._hello = _description(self._run / "run.json")
         self._hello |= {
             "mode": "live" if self._training else "finished",
@@ -158,14 +158,14 @@ class Sidecar:
         self._stack.close()
 
     def linger(self) -> None:
-        """Wait until somebody asks the run, which is over, to stop; a signal's handler may end this by raising."""
+        """Wait until a client stops the run, which has finished. A signal handler may end the wait by raising."""
         while not self._released.wait(0.2):
             pass
 
     # The thread ------------------------------------------------------------------------------------------------------
 
     def _keep(self) -> None:
-        """One sidecar after the other, for as long as the run wants one."""
+        """Run one sidecar after the other until the run ends."""
         wait_seconds, hopeless = FIRST_WAIT_SECONDS, 0
         while not self._closing.is_set():
             began = time.monotonic()
@@ -178,7 +178,7 @@ class Sidecar:
                 break
             code = self._process.returncode if self._process else None
             if code == UNUSABLE and not served:
-                self._tell(f"this run cannot be served, see {self._run / 'sidecar.log'}")
+                self._report(f"this run cannot be served, see {self._run / 'sidecar.log'}")
                 self.useless = True
                 self._released.set()
                 break
@@ -186,13 +186,13 @@ class Sidecar:
             wait_seconds = FIRST_WAIT_SECONDS if calm else min(2 * wait_seconds, LONGEST_WAIT_SECONDS)
             hopeless = 0 if served else hopeless + 1
             if hopeless <= HOPELESS_AFTER:
-                self._tell(f"the sidecar ended (exit code {code}) and is started again; training is not concerned")
+                self._report(f"the sidecar ended (exit code {code}) and is started again; training is not concerned")
             if hopeless == HOPELESS_AFTER:
-                self._tell(f"the sidecar does not start, see {self._run / 'sidecar.log'}; it is tried once a minute")
+                self._report(f"the sidecar does not start, see {self._run / 'sidecar.log'}; it is tried once a minute")
             self._closing.wait(wait_seconds if hopeless < HOPELESS_AFTER else HOPELESS_WAIT_SECONDS)
 
     def _live(self) -> bool:
-        """Begin a sidecar and do what it passes on until it is gone. Returns whether it came as far as serving."""
+        """Start a sidecar and pass its commands on until it ends. Return whether it served at all."""
         ours, theirs = socket.socketpair()
         link, served = SidecarChannel(ours), False
         fds = [theirs.fileno(), *self._listeners.fds, *filter(None, [self._hello["state_fd"]])]
@@ -211,7 +211,7 @@ class Sidecar:
                 with suppress(ConnectionError):
                     ours.sendall(json.dumps(self._hello | self._knobs()).encode() + b"\n")
                     self._link = link
-                    self._tell_knobs()  # they may have changed since the first line was made
+                    self._send_knobs()  # they may have changed since the first line was made
                     if self._closing.is_set():
                         link.hang_up()
                     for message in link.listen():
@@ -249,14 +249,14 @@ class Sidecar:
 
     @staticmethod
     def _answer(link: SidecarChannel, number: int, outcome: Mapping[str, Any] | AdaptiveRecError) -> None:
-        """Answer the sidecar that asked; another one that took its place numbers its commands anew."""
+        """Answer the sidecar that sent the command: the next sidecar uses the same numbers for its own commands."""
         if isinstance(outcome, AdaptiveRecError):
             answer: dict[str, Any] = {"id": number, "status": _status(outcome), "error": str(outcome)}
         else:
             answer = {"id": number, **outcome}
         link.send(lambda: answer)
 
-    def _tell_knobs(self) -> None:
+    def _send_knobs(self) -> None:
         if (link := self._link) and self._training:
             link.send(lambda: {"knobs": self._knobs()})
 
@@ -270,8 +270,8 @@ class Sidecar:
             "step": state.knobs_step,
         }
 
-    def _tell(self, text: str) -> None:
-        """Say it to the user and in the journal."""
+    def _report(self, text: str) -> None:
+        """Report a line to the user and in the journal."""
         self._note(text)
         if self._training:
             with suppress(AdaptiveRecError):
@@ -310,14 +310,14 @@ def _status(error: AdaptiveRecError) -> int:
 
 
 def _environment() -> dict[str, str]:
-    """What the sidecar inherits: no secrets, nothing of systemd's, one thread for NumPy."""
+    """Environment of the sidecar: without secrets and systemd's variables, with one thread for NumPy."""
     left_out = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "ADAPTIVE_REC_TOKEN")
     kept = {name: value for name, value in own_modules_only().items() if name not in left_out}
     return kept | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 def own_modules_only() -> dict[str, str]:
-    """The environment for a Python that is to run this package: no module of the working directory stands in for another."""
+    """Environment for a Python process that runs this package and imports no module from the working directory."""
     package = str(Path(__file__).parents[2])
     path = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
     return {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": path}

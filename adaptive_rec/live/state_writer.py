@@ -1,4 +1,4 @@
-"""The training thread's end of the shared state: see `shared_state.py` for what lies where."""
+"""Writes the shared state from the training thread. `shared_state.py` defines its layout."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 from adaptive_rec.live.shared_state import CHANGES_KEPT, CLASSES, HOT, WORDS, block_bytes, plan_layout, view
 
 Sketch = tuple[NDArray[np.uint32], NDArray[np.uint64], int]
-"""Counters, seeds, and what one lookup adds to a cell."""
+"""Counters, seeds, and the amount that one lookup adds to a cell."""
 
 
 def _open_block(size_bytes: int) -> int:
-    """A file without a name, in memory where the system can; nothing is left behind however the process ends."""
+    """Open a file without a name, in memory if the system can, so that nothing remains after the process."""
     if hasattr(os, "memfd_create"):
         fd = os.memfd_create("adaptive-rec-state")
     else:
@@ -34,7 +34,7 @@ def _open_block(size_bytes: int) -> int:
 
 @dataclass(frozen=True)
 class Tier:
-    """One pool's slots, as they are published. Suffix H: slots."""
+    """The published arrays of one pool's slots. Suffix H: slots."""
 
     row_of_slot_H: NDArray[np.int64]
     stale_H: NDArray[np.bool_]
@@ -43,7 +43,7 @@ class Tier:
 
 
 class StateWriter:
-    """The training thread's end. `fd` and `layout` are what a reader needs."""
+    """Writes the shared block. A reader needs its `fd` and `layout`."""
 
     def __init__(self, pool_rows: Sequence[int], sketch_cells: int, tables: int) -> None:
         self.layout = plan_layout(pool_rows, sketch_cells, board_limit_bytes=(1 << 18) + 1024 * tables)
@@ -52,17 +52,17 @@ class StateWriter:
         self._words = self._arrays["words"]
 
     def close(self) -> None:
-        """Give the block back; readers that still have it open can go on reading."""
+        """Release the block. Readers that have it open can still read."""
         self._arrays = {}
         os.close(self.fd)
 
     def pulse(self, step: int) -> None:
-        """Tell that a step is done. Cheap enough for every step."""
+        """Publish that a step is done. This is cheap enough for every step."""
         self._words[WORDS.index("pulse_step")] = step
         self._arrays["pulse_seconds"][0] = time.time()
 
     def write_board(self, board: Mapping[str, Any]) -> None:
-        """Replace the small state: anything JSON can say, no infinities."""
+        """Replace the board, a small mapping of JSON values without infinities."""
         text = json.dumps(board, allow_nan=False).encode()
         limit = len(self._arrays["board"])
         if len(text) > limit:
@@ -74,7 +74,7 @@ class StateWriter:
     def write_placement(
         self, step: int, version: int, slot_of_row: NDArray[np.int32], tiers: Sequence[Tier], sketch: Sketch | None
     ) -> None:
-        """Bring the copies of placement, classes and sketch (None: there is none) up to date."""
+        """Update the copies of the placement, the classes and the sketch, which may be None."""
         with self._changing("placement_number"):
             for pool, tier in enumerate(tiers):
                 self._write_tier(pool, tier, slot_of_row, step)
@@ -89,7 +89,7 @@ class StateWriter:
             self._words[WORDS.index("step")] = step
 
     def _write_tier(self, pool: int, tier: Tier, slot_of_row: NDArray[np.int32], step: int) -> None:
-        """What differs from the copy is what changed."""
+        """Find what changed by comparing with the copy, and write it."""
         arrays, mirror = self._arrays, self._arrays["slots_plus_one"]
         before, slots = int(arrays["capacities"][pool]), len(tier.row_of_slot_H)
         old_H, was_stale_H = arrays[f"row_of_slot.{pool}"][:before], arrays[f"stale.{pool}"][:before]
@@ -119,7 +119,7 @@ class StateWriter:
             arrays[f"{name}.{pool}"][:slots] = values
 
     def _remember(self, rows: NDArray[np.int64], step: int, old: NDArray[np.int64], new: NDArray[np.int64]) -> None:
-        """Add rows whose class turned to the ring; of very many, the last ones."""
+        """Add the rows whose class changed to the ring, which keeps the last CHANGES_KEPT of them."""
         kept = np.flatnonzero(old != new)
         written, count = int(self._words[WORDS.index("changes")]), len(kept)
         kept = kept[-CHANGES_KEPT:]

@@ -1,4 +1,4 @@
-"""What a run tells: counters, stage times, immutable snapshots, events. The training thread is the only writer."""
+"""Reports of a run: counters, stage times, immutable snapshots, events. The training thread is the only writer."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ COMPILING = "compiling kernels (first run only)"
 
 
 class StageTimes:
-    """Seconds by stage. Stages timed on a worker overlap with the others; those of several workers are added up.
+    """Seconds by stage. Stages timed on a worker overlap with the others; the times of several workers are added.
 
-    Every thread adds to sums of its own, so nobody waits for a lock. Readers may miss what is being added just then.
+    Every thread adds to its own sums, so no thread waits for a lock. A reader may miss a time that is added at that moment.
     """
 
     def __init__(self) -> None:
@@ -30,18 +30,18 @@ class StageTimes:
         self._all_sums: list[dict[str, float]] = []
 
     def __call__(self, stage: str) -> _Timed:
-        """Time the body of a `with`. The stage is another one, "(ahead)", where this is not the training thread."""
+        """Time the body of a `with`. On other threads than the training thread, "(ahead)" is added to the stage's name."""
         if threading.get_ident() != self._training_thread:
             stage = f"{stage} (ahead)"
         return _Timed(self._sums(), stage, time.perf_counter)
 
-    def beside(self, stage: str) -> _Timed:
-        """Time the work of a thread that gives way to others: the processor's time, as most of the clock's it waits for one."""
+    def in_background(self, stage: str) -> _Timed:
+        """Time work in the background, in processor time: such a thread mostly waits for a processor."""
         return _Timed(self._sums(), f"{stage} (beside)", time.thread_time)
 
     @property
     def seconds(self) -> dict[str, float]:
-        """What each stage took so far, on all threads."""
+        """Seconds of each stage so far, on all threads."""
         total: dict[str, float] = defaultdict(float)
         for sums in list(self._all_sums):
             for stage, seconds in sums.copy().items():
@@ -63,7 +63,7 @@ class StageTimes:
 
 
 class _Timed:
-    """One use of a stage. A class with slots, as a generator made into a context manager takes twice as long."""
+    """Times one use of a stage. It is a class with slots because a generator as context manager takes twice as long."""
 
     __slots__ = ("_clock", "_stage", "_start", "_sums")
 
@@ -99,8 +99,8 @@ class Snapshot:
     totals: Mapping[str, int | float] = field(default_factory=dict)
     """Counters since the run began."""
     stage_seconds: Mapping[str, float] = field(default_factory=dict)
-    """Where the time since the run began went; stages on a worker end in "(ahead)" or "(beside)" and overlap with the others;
-    those beside are in seconds of the processor."""
+    """Seconds by stage since the run began. Stages on a worker end in "(ahead)" or "(beside)" and overlap with the others; those
+    that end in "(beside)" ran in the background and are in processor seconds."""
     tables: Mapping[str, list[int]] = field(default_factory=dict)
     """For each table: `lookups` and `lookups_hot` since the run began, `hot_rows` and `stale_rows` now."""
 
@@ -114,7 +114,7 @@ class Quality:
 
     samples: int
     auc: float
-    """Area under the ROC curve; not a number where only one class occurs."""
+    """Area under the ROC curve; NaN if only one class occurs."""
     logloss: float
     """Mean negative log likelihood, nats."""
     accuracy: float
@@ -126,7 +126,7 @@ class Quality:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The model's quality after so many steps."""
+    """The model's quality at a step."""
 
     step: int
     quality: Quality
@@ -134,7 +134,7 @@ class Evaluation:
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened at a step boundary and is worth a line in the journal."""
+    """An occurrence at a step boundary that gets a line in the journal."""
 
     step: int
     kind: str
@@ -149,18 +149,18 @@ class Event:
 
 
 class Recorder:
-    """Makes snapshots: what the counters gained since the one before, and the run's clock, evaluations left out."""
+    """Makes snapshots from what the counters gained since the last one, and keeps the run's clock, without evaluations."""
 
     def __init__(self) -> None:
         self._started = time.perf_counter()
         self._paused_seconds = 0.0
         self._paused_since: float | None = None
         self._before = 0.0
-        """Seconds of the loop in the processes that the run went on from."""
+        """Seconds of the loop in earlier processes of a resumed run."""
         self._last: dict[str, float] = defaultdict(float)
 
     def start(self, totals: Mapping[str, float]) -> None:
-        """The loop begins. What a run that goes on counted last was restored."""
+        """Start the clock. A resumed run keeps the counts that were restored."""
         self._started = time.perf_counter()
         self._last = self._last or _known(totals)
 
@@ -173,13 +173,13 @@ class Recorder:
 
     @property
     def seconds(self) -> float:
-        """Wall clock of the loop so far, loading included, evaluations not."""
+        """Wall-clock seconds of the loop so far, with loading and without evaluations."""
         now = time.perf_counter() if self._paused_since is None else self._paused_since
         return self._before + now - self._started - self._paused_seconds
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Stop the run's clock. May be nested; the outermost one counts."""
+        """Stop the run's clock inside a `with`. Uses may be nested; the outermost one counts."""
         if self._paused_since is not None:
             yield
             return
@@ -191,12 +191,12 @@ class Recorder:
             self._paused_since = None
 
     @property
-    def steps_told(self) -> float:
-        """Steps made up to the last snapshot."""
+    def steps_reported(self) -> float:
+        """Number of steps at the last snapshot."""
         return self._last.get("steps", 0)
 
     def snapshot(self, totals: Mapping[str, float], **state: Any) -> Snapshot:
-        """Ratios over what happened since the last snapshot; `totals` hold the seconds too, `state` is the rest of its fields."""
+        """Make a snapshot with ratios since the last one. `totals` include the seconds; `state` holds the other fields."""
         now = _known(totals)
         gain = {key: value - self._last.get(key, 0) for key, value in now.items()}
         self._last = now
@@ -218,17 +218,17 @@ class Recorder:
 
 
 def _known(totals: Mapping[str, float]) -> dict[str, float]:
-    """Without what is no number: sums that nobody tells."""
+    """Return the totals without NaN, which stands for a sum that is not measured."""
     return {key: value for key, value in totals.items() if not math.isnan(value)}
 
 
 def ratio(part: float, whole: float) -> float:
-    """Part over whole; 0 where there is nothing."""
+    """Return part / whole, or 0 if the whole is 0."""
     return float(part / whole) if whole else 0.0
 
 
 def finite(value: Any) -> Any:
-    """Null for what is no number, at any depth: JSON has no infinity."""
+    """Replace NaN and infinities, at any depth, by None: JSON has neither."""
     if isinstance(value, Mapping):
         return {key: finite(part) for key, part in value.items()}
     if isinstance(value, list | tuple):
@@ -237,5 +237,5 @@ def finite(value: Any) -> Any:
 
 
 def to_json(values: Mapping[str, Any], indent: int | None = None) -> str:
-    """JSON with null for what is no number, such as the AUC where one class occurs."""
+    """Return JSON with null for NaN and infinities, such as the AUC of samples of one class."""
     return json.dumps(finite(values), indent=indent, allow_nan=False)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from adaptive_rec.embedding.placement_state import placement_state, set_placement, set_slots
 from adaptive_rec.errors import CheckpointError
-from adaptive_rec.placement import Migration, Placement
+from adaptive_rec.placement import Migration
 from adaptive_rec.reclassify.observer import Observer
 from adaptive_rec.reclassify.window import Reclassifier
 from adaptive_rec.saved import Saved
@@ -99,7 +99,7 @@ def _set_placement(parts: LoopParts, found: Saved) -> None:
     pools = found.part("store").parts("pools", len(store.space.pools))
     set_slots(store, [len(part.array("row_of_slot", np.int64, -1)) for part in pools])
     set_placement(store, found.part("store"))
-    store.placement = Placement(max(version, store.placement.version), store.slot_of_row)
+    store.restore_placement(max(version, store.placement.version))
     parts.observer.set_state(found.part("observer"))
     parts.reclassifier.set_state(found.part("reclassifier"))
 

@@ -111,7 +111,7 @@ class Observer:
         self._counting.do(partial(self._count, work))
 
     def _count(self, work: ClassifiedBatch) -> None:
-        with self._times.beside("observe"):
+        with self._times.in_background("observe"):
             self._tracker.observe(work.distinct_U, work.segments_U1, work.source_U)
             if self.trials is not None:
                 self.trials.observe(work.distinct_U, work.segments_U1)

@@ -71,7 +71,7 @@ class Reports:
     def finish_last(self) -> Iterator[Snapshot]:
         """Publish what was not published yet, at the end of the run."""
         yield from self.finish(wait=True)
-        if self._state.tally.counters.steps > self._state.recorder.steps_told:
+        if self._state.tally.counters.steps > self._state.recorder.steps_reported:
             self.begin()
             yield from self.finish(wait=True)
 

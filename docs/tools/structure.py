@@ -16,6 +16,9 @@ NAME = "adaptive_rec"
 ROOT = Path(__file__).parents[2]
 Graph = Mapping[str, set[str]]
 
+LIBRARY_OBJECTS = {"ctx", "self._spinner"}
+"""Objects of other libraries that have an attribute named as one of ours."""
+
 
 @dataclass(frozen=True)
 class Tree:
@@ -150,7 +153,7 @@ def set_from_outside(sources: Mapping[str, ast.Module]) -> Iterator[str]:
     for name, tree in sources.items():
         for node in ast.walk(tree):
             if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and not _is_self(node.value):
-                if node.attr in known - attributes[name]:
+                if node.attr in known - attributes[name] and ast.unparse(node.value) not in LIBRARY_OBJECTS:
                     yield f"{name}:{node.lineno} {ast.unparse(node)}"
 
 

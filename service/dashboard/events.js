@@ -8,7 +8,7 @@ const SHOWN = 300;
 const LABELS = {
   started: "started", knobs: "knobs", reclassified: "reclassified", split: "whole or split", checkpoint: "checkpoint", evaluation: "evaluation",
   paused: "paused", resumed: "resumed", stopping: "stopping", warning: "warning", sidecar: "sidecar", failed: "failed", finished: "finished",
-  saving: "checkpoint begun", checkpoint_failed: "checkpoint failed", guard: "quality guard", memory: "memory", arranged: "arranged", nan: "batch left out",
+  saving: "checkpoint started", checkpoint_failed: "checkpoint failed", guard: "quality guard", memory: "memory", arranged: "arranged", nan: "batch skipped",
 };
 const list = h("ol", { class: "events card" });
 const filters = h("div", { class: "filters", role: "group", "aria-label": "Kinds of events" });

@@ -7,15 +7,15 @@ import { announce, mayWrite, on, readOnlyReason, refreshStatus, store } from "./
 
 const COMMANDS = {
   pause: { label: "Pause", done: "Paused" },
-  resume: { label: "Resume", done: "Training goes on" },
-  reclassify: { label: "Reclassify", done: "Rows were reclassified", title: "Place rows anew at the next step boundary. Which hot rows are stale is judged at the window's end, as ever" },
+  resume: { label: "Resume", done: "Training resumed" },
+  reclassify: { label: "Reclassify", done: "Rows were reclassified", title: "Choose the hot rows again at the next step boundary. Stale rows are still judged at the end of the window" },
   checkpoint: { label: "Checkpoint", done: "Checkpoint written", title: "Write a checkpoint at the next step boundary" },
-  stop: { label: "Stop", done: "The run ends" },
+  stop: { label: "Stop", done: "The run stops" },
 };
 const CONNECTION = {
   connecting: ["connecting", "Connecting to the sidecar"],
-  live: ["live", "Figures come in as they are made"],
-  polling: ["polling", "No live stream to be had (at most 16 are open); figures are asked for one by one"],
+  live: ["live", "Figures arrive as the run reports them"],
+  polling: ["polling", "No live stream is free (at most 16 may be open); figures are requested one by one"],
   lost: ["no connection", "The sidecar does not answer; trying again"],
   asleep: ["asleep", "This tab was in the background"],
 };
@@ -78,7 +78,7 @@ function showProgress({ step, steps_total: total, eta_seconds: eta, seconds, pha
   byId("progress").classList.toggle("endless", !total);
   byId("progress").setAttribute("aria-valuenow", String(Math.round(share * 100)));
   setText(byId("step"), `step ${integer(step)}`);
-  setText(byId("steps-total"), total ? `of ${integer(total)} (${percent(share, 0)})` : "no end set");
+  setText(byId("steps-total"), total ? `of ${integer(total)} (${percent(share, 0)})` : "no planned end");
   const left = live && total && phase !== "paused" && typeof eta === "number" ? `${duration(eta)} left` : "";
   setText(byId("eta"), left || `${duration(seconds)} of training`);
   document.title = `${total ? `${percent(share, 0)} · ` : ""}${store.status.run.name} · adaptive-rec`;
@@ -112,11 +112,11 @@ function showConnection() {
   showActions(store.status ?? { phase: "", live: true });
 }
 
-/** A run that was at its end took its sidecar with it; any other sidecar is started again. */
+/** Explains a lost connection: the sidecar of a finished run ends with it, any other one is restarted. */
 function lostInWords(status) {
   const over = status && (["finishing", "finished", "stopped", "failed"].includes(status.phase) || (status.steps_total && status.step >= status.steps_total));
   if (over) return `The run is over and its sidecar has ended. Its history: adaptive-rec serve ${status.run.path}`;
-  return "Connection to the sidecar lost. The figures below are the last ones seen; trying again all the time.";
+  return "Connection to the sidecar lost. The figures below are the last ones received. Trying to reconnect.";
 }
 
 on("snapshot", showConnection);

@@ -68,8 +68,8 @@ export class KnobField {
     if (knob.choices?.includes(text)) return text;
     if (knob.type === "string") return text;
     const number = knob.unit === "bytes" ? parseBytes(text) : text === "" ? NaN : Number(text);
-    if (number === null || !Number.isFinite(number)) return this.#refuse(knob.unit === "bytes" ? "A size, such as 256 MiB." : "A number, please.");
-    if (knob.type === "integer" && !Number.isInteger(number)) return this.#refuse("A whole number, please.");
+    if (number === null || !Number.isFinite(number)) return this.#refuse(knob.unit === "bytes" ? "Enter a size, such as 256 MiB." : "Enter a number.");
+    if (knob.type === "integer" && !Number.isInteger(number)) return this.#refuse("Enter a whole number.");
     const [low, high] = [knob.minimum, knob.maximum];
     if ((low !== null && (number < low || (knob.exclusive_minimum && number === low))) || (high !== null && (number > high || (knob.exclusive_maximum && number === high)))) {
       return this.#refuse(`Must be ${this.range()}.`);

@@ -7,12 +7,12 @@ import { KnobField } from "./knob_field.js";
 import { on, readOnlyReason, store } from "./store.js";
 
 const GROUPS = [
-  ["Policy", "What is on the device, and what stale rows save.", ["policy", "action"]],
+  ["Policy", "Which rows are on the device, and what is skipped for stale rows.", ["policy", "action"]],
   ["Skipping", "When a hot row counts as stale, and how much work is skipped for it.",
     ["stale_threshold", "target_skip_ratio", "alpha", "keep_probability", "stale_metric", "probe_ratio", "min_probe_touches", "min_touch_ratio"]],
-  ["Guarding quality", "For the policy adaptive: when it trains what it might skip.", ["guard_ratio", "guard_max_logloss_increase"]],
-  ["Placement", "How much is on the device, and how often that is decided anew.", ["hot_budget_bytes", "reclassify_every", "max_moved_bytes", "hysteresis"]],
-  ["Tracking", "How popularity is counted.", ["sample_ratio", "decay"]],
+  ["Guarding quality", "Limits of the policy adaptive: how much quality skipping may cost.", ["guard_ratio", "guard_max_logloss_increase"]],
+  ["Placement", "How much memory the hot rows get, and how often they are chosen again.", ["hot_budget_bytes", "reclassify_every", "max_moved_bytes", "hysteresis"]],
+  ["Tracking", "How the popularity of rows is counted.", ["sample_ratio", "decay"]],
   ["Loop", "Reading ahead and reporting.", ["prefetch_depth", "lookahead_batches", "report_every"]],
 ];
 const OTHER = ["More", "", []];
@@ -106,7 +106,7 @@ function showStaged() {
   if (!list.length) conflict.hidden = true;
 }
 
-/** Asks the sidecar whether it would take the edits; what it objects to stands at the field. */
+/** Checks the edits with a dry run; an error is shown at its field. */
 const check = debounce(async () => {
   const asked = (checks += 1);
   if (!editedFields().length || sending) return;
@@ -172,7 +172,7 @@ function settled({ knobs, effective_since_step: step }) {
   for (const name of took) fields.get(name)?.took(step);
   if (took.length) toast(`${took.join(", ")}: took effect at step ${integer(step)}.`);
   const now = (name) => `${name} is ${knobValue(knobs[name].effective, knobs[name].unit)}`;
-  if (not.length) toast(`The change did not take effect: ${not.map(now).join(", ")}. Events say more.`, "bad");
+  if (not.length) toast(`The change did not take effect: ${not.map(now).join(", ")}. See Events for the reason.`, "bad");
 }
 
 /** A refused If-Match: the new values are shown, the edits kept. */
@@ -184,7 +184,7 @@ async function changedElsewhere() {
 
 function sayChanged(list) {
   const what = list.map(({ name, knob }) => `${name} is now ${knobValue(knob.desired, knob.unit)}`).join(", ");
-  setText(conflict, `Someone else changed the knobs meanwhile${what ? `: ${what}` : ""}. Your edits are kept; look at them and apply again.`);
+  setText(conflict, `Someone else changed the knobs meanwhile${what ? `: ${what}` : ""}. Your edits are kept; check them and apply again.`);
   conflict.hidden = false;
   conflict.scrollIntoView({ block: "nearest" });
 }

@@ -82,7 +82,7 @@ function showChanges() {
     return h("button", { type: "button", class: "chip", title: `step ${integer(step)}: ${text}`, onmouseenter: on, onmouseleave: off, onfocus: on, onblur: off },
       h("i", {}, String(number)), h("span", {}, text), h("span", { class: "muted" }, `step ${integer(step)}`));
   });
-  changes.replaceChildren(...(chips.length ? chips : [h("span", { class: "muted" }, "Knob changes are marked in the charts at the step where they took effect. None so far.")]));
+  changes.replaceChildren(...(chips.length ? chips : [h("span", { class: "muted" }, "Knob changes are marked in the charts at the step where they took effect. There are none yet.")]));
   for (const chart of Object.values(charts)) chart.redraw();
 }
 

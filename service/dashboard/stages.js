@@ -6,11 +6,12 @@ import { store } from "./store.js";
 
 const AHEAD = / \(ahead\)$/;
 const MEANING = {
-  wait: "waiting for the next batch", plan: "deciding what the step does", gather: "fetching cold rows", execute: "forward and backward pass",
-  update: "writing rows back", observe: "counting lookups, measuring movement", reclassify: "moving rows between the tiers",
-  load: "reading batches", classify: "telling hot lookups from cold ones", stage: "getting batches ready for the device",
-  arrange: "looking at the stream before it is trained", evaluate: "scoring held-out samples for the policy",
-  other: "everything not timed on its own",
+  wait: "waiting for the next batch", plan: "planning the step", gather: "fetching cold rows", execute: "forward and backward pass",
+  update: "updating rows", observe: "counting lookups, measuring movement", reclassify: "moving rows between the tiers",
+  load: "reading batches", classify: "splitting lookups into hot and cold", stage: "preparing batches for the device",
+  arrange: "arranging the stream before training", evaluate: "scoring held-out samples for the policy",
+  "observe (beside)": "counting lookups in the background, in processor time",
+  other: "everything not timed separately",
 };
 const ORDER = ["execute", "update", "gather", "wait", "plan", "observe", "reclassify", "classify"];
 

@@ -32,7 +32,7 @@ export class TableDialog {
         h("button", { type: "button", class: "quiet", onclick: () => this.#pick(this.class) }, "Refresh")),
       h("table", { class: "grid rows" }, h("thead", {}, h("tr", {},
         h("th", { scope: "col" }, "Row"), h("th", { scope: "col" }, "Class"), h("th", { scope: "col", class: "n" }, "Slot"),
-        h("th", { scope: "col", class: "n", title: "Lookups the sketch counts, decayed" }, "Estimate"),
+        h("th", { scope: "col", class: "n", title: "Lookups estimated by the sketch, decayed" }, "Estimate"),
         h("th", { scope: "col", class: "n", title: "Last measured movement" }, "Movement"))), this.list),
       this.message, this.more));
     if (!this.element.open) this.element.showModal();
@@ -70,9 +70,9 @@ export class TableDialog {
       const row = await get(`/placement/${this.index}/rows/${text}`);
       const change = row.last_change;
       const facts = [
-        ["Class", badge(row.class)], ["Slot", row.slot === null ? "none: in host memory" : integer(row.slot)],
+        ["Class", badge(row.class)], ["Slot", row.slot === null ? "none (host memory)" : integer(row.slot)],
         ["Estimate", significant(row.estimate)], ["Movement", row.movement === null ? "not measured" : significant(row.movement)],
-        ["Last change", change ? `${change.from} → ${change.to} at step ${integer(change.step)}` : "none among the last ones kept"],
+        ["Last change", change ? `${change.from} → ${change.to} at step ${integer(change.step)}` : "not among the recorded changes"],
       ];
       this.found.replaceChildren(h("div", { class: "found-row" }, h("h3", {}, `Row ${integer(row.id)}`), h("dl", {}, facts.flatMap(([name, value]) => [h("dt", {}, name), h("dd", {}, value)]))));
     } catch (error) {

@@ -13,7 +13,7 @@ const COLUMNS = [
   { key: "dim", label: "Dim", number: true },
   { key: "hot", label: "Hot", number: true },
   { key: "stale", label: "Stale", number: true },
-  { key: "share", label: "On the device", title: "Share of the table's rows that is hot; stale rows hatched, the rest is cold", bar: true },
+  { key: "share", label: "On the device", title: "Share of the table's rows that are hot; stale rows are hatched, the rest are cold", bar: true },
   { key: "device_bytes", label: "Device memory", title: "Bars compare the tables with each other", bar: true },
   { key: "hot_lookup_ratio", label: "Hot lookups", title: "Share of the table's lookups that found their row on the device, over the run", number: true },
 ];
@@ -60,7 +60,7 @@ async function refresh() {
   timer = 0;
   try {
     placement = await get("/placement");
-    message.replaceChildren(...(placement.tables.length ? [] : [notice("This run has no tables on record.")]));
+    message.replaceChildren(...(placement.tables.length ? [] : [notice("This run has no tables.")]));
     for (const table of placement.tables) update(table);
     arrange();
     summarise();
@@ -133,7 +133,7 @@ function arrange() {
     body.replaceChildren(...wanted.map((line) => line.element));
     if (body.contains(focused)) focused.focus();
   }
-  if (placement?.tables.length) message.replaceChildren(...(wanted.length ? [] : [notice(`No table is called anything like “${filter.value}”.`)]));
+  if (placement?.tables.length) message.replaceChildren(...(wanted.length ? [] : [notice(`No table name contains “${filter.value}”.`)]));
 }
 
 function summarise() {
@@ -142,7 +142,7 @@ function summarise() {
   const { staging_bytes: staging = 0, peak_bytes: peak = 0 } = store.status ?? {};
   const facts = [
     ["Device memory", `${bytes(used)}`, budget ? `${percent(used / budget, 0)} of the ${bytes(budget)} budget` : "no budget"],
-    ...(staging || peak ? [["Staging memory", bytes(staging), `all on the device: ${bytes(peak)} peak`]] : []),
+    ...(staging || peak ? [["Staging memory", bytes(staging), `whole process at its peak: ${bytes(peak)}`]] : []),
     ["Hot rows", count(total("hot")), `${percent(share({ hot: total("hot"), rows: total("rows") }))} of ${count(total("rows"))}`],
     ["Stale rows", count(total("stale")), `${percent(total("hot") ? total("stale") / total("hot") : 0)} of the hot ones`],
     ["Cold rows", count(total("cold")), "in host memory"],

@@ -168,6 +168,6 @@ def test_a_failing_block_is_reported_with_its_place_and_output(tmp_path: Path) -
     assert outputs == ["", "said 3\n", ""]
     page.write_text("```sh\nprintf 'no line break'\n```\n\n```python\nprint(3, end='')\n```\n")
     assert [output for _, _, output in run_blocks(blocks_of(page), tmp_path, quiet=True)] == ["no line break", "3"]
-    page.write_text("```sh\necho begun\nfalse\necho not come to\n```\n")
-    with pytest.raises(BlockFailed, match=r"begun\n$"):
+    page.write_text("```sh\necho first\nfalse\necho never printed\n```\n")
+    with pytest.raises(BlockFailed, match=r"first\n$"):
         list(run_blocks(blocks_of(page), tmp_path, quiet=True))

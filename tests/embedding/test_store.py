@@ -24,7 +24,7 @@ from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.embedding.staged.staged_store import StagedStore
 from adaptive_rec.embedding.staged.streams import CudaStreams
 from adaptive_rec.embedding.store import EmbeddingStore
-from adaptive_rec.kernels.reference import core as reference
+from adaptive_rec.kernels.reference import step as reference
 from adaptive_rec.placement import Migration, RowSpace
 from adaptive_rec.runtime.assemble import assemble
 

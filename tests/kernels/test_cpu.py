@@ -17,7 +17,7 @@ from adaptive_rec.embedding.optimizer import RULES, RowRule, schedule
 from adaptive_rec.errors import DataError
 from adaptive_rec.kernels import classify, jit, pooling, row_update
 from adaptive_rec.kernels.jit import usable_threads
-from adaptive_rec.kernels.reference import core as reference
+from adaptive_rec.kernels.reference import step as reference
 from adaptive_rec.placement import RowSpace
 
 quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from adaptive_rec.kernels import row_update
-from adaptive_rec.kernels.reference import core as reference
-from adaptive_rec.kernels.reference import device as reference_device
+from adaptive_rec.kernels.reference import cuda as reference_device
 from adaptive_rec.kernels.reference import staging as reference_staging
+from adaptive_rec.kernels.reference import step as reference
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 DIMS = [1, 3, 16, 64, 128]

@@ -38,7 +38,7 @@ def test_a_thread_that_gives_way_counts_the_processors_time() -> None:
     times = StageTimes()
 
     def work() -> None:
-        with times.beside("observe"):
+        with times.in_background("observe"):
             time.sleep(0.2)
 
     on_threads(1, work)

@@ -184,9 +184,9 @@ def test_schema(client: Any) -> None:
 def test_what_is_told_does_not_undo_what_is_under_way() -> None:
     """The trainer told its values before it had seen a change; the change stays desired, in order, until answered."""
     knobs = KnobState({"a": 1, "b": 1}, {"a": 1, "b": 1})
-    knobs.ask(1, {"a": 2})
-    knobs.ask(2, {"a": 3})
-    knobs.told({"desired": {"a": 1, "b": 5}, "effective": {"a": 1, "b": 5}, "step": 7})
+    knobs.request(1, {"a": 2})
+    knobs.request(2, {"a": 3})
+    knobs.take_report({"desired": {"a": 1, "b": 5}, "effective": {"a": 1, "b": 5}, "step": 7})
     assert knobs.desired == {"a": 3, "b": 5}
     knobs.answered({"id": 1, "step": 8})
     assert (knobs.desired, knobs.effective) == ({"a": 3, "b": 5}, {"a": 2, "b": 5})
@@ -197,7 +197,7 @@ def test_what_is_told_does_not_undo_what_is_under_way() -> None:
 def test_changes_that_only_the_board_tells_of_are_seen(client: Any, view: Any, run: Any) -> None:
     """Replayed ones, ones made by a program that trains, ones whose message was lost."""
     view.link.answers = lambda message: None
-    view.link.knobs.told({"desired": {**run.knobs, "decay": 0.5}, "effective": run.knobs, "step": 0})
+    view.link.knobs.take_report({"desired": {**run.knobs, "decay": 0.5}, "effective": run.knobs, "step": 0})
     run.board("training", run.snapshot(40), knobs={**run.knobs, "alpha": 0.8}, knobs_step=437)
     shown = client.get(URL).json()
     assert {key: shown["knobs"]["alpha"][key] for key in ("effective", "desired")} == {"effective": 0.8, "desired": 0.8}
@@ -212,10 +212,10 @@ def test_the_newest_of_board_and_link_counts(view: Any, run: Any) -> None:
     newer, older = {**run.knobs, "alpha": 0.8}, {**run.knobs, "alpha": 0.7}
     run.board("training", None, knobs=newer, knobs_step=60)
     assert view.knobs.effective == newer
-    view.link.knobs.told({"desired": {**older, "decay": 0.5}, "effective": older, "step": 40})  # late
+    view.link.knobs.take_report({"desired": {**older, "decay": 0.5}, "effective": older, "step": 40})  # late
     assert (view.knobs.effective, view.knobs.effective_since_step) == (newer, 60)
     assert view.knobs.desired == {**newer, "decay": 0.5}
-    view.link.knobs.told({"desired": older, "effective": older, "step": 80})
+    view.link.knobs.take_report({"desired": older, "effective": older, "step": 80})
     run.board("training", None, knobs=newer, knobs_step=60)
     assert (view.knobs.effective, view.knobs.effective_since_step) == (older, 80)
 

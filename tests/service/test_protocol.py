@@ -21,7 +21,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, StreamingResponse
 from starlette.routing import Route
 
-from adaptive_rec.service.gate import Guard
+from adaptive_rec.service.gate import RequestGate
 from adaptive_rec.service.protocol import LINGER_SECONDS, UNIX_CONNECTIONS, protocol_for
 from adaptive_rec.service.security import RequestLimits, Security
 
@@ -76,7 +76,7 @@ def serving(limits: RequestLimits) -> Iterator[Served]:
         tcp.bind(("127.0.0.1", 0))
         unix.bind(f"{folder}/s")
         security = Security(TOKEN, "read-0123456789abcdef", "127.0.0.1", tcp.getsockname()[1], ("localhost",), limits)
-        guard = Guard(app, security=security)
+        guard = RequestGate(app, security=security)
         config = uvicorn.Config(guard, http=protocol_for(security), log_config=None, timeout_graceful_shutdown=1)
         server = uvicorn.Server(config)
         thread = threading.Thread(target=lambda: asyncio.run(server.serve([tcp, unix])))

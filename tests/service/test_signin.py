@@ -24,8 +24,8 @@ import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse
 
-from adaptive_rec.service import sign_in as session
-from adaptive_rec.service.gate import Guard
+from adaptive_rec.service import sign_in
+from adaptive_rec.service.gate import RequestGate
 from adaptive_rec.service.protocol import protocol_for
 from adaptive_rec.service.security import RequestLimits, Security
 
@@ -50,7 +50,7 @@ class Site:
 
 def guarded(site: Site) -> Any:
     app = FastAPI(openapi_url=None)
-    app.include_router(session.router)
+    app.include_router(sign_in.router)
 
     @app.get("/")
     async def dashboard() -> HTMLResponse:
@@ -84,7 +84,7 @@ def serve(site: Site, make: Any) -> Iterator[Site]:
         sock.bind(("127.0.0.1", 0))
         site.port = sock.getsockname()[1]
         security = Security(CONTROL, READ, "127.0.0.1", site.port, ("127.0.0.1", "localhost"), LIMITS)
-        app = Guard(make(site), security=security) if make is guarded else make(site)
+        app = RequestGate(make(site), security=security) if make is guarded else make(site)
         http: Any = protocol_for(security) if make is guarded else "h11"
         server = uvicorn.Server(uvicorn.Config(app, http=http, log_config=None, timeout_graceful_shutdown=1))
         thread = threading.Thread(target=lambda: asyncio.run(server.serve([sock])))
@@ -184,7 +184,7 @@ def chromium() -> Iterator[Browser]:
         driver.wait()
 
 
-def sign_in(chromium: Browser, run: Site, token: str = CONTROL) -> None:
+def sign_in_with(chromium: Browser, run: Site, token: str = CONTROL) -> None:
     chromium.open(run.url())
     chromium.forget()
     chromium.open("about:blank")
@@ -216,7 +216,7 @@ def test_only_the_front_door_shows_the_page(run: Site) -> None:
 
 
 def test_the_link_of_the_terminal_opens_the_dashboard_and_leaves_no_token(chromium: Browser, run: Site) -> None:
-    sign_in(chromium, run)
+    sign_in_with(chromium, run)
     assert chromium.run("return location.href") == run.url()
     assert chromium.run("return document.cookie") == ""
     (cookie,) = chromium.cookies()
@@ -263,7 +263,7 @@ def test_a_link_pasted_into_the_open_page_signs_in(chromium: Browser, run: Site)
 def test_a_link_on_another_page_opens_the_dashboard_for_who_is_signed_in(
     chromium: Browser, run: Site, elsewhere: Site
 ) -> None:
-    sign_in(chromium, run)
+    sign_in_with(chromium, run)
     for host in ("127.0.0.1", "evil.example"):
         elsewhere.page = f"<a id=a href='{run.url()}'>a run</a>"
         chromium.open(elsewhere.url(host=host))
@@ -302,7 +302,7 @@ return heard.filter((text) => text !== "");
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "evil.example"])
 def test_other_pages_read_nothing_and_change_nothing(chromium: Browser, run: Site, elsewhere: Site, host: str) -> None:
     """Pages of other ports of the same host are the hard case: for SameSite cookies they are the same site."""
-    sign_in(chromium, run)
+    sign_in_with(chromium, run)
     run.done.clear()
     assert chromium.run("return (await fetch('/api/v1/status')).status") == 200
     assert chromium.run("return (await fetch('/api/v1/control/pause', {method: 'POST'})).status") == 200
@@ -315,7 +315,7 @@ def test_other_pages_read_nothing_and_change_nothing(chromium: Browser, run: Sit
 
 
 def test_a_name_made_to_point_here_reads_nothing(chromium: Browser, run: Site) -> None:
-    sign_in(chromium, run)
+    sign_in_with(chromium, run)
     run.done.clear()
     chromium.open(run.url(host="rebound.example"))
     assert json.loads(chromium.run("return document.body.innerText"))["status"] == 421

@@ -44,7 +44,7 @@ def test_messages_come_when_something_has_changed(view: Any, run: Any, monkeypat
     run.event("warning", "look")
     assert data(message())["last_event_id"] == 1
     before = data(first)["knobs_etag"]
-    view.knobs.told({"desired": {**run.knobs, "alpha": 0.8}, "effective": run.knobs, "step": 80})
+    view.knobs.take_report({"desired": {**run.knobs, "alpha": 0.8}, "effective": run.knobs, "step": 80})
     assert data(message())["knobs_etag"] != before
     now = time.monotonic()
     monkeypatch.setattr("adaptive_rec.service.event_stream.time.monotonic", lambda: now + 11)

@@ -95,6 +95,25 @@ class Staged:
     def on_device(self, part: PackedArray) -> Tensor:
         return part.device(self.slot)
 
+    def sent_indices(self, event: Event) -> None:
+        """Everything but rows is on its way; the event says when it has arrived."""
+        self.indices_here = event
+
+    def sent_rows(self, event: Event) -> None:
+        """Rows are on their way; the event says when they have arrived."""
+        self.rows_here = event
+
+    def use_rows(self) -> bool:
+        """Whether the computation is to wait for the rows now: they travel, and this is the first call."""
+        first = self.rows_here is not None and not self.rows_ready
+        self.rows_ready |= first
+        return first
+
+    def count_once(self) -> int:
+        """Bytes that were sent to the device for training, at the first call; 0 later."""
+        first, self.counted = not self.counted, True
+        return self.stop if first else 0
+
     def release_forwards(self, event: Event) -> None:
         for forward in self.forwards:
             forward.origin.slot.release(event)
@@ -111,6 +130,15 @@ class Flight:
     """Whether its step has begun."""
     lock: threading.Lock = field(default_factory=threading.Lock)
     """Held while it is staged (again)."""
+
+    def begin(self) -> None:
+        """Its step begins: the worker does not stage it again."""
+        self.taken = True
+
+    def hold(self, staged: Staged | None) -> Staged | None:
+        """Own what was staged of it from now on; returns what it owned before."""
+        before, self.staged = self.staged, staged
+        return before
 
     def is_staged(self, placement_version: int) -> bool:
         """Whether what was staged can be used: neither rows nor earlier flights were staged otherwise since."""
@@ -169,12 +197,12 @@ class InFlight:
             left, self._flights = self._flights, []
         for flight in left:
             self.drop(flight, event)
-            flight.work.staged = None
+            flight.work.attach(None)
 
     def drop(self, flight: Flight, event: Event | None) -> None:
         """Give up what was staged of a flight, if anything. `event`: what was done with it so far is over."""
         with self._lock:  # nobody takes hold of it from now on
-            staged, flight.staged = flight.staged, None
+            staged = flight.hold(None)
         if staged is not None:
             staged.release_forwards(None)
             staged.slot.release(event)

@@ -89,7 +89,8 @@ class StagedStore(EmbeddingStore):
     # Ahead of the step -----------------------------------------------------------------------------------------------
 
     def stage(self, work: ClassifiedBatch) -> None:
-        work.staged = flight = Flight(work)
+        flight = Flight(work)
+        work.attach(flight)
         self._in_flight.add(flight)
         if self._step_first:
             return
@@ -118,7 +119,7 @@ class StagedStore(EmbeddingStore):
         if earlier is None:
             return
         try:
-            flight.staged = self._stager.stage(flight.work, earlier)
+            flight.hold(self._stager.stage(flight.work, earlier))
         finally:
             for _, staged in earlier:
                 staged.slot.release(None)
@@ -144,11 +145,12 @@ class StagedStore(EmbeddingStore):
 
     def take(self, work: ClassifiedBatch) -> None:
         if work.staged is None:
-            work.staged = Flight(work, taken=True)
-            self._in_flight.add_now(work.staged)
+            unstaged = Flight(work, taken=True)
+            work.attach(unstaged)
+            self._in_flight.add_now(unstaged)
         flight: Flight = work.staged
         with flight.lock:
-            flight.taken = True
+            flight.begin()
             with suppress(torch.OutOfMemoryError):  # comes again when the step wants it
                 if not flight.is_staged(self.placement.version):
                     self._stage(flight)
@@ -158,8 +160,7 @@ class StagedStore(EmbeddingStore):
         if work.staged is None:
             self.settle()
             self.classify(work)
-            work.staged = Flight(work, taken=True)
-            work.staged.staged = self._aside.stage(work, [])
+            work.attach(Flight(work, self._aside.stage(work, []), taken=True))
         flight: Flight = work.staged
         if not flight.taken:
             self.take(work)
@@ -167,9 +168,7 @@ class StagedStore(EmbeddingStore):
             self._stage(flight)
         staged = flight.staged
         assert staged is not None, "the placement does not change while a step begins"
-        if not staged.counted:
-            staged.counted = True
-            self.traffic.host_to_device_bytes += staged.stop
+        self.traffic.add_bytes(to_device=staged.count_once())
         return staged
 
     def gather(
@@ -180,15 +179,13 @@ class StagedStore(EmbeddingStore):
         if not work.popular_B[samples_S].all():
             self._rows_ready(staged)
         scales = scale_S.astype(self.host.dtype)
-        self.traffic.host_to_device_bytes += self._step.gather(staged, self.device, samples_S, scales, micro)
+        self.traffic.add_bytes(to_device=self._step.gather(staged, self.device, samples_S, scales, micro))
 
     def _rows_ready(self, staged: Staged) -> None:
-        """Have the computation wait for a batch's cold rows, and take over those that earlier batches hold."""
-        if staged.rows_here is None or staged.rows_ready:
-            return
-        staged.rows_ready = True
-        self.streams.compute_waits(staged.rows_here)
-        self._step.take_rows_over(staged)
+        """Let the computation wait for a batch's cold rows, and forward those that earlier batches hold."""
+        if staged.use_rows():
+            self.streams.compute_waits(staged.rows_here)
+            self._step.take_rows_over(staged)
 
     def apply(self, work: ClassifiedBatch, update: RowUpdate) -> None:
         staged = self._staged(work)
@@ -198,8 +195,7 @@ class StagedStore(EmbeddingStore):
         active_U = touched_U if update.frozen_U is None else touched_U & ~update.frozen_U
         measured = update.measure and self.monitored
         self.changed_R[work.distinct_U[active_U]] = True
-        told_bytes = self._step.update(work, staged, self.device, update, active_U, measured)
-        self.traffic.host_to_device_bytes += told_bytes
+        self.traffic.add_bytes(to_device=self._step.update(work, staged, self.device, update, active_U, measured))
         for pool in range(len(self.space.pools)):
             span = work.pool_range(pool)
             hot_U = touched_U[span] & (work.source_U[span] >= 0)
@@ -216,13 +212,13 @@ class StagedStore(EmbeddingStore):
     def release(self, work: ClassifiedBatch) -> None:
         flight: Flight | None = work.staged
         if flight is not None:
-            with flight.lock:  # the worker may be staging it again: from now on it does not
-                flight.taken = True
+            with flight.lock:  # the worker may be staging it again
+                flight.begin()
         if flight is None or flight.staged is None:  # there was no memory for it, or its step never began
             self._step_first = False
             if flight is not None:
                 self._in_flight.end(flight)
-            work.staged = None
+            work.attach(None)
             return
         staged = self._staged(work)
         self._rows_ready(staged)  # later batches may take rows over
@@ -231,9 +227,10 @@ class StagedStore(EmbeddingStore):
     def _fly_home(self, work: ClassifiedBatch, staged: Staged, changed: bool) -> None:
         """The batch's cold rows go back to the host tier, if there are any and they changed."""
         self._step_first = False
-        flight, work.staged = work.staged, None
+        flight: Flight = work.staged
+        work.attach(None)
         if changed and staged.rows_here is not None:
-            self.traffic.device_to_host_bytes += staged.stop - staged.rows_start
+            self.traffic.add_bytes(to_host=staged.stop - staged.rows_start)
             self._homing.bring(flight, staged)
         else:
             self._in_flight.end(flight)

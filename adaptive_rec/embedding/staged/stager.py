@@ -94,7 +94,7 @@ class Stager:
             labels_B, pools, TravellingRows(work.distinct_U, source_of_U), rows_start=rows_start, stop=layout.nbytes,
         )  # fmt: skip
         self._fill_indices(staged, work, ints)
-        staged.indices_here = staged.slot.upload(0, indices_stop)
+        staged.sent_indices(staged.slot.upload(0, indices_stop))
         for (pool, (flight, origin), from_C, to_C), parts in zip(origins, forward_parts, strict=True):
             origin.slot.hold()
             staged.forwards.append(Forward(pool, flight, origin, *parts))
@@ -102,7 +102,7 @@ class Stager:
             parts[1].pinned(staged.slot)[:] = to_C
         if any(len(rows_C) for rows_C in host_rows):
             self._gather(staged)
-            staged.rows_here = staged.slot.upload(indices_stop, layout.nbytes)
+            staged.sent_rows(staged.slot.upload(indices_stop, layout.nbytes))
         return staged
 
     def _split(self, work: ClassifiedBatch, pool: int, source_of_U: NDArray[np.int32]) -> NDArray[np.int64]:

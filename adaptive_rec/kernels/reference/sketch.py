@@ -7,23 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from adaptive_rec.kernels.sketch_numpy import Seeds, find_cells, mix, sketch_estimate
+
+__all__ = ["find_cells", "mix", "sketch_add", "sketch_decay", "sketch_estimate", "sketch_observe"]
+
 Array = NDArray[Any]
-Seeds = Array | tuple[np.uint64, ...]
-
-
-def mix(x: Array) -> Array:
-    """Scramble 64 bits (the finalizer of MurmurHash3)."""
-    x = x ^ (x >> np.uint64(33))
-    x = x * np.uint64(0xFF51AFD7ED558CCD)
-    x = x ^ (x >> np.uint64(33))
-    x = x * np.uint64(0xC4CEB9FE1A85EC53)
-    return x ^ (x >> np.uint64(33))
-
-
-def find_cells(rows_U: Array, seeds: Seeds, width: int) -> Array:
-    """Return the cell of every row in every line, (depth, U)."""
-    shift = np.uint64(64 - (width.bit_length() - 1))
-    return ((mix(rows_U.astype(np.uint64))[None, :] * np.asarray(seeds)[:, None]) >> shift).astype(np.int64)
 
 
 def sketch_add(counters: Array, rows_U: Array, counts_U: Array, seeds: Seeds) -> None:
@@ -41,11 +29,6 @@ def sketch_observe(
     cold = rows_U[source_U < 0]
     out[: len(cold)] = cold
     return len(cold)
-
-
-def sketch_estimate(counters: Array, rows_U: Array, seeds: Seeds, out_U: Array) -> None:
-    lines = np.arange(len(counters))[:, None]
-    out_U[:] = counters[lines, find_cells(rows_U, seeds, counters.shape[1])].min(axis=0, initial=2**32 - 1)
 
 
 def sketch_decay(counters: Array, factor: float, seed: int) -> None:

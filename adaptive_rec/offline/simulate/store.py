@@ -56,6 +56,11 @@ class PlacementStore(EmbeddingStore):
     def _device_tier(self, capacities: list[int]) -> DeviceTier:
         return PlacementTier(capacities, self.monitored)
 
+    def take_traffic(self) -> Traffic:
+        """What was moved since the last call."""
+        taken, self.traffic = self.traffic, Traffic()
+        return taken
+
     def movement(self, pool: int) -> RowMovement:
         """Return that no row was ever measured, so that none is stale."""
         slots = self.device.capacities[pool]

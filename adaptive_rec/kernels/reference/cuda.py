@@ -1,6 +1,6 @@
 """Plain NumPy twins of the calls of `cuda.py` and `host.py`: the readable specification, and what the tests compare against.
 
-They compute in the dtype they are given; the tests give float64. `gather_pooled` is as on the CPU: see `reference.py`.
+They compute in the dtype they are given; the tests give float64. `gather_pooled` is as on the CPU: see `step.py`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.kernels.reference.core import apply_row
+from adaptive_rec.kernels.reference.step import apply_row
 
 Array = NDArray[Any]
 

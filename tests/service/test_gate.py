@@ -22,9 +22,9 @@ import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import StreamingResponse
 
-from adaptive_rec.service import sign_in as session
+from adaptive_rec.service import sign_in
 from adaptive_rec.service.app import create_app
-from adaptive_rec.service.gate import READS, Guard
+from adaptive_rec.service.gate import READS, RequestGate
 from adaptive_rec.service.protocol import protocol_for
 from adaptive_rec.service.rates import Bucket
 from adaptive_rec.service.security import RequestLimits, Security
@@ -45,7 +45,7 @@ FREE = RequestLimits(request_seconds=0.6, **dict.fromkeys(RATES, 1e6))  # type: 
 
 def small_app() -> FastAPI:
     app = FastAPI(openapi_url=None, redirect_slashes=False)
-    app.include_router(session.router)
+    app.include_router(sign_in.router)
 
     async def who(request: Request) -> dict[str, Any]:
         return {"scope": getattr(request.state, "scope", None), "bytes": len(await request.body())}
@@ -144,7 +144,7 @@ def serving(limits: RequestLimits) -> Iterator[Served]:
         unix.bind(f"{folder}/s")
         served = Served(tcp.getsockname()[1], f"{folder}/s")
         security = Security(CONTROL, READ, "127.0.0.1", served.port, ("127.0.0.1", "LocalHost", "[::1]"), limits)
-        app = Guard(small_app(), security=security)
+        app = RequestGate(small_app(), security=security)
         config = uvicorn.Config(app, http=protocol_for(security), log_config=None, timeout_graceful_shutdown=1)
         server = uvicorn.Server(config)
         thread = threading.Thread(target=lambda: asyncio.run(server.serve([tcp, unix])))
@@ -301,7 +301,7 @@ def test_over_the_unix_socket_a_token_is_needed_too(served: Served) -> None:
 
 def test_localhost_is_a_name_of_the_unix_socket_only() -> None:
     security = Security(CONTROL, READ, "192.0.2.1", 8470, ("192.0.2.1", "::1"))
-    guard = Guard(small_app(), security=security)
+    guard = RequestGate(small_app(), security=security)
     scope = {"type": "http", "method": "GET", "path": "/livez", "headers": [(b"host", b"localhost")]}
     assert asked(guard, {**scope, "server": ("/run/s", None)}) == 200
     for server in (("192.0.2.1", 8470), None):
@@ -326,7 +326,7 @@ def asked(app: Any, scope: dict[str, Any]) -> int:
 
 
 def test_websockets_are_closed() -> None:
-    guard = Guard(small_app(), security=Security(CONTROL, READ, "127.0.0.1", 8470, ("127.0.0.1",)))
+    guard = RequestGate(small_app(), security=Security(CONTROL, READ, "127.0.0.1", 8470, ("127.0.0.1",)))
     headers = [(b"host", b"127.0.0.1"), (b"authorization", b"Bearer " + CONTROL.encode())]
     assert asked(guard, {"type": "websocket", "path": "/api/v1/stream", "headers": headers}) == 1008
 
@@ -334,13 +334,13 @@ def test_websockets_are_closed() -> None:
 @pytest.mark.parametrize("tokens", [("", READ), (CONTROL, ""), (READ, READ)])
 def test_there_is_no_guard_without_two_different_tokens(tokens: tuple[str, str]) -> None:
     with pytest.raises(ValueError, match="must be given and differ"):
-        Guard(small_app(), security=Security(*tokens, "127.0.0.1", 8470, ("127.0.0.1",)))
+        RequestGate(small_app(), security=Security(*tokens, "127.0.0.1", 8470, ("127.0.0.1",)))
 
 
 @pytest.mark.parametrize("host", ["http://a", "a:80", "127.0.0.1:80", "[::1]:80", "*", "", "a/b", "a b", "[", "\xe9"])
 def test_an_allowed_host_is_a_plain_name(host: str) -> None:
     with pytest.raises(ValueError, match="allowed host"):
-        Guard(small_app(), security=Security(CONTROL, READ, "127.0.0.1", 8470, (host,)))
+        RequestGate(small_app(), security=Security(CONTROL, READ, "127.0.0.1", 8470, (host,)))
 
 
 def test_an_unfit_host_is_no_application(view: Any) -> None:
@@ -394,7 +394,7 @@ def test_other_origins_are_refused_for_every_method_and_public_routes(served: Se
 )
 def test_pages_behind_a_proxy_with_tls_are_of_this_origin_by_an_allowed_name(origin: str, status: int) -> None:
     names = ("127.0.0.1", "localhost", "a.localhost", "[::1]", "Rec.example", "2001:db8::1")
-    guard = Guard(small_app(), security=Security(CONTROL, READ, "127.0.0.1", 8470, names))
+    guard = RequestGate(small_app(), security=Security(CONTROL, READ, "127.0.0.1", 8470, names))
     headers = [(b"host", b"rec.example"), (b"origin", origin.encode()), (b"authorization", b"Bearer " + READ.encode())]
     assert asked(guard, {"type": "http", "method": "GET", "path": "/api/v1/status", "headers": headers}) == status
 

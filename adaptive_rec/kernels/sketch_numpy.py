@@ -1,0 +1,32 @@
+"""Estimates of a count-min sketch in NumPy, for processes that do not load Numba: the sidecar."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Seeds = Array | tuple[np.uint64, ...]
+
+
+def mix(x: Array) -> Array:
+    """Scramble 64 bits (the finalizer of MurmurHash3)."""
+    x = x ^ (x >> np.uint64(33))
+    x = x * np.uint64(0xFF51AFD7ED558CCD)
+    x = x ^ (x >> np.uint64(33))
+    x = x * np.uint64(0xC4CEB9FE1A85EC53)
+    return x ^ (x >> np.uint64(33))
+
+
+def find_cells(rows_U: Array, seeds: Seeds, width: int) -> Array:
+    """Return the cell of every row in every line, (depth, U)."""
+    shift = np.uint64(64 - (width.bit_length() - 1))
+    return ((mix(rows_U.astype(np.uint64))[None, :] * np.asarray(seeds)[:, None]) >> shift).astype(np.int64)
+
+
+def sketch_estimate(counters: Array, rows_U: Array, seeds: Seeds, out_U: Array) -> None:
+    """Write the estimate of every row to `out_U`: the least of its counters, one in each line."""
+    lines = np.arange(len(counters))[:, None]
+    out_U[:] = counters[lines, find_cells(rows_U, seeds, counters.shape[1])].min(axis=0, initial=2**32 - 1)
