@@ -128,7 +128,7 @@ def image(thing: Any, seen: dict[int, Any] | None = None) -> Any:
     if isinstance(thing, torch.optim.Optimizer):  # rates are set in each step
         return image(thing.state_dict()["state"], seen)
     if isinstance(thing, EmbeddingStore):
-        parts = {name: image(value, seen) for name, value in kept(thing).items() if name not in ("host", "device")}
+        parts = {name: image(value, seen) for name, value in kept(thing).items() if name not in ("host", "device", "snapshot")}
         tables = [[part.copy() for part in thing.export_table(index)] for index in range(len(thing.space.tables))]
         return {**parts, "tables": tables, "device": image(thing.device, seen)}
     if isinstance(thing, DeviceTier):  # what free slots hold means nothing
