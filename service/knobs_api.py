@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from functools import lru_cache
 from typing import Annotated, Any
@@ -11,8 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Header, Query
 from starlette.responses import Response
 
-from adaptive_rec.config.knobs import Knobs
-from adaptive_rec.errors import ConfigError, did_you_mean
+from adaptive_rec.config.knobs import Knobs, knobs_version
 from adaptive_rec.service import schemas
 from adaptive_rec.service.documented import answers
 from adaptive_rec.service.hello import Values
@@ -54,31 +51,29 @@ def router(view: RunView) -> APIRouter:
     ) -> Response:
         """Merge patch (RFC 7396): values replace the desired ones; null restores the configured value."""
         link = view.commands()
-        before = view.knobs.desired
-        check_match(if_match, etag(before))
-        changes = merge(before, patch, view)
-        requested = {name: {"old": before[name], "new": new} for name, new in changes.items()}
-        if dry_run or not changes:
-            step = None if dry_run or before != view.knobs.effective else view.knobs.effective_since_step
-            desired = {**before, **changes}
-            return tagged(view, outcome(view, dry_run, step, requested, desired))
-        sent = link.send(
-            "change_knobs", changes=changes
-        )  # nothing was awaited since the check, so the check still holds
+        versions = base_versions(if_match)
+        check_shape(patch)
+        sent = link.send("change_knobs", changes=patch, versions=versions, dry_run=dry_run)
         reply = await link.reply(sent)
+        knobs = view.knobs
         if reply is None:
-            return tagged(view, outcome(view, False, None, requested, view.knobs.desired), 202)
+            accepted = sent.accepted or {"changed": {}}
+            return tagged(view, outcome(view, False, None, accepted["changed"], knobs.desired), 202)
         if "error" in reply:
-            raise ProblemError(reply["status"], reply["error"])
-        return tagged(view, outcome(view, False, reply["step"], reply.get("changed", requested), view.knobs.desired))
+            headers = {"ETag": etag(knobs.desired)} if reply["status"] == 412 else None
+            errors = {"errors": reply["errors"]} if "errors" in reply else {}
+            raise ProblemError(reply["status"], reply["error"], headers, **errors)
+        desired = reply.get("desired", knobs.desired)
+        unchanged_since = None if dry_run or knobs.desired != knobs.effective else knobs.effective_since_step
+        step = reply.get("step", unchanged_since)
+        return tagged(view, outcome(view, dry_run, step, reply["changed"], desired))
 
     return routes
 
 
 def etag(desired: Values) -> str:
     """Return a strong ETag of the desired values; equal values have equal tags."""
-    text = json.dumps(desired, sort_keys=True, separators=(",", ":"))
-    return f'"{hashlib.sha256(text.encode()).hexdigest()[:32]}"'
+    return f'"{knobs_version(desired)}"'
 
 
 def tagged(view: RunView, answer: Values, status: int = 200) -> Json:
@@ -95,52 +90,21 @@ def outcome(view: RunView, dry_run: bool, step: int | None, changed: Values, des
     }
 
 
-def check_match(if_match: str | None, tag: str) -> None:
-    """Raise a problem unless the client has read the current values."""
+def base_versions(if_match: str | None) -> list[str] | None:
+    """Return the versions of the knobs in If-Match, one of which the trainer must have; None stands for any version."""
     if if_match is None:
         raise ProblemError(428, "If-Match must carry the ETag of GET /api/v1/knobs, it is missing")
-    if if_match.strip() != "*" and tag not in [part.strip() for part in if_match.split(",")]:
-        raise ProblemError(412, "If-Match must carry the current ETag; the knobs have changed since", {"ETag": tag})
+    return None if if_match.strip() == "*" else re.findall(r'(?:^|,)\s*"([^"]*)"\s*(?=,|$)', if_match)
 
 
-def merge(desired: Values, patch: Values, view: RunView) -> Values:
-    """Return the knobs that a patch changes, with their new values. Raises a problem that names every wrong knob."""
-    defaults = view.hello.defaults
-    unknown = [name for name in patch if name not in defaults]
-    if unknown:
-        rules = [(name[:100], f"unknown knob{did_you_mean(name, defaults)}") for name in unknown]
-        raise invalid(rules)
-    integers = [name for name, about in forms(tuple(policies(view))).items() if about["type"] == "integer"]
-    values = {name: schemas.whole(value) if name in integers else value for name, value in patch.items()}
-    values = {name: defaults[name] if value is None else value for name, value in values.items()}
-    try:
-        merged = Knobs.model_validate(desired).changed(values).model_dump()
-    except ConfigError as error:
-        raise invalid(re.findall(r"^knobs\.(\w+):? (.*)$", str(error), re.MULTILINE)) from None
-    changes = {name: value for name, value in merged.items() if value != desired[name]}
-    if "policy" in changes:
-        check_policy(changes["policy"], view)
-    return changes
-
-
-def invalid(rules: list[tuple[str, str]]) -> ProblemError:
-    """Make one problem of all broken rules. The rules of one knob (a number, or a word) are joined."""
-    by_knob: dict[str, list[str]] = {}
-    for name, rule in rules:
-        by_knob.setdefault(name, []).append(rule)
-    errors = [{"knob": name, "detail": " or ".join(texts)} for name, texts in by_knob.items()]
-    return ProblemError(422, "; ".join(f"{each['knob']}: {each['detail']}" for each in errors), errors=errors)
-
-
-def check_policy(name: str, view: RunView) -> None:
-    """Raise a problem unless the run has this policy and may switch to it."""
-    for choice in view.hello.policies:
-        if choice.name == name:
-            if not choice.live:
-                raise ProblemError(409, f"policy cannot become {name} while a run is under way: {choice.reason}")
-            return
-    known = ", ".join(choice.name for choice in view.hello.policies)
-    raise invalid([("policy", f"must be one of {known}, got {name[:100]!r}")])
+def check_shape(patch: Values) -> None:
+    """Raise a problem unless the members of a patch are numbers, strings, booleans or null."""
+    nested = {name[:100]: type(value) for name, value in patch.items() if isinstance(value, (dict, list))}
+    if nested:
+        shapes = {dict: "an object", list: "an array"}
+        rule = "must be a number, a string or null, got"
+        errors = [{"knob": name, "detail": f"{rule} {shapes[shape]}"} for name, shape in nested.items()]
+        raise ProblemError(422, "; ".join(f"{each['knob']}: {each['detail']}" for each in errors), errors=errors)
 
 
 def knobs_schema(view: RunView) -> Values:

@@ -1,7 +1,6 @@
 """The sidecar's end of the link to the trainer: commands go out; answers and new knob values come in.
 
-The desired knobs are those last reported by the trainer, with the changes on top that it has not answered yet. A change
-that it refuses is dropped.
+The trainer alone checks and keeps the knobs: it reports the desired ones when it accepts a change, before it answers.
 """
 
 from __future__ import annotations
@@ -20,41 +19,21 @@ REPLY_SECONDS = 2.0
 
 
 class KnobState:
-    """Knob values in effect (`effective`) and requested (`desired`)."""
+    """Knob values in effect (`effective`) and requested (`desired`), as the trainer last reported them."""
 
     def __init__(self, desired: Values, effective: Values, step: int = 0) -> None:
+        self.desired = dict(desired)
         self.effective = dict(effective)
         self.effective_since_step = step
-        self._reported = dict(desired)
-        self._requested: dict[int, Values] = {}
-
-    @property
-    def desired(self) -> Values:
-        values = dict(self._reported)
-        for changes in self._requested.values():
-            values.update(changes)
-        return values
-
-    def request(self, number: int, changes: Values) -> None:
-        self._requested[number] = dict(changes)
-
-    def answered(self, reply: Mapping[str, Any]) -> None:
-        """Take the trainer's answer to a change, which took effect or was refused."""
-        changes = self._requested.pop(reply["id"], None)
-        if changes is not None and "error" not in reply:
-            self._reported.update(changes)
-            if reply["step"] >= self.effective_since_step:
-                self.effective.update(changes)
-                self.effective_since_step = reply["step"]
 
     def take_report(self, knobs: Mapping[str, Any]) -> None:
         """Take values from the link. If the board was newer, only the values still pending count."""
         desired, effective = dict(knobs["desired"]), dict(knobs["effective"])
         if knobs["step"] < self.effective_since_step:
             pending = {name: value for name, value in desired.items() if value != effective.get(name)}
-            self._reported = {**self.effective, **pending}
+            self.desired = {**self.effective, **pending}
         else:
-            self._reported, self.effective = desired, effective
+            self.desired, self.effective = desired, effective
             self.effective_since_step = knobs["step"]
 
     def take_board(self, board: Mapping[str, Any]) -> None:
@@ -64,10 +43,19 @@ class KnobState:
         if not effective or step < self.effective_since_step or effective == self.effective:
             return
         settled = {
-            name: value for name, value in effective.items() if self._reported.get(name) == self.effective.get(name)
+            name: value for name, value in effective.items() if self.desired.get(name) == self.effective.get(name)
         }
-        self._reported = {**self._reported, **settled}
+        self.desired = {**self.desired, **settled}
         self.effective, self.effective_since_step = dict(effective), step
+
+
+class SentCommand:
+    """A command on its way. The trainer may accept a change of knobs before a step boundary at which it takes effect."""
+
+    def __init__(self) -> None:
+        self.accepted: Values | None = None
+        """The trainer's first answer to a change of knobs: what it will change."""
+        self.outcome: asyncio.Future[Values] = asyncio.get_running_loop().create_future()
 
 
 class TrainerLink:
@@ -77,7 +65,7 @@ class TrainerLink:
         self._reader = reader
         self._writer = writer
         self._numbers = itertools.count(1)
-        self._waiting: dict[int, asyncio.Future[dict[str, Any]]] = {}
+        self._waiting: dict[int, SentCommand] = {}
         self.knobs = knobs
 
     async def listen(self) -> None:
@@ -87,32 +75,31 @@ class TrainerLink:
                 self.take(json.loads(line))
 
     def take(self, message: Mapping[str, Any]) -> None:
-        """Take one message: new values of the knobs, or the answer to a command."""
+        """Take one message: new values of the knobs, or an answer to a command."""
         if "knobs" in message:
             return self.knobs.take_report(message["knobs"])
-        self.knobs.answered(message)
-        waiting = self._waiting.pop(message["id"], None)
-        if waiting and not waiting.done():
-            waiting.set_result(dict(message))
+        sent = self._waiting.get(message["id"])
+        if sent and "accepted" in message:
+            sent.accepted = message["accepted"]
+        elif sent:
+            del self._waiting[message["id"]]
+            if not sent.outcome.done():
+                sent.outcome.set_result(dict(message))
 
     def ready(self) -> None:
         """Report to the trainer that the sidecar is ready to serve."""
         self._writer.write(b'{"id": 0, "command": "ready"}\n')
 
-    def send(self, command: str, **details: Any) -> asyncio.Future[dict[str, Any]]:
+    def send(self, command: str, **details: Any) -> SentCommand:
         """Send a command; commands keep the order of the calls. Nothing is awaited before it is sent."""
-        number = next(self._numbers)
-        if command == "change_knobs":
-            self.knobs.request(number, details["changes"])
-        self._waiting[number] = asyncio.get_running_loop().create_future()
+        number, sent = next(self._numbers), SentCommand()
+        self._waiting[number] = sent
         self._writer.write(json.dumps({"id": number, "command": command, **details}).encode() + b"\n")
-        return self._waiting[number]
+        return sent
 
-    async def reply(
-        self, sent: asyncio.Future[dict[str, Any]], seconds: float = REPLY_SECONDS
-    ) -> dict[str, Any] | None:
-        """Return the trainer's answer, or None after `seconds`. The answer may still come later."""
+    async def reply(self, sent: SentCommand, seconds: float = REPLY_SECONDS) -> Values | None:
+        """Return the outcome of a command, or None after `seconds`. It may still come later."""
         try:
-            return await asyncio.wait_for(asyncio.shield(sent), seconds)
+            return await asyncio.wait_for(asyncio.shield(sent.outcome), seconds)
         except TimeoutError:
             return None

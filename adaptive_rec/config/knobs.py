@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -19,6 +22,24 @@ from adaptive_rec.errors import ConfigError, did_you_mean
 from adaptive_rec.units import parse_size
 
 LARGEST = (1 << 63) - 1
+LONGEST_NAME, LONGEST_DETAIL, MOST_FAULTS = 100, 500, 20
+"""Limits of what an error says of wrong knobs to a client, which may have sent anything."""
+
+
+class KnobError(ConfigError):
+    """Knobs that break rules: the text of the error, and the rules and values of each wrong knob for programs."""
+
+    def __init__(self, text: str, faults: Iterable[tuple[str, str]]) -> None:
+        """`faults` are pairs of a knob and a rule that it breaks. The rules of one knob (a number, or a word) are joined."""
+        super().__init__(text)
+        by_knob: dict[str, list[str]] = {}
+        for name, rule in faults:
+            by_knob.setdefault(name[:LONGEST_NAME], []).append(rule)
+        self.errors = [
+            {"knob": name, "detail": " or ".join(rules)[:LONGEST_DETAIL]}
+            for name, rules in list(by_knob.items())[:MOST_FAULTS]
+        ]
+        self.detail = "; ".join(f"{each['knob']}: {each['detail']}" for each in self.errors)
 
 
 def _parse_bytes(value: Any) -> Any:
@@ -157,22 +178,56 @@ class Knobs(Frozen):
 
     def changed(self, changes: dict[str, Any]) -> Knobs:
         """These knobs with some new values, checked as a whole. Raises ConfigError and changes nothing where one is bad."""
-        for name in changes:
-            if name not in Knobs.model_fields:
-                raise ConfigError(f"unknown knob {name}{did_you_mean(name, Knobs.model_fields)}")
+        unknown = [name for name in changes if name not in Knobs.model_fields][:MOST_FAULTS]
+        if unknown:
+            hints = {name: did_you_mean(name[:LONGEST_NAME], Knobs.model_fields) for name in unknown}
+            text = "\n".join(f"unknown knob {name}{hint}" for name, hint in hints.items())
+            raise KnobError(text, [(name, f"unknown knob{hint}") for name, hint in hints.items()])
         try:
             return Knobs.model_validate({**self.model_dump(), **changes})
         except ValidationError as error:
-            raise ConfigError(describe(error, "knobs.")) from None
+            faults = [(key, rule) for key, _, rule in _faults(error)]
+            raise KnobError(describe(error, "knobs."), dict.fromkeys(faults)) from None
+
+    def patched(self, patch: Mapping[str, Any], configured: Knobs) -> Knobs:
+        """These knobs with values from a JSON merge patch: 3.0 is 3, and null restores the configured value.
+
+        Raises KnobError for all wrong knobs together."""
+        values: dict[str, Any] = {}
+        for name, value in patch.items():
+            integer = name in Knobs.model_fields and Knobs.model_fields[name].annotation is int
+            if value is None:
+                value = getattr(configured, name, None)
+            elif integer and isinstance(value, float) and value.is_integer():
+                value = int(value)
+            values[name] = value
+        return self.changed(values)
+
+    def differences(self, after: Knobs) -> dict[str, dict[str, Any]]:
+        """Return the old and the new value of every knob that other knobs change."""
+        old, new = self.model_dump(), after.model_dump()
+        return {name: {"old": old[name], "new": new[name]} for name in new if new[name] != old[name]}
+
+
+def knobs_version(values: Mapping[str, Any]) -> str:
+    """Return a version of knob values; equal values have equal versions."""
+    text = json.dumps(values, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 def describe(error: ValidationError, prefix: str = "") -> str:
     """A validation error as lines of rule, name and value."""
-    lines = []
+    lines = [f"{prefix}{key}{joint}{rule}" if key or joint == " " else rule for key, joint, rule in _faults(error)]
+    return "\n".join(dict.fromkeys(lines))
+
+
+def _faults(error: ValidationError) -> Iterator[tuple[str, str, str]]:
+    """Yield key, joint and rule of each fault: the rules of our own checks name the value, to others it is added."""
     for fault in error.errors(include_url=False):
         # Branches of a union and names of checks stand in the location too; keys of ours never look like these.
         path = [str(part) for part in fault["loc"] if not re.match(r"constrained|literal\[|float$|function", str(part))]
-        key, rule = prefix + ".".join(path), fault["msg"].removeprefix("Value error, ").removeprefix("Input ")
-        own = fault["type"] == "value_error"
-        lines.append((f"{key}: {rule}" if path else rule) if own else f"{key} {rule}, got {fault['input']!r}")
-    return "\n".join(dict.fromkeys(lines))
+        rule = fault["msg"].removeprefix("Value error, ").removeprefix("Input ")
+        if fault["type"] == "value_error":
+            yield ".".join(path), ": ", rule
+        else:
+            yield ".".join(path), " ", f"{rule}, got {fault['input']!r}"

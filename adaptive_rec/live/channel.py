@@ -35,7 +35,7 @@ class SidecarChannel:
 
     def listen(self) -> Iterator[dict[str, Any]]:
         """Yield the sidecar's messages until it ends or sends one that cannot be read."""
-        with suppress(ConnectionError, ValueError):
+        with suppress(ConnectionError, ValueError, RecursionError):
             for line in self._channel.makefile("rb"):
                 message = json.loads(line)
                 if not isinstance(message, dict) or not isinstance(message.get("id"), int):

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from adaptive_rec.config.knobs import Knobs
+from adaptive_rec.config.knobs import Knobs, knobs_version
 from adaptive_rec.errors import AdaptiveRecError, ConflictError
 from adaptive_rec.live.telemetry import Snapshot
 
@@ -20,6 +20,14 @@ Verb = Literal[
 ]
 Answer = Callable[[Mapping[str, Any] | AdaptiveRecError], None]
 """Called once by the training thread, with the outcome of a command or with the error that stopped it. It must not wait."""
+
+
+Check = Callable[[Knobs, Knobs], None]
+"""Raises ConfigError or ConflictError where a run cannot change from some knobs to others."""
+
+
+class StaleError(ConflictError):
+    """A change of knobs was based on values that have changed since."""
 
 
 def ignore(_: Mapping[str, Any] | AdaptiveRecError) -> None:
@@ -39,7 +47,7 @@ class Command:
 class Mailbox:
     """Holds commands until a step boundary. Any thread may send them; only the training thread takes them out."""
 
-    def __init__(self, knobs: Knobs, check: Callable[[Knobs, Knobs], None] = lambda *_: None) -> None:
+    def __init__(self, knobs: Knobs, check: Check = lambda *_: None) -> None:
         self.newest: Snapshot | None = None
         self._knobs_changed: Callable[[], None] = lambda: None
         self._effective = knobs
@@ -78,16 +86,44 @@ class Mailbox:
     def send(self, command: Command) -> None:
         """Send a command. Raises ConfigError for wrong values, ConflictError if the run takes no more commands."""
         with self._lock:
-            if self._closed:
-                raise ConflictError(self._closed)
+            self._check_open()
             if command.verb == "change_knobs":
                 before = self._desired()
-                after = before.changed(dict(command.values))
-                self._check(before, after)
-                self._waiting.append(command.values)
-            self._commands.put(command)
+                self._check(before, before.changed(dict(command.values)))
+            self._put(command)
         if command.verb == "change_knobs":
             self._knobs_changed()
+
+    def patch_knobs(
+        self, change: Callable[[Knobs], Knobs], answer: Answer, versions: Collection[str] | None, dry_run: bool
+    ) -> tuple[Knobs, Knobs]:
+        """Request the knobs that `change` makes of the desired ones. Return the desired knobs before and after.
+
+        A dry run, or a change to equal values, sends no command, and `answer` is not called. Raises StaleError unless the
+        desired knobs have one of `versions` (None: any), and the errors of `change` and of `send`.
+        """
+        with self._lock:
+            self._check_open()
+            before = self._desired()
+            if versions is not None and knobs_version(before.model_dump()) not in versions:
+                raise StaleError("If-Match must carry the current ETag; the knobs have changed since")
+            after = change(before)
+            self._check(before, after)
+            changed = {name: each["new"] for name, each in before.differences(after).items()}
+            if changed and not dry_run:
+                self._put(Command("change_knobs", changed, answer))
+        if changed and not dry_run:
+            self._knobs_changed()
+        return before, after
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ConflictError(self._closed)
+
+    def _put(self, command: Command) -> None:
+        if command.verb == "change_knobs":
+            self._waiting.append(command.values)
+        self._commands.put(command)
 
     # The training thread ---------------------------------------------------------------------------------------------
 

@@ -22,12 +22,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol, cast, get_args
 
-from adaptive_rec.config.knobs import Knobs
+from adaptive_rec.config.knobs import KnobError, Knobs
 from adaptive_rec.errors import AdaptiveRecError, CheckpointError, ConfigError, ConflictError, UsageError
 from adaptive_rec.live import runtime_file
 from adaptive_rec.live.channel import SidecarChannel
+from adaptive_rec.live.knob_patch import KnobPatches
 from adaptive_rec.live.listen import Listeners, ServeOptions
-from adaptive_rec.live.mailbox import Command, Mailbox, Verb
+from adaptive_rec.live.mailbox import Command, Mailbox, StaleError, Verb
 from adaptive_rec.live.runtime_file import RuntimeFile
 from adaptive_rec.live.state_writer import StateWriter
 
@@ -89,6 +90,9 @@ class Sidecar:
             raise AdaptiveRecError("the dashboard needs fastapi and uvicorn; pip install them, or add --no-serve")
         self._training = training
         self._run = run.resolve()
+        self._hello = _description(self._run / "run.json")
+        if training:
+            self._patches = KnobPatches(training.mailbox, self._hello)
         self._note = note
         self._options = options
         self._control_token = secrets.token_urlsafe(32)
@@ -129,7 +133,6 @@ class Sidecar:
             state = self._training.publisher.open()
             stack.callback(self._training.publisher.close)
             self._training.mailbox.call_on_change(self._send_knobs)
-        self._hello = _description(self._run / "run.json")
         self._hello |= {
             "mode": "live" if self._training else "finished",
             "run": str(self._run),
@@ -225,24 +228,29 @@ class Sidecar:
     def _take(self, link: SidecarChannel, message: Mapping[str, Any]) -> None:
         """Pass one command on to the training thread."""
         answer = partial(self._answer, link, message["id"])
-        verb, changes = message.get("command"), message.get("changes", {})
+        verb = message.get("command")
         try:
             if verb == "ready":
                 return
             if not (isinstance(verb, str) and verb in VERBS):
                 raise ConfigError(f"command must be one of {', '.join(sorted(VERBS))}, got {verb!r}")
-            if not isinstance(changes, dict) or (changes and verb != "change_knobs"):
-                raise ConfigError(f"changes must be an object, and of knobs, got {changes!r} with {verb}")
+            if verb != "change_knobs" and message.get("changes"):
+                raise ConfigError(f"changes must come with change_knobs, got {message['changes']!r} with {verb}")
             if self._training is None:
                 raise ConflictError("the run has ended")
+            if verb == "change_knobs":
+                answer(self._patches.take(message, answer))
+                return
             try:
-                self._training.mailbox.send(Command(cast(Verb, verb), changes, answer))
+                self._training.mailbox.send(Command(cast(Verb, verb), answer=answer))
             except ConflictError:
                 if verb != "stop" or self._training.state.phase != "finished":
                     raise
                 answer({"step": self._training.state.step})
                 self._released.set()
         except AdaptiveRecError as error:
+            if verb == "change_knobs":
+                self._send_knobs()  # the client is shown the values that the change was refused for
             answer(error)
 
     # Out, from any thread --------------------------------------------------------------------------------------------
@@ -250,11 +258,7 @@ class Sidecar:
     @staticmethod
     def _answer(link: SidecarChannel, number: int, outcome: Mapping[str, Any] | AdaptiveRecError) -> None:
         """Answer the sidecar that sent the command: the next sidecar uses the same numbers for its own commands."""
-        if isinstance(outcome, AdaptiveRecError):
-            answer: dict[str, Any] = {"id": number, "status": _status(outcome), "error": str(outcome)}
-        else:
-            answer = {"id": number, **outcome}
-        link.send(lambda: answer)
+        link.send(lambda: described(number, outcome))
 
     def _send_knobs(self) -> None:
         if (link := self._link) and self._training:
@@ -303,9 +307,23 @@ def _description(path: Path) -> dict[str, Any]:
         raise AdaptiveRecError(f"{path} must be the description of a run: {error}") from None
 
 
+def described(number: int, outcome: Mapping[str, Any] | AdaptiveRecError) -> dict[str, Any]:
+    """Return the answer to a command as a message: its outcome, or its error with a status and the wrong knobs."""
+    if isinstance(outcome, KnobError):
+        return {"id": number, "status": 422, "error": outcome.detail, "errors": outcome.errors}
+    if isinstance(outcome, AdaptiveRecError):
+        return {"id": number, "status": _status(outcome), "error": str(outcome)}
+    return {"id": number, **outcome}
+
+
 def _status(error: AdaptiveRecError) -> int:
     """The HTTP status that fits an error."""
-    kinds: list[tuple[type[AdaptiveRecError], int]] = [(ConfigError, 422), (ConflictError, 409), (CheckpointError, 507)]
+    kinds: list[tuple[type[AdaptiveRecError], int]] = [
+        (ConfigError, 422),
+        (StaleError, 412),
+        (ConflictError, 409),
+        (CheckpointError, 507),
+    ]
     return next((status for kind, status in kinds if isinstance(error, kind)), 500)
 
 

@@ -172,9 +172,9 @@ class Control:
             self._place_or_restore(lambda: self._reclassifier.place_again(state.step, after))
             self._splitting.forget()
         state.change_knobs(after)
-        old, new = before.model_dump(), after.model_dump()
-        changed = {name: {"old": old[name], "new": new[name]} for name in new if new[name] != old[name]}
-        text = ", ".join(f"{name} {shown(name, old[name])} -> {shown(name, new[name])}" for name in changed)
+        changed = before.differences(after)
+        pairs = [(name, each["old"], each["new"]) for name, each in changed.items()]
+        text = ", ".join(f"{name} {shown(name, old)} -> {shown(name, new)}" for name, old, new in pairs)
         return self._event("knobs", text or "knobs set to the values they had", changed=changed)
 
     def _change_policy(self, policy: Policy, knobs: Knobs) -> None:

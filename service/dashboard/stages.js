@@ -1,10 +1,10 @@
-// Where the step's time goes: the loop's stages as one stacked bar, work done ahead on another thread apart from it.
+// Where the step's time goes: the loop's stages as one stacked bar, work on other threads apart from it.
 
 import { h, setText } from "./dom.js";
 import { integer, percent, significant } from "./format.js";
 import { store } from "./store.js";
 
-const AHEAD = / \(ahead\)$/;
+const BACKGROUND = / \((ahead|beside)\)$/;
 const MEANING = {
   wait: "waiting for the next batch", plan: "planning the step", gather: "fetching cold rows", execute: "forward and backward pass",
   update: "updating rows", observe: "counting lookups, measuring movement", reclassify: "moving rows between the tiers",
@@ -21,7 +21,7 @@ export class Stages {
     this.bar = h("div", { class: "stack", role: "img" });
     this.list = h("ul", { class: "stages" });
     this.ahead = h("ul", { class: "stages ahead" });
-    this.aheadTitle = h("h3", {}, "In the background, ahead of the step");
+    this.aheadTitle = h("h3", {}, "In the background, while steps run");
     this.rows = new Map();
     this.element = h("section", { class: "card stage-card", "aria-label": "Where the step's time goes" },
       h("div", { class: "card-head" }, h("h2", {}, "Where the step's time goes"), this.window), this.bar, this.list, this.aheadTitle, this.ahead);
@@ -75,8 +75,8 @@ function spent() {
   if (steps <= 0 || seconds <= 0) return null;
   const times = Object.entries(newest.stages).map(([name, time]) => [name, Math.max(0, time - (base.stages[name] ?? 0))]);
   const rank = ([name]) => (ORDER.indexOf(name) + ORDER.length + 1) % (ORDER.length + 1);
-  const loop = times.filter(([name]) => !AHEAD.test(name)).sort((one, two) => rank(one) - rank(two));
+  const loop = times.filter(([name]) => !BACKGROUND.test(name)).sort((one, two) => rank(one) - rank(two));
   const other = seconds - loop.reduce((sum, [, time]) => sum + time, 0);
-  const ahead = times.filter(([name]) => AHEAD.test(name)).map(([name, time]) => [name.replace(AHEAD, ""), time]);
+  const ahead = times.filter(([name]) => BACKGROUND.test(name)).map(([name, time]) => [name.replace(" (ahead)", ""), time]);
   return { loop: [...loop, ["other", Math.max(0, other)]], ahead, seconds, steps, whole };
 }

@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 
+from adaptive_rec.config.knobs import knobs_version
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.errors import AdaptiveRecError, ConfigError
 from adaptive_rec.live import runtime_file, sidecar
 from adaptive_rec.live.channel import SidecarChannel
 from adaptive_rec.live.listen import ServeOptions
 from adaptive_rec.live.sidecar import Sidecar
+from adaptive_rec.live.telemetry import Event
 from adaptive_rec.policy.find import load_policy, policy_choices
 from adaptive_rec.run.training_run import TrainingRun
 
@@ -106,6 +108,34 @@ def test_nonsense_is_refused(training: TrainingRun, message: Any) -> None:
         answer = json.loads(theirs.recv(4096))
     assert (answer["id"], answer["status"]) == (1, 422)
     assert training.runtime.mailbox.drain() == []
+
+
+def test_a_wrong_change_of_knobs_changes_nothing_and_is_not_in_the_journal(training: TrainingRun) -> None:
+    ours, theirs = socket.socketpair()
+    mailbox = training.runtime.mailbox
+    before = mailbox.desired
+    version = knobs_version(before.model_dump())
+    changes = [
+        ({"alpha": 2, "decay": "low", "hysteresis": 0.2}, [version], 422),
+        ({"policy": "adaptive_rec.policies.hybrid:POLICY"}, None, 422),
+        ({"policy": "fae"}, None, 409),
+        ({"alpha": 0.8}, ["0" * 32], 412),
+    ]
+    with ours, theirs:
+        for number, (values, versions, status) in enumerate(changes):
+            message = {"id": number, "command": "change_knobs", "changes": values, "versions": versions}
+            serve(training, [])._take(SidecarChannel(ours), message)
+            answer = json.loads(theirs.recv(4096))
+            assert (answer["id"], answer["status"]) == (number, status)
+            if number == 0:
+                assert answer["errors"] == [
+                    {"knob": "decay", "detail": "should be a valid number, got 'low'"},
+                    {"knob": "alpha", "detail": "should be less than or equal to 1, got 2"},
+                ]
+    assert mailbox.desired == before
+    assert mailbox.drain() == []
+    threading.Timer(1.0, training.runtime.hurry).start()
+    assert {event.kind for event in training.events() if isinstance(event, Event)}.isdisjoint({"knobs", "warning"})
 
 
 @pytest.mark.parametrize("text", [b"[]\n", b"{}\n", b'{"id": "x"}\n', b"no json\n", b'{"id": 1.5}\n'])

@@ -20,8 +20,12 @@ import pytest
 from starlette.testclient import TestClient
 
 from adaptive_rec.config.knobs import Knobs
+from adaptive_rec.errors import AdaptiveRecError
 from adaptive_rec.kernels.reference.sketch import sketch_add
+from adaptive_rec.live.knob_patch import KnobPatches
+from adaptive_rec.live.mailbox import Mailbox
 from adaptive_rec.live.shared_state import StateReader
+from adaptive_rec.live.sidecar import described
 from adaptive_rec.live.state_writer import StateWriter, Tier
 from adaptive_rec.service.app import create_app
 from adaptive_rec.service.hello import Hello
@@ -88,7 +92,12 @@ class FakeRun:
         self.tables = tables or make_tables(("C1", 1000, 4), ("C2", 50, 4), ("<img onerror=x>", 3000, 8))
         self.placement = Placement(self.tables)
         self.writer = StateWriter(self.placement.pool_rows, self.placement.counters.size, len(self.tables))
-        self.knobs = Knobs().model_dump()
+        self.knobs, self.knobs_step = Knobs().model_dump(), 0
+        self.mailbox = Mailbox(Knobs())
+        self.patches = KnobPatches(self.mailbox, {"policies": POLICIES, "defaults": self.knobs})
+        self.late: list[Values] = []
+        self.at_boundary = True
+        """Whether a change of knobs takes effect at once, or with the next `boundary`."""
         self.live = live
         self.step = 0
         (folder / "config.toml").write_text("[knobs]\nalpha = 0.7\n")
@@ -172,32 +181,47 @@ class FakeRun:
         with open(self.folder / file, "a") as lines:
             lines.write(json.dumps(line) + "\n")
 
-    def answer(self, message: Values) -> Values:
-        """What the trainer says to a command, carried out at once."""
-        reply: Values = {"id": message["id"], "step": self.step}
-        if message["command"] == "change_knobs":
-            changes = message["changes"]
-            reply["changed"] = {name: {"old": self.knobs[name], "new": new} for name, new in changes.items()}
-            self.knobs = {**self.knobs, **changes}
-        if message["command"] == "checkpoint":
-            reply["checkpoint"] = f"step-{self.step:09d}"
-        return reply
+    def answer(self, message: Values) -> list[Values]:
+        """What the trainer sends on a command; a change of knobs is checked by the trainer's own code."""
+        number = message["id"]
+        if message["command"] != "change_knobs":
+            more = {"checkpoint": f"step-{self.step:09d}"} if message["command"] == "checkpoint" else {}
+            return [{"id": number, "step": self.step, **more}]
+        try:
+            reply: Any = self.patches.take(message, lambda outcome: self.late.append(described(number, outcome)))
+        except AdaptiveRecError as error:
+            reply = error
+        answers = [self.reported(), described(number, reply)]
+        return [*answers, *self.boundary()] if self.at_boundary else answers
+
+    def boundary(self) -> list[Values]:
+        """Carry out the changes of knobs that wait; what the trainer sends then."""
+        for command in self.mailbox.drain():
+            before = Knobs.model_validate(self.knobs)
+            after = before.changed(dict(command.values))
+            self.knobs, self.knobs_step = after.model_dump(), self.step
+            self.mailbox.settle(after)
+            command.answer({"step": self.step, "changed": before.differences(after)})
+        answers, self.late = self.late, []
+        return [self.reported(), *answers]
+
+    def reported(self) -> Values:
+        return {"knobs": {"desired": self.mailbox.desired.model_dump(), "effective": self.knobs, "step": self.knobs_step}}
 
 
 class FakeLink(TrainerLink):
-    """A link whose other end answers on the spot as `answers` says; None: not yet."""
+    """A link whose other end answers on the spot as `answers` says."""
 
     def __init__(self, run: FakeRun) -> None:
         self.run = run
-        self.answers: Callable[[Values], Values | None] = run.answer
+        self.answers: Callable[[Values], list[Values]] = run.answer
         self.messages: list[Values] = []
         super().__init__(None, self, KnobState(run.knobs, run.knobs))  # type: ignore[arg-type]
 
     def write(self, line: bytes) -> None:
         message = json.loads(line)
         self.messages.append(message)
-        reply = self.answers(message)
-        if reply is not None:
+        for reply in self.answers(message):
             asyncio.get_running_loop().call_soon(self.take, reply)
 
 
@@ -271,10 +295,8 @@ class Sidecar:
         with self.link.makefile("r") as lines:
             for line in lines:
                 time.sleep(self.delay)
-                reply = self.run.answer(json.loads(line))
-                self.say(reply)
-                if "changed" in reply:
-                    self.say({"knobs": {"desired": self.run.knobs, "effective": self.run.knobs, "step": self.run.step}})
+                for reply in self.run.answer(json.loads(line)):
+                    self.say(reply)
 
     def end(self) -> str:
         """Close the link as a dying trainer would; what the process had to say on stderr."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from adaptive_rec.config.knobs import Knobs
-from adaptive_rec.service.trainer_link import KnobState, TrainerLink
+from adaptive_rec.service.trainer_link import TrainerLink
 
 URL = "/api/v1/knobs"
 
@@ -44,7 +44,7 @@ def test_a_change_names_its_step(client: Any, view: Any) -> None:
     assert body["applied_at_step"] == 40
     assert body["changed"]["alpha"] == {"old": 0.9, "new": 0.8}
     assert body["desired"]["hot_budget_bytes"] == body["effective"]["hot_budget_bytes"] == 1 << 20
-    assert view.link.messages[-1]["changes"] == {"alpha": 0.8, "hot_budget_bytes": 1 << 20}
+    assert view.link.run.knobs == {**Knobs().model_dump(), "alpha": 0.8, "hot_budget_bytes": 1 << 20}
     after = client.get(URL)
     assert after.headers["etag"] == answer.headers["etag"]
     assert after.json()["effective_since_step"] == 40
@@ -63,7 +63,17 @@ def test_what_was_not_seen_is_not_changed(client: Any, view: Any) -> None:
     assert patch(client, {"alpha": 0.7}, f'"x", {stale.headers["etag"]}').status_code == 200
     assert patch(client, {"alpha": 0.6}, "*").status_code == 200
     assert patch(client, {"alpha": 0.5}, f"W/{tag}").status_code == 412
-    assert len(view.link.messages) == 3
+    assert view.link.run.knobs["alpha"] == 0.6
+
+
+def test_the_trainer_refuses_a_change_of_values_that_it_has_changed_itself(client: Any, view: Any, run: Any) -> None:
+    """Its report of the change is still on the way when the client sends a tag that fits what the service shows."""
+    tag = client.get(URL).headers["etag"]
+    run.mailbox.change_knobs(decay=0.5)
+    answer = patch(client, {"alpha": 0.8}, tag)
+    assert (answer.status_code, run.knobs["alpha"]) == (412, 0.9)
+    assert answer.headers["etag"] == client.get(URL).headers["etag"] != tag
+    assert patch(client, {"alpha": 0.8}).json()["desired"]["decay"] == 0.5
 
 
 WRONG: list[tuple[Any, list[str]]] = [
@@ -100,8 +110,34 @@ def test_a_wrong_value_is_named_and_nothing_changes(client: Any, view: Any, body
     assert answer.status_code == 422, answer.text
     assert sorted(error["knob"] for error in answer.json()["errors"]) == named
     assert all(error["detail"] for error in answer.json()["errors"])
+    assert answer.json()["detail"] == "; ".join(f"{each['knob']}: {each['detail']}" for each in answer.json()["errors"])
     assert client.get(URL).json() == before.json()
-    assert not view.link.messages
+    assert client.get(URL).headers["etag"] == before.headers["etag"]
+    assert view.link.run.mailbox.drain() == []
+    assert view.link.run.knobs == Knobs().model_dump()
+
+
+def test_the_trainer_names_the_rule_and_the_value_of_every_wrong_knob(client: Any) -> None:
+    answer = patch(client, {"alpha": 2, "stale_threshold": "none"})
+    assert answer.json()["errors"] == [
+        {
+            "knob": "stale_threshold",
+            "detail": "should be a valid number, got 'none' or should be 'search', got 'none'",
+        },
+        {"knob": "alpha", "detail": "should be less than or equal to 1, got 2"},
+    ]
+    assert patch(client, {"policy": "os:system"}).json()["errors"] == [
+        {"knob": "policy", "detail": "must be one of slipstream, hotline, fae, got 'os:system'"}
+    ]
+
+
+def test_an_answer_to_much_nonsense_is_short(client: Any) -> None:
+    many = patch(client, {f"knob{number}": 1 for number in range(4000)})
+    long = patch(client, {"action": "\u00e9" * 9_000})
+    assert (many.status_code, long.status_code) == (422, 422)
+    assert len(many.json()["errors"]) == 20
+    assert max(len(json.dumps(answer.json())) for answer in (many, long)) < 50_000
+    assert patch(client, json.loads('{"alpha":' + "[" * 500 + "]" * 500 + "}")).status_code == 422
 
 
 @pytest.mark.parametrize(
@@ -130,15 +166,16 @@ def test_a_dry_run_changes_nothing(client: Any, view: Any) -> None:
     assert (answer["dry_run"], answer["applied_at_step"]) == (True, None)
     assert answer["changed"] == {"alpha": {"old": 0.9, "new": 0.8}}
     assert (answer["desired"]["alpha"], answer["effective"]["alpha"]) == (0.8, 0.9)
-    assert not view.link.messages
-    assert client.get(URL).json()["knobs"]["alpha"]["desired"] == 0.9
+    assert view.link.run.mailbox.drain() == []
+    assert client.get(URL).json()["knobs"]["alpha"]["desired"] == view.link.run.knobs["alpha"] == 0.9
     assert patch(client, {"alpha": 2}, dry_run=1).status_code == 422
 
 
-def test_a_patch_that_changes_nothing_is_no_command(client: Any, view: Any) -> None:
+def test_a_patch_that_changes_nothing_waits_for_no_step_boundary(client: Any, run: Any) -> None:
+    run.at_boundary = False
     answer = patch(client, {"alpha": 0.9})
-    assert (answer.status_code, answer.json()["changed"]) == (200, {})
-    assert not view.link.messages
+    assert (answer.status_code, answer.json()["changed"], answer.json()["applied_at_step"]) == (200, {}, 0)
+    assert run.mailbox.drain() == []
 
 
 def test_policies_that_cannot_be_switched_to(client: Any) -> None:
@@ -151,21 +188,32 @@ def test_policies_that_cannot_be_switched_to(client: Any) -> None:
 
 def test_202_then_applied(client: Any, view: Any, run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TrainerLink.reply, "__defaults__", (0.05,))
-    view.link.answers = lambda message: None
-    answer = patch(client, {"alpha": 0.8})
+    run.at_boundary = False
+    answer = patch(client, {"alpha": 0.8, "hot_budget_bytes": "1MiB"})
     assert (answer.status_code, answer.json()["applied_at_step"]) == (202, None)
+    assert answer.json()["changed"]["hot_budget_bytes"] == {"old": 8 << 20, "new": 1 << 20}
+    assert (answer.json()["desired"]["alpha"], answer.json()["effective"]["alpha"]) == (0.8, 0.9)
     shown = client.get(URL).json()
     assert shown["pending"]
     assert (shown["knobs"]["alpha"]["desired"], shown["knobs"]["alpha"]["effective"]) == (0.8, 0.9)
-    view.link.take({**run.answer(view.link.messages[-1]), "step": 60})
+    run.step = 60
+    for message in run.boundary():
+        view.link.take(message)
     shown = client.get(URL).json()
     assert not shown["pending"]
     assert (shown["knobs"]["alpha"]["effective"], shown["effective_since_step"]) == (0.8, 60)
 
 
+def test_a_trainer_that_does_not_answer_is_202(client: Any, view: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TrainerLink.reply, "__defaults__", (0.05,))
+    view.link.answers = lambda message: []
+    answer = patch(client, {"alpha": 0.8})
+    assert (answer.status_code, answer.json()["applied_at_step"], answer.json()["changed"]) == (202, None, {})
+
+
 def test_what_the_trainer_refuses_is_not_desired(client: Any, view: Any) -> None:
     before = client.get(URL).headers["etag"]
-    view.link.answers = lambda message: {"id": message["id"], "status": 409, "error": "not now"}
+    view.link.answers = lambda message: [{"id": message["id"], "status": 409, "error": "not now"}]
     answer = patch(client, {"alpha": 0.8})
     assert (answer.status_code, answer.json()["detail"]) == (409, "not now")
     assert client.get(URL).headers["etag"] == before
@@ -181,22 +229,8 @@ def test_schema(client: Any) -> None:
     assert schema["additionalProperties"] is False
 
 
-def test_what_is_told_does_not_undo_what_is_under_way() -> None:
-    """The trainer told its values before it had seen a change; the change stays desired, in order, until answered."""
-    knobs = KnobState({"a": 1, "b": 1}, {"a": 1, "b": 1})
-    knobs.request(1, {"a": 2})
-    knobs.request(2, {"a": 3})
-    knobs.take_report({"desired": {"a": 1, "b": 5}, "effective": {"a": 1, "b": 5}, "step": 7})
-    assert knobs.desired == {"a": 3, "b": 5}
-    knobs.answered({"id": 1, "step": 8})
-    assert (knobs.desired, knobs.effective) == ({"a": 3, "b": 5}, {"a": 2, "b": 5})
-    knobs.answered({"id": 2, "status": 422, "error": "no"})
-    assert (knobs.desired, knobs.effective_since_step) == ({"a": 2, "b": 5}, 8)
-
-
 def test_changes_that_only_the_board_tells_of_are_seen(client: Any, view: Any, run: Any) -> None:
     """Replayed ones, ones made by a program that trains, ones whose message was lost."""
-    view.link.answers = lambda message: None
     view.link.knobs.take_report({"desired": {**run.knobs, "decay": 0.5}, "effective": run.knobs, "step": 0})
     run.board("training", run.snapshot(40), knobs={**run.knobs, "alpha": 0.8}, knobs_step=437)
     shown = client.get(URL).json()

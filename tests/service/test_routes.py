@@ -117,11 +117,11 @@ def test_commands_reach_the_trainer(client: Any, view: Any, finished: Any, comma
 def test_commands_may_take_longer_than_the_client_waits_or_fail(
     client: Any, view: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    view.link.answers = lambda message: {"id": message["id"], "status": 507, "error": "no space left"}
+    view.link.answers = lambda message: [{"id": message["id"], "status": 507, "error": "no space left"}]
     answer = client.post("/api/v1/control/checkpoint")
     assert (answer.status_code, answer.json()["detail"]) == (507, "no space left")
     monkeypatch.setattr("adaptive_rec.service.trainer_link.TrainerLink.reply.__defaults__", (0.05,))
-    view.link.answers = lambda message: None
+    view.link.answers = lambda message: []
     answer = client.post("/api/v1/control/checkpoint")
     assert (answer.status_code, answer.json()) == (202, {"command": "checkpoint", "step": None})
 
