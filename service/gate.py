@@ -16,8 +16,7 @@ from ipaddress import IPv6Address, ip_address
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from adaptive_rec.service.rates import Bucket
-from adaptive_rec.service.security import Security
+from adaptive_rec.service.security import Bucket, Security
 from adaptive_rec.service.sign_in import PAGE, PAGE_POLICY, SESSION_PATH, cookie_name, cookie_value, cookies_named
 
 Headers = list[tuple[bytes, bytes]]

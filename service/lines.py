@@ -1,8 +1,10 @@
-"""Valid lines of a run's files. Other lines, damaged by a crash or a full disk, are left out."""
+"""Valid lines of a run's files, read while the run writes them. Lines damaged by a crash or a full disk are left out."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, BinaryIO
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import from_json
@@ -10,6 +12,11 @@ from pydantic_core import from_json
 from adaptive_rec.service.hello import LAST_SECOND, Count, Values
 
 MAX_STEP = 2**53
+HEAD_BYTES, BLOCK_BYTES, END_BYTES = 1 << 20, 1 << 15, 8 << 20
+"""Parts of a very long file that are read: its first bytes, blocks in between, its last bytes."""
+BLOCKS = 64
+LONGEST_BYTES = 1 << 20
+"""Longest line in the sample."""
 
 Step = Annotated[int, Field(ge=0, le=MAX_STEP)]
 Number = Annotated[float, Field(ge=-1e300, le=1e300)]
@@ -101,3 +108,52 @@ def fits(shape: type[FileLine], value: Values) -> bool:
     except ValidationError:
         return False
     return True
+
+
+class Tail:
+    """Remembers how far a growing file has been read. The file may not exist yet.
+
+    If it is longer than `whole_bytes` at the first read, only a sample of its lines is read.
+    """
+
+    def __init__(self, path: Path, whole_bytes: int | None = None) -> None:
+        self.path = path
+        self._whole_bytes = whole_bytes
+        self._position = 0
+
+    def new_lines(self) -> Iterator[Values]:
+        """Yield every line finished since the last call. Lines without a JSON object are left out."""
+        try:
+            size = self.path.stat().st_size
+            if size == self._position:
+                return
+            file = open(self.path, "rb")
+        except OSError:
+            return
+        with file:
+            if self._position == 0 and self._whole_bytes is not None and size > self._whole_bytes:
+                yield from self._sample(file, size)
+            file.seek(self._position)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    return  # still being written
+                self._position += len(line)
+                value = parsed(line)
+                if value is not None:
+                    yield value
+
+    def _sample(self, file: BinaryIO, size: int) -> Iterator[Values]:
+        """Yield some of the lines before the file's last bytes, and set the position to read from there."""
+        end = max(0, size - END_BYTES)
+        apart = max(BLOCK_BYTES, (end - HEAD_BYTES) // BLOCKS)
+        for start, length in [(0, HEAD_BYTES), *((at, BLOCK_BYTES) for at in range(HEAD_BYTES, end, apart))]:
+            file.seek(start)
+            if start:
+                file.readline(LONGEST_BYTES)  # the rest of a line that starts earlier
+            while file.tell() < min(start + length, end):
+                value = parsed(file.readline(LONGEST_BYTES))
+                if value is not None:
+                    yield value
+        file.seek(end)
+        file.readline(LONGEST_BYTES)
+        self._position = file.tell()

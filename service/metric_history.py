@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from adaptive_rec.service.lines import EvaluationLine, EventLine, KnobsLine, SnapshotLine, fits
-from adaptive_rec.service.tail import Tail
+from adaptive_rec.service.lines import EvaluationLine, EventLine, KnobsLine, SnapshotLine, Tail, fits
 
 POINTS_KEPT = 4096
 WHOLE_BYTES = 16 << 20

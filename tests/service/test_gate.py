@@ -26,8 +26,7 @@ from adaptive_rec.service import sign_in
 from adaptive_rec.service.app import create_app
 from adaptive_rec.service.gate import READS, RequestGate
 from adaptive_rec.service.protocol import protocol_for
-from adaptive_rec.service.rates import Bucket
-from adaptive_rec.service.security import RequestLimits, Security
+from adaptive_rec.service.security import Bucket, RequestLimits, Security
 
 pytestmark = pytest.mark.alone
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from adaptive_rec.service.lines import Tail
 from adaptive_rec.service.metric_history import EventLog, MetricHistory, ThinnedSeries
-from adaptive_rec.service.tail import Tail
 
 
 def write(path: Path, *lines: dict[str, Any]) -> None:
