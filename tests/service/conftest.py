@@ -206,7 +206,9 @@ class FakeRun:
         return [self.reported(), *answers]
 
     def reported(self) -> Values:
-        return {"knobs": {"desired": self.mailbox.desired.model_dump(), "effective": self.knobs, "step": self.knobs_step}}
+        return {
+            "knobs": {"desired": self.mailbox.desired.model_dump(), "effective": self.knobs, "step": self.knobs_step}
+        }
 
 
 class FakeLink(TrainerLink):
