@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from adaptive_rec.checkpoint.files import Files, os_errors
-from adaptive_rec.checkpoint.generation import generations, names_in, read_manifest, remove, remove_drafts, verify
+from adaptive_rec.checkpoint.generation import generations, names_in, read_manifest, remove, remove_leftovers, verify
 from adaptive_rec.checkpoint.manifest import Manifest, Since
 from adaptive_rec.errors import CheckpointError
 
@@ -148,7 +148,7 @@ def set_aside(files: Files, folder: Path, names: list[str]) -> None:
 
 
 def prune(files: Files, folder: Path, keep: int) -> list[str]:
-    """Remove old generations and all drafts. Returns the names of what was removed.
+    """Remove old generations, all drafts and the rest of removed generations. Returns the names of what was removed.
 
     The newest `keep` whole generations stay, and those that they build on. Where all of these build on the same generation, the
     newest one that does not stays too, so that no single damage takes all. A generation is removed only after `keep` newer ones
@@ -158,7 +158,7 @@ def prune(files: Files, folder: Path, keep: int) -> list[str]:
     if keep < KEEP_AT_LEAST:
         raise CheckpointError(f"generations to keep must be {KEEP_AT_LEAST} or more, got {keep}")
     names = names_in(files, folder)
-    removed = remove_drafts(files, folder, names)
+    removed = remove_leftovers(files, folder, names)
     ordered, verified = generations(names), Verified(files, folder)
     if not ordered:
         return removed

@@ -165,4 +165,8 @@ def test_files_manifest_draft_and_parent_are_synced_in_this_order() -> None:
         step: [f"rows-{shard:05d}.safetensors" for shard in range(1 if step in (123, 333) else 2)] + others
         for step in STEPS
     }
-    assert named == ["", *(name for step in STEPS for name in [*one[step], f".{name_of(step)}.draft", "checkpoints"])]
+    hidden = {300: ["checkpoints"] * 3}  # the first chain goes, one by one
+    assert named == [
+        "",
+        *(n for step in STEPS for n in [*one[step], f".{name_of(step)}.draft", "checkpoints", *hidden.get(step, [])]),
+    ]
