@@ -2,8 +2,8 @@
 
 ``step-000000123/`` holds safetensors and JSON files, and ``MANIFEST.json`` with the size of each file and a crc32 of each chunk.
 Until all files are on the disk the folder is called ``.step-000000123.draft`` (`draft.py`). A second generation of the same step
-is ``step-000000123.1``. A generation that is removed is called ``.step-000000123.removed`` before its first file goes, so a folder
-whose name readers accept always holds a whole generation.
+is ``step-000000123.1``. A generation that is removed is called ``.step-000000123.removed`` before its first file goes, so a
+folder with a generation's name always holds a whole one.
 """
 
 from __future__ import annotations
@@ -118,20 +118,23 @@ def remove_leftovers(files: Files, folder: Path, names: list[str]) -> list[str]:
 
 
 def remove(files: Files, folder: Path, names: list[str]) -> list[str]:
-    """Remove generations, those that build on others first. Returns their names, oldest first.
+    """Remove generations, those that build on others first. Returns the names of the removed, oldest first. One that is being
+    read stays for the next time, and so do older ones, as it may build on them.
 
-    Each is hidden from readers by another name, and that is on the disk, before the next is hidden and before any file goes: a kill
-    or a loss of power leaves every visible generation whole.
+    Each gets another name, and that is on the disk, before the next one does and before any file goes. So a kill or a loss of
+    power leaves every visible generation whole.
     """
-    ordered = generations(names)
-    hidden = []
-    for name in reversed(ordered):
-        hidden.append(hide(files, folder / name))
+    hidden: dict[str, Path] = {}
+    for name in reversed(generations(names)):
+        with os_errors("locking", folder / name), files.unread(folder / name) as unread:
+            if not unread:
+                break
+            hidden[name] = hide(files, folder / name)
         with os_errors("sync", folder):
             files.sync_folder(folder)
-    for path in hidden:
+    for path in hidden.values():
         _remove_folder(files, path)
-    return ordered
+    return generations(list(hidden))
 
 
 def hide(files: Files, generation: Path) -> Path:

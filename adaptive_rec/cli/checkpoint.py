@@ -66,7 +66,7 @@ def add_checkpoint_commands(parser: Parser) -> None:
 
 def list_them(args: argparse.Namespace) -> int:
     """What is there by its manifests; no file but those is read."""
-    found = [entry_of(path) for path in checkpoints_at(args.path)]
+    found = [entry for path in checkpoints_at(args.path) if (entry := entry_of(path))["error"] is None or path.exists()]
     if args.json:
         print_json(found)
         return 0
@@ -129,20 +129,20 @@ def verify(args: argparse.Namespace) -> int:
             lines.append(line(path, "", str(error)))
             continue
         lines += [verified(path, entry) for entry in manifest.files]
-    if is_of_run(found, args.path):
+    wrong = {entry["checkpoint"] for entry in lines if entry["error"]}
+    broken = [line(path, "", why) for path in paths if path.name not in wrong and (why := broken_chain(path, wrong))]
+    if is_of_run(found, args.path):  # the run may have removed some of them, which is no damage
         gone = [path.name for path in paths if not path.exists()]
         paths = [path for path in paths if path.name not in gone]
-        lines = [entry for entry in lines if entry["checkpoint"] not in gone]
+        lines, broken = ([entry for entry in part if entry["checkpoint"] not in gone] for part in (lines, broken))
         for name in gone:
             print(f"note: {name} was removed meanwhile", file=sys.stderr)
-    wrong = {entry["checkpoint"] for entry in lines if entry["error"]}
     damaged, others = ([path for path in paths if (path.name in wrong) == is_wrong] for is_wrong in (True, False))
-    told_of = [line(path, "", why) for path in others if (why := broken_chain(path, wrong))]
-    lost = [entry["checkpoint"] for entry in told_of]
+    lost = [entry["checkpoint"] for entry in broken]
     if args.json:
-        print_json({"files": lines + told_of, "damaged": [path.name for path in damaged], "lost_with_them": lost})
+        print_json({"files": lines + broken, "damaged": [path.name for path in damaged], "lost_with_them": lost})
     else:
-        show(columns(("checkpoint", "file", "size>", "speed>", ""), map(told, lines + told_of)))
+        show(columns(("checkpoint", "file", "size>", "speed>", ""), map(told, lines + broken)))
         read = ", ".join(filter(None, (size(sum(entry["size_bytes"] for entry in lines)), speed(*lines))))
         print(f"{len(others) - len(lost)} of {len(paths)} whole ({read})")
     faults = ("damaged", [path.name for path in damaged]), ("build on one that cannot be used", lost)
