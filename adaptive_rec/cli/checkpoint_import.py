@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from adaptive_rec.cli.output import columns, pairs, print_json, show, text
 from adaptive_rec.cli.parser import Parser
 from adaptive_rec.cli.signals import ended_by_sigterm
-from adaptive_rec.system.durable import made_whole
+from adaptive_rec.system.durable import new_folder
 from adaptive_rec.units import printable, whole
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def import_tables(args: argparse.Namespace) -> int:
     config = load_config(args.config, os.environ, args.set)
     load_policy(config.knobs.policy)  # a bad name is told before the seconds that torch takes
     try:
-        with ended_by_sigterm(), made_whole(args.out) as draft:
+        with ended_by_sigterm(), new_folder(args.out) as draft:
             done, saved, notices = fill(draft, config, args)
     finally:
         progress("")

@@ -143,7 +143,7 @@ def check(args: argparse.Namespace) -> Config:
 
 def begin(config: Config, out: Path, args: argparse.Namespace, screen: Screen) -> TrainingRun:
     """Build the run: load torch, read or draw the data, allocate the tables."""
-    from adaptive_rec.config.tree import told_knobs
+    from adaptive_rec.config.tree import overridden_knobs
 
     screen.status("loading torch")
     from adaptive_rec.offline.report.run_report import write_report
@@ -152,7 +152,7 @@ def begin(config: Config, out: Path, args: argparse.Namespace, screen: Screen) -
     source = config.data.source
     reading = "" if source == "synthetic" else f"reading {Path(source).name}, "
     screen.status(f"{reading}building tables")
-    overridden = told_knobs(os.environ, overrides(args))
+    overridden = overridden_knobs(os.environ, overrides(args))
     training = TrainingRun(config, out, args.resume, args.replay, args.argv, overridden, write_report)
     screen.begin(training.runtime)
     if args.resume and not training.started_at_step:

@@ -23,7 +23,7 @@ from adaptive_rec.placement import Migration
 from adaptive_rec.policy import AccessView, MovementView
 from adaptive_rec.reclassify.stale_rows import StaleRows
 from adaptive_rec.saved import ANY, Saved
-from adaptive_rec.system.beside import Beside
+from adaptive_rec.system.background import BackgroundThread
 from adaptive_rec.tracking.count_min import CountMinSketch, width_for
 from adaptive_rec.tracking.horizon import MemoryTrials
 from adaptive_rec.tracking.popularity import PopularityTracker, samples
@@ -57,7 +57,7 @@ class Observer:
         self.trials: MemoryTrials | None = None
         """Finds out which memory suits the data, for policies that adapt it."""
         self._times = times
-        self._counting = Beside("tracker")
+        self._counting = BackgroundThread("tracker")
         self.stale = StaleRows(store)
         self._sample_slots: list[NDArray[np.int64]] = []
         self._sample_lengths: list[NDArray[np.int64]] = []

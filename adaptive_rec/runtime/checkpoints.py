@@ -16,7 +16,7 @@ from adaptive_rec.errors import CheckpointError, ConflictError
 from adaptive_rec.live.mailbox import Command
 from adaptive_rec.live.telemetry import Event
 from adaptive_rec.runtime.publish import Publisher
-from adaptive_rec.system.beside import give_way
+from adaptive_rec.system.background import give_way
 
 GIVES_WAY = 10
 """Niceness of the writing thread: it gets a tenth of a training thread's share of a core that both want."""

@@ -12,7 +12,7 @@ import pytest
 from adaptive_rec.checkpoint import files as disk
 from adaptive_rec.checkpoint.files import DISK
 from adaptive_rec.checkpoint.history import chain
-from adaptive_rec.config.tree import load_config, told_knobs
+from adaptive_rec.config.tree import load_config, overridden_knobs
 from adaptive_rec.errors import CheckpointError
 from adaptive_rec.live.telemetry import Event, Snapshot
 from adaptive_rec.run.resume import evaluate_run
@@ -33,7 +33,7 @@ def begin(out: Path, *changes: str, **options: Any) -> TrainingRun:
 def go_on(out: Path, *settings: str) -> TrainingRun:
     """As ``train --resume --out OUT`` with some --set."""
     config = load_config(str(out / "config.toml"), {}, settings)
-    return TrainingRun(config, out, resume=True, overridden=told_knobs({}, settings))
+    return TrainingRun(config, out, resume=True, overridden=overridden_knobs({}, settings))
 
 
 def steered(run: TrainingRun, changes: dict[int, dict[str, Any]], lost_at: int | None = None) -> Iterator[Event]:
