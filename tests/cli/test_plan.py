@@ -103,7 +103,7 @@ def test_what_is_given_twice_must_agree(capsys: pytest.CaptureFixture[str]) -> N
         ): "must be float32 on a device",
         ("--host-memory", "much"): "--host-memory must be a number of bytes such as 16GiB, got much",
         ("--gpu-memory", "1.5"): "--gpu-memory must be a number of bytes such as 16GiB, got 1.5",
-        ("--samples", "few"): "--samples must be a whole number from 0 on, got few",
+        ("--samples", "few"): "--samples must be a whole number of at least 0, got few",
         ("--profile", "nowhere.json"): "--profile FILE must be readable, nowhere.json",
     }.items():
         assert plan(*wrong) == 2

@@ -316,7 +316,7 @@ def test_progress_is_that_of_the_newest_whole_report(tmp_path: Path, a_run: Path
 
 
 def test_the_board_shows_the_time_left(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    from adaptive_rec.cli import compare_progress as board_module
+    from adaptive_rec.cli import compare_screen as board_module
 
     now = [0.0]
     monkeypatch.setattr(board_module.time, "monotonic", lambda: now[0])
