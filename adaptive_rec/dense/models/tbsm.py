@@ -1,9 +1,9 @@
 """The dense part of TBSM: one DLRM tower for every step of a history and for the candidate, attention, a final MLP.
 
 Paper: Ishkhanov et al., "Time-based Sequence Model for Personalization and Recommendation Systems" (arXiv 2008.11922). It
-follows the reference code with its defaults: the tower's outputs end with a ReLU and are scaled to length 1; the context is the sum of the
-history's outputs, weighted by an MLP that ends with a sigmoid and reads their inner products with the candidate under a learnt
-bilinear form; one attention head.
+follows the reference code with its defaults: the tower's outputs end with a ReLU and are scaled to length 1; the context is the
+sum of the history's outputs, weighted by an MLP that ends with a sigmoid and reads their inner products with the candidate under
+a learnt bilinear form; one attention head.
 
 Unlike the reference, a missing step of the history adds nothing to the context (the reference attends to the row of item 0), and
 columns outside of the sequence, such as the user, are looked up once for a sample and go to every step.
