@@ -245,7 +245,7 @@ def test_what_a_device_took_and_how_batches_ran_is_shown(browser: Any, hostile_r
         said = wait_for(
             lambda: re.search("Staging memory(.*?)Hot rows", text(browser, "#screen-tables .summary")), "memory"
         )
-        assert said[1] == "34.0 MiBall on the device: 1.50 GiB peak"
+        assert said[1] == "34.0 MiBwhole process at its peak: 1.50 GiB"
         screen(browser, "events")
         wait_for(lambda: "0.00125" in text(browser, "#screen-events dl"), "the times of the choice")
         assert "whole or split" in text(browser, "#screen-events .filters [data-kind=split]")
