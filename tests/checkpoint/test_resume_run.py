@@ -187,7 +187,7 @@ def test_a_full_disk_is_reported_and_training_continues(tmp_path: Path, monkeypa
     monkeypatch.setattr(disk.Disk, "create", create_or_fail)
     events = list(steered(run, {}))
     [failed] = [event for event in events if event.kind == "checkpoint_failed"]
-    assert "no checkpoint was written, training goes on" in failed.text
+    assert "no checkpoint was written, training continues" in failed.text
     assert "No space left" in failed.text
     assert run.runtime.state.checkpoints.failed == 1
     assert written_at(events) == [10, 30]

@@ -1,4 +1,4 @@
-"""A worker that fails: the run ends with its error a few steps later, and neither hangs nor goes on without it."""
+"""A worker that fails: the run ends with its error a few steps later, and neither hangs nor continues without it."""
 
 from __future__ import annotations
 
