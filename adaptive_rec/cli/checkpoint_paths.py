@@ -1,4 +1,4 @@
-"""The checkpoints that a path names: one, or those of a run, which may be under way and remove some of them meanwhile."""
+"""The checkpoints that a path names: one, or those of a run, which may remove some of them at the same time."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def checkpoints_at(path: Path) -> list[Path]:
-    """A checkpoint itself, or those of a run, oldest first. Raises UsageError where there is none."""
+    """Return the checkpoint itself, or those of a run, oldest first. Raises UsageError where there is none."""
     from adaptive_rec.checkpoint.files import DISK
     from adaptive_rec.checkpoint.generation import generations, names_in
     from adaptive_rec.checkpoint.manifest import MANIFEST
@@ -29,7 +29,7 @@ def checkpoints_at(path: Path) -> list[Path]:
 
 
 def is_of_run(found: list[Path], path: Path) -> bool:
-    """Whether these checkpoints are all of a run, not one that was named."""
+    """Whether these are all checkpoints of a run, not a single named one."""
     return found[0].parent == path / "checkpoints"
 
 

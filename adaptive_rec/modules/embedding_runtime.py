@@ -18,9 +18,9 @@ from adaptive_rec.live.telemetry import Event, Snapshot, ratio
 from adaptive_rec.modules.autograd import AutogradSession
 from adaptive_rec.modules.bags import BagBatch, Bags, CallKey
 from adaptive_rec.modules.lookahead import AheadBatch, Sparse
+from adaptive_rec.modules.loop_directory import LOG, LoopDirectory
 from adaptive_rec.modules.options import Setup
 from adaptive_rec.modules.rates import Rates
-from adaptive_rec.modules.serving import LOG, LoopDirectory
 from adaptive_rec.modules.state_dict import LoopParts, set_state, state_of
 from adaptive_rec.modules.stats import RuntimeStats, stats_of
 from adaptive_rec.run.new_directory import new_directory

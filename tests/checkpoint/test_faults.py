@@ -27,7 +27,7 @@ from tests.checkpoint.sim_files import Failing, Meddling, SimFiles
 
 
 def operations() -> list[tuple[str, Path]]:
-    """What a history asks of a file system that fails nothing."""
+    """Return all operations of a history on a file system without faults."""
     files, failing = SimFiles(), Failing(-1, errno.EIO, False)
     write_history(Meddling(files, failing), files.log)
     return failing.done
@@ -103,8 +103,8 @@ def test_the_error_names_operation_and_file() -> None:
     for operation, name in {"write": "write", "sync": "sync", "rename": "renaming", "create": "creation"}.items():
         files = SimFiles()
 
-        def meddle(asked: str, path: Path, operation: str = operation) -> bool:
-            if asked == operation and path.name in {"state.json", ".step-000000007.draft"}:
+        def meddle(requested: str, path: Path, operation: str = operation) -> bool:
+            if requested == operation and path.name in {"state.json", ".step-000000007.draft"}:
                 raise OSError(errno.EIO, "Input/output error")
             return True
 
