@@ -7,6 +7,8 @@ Shapes: see the legend in `adaptive_rec.batch`.
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 from numba import njit, prange
 
@@ -17,6 +19,32 @@ _ROWS_AHEAD = 24
 
 _SCATTER = np.uint64(0x9E3779B97F4A7C15)
 """2^64 over the golden ratio: its multiples' high bits are spread evenly."""
+
+
+class TableLookups(NamedTuple):
+    """The lookups of a batch table by table; for `tables_T5` and `runs_V3` see `batch.TableReads`."""
+
+    part_T: Any
+    """Part of the work that each table belongs to."""
+    ids_N: Any
+    offsets: Any
+    one_hot: bool
+    tables_T5: Any
+    runs_V3: Any
+    first_lookup_T1: Any
+    """Number of each table's first lookup."""
+
+
+class FoundRows(NamedTuple):
+    """The distinct rows as `find_rows` leaves them: those of table ``t`` begin at ``first_lookup_T1[t]``."""
+
+    row_N: Any
+    count_N: Any
+    """Lookups of each row."""
+    inverse_N: Any
+    """Place of each lookup's row."""
+    distinct_T: Any
+    """Distinct rows of each table, or ``-1 - n`` where the id of lookup ``n`` lies outside it."""
 
 
 @njit(**JIT)
@@ -69,16 +97,13 @@ def _bits_for(lookups):
 
 
 @njit(**JIT)
-def find_rows(
-    part, part_T, ids_N, offsets, one_hot, tables_T5, runs_V3, first_lookup_T1, places, row_N, count_N, inverse_N, distinct_T,
-):  # fmt: skip
-    """Find the distinct rows of one part's tables, and count the lookups of each.
+def find_rows(part, places, lookups, found):
+    """Find the distinct rows of one part's tables, and count the lookups of each; fills `found`.
 
-    For `tables_T5` and `runs_V3` see `batch.TableReads`. `places` is scratch for hash tables, one after the other: that
-    of one table should fit a core's first cache. The rows of table ``t`` are numbered from ``first_lookup_T1[t]`` on, in `row_N`
-    and `count_N` as in `inverse_N`; ``distinct_T[t]`` says how many they are, or is ``-1 - n`` where the id of lookup ``n`` lies
-    outside its table.
+    `places` is scratch for hash tables, one after the other: that of one table should fit a core's first cache.
     """
+    part_T, ids_N, offsets, one_hot, tables_T5, runs_V3, first_lookup_T1 = lookups
+    row_N, count_N, inverse_N, distinct_T = found
     run = 0
     for t in range(len(tables_T5)):
         first_run, run = run, run + tables_T5[t, 4]
@@ -117,15 +142,14 @@ def find_rows(
 
 
 @njit(**JIT)
-def list_bags(
-    part, part_T, offsets, one_hot, tables_T5, runs_V3, first_lookup_T1, first_distinct_T1, row_N, count_N, inverse_N,
-    distinct_U, segments_U1, segment_bag_N,
-):  # fmt: skip
+def list_bags(part, lookups, found, first_distinct_T1, distinct_U, segments_U1, segment_bag_N):
     """Bring one part's rows to their places among all distinct rows, and list the bags that touch each.
 
     `row_N`, `count_N` and `inverse_N` are what `find_rows` left; table ``t`` has the rows from ``first_distinct_T1[t]`` on.
     Row ``u`` is touched by bags ``segment_bag_N[segments_U1[u] : segments_U1[u + 1]]``, in the order of the runs.
     """
+    part_T, _, offsets, one_hot, tables_T5, runs_V3, first_lookup_T1 = lookups
+    row_N, count_N, inverse_N, _ = found
     run = 0
     for t in range(len(tables_T5)):
         first_run, run = run, run + tables_T5[t, 4]
@@ -151,27 +175,16 @@ def list_bags(
 
 
 @njit(**JIT_PARALLEL)
-def find_rows_in_parts(
-    part_T, ids_N, offsets, one_hot, tables_T5, runs_V3, first_lookup_T1, places_PH, row_N, count_N, inverse_N, distinct_T,
-):  # fmt: skip
+def find_rows_in_parts(places_PH, lookups, found):
     """All parts at once, each with a line of `places_PH`."""
     for part in prange(len(places_PH)):
-        find_rows(
-            part, part_T, ids_N, offsets, one_hot, tables_T5, runs_V3, first_lookup_T1, places_PH[part], row_N, count_N,
-            inverse_N, distinct_T,
-        )  # fmt: skip
+        find_rows(part, places_PH[part], lookups, found)
 
 
 @njit(**JIT_PARALLEL)
-def list_bags_in_parts(
-    parts, part_T, offsets, one_hot, tables_T5, runs_V3, first_lookup_T1, first_distinct_T1, row_N, count_N, inverse_N,
-    distinct_U, segments_U1, segment_bag_N,
-):  # fmt: skip
+def list_bags_in_parts(parts, lookups, found, first_distinct_T1, distinct_U, segments_U1, segment_bag_N):
     for part in prange(parts):
-        list_bags(
-            part, part_T, offsets, one_hot, tables_T5, runs_V3, first_lookup_T1, first_distinct_T1, row_N, count_N,
-            inverse_N, distinct_U, segments_U1, segment_bag_N,
-        )  # fmt: skip
+        list_bags(part, lookups, found, first_distinct_T1, distinct_U, segments_U1, segment_bag_N)
 
 
 @njit(**JIT)

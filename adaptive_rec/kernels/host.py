@@ -59,7 +59,7 @@ def apply_rows(
     rate = lr * correction if rule == row_update.LAZY_ADAM else lr
     row_update.apply_rows(
         rule, (rate, eps, beta1, beta2, math.inf), source_U.numpy(), grad_UD.numpy(), active_U.numpy(),
-        *(tier.numpy() for tier in wide),
+        row_update.TierArrays(*(tier.numpy() for tier in wide)),
     )  # fmt: skip
     if record_HR is not None and touches_H is not None:
         add_to_record(record_HR, slots, (wide[0][slots] - before).to(record_HR.dtype))
