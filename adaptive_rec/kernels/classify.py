@@ -1,7 +1,7 @@
-"""Kernels that make a batch ready: its distinct rows, where each is, which samples are popular.
+"""These kernels classify a batch: they find its distinct rows, where each is, and which samples are popular.
 
-Arrays in, the caller's outputs filled; callers check shapes. Plain twins stand in `reference.py`; that of `share_tables`,
-`find_rows` and `list_bags`, which make one thing of several, is `find_distinct`.
+They fill the caller's arrays; callers check shapes. Plain twins stand in `reference/step.py`; `find_distinct` is the twin of
+`share_tables`, `find_rows` and `list_bags` together.
 Shapes: see the legend in `adaptive_rec.batch`.
 """
 
@@ -18,7 +18,7 @@ from adaptive_rec.kernels.prefetch import prefetch_row
 _ROWS_AHEAD = 24
 
 _SCATTER = np.uint64(0x9E3779B97F4A7C15)
-"""2^64 over the golden ratio: its multiples' high bits are spread evenly."""
+"""2^64 divided by the golden ratio: the high bits of its multiples are spread evenly."""
 
 
 class TableLookups(NamedTuple):
@@ -60,10 +60,10 @@ def is_one_hot(offsets, lookups):
 
 @njit(**JIT)
 def share_tables(offsets, one_hot, tables_T5, runs_V3, first_lookup_T1, part_T, parts):
-    """Number the lookups table by table, and give each table to one of so many parts of the work, the largest first.
+    """Number the lookups table by table, and assign each table to one of `parts` parts of the work, the largest first.
 
-    `first_lookup_T1` becomes the number of each table's first lookup, `part_T` its part. For the rest see `find_rows`.
-    Returns how many places the hash table of the largest table needs, a power of two.
+    `first_lookup_T1` becomes the number of each table's first lookup, `part_T` its part. For the rest see `TableLookups`.
+    Returns the size of the hash table that the largest table needs, a power of two.
     """
     run = 0
     largest = 0
@@ -89,7 +89,7 @@ def share_tables(offsets, one_hot, tables_T5, runs_V3, first_lookup_T1, part_T, 
 
 @njit(**JIT_PART)
 def _bits_for(lookups):
-    """How many bits number the places of a hash table for so many keys."""
+    """Return the bits of a place in a hash table for so many keys."""
     bits = 4
     while (1 << bits) < 2 * lookups:
         bits += 1
@@ -143,9 +143,9 @@ def find_rows(part, places, lookups, found):
 
 @njit(**JIT)
 def list_bags(part, lookups, found, first_distinct_T1, distinct_U, segments_U1, segment_bag_N):
-    """Bring one part's rows to their places among all distinct rows, and list the bags that touch each.
+    """Move one part's rows to their places among all distinct rows, and list the bags that touch each.
 
-    `row_N`, `count_N` and `inverse_N` are what `find_rows` left; table ``t`` has the rows from ``first_distinct_T1[t]`` on.
+    `found` is what `find_rows` left; the rows of table ``t`` begin at ``first_distinct_T1[t]``.
     Row ``u`` is touched by bags ``segment_bag_N[segments_U1[u] : segments_U1[u + 1]]``, in the order of the runs.
     """
     part_T, _, offsets, one_hot, tables_T5, runs_V3, first_lookup_T1 = lookups
@@ -176,7 +176,7 @@ def list_bags(part, lookups, found, first_distinct_T1, distinct_U, segments_U1, 
 
 @njit(**JIT_PARALLEL)
 def find_rows_in_parts(places_PH, lookups, found):
-    """All parts at once, each with a line of `places_PH`."""
+    """Run `find_rows` for all parts at once, each with a line of `places_PH`."""
     for part in prange(len(places_PH)):
         find_rows(part, places_PH[part], lookups, found)
 
@@ -189,7 +189,7 @@ def list_bags_in_parts(parts, lookups, found, first_distinct_T1, distinct_U, seg
 
 @njit(**JIT)
 def find_sources(distinct_U, pool_ends, pool_first_row, slot_of_row, source_U):
-    """Look up where each distinct row is: the slot of a hot row, or ``~row`` of a cold one (row within its pool)."""
+    """Find the source of each distinct row: the slot of a hot row, or ``~row`` of a cold one (row within its pool)."""
     pool = 0
     for u in range(len(distinct_U)):
         while u >= pool_ends[pool]:
@@ -203,8 +203,7 @@ def find_sources(distinct_U, pool_ends, pool_first_row, slot_of_row, source_U):
 
 @njit(**JIT)
 def spread_sources(source_U, inverse_N, offsets, one_hot, features, source_N, popular_B, lookups_F, hot_F):
-    """Look up where each lookup's row is, find the samples that touch hot rows only, and count the lookups of each feature and
-    those of hot rows among them."""
+    """Find the source of each lookup's row and the popular samples; count each feature's lookups, and those of hot rows."""
     lookups_F[:] = 0
     hot_F[:] = 0
     for b in range(len(popular_B)):

@@ -13,13 +13,13 @@ from adaptive_rec.kernels.jit import JIT, JIT_INLINE
 from adaptive_rec.kernels.prefetch import prefetch_row
 
 PENDING, TAKEN = 1, 2
-"""Marks of a row that is to be saved: not copied yet, and copied."""
+"""Marks of a row to be saved: not copied yet, and copied."""
 
 _ROWS_AHEAD = 16
 
 
 class KeptPool(NamedTuple):
-    """One pool of a snapshot: its rows' marks and its tiers. `slot_R` holds the slots of hot rows and is empty without a hot tier."""
+    """One pool of a snapshot: marks of its rows, and its tiers. `slot_R` is empty where there is no hot tier."""
 
     mark_R: Any
     slot_R: Any
@@ -44,13 +44,13 @@ def keep_rows(rows_C, start, pool, shard, filled):
 
     Returns (place in `rows_C` where it stopped, lines filled).
     """
-    c = start
+    c, mark_R = start, pool.mark_R
     while c < len(rows_C) and filled < len(shard.row_N):
         if c + _ROWS_AHEAD < len(rows_C):
-            prefetch_row(
-                pool.mark_R, rows_C[c + _ROWS_AHEAD]
-            )  # most rows are not marked, and nothing else of them is read
-        filled += _copy(rows_C[c], pool, shard, filled)
+            prefetch_row(mark_R, rows_C[c + _ROWS_AHEAD])  # most rows are not marked: nothing else of them is read
+        if mark_R[rows_C[c]] == PENDING:
+            _copy(rows_C[c], pool, shard, filled)
+            filled += 1
         c += 1
     return c, filled
 
@@ -58,25 +58,23 @@ def keep_rows(rows_C, start, pool, shard, filled):
 @njit(**JIT)
 def take_rows(first, end, most, pool, shard, filled):
     """Do the same for the rows from `first` to `end`, but copy no more than `most`."""
-    row, stop = first, min(len(shard.row_N), filled + most)
+    row, stop, mark_R = first, min(len(shard.row_N), filled + most), pool.mark_R
     while row < end and filled < stop:
-        filled += _copy(row, pool, shard, filled)
+        if mark_R[row] == PENDING:
+            _copy(row, pool, shard, filled)
+            filled += 1
         row += 1
     return row, filled
 
 
 @njit(**JIT_INLINE)
 def _copy(row, pool, shard, line):
-    """Copy a row if it is pending; return whether it was."""
-    if pool.mark_R[row] != PENDING:
-        return False
     shard.row_N[line] = pool.first_row + row
     pool.mark_R[row] = TAKEN
     if len(pool.slot_R) > 0 and pool.slot_R[row] >= 0:
         _copy_row(pool.hot_HD, pool.hot_state_HK, pool.slot_R[row], shard, line)
     else:
         _copy_row(pool.cold_RD, pool.cold_state_RK, row, shard, line)
-    return True
 
 
 @njit(**JIT_INLINE)

@@ -30,7 +30,7 @@ def drawn(random: np.random.Generator, dtype: Any, dim: int, width: int, room: i
         np.full(room, 77, np.int64), np.full((room, dim), 77, dtype), np.full((room, width), 77, dtype)
     )
     mark_R = random.integers(0, 3, ROWS).astype(np.uint8)
-    return keeping.KeptPool(mark_R, slot_R if tiers else slot_R[:0], *arrays, 1000), shard
+    return keeping.KeptPool(mark_R, slot_R if tiers else slot_R[:0], *arrays, first_row=1000), shard
 
 
 def same(mine: Arguments, twins: Arguments) -> bool:
