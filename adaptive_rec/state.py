@@ -117,9 +117,7 @@ class CheckpointStatus:
 class RunState:
     """The run as it stands between two steps."""
 
-    def __init__(
-        self, config: Config, policy: Policy, store: EmbeddingStore, times: StageTimes | None = None
-    ) -> None:
+    def __init__(self, config: Config, policy: Policy, store: EmbeddingStore, times: StageTimes | None = None) -> None:
         """`times` is what the seconds of stages are added to, where a profiler wants them too."""
         self.config = config
         self.knobs: Knobs = config.knobs
@@ -152,7 +150,7 @@ class RunState:
         self.tally = Tally(store.space)
         self.times = StageTimes() if times is None else times
         self.recorder = Recorder()
-        self._planned_steps = 0
+        self._planned_steps: int | None = None
         self.more_steps = 0
         """Steps by which the run may exceed plain training, because its policy repacks the stream; at the run's end, the steps by
         which it did. Negative where samples were left out."""
@@ -161,9 +159,10 @@ class RunState:
     # Read ------------------------------------------------------------------------------------------------------------
 
     @property
-    def steps_total(self) -> int:
-        """Steps the run will have made at its end; an upper bound where its policy repacks the stream."""
-        return max(self.step, self._planned_steps + self.more_steps)
+    def steps_total(self) -> int | None:
+        """Steps the run will have made at its end, an upper bound where its policy repacks the stream. None where no end is
+        known: a user's loop that does not announce one."""
+        return None if self._planned_steps is None else max(self.step, self._planned_steps + self.more_steps)
 
     @property
     def placement_version(self) -> int:
@@ -190,13 +189,18 @@ class RunState:
         self.step += 1
         self.position = position or self.position
 
-    def expect_steps(self, planned: int) -> None:
-        """Set how many steps plain training makes until the end of the stream or the configured number."""
+    def expect_steps(self, planned: int | None) -> None:
+        """Set how many steps plain training makes until the end of the stream or the configured number. None: no end is known."""
         self._planned_steps = planned
 
     def move_to(self, position: Position) -> None:
         """Set the reader's position, where a policy that reorders the stream has come to the end of it."""
         self.position = position
+
+    def end_here(self) -> None:
+        """Set the present step as the run's last, where the stream of a policy that repacks it has ended early."""
+        if self._planned_steps is not None:
+            self.more_steps = self.step - self._planned_steps
 
     def exceed_by(self, more_steps: int) -> None:
         """Set the number of steps by which the run may exceed plain training."""

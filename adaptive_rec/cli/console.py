@@ -135,11 +135,11 @@ class Screen:
         elif not isinstance(event, Snapshot):
             self._say(f"step {whole(event.step)}   {quality_text(vars(event.quality))}")
         elif self.pace.follow(event) and self.live is None:
-            last = event.step >= event.steps_total or self._stopping
+            total = event.steps_total or event.step
+            last = event.step >= total or self._stopping
             if last or time.monotonic() - self._said_at >= PLAIN_EVERY_SECONDS:
                 self._said_at = time.monotonic()
-                share = percent(ratio(event.step, event.steps_total))
-                done = f"step {whole(event.step)} of {whole(event.steps_total)} ({share})"
+                done = f"step {whole(event.step)} of {whole(total)} ({percent(ratio(event.step, total))})"
                 left = "stopping" if self._stopping else self.pace.time_left(event.step)
                 self._say("   ".join([done, *self._figures(), left]).rstrip())
 
@@ -218,7 +218,7 @@ class Pace:
         if self._seen > 1:
             newest = ratio(snapshot.step - self._last[0], snapshot.seconds - self._last[1])
             self._steps_per_second = (1 - weight) * self._steps_per_second + weight * newest
-        self._last, self._total = (snapshot.step, snapshot.seconds), snapshot.steps_total
+        self._last, self._total = (snapshot.step, snapshot.seconds), snapshot.steps_total or snapshot.step
         return True
 
     def time_left(self, step: int) -> str:

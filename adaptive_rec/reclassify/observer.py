@@ -158,7 +158,7 @@ class Observer:
 
     def _access_view(self, pool: int, step: int, knobs: Knobs, candidates: NDArray[np.int64]) -> AccessView:
         spec = self.store.space.pools[pool]
-        rows = candidates[(candidates >= spec.first_row) & (candidates < spec.end_row)]
+        rows = spec.select(candidates)
         rows = rows[self.store.placement.slot_of_row[rows] < 0]
         slots = self.store.device.hot_slots(pool)
         hot_rows = self.store.device.row_of_slot[pool][slots]
@@ -215,7 +215,7 @@ class Observer:
     def show_estimates(self, rows: NDArray[np.int64]) -> None:
         """Set the popularity that is shown with the slots of some hot rows (-1: no row)."""
         for pool, spec in enumerate(self.store.space.pools):
-            hot = rows[(rows >= spec.first_row) & (rows < spec.end_row)]
+            hot = spec.select(rows)
             slots = self.store.placement.slot_of_row[hot]
             self.store.device.estimate[pool][slots] = self.tracker.estimate(hot)
 

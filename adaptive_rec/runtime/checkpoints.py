@@ -63,7 +63,7 @@ class Checkpoints:
         """Report the checkpoint that was written meanwhile, and start another if one is due."""
         state = self._state
         yield from self.written(wait=False)
-        last = state.stop_requested or state.step >= state.steps_total  # one follows in any case
+        last = state.stop_requested or state.step == state.steps_total  # one follows in any case
         if self._folder is None or last or not self._schedule.is_due(state.step, busy=self._writing is not None):
             return
         yield from self._begin()

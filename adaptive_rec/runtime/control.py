@@ -47,8 +47,10 @@ class Control:
         reports: Reports,
         saving: Checkpoints | None = None,
         replayed: Mapping[int, list[Command]] | None = None,
+        how_it_stops: Callable[[], str] = lambda: "a checkpoint and a summary follow",
     ) -> None:
-        """`saving` is None where the user's own loop saves by itself. `replayed`: commands to carry out at given steps, which are
+        """`saving` is None where the user's own loop saves by itself. `how_it_stops` returns what follows a request to stop, or
+        raises ConflictError where the loop would not obey. `replayed`: commands to carry out at given steps, which are
         those of the run that is replayed."""
         self._state = state
         self._reclassifier = reclassifier
@@ -58,6 +60,7 @@ class Control:
         self._reports = reports
         self._saving = saving
         self._replayed = replayed or {}
+        self._how_it_stops = how_it_stops
 
     def obey(self) -> Iterator[Event | Snapshot]:
         """Carry out the commands left so far. While paused, stay here until `resume`, or a stop by command or signal."""
@@ -207,8 +210,9 @@ class Control:
         return self._event("resumed", "training goes on")
 
     def _stop(self) -> Event:
+        follows = self._how_it_stops()
         self._state.stop()
-        return self._event("stopping", "asked to stop: a checkpoint and a summary follow")
+        return self._event("stopping", f"asked to stop: {follows}")
 
     def _reclassify(self) -> Event:
         state = self._state

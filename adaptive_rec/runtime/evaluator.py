@@ -24,7 +24,7 @@ class Evaluator:
     def when_due(self) -> Iterator[Evaluation]:
         """Evaluate where `eval.every_steps` says so; the run's clock stands still meanwhile."""
         state = self._state
-        every = state.config.eval.interval(state.steps_total)
+        every = state.config.eval.interval(state.steps_total or 0)
         if every and state.step % every == 0:
             with state.recorder.paused(), self._publisher.during("evaluating"):
                 evaluation = self.evaluate()

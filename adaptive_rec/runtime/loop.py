@@ -77,13 +77,18 @@ class Runtime(Session):
         self.phases = Phases(state, source, self.observer, self.reclassifier, publisher, self.evaluator)
         self.finite = step_check(config.run.on_nan, dense, store)
         """The check that a step's losses and gradients are finite."""
-        self.parts = RunParts(
-            state, dense, self.observer, self.reclassifier, self.phases, self.splitting, self.finite
-        )
+        self.parts = RunParts(state, dense, self.observer, self.reclassifier, self.phases, self.splitting, self.finite)
         """What checkpoints save and restore."""
         self.saving: Checkpoints = Checkpoints(self.parts, options.checkpoints, publisher)
         self.control = Control(
-            state, self.reclassifier, self.splitting, self.mailbox, publisher, self.reports, self.saving, options.replayed
+            state,
+            self.reclassifier,
+            self.splitting,
+            self.mailbox,
+            publisher,
+            self.reports,
+            self.saving,
+            options.replayed,
         )
         self._overrides = options.overrides
         self.notices = options.notices
@@ -92,6 +97,11 @@ class Runtime(Session):
         """What makes batches ready, once the run has started."""
         self._guarded: list[tuple[Fetched, NDArray[np.int64]]] = []
         """Losses of the present step, and which lines are the guard's: a step that is repeated must not count twice."""
+
+    @property
+    def steps_total(self) -> int:
+        """Steps the run will have made at its end; an upper bound where its policy repacks the stream."""
+        return self.state.steps_total or 0
 
     # The loop --------------------------------------------------------------------------------------------------------
 

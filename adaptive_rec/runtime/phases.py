@@ -133,7 +133,7 @@ class Phases:
             state.move_to(stream.end)
             self.reordered = False
             if (stretch.steps, stretch.epochs) == self._limits:
-                state.exceed_by(state.more_steps + state.step - state.steps_total)
+                state.end_here()
 
     @property
     def _limits(self) -> tuple[int, int]:
@@ -145,7 +145,9 @@ class Phases:
             samples = self._source.train_samples, position.offset
             epoch, part = (-(-count // state.config.run.batch_size) for count in samples)
             steps_done = position.epoch * epoch + part
-        return Stretch(position, steps_done, *self._limits, state.config.run.batch_size, state.config.policy.model_dump())
+        return Stretch(
+            position, steps_done, *self._limits, state.config.run.batch_size, state.config.policy.model_dump()
+        )
 
     def _decide(self, arranged: Arranged, outcome: Outcome | None) -> Phase | None:
         self._decided = Decision(self._state.knobs, list(self._state.store.device.capacities), outcome)

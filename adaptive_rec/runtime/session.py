@@ -147,10 +147,6 @@ class Session(ABC):
         return self.state.step
 
     @property
-    def steps_total(self) -> int:
-        return self.state.steps_total
-
-    @property
     def knobs(self) -> Knobs:
         return self.state.knobs
 

@@ -213,7 +213,7 @@ def test_a_row_too_large_for_half_precision_ends_the_run_and_is_named(
     poison(runtime, 7, lambda dense: dense.gradients()[0][2, 1].fill_(-1e9))
     id_ = batches(12)[6].ids_N.reshape(SAMPLES, 2)[2, 1]
     rule = r"rows of run.row_precision=fp16 must stay within 65504, "
-    with pytest.raises(TrainingError, match=rule + rf"id {id_} of table users \(1 such\) does not after step 7; lower"):
+    with pytest.raises(TrainingError, match=rule + rf"id {id_} of table users \(1 in all\) does not after step 7; lower"):
         list(runtime.run())
     assert runtime.step_number == 6
     assert not list(tmp_path.iterdir())
@@ -226,7 +226,8 @@ def test_too_many_batches_left_out_in_a_row_stop_the_run(memory_source: Any, in_
     if in_a_row < IN_A_ROW_LIMIT:
         assert sum(event.kind == "nan" for event in runtime.run() if isinstance(event, Event)) == 1 + in_a_row
     else:
-        with pytest.raises(TrainingError, match=f"must be few, this is number {IN_A_ROW_LIMIT} in a row: "):
+        rule = f"must leave out fewer than {IN_A_ROW_LIMIT} batches in a row, this is one more: "
+        with pytest.raises(TrainingError, match=rule):
             list(runtime.run())
     assert all(np.isfinite(part).all() for part in state(runtime))
 

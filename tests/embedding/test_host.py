@@ -15,9 +15,8 @@ from adaptive_rec.embedding.aligned import zeros
 from adaptive_rec.embedding.device import DeviceTier, row_bytes
 from adaptive_rec.embedding.direct import DirectStore
 from adaptive_rec.embedding.host import HostTier
-from adaptive_rec.embedding.micro_batch import MicroBatch
 from adaptive_rec.embedding.optimizer import RULES, RowRule
-from adaptive_rec.embedding.records import RowUpdate
+from adaptive_rec.embedding.records import MicroBatch, RowUpdate
 from adaptive_rec.embedding.row_types import as_array, as_tensor
 from adaptive_rec.kernels.reference.rows16 import widened
 from adaptive_rec.placement import Migration, RowSpace

@@ -16,7 +16,7 @@ from adaptive_rec.cli import main
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.dense.metrics import quality
 from adaptive_rec.embedding.device import SLOT_RECORD_BYTES
-from adaptive_rec.embedding.micro_batch import MicroBatch
+from adaptive_rec.embedding.records import MicroBatch
 from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.errors import MemoryPlanError
 from adaptive_rec.memory.dense import Living, living_bytes, optimizer_bytes

@@ -14,9 +14,8 @@ from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding.device import split_budget
 from adaptive_rec.embedding.direct import DirectStore
-from adaptive_rec.embedding.micro_batch import MicroBatch
 from adaptive_rec.embedding.optimizer import RULES, RowRule
-from adaptive_rec.embedding.records import RowUpdate
+from adaptive_rec.embedding.records import MicroBatch, RowUpdate
 from adaptive_rec.embedding.staged.device_step import DeviceStep
 from adaptive_rec.embedding.staged.homing import Homing
 from adaptive_rec.embedding.staged.in_flight import Flight, Staged
@@ -203,7 +202,7 @@ def take_rows_before_they_arrive(patch: pytest.MonkeyPatch) -> None:
 
 
 def read_notes_before_they_arrive(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(DeviceStep, "_tell", lambda step, arrays: send(step.notes, arrays))
+    patch.setattr(DeviceStep, "_send", lambda step, arrays: send(step.notes, arrays))
 
 
 def fill_slots_while_their_users_compute(patch: pytest.MonkeyPatch) -> None:
