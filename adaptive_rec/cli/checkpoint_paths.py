@@ -1,4 +1,4 @@
-"""The checkpoints that a path names: one, or those of a run, which may be under way and remove some of them meanwhile."""
+"""The checkpoints that a path names: one, or those of a run, which may remove some of them at the same time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def checkpoints_at(path: Path) -> list[Path]:
-    """A checkpoint itself, or those of a run, oldest first. Raises UsageError where there is none."""
+    """Return the checkpoint itself, or those of a run, oldest first. Raises UsageError where there is none."""
     from adaptive_rec.checkpoint.files import DISK
     from adaptive_rec.checkpoint.generation import generations, names_in
     from adaptive_rec.checkpoint.manifest import MANIFEST
@@ -28,12 +28,12 @@ def checkpoints_at(path: Path) -> list[Path]:
 
 
 def is_of_run(found: list[Path], path: Path) -> bool:
-    """Whether these checkpoints are all of a run, not one that was named."""
+    """Whether these are all checkpoints of a run, not a single named one."""
     return found[0].parent == path / "checkpoints"
 
 
 def with_found(work: Callable[..., T], *paths: Path) -> tuple[list[Path], T]:
-    """Checkpoints, and what comes of them. Where the run removes one meanwhile: once more, of what it has then."""
+    """Return the checkpoints and the result of `work` on them. Tries again where the run removes one of them meanwhile."""
     found = [one_at(path) for path in paths]
     try:
         return found, work(*found)
@@ -45,7 +45,7 @@ def with_found(work: Callable[..., T], *paths: Path) -> tuple[list[Path], T]:
 
 
 def one_at(path: Path) -> Path:
-    """A checkpoint itself, or the newest of a run that is whole."""
+    """Return the checkpoint itself, or the newest whole one of a run."""
     from adaptive_rec.checkpoint.files import DISK
     from adaptive_rec.checkpoint.history import newest_valid
 

@@ -1,4 +1,4 @@
-"""Makes the rows hot that a phase of the stream lists: as many as there are slots, at once, and without a limit on moves."""
+"""Placement of the rows that a phase of the stream lists: as many as there are slots, without a limit on moves."""
 
 from __future__ import annotations
 

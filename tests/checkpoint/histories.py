@@ -103,24 +103,24 @@ def write(files: Files, step: int, folder: Path = CHECKPOINTS, on: tuple[int, ..
 
 @dataclass
 class History:
-    """When, in entries of the log, each generation was begun and committed."""
+    """When, in entries of the log, each generation was started and committed."""
 
     moments: list[tuple[int, int, int]] = field(default_factory=list)
-    """(step, begun, committed)"""
+    """(step, started, committed)"""
 
     def allowed(self, entries: int) -> set[int | None]:
         """The steps that may be found after so many entries: the newest committed, or the one that was being written."""
         committed: list[int | None] = [step for step, _, end in self.moments if end <= entries]
-        return {[None, *committed][-1], *(step for step, begun, end in self.moments if begun <= entries < end)}
+        return {[None, *committed][-1], *(step for step, started, end in self.moments if started <= entries < end)}
 
 
 def write_history(files: Files, log: list[Any]) -> History:
     """All generations, after each of which two are kept, with those that they build on."""
     history = History()
     for step in STEPS:
-        begun = len(log)
+        started = len(log)
         write(files, step)
-        history.moments.append((step, begun, len(log)))
+        history.moments.append((step, started, len(log)))
         prune(files, CHECKPOINTS, keep=2)
     return history
 

@@ -27,7 +27,7 @@ from tests.checkpoint.sim_files import Failing, Meddling, SimFiles
 
 
 def operations() -> list[tuple[str, Path]]:
-    """What a history asks of a file system that fails nothing."""
+    """Return all operations of a history on a file system without faults."""
     files, failing = SimFiles(), Failing(-1, errno.EIO, False)
     write_history(Meddling(files, failing), files.log)
     return failing.done
@@ -87,16 +87,16 @@ def test_a_failed_operation_is_not_tried_again(operation: str) -> None:
             with pytest.raises(CheckpointError):
                 write_history(Meddling(files, failing), files.log)
             after = [entry for entry in failing.done[number + 1 :] if entry[0] != "close"]
-            begun = path != CHECKPOINTS.parent  # before that is synced there is nothing to remove
-            assert [entry[0] for entry in after] == ["remove_folder"] * begun, f"{name} of {path}: {after}"
+            started = path != CHECKPOINTS.parent  # before that is synced there is nothing to remove
+            assert [entry[0] for entry in after] == ["remove_folder"] * started, f"{name} of {path}: {after}"
 
 
 def test_the_error_names_operation_and_file() -> None:
     for operation, name in {"write": "write", "sync": "sync", "rename": "renaming", "create": "creation"}.items():
         files = SimFiles()
 
-        def meddle(asked: str, path: Path, operation: str = operation) -> bool:
-            if asked == operation and path.name in {"state.json", ".step-000000007.draft"}:
+        def meddle(requested: str, path: Path, operation: str = operation) -> bool:
+            if requested == operation and path.name in {"state.json", ".step-000000007.draft"}:
                 raise OSError(errno.EIO, "Input/output error")
             return True
 

@@ -215,7 +215,7 @@ def test_resume_goes_on_under_the_run_s_own_configuration(tmp_path, capsys):
 def test_a_run_that_has_nothing_to_go_on_from_says_so(tmp_path, capsys):
     train = ["train", "tiny", "--no-serve", "--steps=5", "--resume", "--out", str(tmp_path / "run")]
     assert main(train) == 0
-    assert "run has no checkpoint to go on from: the run begins at its start\n" in capsys.readouterr().out
+    assert "run has no checkpoint to resume: the run starts from the beginning\n" in capsys.readouterr().out
     assert main(train) == 0
     assert "no checkpoint" not in capsys.readouterr().out
 
@@ -242,16 +242,16 @@ def test_what_there_is_to_train_is_said_where_the_data_decides_it(tmp_path, caps
     train = ["train", "--no-serve", "--resume", "--out", str(tmp_path / "run")]
     few = ["--set=data.synthetic.samples=300", "--set=run.batch_size=100"]
     assert main([*train, "tiny", *few, "--steps=50"]) == 0
-    assert "3 steps, all that the data has; run.steps asks for 50\n" in capsys.readouterr().out
+    assert "3 steps, all that the data has; run.steps is 50\n" in capsys.readouterr().out
     assert main(train) == 0
     assert (
-        "going on from step 3: nothing left to train, read the data more often (data.epochs)\n"
+        "resumed at step 3: nothing left to train, read the data more often (data.epochs)\n"
         in capsys.readouterr().out
     )
     assert main([*train, "--set=data.epochs=2", "--steps=5"]) == 0
-    assert "going on from step 3, 2 to go\n" in capsys.readouterr().out
+    assert "resumed at step 3, 2 to go\n" in capsys.readouterr().out
     assert main(train) == 0
-    assert "going on from step 5: nothing left to train, give more steps\n" in capsys.readouterr().out
+    assert "resumed at step 5: nothing left to train, give more steps\n" in capsys.readouterr().out
 
 
 def test_a_run_that_cannot_be_scored_is_told_to_have_failed(tmp_path, capsys):

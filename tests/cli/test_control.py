@@ -43,7 +43,7 @@ def test_a_command_tells_what_happened_and_when(told, service, name, text):
     assert told(name) == f"{text}\n"
     assert json.loads(told(name, "--json"))["step"] == 1437
     service.answer("POST", path, {"command": name, "step": None}, 202)
-    assert f"{name} asked for; it happens at the next step boundary" in told(name)
+    assert f"{name} requested; it happens at the next step boundary" in told(name)
     assert service.paths() == [f"POST {path}"] * 3
 
 

@@ -54,7 +54,7 @@ def test_a_change_is_told_with_its_step(told, service):
     assert text.splitlines() == [
         "alpha 0.9 -> 0.8, took effect at step 437",
         "hot_budget_bytes 8MiB -> 256MiB, took effect at step 437",
-        "action is freeze already",
+        "action is already freeze",
     ]
     request = service.requests[-1]
     assert request["body"] == {"alpha": 0.8, "hot_budget_bytes": 256 << 20, "action": "freeze"}

@@ -57,7 +57,7 @@ def test_a_sidecar_that_cannot_start_is_told_and_training_goes_on(tmp_path, caps
     assert main(["train", "tiny", "--json", "--linger", "--out", str(tmp_path / "run")]) == 0
     captured = capsys.readouterr()
     assert json.loads(captured.out)["steps"] == 60
-    assert re.search("^no dashboard: .*Sidecar.*; training goes on without$", captured.err, flags=re.M)
+    assert re.search("^no dashboard: .*Sidecar.*; training continues without it$", captured.err, flags=re.M)
 
 
 class FakeSidecar:
@@ -95,7 +95,7 @@ def test_linger_keeps_the_service_until_ctrl_c_which_is_no_failure(tmp_path, cap
     assert main(["train", "tiny", "--linger", "--host=localhost", "--port=8470", "--out", str(out)]) == 0
     text = capsys.readouterr().out
     assert fake_sidecar == ["localhost:8470", str(out), "lingers", "closed"]
-    assert text.index("reopen") < text.index("the dashboard stays until") < text.index("the dashboard is closed")
+    assert text.index("reopen") < text.index("the dashboard stays open until") < text.index("the dashboard is closed")
 
 
 def test_the_dashboard_is_told_without_its_token_where_logs_are(tmp_path, capsys, fake_sidecar):

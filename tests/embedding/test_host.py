@@ -1,4 +1,4 @@
-"""The host tier: what it asks for, what it holds to begin with, and that no position is limited to 32 bits."""
+"""The host tier: its memory, its initial rows, and positions beyond 32 bits."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_patterns_and_numbers_share_their_memory() -> None:
 
 
 def test_no_position_is_limited_to_32_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """140 M rows of dim 16: the last components lie beyond 2^31. Of memory that nobody writes the system gives none."""
+    """140 M rows of dim 16: the last components lie beyond 2^31. Memory that is never written takes no space."""
     rows, dim = 140_000_000, 16
     monkeypatch.setattr(host, "_initialise", lambda weights_RD, seed, table: None)
     space = RowSpace.of((TableSpec("t", rows, dim),), (FeatureSpec("t", 0),))

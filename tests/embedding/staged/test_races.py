@@ -1,4 +1,4 @@
-"""What a worker does at the worst moment of the training thread: here it is made to happen then."""
+"""Races of a worker and the training thread, each forced to happen at the worst moment."""
 
 from __future__ import annotations
 

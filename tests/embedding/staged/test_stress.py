@@ -73,7 +73,7 @@ def random_migration(store: EmbeddingStore, random: np.random.Generator) -> Migr
 
 
 def buffers(store: EmbeddingStore, lines: int) -> MicroBatch:
-    """Poisoned, as what was there before."""
+    """Filled with NaN, as if used before."""
     shapes = [(lines, 1), (lines,), (lines,), *((lines, len(pool.features), pool.dim) for pool in SPACE.pools)]
     dense, labels, scale, *pooled = (
         torch.full(shape, torch.nan, dtype=torch.float64, device=store.torch_device) for shape in shapes
@@ -82,7 +82,7 @@ def buffers(store: EmbeddingStore, lines: int) -> MicroBatch:
 
 
 def run_step(store: EmbeddingStore, work: ClassifiedBatch, step: int, random: np.random.Generator) -> list[Any]:
-    """As the runtime does it: popular samples first, or all in one; gradients depend on what was gathered. Returns that."""
+    """Make a step as the runtime does: popular samples first, or all in one. Returns the gathered vectors."""
     store.take(work)
     if random.random() < 0.15:  # all samples are skipped
         store.release(work)
