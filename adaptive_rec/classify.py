@@ -59,16 +59,17 @@ class ClassifiedBatch:
         self.segment_bag_N = np.empty(lookups, dtype=np.int32)
         first_lookup_T1, first_distinct_T1 = np.empty(tables + 1, np.int64), np.zeros(tables + 1, np.int64)
         part_T, distinct_T = np.empty(tables, dtype=np.int64), first_distinct_T1[1:]
-        how = (batch.offsets, self.one_hot, reads.tables_T5, reads.runs_V3, first_lookup_T1)
-        places = kernels.share_tables(*how, part_T, threads)
+        by_table = (batch.offsets, self.one_hot, reads.tables_T5, reads.runs_V3, first_lookup_T1)
+        places = kernels.share_tables(*by_table, part_T, threads)
         places_PH = _scratch.take("places", np.int32, threads, places)
         row_N, count_N = _scratch.take("rows", np.int64, lookups), _scratch.take("counts", np.int64, lookups)
-        found = (row_N, count_N, self.inverse_N)
+        numbered = kernels.TableLookups(part_T, batch.ids_N, *by_table)
+        found = kernels.FoundRows(row_N, count_N, self.inverse_N, distinct_T)
         if threads == 1:
-            kernels.find_rows(0, part_T, batch.ids_N, *how, places_PH[0], *found, distinct_T)
+            kernels.find_rows(0, places_PH[0], numbered, found)
         else:
             numba.set_num_threads(threads)
-            kernels.find_rows_in_parts(part_T, batch.ids_N, *how, places_PH, *found, distinct_T)
+            kernels.find_rows_in_parts(places_PH, numbered, found)
         if (distinct_T < 0).any():
             check_ids(batch, space.tables, space.features)
         np.cumsum(distinct_T, out=distinct_T)
@@ -77,7 +78,7 @@ class ClassifiedBatch:
         self.segments_U1: NDArray[np.int64] = np.zeros(distinct + 1, dtype=np.int64)
         listed = (self.distinct_U, self.segments_U1, self.segment_bag_N)
         list_bags = kernels.list_bags if threads == 1 else kernels.list_bags_in_parts
-        list_bags(0 if threads == 1 else threads, part_T, *how, first_distinct_T1, *found, *listed)
+        list_bags(0 if threads == 1 else threads, numbered, found, first_distinct_T1, *listed)
         self.pool_ends = first_distinct_T1[np.searchsorted(reads.tables_T5[:, 0], range(1, len(space.pools) + 1))]
         """The end of each pool's distinct rows."""
         self.source_U: NDArray[np.int64] = np.empty(distinct, dtype=np.int64)

@@ -61,6 +61,10 @@ class DirectStore(EmbeddingStore):
             len(self.space.pools) == 1 and not self.space.mean_F.any() and np.array_equal(update.position_B, everyone)
         )
         hyper = (update.lr, rule.eps, rule.beta1, rule.beta2, update.step, self.seed)
+        space = self.space
+        places = row_update.GradientPlaces(
+            len(space.features), work.batch.offsets, space.column_of_feature, space.mean_F, update.position_B, in_place
+        )
         for pool in range(len(self.space.pools)):
             span = work.pool_range(pool)
             source_U = work.source_U[span]
@@ -69,26 +73,12 @@ class DirectStore(EmbeddingStore):
             frozen_U = np.zeros(len(source_U), np.bool_) if update.frozen_U is None else update.frozen_U[span]
             with self._observed(work, update, pool, frozen_U):
                 touched, hot, updated, overflowed = row_update.update_rows(
-                    rule.code,
-                    hyper,
-                    span.start,
-                    work.segments_U1,
-                    work.segment_bag_N,
-                    len(self.space.features),
-                    work.batch.offsets,
-                    self.space.column_of_feature,
-                    self.space.mean_F,
-                    update.position_B,
-                    in_place,
+                    rule.code, hyper, row_update.RowSegments(span.start, work.segments_U1, work.segment_bag_N), places,
                     update.gradients[pool].numpy(),
-                    frozen_U,
-                    work.distinct_U[span],
-                    source_U,
-                    self.changed_R,
-                    *self.device.arrays(pool),
-                    *self.host.arrays(pool),
+                    row_update.PoolRows(frozen_U, work.distinct_U[span], source_U, self.changed_R),
+                    row_update.TierArrays(*self.device.arrays(pool), *self.host.arrays(pool)),
                     threads=self.threads,
-                )
+                )  # fmt: skip
             self.traffic.add_updates(touched, hot, updated)
             if overflowed:
                 raise TrainingError(self._overflow(work, pool, update.step))

@@ -148,11 +148,9 @@ class RowSnapshot:
             shard.sort()
             yield shard
 
-    def _arguments(self, pool: int, shard: Shard) -> tuple[Any, ...]:
-        first_row = self._space.pools[pool].first_row
-        return (
-            self._mark[pool], *self._tiers(pool), first_row, shard.row_N, shard.weights_ND, shard.state_NK, shard.filled,
-        )  # fmt: skip
+    def _arguments(self, pool: int, shard: Shard) -> tuple[keeping.KeptPool, keeping.ShardArrays, int]:
+        kept = keeping.KeptPool(self._mark[pool], *self._tiers(pool), self._space.pools[pool].first_row)
+        return kept, keeping.ShardArrays(shard.row_N, shard.weights_ND, shard.state_NK), shard.filled
 
     def _new_shard(self, pool: int) -> Shard:
         lines = max(1, min(self.rows, SHARD_BYTES // self._row_bytes(pool)))

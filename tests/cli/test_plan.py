@@ -143,7 +143,7 @@ def test_where_no_budget_fits_none_is_suggested(told: Any) -> None:
     assert any("knee of the curve" in each["why"] for each in found["budgets"])
 
 
-def test_where_no_single_setting_is_enough_several_are() -> None:
+def test_several_settings_are_suggested_where_one_is_not_enough() -> None:
     config = tiny(
         "model.embedding_dim=64", "data.table_rows=[400000,300,200,12]", "data.max_table_rows=400000",
         "knobs.hot_budget_bytes=64MiB", "optimizer.embedding=lazy_adam",
