@@ -1,6 +1,6 @@
-"""The data nouns: tables, features, batches. Shapes are declared here, once.
+"""Tables, features and batches.
 
-Shape legend, used as suffixes everywhere: B samples of a batch, S samples of a micro-batch, F sparse features,
+Suffixes that name shapes everywhere: B samples of a batch, S samples of a micro-batch, F sparse features,
 X dense features, N lookups of a batch, U distinct rows of a batch, D embedding dim, R rows of a pool.
 """
 
@@ -38,51 +38,51 @@ class FeatureSpec:
 
 @dataclass(frozen=True)
 class SequenceSpec:
-    """Which features and dense columns of a sample are steps of a history, and what a candidate has in their place.
+    """The features and dense columns of a sample that are steps of its history or describe the candidate.
 
-    Each step of each column is a feature of its own; all those of a column read one table. A history shorter than `steps` ends
-    with the last step like any other: its first steps' bags are empty.
+    Each step of each column is a feature of its own; all features of a column read one table. A shorter history has empty bags
+    in its first steps.
     """
 
     features: tuple[tuple[int, ...], ...]
-    """For each column of the sequence the features of its `steps` steps, oldest first, then that of the candidate."""
+    """For each column of the sequence: the features of its `steps` steps, oldest first, then the candidate's feature."""
     dense: tuple[tuple[int, ...], ...]
-    """For each dense column of the sequence those of its `steps` steps, oldest first; a candidate's is 0."""
+    """For each dense column of the sequence: the columns of its `steps` steps, oldest first; the candidate's value is 0."""
     length: int
-    """The dense column that says how many steps a sample's history has."""
+    """The dense column that holds the number of steps in a sample's history."""
 
     @property
     def steps(self) -> int:
         return len(self.features[0]) - 1
 
     def shared_features(self, count: int) -> tuple[int, ...]:
-        """Those of `count` features that belong to the sample as a whole."""
+        """Return the features, of `count` in all, that belong to the sample as a whole."""
         return tuple(f for f in range(count) if not any(f in column for column in self.features))
 
     def shared_dense(self, count: int) -> tuple[int, ...]:
-        """Those of `count` dense columns that belong to the sample as a whole."""
+        """Return the dense columns, of `count` in all, that belong to the sample as a whole."""
         taken = {self.length, *(column for columns in self.dense for column in columns)}
         return tuple(x for x in range(count) if x not in taken)
 
 
 @dataclass(frozen=True)
 class Position:
-    """Where a reader stands: everything it needs to produce the batches that follow."""
+    """A reader's place in the stream: all it needs to produce the batches that follow."""
 
     epoch: int = 0
     seed: int = 0
     offset: int = 0
-    """Samples of this epoch that were already handed out."""
+    """Samples of this epoch that were read."""
 
 
 @dataclass(frozen=True)
 class TableReads:
-    """Which bags of a batch read which table. T tables, pool by pool and in the order of their rows; V runs of bags."""
+    """The bags of a batch that read each table. T tables, pool by pool and in the order of their rows; V runs of bags."""
 
     tables_T5: NDArray[np.int64]
-    """A line for each table that is read: its pool, its first row, that row's id, how many rows it has, and its runs' number."""
+    """For each table that is read: its pool, its first row, that row's id, its number of rows, and its number of runs."""
     runs_V3: NDArray[np.int64]
-    """The runs of bags that read them, in their order: the first bag, how far it is to the next one, and how many there are."""
+    """For each run, table by table: the first bag, the distance between bags, and the number of bags."""
 
 
 @dataclass(frozen=True)
@@ -103,10 +103,10 @@ class Batch:
     malformed_rows: int = 0
     """Input rows skipped while this batch was read."""
     skipped_samples: int = 0
-    """Samples that a policy left out of the stream while this batch was put together. A batch without samples is not trained, it
-    only carries what was left out after the last one."""
+    """Samples that a policy left out of the stream before this batch. A batch without samples is not trained; it only carries
+    these counts at the end of the stream."""
     reads: TableReads | None = field(default=None, kw_only=True)
-    """Where bags do not read tables feature by feature."""
+    """Set where bags do not read tables feature by feature."""
 
     @property
     def size(self) -> int:
@@ -124,7 +124,7 @@ class Batch:
         position: Position | None = None,
         malformed_rows: int = 0,
     ) -> Batch:
-        """A batch with exactly one id for each sample and feature."""
+        """Return a batch with exactly one id for each sample and feature."""
         ids_N = np.ascontiguousarray(ids_BF, dtype=np.int64).reshape(-1)
         offsets = np.arange(len(ids_N) + 1, dtype=np.int64)
         return Batch(dense_BX, ids_N, offsets, labels_B, position or Position(), malformed_rows)
@@ -137,7 +137,7 @@ def check_batch(batch: Batch, tables: tuple[TableSpec, ...], features: tuple[Fea
 
 
 def check_shapes(batch: Batch, features: int, rising: bool = False) -> None:
-    """Raise DataError when a batch's shapes disagree; `rising` says that its offsets are known to rise as they should."""
+    """Raise DataError when a batch's shapes disagree; with `rising` the offsets are known to be in order."""
     bags = batch.size * features
     if len(batch.offsets) != bags + 1:
         raise DataError(f"offsets must have samples * features + 1 = {bags + 1} entries, got {len(batch.offsets)}")

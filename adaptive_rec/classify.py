@@ -1,4 +1,4 @@
-"""A batch made ready for the step: its distinct rows, where each of them is, and which samples are popular."""
+"""Classified batches: a batch's distinct rows, the tier of each of them, and the popular samples."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from adaptive_rec.placement import Placement, RowSpace
 
 
 def expand_ranges(starts: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """All numbers of the ranges ``[start, start + length)``, one range after the other."""
+    """Return all numbers of the ranges ``[start, start + length)``, one range after the other."""
     return np.repeat(starts - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
 
 
 class _Scratch(threading.local):
-    """Memory of each thread that serves one batch after the other."""
+    """Memory of a thread, reused for each of its batches."""
 
     def __init__(self) -> None:
         self._kept: dict[str, NDArray[Any]] = {}
 
     def take(self, name: str, dtype: type, *shape: int) -> NDArray[Any]:
-        """An array of any content."""
+        """Return an array with arbitrary contents."""
         size = math.prod(shape)
         kept = self._kept.get(name)
         if kept is None or len(kept) < size:
@@ -40,13 +40,13 @@ _scratch = _Scratch()
 
 
 class ClassifiedBatch:
-    """Distinct rows, inverse and segments are found once and serve gather, update and tracking.
+    """A batch with its distinct rows, inverse and segments, found once for gather, update and tracking.
 
-    They do not depend on the placement; `source_U` and `popular_B` do, and are found again when it has changed.
+    These do not depend on the placement. `source_U` and `popular_B` do; they are found again when it has changed.
     """
 
     def __init__(self, batch: Batch, space: RowSpace, threads: int = 1) -> None:
-        """More than one thread are OpenMP's and for the training thread."""
+        """Only the training thread may use more than one thread (OpenMP)."""
         self.batch = batch
         self.space = space
         reads = batch.reads or space.reads(batch.size)
@@ -59,16 +59,17 @@ class ClassifiedBatch:
         self.segment_bag_N = np.empty(lookups, dtype=np.int32)
         first_lookup_T1, first_distinct_T1 = np.empty(tables + 1, np.int64), np.zeros(tables + 1, np.int64)
         part_T, distinct_T = np.empty(tables, dtype=np.int64), first_distinct_T1[1:]
-        how = (batch.offsets, self.one_hot, reads.tables_T5, reads.runs_V3, first_lookup_T1)
-        places = kernels.share_tables(*how, part_T, threads)
+        by_table = (batch.offsets, self.one_hot, reads.tables_T5, reads.runs_V3, first_lookup_T1)
+        places = kernels.share_tables(*by_table, part_T, threads)
         places_PH = _scratch.take("places", np.int32, threads, places)
         row_N, count_N = _scratch.take("rows", np.int64, lookups), _scratch.take("counts", np.int64, lookups)
-        found = (row_N, count_N, self.inverse_N)
+        numbered = kernels.TableLookups(part_T, batch.ids_N, *by_table)
+        found = kernels.FoundRows(row_N, count_N, self.inverse_N, distinct_T)
         if threads == 1:
-            kernels.find_rows(0, part_T, batch.ids_N, *how, places_PH[0], *found, distinct_T)
+            kernels.find_rows(0, places_PH[0], numbered, found)
         else:
             numba.set_num_threads(threads)
-            kernels.find_rows_in_parts(part_T, batch.ids_N, *how, places_PH, *found, distinct_T)
+            kernels.find_rows_in_parts(places_PH, numbered, found)
         if (distinct_T < 0).any():
             check_ids(batch, space.tables, space.features)
         np.cumsum(distinct_T, out=distinct_T)
@@ -77,9 +78,9 @@ class ClassifiedBatch:
         self.segments_U1: NDArray[np.int64] = np.zeros(distinct + 1, dtype=np.int64)
         listed = (self.distinct_U, self.segments_U1, self.segment_bag_N)
         list_bags = kernels.list_bags if threads == 1 else kernels.list_bags_in_parts
-        list_bags(0 if threads == 1 else threads, part_T, *how, first_distinct_T1, *found, *listed)
+        list_bags(0 if threads == 1 else threads, numbered, found, first_distinct_T1, *listed)
         self.pool_ends = first_distinct_T1[np.searchsorted(reads.tables_T5[:, 0], range(1, len(space.pools) + 1))]
-        """Where each pool's distinct rows end."""
+        """The end of each pool's distinct rows."""
         self.source_U: NDArray[np.int64] = np.empty(distinct, dtype=np.int64)
         """Slot of a hot row, ``~row`` of a cold one (row within its pool)."""
         self.source_N: NDArray[np.int64] = np.empty(lookups, dtype=np.int64)
@@ -90,10 +91,10 @@ class ClassifiedBatch:
         self.hot_lookups_F: NDArray[np.int64] = np.zeros(len(space.features), dtype=np.int64)
         self.placement_version = -1
         self.staged: Any = None
-        """The store's flight of the batch, while it has one."""
+        """The store's `Flight` of the batch, while it has one."""
 
     def classify(self, placement: Placement) -> None:
-        """Find the source of every distinct row under a placement. Safe on any thread: the version is read first."""
+        """Find the source of every distinct row. Any thread may call it, as the placement's version is read first."""
         version, slot_of_row = placement.version, placement.slot_of_row
         kernels.find_sources(self.distinct_U, self.pool_ends, self.space.pool_first_row, slot_of_row, self.source_U)
         kernels.spread_sources(
@@ -110,11 +111,11 @@ class ClassifiedBatch:
         self.placement_version = version
 
     def forget_placement(self) -> None:
-        """Let the batch be classified again, whatever the version of the next placement."""
+        """Have the batch classified again, whatever the next placement's version."""
         self.placement_version = -1
 
     def attach(self, flight: Any) -> None:
-        """Keep what a store has sent ahead of the batch; None when it has nothing any more."""
+        """Set the store's flight of the batch; None ends it."""
         self.staged = flight
 
     @property
@@ -122,11 +123,16 @@ class ClassifiedBatch:
         return self.source_U >= 0
 
     def pool_range(self, pool: int) -> slice:
-        """The distinct rows of one pool."""
+        """Return the range of one pool's distinct rows."""
         return slice(int(self.pool_ends[pool - 1]) if pool else 0, int(self.pool_ends[pool]))
 
+    def segments(self, pool: int) -> NDArray[np.int64]:
+        """Return the bounds of the segments of one pool's distinct rows."""
+        span = self.pool_range(pool)
+        return self.segments_U1[span.start : span.stop + 1]
+
     def count_flagged(self, flag_U: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """Lookups of each sample whose distinct row is flagged."""
+        """Count each sample's lookups whose distinct row is flagged."""
         count_B = np.empty(self.batch.size, dtype=np.int64)
         features = len(self.space.features)
         kernels.count_flagged(flag_U, self.inverse_N, self.batch.offsets, features, count_B)
@@ -134,5 +140,5 @@ class ClassifiedBatch:
 
     @property
     def lookups_B(self) -> NDArray[np.int64]:
-        """Lookups of each sample."""
+        """Number of lookups of each sample."""
         return np.diff(self.batch.offsets[:: len(self.space.features)])

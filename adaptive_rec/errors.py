@@ -1,10 +1,10 @@
 """Errors a user can meet. Every message states the rule, the name and the value.
 
 AdaptiveRecError
-├── UsageError        a command line that cannot be carried out          (exit code 2)
+├── UsageError        a command line that cannot be executed             (exit code 2)
 │   └── ConfigError   a key or value of the configuration is wrong       (exit code 2)
-├── ConflictError     a command that the run cannot carry out as it stands (exit code 1)
-├── TrainingError     the numbers of a run have gone wrong               (exit code 1)
+├── ConflictError     a command that does not fit the run's present state (exit code 1)
+├── TrainingError     the numbers of a run are not finite                (exit code 1)
 ├── DataError         input data breaks a rule of its format             (exit code 3)
 ├── MemoryPlanError   the tables do not fit where they should            (exit code 4)
 └── CheckpointError   a checkpoint cannot be written or read             (exit code 5)
@@ -18,7 +18,7 @@ from collections.abc import Iterable
 
 
 class AdaptiveRecError(Exception):
-    """Base of all errors raised for a user's input or environment."""
+    """The base of all errors that a user's input or environment causes."""
 
     exit_code = 1
 
@@ -61,7 +61,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says, in one line."""
+    """Return the first line of an error's message."""
     return (str(error) or type(error).__name__).splitlines()[0]
 
 

@@ -1,4 +1,4 @@
-"""Where every row is. A row is hot (has a slot in the device tier) or cold (lives in the host tier)."""
+"""The joint row space, and the tier of every row: a hot row has a slot in the device tier, a cold row is in the host tier."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from adaptive_rec.batch import FeatureSpec, TableReads, TableSpec
 from adaptive_rec.errors import ConfigError
 
 MAX_ROWS = 1 << 40
-"""Of all tables together: far more than any memory holds, and few enough for every product with a row's bytes."""
+"""Limit for all tables together: more than any memory holds, yet its product with a row's bytes does not overflow."""
 
 COLD = np.int32(-1)
 """The slot of a row that is not hot."""
@@ -19,8 +19,7 @@ COLD = np.int32(-1)
 
 @dataclass(frozen=True)
 class Pool:
-    """All tables of one dim, or one of them alone: one tensor in each tier. Its rows are a contiguous range of the joint row
-    space."""
+    """All tables of one dim, or a single table: one tensor in each tier. Its rows are a range of the joint row space."""
 
     dim: int
     first_row: int
@@ -31,6 +30,14 @@ class Pool:
     @property
     def end_row(self) -> int:
         return self.first_row + self.rows
+
+    def contains(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which of some joint rows are in this pool."""
+        return (rows >= self.first_row) & (rows < self.end_row)
+
+    def select(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return those of some joint rows that are in this pool, in their order."""
+        return rows[self.contains(rows)]
 
 
 @dataclass(frozen=True)
@@ -49,26 +56,26 @@ class RowSpace:
     feature_order: NDArray[np.int64]
     """All features, pool by pool and table by table."""
     read_tables: NDArray[np.int64]
-    """A line for each table that features read, in that order, as of `TableReads`; each feature is a run."""
+    """`TableReads.tables_T5` where each feature is a run."""
     pool_of_feature: NDArray[np.int64]
     column_of_feature: NDArray[np.int64]
-    """A feature's place among those of its pool."""
+    """Each feature's place among those of its pool."""
     pool_first_row: NDArray[np.int64]
     mean_F: NDArray[np.bool_]
-    """Whether a feature averages its bag."""
+    """Whether each feature averages its bag."""
 
     @property
     def rows(self) -> int:
         return self.pools[-1].end_row
 
     def count_by_table(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """How many of some rows each table has."""
+        """Count some rows by table."""
         order = np.argsort(self.table_first_row, kind="stable")
         place = np.searchsorted(self.table_first_row[order], rows, side="right") - 1
         return np.bincount(order[place], minlength=len(self.tables))
 
     def table_range(self, table: int) -> tuple[int, int, int]:
-        """A table's pool, and its first and end row within that pool."""
+        """Return a table's pool, and its first and end row within that pool."""
         row = int(self.table_first_row[table])
         pool = next(i for i, p in enumerate(self.pools) if p.first_row <= row < p.end_row)
         first = row - self.pools[pool].first_row
@@ -81,13 +88,12 @@ class RowSpace:
 
     @property
     def vector_order(self) -> NDArray[np.int64]:
-        """Where each feature's vector stands among the pooled vectors of all pools, one pool after the other: by it a model
-        sees the features in their own order, whatever the pools."""
+        """The place of each feature's vector among the pooled vectors of all pools, one pool after the other."""
         return np.argsort(np.concatenate([pool.features for pool in self.pools]))
 
     @staticmethod
     def of(tables: tuple[TableSpec, ...], features: tuple[FeatureSpec, ...], pool_per_table: bool = False) -> RowSpace:
-        """The space of some tables. With a pool for each table rows have the same numbers, and every tier a tensor a table."""
+        """Build the space of some tables, with a pool for each dim or for each table; rows have the same numbers in both."""
         if (rows := sum(table.rows for table in tables)) > MAX_ROWS:
             raise ConfigError(f"the rows of all tables must be at most {MAX_ROWS:,}, got {rows:,}")
         pools: list[Pool] = []
@@ -132,7 +138,7 @@ class RowSpace:
         )
 
     def reads(self, samples: int) -> TableReads:
-        """Bags of so many samples, of each sample one for each feature."""
+        """Return the reads of this many samples that have a bag for each feature."""
         features = len(self.features)
         runs_V3 = np.full((features, 3), (0, features, samples), dtype=np.int64)
         runs_V3[:, 0] = self.feature_order
@@ -140,8 +146,7 @@ class RowSpace:
 
     @staticmethod
     def by_pool(tables: tuple[TableSpec, ...]) -> RowSpace:
-        """The space of some tables with a feature for each pool, which reads all of the pool's rows: a bag holds rows by their
-        numbers within the pool, whatever table they are of."""
+        """Build a space with one feature for each pool: its bags hold rows by their numbers within the pool, of any table."""
         space = RowSpace.of(tables, ())
         pools = tuple(TableSpec(f"rows of dim {pool.dim}", pool.rows, pool.dim) for pool in space.pools)
         features = tuple(FeatureSpec(pool.name, index) for index, pool in enumerate(pools))

@@ -1,6 +1,6 @@
-"""State that was saved and is read back: every value is asked for by name and checked, and none may be left over.
+"""Saved state that is read back: every value is requested by name and checked, and none may be left over.
 
-What a component saves is a mapping of names to mappings, arrays and JSON values; see `Keeps`.
+The state of a component is a mapping of names to mappings, arrays and JSON values; see `Keeps`.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from numpy.typing import DTypeLike, NDArray
 from adaptive_rec.errors import CheckpointError
 
 ANY = -1
-"""A length that may be any."""
+"""Stands for any length."""
 
 
 class Keeps(Protocol):
-    """What a checkpoint keeps of a component, and what it gives back to a fresh one."""
+    """A component whose state a checkpoint saves and restores."""
 
     def state(self) -> dict[str, Any]:
-        """All that later steps depend on. Arrays may be views: they are written before anything changes."""
+        """Return all that later steps depend on. Arrays may be views: they are written before anything changes."""
         ...
 
     def set_state(self, found: Saved) -> None:
-        """Go on from what `state` of another one said. Raises CheckpointError where it does not fit."""
+        """Restore what `state` of another instance returned. Raises CheckpointError where it does not fit."""
         ...
 
 
 def numbered(parts: Iterable[Any]) -> dict[str, Any]:
-    """A list as a part of a state: parts by their numbers. See `Saved.parts`."""
+    """Return a list as a part of a state: its items by their numbers. `Saved.parts` reads it back."""
     return {str(number): part for number, part in enumerate(parts)}
 
 
@@ -40,7 +40,7 @@ class Saved:
     def __init__(self, values: Mapping[str, Any], name: str = "state") -> None:
         self._values = values
         self._name = name
-        self._asked: set[str] = set()
+        self._requested: set[str] = set()
         self._parts: dict[str, Saved] = {}
 
     def integer(self, key: str) -> int:
@@ -56,23 +56,23 @@ class Saved:
         return str(self._of(key, str, "a text"))
 
     def numbers(self, key: str) -> dict[str, float]:
-        """Numbers by name, whatever names there are. Whole ones stay whole."""
+        """Return numbers by name, under any names. Whole numbers stay whole."""
         return self.part(key).all_numbers()
 
     def all_numbers(self) -> dict[str, float]:
-        """Those of this part, which has nothing else."""
+        """Return the numbers of this part, which must hold nothing else."""
         for name, value in self._values.items():
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise self._wrong(name, "a number", value)
         return self.everything()
 
     def everything(self) -> dict[str, Any]:
-        """All values of this part, for somebody who checks them."""
-        self._asked.update(self._values)
+        """Return all values of this part; the caller checks them."""
+        self._requested.update(self._values)
         return dict(self._values)
 
     def array(self, key: str, dtype: DTypeLike, *shape: int) -> NDArray[Any]:
-        """An array of a type and a shape, whose lengths may be ANY."""
+        """Return an array of a type and a shape, whose lengths may be ANY."""
         value: NDArray[Any] = self._of(key, np.ndarray, "an array")
         fits = len(value.shape) == len(shape) and all(
             want in (ANY, got) for want, got in zip(shape, value.shape, strict=True)
@@ -83,7 +83,7 @@ class Saved:
         return value
 
     def shape(self, key: str) -> tuple[int, ...]:
-        """Of an array that may fit or not."""
+        """Return the shape of an array, unchecked."""
         shape: tuple[int, ...] = self._of(key, np.ndarray, "an array").shape
         return shape
 
@@ -93,13 +93,13 @@ class Saved:
         return self._parts[key]
 
     def maybe(self, key: str) -> Saved | None:
-        """A part that may not be there."""
-        if self._ask(key) is None:
+        """Return a part that may be missing."""
+        if self._request(key) is None:
             return None
         return self.part(key)
 
     def parts(self, key: str, count: int = ANY) -> list[Saved]:
-        """Parts that were `numbered`."""
+        """Return the parts of a list that `numbered` made."""
         whole = self.part(key)
         names = [str(number) for number in range(len(whole._values))]
         if count not in (ANY, len(names)):
@@ -107,21 +107,21 @@ class Saved:
         return [whole.part(name) for name in names]
 
     def finish(self) -> None:
-        """Raise CheckpointError where something was saved that nobody asked for."""
+        """Raise CheckpointError where a saved value was never requested."""
         for name in self._values:
-            if name not in self._asked:
+            if name not in self._requested:
                 raise CheckpointError(f"{self._name} must hold nothing unknown, got {name}")
         for part in self._parts.values():
             part.finish()
 
-    def _ask(self, key: str) -> Any:
-        self._asked.add(key)
+    def _request(self, key: str) -> Any:
+        self._requested.add(key)
         if key not in self._values:
             raise CheckpointError(f"{self._name} must hold {key}, which is missing")
         return self._values[key]
 
     def _of(self, key: str, kind: Any, wanted: str) -> Any:
-        value = self._ask(key)
+        value = self._request(key)
         if not isinstance(value, kind) or (isinstance(value, bool) and kind is not bool):
             raise self._wrong(key, wanted, value)
         return value

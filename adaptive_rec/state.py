@@ -1,7 +1,7 @@
-"""The run as it stands: its step, knobs, policy, phase and counts.
+"""The state of a run: its step, knobs, policy, phase and counts.
 
-One object holds it. Control, publishing, reports, phases and checkpoints are given it and read from it; the training thread alone
-changes it, through its methods.
+One object holds it. Control, publishing, reports, phases and checkpoints read it; only the training thread changes it, through
+its methods.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Counters:
 
 
 class Tally:
-    """Counts of the whole run and of each table since its first step."""
+    """Counts of the whole run, and of each table."""
 
     def __init__(self, space: RowSpace) -> None:
         self.counters = Counters()
@@ -48,7 +48,7 @@ class Tally:
         self.hot_lookups_T = np.zeros(len(space.tables), dtype=np.int64)
 
     def add(self, work: ClassifiedBatch, position_B: NDArray[np.int64]) -> None:
-        """Count a step. `position_B` is -1 for samples that were skipped."""
+        """Count a step. `position_B` is -1 for skipped samples."""
         tables_F, counters = work.space.table_of_feature, self.counters
         np.add.at(self.lookups_T, tables_F, work.lookups_F)
         np.add.at(self.hot_lookups_T, tables_F, work.hot_lookups_F)
@@ -61,21 +61,21 @@ class Tally:
         counters.malformed_rows += work.batch.malformed_rows
 
     def add_lookups(self, tables: NDArray[np.int64], lookups_T: NDArray[np.int64], hot_T: NDArray[np.int64]) -> None:
-        """Count lookups and hot lookups of some tables, one number of each for a table."""
+        """Add the lookups and hot lookups of some tables."""
         self.lookups_T[tables] += lookups_T
         self.hot_lookups_T[tables] += hot_T
         self.counters.lookups += int(lookups_T.sum())
         self.counters.lookups_hot += int(hot_T.sum())
 
     def add_samples(self, samples: int, popular: int) -> None:
-        """Count a step of a user's loop, which trains all its samples."""
+        """Count a step of a user's loop, which trains all samples."""
         self.counters.steps += 1
         self.counters.samples_seen += samples
         self.counters.samples_trained += samples
         self.counters.samples_popular += popular
 
     def add_skipped(self, samples: int, malformed_rows: int) -> None:
-        """Count samples of the stream that came in no batch, and malformed rows found with them."""
+        """Count samples of the stream that were in no batch, and the malformed rows among them."""
         self.counters.samples_seen += samples
         self.counters.malformed_rows += malformed_rows
 
@@ -94,15 +94,15 @@ class Tally:
 
 
 class CheckpointStatus:
-    """Checkpoints of this run, as clients see them."""
+    """Figures of a run's checkpoints, for clients."""
 
     def __init__(self) -> None:
         self.newest: dict[str, Any] | None = None
-        """Name, step and figures of the last one written."""
+        """Name, step and figures of the newest one."""
         self.failed = 0
-        """Checkpoints that were given up."""
+        """Number of checkpoints that could not be written."""
         self.stall_seconds = 0.0
-        """Time that training stood still for all of them."""
+        """Time that training stood still for all checkpoints."""
 
     def add_stall(self, seconds: float) -> None:
         self.stall_seconds += seconds
@@ -115,12 +115,10 @@ class CheckpointStatus:
 
 
 class RunState:
-    """The run as it stands between two steps."""
+    """The state of a run between two steps."""
 
-    def __init__(
-        self, config: Config, policy: Policy, store: EmbeddingStore, times: StageTimes | None = None
-    ) -> None:
-        """`times` is what the seconds of stages are added to, where a profiler wants them too."""
+    def __init__(self, config: Config, policy: Policy, store: EmbeddingStore, times: StageTimes | None = None) -> None:
+        """`times` collects the seconds of stages, given where a profiler reads them too."""
         self.config = config
         self.knobs: Knobs = config.knobs
         self.knobs_step = 0
@@ -130,40 +128,41 @@ class RunState:
         self.step = 0
         """Steps made."""
         self.position = Position(seed=config.run.seed)
-        """Where the reader of the stream stands."""
+        """Position of the stream's reader."""
         self.phase = "starting"
         """starting, training, paused, evaluating, checkpointing, finishing, finished or failed."""
         self.rows_placed = False
-        """Whether the policy has placed rows: a resumed run has them where they were."""
+        """Whether the policy has placed rows, in this run or before it was resumed."""
         self.window_due = False
-        """Whether the ends of windows at the present step boundary are still to come; a run saved then resumes with them."""
+        """Whether windows may still end at the present step boundary; a run that is saved now resumes with that."""
         self.paused = False
         self.saved_paused = False
-        """Whether this run was resumed from a checkpoint that was made while it was paused."""
+        """Whether this run resumed from a checkpoint of a paused run."""
         self.stop_requested = False
         """Whether the loop ends after the present step."""
         self.hurried = False
-        """Whether a signal came: long work that can be left out is left out."""
+        """Whether a signal came, so that long work is left out."""
         self.commands_done = 0
-        """Commands carried out that changed something."""
+        """Number of commands carried out."""
         self.evaluation: Evaluation | None = None
         """The last evaluation."""
         self.checkpoints = CheckpointStatus()
         self.tally = Tally(store.space)
         self.times = StageTimes() if times is None else times
         self.recorder = Recorder()
-        self._planned_steps = 0
+        self._planned_steps: int | None = None
         self.more_steps = 0
-        """Steps by which the run may exceed plain training, because its policy repacks the stream; at the run's end, the steps by
-        which it did. Negative where samples were left out."""
+        """Steps by which the run may exceed plain training because its policy repacks the stream, and in the end did. Negative
+        where samples were left out."""
         self._warnings: list[str] = []
 
     # Read ------------------------------------------------------------------------------------------------------------
 
     @property
-    def steps_total(self) -> int:
-        """Steps the run will have made at its end; an upper bound where its policy repacks the stream."""
-        return max(self.step, self._planned_steps + self.more_steps)
+    def steps_total(self) -> int | None:
+        """Steps the run will have made at its end, an upper bound where its policy repacks the stream. None where no end is
+        known: a user's loop that does not announce one."""
+        return None if self._planned_steps is None else max(self.step, self._planned_steps + self.more_steps)
 
     @property
     def placement_version(self) -> int:
@@ -171,11 +170,11 @@ class RunState:
 
     @property
     def budget_bytes(self) -> int:
-        """Device memory that the policy wants for hot rows under the present knobs."""
+        """Device memory for hot rows, by the policy and the present knobs."""
         return self.policy.budget_bytes(self.knobs, all_rows_bytes(self.store.space, self.store.row_bytes))
 
     def counts(self) -> dict[str, float]:
-        """Everything counted so far, as far as the host knows it."""
+        """Return all counts, as far as the host has them."""
         return {**asdict(self.tally.counters), **asdict(self.store.traffic)}
 
     def random(self, purpose: str) -> np.random.Generator:
@@ -186,24 +185,29 @@ class RunState:
     # Change ----------------------------------------------------------------------------------------------------------
 
     def step_done(self, position: Position | None = None) -> None:
-        """Count a step; the reader of the stream stands at `position` now, where there is one."""
+        """Count a step. `position` is the new position of the stream's reader, if there is one."""
         self.step += 1
         self.position = position or self.position
 
-    def expect_steps(self, planned: int) -> None:
-        """Set how many steps plain training makes until the end of the stream or the configured number."""
+    def expect_steps(self, planned: int | None) -> None:
+        """Set how many steps plain training makes until the end of the stream or the configured number. None: no end is known."""
         self._planned_steps = planned
 
     def move_to(self, position: Position) -> None:
-        """Set the reader's position, where a policy that reorders the stream has come to the end of it."""
+        """Set the reader's position, at the end of a reordered stream."""
         self.position = position
+
+    def end_here(self) -> None:
+        """Set the present step as the run's last, where the stream of a policy that repacks it has ended early."""
+        if self._planned_steps is not None:
+            self.more_steps = self.step - self._planned_steps
 
     def exceed_by(self, more_steps: int) -> None:
         """Set the number of steps by which the run may exceed plain training."""
         self.more_steps = more_steps
 
     def place_rows(self, placed: bool = True) -> None:
-        """Note that the policy has placed rows, or that it has to do so again."""
+        """Note that the policy has placed rows, or must do so again."""
         self.rows_placed = placed
 
     def begin_boundary(self) -> None:
@@ -213,7 +217,7 @@ class RunState:
         self.window_due = False
 
     def change_knobs(self, knobs: Knobs) -> None:
-        """Train under other knobs from the present step on."""
+        """Set the knobs, from the present step on."""
         self.knobs, self.knobs_step = knobs, self.step
 
     def change_policy(self, policy: Policy) -> None:
@@ -237,7 +241,7 @@ class RunState:
         self.stop_requested, self.paused = True, False
 
     def hurry(self) -> None:
-        """End the loop after the present step and leave out long work: a signal came. Signal handlers may call this."""
+        """End the loop after the present step and leave out long work. Signal handlers may call it."""
         self.stop_requested = self.hurried = True
 
     def command_done(self) -> None:
@@ -247,22 +251,22 @@ class RunState:
         self.evaluation = evaluation
 
     def warn(self, text: str) -> None:
-        """Keep a warning for the journal, which no event has carried yet."""
+        """Keep a warning for the journal."""
         self._warnings.append(text)
 
     def take_warnings(self) -> list[str]:
-        """Return the warnings of the store and of this object that were not returned before."""
+        """Return the warnings of the store and of this object that are new."""
         taken, self._warnings = [*self.store.complaints(), *self._warnings], []
         return taken
 
     def forget_clock(self) -> None:
-        """Start the clock of the run again, at the next `Recorder.start`."""
+        """Restart the run's clock at the next `Recorder.start`."""
         self.recorder = Recorder()
 
     # Kept in a checkpoint --------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        """The part of a checkpoint that this object restores by itself."""
+        """Return this object's part of a checkpoint."""
         evaluation = self.evaluation
         return {
             "step": self.step,
@@ -282,7 +286,7 @@ class RunState:
         }
 
     def set_progress(self, found: Saved) -> None:
-        """Restore what does not depend on the placement: step, position, counts and times."""
+        """Restore step, position, counts and times, which do not depend on the placement."""
         self.step, self.position = found.integer("step"), saved_position(found.part("position"))
         self.saved_paused = found.flag("paused")
         self.tally.set_state(found.part("tally"))
@@ -290,7 +294,7 @@ class RunState:
         self.times.set_state(found.part("times"))
 
     def set_placed(self, found: Saved) -> None:
-        """Restore the rest, where rows are where they were."""
+        """Restore the rest, if the placement was restored."""
         self.rows_placed, self.window_due = True, found.flag("window_due")
         self.knobs_step = found.integer("knobs_step")
         evaluation = found.maybe("evaluation")
@@ -298,12 +302,12 @@ class RunState:
             self.evaluation = Evaluation(evaluation.integer("step"), _quality(evaluation.numbers("quality")))
 
     def set_step(self, step: int) -> None:
-        """Set the number of steps made, where a user's loop resumes from its own saved state."""
+        """Set the number of steps, where a user's loop resumes from its own saved state."""
         self.step = step
 
 
 def saved_knobs(found: Saved) -> Knobs:
-    """Knobs as a checkpoint has them. Raises CheckpointError."""
+    """Read the knobs of a checkpoint. Raises CheckpointError."""
     try:
         return Knobs().changed(found.everything())
     except ConfigError as error:
@@ -311,7 +315,7 @@ def saved_knobs(found: Saved) -> Knobs:
 
 
 def saved_position(found: Saved) -> Position:
-    """A reader's position as a checkpoint has it."""
+    """Read the reader's position of a checkpoint."""
     return Position(*(found.integer(name) for name in ("epoch", "seed", "offset")))
 
 

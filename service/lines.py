@@ -39,7 +39,7 @@ class SnapshotTables(FileLine):
 class SnapshotLine(FileLine):
     step: Step
     seconds: Number
-    steps_total: Step = 0
+    steps_total: Step | None = None
     samples_per_second: Number | None = None
     loss: Number | None = None
     hot_lookup_ratio: Number | None = None

@@ -67,6 +67,10 @@ def router(view: RunView) -> APIRouter:
     return routes
 
 
+STEPPING = ("training", "evaluating", "checkpointing")
+"""Phases of a run that goes on to its end."""
+
+
 def status(view: RunView, scope: str) -> Values:
     """Return the answer of /status: numbers of the newest snapshot, and the last step done."""
     board, hello, pulse = view.board(), view.hello, view.pulse()
@@ -74,7 +78,7 @@ def status(view: RunView, scope: str) -> Values:
     step = max(board.get("step", 0), pulse[0] if pulse else 0)
     phase = board.get("phase", "starting")
     pace = view.history.steps_per_second()
-    left = board.get("steps_total", 0) - step
+    total = board.get("steps_total")
     memory = tiers(view)
     return {
         "run": {
@@ -88,12 +92,12 @@ def status(view: RunView, scope: str) -> Values:
         "policy": view.knobs.effective.get("policy", ""),
         "phase": phase,
         "step": step,
-        "steps_total": board.get("steps_total", 0),
+        "steps_total": total,
         "samples_seen": int(snapshot.get("totals", {}).get("samples_seen", 0)),
         "samples_per_second": snapshot.get("samples_per_second"),
         "steps_per_second": pace,
         "seconds": snapshot.get("seconds", 0.0),
-        "eta_seconds": left / pace if pace and phase in ("training", "evaluating", "checkpointing") else None,
+        "eta_seconds": max(0, total - step) / pace if total and pace and phase in STEPPING else None,
         "loss": snapshot.get("loss"),
         "evaluation": board.get("evaluation"),
         "checkpoint": board.get("checkpoint"),

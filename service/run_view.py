@@ -122,7 +122,7 @@ class FinishedRun(RunView):
         self._board = {
             "phase": "finished" if ended else "stopped",
             "step": newest.get("step", 0),
-            "steps_total": newest.get("steps_total", 0),
+            "steps_total": newest.get("steps_total"),
             "snapshot": self.history.newest,
             "evaluation": self.history.evaluation,
             "placement": memory_at_the_end(Path(hello.run)),

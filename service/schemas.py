@@ -74,7 +74,10 @@ class Status(Answer):
     policy: str
     phase: str
     step: int
-    steps_total: int
+    steps_total: Annotated[
+        int | None,
+        Field(description="Steps at the run's end; null where no end is known, in a user's loop that announces none"),
+    ]
     samples_seen: int
     samples_per_second: float | None
     steps_per_second: float | None

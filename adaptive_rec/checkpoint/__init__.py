@@ -7,7 +7,7 @@ bit; under others it takes over tables, dense part and position in the stream.
 """
 
 from adaptive_rec.checkpoint.files import DISK
-from adaptive_rec.checkpoint.loading import find, load, newest, saved_knobs
+from adaptive_rec.checkpoint.loading import find, held, load, newest, saved_knobs
 from adaptive_rec.checkpoint.writing import save
 
-__all__ = ["DISK", "find", "load", "newest", "save", "saved_knobs"]
+__all__ = ["DISK", "find", "held", "load", "newest", "save", "saved_knobs"]

@@ -16,7 +16,7 @@ from zlib import crc32
 from numpy.typing import NDArray
 
 from adaptive_rec.checkpoint.files import Files, os_errors
-from adaptive_rec.checkpoint.generation import free_name, generations, names_in, remove_drafts
+from adaptive_rec.checkpoint.generation import free_name, generations, hide, names_in, remove_leftovers
 from adaptive_rec.checkpoint.limited_json import to_json
 from adaptive_rec.checkpoint.manifest import CHUNK_BYTES, FILE_NAME, MANIFEST, FileEntry, Manifest, Since, sealed
 from adaptive_rec.checkpoint.safetensors_file import write_arrays
@@ -90,7 +90,7 @@ class Draft:
         self._files, self._folder, self._step = files, folder, step
         self._entries: list[FileEntry] = []
         names = names_in(files, folder)
-        remove_drafts(files, folder, names)
+        remove_leftovers(files, folder, names)
         self._target = folder / free_name(step, names)
         self.name = self._target.name
         self.size_bytes = 0
@@ -137,8 +137,8 @@ class Draft:
         """Remove the draft, unless it is committed. Never raises: what cannot be removed now goes with the next draft."""
         draft, self._draft = self._draft, None
         if draft is not None:
-            with suppress(OSError):
-                self._files.remove_folder(draft)
+            with suppress(OSError, CheckpointError):
+                self._files.remove_folder(hide(self._files, draft) if draft == self._target else draft)
 
     def _make_folder(self) -> None:
         try:

@@ -13,7 +13,7 @@ from adaptive_rec.checkpoint.history import verify_all
 from adaptive_rec.checkpoint.rows import SavedRows, SavedTable
 from adaptive_rec.checkpoint.safetensors_file import ArrayInParts, as_numbers, write_parts
 from adaptive_rec.data.prepare.arrays import npy_header
-from adaptive_rec.system.durable import made_whole
+from adaptive_rec.system.durable import new_folder
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
@@ -24,7 +24,7 @@ def export(generation: Path, out: Path, form: str) -> list[Path]:
     `safetensors`: ``NAME.safetensors`` with the array `weight`. `npy`: ``NAME.npy``, with bfloat16 as float32. `torchrec`:
     ``state_dict.safetensors`` with all tables under TorchRec's names, for `load_state_dict` of an EmbeddingBagCollection.
     """
-    with made_whole(out) as draft:
+    with new_folder(out) as draft:
         verify_all(DISK, generation)
         files = _files(SavedRows(DISK, generation), form)
         with os_errors("creation", out):

@@ -7,11 +7,12 @@ returned, and a name is on the disk when its folder was synced.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import shutil
 import stat
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -56,6 +57,12 @@ class Files(Protocol):
     def remove_folder(self, path: Path) -> None:
         """Remove a folder with all files in it."""
 
+    def reading(self, path: Path) -> AbstractContextManager[None]:
+        """Let writers know, for the body of a ``with``, that a folder is being read. Raises FileNotFoundError if it is gone."""
+
+    def unread(self, path: Path) -> AbstractContextManager[bool]:
+        """Keep readers out of a folder for the body of a ``with``. False where one is reading it."""
+
     def names(self, folder: Path) -> list[str]:
         """Return the sorted names in a folder."""
 
@@ -89,6 +96,24 @@ class Disk:
 
     def remove_folder(self, path: Path) -> None:
         shutil.rmtree(path)
+
+    @contextmanager
+    def reading(self, path: Path) -> Iterator[None]:
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            _lock(folder, fcntl.LOCK_SH)
+            os.stat(path)  # it may have been renamed before the lock was taken
+            yield
+        finally:
+            os.close(folder)
+
+    @contextmanager
+    def unread(self, path: Path) -> Iterator[bool]:
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            yield _lock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        finally:
+            os.close(folder)
 
     def names(self, folder: Path) -> list[str]:
         return sorted(os.listdir(folder))
@@ -141,6 +166,17 @@ class DiskOutput:
 
     def close(self) -> None:
         os.close(self._file)
+
+
+def _lock(folder: int, kind: int) -> bool:
+    """Lock an open folder. False where another process holds it; a file system without such locks is as if nobody did."""
+    try:
+        fcntl.flock(folder, kind)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 @contextmanager

@@ -142,7 +142,7 @@ def _read_torch(path: Path) -> dict[str, Tensor]:
             raise
         # Not torch's own message, which advises to read the file unsafely.
         wanted = re.search(r"GLOBAL (\S+)", str(error))
-        reason = f"it asks for {wanted[1][:80]!r}" if wanted else f"it is damaged ({type(error).__name__})"
+        reason = f"it needs {wanted[1][:80]!r}" if wanted else f"it is damaged ({type(error).__name__})"
         raise CheckpointError(
             f"{path} must hold tensors and nothing else, as torch.load reads them with weights_only: {reason}"
         ) from None

@@ -2,7 +2,8 @@
 
 ``step-000000123/`` holds safetensors and JSON files, and ``MANIFEST.json`` with the size of each file and a crc32 of each chunk.
 Until all files are on the disk the folder is called ``.step-000000123.draft`` (`draft.py`). A second generation of the same step
-is ``step-000000123.1``.
+is ``step-000000123.1``. A generation that is removed is called ``.step-000000123.removed`` before its first file goes, so a
+folder with a generation's name always holds a whole one.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ OLD_DESCRIPTION = "checkpoint.json"
 """The file that format 1 had instead of a manifest."""
 
 _GENERATION = re.compile(GENERATION_NAME)
-_DRAFT = re.compile(r"\.step-[0-9.]+\.draft")
+_LEFTOVER = re.compile(r"\.step-[0-9.]+\.(draft|removed)")
 
 
 def read_manifest(files: Files, generation: Path) -> Manifest:
@@ -107,17 +108,46 @@ def generations(names: list[str]) -> list[str]:
     return [name for *_, name in sorted(found)]
 
 
-def remove_drafts(files: Files, folder: Path, names: list[str]) -> list[str]:
-    """Remove drafts that were never committed. None of them is being written, as a folder has one writer."""
-    return remove(files, folder, [name for name in names if _DRAFT.fullmatch(name)])
+def remove_leftovers(files: Files, folder: Path, names: list[str]) -> list[str]:
+    """Remove drafts that were never committed, and the rest of removed generations. Returns their names. None of them is in use,
+    as a folder has one writer."""
+    found = [name for name in names if _LEFTOVER.fullmatch(name)]
+    for name in found:
+        _remove_folder(files, folder / name)
+    return found
 
 
 def remove(files: Files, folder: Path, names: list[str]) -> list[str]:
-    """Remove generations or drafts. Returns their names."""
-    for name in names:
-        with os_errors("removal", folder / name):
-            files.remove_folder(folder / name)
-    return names
+    """Remove generations, those that build on others first. Returns the names of the removed, oldest first. One that is being
+    read stays for the next time, and so do older ones, as it may build on them.
+
+    Each gets another name, and that is on the disk, before the next one does and before any file goes. So a kill or a loss of
+    power leaves every visible generation whole.
+    """
+    hidden: dict[str, Path] = {}
+    for name in reversed(generations(names)):
+        with os_errors("locking", folder / name), files.unread(folder / name) as unread:
+            if not unread:
+                break
+            hidden[name] = hide(files, folder / name)
+        with os_errors("sync", folder):
+            files.sync_folder(folder)
+    for path in hidden.values():
+        _remove_folder(files, path)
+    return generations(list(hidden))
+
+
+def hide(files: Files, generation: Path) -> Path:
+    """Give a generation a name that no reader takes for one. Returns its new path."""
+    hidden = generation.with_name(f".{generation.name}.removed")
+    with os_errors("renaming", generation):
+        files.rename(generation, hidden)
+    return hidden
+
+
+def _remove_folder(files: Files, path: Path) -> None:
+    with os_errors("removal", path):
+        files.remove_folder(path)
 
 
 def free_name(step: int, names: list[str]) -> str:

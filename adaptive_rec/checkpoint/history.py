@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from adaptive_rec.checkpoint.files import Files, os_errors
-from adaptive_rec.checkpoint.generation import generations, names_in, read_manifest, remove, remove_drafts, verify
+from adaptive_rec.checkpoint.generation import generations, names_in, read_manifest, remove, remove_leftovers, verify
 from adaptive_rec.checkpoint.manifest import Manifest, Since
 from adaptive_rec.errors import CheckpointError
 
@@ -123,12 +124,50 @@ class Verified:
 
 def newest_valid(files: Files, folder: Path) -> Found:
     """Find the newest generation of a folder whose checksums are all right, and those of the generations it builds on."""
+    with newest_held(files, folder) as found:
+        return found
+
+
+@contextmanager
+def newest_held(files: Files, folder: Path) -> Iterator[Found]:
+    """Find the newest whole generation, as `newest_valid` does. In the body of a ``with``, the run that wrote it removes neither
+    it nor what it builds on."""
+    with ExitStack() as holding:
+        while (found := _search(files, folder, holding)) is None:
+            pass
+        yield found
+
+
+@contextmanager
+def held(files: Files, generation: Path) -> Iterator[None]:
+    """In the body of a ``with``, the run that wrote a generation removes neither it nor what it builds on. Raises CheckpointError
+    where it is gone."""
+    with ExitStack() as holding:
+        try:
+            with os_errors("reading", generation):
+                holding.enter_context(files.reading(generation))
+        except CheckpointError:
+            if generation.name not in names_in(files, generation.parent):
+                raise CheckpointError(
+                    f"{generation} was removed by its run meanwhile, newer ones have taken its place"
+                ) from None
+        yield
+
+
+def _search(files: Files, folder: Path, holding: ExitStack) -> Found | None:
+    """Find the newest whole generation and hold it. None where the run has removed one of the folder meanwhile."""
     found, verified = Found(None), Verified(files, folder)
     for name in reversed(generations(names_in(files, folder))):
-        why = verified.damage(name)
-        if not why:
-            found.generation = folder / name
-            break
+        with ExitStack() as this:
+            try:
+                this.enter_context(held(files, folder / name))
+            except CheckpointError:
+                return None
+            why = verified.damage(name)
+            if not why:
+                found.generation = folder / name
+                holding.push(this.pop_all())
+                break
         found.skipped.append((name, why))
     return found
 
@@ -148,7 +187,7 @@ def set_aside(files: Files, folder: Path, names: list[str]) -> None:
 
 
 def prune(files: Files, folder: Path, keep: int) -> list[str]:
-    """Remove old generations and all drafts. Returns the names of what was removed.
+    """Remove old generations, all drafts and the rest of removed generations. Returns the names of what was removed.
 
     The newest `keep` whole generations stay, and those that they build on. Where all of these build on the same generation, the
     newest one that does not stays too, so that no single damage takes all. A generation is removed only after `keep` newer ones
@@ -158,7 +197,7 @@ def prune(files: Files, folder: Path, keep: int) -> list[str]:
     if keep < KEEP_AT_LEAST:
         raise CheckpointError(f"generations to keep must be {KEEP_AT_LEAST} or more, got {keep}")
     names = names_in(files, folder)
-    removed = remove_drafts(files, folder, names)
+    removed = remove_leftovers(files, folder, names)
     ordered, verified = generations(names), Verified(files, folder)
     if not ordered:
         return removed

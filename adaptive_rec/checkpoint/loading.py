@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from adaptive_rec.checkpoint.dense_state import set_dense
 from adaptive_rec.checkpoint.files import DISK, Files
 from adaptive_rec.checkpoint.flatten import unflatten
 from adaptive_rec.checkpoint.generation import read_json_file
-from adaptive_rec.checkpoint.history import Found, newest_valid, verify_all
+from adaptive_rec.checkpoint.history import Found, newest_held, verify_all
 from adaptive_rec.checkpoint.rows import STATE, SavedRows
 from adaptive_rec.checkpoint.run_state import Last, RunParts, set_state
 from adaptive_rec.checkpoint.safetensors_file import ArraysFile, StoredArray, array_type
@@ -25,14 +26,22 @@ from adaptive_rec.state import RunState
 from adaptive_rec.state import saved_knobs as read_knobs
 
 
+@contextmanager
+def held(folder: Path, files: Files = DISK) -> Iterator[Found]:
+    """Find the newest whole checkpoint of a folder, and those that were skipped; a run that is training does not remove it in the
+    body of a ``with``. Raises CheckpointError where there are some but none is whole."""
+    with newest_held(files, folder) as found:
+        if found.generation is None and found.skipped:
+            reasons = "; ".join(why for _, why in found.skipped)
+            raise CheckpointError(f"a checkpoint in {folder} must be whole, none is: {reasons}")
+        yield found
+
+
 def find(folder: Path, files: Files = DISK) -> Found:
     """Find the newest whole checkpoint of a folder, and those that were skipped. Raises CheckpointError where there are some but
     none is whole."""
-    found = newest_valid(files, folder)
-    if found.generation is None and found.skipped:
-        reasons = "; ".join(why for _, why in found.skipped)
-        raise CheckpointError(f"a checkpoint in {folder} must be whole, none is: {reasons}")
-    return found
+    with held(folder, files) as found:
+        return found
 
 
 def newest(folder: Path) -> Path | None:

@@ -1,4 +1,4 @@
-"""The command line: parse, carry out, turn errors into exit codes. What the commands do is in `commands`."""
+"""The command line: parses it, executes the command and turns errors into exit codes. Each command is a module here."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from adaptive_rec.cli import (
     placement,
     plan,
     profile,
-    report,
     runs,
     simulate,
     status,
@@ -36,25 +35,30 @@ from adaptive_rec.errors import (
 from adaptive_rec.system.openmp import wait_briefly
 from adaptive_rec.system.version import __version__
 
+COMMANDS = (
+    train, data, status, knobs, placement, control, runs, profile, plan, compare, simulate, calibrate, doctor
+)  # fmt: skip
+"""The modules of the commands, in the order of the help."""
+
 EPILOG = f"""\
 {train.EXAMPLES}{data.EXAMPLE}
-while a run is under way, from any shell of this machine:
-  adaptive-rec status --watch                            how it is doing
+while a run is under way, from any shell of the same user:
+  adaptive-rec status --watch                            its progress
   adaptive-rec knobs set alpha=0.8 hot_budget_bytes=64MiB
-  adaptive-rec placement C3 --class stale                which rows are where
+  adaptive-rec placement C3 --class stale                the stale rows of a table
   adaptive-rec dashboard                                 the link to its dashboard
 """
 
 OUT_OF_MEMORY = """error: out of memory: {}
-for tables on the host, lower data.max_table_rows or model.embedding_dim; on a device, knobs.hot_budget_bytes or run.batch_size"""
+lower data.max_table_rows or model.embedding_dim on the host, knobs.hot_budget_bytes or run.batch_size on a device"""
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Carry out one command line and return its exit code."""
+    """Execute one command line and return its exit code."""
     wait_briefly(os.environ)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a name that the terminal cannot show is no reason to fail
-    sys.path.append(os.getcwd())  # last: a policy may be a module of the user's folder, but shadows nothing
+        sys.stdout.reconfigure(errors="backslashreplace")  # do not fail at a name that the terminal cannot show
+    sys.path.append(os.getcwd())  # for policies in the user's folder; last, so that it shadows nothing
     try:
         args = parse(sys.argv[1:] if argv is None else argv)
         code: int = args.command(args)
@@ -76,33 +80,18 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def parse(argv: list[str]) -> argparse.Namespace:
-    """A command line as a namespace; its `command` carries it out. Raises UsageError."""
+    """Return a command line as a namespace; its `command` executes it. Raises UsageError."""
     parser = Parser(
         prog="adaptive-rec",
         description="Train recommendation models whose embedding tables do not fit in GPU memory, "
-        "see and steer them while they train.",
+        "and see and steer them while they train.",
         epilog=EPILOG,
     )
     parser.add_argument("--version", action="version", version=f"adaptive-rec {__version__}")
     subparsers = parser.add_subparsers(metavar="COMMAND", title="commands")
-    commands: dict[str, Parser] = {}
-    for part in (
-        train,
-        data,
-        status,
-        knobs,
-        placement,
-        control,
-        runs,
-        report,
-        profile,
-        plan,
-        compare,
-        simulate,
-        calibrate,
-        doctor,
-    ):
-        commands.update(part.add_commands(subparsers))
+    for module in COMMANDS:
+        module.add_commands(subparsers)
+    commands: dict[str, Parser] = subparsers.choices
     name = next((word for word in argv if not word.startswith("-")), None)
     if name is not None and name not in commands:
         raise UsageError(f"unknown command {name}{did_you_mean(name, commands)} (commands: {', '.join(commands)})")
@@ -113,6 +102,6 @@ def parse(argv: list[str]) -> argparse.Namespace:
         raise UsageError(f"unknown argument {option}{did_you_mean(option, options)}")
     if name is None:
         parser.print_help(sys.stderr)
-        raise UsageError("give a command")
+        raise UsageError("give a command (adaptive-rec --help lists them)")
     args.argv = argv
     return args

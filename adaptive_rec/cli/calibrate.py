@@ -1,53 +1,42 @@
-"""``calibrate``: what work costs on this machine, for `simulate` to predict steps with."""
+"""``calibrate``: the costs of work on this machine, from which `simulate` predicts the time of steps."""
 
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 from typing import Any
 
 from adaptive_rec.cli.output import columns, pairs, print_json, show, text
-from adaptive_rec.cli.parser import Parser
+from adaptive_rec.cli.parser import add_command, add_settings, configuration
 from adaptive_rec.errors import UsageError
 
 EXAMPLES = """\
 examples:
   adaptive-rec calibrate --out here.toml                 the dense part of criteo_sample, rows of several dims
-  adaptive-rec calibrate my.toml --out here.toml         that of a configuration
+  adaptive-rec calibrate my.toml --out here.toml         the dense part of a configuration
 """
 
 
-def add_commands(subparsers: Any) -> dict[str, Parser]:
-    told = "measure what work costs on this machine, for simulate"
-    parser: Parser = subparsers.add_parser("calibrate", help=told, epilog=EXAMPLES)
-    parser.set_defaults(command=calibrate)
+def add_commands(subparsers: Any) -> None:
+    purpose = "measure the costs of work on this machine, for simulate"
+    parser = add_command(subparsers, "calibrate", calibrate, purpose, epilog=EXAMPLES)
     add = parser.add_argument
-    add(
-        "config",
-        nargs="?",
-        metavar="CONFIG",
-        default="criteo_sample",
-        help="preset or TOML file whose steps to measure",
-    )
-    add("--set", action="append", default=[], metavar="KEY=VALUE", help="any other key of the configuration")
+    measured = "preset or TOML file whose steps to measure (default: criteo_sample)"
+    add("config", nargs="?", metavar="CONFIG", default="criteo_sample", help=measured)
+    add_settings(parser)
     add("--json", action="store_true", help="print the profile as JSON")
-    add("--out", metavar="FILE", type=Path, help="write the profile there (TOML), to read, edit and simulate with")
-    return {"calibrate": parser}
+    add("--out", metavar="FILE", type=Path, help="write the profile there (TOML), for simulate --hardware")
 
 
 def calibrate(args: argparse.Namespace) -> int:
-    """Measure, print, write."""
-    from adaptive_rec.cli.profile import progress_shown
-    from adaptive_rec.config.tree import load_config
+    """Measure, print and write the profile."""
+    from adaptive_rec.cli.progress import progress_shown
     from adaptive_rec.offline.simulate.calibrate import calibrated
     from adaptive_rec.offline.simulate.hardware import to_text
 
-    config = load_config(args.config, os.environ, args.set)
+    config = configuration(args.config, None, args.set)
     if args.out is not None and not args.out.resolve().parent.is_dir():
-        raise UsageError(
-            f"--out must be a file in a folder that exists, got {args.out}"
-        )  # told before the minute it takes
+        raise UsageError(f"--out must be a file in a folder that exists, got {args.out}")
     with progress_shown() as progress:
         hardware = calibrated(config, args.config, progress)
     if args.out is not None:
@@ -65,7 +54,7 @@ def calibrate(args: argparse.Namespace) -> int:
 
 
 def summary(found: dict[str, Any]) -> list[Any]:
-    """The profile as tables: costs of a step, then those of rows by dim."""
+    """Return the profile as tables: costs of a step, then costs of rows by dim."""
     from adaptive_rec.offline.simulate.hardware import DenseCosts, LinkCosts, RowCosts, StepCosts
 
     facts = [("machine", found["name"]), ("cores", str(found["cores"])), ("memory", f"{found['memory_gbs']:.1f} GB/s")]

@@ -1,4 +1,4 @@
-"""``checkpoint list`` and more: what checkpoints a run has, whether they are whole, how they differ; tables in other files."""
+"""``checkpoint list``, ``verify``, ``diff`` and ``export``: work on the checkpoints of a run."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adaptive_rec.cli.checkpoint_import import add_import
+from adaptive_rec.cli.checkpoint_import import add_import, progress
 from adaptive_rec.cli.checkpoint_paths import checkpoints_at, is_of_run, with_found
 from adaptive_rec.cli.output import columns, print_json, show
-from adaptive_rec.cli.parser import Parser
+from adaptive_rec.cli.parser import Parser, add_command
 from adaptive_rec.cli.signals import ended_by_sigterm
 from adaptive_rec.errors import CheckpointError
 from adaptive_rec.units import size, whole
@@ -22,51 +22,45 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\
 examples:
-  adaptive-rec checkpoint                                the run under way writes one now
+  adaptive-rec checkpoint                                the run under way writes a checkpoint now
   adaptive-rec checkpoint list runs/NAME
   adaptive-rec checkpoint verify runs/NAME               every byte of every checkpoint of a run
-  adaptive-rec checkpoint verify runs/NAME/checkpoints/step-000000800    and of those that it builds on
-  adaptive-rec checkpoint diff runs/ONE runs/OTHER       their newest ones; exit code 1 where they differ
+  adaptive-rec checkpoint verify runs/NAME/checkpoints/step-000000800    one, and those that it builds on
+  adaptive-rec checkpoint diff runs/ONE runs/OTHER       the newest of both; exit code 1 where they differ
   adaptive-rec checkpoint export runs/NAME --out tables --as torchrec
   adaptive-rec checkpoint import tables --config tiny --out runs/NEW
 """
 
 TIMED_FROM_BYTES = 1 << 20
-"""Of files that are shorter no speed is told."""
+"""Least size of a file whose reading speed is printed."""
 
 
 def add_checkpoint_commands(parser: Parser) -> None:
-    """What there is beside `checkpoint` by itself, which has a run under way write one."""
+    """Add the subcommands of `checkpoint`, which by itself has a run under way write a checkpoint."""
     parser.epilog = EXAMPLES
-    parts = parser.add_subparsers(metavar="COMMAND", title="for the checkpoints there are")
+    parts = parser.add_subparsers(metavar="COMMAND", title="commands for existing checkpoints")
     run_or_one = "run directory, or one checkpoint of it"
-    listing: Parser = parts.add_parser("list", help="the checkpoints of a run, oldest first")
-    listing.set_defaults(command=list_them)
+    newest = f"{run_or_one}; of a run, the newest whole one"
+    listing = add_command(parts, "list", list_them, "list the checkpoints of a run, oldest first")
     listing.add_argument("path", metavar="RUN", type=Path, help="run directory")
-    check: Parser = parts.add_parser("verify", help="read every byte again and compare checksums")
-    check.set_defaults(command=verify)
+    check = add_command(parts, "verify", verify, "read every byte again and compare checksums")
     check.add_argument("path", metavar="RUN|CHECKPOINT", type=Path, help=run_or_one)
-    compared: Parser = parts.add_parser("diff", help="which arrays and values differ, and by how much")
-    compared.set_defaults(command=diff)
+    compared = add_command(parts, "diff", diff, "show which arrays and values differ, and by how much")
     for name in ("A", "B"):
-        compared.add_argument(
-            name.lower(), metavar=name, type=Path, help=f"{run_or_one}; of a run, the newest whole one"
-        )
-    made: Parser = parts.add_parser("export", help="write the tables for other programs")
-    made.set_defaults(command=export)
-    made.add_argument("path", metavar="RUN|CHECKPOINT", type=Path, help=f"{run_or_one}; of a run, the newest whole one")
-    made.add_argument("--out", metavar="DIR", type=Path, required=True, help="folder to make")
+        compared.add_argument(name.lower(), metavar=name, type=Path, help=newest)
+    exported = add_command(parts, "export", export, "write the tables for other programs")
+    add = exported.add_argument
+    add("path", metavar="RUN|CHECKPOINT", type=Path, help=newest)
+    add("--out", metavar="DIR", type=Path, required=True, help="folder to create")
     forms = "a file for each table, or one with TorchRec's names for load_state_dict (default: safetensors)"
-    made.add_argument(
-        "--as", dest="form", choices=("safetensors", "npy", "torchrec"), default="safetensors", help=forms
-    )
-    for each in (listing, check, compared, made, add_import(parts)):
-        each.add_argument("--json", action="store_true", help="print it as JSON")
+    add("--as", dest="form", choices=("safetensors", "npy", "torchrec"), default="safetensors", help=forms)
+    for each in (listing, check, compared, exported, add_import(parts)):
+        each.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
 def list_them(args: argparse.Namespace) -> int:
-    """What is there by its manifests; no file but those is read."""
-    found = [entry_of(path) for path in checkpoints_at(args.path)]
+    """Print the checkpoints by their manifests, the only files read."""
+    found = [entry for path in checkpoints_at(args.path) if (entry := entry_of(path))["error"] is None or path.exists()]
     if args.json:
         print_json(found)
         return 0
@@ -76,7 +70,7 @@ def list_them(args: argparse.Namespace) -> int:
 
 
 def entry_of(path: Path) -> dict[str, Any]:
-    """What a checkpoint's manifest says, and what is wrong with it or with those that it builds on."""
+    """Return a checkpoint's manifest, with the error in it or in those that it builds on."""
     from adaptive_rec.checkpoint.files import DISK
     from adaptive_rec.checkpoint.generation import read_manifest
     from adaptive_rec.checkpoint.history import chain
@@ -91,7 +85,7 @@ def entry_of(path: Path) -> dict[str, Any]:
         entry |= {"files": len(manifest.files), "rows_bytes": rows_bytes, "size_bytes": manifest.size_bytes}
         entry["written"] = written(path)
         chain(DISK, path)
-    except (CheckpointError, OSError) as error:  # the latter: the run just removed it
+    except (CheckpointError, OSError) as error:  # OSError: the run just removed it
         entry["error"] = str(error).replace(f"{path.parent}/", "")
     return entry
 
@@ -106,15 +100,14 @@ def listed(entry: dict[str, Any]) -> tuple[str, ...]:
 
 
 def written(path: Path) -> float:
-    """When a checkpoint was written, in seconds since 1970."""
+    """Return when a checkpoint was written, in seconds since 1970."""
     from adaptive_rec.checkpoint.manifest import MANIFEST
 
     return (path / MANIFEST).stat().st_mtime
 
 
 def verify(args: argparse.Namespace) -> int:
-    """Every file, and how fast it was read. An error at the end names the checkpoints that are damaged, and those that build on
-    one that is."""
+    """Print every file and its reading speed. The error at the end names damaged checkpoints and those that build on them."""
     from adaptive_rec.checkpoint.files import DISK
     from adaptive_rec.checkpoint.generation import read_manifest, verify_names
 
@@ -129,33 +122,30 @@ def verify(args: argparse.Namespace) -> int:
             lines.append(line(path, "", str(error)))
             continue
         lines += [verified(path, entry) for entry in manifest.files]
-    if is_of_run(found, args.path):
+    wrong = {entry["checkpoint"] for entry in lines if entry["error"]}
+    broken = [line(path, "", why) for path in paths if path.name not in wrong and (why := broken_chain(path, wrong))]
+    if is_of_run(found, args.path):  # the run may have removed some of them, which is no damage
         gone = [path.name for path in paths if not path.exists()]
         paths = [path for path in paths if path.name not in gone]
-        lines = [entry for entry in lines if entry["checkpoint"] not in gone]
+        lines, broken = ([entry for entry in part if entry["checkpoint"] not in gone] for part in (lines, broken))
         for name in gone:
-            print(f"note: {name} was removed meanwhile", file=sys.stderr)
-    wrong = {entry["checkpoint"] for entry in lines if entry["error"]}
+            print(f"note: {name} was removed in the meantime", file=sys.stderr)
     damaged, others = ([path for path in paths if (path.name in wrong) == is_wrong] for is_wrong in (True, False))
-    told_of = [line(path, "", why) for path in others if (why := broken_chain(path, wrong))]
-    lost = [entry["checkpoint"] for entry in told_of]
+    lost = [entry["checkpoint"] for entry in broken]
     if args.json:
-        print_json({"files": lines + told_of, "damaged": [path.name for path in damaged], "lost_with_them": lost})
+        print_json({"files": lines + broken, "damaged": [path.name for path in damaged], "lost_with_them": lost})
     else:
-        show(columns(("checkpoint", "file", "size>", "speed>", ""), map(told, lines + told_of)))
+        show(columns(("checkpoint", "file", "size>", "speed>", ""), map(verified_cells, lines + broken)))
         read = ", ".join(filter(None, (size(sum(entry["size_bytes"] for entry in lines)), speed(*lines))))
         print(f"{len(others) - len(lost)} of {len(paths)} whole ({read})")
     faults = ("damaged", [path.name for path in damaged]), ("build on one that cannot be used", lost)
-    summary = [
-        f"{len(names)} of {len(paths)} checkpoints {what}: {', '.join(names)}" for what, names in faults if names
-    ]
-    if summary:
+    if summary := [f"{len(names)} of {len(paths)} checkpoints {what}: {', '.join(names)}" for what, names in faults if names]:
         raise CheckpointError("; ".join(summary))
     return 0
 
 
 def with_older(paths: list[Path]) -> list[Path]:
-    """Of one checkpoint also those that it builds on, as far as that can be read; a run's are all there."""
+    """Return one checkpoint with those that it builds on, as far as they can be read; of a run, all are listed already."""
     from adaptive_rec.checkpoint.files import DISK
     from adaptive_rec.checkpoint.history import chain
 
@@ -166,7 +156,7 @@ def with_older(paths: list[Path]) -> list[Path]:
 
 
 def broken_chain(path: Path, damaged: set[str]) -> str:
-    """Why a checkpoint that is whole by itself cannot be used, if it cannot."""
+    """Return why a checkpoint that is whole by itself cannot be used, or an empty string."""
     from adaptive_rec.checkpoint.files import DISK
     from adaptive_rec.checkpoint.history import chain
 
@@ -182,35 +172,33 @@ def line(path: Path, name: str, error: str | None, size_bytes: int = 0, seconds:
 
 
 def verified(path: Path, entry: FileEntry) -> dict[str, Any]:
-    """A file's size, how long it took, and what is wrong with it."""
+    """Return a file's size, the time to read it, and its error."""
     from adaptive_rec.checkpoint.files import DISK
     from adaptive_rec.checkpoint.generation import verify_file
 
-    if sys.stderr.isatty():
-        print(f"\r\x1b[K{path.name}/{entry.name} ...", end="\r", file=sys.stderr, flush=True)
-    began, error = time.perf_counter(), None
+    progress(f"{path.name}/{entry.name} ...")
+    started, error = time.perf_counter(), None
     try:
         verify_file(DISK, path / entry.name, entry)
     except CheckpointError as raised:
         error = str(raised)
-    if sys.stderr.isatty():
-        print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-    return line(path, entry.name, error, entry.size_bytes, time.perf_counter() - began)
+    progress("")
+    return line(path, entry.name, error, entry.size_bytes, time.perf_counter() - started)
 
 
-def told(entry: dict[str, Any]) -> tuple[str, ...]:
-    size_told = size(entry["size_bytes"]) if entry["file"] else ""
-    return entry["checkpoint"], entry["file"], size_told, speed(entry), entry["error"] or "whole"
+def verified_cells(entry: dict[str, Any]) -> tuple[str, ...]:
+    shown_size = size(entry["size_bytes"]) if entry["file"] else ""
+    return entry["checkpoint"], entry["file"], shown_size, speed(entry), entry["error"] or "whole"
 
 
 def speed(*entries: dict[str, Any]) -> str:
-    """How fast files were read, where that took long enough to be told."""
+    """Return the speed of reading files, where they are large enough to measure it."""
     size_bytes, seconds = (sum(entry[key] for entry in entries) for key in ("size_bytes", "seconds"))
     return f"{size_bytes / seconds / 1e9:.2f} GB/s" if size_bytes >= TIMED_FROM_BYTES else ""
 
 
 def diff(args: argparse.Namespace) -> int:
-    """What differs; 1 where anything does, as of the command that is called so too."""
+    """Print the differences. Returns 1 where there are any, as diff(1) does."""
     from dataclasses import asdict
 
     from adaptive_rec.checkpoint.difference import differences
@@ -221,18 +209,14 @@ def diff(args: argparse.Namespace) -> int:
         print_json({"a": str(a), "b": str(b), "differences": [asdict(each) for each in found]})
     elif found:
         arrays = [each for each in found if not each.file.endswith(".json")]
-        show(
-            columns(
-                ("table or file", "array", "rows that differ>", "by at most>", "on average>", ""),
-                map(differing, arrays),
-            )
-        )
+        heads = ("table or file", "array", "rows that differ>", "by at most>", "on average>", "")
+        show(columns(heads, map(differing, arrays)))
         values = [(each.name, each.a, each.b) for each in found if each not in arrays]
         if values:
             print()
             show(columns(("value", "A", "B"), values))
     else:
-        print(f"{a} and {b} hold the same, bit by bit")
+        print(f"{a} and {b} are the same, bit by bit")
     return 1 if found else 0
 
 
@@ -246,7 +230,7 @@ def differing(found: ArrayDifference) -> tuple[str, ...]:
 
 
 def export(args: argparse.Namespace) -> int:
-    """Write the weights of all tables and say where they are."""
+    """Write the weights of all tables and print the files."""
     from adaptive_rec.checkpoint.export import export as run
 
     with ended_by_sigterm():

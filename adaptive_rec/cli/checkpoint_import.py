@@ -1,4 +1,4 @@
-"""``checkpoint import``: a run directory from tables that were trained elsewhere, for ``train --resume`` to go on from."""
+"""``checkpoint import``: creates a run directory from tables trained elsewhere, for ``train --resume``."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adaptive_rec.cli.output import columns, pairs, print_json, show, text
-from adaptive_rec.cli.parser import Parser
+from adaptive_rec.cli.parser import Parser, add_command, add_settings
 from adaptive_rec.cli.signals import ended_by_sigterm
-from adaptive_rec.system.durable import made_whole
+from adaptive_rec.system.durable import new_folder
 from adaptive_rec.units import printable, whole
 
 if TYPE_CHECKING:
@@ -22,59 +22,52 @@ if TYPE_CHECKING:
 DESCRIPTION = """\
 FILE is one of
   a folder of NAME.safetensors (an array `weight` each) or of NAME.npy
-  a .safetensors file with keys embedding_bags.NAME.weight, under any prefix, as of TorchRec and of `export --as torchrec`
-  a state_dict of torch.save with such keys, or NAME.weight; it is read with weights_only and no other way
-Numbers may be of float16, bfloat16, float32 or float64; they become what the run keeps its rows in (run.row_precision).
-The dense part is taken over where the file has tensors of the names and shapes of the run's own.
+  a .safetensors file with keys embedding_bags.NAME.weight under any prefix, as TorchRec and `export --as torchrec` write it
+  a state_dict of torch.save with such keys, or NAME.weight; it is only read with weights_only
+Numbers may be float16, bfloat16, float32 or float64; they are converted to run.row_precision.
+The dense part is imported where the file has tensors with the names and shapes of the run.
 """
 
 EXAMPLES = """\
 examples:
   adaptive-rec checkpoint import tables --config my.toml --out runs/NAME
   adaptive-rec checkpoint import model.pt --config tiny --set run.steps=1000 --out runs/NAME
-  adaptive-rec train --resume --out runs/NAME            trains on from there
+  adaptive-rec train --resume --out runs/NAME            continue training from there
 """
 
 
 def add_import(parts: Any) -> Parser:
-    parser: Parser = parts.add_parser(
-        "import", help="begin a run with tables trained elsewhere", description=DESCRIPTION, epilog=EXAMPLES
-    )
-    parser.set_defaults(command=import_tables)
+    purpose = "start a run with tables trained elsewhere"
+    parser = add_command(parts, "import", import_tables, purpose, description=DESCRIPTION, epilog=EXAMPLES)
     add = parser.add_argument
     add("path", metavar="FILE", type=Path, help="file or folder with the tables")
     add("--config", metavar="CONFIG", required=True, help="preset (tiny, criteo_kaggle, ...) or TOML file of the run")
-    add("--set", action="append", default=[], metavar="KEY=VALUE", help="one key changed, as for train (repeatable)")
-    add("--out", metavar="DIR", type=Path, required=True, help="run directory to make")
-    add(
-        "--partial",
-        action="store_true",
-        help="tables that FILE has not start fresh, those that only it has are left out",
-    )
+    add_settings(parser, "any other key, as for train")
+    add("--out", metavar="DIR", type=Path, required=True, help="run directory to create")
+    add("--partial", action="store_true", help="start tables that FILE lacks fresh, and ignore those only FILE has")
     return parser
 
 
 def import_tables(args: argparse.Namespace) -> int:
-    """Make the run directory, whole or not at all, and say what is in it."""
+    """Create the run directory, as a whole or not at all, and print its contents."""
     from adaptive_rec.config.tree import load_config
     from adaptive_rec.policy.find import load_policy
 
     config = load_config(args.config, os.environ, args.set)
-    load_policy(config.knobs.policy)  # a bad name is told before the seconds that torch takes
+    load_policy(config.knobs.policy)  # an error here comes before the seconds that torch takes
     try:
-        with ended_by_sigterm(), made_whole(args.out) as draft:
+        with ended_by_sigterm(), new_folder(args.out) as draft:
             done, saved, notices = fill(draft, config, args)
     finally:
         progress("")
-    tell(done, args.out, args.out / "checkpoints" / saved, args.json)
+    print_imported(done, args.out, args.out / "checkpoints" / saved, args.json)
     for notice in notices:
         print(f"note: {printable(notice)}", file=sys.stderr)
     return 0
 
 
 def fill(draft: Path, config: Config, args: argparse.Namespace) -> tuple[Imported, str, list[str]]:
-    """Make a run directory with a checkpoint of the imported tables. Returns what was set, the checkpoint's name, and what else
-    the user is to know."""
+    """Create a run directory with a checkpoint of the tables. Returns what was imported, the checkpoint's name, and notices."""
     from adaptive_rec import checkpoint
     from adaptive_rec.checkpoint.foreign import read_foreign
     from adaptive_rec.checkpoint.importing import import_tensors
@@ -85,18 +78,18 @@ def fill(draft: Path, config: Config, args: argparse.Namespace) -> tuple[Importe
     done = import_tensors(training.runtime.store, training.runtime.dense.model, foreign, args.partial, progress)
     progress("writing the checkpoint")
     name = checkpoint.save(training.runtime.parts, draft / "checkpoints").name
-    said = f"checkpoint {name} written, with tables of {args.path}"
-    training.note("checkpoint", said, checkpoint=name, imported=str(args.path))
+    text = f"checkpoint {name} written, with tables of {args.path}"
+    training.note("checkpoint", text, checkpoint=name, imported=str(args.path))
     return done, name, list(training.runtime.notices)
 
 
 def progress(doing: str) -> None:
-    """What is done at the moment, for a person who waits."""
+    """Show the present activity on a terminal."""
     if sys.stderr.isatty():
         print(f"\r\x1b[K{printable(doing)}", end="\r", file=sys.stderr, flush=True)
 
 
-def tell(done: Imported, out: Path, saved: Path, as_json: bool) -> None:
+def print_imported(done: Imported, out: Path, saved: Path, as_json: bool) -> None:
     from dataclasses import asdict
 
     from adaptive_rec.checkpoint.foreign import shown
@@ -111,6 +104,6 @@ def tell(done: Imported, out: Path, saved: Path, as_json: bool) -> None:
         ("left out", shown(done.left_out)),
         ("dense part", counted if done.dense_tensors else f"fresh: {done.dense_note}"),
         ("checkpoint", str(saved)),
-        ("go on", f"adaptive-rec train --resume --out {shlex.quote(str(out))}"),
+        ("continue", f"adaptive-rec train --resume --out {shlex.quote(str(out))}"),
     ]
     show(columns(("table", "rows>", "dim>", "given in", "kept in"), rows), text(""), pairs(rest))

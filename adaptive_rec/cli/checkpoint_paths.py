@@ -1,9 +1,10 @@
-"""The checkpoints that a path names: one, or those of a run, which may be under way and remove some of them meanwhile."""
+"""The checkpoints that a path names: one, or those of a run, which may remove some of them at the same time."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
@@ -13,7 +14,7 @@ T = TypeVar("T")
 
 
 def checkpoints_at(path: Path) -> list[Path]:
-    """A checkpoint itself, or those of a run, oldest first. Raises UsageError where there is none."""
+    """Return the checkpoint itself, or those of a run, oldest first. Raises UsageError where there is none."""
     from adaptive_rec.checkpoint.files import DISK
     from adaptive_rec.checkpoint.generation import generations, names_in
     from adaptive_rec.checkpoint.manifest import MANIFEST
@@ -28,33 +29,38 @@ def checkpoints_at(path: Path) -> list[Path]:
 
 
 def is_of_run(found: list[Path], path: Path) -> bool:
-    """Whether these checkpoints are all of a run, not one that was named."""
+    """Whether these are all checkpoints of a run, not a single named one."""
     return found[0].parent == path / "checkpoints"
 
 
 def with_found(work: Callable[..., T], *paths: Path) -> tuple[list[Path], T]:
-    """Checkpoints, and what comes of them. Where the run removes one meanwhile: once more, of what it has then."""
-    found = [one_at(path) for path in paths]
-    try:
-        return found, work(*found)
-    except CheckpointError:
-        if all(path.exists() for path in found):
-            raise
-    found = [one_at(path) for path in paths]
-    return found, work(*found)
+    """Return checkpoints, and the result of `work` on them. A run under way does not remove them meanwhile; on a file system
+    without locks it may, and what it has then is taken."""
+    for last in (False, True):
+        with ExitStack() as holding:
+            found = [holding.enter_context(one_at(path)) for path in paths]
+            try:
+                return found, work(*found)
+            except CheckpointError:
+                if last or all(path.exists() for path in found):
+                    raise
+    raise AssertionError("the second try returns or raises")
 
 
-def one_at(path: Path) -> Path:
-    """A checkpoint itself, or the newest of a run that is whole."""
+@contextmanager
+def one_at(path: Path) -> Iterator[Path]:
+    """Hold a checkpoint itself, or the newest of a run that is whole."""
     from adaptive_rec.checkpoint.files import DISK
-    from adaptive_rec.checkpoint.history import newest_valid
+    from adaptive_rec.checkpoint.history import held, newest_held
 
     paths = checkpoints_at(path)
     if not is_of_run(paths, path):
-        return paths[0]
-    found = newest_valid(DISK, path / "checkpoints")
-    for name, why in found.skipped:
-        print(f"note: {name} is skipped: {why}", file=sys.stderr)
-    if found.generation is None:
-        raise CheckpointError(f"a checkpoint of {path} must be whole, all {len(found.skipped)} are damaged")
-    return found.generation
+        with held(DISK, paths[0]):
+            yield paths[0]
+        return
+    with newest_held(DISK, path / "checkpoints") as found:
+        for name, why in found.skipped:
+            print(f"note: {name} is skipped: {why}", file=sys.stderr)
+        if found.generation is None:
+            raise CheckpointError(f"a checkpoint of {path} must be whole, all {len(found.skipped)} are damaged")
+        yield found.generation

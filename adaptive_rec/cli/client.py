@@ -1,4 +1,4 @@
-"""A client of the HTTP service of a run, for the shell commands: over its Unix socket, or by address and token."""
+"""A client of the HTTP service of a run: over its Unix socket, or by address and token."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ API = "/api/v1"
 
 
 class ApiError(AdaptiveRecError):
-    """The service refused a request. `problem` is the body of its answer, after RFC 9457."""
+    """The service refused a request. `problem` is the body of its answer (RFC 9457)."""
 
     def __init__(self, message: str, status: int, problem: Mapping[str, Any]) -> None:
         super().__init__(message)
         self.status = status
         self.problem = problem
-        if status == 422:  # a value that is wrong, as on the command line of a run that begins
+        if status == 422:  # a wrong value counts as one on the command line
             self.exit_code = UsageError.exit_code
 
 
@@ -45,15 +45,15 @@ class Reply:
 
 
 class Client:
-    """Requests to one service. Use as a context. Goes through no proxy and follows no redirect: the token stays here."""
+    """Requests to one service. Use as a context. Uses no proxy and follows no redirect, which would get the token."""
 
     def __init__(self, url: str, token: str | None, socket: str | None = None) -> None:
-        """`url` as people know it; where a Unix socket is given, requests go through that instead."""
+        """Prepare requests to `url`, through the Unix socket where one is given."""
         self.url = url
         headers = {"Accept": "application/json", "User-Agent": f"adaptive-rec/{__version__}"}
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
-        tls = url.startswith("https:") and not socket  # certificates take 30 ms to load; without TLS nobody needs them
+        tls = url.startswith("https:") and not socket  # certificates take 30 ms to load
         self._http = httpx2.Client(
             base_url="http://localhost" if socket else url,
             transport=httpx2.HTTPTransport(uds=socket, verify=tls, trust_env=False) if socket else None,
@@ -71,14 +71,14 @@ class Client:
         self._http.close()
 
     def get(self, path: str, **query: Any) -> Reply:
-        """GET below the API's prefix; parameters that are None are left out."""
+        """Send GET; parameters that are None are left out."""
         return self._send("GET", path, {key: value for key, value in query.items() if value is not None})
 
     def post(self, path: str, body: Mapping[str, Any] | None = None) -> Reply:
         return self._send("POST", path, {}, body)
 
     def patch(self, path: str, body: Mapping[str, Any], if_match: str, **query: Any) -> Reply:
-        """PATCH by a merge patch that holds for one state only, the one with this ETag."""
+        """Send a merge patch that applies only to the state with this ETag."""
         headers = {"Content-Type": "application/merge-patch+json", "If-Match": if_match}
         return self._send("PATCH", path, query, body, headers)
 
@@ -100,18 +100,15 @@ class Client:
             raise self._refusal(response)
         body = _object(response)
         if body is None:
-            raise UnreachableError(
-                f"{self.url} is no adaptive-rec service: its answer to {API}{path} is no JSON object"
-            )
+            answer = f"its answer to {API}{path} is no JSON object"
+            raise UnreachableError(f"{self.url} is no adaptive-rec service: {answer}")
         return Reply(response.status_code, body, response.headers.get("ETag"))
 
     def _refusal(self, response: httpx2.Response) -> ApiError:
         problem, status = _object(response) or {}, response.status_code
         text = str(problem.get("detail") or problem.get("title") or f"{self.url} answered {status}")
         if response.is_redirect:
-            text = (
-                f"{self.url} answered {status} with a redirect, which is not followed; give --url as it is in the end"
-            )
+            text = f"{self.url} answered {status}, a redirect, which is not followed; give --url its target"
         faults = [fault for fault in problem.get("errors") or [] if isinstance(fault, dict)]
         lines = [f"{fault.get('knob') or fault.get('name') or ''}: {fault.get('detail')}" for fault in faults]
         text = "\n".join([text, *(f"  {line}" for line in lines if line.partition(": ")[2] not in text)])
@@ -121,7 +118,7 @@ class Client:
 
 
 def connect(run: str | None, url: str | None) -> Client:
-    """A client of the run that a command line means: by --url, else by --run or the only run under way."""
+    """Return a client of the run given by --url or --run, else of the only run under way."""
     if url is None:
         return of_run(find(run))
     if run is not None:
@@ -131,18 +128,18 @@ def connect(run: str | None, url: str | None) -> Client:
     if not token:
         raise UsageError(f"--url needs the token in the environment: {TOKEN_VARIABLE} is not set")
     if not (token.isascii() and token.isprintable()) or " " in token:
-        raise UsageError(f"{TOKEN_VARIABLE} must hold a token and nothing else: it has blanks or odd characters")
+        raise UsageError(f"{TOKEN_VARIABLE} must hold a token and nothing else: it has blanks or non-ASCII characters")
     return Client(checked, token)
 
 
 def of_run(file: RuntimeFile) -> Client:
-    """A client of a run under way, over its Unix socket where that is there."""
+    """Return a client of a run under way, over its Unix socket where that exists."""
     socket = file.socket if file.socket and Path(file.socket).is_socket() else None
     return Client(file.url, file.control_token, socket)
 
 
 def _checked(url: str) -> str:
-    """A service's address without a last slash. Raises UsageError; its text leaves out what could be a token."""
+    """Return a service's address without a slash at its end. Raises UsageError, whose text never quotes a possible token."""
     try:
         parts = urlsplit(url)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0

@@ -1,10 +1,8 @@
-"""``compare``: several policies under the same conditions, and which of their differences are beyond noise."""
+"""``compare``: several policies under the same conditions, and the differences beyond noise."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
 import signal
 import sys
 import time
@@ -13,9 +11,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adaptive_rec.cli.parser import Parser
-from adaptive_rec.cli.train import preset_for
+from adaptive_rec.cli.parser import (
+    add_command,
+    add_settings,
+    configuration,
+    create_folder,
+    number_settings,
+    text_settings,
+)
 from adaptive_rec.errors import UsageError
+from adaptive_rec.units import printable
 
 if TYPE_CHECKING:
     from adaptive_rec.config.tree import Config
@@ -28,42 +33,35 @@ examples:
   adaptive-rec compare --data train.txt --policies hybrid,adaptive,my.module:Class --seeds 5 --budget 64MiB
   adaptive-rec compare criteo_sample --policies hybrid,fae --set data.source=train.txt --out runs/fae
 
-The same command with the same --out goes on where it was stopped, and adds policies or seeds.
+The same command with the same --out continues a stopped comparison, and may add policies or seeds.
 """
 DEFAULT_POLICIES = "hybrid,hotline,adaptive"
 RUNS = "runs"
-"""The folder of the runs in that of a comparison."""
+"""The folder of the runs within the directory of a comparison."""
 PAGE, TABLE, FIGURES, SETTINGS = "compare.html", "table.md", "compare.json", "settings.toml"
 
 
-def add_commands(subparsers: Any) -> dict[str, Parser]:
-    parser: Parser = subparsers.add_parser(
-        "compare", help="policies side by side: time, quality, and what is beyond noise", epilog=EXAMPLES
-    )
-    parser.set_defaults(command=compare)
+def add_commands(subparsers: Any) -> None:
+    purpose = "compare policies: time, quality, and differences beyond noise"
+    parser = add_command(subparsers, "compare", compare, purpose, epilog=EXAMPLES)
     add = parser.add_argument
     add("config", nargs="?", metavar="CONFIG", help="preset or TOML file, as for train")
-    add(
-        "--policies",
-        metavar="A,B,...",
-        default=DEFAULT_POLICIES,
-        help=f"names or module:Class, as for train --policy (default: {DEFAULT_POLICIES})",
-    )
-    add("--seeds", metavar="N", type=int, default=3, help="runs of each policy, from run.seed on (default: 3)")
-    add("--baseline", metavar="NAME", default="hybrid", help="what the others are held against (default: hybrid)")
+    policies = f"names or module:Class, as for train --policy (default: {DEFAULT_POLICIES})"
+    add("--policies", metavar="A,B,...", default=DEFAULT_POLICIES, help=policies)
+    add("--seeds", metavar="N", type=int, default=3, help="runs of each policy, with seeds from run.seed on (default: 3)")
+    add("--baseline", metavar="NAME", default="hybrid", help="policy to compare the others with (default: hybrid)")
     add("--data", metavar="PATH", help="as for train")
     add("--budget", metavar="SIZE", help="hot budget of every policy, such as 64MiB")
-    add("--steps", metavar="N", help="mini-batches of each run; 0 is all there are")
+    add("--steps", metavar="N", help="mini-batches of each run; 0: all")
     add("--device", metavar="NAME", help="auto, cpu or cuda")
-    add("--set", action="append", default=[], metavar="KEY=VALUE", help="any other key, for all runs")
+    add_settings(parser, "any other key, for all runs")
     add("--out", metavar="DIR", type=Path, help="directory, new or of the same comparison (default: runs/compare-TIME)")
-    add("--keep-checkpoints", action="store_true", help="keep those of the runs, each as large as all tables")
+    add("--keep-checkpoints", action="store_true", help="keep the checkpoints of the runs, each as large as all tables")
     add("--json", action="store_true", help="print only the results, as JSON; progress goes to stderr")
-    return {"compare": parser}
 
 
 def compare(args: argparse.Namespace) -> int:
-    """Make the runs that are missing, write and print the results. 1 where a run failed."""
+    """Do the missing runs, write and print the results. Returns 1 where a run failed."""
     from adaptive_rec.config.tree import to_toml
     from adaptive_rec.offline.compare.plan import conditions, plan_of, settle_conditions
     from adaptive_rec.offline.compare.processes import alone_in
@@ -73,7 +71,7 @@ def compare(args: argparse.Namespace) -> int:
     config = resolve(args)
     plan = plan_of(config, args.policies.split(","), args.seeds, args.baseline)
     for name in plan.policies:
-        load_policy(name)  # a bad name is told before the first run
+        load_policy(name)  # an error in a name comes before the first run
     out = args.out or default_out()
     held = conditions(plan.config)
     folder = make_folder(out)
@@ -91,46 +89,40 @@ def compare(args: argparse.Namespace) -> int:
 
 
 def resolve(args: argparse.Namespace) -> Config:
-    """What all runs have in common. Raises ConfigError."""
-    from adaptive_rec.config.tree import load_config
-
+    """Return the configuration of all runs. Raises ConfigError."""
     taken = next((each for each in args.set if each.partition("=")[0].strip() == "knobs.policy"), None)
     if taken:
         raise UsageError(f"--set must leave knobs.policy to --policies, got {taken}")
-    settings = list(args.set)
-    names = {"data.source": args.data, "knobs.hot_budget_bytes": args.budget, "run.device": args.device}
-    settings += [f"{key}={json.dumps(text, ensure_ascii=False)}" for key, text in names.items() if text is not None]
-    settings += [f"run.steps={args.steps}"] if args.steps is not None else []
-    config = load_config(args.config or preset_for(args.data), os.environ, settings)
+    texts = {"data.source": args.data, "knobs.hot_budget_bytes": args.budget, "run.device": args.device}
+    settings = [*args.set, *text_settings(texts), *number_settings({"run.steps": args.steps})]
+    config = configuration(args.config, args.data, settings)
     source = config.data.source
-    if source != "synthetic" and not Path(source).exists():  # told once, not by every run
+    if source != "synthetic" and not Path(source).exists():  # one error here instead of one in every run
         raise UsageError(f"data.source must be synthetic or a file or folder that exists, got {source!r}")
     return config
 
 
 def default_out() -> Path:
-    """``runs/compare-TIME``, with a number behind it where that is taken."""
+    """Return ``runs/compare-TIME``, with a number appended where that is taken."""
     name = f"compare-{time.strftime('%Y%m%d-%H%M%S')}"
     numbered = (Path("runs") / (name if n == 1 else f"{name}-{n}") for n in range(1, 1 << 30))
     return next(path for path in numbered if not path.exists())
 
 
 def make_folder(out: Path) -> Path:
-    """The folder for the runs. Raises UsageError where `out` is something else than a comparison's directory."""
+    """Create and return the folder of the runs. Raises UsageError where `out` is not the directory of a comparison."""
     from adaptive_rec.offline.compare.plan import NAME
 
     if out.exists() and not (out / NAME).is_file() and any(out.iterdir() if out.is_dir() else [out]):
         raise UsageError(f"--out must be a new directory or that of a comparison, {out} is neither")
-    try:
-        (out / RUNS).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"--out {out} cannot be written: {error.strerror}") from None
+    create_folder(out)
+    (out / RUNS).mkdir(exist_ok=True)
     return out / RUNS
 
 
 def make_runs(plan: Plan, held: dict[str, Any], folder: Path, lock: Any, args: argparse.Namespace) -> int:
-    """Make the runs that are missing; results are written after each. Returns the number of a signal that came, or 0."""
-    from adaptive_rec.cli.compare_progress import Board
+    """Do the missing runs and write the results after each. Returns the number of a signal that arrived, or 0."""
+    from adaptive_rec.cli.compare_screen import Board
     from adaptive_rec.offline.compare.plan import code_digest, digest
     from adaptive_rec.offline.compare.processes import RunProcesses, finished
 
@@ -138,12 +130,9 @@ def make_runs(plan: Plan, held: dict[str, Any], folder: Path, lock: Any, args: a
     missing = [turn for turn in turns if finished(folder / turn.name, under) is None]
     with Board(missing, len(turns) - len(missing), to_stderr=args.json) as board:
         seeds = f"{len(plan.seeds)} seed{'s' if len(plan.seeds) > 1 else ''}"
-        board.note(
-            f"{len(plan.policies)} policies x {seeds} in {out}" + (there(turns, missing) if missing != turns else "")
-        )
-        runs = RunProcesses(
-            out / SETTINGS, lock, under, code_digest(), args.keep_checkpoints, board.watch
-        )  # fmt: skip
+        done = f": {len(turns) - len(missing)} of {len(turns)} runs are done" if missing != turns else ""
+        board.note(printable(f"{len(plan.policies)} policies x {seeds} in {out}{done}"))
+        runs = RunProcesses(out / SETTINGS, lock, under, code_digest(), args.keep_checkpoints, board.watch)
         try:
             for turn in missing:
                 board.begin(turn)
@@ -155,16 +144,12 @@ def make_runs(plan: Plan, held: dict[str, Any], folder: Path, lock: Any, args: a
     return 0
 
 
-def there(turns: list[Any], missing: list[Any]) -> str:
-    return f": {len(turns) - len(missing)} of {len(turns)} runs are there"
-
-
 def figures_of(results: Results, policy: str, seed: int) -> dict[str, Any] | None:
     return next((run for run in results["runs"] if (run["policy"], run["seed"]) == (policy, seed)), None)
 
 
 def write_results(plan: Plan, held: dict[str, Any], out: Path, folder: Path) -> Results:
-    """Figures, table and page of what is finished so far."""
+    """Write figures, table and page of the runs finished so far."""
     from adaptive_rec.live.telemetry import to_json
     from adaptive_rec.offline.compare.compare_page import compare_page
     from adaptive_rec.offline.compare.results import gather
@@ -179,7 +164,7 @@ def write_results(plan: Plan, held: dict[str, Any], out: Path, folder: Path) -> 
 
 
 def show_results(results: Results, out: Path, as_json: bool) -> None:
-    """Print tables and statements, or all of it as JSON."""
+    """Print tables and statements, or all results as JSON."""
     if as_json:
         from adaptive_rec.live.telemetry import to_json
 
@@ -194,7 +179,7 @@ def show_results(results: Results, out: Path, as_json: bool) -> None:
 
 
 class Stopped(BaseException):
-    """A signal came while a run was made."""
+    """A signal arrived during a run."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -203,7 +188,7 @@ class Stopped(BaseException):
 
 @contextmanager
 def stopped_by_signals() -> Iterator[None]:
-    """SIGINT and SIGTERM end the present run and what is left of the comparison; what is finished is kept."""
+    """Let SIGINT and SIGTERM end the present run and the comparison; finished runs are kept."""
 
     def stop(number: int, _frame: object) -> None:
         signal.signal(number, signal.SIG_IGN)
@@ -213,15 +198,15 @@ def stopped_by_signals() -> Iterator[None]:
     try:
         yield
     except Stopped as signal_came:
-        raise SystemExit(128 + signal_came.number) from None  # while no run was made
+        raise SystemExit(128 + signal_came.number) from None  # between two runs
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
 def again(words: list[str], out: Path) -> str:
-    """How to go on."""
+    """Return the command that continues the comparison."""
     import shlex
 
     given = any(word == "--out" or word.startswith("--out=") for word in words)
-    return f"adaptive-rec {shlex.join([*words, *([] if given else [f'--out={out}'])])} goes on"
+    return f"adaptive-rec {shlex.join([*words, *([] if given else [f'--out={out}'])])} continues"

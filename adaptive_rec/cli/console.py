@@ -1,4 +1,4 @@
-"""What a person sees of a run: a header, progress while it trains, a summary. Rich on a terminal, plain lines elsewhere."""
+"""The screen of a training run: a header, progress while it trains, a summary. Live on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, Group, RenderableType
-from rich.live import Live
+from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
 from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
+from adaptive_rec.cli.progress import MAX_WIDTH, PLAIN_EVERY_SECONDS, Display
 from adaptive_rec.cli.run_text import header, length, quality_text, summary_lines
 from adaptive_rec.live.telemetry import COMPILING, Event, Snapshot, ratio
 from adaptive_rec.units import clock, count, percent, printable, whole
@@ -26,133 +25,78 @@ from adaptive_rec.units import clock, count, percent, printable, whole
 if TYPE_CHECKING:
     from adaptive_rec.runtime.loop import Report, Runtime
 
-MAX_WIDTH = 100
-PLAIN_EVERY_SECONDS = 5.0
-REFRESHES_PER_SECOND = 5
-"""Each takes about 2 ms from training on a machine with few cores."""
 SMOOTHING = 0.3
 """Weight of the newest snapshot in the figures shown."""
 SHOWN = ("samples_per_second", "loss", "hot_lookup_ratio", "skipped_row_update_ratio", "skipped_sample_ratio")
-TOLD_EVENTS = {
-    "knobs",
-    "checkpoint",
-    "paused",
-    "resumed",
-    "stopping",
-    "split",
-    "warning",
-    "arranged",
-    "nan",
-    "checkpoint_failed",
-}
-"""Kinds of events that are printed; the others are told by the figures, or concern the journal only."""
+PRINTED_EVENTS = {
+    "knobs", "checkpoint", "paused", "resumed", "stopping", "split", "warning", "arranged", "nan", "checkpoint_failed",
+}  # fmt: skip
+"""Kinds of events that are printed; the figures show the others, or only the journal needs them."""
 
 
-class _Console(Console):
-    """A console whose reader may go away."""
-
-    def on_broken_pipe(self) -> None:
-        """Say nothing from now on, where Rich would end the process: training goes on."""
-        os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
-
-
-class Screen:
-    """The display of one run. Use as a context; `summary` comes after it."""
+class Screen(Display):
+    """The display of one run. `summary` comes after its context."""
 
     def __init__(self, to_stderr: bool = False) -> None:
+        super().__init__(sys.stderr if to_stderr else sys.stdout, width=MAX_WIDTH)
         self.pace = Pace()
         self._spinner = Spinner("dots", style="cyan")
         self._runtime: Runtime | None = None
         self._status = ""
-        self._compiling = 0
-        self._told_compiling = False
-        self._said_at = 0.0
+        self._printed_at = 0.0
         self._stopping = False
-        stream = sys.stderr if to_stderr else sys.stdout
-        interactive = self._on_terminal = stream.isatty()
-        width = None if interactive else MAX_WIDTH
-        self.console = _Console(file=stream, highlight=False, emoji=False, soft_wrap=not interactive, width=width)
-        self.live: Live | None = None
-        if interactive and not self.console.is_dumb_terminal:
-            rate = REFRESHES_PER_SECOND
-            self.live = Live(console=self.console, get_renderable=self._render, refresh_per_second=rate, transient=True)
-
-    def __enter__(self) -> Screen:
-        if self.live is not None:
-            self.live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self.live is not None:
-            self.live.stop()
 
     def abandon(self) -> None:
-        """Give the terminal back without ceremony: the process is about to end."""
+        """Restore the terminal at once: the process is about to end."""
         if self.live is not None:
             self.console.show_cursor(True)
 
     # While it runs ---------------------------------------------------------------------------------------------------
 
     def status(self, text: str) -> None:
-        """Say what is going on where there is no progress to show."""
+        """Show the present activity, where there is no progress to show."""
         self._status, self._runtime = text, None
         if self.live is None:
-            self._say(f"{text} ...")
-
-    def compiling(self, begins: bool) -> None:
-        """Kernels are being compiled, or no longer; may come from any thread."""
-        self._compiling += 1 if begins else -1
-        if self.live is None and not self._told_compiling:
-            self._told_compiling = True
-            self._say(f"{COMPILING} ...")
+            self.note(f"{text} ...")
 
     def begin(self, runtime: Runtime) -> None:
         """Print the header."""
-        self._say(header(runtime), markup=True)
-        if said := length(runtime):
-            self._say(said)
-
-    def dashboard(self, url: str, link: str) -> None:
-        """Say where the dashboard is: on a terminal by the link with its token, which belongs in no log."""
-        how = link if self._on_terminal else f"{url}   ({program()} dashboard prints the link with its token)"
-        self.note(f"dashboard   {how}")
-
-    def note(self, text: str) -> None:
-        """Print a line, never broken; may come from any thread."""
-        self.console.print(Text(text), soft_wrap=True)
+        self.console.print(header(runtime), markup=True)
+        if remark := length(runtime):
+            self.console.print(remark)
         self.console.file.flush()
 
+    def dashboard(self, url: str, link: str) -> None:
+        """Print the address of the dashboard; only a terminal gets the link, whose token belongs in no log."""
+        how = link if self.on_terminal else f"{url}   ({program()} dashboard prints the link with its token)"
+        self.note(f"dashboard   {how}")
+
     def first_step(self, runtime: Runtime) -> None:
-        """Wait for it; progress is shown from then on."""
+        """Show the wait for the first step; from then on, progress is shown."""
         self.status("first step")
         self._runtime = runtime
 
     def show(self, event: Report) -> None:
-        """A snapshot moves the figures; an evaluation stands as a line of its own, and so does what somebody asked for."""
+        """Update the figures by a snapshot; print evaluations and requested changes as lines."""
         if isinstance(event, Event):
-            if event.kind in TOLD_EVENTS:
+            if event.kind in PRINTED_EVENTS:
                 self.note(f"step {whole(event.step)}   {printable(event.text)}")
         elif not isinstance(event, Snapshot):
-            self._say(f"step {whole(event.step)}   {quality_text(vars(event.quality))}")
+            self.note(f"step {whole(event.step)}   {quality_text(vars(event.quality))}")
         elif self.pace.follow(event) and self.live is None:
-            last = event.step >= event.steps_total or self._stopping
-            if last or time.monotonic() - self._said_at >= PLAIN_EVERY_SECONDS:
-                self._said_at = time.monotonic()
-                share = percent(ratio(event.step, event.steps_total))
-                done = f"step {whole(event.step)} of {whole(event.steps_total)} ({share})"
+            total = event.steps_total or event.step
+            last = event.step >= total or self._stopping
+            if last or time.monotonic() - self._printed_at >= PLAIN_EVERY_SECONDS:
+                self._printed_at = time.monotonic()
+                done = f"step {whole(event.step)} of {whole(total)} ({percent(ratio(event.step, total))})"
                 left = "stopping" if self._stopping else self.pace.time_left(event.step)
-                self._say("   ".join([done, *self._figures(), left]).rstrip())
+                self.note("   ".join([done, *self._figures(), left]).rstrip())
 
     def stopping(self) -> None:
-        """The user asked to stop; called by a signal handler, so nothing is printed here."""
+        """Note that a stop was requested; a signal handler calls this, so it prints nothing."""
         self._stopping = True
 
-    def _say(self, text: str, markup: bool = False) -> None:
-        self.console.print(text, markup=markup)
-        if self.live is None:
-            self.console.file.flush()
-
-    def _render(self) -> RenderableType:
+    def render(self) -> RenderableType:
         runtime, pace = self._runtime, self.pace
         if runtime is None or not pace.figures:
             self._spinner.text = Text(f"{self._status}{', ' + COMPILING if self._compiling else ''} ...", style="dim")
@@ -181,14 +125,14 @@ class Screen:
     # At the end ------------------------------------------------------------------------------------------------------
 
     def summary(self, summary: Mapping[str, Any], out: Path) -> None:
-        """What the run came to, and where it is."""
+        """Print the results of the run and its directory."""
         table = Table.grid(padding=(0, 3))
         table.add_column(style="dim", no_wrap=True)
         table.add_column(overflow="fold")
         for label, value in summary_lines(summary):
             table.add_row(label, value)
         if self._stopping:
-            table.add_row("stopped", "before its end; --resume goes on from here")
+            table.add_row("stopped", "before its end; train --resume continues it")
         table.add_row("directory", Text(str(out), style="bold"))
         if (out / "report.html").is_file():
             table.add_row("report", Text(str(out / "report.html")))
@@ -198,7 +142,7 @@ class Screen:
 
 
 class Pace:
-    """Smoothed figures of the last snapshots; the first one, which includes compiling, is forgotten at the second."""
+    """Smoothed figures of the last snapshots. The second one replaces the first, which includes compiling."""
 
     def __init__(self) -> None:
         self.figures: dict[str, float] = {}
@@ -208,7 +152,7 @@ class Pace:
         self._last = (0, 0.0)
 
     def follow(self, snapshot: Snapshot) -> bool:
-        """Take in a snapshot. False where nothing happened since the one before."""
+        """Take in a snapshot. Returns False where no step was made since the last one."""
         if snapshot.step == self._last[0]:
             return False
         self._seen += 1
@@ -218,32 +162,16 @@ class Pace:
         if self._seen > 1:
             newest = ratio(snapshot.step - self._last[0], snapshot.seconds - self._last[1])
             self._steps_per_second = (1 - weight) * self._steps_per_second + weight * newest
-        self._last, self._total = (snapshot.step, snapshot.seconds), snapshot.steps_total
+        self._last, self._total = (snapshot.step, snapshot.seconds), snapshot.steps_total or snapshot.step
         return True
 
     def time_left(self, step: int) -> str:
-        """Rough time to the end of the run, blank as long as it cannot be told."""
+        """Return the estimated time to the end of the run, blank before there is an estimate."""
         return f"{clock((self._total - step) / self._steps_per_second)} left" if self._steps_per_second else ""
 
 
-@contextmanager
-def compiling_shown(screen: Screen) -> Iterator[None]:
-    """Say so while Numba compiles a kernel that its cache does not hold."""
-    from numba.core import event
-
-    class Listener(event.Listener):
-        def on_start(self, _: event.Event) -> None:
-            screen.compiling(True)
-
-        def on_end(self, _: event.Event) -> None:
-            screen.compiling(False)
-
-    with event.install_listener("numba:compile", Listener()):
-        yield
-
-
 def program() -> str:
-    """This program as the user can call it: by its name where the path has it, else as it was called."""
+    """Return the command that starts this program: its name where PATH has it, else as it was called."""
     called, found = sys.argv[0], shutil.which("adaptive-rec")
     if os.path.basename(called) != "adaptive-rec" or (found and os.path.realpath(found) == os.path.realpath(called)):
         return "adaptive-rec"

@@ -1,4 +1,4 @@
-"""``data prepare`` and ``data verify``: click logs to a folder of arrays that training maps into memory."""
+"""``data prepare`` and ``data verify``: turn click logs into a folder of arrays that training maps into memory."""
 
 from __future__ import annotations
 
@@ -7,14 +7,13 @@ import shlex
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from adaptive_rec.cli.output import pairs, print_json, show
-from adaptive_rec.cli.parser import Parser
+from adaptive_rec.cli.parser import Parser, add_command
 from adaptive_rec.units import clock, count, size, whole
 
 if TYPE_CHECKING:
-    from adaptive_rec.cli.console import Screen
     from adaptive_rec.data.prepare.meta import Meta
 
 EXAMPLES = """\
@@ -23,107 +22,89 @@ examples:
   adaptive-rec data prepare train.csv.zst --out avazu --min-count 2
   adaptive-rec data prepare clicks.parquet --schema clicks.toml --out clicks
   adaptive-rec data prepare UserBehavior.csv --out taobao    rows with a history, then: train taobao_tbsm --data taobao
-  adaptive-rec train --data criteo                           training from what it made
-  adaptive-rec data verify criteo                            every checksum again
+  adaptive-rec train --data criteo                           train from the folder
+  adaptive-rec data verify criteo                            check every checksum
 """
 
 DESCRIPTION = """\
-Turn click logs into memory-mapped arrays with contiguous ids, in bounded memory. Interrupted, it goes on where it was
-when the same command is given again. The order of the sources is the order of the rows."""
+Turn click logs into memory-mapped arrays with contiguous ids, in bounded memory. An interrupted command continues when it
+is started again. The rows keep the order of the sources."""
 
 EXAMPLE = """\
   adaptive-rec data prepare day_0.gz --out criteo        click logs of any size, then train --data criteo
 """
 
 PRESET_OF = {
-    "avazu": ("avazu",),
-    "globo_sequence": ("globo_tbsm",),
-    "taobao": ("taobao_tbsm",),
-    "movietweetings": ("movietweetings",),
+    "avazu": "avazu",
+    "globo_sequence": "globo_tbsm",
+    "taobao": "taobao_tbsm",
+    "movietweetings": "movietweetings",
 }
-"""The preset for what a format makes, where it is not the one that `train` takes by itself."""
+"""The preset for each format whose data does not suit the default preset of `train`."""
 
 
-def add_commands(subparsers: Any) -> dict[str, Parser]:
-    parser: Parser = subparsers.add_parser("data", help="prepare click logs for training, verify what was made")
+def add_commands(subparsers: Any) -> None:
+    purpose = "prepare click logs for training, or verify a prepared folder"
+    parser: Parser = subparsers.add_parser("data", help=purpose, description=f"{purpose.capitalize()}.")
     parts = parser.add_subparsers(metavar="COMMAND", title="commands", required=True)
-    make: Parser = parts.add_parser(
-        "prepare", help="make a folder of arrays of click logs", description=DESCRIPTION, epilog=EXAMPLES
-    )
-    make.set_defaults(command=prepare)
-    add = make.add_argument
+    purpose = "turn click logs into a folder of arrays"
+    parser = add_command(parts, "prepare", prepare, purpose, description=DESCRIPTION, epilog=EXAMPLES)
+    add = parser.add_argument
     add("sources", nargs="+", metavar="SRC", type=Path, help="files, in the order of their rows")
-    add("--out", metavar="DIR", type=Path, required=True, help="folder to make; DIR.part until it is complete")
-    add(
-        "--format",
-        choices=("auto", "criteo", "avazu", "parquet", "globo", "globo_sequence", "taobao", "movietweetings"),
-        default="auto",
-        help="auto looks at the first line",
-    )
+    add("--out", metavar="DIR", type=Path, required=True, help="folder to create; DIR.part until it is complete")
+    formats = ("auto", "criteo", "avazu", "parquet", "globo", "globo_sequence", "taobao", "movietweetings")
+    add("--format", choices=formats, default="auto", help="default: auto, which looks at the first line")
     add("--min-count", metavar="N", type=int, default=1, help="values that occur less often share one id (default: 1)")
-    add(
-        "--history", metavar="N", type=int, help="longest history of a row, for globo_sequence and taobao (default: 20)"
-    )
+    longest = "longest history of a row, for globo_sequence and taobao (default: 20)"
+    add("--history", metavar="N", type=int, help=longest)
     add("--schema", metavar="FILE", type=Path, help="TOML file that names label and columns, for Parquet")
-    add("--on-bad-row", choices=("error", "skip"), default="error", help="a malformed row ends the work, or is skipped")
-    add("--seed", metavar="N", type=int, default=1, help="seed of what a format draws, such as negatives (default: 1)")
-    add("--json", action="store_true", help="print what was made as JSON; progress goes to stderr")
-    check: Parser = parts.add_parser("verify", help="compute every checksum of a prepared folder again")
-    check.set_defaults(command=verify)
-    check.add_argument("directory", metavar="DIR", type=Path, help="prepared folder")
-    return {"data": parser}
+    add("--on-bad-row", choices=("error", "skip"), default="error", help="stop at a malformed row (the default) or skip it")
+    add("--seed", metavar="N", type=int, default=1, help="seed of random choices, such as negative samples (default: 1)")
+    add("--json", action="store_true", help="print the result as JSON; progress goes to stderr")
+    parser = add_command(parts, "verify", verify, "compute every checksum of a prepared folder again")
+    parser.add_argument("directory", metavar="DIR", type=Path, help="prepared folder")
 
 
 def prepare(args: argparse.Namespace) -> int:
-    """Prepare a folder and say what is in it."""
-    from adaptive_rec.cli.console import compiling_shown
-    from adaptive_rec.cli.data_progress import Bar
+    """Prepare a folder and print a summary."""
+    from adaptive_rec.cli.progress import StageBar, compiling_shown
     from adaptive_rec.data.prepare.job import Request
     from adaptive_rec.data.prepare.prepare import prepare as run
 
-    began = time.monotonic()
+    started = time.monotonic()
     request = Request(
-        tuple(args.sources),
-        args.out,
-        args.format,
-        args.schema,
-        args.on_bad_row,
-        args.min_count,
-        args.seed,
-        args.history,
+        tuple(args.sources), args.out, args.format, args.schema, args.on_bad_row, args.min_count, args.seed, args.history
     )
     note_order(args.sources)
     try:
-        with Bar(sys.stderr if args.json else sys.stdout) as bar, compiling_shown(cast("Screen", bar)):
+        with StageBar(sys.stderr if args.json else sys.stdout) as bar, compiling_shown(bar):
             meta = run(request, bar.show)
     except KeyboardInterrupt:
-        print("stopped; the same command goes on from here", file=sys.stderr)
+        print("stopped; the same command continues from here", file=sys.stderr)
         raise
     if args.json:
         print_json({"directory": str(args.out), **meta.model_dump(mode="json", exclude={"job"})})
         return 0
-    show(pairs(summary(meta, args.out, time.monotonic() - began)))
+    show(pairs(summary(meta, args.out, time.monotonic() - started)))
     return 0
 
 
 def verify(args: argparse.Namespace) -> int:
-    """Compare every file with its checksum; the first that differs is an error."""
-    from adaptive_rec.cli.data_progress import Bar
+    """Compare every file with its checksum. The first difference is an error."""
+    from adaptive_rec.cli.progress import StageBar
     from adaptive_rec.data.prepare.checksums import verify as run
     from adaptive_rec.data.prepare.meta import load_meta
 
     meta = load_meta(args.directory)
-    with Bar(sys.stdout) as bar:
+    with StageBar(sys.stdout) as bar:
         run(args.directory, meta, bar.show)
-    files = list(meta.array_files())
-    print(
-        f"{args.directory} is whole: {len(files)} files, {size(sum(f.size_bytes for f in files))}, {whole(meta.rows)} rows"
-    )
+    files = [file.size_bytes for file in meta.array_files()]
+    print(f"{args.directory} is whole: {len(files)} files, {size(sum(files))}, {whole(meta.rows)} rows")
     return 0
 
 
 def note_order(sources: list[Path]) -> None:
-    """Say so where a shell has sorted day_10 before day_2: training and test ranges go by position."""
+    """Warn where a shell has sorted day_10 before day_2: training and test ranges go by position."""
     import re
 
     def natural(path: Path) -> list[int | str]:
@@ -131,16 +112,17 @@ def note_order(sources: list[Path]) -> None:
 
     if sources == sorted(sources) and sources != sorted(sources, key=natural):
         names = ", ".join(path.name for path in sources[:4])
-        print(f"note: rows keep the order {names}, ...; for the order of numbers give them so", file=sys.stderr)
+        print(f"note: rows keep the order {names}, ...; list the files in numerical order if you want that", file=sys.stderr)
 
 
 def summary(meta: Meta, out: Path, seconds: float) -> list[tuple[str, str]]:
-    """What was made, as pairs of label and value."""
+    """Return the facts of a prepared folder as pairs of label and value."""
     bad = f", {whole(meta.bad_rows)} malformed ones left out" if meta.bad_rows else ""
     largest = max(meta.tables, key=lambda table: table.rows)
     ids = sum(table.rows for table in meta.tables)
-    tables = f"{len(meta.tables)} of {count(ids)} rows together, the largest {largest.name} of {count(largest.rows)}"
+    tables = f"{len(meta.tables)} with {count(ids)} rows in all, the largest {largest.name} of {count(largest.rows)}"
     bags = sum(column.bag for column in meta.columns)
+    preset = [PRESET_OF[meta.job.format]] if meta.job.format in PRESET_OF else []
     with_bags = f", {bags} of them with bags" if bags else ""
     return [
         ("rows", f"{whole(meta.rows)}{bad}"),
@@ -149,8 +131,5 @@ def summary(meta: Meta, out: Path, seconds: float) -> list[tuple[str, str]]:
         ("size", size(sum(file.size_bytes for file in meta.array_files()))),
         ("time", f"{clock(seconds)}, {count(meta.rows / max(seconds, 1e-9))} rows/s"),
         ("directory", str(out)),
-        (
-            "train",
-            " ".join(["adaptive-rec train", *PRESET_OF.get(meta.job.format, ()), f"--data {shlex.quote(str(out))}"]),
-        ),
+        ("train", " ".join(["adaptive-rec train", *preset, "--data", shlex.quote(str(out))])),
     ]

@@ -1,4 +1,4 @@
-"""``train --detach``: the same command in a session of its own, until it is up."""
+"""``train --detach``: training in the background, in a session of its own."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
     from adaptive_rec.live.runtime_file import RuntimeFile
 
 SIDECAR_SECONDS = 5.0
-"""The sidecar starts before the first step; training that is up without it for so long goes on without."""
+"""Time that training may be under way without a sidecar, which starts before the first step."""
 
 
 def detach(words: list[str], out: Path, resume: bool, serve: bool, as_json: bool) -> int:
-    """Start the same command in a session of its own. Returns once it trains, or when it ended, with its exit code.
+    """Start the same command in a session of its own. Returns once it trains, or has ended, then with its exit code.
 
-    The child makes the run directory. Its log begins beside that and is moved in when it is there.
+    The child creates the run directory. Its log starts next to that directory and is moved into it later.
     """
     config, log = out / "config.toml", out / "log.txt"
-    going_on = config.exists()
-    draft = log if going_on and resume else out.with_name(f".{out.name}.log")
+    existed = config.exists()
+    draft = log if existed and resume else out.with_name(f".{out.name}.log")
     child = _start([word for word in words if word not in ("--detach", "--json")], out, draft)
     file = _runtime_file(child) if serve and child.returncode is None else None
     code = child.poll()
-    if not going_on and config.exists():
+    if not existed and config.exists():
         draft = draft.rename(log)
     if code:
         print(draft.read_text(encoding="utf-8", errors="replace"), end="", file=sys.stderr)
@@ -43,23 +43,22 @@ def detach(words: list[str], out: Path, resume: bool, serve: bool, as_json: bool
     if as_json:
         print(json.dumps({"pid": child.pid, "run": str(out), "url": file.url if file else None}))
     else:
-        print(told(child.pid, out, log, file))
+        print(description(child.pid, out, log, file))
     return 0
 
 
-def told(pid: int, out: Path, log: Path, file: RuntimeFile | None) -> str:
-    """What a person needs to know of a run in the background."""
+def description(pid: int, out: Path, log: Path, file: RuntimeFile | None) -> str:
+    """Return what the user needs to know about a run in the background."""
     lines = [("pid", str(pid)), ("run", str(out))]
+    stop = f"kill {pid}"
     if file is not None:
         which = "" if _is_only(file) else f" --run {pid}"
-        if on_terminal():
-            lines += [("dashboard", file.dashboard_url)]
-        else:
-            lines += [("dashboard", f"{file.url}   (adaptive-rec dashboard{which} prints the link with its token)")]
+        hint = f"{file.url}   (adaptive-rec dashboard{which} prints the link with its token)"
+        lines += [("dashboard", file.dashboard_url if on_terminal() else hint)]
         lines += [("status", f"adaptive-rec status{which} --watch")]
-    stop = f"adaptive-rec stop{which}" if file is not None else f"kill {pid}"
+        stop = f"adaptive-rec stop{which}"
     lines += [("log", f"tail -f {shlex.quote(str(log))}")]
-    lines += [("stop", f"{stop}   (ends after the step, with a checkpoint and a summary)")]
+    lines += [("stop", f"{stop}   (ends the run after the step, with a checkpoint and a summary)")]
     return "\n".join(["training in the background", *(f"  {label:<10}  {text}" for label, text in lines)])
 
 
@@ -69,28 +68,20 @@ def _start(words: list[str], out: Path, log: Path) -> subprocess.Popen[bytes]:
 
     from adaptive_rec.live.sidecar import own_modules_only
 
-    metrics = out / "metrics.jsonl"
-    size_before = metrics.stat().st_size if metrics.exists() else 0
-    events = out / "events.jsonl"
-    events_before = events.stat().st_size if events.exists() else 0
+    metrics, events = out / "metrics.jsonl", out / "events.jsonl"
+    metrics_before, events_before = _size(metrics), _size(events)
     command = [sys.executable, "-m", "adaptive_rec", *words, f"--out={out}"]
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with open(log, "ab") as stream:
             child = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=stream,
-                stderr=stream,
-                env=own_modules_only(),
+                command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream, env=own_modules_only(),
                 start_new_session=True,
-            )
+            )  # fmt: skip
     except OSError as error:
         raise UsageError(f"--out {out} cannot be written: {error.strerror}") from None
     try:
-        while child.poll() is None and not (metrics.exists() and metrics.stat().st_size > size_before):
-            if _waits(out / "events.jsonl", events_before):
-                break
+        while child.poll() is None and _size(metrics) <= metrics_before and not _is_paused(events, events_before):
             time.sleep(0.05)
     except KeyboardInterrupt:
         child.terminate()
@@ -98,8 +89,12 @@ def _start(words: list[str], out: Path, log: Path) -> subprocess.Popen[bytes]:
     return child
 
 
-def _waits(events: Path, start_byte: int) -> bool:
-    """Whether the run has said since then that it is paused: it was so when it was saved."""
+def _size(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0
+
+
+def _is_paused(events: Path, start_byte: int) -> bool:
+    """Whether the journal reports a pause after this position, as a resumed run does that was saved while paused."""
     if not events.exists():
         return False
     with open(events, "rb") as file:
@@ -108,7 +103,7 @@ def _waits(events: Path, start_byte: int) -> bool:
 
 
 def _runtime_file(child: subprocess.Popen[bytes]) -> RuntimeFile | None:
-    """The runtime file of a run that trains, or None where it has none because its sidecar could not start."""
+    """Return the runtime file of a run under way, or None where its sidecar could not start."""
     from adaptive_rec.live.runtime_file import under_way
 
     end = time.monotonic() + SIDECAR_SECONDS
@@ -116,7 +111,7 @@ def _runtime_file(child: subprocess.Popen[bytes]) -> RuntimeFile | None:
         try:
             file = next((file for file in under_way() if file.pid == child.pid), None)
         except AdaptiveRecError:
-            return None  # as the run's log says, too
+            return None  # the run's log has the reason
         if file is not None or child.poll() is not None or time.monotonic() > end:
             return file
         time.sleep(0.05)

@@ -1,4 +1,4 @@
-"""``doctor``: what of this machine stands in a run's way, or slows it down, and what to do about it."""
+"""``doctor``: problems of this machine that prevent or slow down a run, and their remedies."""
 
 from __future__ import annotations
 
@@ -8,26 +8,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adaptive_rec.cli.output import columns, print_json, show, text
-from adaptive_rec.cli.parser import Parser
+from adaptive_rec.cli.parser import add_command
 
 if TYPE_CHECKING:
     from adaptive_rec.offline.doctor import Finding
 
 
-def add_commands(subparsers: Any) -> dict[str, Parser]:
-    parser: Parser = subparsers.add_parser(
-        "doctor", help="look this machine over: versions, device, threads, disk, port"
-    )
-    parser.set_defaults(command=doctor)
+def add_commands(subparsers: Any) -> None:
+    parser = add_command(subparsers, "doctor", doctor, "check this machine: versions, device, threads, disk, port")
     add = parser.add_argument
-    add("--out", metavar="DIR", type=Path, default=Path("runs"), help="where runs would be written (default: runs)")
+    add("--out", metavar="DIR", type=Path, default=Path("runs"), help="folder of the run directories (default: runs)")
     add("--port", metavar="N", type=int, help="port of the dashboard (default: 8470)")
     add("--json", action="store_true", help="print all facts and findings as JSON")
-    return {"doctor": parser}
 
 
 def doctor(args: argparse.Namespace) -> int:
-    """Print what was found. Returns 1 where something stands in a run's way."""
+    """Print the findings. Returns 1 where one of them prevents a run."""
     from adaptive_rec.live.listen import ServeOptions
     from adaptive_rec.offline.doctor import findings
     from adaptive_rec.offline.machine_facts import gather
@@ -43,7 +39,7 @@ def doctor(args: argparse.Namespace) -> int:
 
 
 def print_findings(found: list[Finding]) -> None:
-    """A line for each, with what to do about it."""
+    """Print a line for each finding, with its remedy."""
     show(columns(("about", "", "found", "what to do"), [(f.area, f.level, f.text, f.remedy) for f in found]))
     problems, notes = (sum(finding.level == level for finding in found) for level in ("problem", "note"))
     show(text(""), text(f"{problems} problem{'s' * (problems != 1)}, {notes} note{'s' * (notes != 1)}"))

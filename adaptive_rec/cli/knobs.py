@@ -1,4 +1,4 @@
-"""``knobs``: what can be changed during a run, and changing it."""
+"""``knobs``: shows and changes the knobs of a run under way."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from adaptive_rec.cli.output import columns, print_json, show
-from adaptive_rec.cli.parser import Parser, add_client_options, on_terminal
+from adaptive_rec.cli.parser import add_client_options, add_command, on_terminal
 from adaptive_rec.errors import UsageError, did_you_mean
 from adaptive_rec.units import exact_size, printable
 
@@ -25,21 +25,19 @@ examples:
   adaptive-rec knobs set stale_threshold=search alpha=default
 """
 ATTEMPTS = 5
-"""A change names absolute values, so it may be made again upon whatever others changed meanwhile."""
+"""Attempts at a change where others change knobs at the same time; its values are absolute, so it can be repeated."""
 DEFAULT = "default"
 UNITS = {"": 1, "k": 1000, "m": 1000**2, "g": 1000**3, "ki": 1 << 10, "mi": 1 << 20, "gi": 1 << 30, "ti": 1 << 40}
 
 
-def add_commands(subparsers: Any) -> dict[str, Parser]:
-    parser: Parser = subparsers.add_parser("knobs", help="see and change the knobs of a run", epilog=EXAMPLES)
-    parser.set_defaults(command=knobs)
-    parser.add_argument("action", nargs="?", metavar="get|set", default="get", help="get (the default) or set")
-    parser.add_argument(
-        "words", nargs="*", metavar="NAME[=VALUE]", help=f"knobs to show; or to set, the value {DEFAULT} for that"
-    )
-    parser.add_argument("--dry-run", action="store_true", help="with set: only check whether it would be accepted")
+def add_commands(subparsers: Any) -> None:
+    parser = add_command(subparsers, "knobs", knobs, "show and change the knobs of a run", epilog=EXAMPLES)
+    add = parser.add_argument
+    add("action", nargs="?", metavar="get|set", default="get", help="get (the default) or set")
+    named = f"knobs to show, or to set; the value {DEFAULT!r} restores the default"
+    add("words", nargs="*", metavar="NAME[=VALUE]", help=named)
+    add("--dry-run", action="store_true", help="with set: only check whether the run would accept the change")
     add_client_options(parser)
-    return {"knobs": parser}
 
 
 def knobs(args: argparse.Namespace) -> int:
@@ -58,13 +56,13 @@ def knobs(args: argparse.Namespace) -> int:
     if args.json:
         print_json(answer.body)
     else:
-        for line in told(answer.body, changes, known, args.dry_run):
+        for line in change_lines(answer.body, changes, known, args.dry_run):
             print(printable(line))
     return 0
 
 
 def get(client: Client, names: list[str], as_json: bool) -> int:
-    """Print all knobs, or those named."""
+    """Print all knobs, or the named ones."""
     body = client.get("/knobs").body
     check_names(names, body["knobs"])
     chosen = {name: about for name, about in body["knobs"].items() if name in names or not names}
@@ -80,7 +78,7 @@ def get(client: Client, names: list[str], as_json: bool) -> int:
 
 
 def cells(about: Mapping[str, Any]) -> tuple[str, str, str, str, str]:
-    """Value, default, range, unit and purpose of a knob."""
+    """Return value, default, range, unit and purpose of a knob."""
     now, wanted = text(about["effective"], about), text(about["desired"], about)
     value = now if now == wanted else f"{now} -> {wanted} pending"
     unit = "" if about["unit"] in ("bytes", "name") else about["unit"]
@@ -88,7 +86,7 @@ def cells(about: Mapping[str, Any]) -> tuple[str, str, str, str, str]:
 
 
 def blocks(rows: Iterable[Sequence[str]]) -> Any:
-    """Knobs for a terminal that is not wide enough for all of a knob in one line."""
+    """Return the knobs for a terminal, which is too narrow for all of a knob in one line."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -104,9 +102,9 @@ def blocks(rows: Iterable[Sequence[str]]) -> Any:
 
 
 def change(client: Client, changes: Mapping[str, str], dry_run: bool) -> tuple[Reply, Mapping[str, Any]]:
-    """Send the changes upon the newest state; begin again where somebody else changed a knob in between.
+    """Send the changes with the newest ETag; try again where another client changed a knob in between.
 
-    Returns the answer, and what was known of the knobs before.
+    Returns the answer, and the knobs as they were before.
     """
     from adaptive_rec.cli.client import ApiError
 
@@ -124,8 +122,8 @@ def change(client: Client, changes: Mapping[str, str], dry_run: bool) -> tuple[R
     raise AssertionError("the last attempt returns or raises")
 
 
-def told(answer: Mapping[str, Any], names: Iterable[str], known: Mapping[str, Any], dry_run: bool) -> Iterator[str]:
-    """A line for every knob that was named."""
+def change_lines(answer: Mapping[str, Any], names: Iterable[str], known: Mapping[str, Any], dry_run: bool) -> Iterator[str]:
+    """Yield a line for every named knob."""
     step = answer.get("applied_at_step")
     when = "would be accepted" if dry_run else "pending" if step is None else f"took effect at step {step}"
     for name in names:
@@ -133,14 +131,14 @@ def told(answer: Mapping[str, Any], names: Iterable[str], known: Mapping[str, An
         if changed:
             yield f"{name} {text(changed['old'], known[name])} -> {text(changed['new'], known[name])}, {when}"
         else:
-            yield f"{name} is {text(answer['desired'][name], known[name])} already"
+            yield f"{name} is already {text(answer['desired'][name], known[name])}"
 
 
 # Values --------------------------------------------------------------------------------------------------------------
 
 
 def assignments(words: Iterable[str]) -> dict[str, str]:
-    """``NAME=VALUE`` words as a dict."""
+    """Return ``NAME=VALUE`` words as a dict."""
     pairs = [word.partition("=") for word in words]
     if not pairs:
         raise UsageError("knobs set takes NAME=VALUE, one or more")
@@ -161,7 +159,7 @@ def check_names(names: Iterable[str], known: Mapping[str, Any]) -> None:
 
 
 def value(typed: str, about: Mapping[str, Any]) -> Any:
-    """What was typed as JSON has it: a TOML scalar, a size in bytes, else text; None, the default, where that is asked."""
+    """Return a typed value for JSON: a TOML scalar, a size in bytes, else text; None stands for the default."""
     if typed == DEFAULT:
         return None
     size = re.fullmatch(r"(\d+(?:\.\d+)?) *([kmg]|[kmgt]i)?b?", typed, re.IGNORECASE | re.ASCII)
@@ -172,24 +170,20 @@ def value(typed: str, about: Mapping[str, Any]) -> Any:
     except tomllib.TOMLDecodeError:
         return typed
     scalar = parsed["value"]
-    if (
-        len(parsed) > 1
-        or not isinstance(scalar, (str, int, float))
-        or (isinstance(scalar, float) and not isfinite(scalar))
-    ):
-        return typed  # for the service to refuse: JSON has no such value
-    return scalar
+    if len(parsed) == 1 and isinstance(scalar, (str, int, float)) and (isinstance(scalar, str) or isfinite(scalar)):
+        return scalar
+    return typed  # JSON has no such value; the service refuses the text
 
 
 def text(number: Any, about: Mapping[str, Any]) -> str:
-    """A value as it could be typed; null stands for what JSON has no number for."""
+    """Return a value as it could be typed; JSON writes infinity as null."""
     if about["unit"] == "bytes" and isinstance(number, int):
         return exact_size(number)
     return "infinite" if number is None else str(number)
 
 
 def limits(about: Mapping[str, Any]) -> str:
-    """The range of a knob, such as ``0 < .. <= 1``."""
+    """Return the range of a knob, such as ``0 < .. <= 1``."""
     low, high = about["minimum"], about["maximum"]
     signs = ["<" if about[f"exclusive_{end}"] else "<=" for end in ("minimum", "maximum")]
     parts = []

@@ -1,4 +1,4 @@
-"""How answers are printed: tables that fit a terminal, whole lines in pipes, JSON where it is asked for."""
+"""Printing of answers: tables that fit a terminal, whole lines in pipes, JSON on request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 PIPE_WIDTH = 400
-"""Columns elsewhere than on a terminal: a row stays a line, so that grep and awk find it whole."""
+"""Columns where output is no terminal: a row stays one line, so that grep and awk find it whole."""
 
 
 def print_json(values: Any) -> None:
@@ -23,14 +23,14 @@ def print_json(values: Any) -> None:
 
 
 def console() -> Console:
-    """Standard output: coloured and as wide as a terminal is, plain and wide in a pipe."""
+    """Return standard output: coloured and as wide as a terminal, plain and wide in a pipe."""
     from rich.console import Console
 
     return Console(highlight=False, emoji=False, markup=False, width=None if sys.stdout.isatty() else PIPE_WIDTH)
 
 
 def pairs(rows: Iterable[tuple[str, str]]) -> Table:
-    """Labels and values; what is empty is left out."""
+    """Return labels and values as a table, without rows whose value is empty."""
     from rich.table import Table
     from rich.text import Text
 
@@ -44,7 +44,7 @@ def pairs(rows: Iterable[tuple[str, str]]) -> Table:
 
 
 def columns(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """A table with heads, a line for each row; those heads that end in ``>`` stand to the right."""
+    """Return a table with heads and a line for each row; columns whose head ends in ``>`` are aligned to the right."""
     from rich.table import Table
     from rich.text import Text
 
@@ -63,14 +63,12 @@ def text(line: str) -> Text:
 
 
 def show(*parts: Any) -> None:
-    """Print tables without the blanks that would fill their last column up."""
+    """Print tables, in a pipe without the blanks that fill their last column."""
     target = console()
     if sys.stdout.isatty():
-        for part in parts:
-            target.print(part)
+        target.print(*parts, sep="\n")
     else:
         with target.capture() as captured:
-            for part in parts:
-                target.print(part)
+            target.print(*parts, sep="\n")
         print("\n".join(line.rstrip() for line in captured.get().splitlines()))
     sys.stdout.flush()

@@ -1,31 +1,38 @@
-"""The parser of command lines, and the options that several commands share."""
+"""The parser of command lines, and the arguments that several commands share."""
 
 from __future__ import annotations
 
 import argparse
+import json
+import os
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from adaptive_rec.errors import UsageError
 
 if TYPE_CHECKING:
+    from adaptive_rec.config.tree import Config
     from adaptive_rec.live.listen import ServeOptions
 
 LINK_HINT = "(adaptive-rec dashboard prints the link with its token)"
-"""Said where the link itself, for the sake of its token, is not: elsewhere than on a terminal."""
+"""Printed after the address where the link itself would put its token into a log."""
+
+CONFIG_HELP = "preset or TOML file (default: the one that train would take)"
+SMALL_FILE_BYTES = 256 << 20
 
 
 class Formatter(argparse.RawDescriptionHelpFormatter):
-    """Examples stay as they are written; the longest option still has its help beside it."""
+    """Keeps examples as they are written, and the help of the longest option on its line."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, max_help_position=28)
-        self._action_max_length = 14  # names of commands are indented twice, which argparse leaves out
+        self._action_max_length = 14  # argparse leaves out that names of commands are indented twice
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises UsageError instead of ending the process, and tells its options so that one can be suggested."""
+    """Raises UsageError instead of ending the process, and lists its options so that one can be suggested."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(allow_abbrev=False, formatter_class=Formatter, **settings)
@@ -36,7 +43,7 @@ class Parser(argparse.ArgumentParser):
         return list(self._option_string_actions)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Options may stand before, between and after optional positional arguments, which argparse alone mixes up."""
+        """Parse options before, between and after optional positional arguments, which argparse alone mixes up."""
         if self._intermixed or self._subparsers is not None:
             return super().parse_known_args(args, namespace)
         self._intermixed = True
@@ -49,36 +56,96 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message} (see {self.prog} --help)")
 
 
+def add_command(
+    subparsers: Any, name: str, run: Callable[[argparse.Namespace], int], purpose: str, **settings: Any
+) -> Parser:
+    """Add a command that `run` executes; `purpose` is its line in the list of commands and opens its help."""
+    settings.setdefault("description", f"{purpose[0].upper()}{purpose[1:]}.")
+    parser: Parser = subparsers.add_parser(name, help=purpose, **settings)
+    parser.set_defaults(command=run)
+    return parser
+
+
 def add_client_options(parser: Parser, url: bool = True) -> None:
-    """--json, and which run is meant."""
+    """--json, and the run to connect to."""
     which = parser.add_mutually_exclusive_group() if url else parser
-    which.add_argument("--run", metavar="RUN", help="which run, where several are under way: name, directory or pid")
+    add = which.add_argument
+    add("--run", metavar="RUN", help="the run, where several are under way: name, directory or pid")
     if url:
-        which.add_argument(
-            "--url", metavar="URL", help="a service elsewhere; its token is read from ADAPTIVE_REC_TOKEN"
-        )
+        add("--url", metavar="URL", help="address of a service elsewhere; ADAPTIVE_REC_TOKEN holds its token")
     parser.add_argument("--json", action="store_true", help="print the answer as JSON")
 
 
 def add_serve_options(parser: Parser) -> None:
-    """Where the HTTP service listens."""
-    group = parser.add_argument_group("dashboard and API")
-    add = group.add_argument
+    """The address of the HTTP service."""
+    add = parser.add_argument_group("dashboard and API").add_argument
     add("--host", metavar="ADDRESS", help="address to listen on (default: 127.0.0.1)")
-    add("--port", metavar="N", type=int, help="port; where taken, the next free one (default: 8470)")
-    allow = "name that clients may ask for this machine by; elsewhere than on loopback it must be given (repeatable)"
-    add("--allow-host", metavar="NAME", action="append", default=[], help=allow)
-    add("--token-file", metavar="FILE", type=Path, help="file with the read-only token, for scrapers; made if absent")
+    add("--port", metavar="N", type=int, help="port, or the next free one (default: 8470)")
+    allowed = "host name that clients may use for this machine; required except on loopback (repeatable)"
+    add("--allow-host", metavar="NAME", action="append", default=[], help=allowed)
+    add("--token-file", metavar="FILE", type=Path, help="file of the read-only token, for scrapers; created if absent")
 
 
 def serve_options(args: argparse.Namespace) -> ServeOptions:
-    """Where to listen. Raises UsageError where the service would be open to others unasked."""
-    from adaptive_rec.live.listen import ServeOptions  # not on loading, which it would make longer by a third
+    """Return where to listen. Raises UsageError where the service would be open to others by accident."""
+    from adaptive_rec.live.listen import ServeOptions  # late: it would make loading a third slower
 
     given = {"host": args.host, "port": args.port, "allow_hosts": tuple(args.allow_host), "token_file": args.token_file}
     return ServeOptions(**{name: value for name, value in given.items() if value is not None})
 
 
 def on_terminal() -> bool:
-    """Whether a person reads standard output. Only then do commands print a token unasked."""
+    """Whether a person reads standard output. Only then do commands print a token without a request for it."""
     return sys.stdout.isatty()
+
+
+# Values --------------------------------------------------------------------------------------------------------------
+
+
+def add_settings(parser: Parser, purpose: str = "any other key of the configuration") -> None:
+    """--set, which overrides keys of the configuration."""
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help=f"{purpose} (repeatable)")
+
+
+def text_settings(values: Mapping[str, Any]) -> list[str]:
+    """Return KEY=VALUE settings of texts, quoted as TOML wants them; those that are None are left out."""
+    return [f"{key}={json.dumps(value, ensure_ascii=False)}" for key, value in values.items() if value is not None]
+
+
+def number_settings(values: Mapping[str, str | None]) -> list[str]:
+    """Return KEY=VALUE settings of numbers as they were typed; those that are None are left out."""
+    return [f"{key}={value}" for key, value in values.items() if value is not None]
+
+
+def configuration(named: str | None, data: str | None, settings: list[str]) -> Config:
+    """Load a preset or TOML file, by default the preset that suits the data, with these settings."""
+    from adaptive_rec.config.tree import load_config
+
+    return load_config(named or preset_for(data), os.environ, settings)
+
+
+def preset_for(data: str | None) -> str:
+    """Return the preset that suits the data; that of the full data set has too large batches for a small file."""
+    if data is None or data == "synthetic":
+        return "synthetic"
+    files = Path(data).glob("*.npy") if os.path.isdir(data) else [Path(data)]
+    small = os.path.exists(data) and sum(file.stat().st_size for file in files) <= SMALL_FILE_BYTES
+    return "criteo_sample" if small else "criteo_kaggle"
+
+
+def whole_number(name: str, typed: str, low: int, high: int | None = None) -> int:
+    """Return a whole number of the command line. Raises UsageError outside low .. high."""
+    if typed.isascii() and typed.isdecimal() and low <= int(typed) and (high is None or int(typed) <= high):
+        return int(typed)
+    limits = f"of at least {low}" if high is None else f"from {low} to {high}"
+    raise UsageError(f"{name} must be a whole number {limits}, got {typed}")
+
+
+def create_folder(out: Path) -> None:
+    """Create the folder of --out. Raises UsageError where it cannot be written."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(f"--out {out} cannot be written: {error.strerror}") from None
+    if not os.access(out, os.W_OK):
+        raise UsageError(f"--out must be a folder that can be written, got {out}")

@@ -1,4 +1,4 @@
-"""``placement``: how the tables lie in the two tiers, which rows of one are where, and all about one row."""
+"""``placement``: the share of each table in the two tiers, the rows of one table, and all facts about one row."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from adaptive_rec.cli.output import columns, pairs, print_json, show, text
-from adaptive_rec.cli.parser import Parser, add_client_options, on_terminal
+from adaptive_rec.cli.parser import add_client_options, add_command, on_terminal, whole_number
 from adaptive_rec.errors import UsageError, did_you_mean
 from adaptive_rec.units import count, percent, size, whole
 
@@ -15,24 +15,22 @@ MOST_ROWS = 1000
 CLASSES = ("hot", "stale", "cold")
 
 
-def add_commands(subparsers: Any) -> dict[str, Parser]:
-    parser: Parser = subparsers.add_parser("placement", help="which rows are hot, stale or cold")
-    parser.set_defaults(command=placement)
+def add_commands(subparsers: Any) -> None:
+    parser = add_command(subparsers, "placement", placement, "show which rows are hot, stale or cold")
     add = parser.add_argument
-    add("table", nargs="?", metavar="TABLE", help="name or index of a table: list its rows (default: list the tables)")
-    add("id", nargs="?", metavar="ID", help="a row of that table: tell all about it")
+    add("table", nargs="?", metavar="TABLE", help="name or index of a table, to list its rows (default: list the tables)")
+    add("id", nargs="?", metavar="ID", help="a row of that table, to show all facts about it")
     add("--class", dest="row_class", choices=CLASSES, default="hot", help="rows to list (default: hot, stale included)")
-    add("--limit", metavar="N", default="20", help=f"how many, at most {MOST_ROWS} (default: 20)")
-    add("--sort", choices=("id", "estimate"), help="default: estimate, the most popular first; cold rows by id")
+    add("--limit", metavar="N", default="20", help=f"rows to list, at most {MOST_ROWS} (default: 20)")
+    add("--sort", choices=("id", "estimate"), help="order (default: estimate, the most popular first; for cold rows id)")
     add_client_options(parser)
-    return {"placement": parser}
 
 
 def placement(args: argparse.Namespace) -> int:
     from adaptive_rec.cli.client import connect
 
-    limit = number("--limit", args.limit, 1, MOST_ROWS)
-    row_id = None if args.id is None else number("ID", args.id, 0, (1 << 63) - 1)
+    limit = whole_number("--limit", args.limit, 1, MOST_ROWS)
+    row_id = None if args.id is None else whole_number("ID", args.id, 0, (1 << 63) - 1)
     if args.row_class == "cold" and args.sort == "estimate":
         raise UsageError("--sort estimate goes with --class hot or stale: cold rows are listed by id")
     with connect(args.run, args.url) as client:
@@ -58,7 +56,7 @@ def placement(args: argparse.Namespace) -> int:
 
 
 def index_of(named: str, known: Sequence[Mapping[str, Any]]) -> int:
-    """The index of a table given by name, or by index where none has such a name."""
+    """Return the index of a table given by name, or by index where no table has that name."""
     for table in known:
         if table["table"] == named:
             return int(table["index"])
@@ -69,7 +67,7 @@ def index_of(named: str, known: Sequence[Mapping[str, Any]]) -> int:
 
 
 def tables(overview: Mapping[str, Any]) -> Any:
-    """The tables with what of them is where, and a last line for all together. Counts are exact in pipes."""
+    """Return the tables with their rows by class, and a last line for all of them. Counts are exact in pipes."""
     shown = count if on_terminal() else str
     listed = overview["tables"]
     cells = []
@@ -87,7 +85,7 @@ def tables(overview: Mapping[str, Any]) -> Any:
 
 
 def rows(page: Mapping[str, Any], table: Mapping[str, Any]) -> list[Any]:
-    """Rows of a table, and how many there are."""
+    """Return rows of a table under a title with their number."""
     total = table[page["class"]]
     more = f"{whole(len(page['rows']))} of {whole(total)}" if page["cursor"] else whole(total)
     title = f"{page['table']}: {more} {page['class']} rows"
@@ -99,8 +97,8 @@ def rows(page: Mapping[str, Any], table: Mapping[str, Any]) -> list[Any]:
 
 
 def row(about: Mapping[str, Any]) -> Any:
-    """All that is known of a row."""
-    last = about["last_change"]
+    """Return all facts about a row."""
+    last, movement = about["last_change"], _movement(about)
     return pairs(
         [
             ("table", about["table"]),
@@ -108,10 +106,7 @@ def row(about: Mapping[str, Any]) -> Any:
             ("class", about["class"]),
             ("slot", "" if about["slot"] is None else str(about["slot"])),
             ("estimate", f"{_estimate(about)} (lookups, counted by the sketch and decayed)"),
-            (
-                "movement",
-                f"{_movement(about)} (when last measured)" if about["movement"] is not None else "not measured",
-            ),
+            ("movement", "not measured" if movement == "-" else f"{movement} (when last measured)"),
             ("changed", f"{last['from']} -> {last['to']} at step {whole(last['step'])}" if last else "not lately"),
         ]
     )
@@ -123,10 +118,3 @@ def _estimate(about: Mapping[str, Any]) -> str:
 
 def _movement(about: Mapping[str, Any]) -> str:
     return "-" if about["movement"] is None else f"{about['movement']:.3g}"
-
-
-def number(name: str, typed: str, low: int, high: int) -> int:
-    """A whole number of the command line. Raises UsageError outside low .. high."""
-    if not (typed.isascii() and typed.isdecimal() and low <= int(typed) <= high):
-        raise UsageError(f"{name} must be a whole number from {low} to {high}, got {typed}")
-    return int(typed)

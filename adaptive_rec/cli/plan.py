@@ -1,24 +1,20 @@
-"""``plan``: what a run would hold in memory on a machine, whether it fits, which hot budget is worth having there."""
+"""``plan`` and ``train --dry-run``: the memory that a run would need, whether it fits, and a hot budget that pays."""
 
 from __future__ import annotations
 
 import argparse
-import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adaptive_rec.cli.dry_run import blocks, verdict
 from adaptive_rec.cli.output import columns, pairs, print_json, show, text
-from adaptive_rec.cli.parser import Parser
-from adaptive_rec.cli.profile import number, progress_shown
+from adaptive_rec.cli.parser import CONFIG_HELP, add_command, add_settings, configuration, text_settings, whole_number
 from adaptive_rec.errors import ConfigError, UsageError
-from adaptive_rec.units import comparable_size, count, exact_size, fine, parse_size, size
+from adaptive_rec.units import comparable_size, count, exact_size, fine, parse_size, size, whole
 
 if TYPE_CHECKING:
     from adaptive_rec.config.tree import Config
-    from adaptive_rec.memory.plan import Place
+    from adaptive_rec.memory.plan import MemoryPlan, Place
     from adaptive_rec.offline.planning.survey import Survey
 
 EXAMPLES = """\
@@ -28,33 +24,37 @@ examples:
   adaptive-rec plan my.toml --data train.txt --profile profile/profile.json
 """
 SAMPLES = "200000"
+SHOWN_TABLES = 40
+"""Tables that are printed, the largest ones; ``--json`` has them all."""
+MOMENTS = {"": "always", "step": "a step runs", "window": "a window ends", "evaluation": "an evaluation runs"}
+DRY_RUN_NOTE = "figures that do not follow from the rows are estimates; adaptive-rec plan measures them and suggests a hot budget"
 
 
-def add_commands(subparsers: Any) -> dict[str, Parser]:
-    told = "what a run would hold in memory, whether it fits, which hot budget is worth having"
-    parser: Parser = subparsers.add_parser("plan", help=told, epilog=EXAMPLES)
-    parser.set_defaults(command=plan)
+def add_commands(subparsers: Any) -> None:
+    purpose = "compute the memory that a run needs, whether it fits, and a hot budget that pays"
+    parser = add_command(subparsers, "plan", plan, purpose, epilog=EXAMPLES)
     add = parser.add_argument
-    add("config", nargs="?", metavar="CONFIG", help="preset or TOML file (default: what train would take)")
-    add("--gpu-memory", metavar="SIZE", help="of the GPU to plan for (16GiB); 0: without one (default: this machine's)")
-    add("--host-memory", metavar="SIZE", help="of the machine to plan for (64GiB; default: what is free on this one)")
+    add("config", nargs="?", metavar="CONFIG", help=CONFIG_HELP)
+    add("--gpu-memory", metavar="SIZE", help="memory of the GPU (16GiB); 0: no GPU (default: this machine's)")
+    add("--host-memory", metavar="SIZE", help="host memory (64GiB; default: the free memory of this machine)")
     add("--policy", metavar="NAME", help="as for train")
     add("--data", metavar="PATH", help="as for train")
-    add("--set", action="append", default=[], metavar="KEY=VALUE", help="any other key of the configuration")
-    add("--profile", metavar="FILE", type=Path, help="profile.json that `profile --out` wrote: nothing is counted then")
-    counted = f"count lookups of the first N samples; 0: none (default: {SAMPLES})"
+    add_settings(parser)
+    add("--profile", metavar="FILE", type=Path, help="profile.json of `profile --out`, instead of counting lookups")
+    counted = f"count the lookups of the first N samples; 0: none (default: {SAMPLES})"
     add("--samples", metavar="N", default=SAMPLES, help=counted)
-    add("--no-rehearsal", action="store_true", help="estimate what steps take instead of making a few")
+    add("--no-rehearsal", action="store_true", help="estimate the memory of a step instead of running a few steps")
     add("--json", action="store_true", help="print all figures as JSON")
-    return {"plan": parser}
 
 
 def plan(args: argparse.Namespace) -> int:
-    """Print it. Returns 1 where the run does not fit."""
-    samples = number("--samples", args.samples, 0)
-    gpu, host = (memory_bytes(name, getattr(args, name)) for name in ("gpu_memory", "host_memory"))
-    config = resolve(args)
+    """Print the plan. Returns 1 where the run does not fit."""
+    samples = whole_number("--samples", args.samples, 0)
+    gpu, host = memory_bytes("--gpu-memory", args.gpu_memory), memory_bytes("--host-memory", args.host_memory)
+    named = text_settings({"knobs.policy": args.policy, "data.source": args.data})
+    config = configuration(args.config, args.data, [*args.set, *named])
     memory = machine(config, gpu, host)
+    from adaptive_rec.cli.progress import progress_shown
     from adaptive_rec.offline.planning.survey import survey
 
     with progress_shown() as progress:
@@ -66,29 +66,28 @@ def plan(args: argparse.Namespace) -> int:
     return 1 if found.plan.problems else 0
 
 
-def resolve(args: argparse.Namespace) -> Config:
-    """The configuration that `train` would have."""
-    from adaptive_rec.cli.train import preset_for
-    from adaptive_rec.config.tree import load_config
+def dry_run(config: Config, as_json: bool) -> int:
+    """Print the plan of a run on this machine, estimated only. Returns 1 where it does not fit."""
+    from adaptive_rec.runtime.assemble import plan_run
 
-    named = {"knobs.policy": args.policy, "data.source": args.data}
-    settings = [f"{key}={json.dumps(text, ensure_ascii=False)}" for key, text in named.items() if text is not None]
-    return load_config(args.config or preset_for(args.data), os.environ, [*args.set, *settings])
+    estimated = plan_run(config)
+    if as_json:
+        print_json(estimated.as_dict())
+    else:
+        show(*blocks(estimated, config), pairs([*verdict(estimated), ("note", DRY_RUN_NOTE)]))
+    return 1 if estimated.problems else 0
 
 
-def memory_bytes(name: str, typed: str | None) -> int | None:
-    """A size as people write it. Raises UsageError for what is none."""
-    if typed is None:
-        return None
+def memory_bytes(option: str, typed: str | None) -> int | None:
+    """Return a size in bytes. Raises UsageError for any other text."""
     try:
-        return parse_size(typed)
+        return None if typed is None else parse_size(typed)
     except ValueError:
-        option = f"--{name.replace('_', '-')}"
         raise UsageError(f"{option} must be a number of bytes such as 16GiB, got {typed}") from None
 
 
 def machine(config: Config, gpu: int | None, host: int | None) -> dict[Place, int] | None:
-    """The memory to plan for; None: this machine's. Raises ConfigError where the configuration rules it out."""
+    """Return the memory to plan for, or None for this machine's. Raises ConfigError where the configuration contradicts it."""
     if gpu and config.run.device == "cpu":
         raise ConfigError("run.device must be auto or cuda where --gpu-memory gives a GPU, got cpu")
     if gpu == 0 and config.run.device == "cuda":
@@ -120,8 +119,8 @@ def print_survey(found: Survey, config: Config) -> None:
 
 def budgets(found: Survey) -> Iterator[list[str]]:
     for one in found.budgets:
-        told = one.predicted
-        shares = [fine(told.learned_ratio), fine(told.known_ratio)] if told else ["-", "-"]
+        predicted = one.predicted
+        shares = [fine(predicted.learned_ratio), fine(predicted.known_ratio)] if predicted else ["-", "-"]
         slots = " / ".join(count(pool.slots) for pool in one.hot)
         yield [size(one.bytes), slots, *shares, "yes" if one.fits else "no", ", ".join(one.why)]
 
@@ -130,18 +129,71 @@ def advice(found: Survey) -> Iterator[tuple[str, str]]:
     yield "predicted", f"from {found.basis}" if found.basis else ""
     for remedy in found.remedies:
         settings = " ".join(f"--set {key}={shown(key, value)}" for key, value in remedy.settings)
-        needed = ", ".join(
-            f"{comparable_size(needed)} of {place} memory" for place, needed in remedy.needed_bytes.items()
-        )
-        yield "fits with", f"{settings} ({needed})"
+        needed = [f"{comparable_size(needed)} of {place} memory" for place, needed in remedy.needed_bytes.items()]
+        yield "fits with", f"{settings} ({', '.join(needed)})"
     if found.plan.problems and not found.remedies:
-        yield (
-            "fits with",
-            "nothing that was tried: smaller budgets, rows of 16 bits, less optimizer state, smaller tables",
-        )
+        tried = "smaller budgets, rows of 16 bits, less optimizer state, smaller tables"
+        yield "fits with", f"nothing that was tried: {tried}"
     if found.suggested_bytes is not None:
         yield "suggested", f"--set knobs.hot_budget_bytes={exact_size(found.suggested_bytes)}"
 
 
 def shown(key: str, value: Any) -> str:
     return exact_size(value) if key.endswith("_bytes") else str(value)
+
+
+def blocks(plan: MemoryPlan, config: Config) -> list[Any]:
+    """Return tables, hot rows and parts, with blank lines between and after them."""
+    blank = text("")
+    heads = ("table", "rows>", "dim>", "weights>", "optimizer>", "placement>", "all>")
+    slots = ("hot rows of", "slots>", "weights>", "optimizer>", "movement>", "all>")
+    return [
+        pairs(head(plan, config)), blank, columns(heads, tables(plan)), blank, columns(slots, hot_rows(plan)), blank,
+        columns(("part", "place", "while", "bytes>", "made smaller by"), parts(plan)), blank,
+    ]  # fmt: skip
+
+
+def head(plan: MemoryPlan, config: Config) -> list[tuple[str, str]]:
+    rows = count(sum(table.rows for table in plan.tables))
+    precision = config.run.row_precision if config.run.precision != "float64" else "float64"
+    return [
+        ("run", f"{plan.policy} on {plan.device}, batches of {whole(config.run.batch_size)}"),
+        ("tables", f"{len(plan.tables)} tables, {rows} rows in {precision}, {config.optimizer.embedding}"),
+    ]
+
+
+def tables(plan: MemoryPlan) -> Iterator[list[str]]:
+    """Yield a line for each table, then one for all of them."""
+    largest = sorted(plan.tables, key=lambda table: -table.weights_bytes)[:SHOWN_TABLES]
+    for table in plan.tables:
+        if table in largest:
+            sizes = (table.weights_bytes, table.state_bytes, table.placement_bytes)
+            yield [table.name, count(table.rows), str(table.dim), *map(size, (*sizes, sum(sizes)))]
+    sums = [sum(getattr(t, f"{name}_bytes") for t in plan.tables) for name in ("weights", "state", "placement")]
+    rows = count(sum(table.rows for table in plan.tables))
+    yield [f"all {len(plan.tables)}", rows, "", *map(size, (*sums, sum(sums)))]
+
+
+def hot_rows(plan: MemoryPlan) -> Iterator[list[str]]:
+    for pool in plan.hot:
+        sizes = (pool.weights_bytes, pool.state_bytes, pool.movement_bytes, pool.bytes)
+        yield [f"{count(pool.rows)} rows of dim {pool.dim}", count(pool.slots), *map(size, sizes)]
+
+
+def parts(plan: MemoryPlan) -> Iterator[list[str]]:
+    """Yield the parts that take memory, the largest first."""
+    for part in sorted(plan.parts, key=lambda part: -part.bytes):
+        if part.bytes:
+            name = part.name + (" (in memory now)" if part.held else "")
+            yield [name, part.place, MOMENTS[part.moment], size(part.bytes), part.keys]
+
+
+def verdict(plan: MemoryPlan) -> Iterator[tuple[str, str]]:
+    for place in plan.available_bytes:
+        needed = plan.needed(place)
+        yield place, f"{comparable_size(needed)} needed, {comparable_size(needed + plan.free(place))} available"
+    for note in plan.notes:
+        yield "note", note
+    for problem in plan.problems:
+        yield "problem", problem
+    yield "fits", "no" if plan.problems else "yes"

@@ -1,4 +1,4 @@
-"""A run in words: what it is at the start, what it came to at the end."""
+"""A run in words: the header at its start, the summary at its end."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BAR_CELLS = 24
 
 
 def header(runtime: Runtime) -> str:
-    """Policy, device, tables and budget in one line."""
+    """Return policy, device, tables and hot tier in one line, with markup."""
     space, config = runtime.store.space, runtime.config
     dims = "/".join(str(dim) for dim in sorted({table.dim for table in space.tables}))
     tables_size = size(sum(weights.nbytes for weights in runtime.store.host.weights))
@@ -31,18 +31,18 @@ def header(runtime: Runtime) -> str:
 
 
 def length(runtime: Runtime) -> str:
-    """How much there is to train, where that is not simply ``run.steps``; else nothing."""
-    done, total, asked = runtime.step_number, runtime.steps_total, runtime.config.run.steps
+    """Return how many steps there are to train, where that is not simply ``run.steps``; else an empty text."""
+    done, total, wanted = runtime.step_number, runtime.steps_total, runtime.config.run.steps
     if done and total <= done:
-        more = "read the data more often (data.epochs)" if done < asked or not asked else "give more steps"
-        return f"going on from step {whole(done)}: nothing left to train, {more}"
+        more = "read the data more often (data.epochs)" if done < wanted or not wanted else "give more steps"
+        return f"resumed at step {whole(done)}: nothing left to train, {more}"
     if done:
-        return f"going on from step {whole(done)}, {whole(total - done)} to go"
-    return f"{whole(total)} steps, all that the data has; run.steps asks for {whole(asked)}" if total < asked else ""
+        return f"resumed at step {whole(done)}, {whole(total - done)} to go"
+    return f"{whole(total)} steps, all that the data has; run.steps is {whole(wanted)}" if total < wanted else ""
 
 
 def summary_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, RenderableType]]:
-    """The summary as pairs of label and value."""
+    """Yield the summary as pairs of label and value."""
     s = summary
     seen, trained, skips = s["samples_seen"], s["samples_trained"], s["action"] is not None
     action = f" ({s['action']})" if skips else ""
@@ -71,7 +71,7 @@ def summary_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, RenderableT
 
 
 def breakdown(stages: Mapping[str, float], seconds: float) -> Table:
-    """Where the loop's time went; stages that ran ahead on the worker took none of it."""
+    """Return the shares of the loop's time by stage, without stages that a worker ran ahead."""
     table = Table.grid(padding=(0, 2))
     own = {name: value for name, value in stages.items() if not name.endswith(")")}
     own["other"] = max(0.0, seconds - sum(own.values()))

@@ -1,4 +1,4 @@
-"""``runs``, ``dashboard``, ``serve`` and ``eval``: which runs there are, and what a finished one is good for."""
+"""``runs``, ``dashboard``, ``serve``, ``eval`` and ``report``: the runs under way, and uses of a run directory."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 from adaptive_rec.cli.output import columns, print_json, show
 from adaptive_rec.cli.parser import (
     LINK_HINT,
-    Parser,
     add_client_options,
+    add_command,
     add_serve_options,
     on_terminal,
     serve_options,
@@ -22,27 +22,25 @@ from adaptive_rec.errors import UsageError
 from adaptive_rec.units import clock
 
 
-def add_commands(subparsers: Any) -> dict[str, Parser]:
-    listing: Parser = subparsers.add_parser("runs", help="list the runs under way")
-    listing.set_defaults(command=runs)
-    listing.add_argument("--json", action="store_true", help="print them as JSON")
-    link: Parser = subparsers.add_parser("dashboard", help="print the link to a run's dashboard, with its token")
-    link.set_defaults(command=dashboard)
-    link.add_argument("--header", action="store_true", help="print the Authorization header instead, for curl -H @-")
-    add_client_options(link, url=False)
-    server: Parser = subparsers.add_parser("serve", help="dashboard and API of a finished run, read-only")
-    server.set_defaults(command=serve)
-    server.add_argument("directory", metavar="RUN", type=Path, help="run directory")
-    add_serve_options(server)
-    score: Parser = subparsers.add_parser("eval", help="score a run's newest checkpoint on its held-out data")
-    score.set_defaults(command=evaluate)
-    score.add_argument("directory", metavar="RUN", type=Path, help="run directory")
-    score.add_argument("--json", action="store_true", help="print the figures as JSON")
-    return {"runs": listing, "dashboard": link, "serve": server, "eval": score}
+def add_commands(subparsers: Any) -> None:
+    parser = add_command(subparsers, "runs", runs, "list the runs under way")
+    parser.add_argument("--json", action="store_true", help="print them as JSON")
+    parser = add_command(subparsers, "dashboard", dashboard, "print the link to a run's dashboard, with its token")
+    parser.add_argument("--header", action="store_true", help="print the Authorization header instead, for curl -H @-")
+    add_client_options(parser, url=False)
+    parser = add_command(subparsers, "serve", serve, "serve dashboard and API of a finished run, read-only")
+    parser.add_argument("directory", metavar="RUN", type=Path, help="run directory")
+    add_serve_options(parser)
+    parser = add_command(subparsers, "eval", evaluate, "score a run's newest checkpoint on its held-out data")
+    parser.add_argument("directory", metavar="RUN", type=Path, help="run directory")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser = add_command(subparsers, "report", report, "write the report of a run, finished or not, as one HTML file")
+    parser.add_argument("directory", metavar="RUN", type=Path, help="run directory")
+    parser.add_argument("--out", metavar="FILE", type=Path, help="file to write (default: RUN/report.html)")
 
 
 def runs(args: argparse.Namespace) -> int:
-    """List the runs under way; their tokens are not shown."""
+    """Print the runs under way, without their tokens."""
     from adaptive_rec.live.runtime_file import under_way
 
     files = under_way()
@@ -59,7 +57,7 @@ def runs(args: argparse.Namespace) -> int:
 
 
 def dashboard(args: argparse.Namespace) -> int:
-    """Print the link to a run's dashboard, token included: who asks for it gets it, into a pipe too."""
+    """Print the link to a run's dashboard with its token, even into a pipe: that is the purpose of the command."""
     from adaptive_rec.live.runtime_file import find
 
     file = find(args.run)
@@ -73,7 +71,7 @@ def dashboard(args: argparse.Namespace) -> int:
 
 
 def serve(args: argparse.Namespace) -> int:
-    """Serve a finished run until Ctrl-C, which is the ordinary way to end it."""
+    """Serve a finished run until Ctrl-C, which counts as success."""
     options = serve_options(args)
     if not (args.directory / "config.toml").is_file():
         raise UsageError(f"RUN must be a run directory, {args.directory} has no config.toml")
@@ -106,4 +104,12 @@ def evaluate(args: argparse.Namespace) -> int:
         return 0
     for name, value in figures.items():
         print(f"{name.replace('_', ' '):<20}", f"{value:,}" if isinstance(value, int) else f"{value:.4f}")
+    return 0
+
+
+def report(args: argparse.Namespace) -> int:
+    """Write the report and print its path."""
+    from adaptive_rec.offline.report.run_report import write_report
+
+    print(write_report(args.directory, args.out))
     return 0

@@ -1,4 +1,4 @@
-"""What SIGINT and SIGTERM do to a run in this process."""
+"""Handling of SIGINT and SIGTERM in commands."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
 
 class StopSignals:
-    """The first one asks the loop to stop and finish in good order, the second ends the process."""
+    """Handles SIGINT and SIGTERM of a run: the first one stops it after the step, the second ends the process."""
 
     def __init__(self, screen: Screen) -> None:
         self._runtime: Runtime | None = None
         self.exit_code = 0
         self.run_is_over = False
-        """Whether a signal ends the waiting after a run."""
+        """Whether the run has ended, so that a signal only ends the waiting after it."""
         self._screen = screen
         self._before: dict[int, Any] = {}
 
     def watch(self, runtime: Runtime) -> None:
-        """Let signals stop a run from now on; before, they end the process."""
+        """Let signals stop this run from now on; before, they end the process."""
         self._runtime = runtime
 
     def linger(self) -> None:
@@ -56,7 +56,7 @@ class StopSignals:
 
 @contextmanager
 def ended_by_sigterm() -> Iterator[None]:
-    """SIGTERM ends the command as Ctrl-C does, so that it can clean up; a second one leaves it the time for that."""
+    """Let SIGTERM end the command as Ctrl-C does, so that it can clean up; further ones are ignored."""
 
     def end(number: int, _frame: object) -> None:
         signal.signal(number, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""``simulate``: what policies would keep hot of a stream at each budget, without training."""
+"""``simulate``: the rows that policies would keep hot at each budget, without training."""
 
 from __future__ import annotations
 
@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adaptive_rec.cli.output import columns, pairs, print_json, show, text
-from adaptive_rec.cli.parser import Parser
+from adaptive_rec.cli.parser import (
+    CONFIG_HELP,
+    add_command,
+    add_settings,
+    configuration,
+    create_folder,
+    number_settings,
+    text_settings,
+)
 from adaptive_rec.errors import UsageError
 from adaptive_rec.units import count, fine, size, whole
 
@@ -26,30 +34,27 @@ examples:
 """
 
 TRACE_BATCH_KEYS = 2048
-"""Keys of a step, where no configuration tells: a batch of clicks has thousands of lookups."""
+"""Keys of a step where no configuration is given: a batch of clicks has thousands of lookups."""
 
 
-def add_commands(subparsers: Any) -> dict[str, Parser]:
-    told = "what policies would keep hot of a stream at each budget, without training"
-    parser: Parser = subparsers.add_parser("simulate", help=told, epilog=EXAMPLES)
-    parser.set_defaults(command=simulate)
+def add_commands(subparsers: Any) -> None:
+    purpose = "find what policies would keep hot at each budget, without training"
+    parser = add_command(subparsers, "simulate", simulate, purpose, epilog=EXAMPLES)
     add = parser.add_argument
     add("data", metavar="DATA", help="Criteo file, prepared folder, preset, TOML file, or a trace (.xz, .bin, .npy)")
-    add("config", nargs="?", metavar="CONFIG", help="preset or TOML file (default: what train would take for DATA)")
+    add("config", nargs="?", metavar="CONFIG", help=CONFIG_HELP)
     add("--policies", metavar="A,B,C", help="policies to replay (default: all built-in ones)")
     add("--budgets", metavar="A,B,C", help="hot budgets: bytes (16MiB) or shares of all rows (10%%)")
-    add("--hardware", metavar="FILE", type=Path, help="profile made by calibrate: predicts the time of a step")
-    add("--steps", metavar="N", help="mini-batches to replay; 0 is all there are")
+    add("--hardware", metavar="FILE", type=Path, help="file made by calibrate: predicts the time of a step")
+    add("--steps", metavar="N", help="mini-batches to replay; 0: all")
     add("--seed", metavar="N", help="seed of everything random")
-    add("--set", action="append", default=[], metavar="KEY=VALUE", help="any other key of the configuration")
+    add_settings(parser)
     add("--json", action="store_true", help="print all figures as JSON")
     add("--out", metavar="DIR", type=Path, help="write simulate.json and simulate.html there")
-    return {"simulate": parser}
 
 
 def simulate(args: argparse.Namespace) -> int:
-    """Replay, print, write."""
-    from adaptive_rec.cli.profile import progress_shown
+    """Replay the stream, print and write the results."""
     from adaptive_rec.offline.simulate.results import SHARES
     from adaptive_rec.offline.simulate.trace import SUFFIXES
     from adaptive_rec.policy.find import BUILT_IN, load_policy
@@ -60,45 +65,42 @@ def simulate(args: argparse.Namespace) -> int:
     for name in policies:
         load_policy(name)
     budgets = listed("--budgets", args.budgets) or (*SHARES, str(int(config.knobs.hot_budget_bytes)))
+    from adaptive_rec.cli.progress import progress_shown
     from adaptive_rec.offline.simulate.hardware import read_hardware
-    from adaptive_rec.offline.simulate.results import simulate as replayed
+    from adaptive_rec.offline.simulate.results import simulate as replay
 
     hardware = read_hardware(args.hardware) if args.hardware else None
     if args.out is not None:
-        make_folder(args.out)  # told before the time it takes
+        create_folder(args.out)  # an error here comes before the time that replaying takes
     with progress_shown() as progress:
-        made = replayed(config, trace, policies, budgets, hardware, progress)
+        replayed = replay(config, trace, policies, budgets, hardware, progress)
     if args.out is not None:
-        write(made, args.out)
+        write(replayed, args.out)
     if args.json:
-        print_json(made)
+        print_json(replayed)
     else:
-        show(*summary(made))
+        show(*summary(replayed))
         if args.out is not None:
             print(f"\n{args.out / 'simulate.html'}")
     return 0
 
 
 def resolve(args: argparse.Namespace, trace: Path | None) -> Config:
-    """The configuration that a run on the same data would have. DATA itself may be a configuration."""
-    from adaptive_rec.cli.train import preset_for
-    from adaptive_rec.config.tree import load_config, presets
+    """Return the configuration of a run on the same data. DATA itself may be a configuration."""
+    from adaptive_rec.config.tree import presets
 
     settings = [f"run.batch_size={TRACE_BATCH_KEYS}"] if trace and not args.config else []
-    settings += args.set
-    for key, typed in (("run.steps", args.steps), ("run.seed", args.seed)):
-        settings += [f"{key}={typed}"] if typed is not None else []
+    settings += [*args.set, *number_settings({"run.steps": args.steps, "run.seed": args.seed})]
     if args.data.endswith(".toml") or (args.data in presets() and not os.path.exists(args.data)):
         if args.config:
             raise UsageError(f"give a configuration once, got {args.data} and {args.config}")
-        return load_config(args.data, os.environ, settings)
-    if trace is None:
-        settings.append(f"data.source={json.dumps(args.data, ensure_ascii=False)}")
-    return load_config(args.config or preset_for(args.data), os.environ, settings)
+        return configuration(args.data, None, settings)
+    settings += text_settings({"data.source": None if trace else args.data})
+    return configuration(args.config, args.data, settings)
 
 
 def listed(option: str, typed: str | None) -> tuple[str, ...]:
-    """The parts of a comma-separated list, each once. Raises UsageError for an empty one."""
+    """Return the parts of a comma-separated list, each once. Raises UsageError for an empty one."""
     if typed is None:
         return ()
     parts = tuple(dict.fromkeys(part.strip() for part in typed.split(",") if part.strip()))
@@ -107,18 +109,8 @@ def listed(option: str, typed: str | None) -> tuple[str, ...]:
     return parts
 
 
-def make_folder(out: Path) -> None:
-    """The folder for the files. Raises UsageError where it cannot be written."""
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"--out {out} cannot be written: {error.strerror}") from None
-    if not os.access(out, os.W_OK):
-        raise UsageError(f"--out must be a folder that can be written, got {out}")
-
-
 def write(made: Mapping[str, Any], out: Path) -> None:
-    """``simulate.json`` and ``simulate.html``. Raises UsageError where they cannot be written."""
+    """Write ``simulate.json`` and ``simulate.html``. Raises UsageError where they cannot be written."""
     from adaptive_rec.offline.pages.page import write_page
     from adaptive_rec.offline.simulate.simulate_page import simulate_page
 
@@ -130,7 +122,7 @@ def write(made: Mapping[str, Any], out: Path) -> None:
 
 
 def summary(made: Mapping[str, Any]) -> list[Any]:
-    """What was replayed, then a table for each budget."""
+    """Return facts about the replayed stream, then a table for each budget."""
     parts: list[Any] = [pairs(head(made))]
     timed = made["hardware"] is not None
     heads = ("policy", "hot>", "at first>", "popular>", "moved>", "up>", "down>")
@@ -150,8 +142,8 @@ def head(made: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("replayed", f"{whole(data['samples'])} samples, {whole(data['lookups'])} lookups, "
                      f"{whole(data['steps'])} steps of {whole(data['batch_size'])}"),
         ("rows", f"{whole(data['rows'])} in {tables}, {size(data['all_rows_bytes'])} with optimizer state"),
-        ("window", f"{made['window_steps']} steps; the ceiling knows each window's lookups before it"),
-        ("columns", "hot lookups, those of the first window, samples all hot, rows moved, bytes a step to the device and back"),
+        ("window", f"{made['window_steps']} steps; the ceiling knows each window's lookups in advance"),
+        ("columns", "hot lookups, those of the first window, popular samples, rows moved, bytes a step to the device and back"),
         ("step", f"predicted for {hardware['name']}" if hardware else ""),
         ("note", hardware["note"] if hardware else ""),
         ("took", f"{made['seconds']:.1f} s"),

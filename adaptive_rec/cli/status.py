@@ -1,4 +1,4 @@
-"""``status``: how a run under way is doing, once or all the time."""
+"""``status``: the state of a run under way, once or continuously."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from adaptive_rec.cli.output import console, pairs, print_json, show
-from adaptive_rec.cli.parser import Parser, add_client_options, on_terminal
+from adaptive_rec.cli.parser import add_client_options, add_command, on_terminal
 from adaptive_rec.units import clock, count, percent, printable, size, whole
 
 if TYPE_CHECKING:
@@ -18,18 +18,16 @@ if TYPE_CHECKING:
 
 WATCH_SECONDS = 1.0
 PATIENCE_SECONDS = 15.0
-"""A service that gives no answer for so long, while it is watched, has ended; one that died is back sooner."""
+"""Time after which a watched service without an answer has ended; a restarted one answers sooner."""
 LATE_SECONDS = 10.0
 OVER = ("finished", "stopped", "failed")
 QUALITY = (("auc", "AUC"), ("logloss", "logloss"), ("calibration", "calibration"))
 
 
-def add_commands(subparsers: Any) -> dict[str, Parser]:
-    parser: Parser = subparsers.add_parser("status", help="how a run under way is doing")
-    parser.set_defaults(command=status)
-    parser.add_argument("--watch", action="store_true", help="redraw it each second, until Ctrl-C or the run's end")
+def add_commands(subparsers: Any) -> None:
+    parser = add_command(subparsers, "status", status, "show the state of a run under way")
+    parser.add_argument("--watch", action="store_true", help="update it each second, until Ctrl-C or the run's end")
     add_client_options(parser)
-    return {"status": parser}
 
 
 def status(args: argparse.Namespace) -> int:
@@ -47,7 +45,7 @@ def status(args: argparse.Namespace) -> int:
 
 
 def watch(client: Client, as_json: bool) -> int:
-    """Print again and again: redrawn on a terminal, else a line each. Ctrl-C is the ordinary way to end it."""
+    """Print the state each second: redrawn on a terminal, a line each elsewhere. Ctrl-C ends it with success."""
     try:
         if on_terminal() and not as_json:
             _redraw(client)
@@ -68,7 +66,7 @@ def _redraw(client: Client) -> None:
 
 
 def _answers(client: Client) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """Status and statistics, once a second, until the run is over or its service is gone."""
+    """Yield status and statistics each second, until the run is over or its service is gone."""
     from adaptive_rec.cli.client import ApiError, UnreachableError
 
     answered: float | None = None
@@ -90,7 +88,7 @@ def _answers(client: Client) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
 
 
 def lines(now: Mapping[str, Any], stats: Mapping[str, Any], url: str) -> list[tuple[str, str]]:
-    """What a person sees of a run, as labels and values."""
+    """Return the state of a run as labels and values."""
     run, ratios = now["run"], stats["ratios"]
     evaluation = now["evaluation"] or {}
     scores = [f"{name} {evaluation[key]:.4f}" for key, name in QUALITY if evaluation.get(key) is not None]
@@ -102,10 +100,7 @@ def lines(now: Mapping[str, Any], stats: Mapping[str, Any], url: str) -> list[tu
         ("speed", f"{count(now['samples_per_second'] or 0)} samples/s, {clock(now['seconds'] or 0)} so far"),
         ("loss", "" if now["loss"] is None else f"{now['loss']:.4f}"),
         ("quality", "  ".join(scores) + f"  at step {whole(evaluation['step'])}" if scores else ""),
-        (
-            "hot",
-            f"{_share(ratios['hot_lookup'])} of lookups, {_share(ratios['popular_sample'])} of samples are popular",
-        ),
+        ("hot", f"{_share(ratios['hot_lookup'])} of lookups, {_share(ratios['popular_sample'])} of samples are popular"),
         ("skipped", _skipped(ratios)),
         ("rows", f"{count(stats['hot_rows'])} hot, {count(stats['stale_rows'])} of them stale"),
         ("memory", _memory(now)),
@@ -115,7 +110,7 @@ def lines(now: Mapping[str, Any], stats: Mapping[str, Any], url: str) -> list[tu
 
 
 def one_line(now: Mapping[str, Any], stats: Mapping[str, Any]) -> str:
-    """The same in one line, for logs."""
+    """Return the state in one line, for logs."""
     ratios = stats["ratios"]
     figures = [
         printable(now["run"]["name"]),
@@ -130,7 +125,7 @@ def one_line(now: Mapping[str, Any], stats: Mapping[str, Any]) -> str:
 
 
 def _phase(now: Mapping[str, Any]) -> str:
-    """The phase, with the age of the last step where training should be stepping and is not."""
+    """Return the phase, with the age of the last step where training hangs."""
     age = float(now.get("last_step_age_seconds") or 0)
     late = now["phase"] == "training" and age >= LATE_SECONDS
     return f"{now['phase']}, no step for {clock(age)}" if late else str(now["phase"])
@@ -147,7 +142,7 @@ def _skipped(ratios: Mapping[str, Any]) -> str:
 
 
 def _memory(now: Mapping[str, Any]) -> str:
-    """Device memory beside the hot tier, and all of it at its peak; nothing for a run on the CPU, or one that does not tell."""
+    """Return staging and peak memory of the device; empty on the CPU, or where the run does not report them."""
     staging, peak = now.get("staging_bytes", 0), now.get("peak_bytes", 0)
     return f"staging {size(staging)}, device {size(peak)} peak" if staging or peak else ""
 

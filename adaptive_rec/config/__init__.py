@@ -1,1 +1,1 @@
-"""The frozen configuration, the knobs that may change while a run trains, and how plugins are found."""
+"""The frozen configuration, the knobs that may change while a run trains, and the search for plugins."""

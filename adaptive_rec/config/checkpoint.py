@@ -1,4 +1,4 @@
-"""When a run saves itself, and how much of that it keeps."""
+"""The settings of checkpoints: when a run writes one, and how many it keeps."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ Bytes = Annotated[int, BeforeValidator(_parse_bytes)]
 
 
 def knob(default: Any, unit: str, why: str, **limits: Any) -> Any:
-    """A field with its unit and one line that says what turning it does."""
+    """Return a field with its unit and one line on its purpose."""
     return Field(default, description=why, json_schema_extra={"unit": unit}, **limits)
 
 
@@ -65,7 +65,7 @@ class Frozen(BaseModel):
     @field_validator("*", mode="after")
     @classmethod
     def _check_size(cls, value: Any) -> Any:
-        """Python's whole numbers have no end, and those of arrays do."""
+        """Refuse whole numbers that no array can hold; Python's have no limit."""
         for part in value if isinstance(value, tuple) else (value,):
             if isinstance(part, int) and abs(part) > LARGEST:
                 raise ValueError(f"must be at most {LARGEST}, got {str(part)[:40]}")
@@ -99,7 +99,7 @@ class Knobs(Frozen):
     decay: float = knob(
         0.6,
         "ratio",
-        "What a window's counts are multiplied by at its end; less forgets faster. The policy adaptive finds its own.",
+        "Factor of a window's counts at its end; a smaller one forgets faster. The policy adaptive finds its own.",
         ge=0,
         le=1,
     )
@@ -111,7 +111,7 @@ class Knobs(Frozen):
     )
     stale_metric: Literal[
         "max_abs", "relative_l2", "per_touch", "step_length", "popularity", "net_over_path", "signal_to_noise"
-    ] = knob("signal_to_noise", "name", "What tells that a hot row has settled: see docs/staleness.md.")
+    ] = knob("signal_to_noise", "name", "The measure by which a hot row counts as settled: see docs/staleness.md.")
     stale_threshold: Annotated[float, Field(ge=0)] | Literal["search"] = knob(
         "search",
         "movement",
@@ -151,7 +151,7 @@ class Knobs(Frozen):
     guard_ratio: float = knob(
         0.05,
         "ratio",
-        "Share of the samples, drawn at random, that the policy adaptive never skips: their loss tells what skipping costs.",
+        "Share of the samples, drawn at random, that the policy adaptive never skips: their loss shows what skipping costs.",
         gt=0,
         le=1,
     )
@@ -177,7 +177,7 @@ class Knobs(Frozen):
     report_every: PositiveInt = knob(20, "steps", "Steps between two published snapshots and lines of metrics.jsonl.")
 
     def changed(self, changes: dict[str, Any]) -> Knobs:
-        """These knobs with some new values, checked as a whole. Raises ConfigError and changes nothing where one is bad."""
+        """Return these knobs with some new values, checked as a whole. Raises ConfigError where one is invalid."""
         unknown = [name for name in changes if name not in Knobs.model_fields][:MOST_FAULTS]
         if unknown:
             hints = {name: did_you_mean(name[:LONGEST_NAME], Knobs.model_fields) for name in unknown}
@@ -216,7 +216,7 @@ def knobs_version(values: Mapping[str, Any]) -> str:
 
 
 def describe(error: ValidationError, prefix: str = "") -> str:
-    """A validation error as lines of rule, name and value."""
+    """Return a validation error as lines of rule, name and value."""
     lines = [f"{prefix}{key}{joint}{rule}" if key or joint == " " else rule for key, joint, rule in _faults(error)]
     return "\n".join(dict.fromkeys(lines))
 

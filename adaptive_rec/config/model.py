@@ -1,4 +1,4 @@
-"""The dense part and what updates it and the rows."""
+"""The settings of the dense part and of the optimizers."""
 
 from __future__ import annotations
 

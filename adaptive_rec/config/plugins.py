@@ -1,4 +1,4 @@
-"""How a user's class is found by what names it: a built-in name, an entry point, or ``package.module:Class``."""
+"""Finds a user's class by its name: a built-in name, an entry point, or ``package.module:Class``."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from adaptive_rec.errors import ConfigError, did_you_mean
 
 
 def find_plugin(key: str, name: str, built_in: Mapping[str, str], group: str) -> Any:
-    """What `name` stands for. `key` is the setting that holds it, `built_in` has ``package.module:Class`` by name, `group` is
-    that of entry points. Raises ConfigError."""
+    """Return the class that `name` stands for. Raises ConfigError.
+
+    `key` is the setting that holds the name, `built_in` maps names to ``package.module:Class``, `group` is that of entry points.
+    """
     place = built_in.get(name, name)
     try:
         if ":" in place:

@@ -13,8 +13,8 @@ WIDTH = 110
 MIB = 1 << 20
 
 HEADER = """\
-# Every key of the configuration with its default, its unit and why one would turn it.
-# Made from the code by `python -m adaptive_rec.config.reference > configs/base.toml`; a test keeps the two the same.
+# Every key of the configuration with its default, its unit and its purpose.
+# Generated from the code by `python -m adaptive_rec.config.reference > configs/base.toml`; a test keeps the two the same.
 #
 # Layers, the later wins: these defaults < a preset or TOML file < environment variables such as ADAPTIVE_REC_RUN__STEPS
 # < flags and `--set section.key=value`. Sizes in bytes may be written as "256MiB".
@@ -25,7 +25,7 @@ LIMITS = {"ge": "at least {}", "gt": "above {}", "le": "at most {}", "lt": "belo
 
 
 def render_base() -> str:
-    """Text of ``base.toml``: all sections and keys in the order of the models."""
+    """Return the text of ``base.toml``: all sections and keys in the order of the models."""
     lines, section = [HEADER.rstrip()], ""
     for key, field in leaves(Config):
         parent, _, name = key.rpartition(".")
@@ -37,14 +37,14 @@ def render_base() -> str:
 
 
 def comment(field: Any) -> list[str]:
-    """Why one would turn a key, its unit and its limits, as comment lines."""
+    """Return the purpose of a key, its unit and its limits, as comment lines."""
     allowed = [f"one of {', '.join(choices(field))}"] if choices(field) else []
     notes = ", ".join([unit_of(field), *allowed, *_limits(field)])
     return textwrap.wrap(f"{field.description} ({notes})", WIDTH, initial_indent="# ", subsequent_indent="# ")
 
 
 def unit_of(field: Any) -> str:
-    """The unit that a key's value is in."""
+    """Return the unit of a key's value."""
     return str((field.json_schema_extra or {}).get("unit", ""))
 
 
@@ -56,7 +56,7 @@ def _limits(field: Any) -> Iterator[str]:
 
 
 def toml_value(value: Any, unit: str = "") -> str:
-    """A default as TOML: whole mebibytes as text, lists wrapped."""
+    """Return a default as TOML: whole mebibytes as text, lists wrapped."""
     if unit == "bytes" and value and value % MIB == 0:
         return f'"{value // MIB}MiB"'
     if isinstance(value, dict):
@@ -70,7 +70,7 @@ def toml_value(value: Any, unit: str = "") -> str:
 
 
 def choices(field: Any) -> tuple[Any, ...]:
-    """The allowed values of a Literal field, or an empty tuple."""
+    """Return the allowed values of a Literal field, or an empty tuple."""
     return tuple(a for a in get_args(field.annotation) if isinstance(a, str))
 
 

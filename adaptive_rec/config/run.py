@@ -1,4 +1,4 @@
-"""How a run runs: seed, device, precision, threads, trackers."""
+"""The settings of a run: seed, device, precision, threads, trackers."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pydantic import Field, PositiveInt, model_validator
 from adaptive_rec.config.knobs import Frozen, knob
 
 CORES_FOR_CLASSIFYING_AHEAD = 8
-"""On fewer, the dense part has all of them busy, and a worker beside it holds it up for longer than it takes itself."""
+"""On fewer cores the dense part keeps all of them busy, and a worker in the background delays it by more time than it saves."""
 
 
 @dataclass(frozen=True)
 class ThreadBudget:
-    """Threads of a run by what they do. Reading, staging, putting rows home and tracking have one more each."""
+    """Numbers of threads of a run, by task. Reading, staging, writing rows back and tracking have one more each."""
 
     dense: int
     classify: int
@@ -29,7 +29,7 @@ class RunConfig(Frozen):
     steps: int = knob(2000, "steps", "Mini-batches to train on; 0 means as many as data.epochs holds.", ge=0)
     batch_size: PositiveInt = knob(512, "samples", "Samples of a mini-batch.")
     device: Literal["auto", "cpu", "cuda"] = knob(
-        "auto", "name", "Where the dense part and the hot rows live; auto takes CUDA where there is one."
+        "auto", "name", "Device of the dense part and the hot rows; auto is CUDA where there is a GPU."
     )
     precision: Literal["float32", "bf16", "float64"] = knob(
         "float32", "name", "bf16 is autocast of the dense part; float64 exists to prove parity."
@@ -43,7 +43,7 @@ class RunConfig(Frozen):
     split: Literal["auto", "always", "never"] = knob(
         "auto",
         "name",
-        "Run popular samples as a micro-batch of their own; auto tries and times it on a device, and leaves it on the CPU.",
+        "Run popular samples as a micro-batch of their own; auto times both on a device, and is never on the CPU.",
     )
     compile: bool = knob(
         False,
@@ -53,14 +53,14 @@ class RunConfig(Frozen):
     on_nan: Literal["stop", "skip_batch"] = knob(
         "stop",
         "name",
-        "A step whose losses or gradients are no finite numbers updates nothing: it ends the run, or its batch is left out "
-        "(on a CPU; 10 such batches in a row end the run all the same).",
+        "A step whose losses or gradients are not finite updates nothing: it ends the run, or its batch is left out "
+        "(on a CPU; 10 such batches in a row end the run).",
     )
     cuda_graphs: bool = knob(
         True, "switch", "On CUDA, record the dense part once for each size of micro-batch and replay it from then on."
     )
     threads: int = knob(
-        0, "threads", "Threads of the dense part, and of the kernels on a CPU; 0 takes all cores it may use.", ge=0
+        0, "threads", "Threads of the dense part, and of the kernels on a CPU; 0: all cores the process may use.", ge=0
     )
     classify_threads: int = knob(
         0,
@@ -83,7 +83,7 @@ class RunConfig(Frozen):
     )
 
     def thread_budget(self, stages_ahead: bool) -> ThreadBudget:
-        """What is configured; what is left at 0 comes from the cores this process may use."""
+        """Return the configured numbers; those left at 0 follow from the cores this process may use."""
         cores = len(os.sched_getaffinity(0))
         quarter = max(1, cores // 4)
         ahead = quarter if stages_ahead or cores >= CORES_FOR_CLASSIFYING_AHEAD else 0

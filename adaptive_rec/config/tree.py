@@ -1,4 +1,4 @@
-"""The configuration: one frozen tree, put together once before the run.
+"""The configuration: one frozen tree, assembled once before the run.
 
 Layers, the later wins: defaults < TOML file or preset < environment (``ADAPTIVE_REC_SECTION__KEY``) <
 ``--set section.key=value``.
@@ -35,7 +35,7 @@ class EvalConfig(Frozen):
     max_samples: int = knob(0, "samples", "Held-out samples to use; 0 is all.", ge=0)
 
     def interval(self, steps: int) -> int:
-        """Steps from one evaluation to the next in a run of `steps`; 0 where there are none along the way."""
+        """Return the steps from one evaluation to the next in a run of `steps`; 0 where only the end is evaluated."""
         return self.every_steps or (max(1, round(steps / self.count)) if self.count else 0)
 
 
@@ -70,7 +70,7 @@ def leaves(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, Any]
 
 
 def presets() -> list[str]:
-    """Names of the presets that ship with the package."""
+    """Return the names of the presets that ship with the package."""
     return sorted(path.stem for path in PRESETS_FOLDER.glob("*.toml"))
 
 
@@ -86,19 +86,19 @@ def load_config(source: str | None, environment: Mapping[str, str], settings: Se
                     f"no preset or file named {source}{did_you_mean(source, presets())} (presets: {', '.join(presets())})"
                 )
         _merge(tree, _read_toml(path), f"in {source}")
-    _lay_told(tree, environment, settings)
+    _merge_overrides(tree, environment, settings)
     return validate(tree)
 
 
-def told_knobs(environment: Mapping[str, str], settings: Sequence[str]) -> set[str]:
-    """Names of the knobs that the environment or the settings name, whatever their value."""
+def overridden_knobs(environment: Mapping[str, str], settings: Sequence[str]) -> set[str]:
+    """Return the names of the knobs that the environment or the settings override."""
     tree: dict[str, Any] = {}
-    _lay_told(tree, environment, settings)
+    _merge_overrides(tree, environment, settings)
     return set(tree.get("knobs", {}))
 
 
-def _lay_told(tree: dict[str, Any], environment: Mapping[str, str], settings: Sequence[str]) -> None:
-    """Lay the layers of the environment and of the settings over a tree."""
+def _merge_overrides(tree: dict[str, Any], environment: Mapping[str, str], settings: Sequence[str]) -> None:
+    """Merge the overrides of the environment and of the settings into a tree."""
     for name in sorted(environment):
         if name.startswith(ENVIRONMENT_PREFIX) and "__" in name:
             key = name.removeprefix(ENVIRONMENT_PREFIX).lower().replace("__", ".")
@@ -126,7 +126,7 @@ def _described(error: ValidationError) -> str:
 
 
 def to_toml(config: Config) -> str:
-    """The resolved configuration as TOML; training from it reruns the same run."""
+    """Return the resolved configuration as TOML; training from it reruns the same run."""
     import tomli_w
 
     return tomli_w.dumps(config.model_dump(mode="json"))
@@ -150,15 +150,15 @@ def _read_toml(path: Path) -> dict[str, Any]:
 
 
 def _literal(text: str) -> Any:
-    """A value as TOML would read it; text that is no TOML value is a plain string."""
+    """Return a value as TOML reads it; any other text is a string."""
     try:
-        text.encode("utf-8")  # what a shell hands over need not be
+        text.encode("utf-8")  # a shell may pass other bytes
         found = tomllib.loads(f"value = {text}")
     except UnicodeEncodeError:
         raise ConfigError(f"values must be text in UTF-8, got {text!r}") from None
     except (ValueError, RecursionError):
         return text
-    return found["value"] if len(found) == 1 else text  # a line more would be a key more
+    return found["value"] if len(found) == 1 else text  # a second line would be a second key
 
 
 def _nested(key: str, value: Any) -> dict[str, Any]:
@@ -170,7 +170,7 @@ def _nested(key: str, value: Any) -> dict[str, Any]:
 def _merge(
     tree: dict[str, Any], layer: Mapping[str, Any], where: str, model: type[BaseModel] = Config, prefix: str = ""
 ) -> None:
-    """Lay one layer over the tree; a key the tree does not have is an error that names the nearest one."""
+    """Merge one layer into the tree; the error for an unknown key names the nearest known one."""
     for name, value in layer.items():
         if name not in model.model_fields:
             known = [key for key, _ in leaves(Config)] + list(Config.model_fields)

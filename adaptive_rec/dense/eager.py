@@ -1,7 +1,7 @@
-"""Forward, backward and update of the dense part, run as they are: what a CPU does.
+"""Forward, backward and update of the dense part on the CPU.
 
-The runtime's order: `begin_step`, then for each micro-batch `inputs`, the store fills them, `run`; then `gradients` for
-the store and `step`. The loss of a step is the sum of its lines' losses, each times the line's scale.
+A step calls `begin_step`; for each micro-batch `inputs`, which the store fills, and `run`; then `gradients` for the store and
+`step`. Its loss is the sum of its lines' losses, each times the line's scale.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from adaptive_rec.embedding.micro_batch import MicroBatch
+from adaptive_rec.embedding.records import MicroBatch
 from adaptive_rec.errors import ConfigError, first_line
 from adaptive_rec.placement import RowSpace
 
 
 class DensePart:
-    """Micro-batches of exact size through eager torch: what a CPU runs."""
+    """A dense model that runs micro-batches of exact size through eager torch."""
 
     def __init__(
         self,
@@ -40,11 +40,11 @@ class DensePart:
         self.dense_features = dense_features
         self.base_rates = [group["lr"] for group in optimizer.param_groups]
         self.loss_sum = torch.zeros((), dtype=torch.float64, device=device)
-        """Sum of the losses of all samples of the steps made so far, without their weights."""
+        """Sum of the losses of all samples so far, without their weights."""
         self.step_loss = torch.zeros_like(self.loss_sum)
-        """That of the present step, until it is made: a step that is begun again must not count twice."""
+        """The same of the present step, kept apart because a repeated step must not count twice."""
         self._buffers: list[MicroBatch] = []
-        """Memory of a step's first, second, ... micro-batch, as long as the longest so far."""
+        """Memory of a step's first, second, ... micro-batch, for the longest so far."""
         self._taken = 0
         self._gradients: list[list[Tensor]] = []
         """Gradients of the pooled vectors, for each micro-batch of the step a tensor for each pool."""
@@ -54,18 +54,18 @@ class DensePart:
         """Losses of the lines of the micro-batch that ran last, without their weights."""
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._forward: Callable[..., Tensor] = model
-        """What trains; evaluations take the model as it is."""
+        """The model that trains, compiled or not; evaluations use `model`."""
 
     def compile(self, samples: int) -> None:
-        """Train through compiled code from now on: for all sizes of micro-batches.
+        """Compile the model for training, for all sizes of micro-batches, which takes seconds to a minute.
 
-        It is made here, in seconds to a minute, so that no step waits for it. Raises ConfigError where torch cannot.
+        Raises ConfigError where torch cannot compile.
         """
-        from torch._dynamo.exc import TorchDynamoException  # takes seconds, so only where it is wanted
+        from torch._dynamo.exc import TorchDynamoException  # takes seconds to import
 
         self._forward = torch.compile(self.model, dynamic=True)
         try:
-            for size in (samples, 2, 1):  # torch takes the smallest sizes for cases of their own
+            for size in (samples, 2, 1):  # torch compiles the smallest sizes separately
                 micro = self._lines(size)
                 for part in (micro.dense_SX, *micro.pooled, micro.labels_S, micro.scale_S):
                     part.zero_()
@@ -84,7 +84,7 @@ class DensePart:
         self._gradients, self._step_losses, self._taken = [], [], 0
 
     def inputs(self, samples: int) -> MicroBatch:
-        """A micro-batch for the store to fill, with no fewer lines than samples. Its memory serves every step."""
+        """Return a micro-batch for the store to fill, with at least as many lines as samples. Its memory is reused."""
         number, self._taken = self._taken, self._taken + 1
         if number == len(self._buffers):
             self._buffers.append(self._lines(samples))
@@ -93,11 +93,11 @@ class DensePart:
         return self._buffers[number].first(samples)
 
     def evaluation_inputs(self, samples: int) -> MicroBatch:
-        """A micro-batch of exactly so many lines, for the store to fill and for `logits`."""
+        """Return a micro-batch of exactly this many lines, for the store to fill and for `logits`."""
         return self._lines(samples)
 
     def run(self, micro: MicroBatch) -> None:
-        """Forward and backward. Adds to the parameters' gradients and to `step_loss`."""
+        """Run forward and backward. Adds to the parameters' gradients and to `step_loss`."""
         pooled = [part.detach().requires_grad_() for part in micro.pooled]
         losses_S = self._losses_of(micro.dense_SX, pooled, micro.labels_S)
         losses_S.backward(micro.scale_S)
@@ -107,36 +107,36 @@ class DensePart:
         self._gradients.append([part.grad for part in pooled if part.grad is not None])
 
     def gradients(self) -> list[Tensor]:
-        """Gradients of the step's pooled vectors (lines, T, D) for each pool, one micro-batch's samples after the other's.
+        """Return the gradients of the step's pooled vectors (lines, T, D) for each pool, micro-batch after micro-batch.
 
-        More lines may follow. Valid until the next `begin_step`; empty where nothing was run.
+        More lines may follow. Valid until the next `begin_step`; empty if no micro-batch was run.
         """
         if len(self._gradients) <= 1:
             return [part for parts in self._gradients for part in parts]
         return [torch.cat(parts) for parts in zip(*self._gradients, strict=True)]
 
     def losses(self) -> Tensor:
-        """Losses of the step's samples, in the order of their gradients."""
+        """Return the losses of the step's samples, in the order of their gradients."""
         return torch.cat(self._step_losses)
 
     def squares(self) -> float:
-        """Sum of the squares of the step's gradients: of the pooled vectors and of the parameters.
+        """Return the sum of the squares of the step's gradients, of pooled vectors and parameters, in their own precision.
 
-        In their own precision, so it is no finite number where one of them is none or its square overflows.
+        It is not finite where a gradient is not, or where its square overflows.
         """
         parts = [part for parts in self._gradients for part in parts]
         parts += [parameter.grad for parameter in self.parameters if parameter.grad is not None]
         return sum(float(torch.dot(flat, flat)) for flat in (part.reshape(-1) for part in parts))
 
     def step(self, factor: float) -> None:
-        """One optimizer step with `factor` times the configured learning rates."""
+        """Make an optimizer step with `factor` times the configured learning rates."""
         for group, rate in zip(self.optimizer.param_groups, self.base_rates, strict=True):
             group["lr"] = rate * factor
         self.optimizer.step()
         self.loss_sum += self.step_loss
 
     def logits(self, dense_SX: Tensor, pooled: list[Tensor]) -> Tensor:
-        """Logits (S,) for evaluation, of any number of lines."""
+        """Return logits (S,) for evaluation, for any number of lines."""
         with torch.no_grad():
             return self._logits(dense_SX, pooled, training=False)
 
@@ -147,7 +147,7 @@ class DensePart:
     def _logits(self, dense_SX: Tensor, pooled: list[Tensor], training: bool) -> Tensor:
         if self.model.training != training:
             self.model.train(training)
-        # Without its cache, as that would hold tensors of one recording while another is made; no weight is read twice.
+        # No cache, as it would hold tensors of one recording while another is made; each weight is read once anyway.
         bf16 = self.precision == "bf16"
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=bf16, cache_enabled=False):
             logits_S: Tensor = (self._forward if training else self.model)(dense_SX, pooled)

@@ -1,4 +1,4 @@
-"""Evaluation on held-out samples: rows are read from whatever tier they are in; nothing is tracked or changed."""
+"""Evaluation on held-out samples. It reads rows from both tiers, and tracks and changes nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TOO_SMALL = "the device's memory must hold an evaluation; lower eval.batch_size 
 def evaluate(
     batches: Iterable[Batch], store: EmbeddingStore, dense: DensePart, given_up: Callable[[], bool] = lambda: False
 ) -> Quality | None:
-    """Score held-out batches. None where it was given up on the way. Raises MemoryPlanError where the device is too small."""
+    """Score held-out batches. Returns None where it was given up. Raises MemoryPlanError where the device is too small."""
     traffic = replace(store.traffic)
     labels, logits = [], []
     try:
@@ -35,7 +35,7 @@ def evaluate(
     except torch.OutOfMemoryError as error:
         raise MemoryPlanError(f"{TOO_SMALL}: {first_line(error)}") from error
     finally:
-        store.set_traffic(traffic)  # which counts training only
+        store.set_traffic(traffic)  # it counts training only
     if not labels:
         raise DataError("the held-out range must hold at least one sample, got 0; widen data.test_range")
     return quality(np.concatenate(labels), np.concatenate(logits))

@@ -1,8 +1,8 @@
-"""Whether a step's losses and gradients are numbers that an update can take, and what becomes of the step where they are not.
+"""Checks that a step's losses and gradients are finite, before or after its update.
 
-On the CPU that is known before anything is updated: such a step ends the run or is left out, and rows, optimizer state and
-the dense part stay as they were. On a device nobody waits for a step's numbers. There the run ends some steps later, and whoever
-is about to save the run waits for the verdict on all steps made, so what a broken step left behind is never saved.
+On the CPU the check comes before the update: a faulty step ends the run or is left out, and rows, optimizer state and dense part
+stay as they were. On a device the update does not wait for the check, so the run ends some steps later. A checkpoint waits until
+all steps are checked, so the results of a faulty step are never saved.
 """
 
 from __future__ import annotations
@@ -29,39 +29,39 @@ from adaptive_rec.live.telemetry import Event
 from adaptive_rec.placement import RowSpace
 
 IN_A_ROW_LIMIT = 10
-"""Batches left out one after the other: so many say that it is not the batches' fault."""
+"""Number of batches left out in a row at which the run ends, as the fault is not in the batches."""
 
 LATE_STEPS = 8
-"""On a device, steps from one look at their numbers to the next; what is found comes up to half as many steps later."""
+"""Steps between two checks on a device; the result of a check comes up to half as many steps later."""
 
 SHOWN_LOOKUPS = 8
 KEPT_LOOKUPS = 64
-"""Of a sample, in the text and in the details of what is told."""
+"""Limits of a sample's lookups in an event's text and in its details."""
 
 
 def step_check(on_nan: str, dense: DensePart, store: EmbeddingStore) -> StepCheck:
-    """The check of a run. Raises ConfigError where it trains on a device and should leave batches out."""
+    """Return the check of a run. Raises ConfigError where a device run is to leave batches out."""
     if not isinstance(dense, ReplayedDense):
         return CheckedBefore(dense, store.space, leaves_out=on_nan == "skip_batch")
     if on_nan != "stop":
         raise ConfigError(
-            f"run.on_nan must be stop on a device, where no update waits until its numbers are known, got {on_nan}; "
+            f"run.on_nan must be stop on a device, where updates do not wait for the check, got {on_nan}; "
             "set run.device=cpu"
         )
     return CheckedLate(dense, store)
 
 
 class StepCheck(ABC):
-    """Asked before each update. Only the training thread calls it."""
+    """The check of a run's steps, called before each update by the training thread."""
 
     in_a_row = 0
-    """Batches left out since the last one that was not."""
+    """Batches left out in a row up to now."""
 
     @abstractmethod
     def passes(self, work: ClassifiedBatch, position_B: NDArray[np.int64], step: int) -> bool:
-        """Whether the update of a step, the how manieth counted from 1, may be made. Raises TrainingError where the run ends.
+        """Return whether the update of a step (counted from 1) may be made. Raises TrainingError where the run ends.
 
-        `position_B`: each sample's line in the gradients, -1 for a sample that was skipped.
+        `position_B` is each sample's line in the gradients, -1 for a skipped sample.
         """
 
     def set_in_a_row(self, batches: int) -> None:
@@ -69,16 +69,16 @@ class StepCheck(ABC):
         self.in_a_row = batches
 
     def events(self) -> list[Event]:
-        """What is to be told of steps left out that was not told before."""
+        """Return the events of steps left out that were not returned before."""
         return []
 
-    def settle(self) -> None:  # noqa: B027 - only a device's steps are judged late
-        """Return once all steps made are known to be sound. Raises TrainingError where one was not."""
+    def settle(self) -> None:  # noqa: B027 - only a device's steps are checked late
+        """Wait until all steps are checked. Raises TrainingError where one was faulty."""
 
 
 @dataclass(frozen=True)
 class StepFault:
-    """What is wrong with a step."""
+    """A loss or gradient that an update must not use."""
 
     what: str
     """Rule and value."""
@@ -87,7 +87,7 @@ class StepFault:
 
 
 class CheckedBefore(StepCheck):
-    """All gradients are in reach: one pass over them before the update, a closer look where that finds something."""
+    """The check on the CPU: one pass over all gradients before the update, and a search for the fault if that finds one."""
 
     def __init__(self, dense: DensePart, space: RowSpace, leaves_out: bool) -> None:
         self._dense = dense
@@ -96,8 +96,8 @@ class CheckedBefore(StepCheck):
         self._events: list[Event] = []
 
     def passes(self, work: ClassifiedBatch, position_B: NDArray[np.int64], step: int) -> bool:
-        # A row's gradient is a sum over its lookups, the square of which is at most so many times the sum of all squares. So
-        # under this limit no sum and no square of an update overflows.
+        # A row's gradient is a sum over its lookups; its square is at most their number times the sum of all squares. So under
+        # this limit no sum and no square of an update overflows.
         limit = torch.finfo(self._dense.dtype).max / max(1, work.batch.lookups)
         if self._dense.squares() <= limit and math.isfinite(float(self._dense.step_loss)):
             self.in_a_row = 0
@@ -108,7 +108,7 @@ class CheckedBefore(StepCheck):
             raise TrainingError(f"{fault.what}{fault.where}")
         if self.in_a_row == IN_A_ROW_LIMIT:
             raise TrainingError(
-                f"batches that run.on_nan=skip_batch leaves out must be few, this is number {IN_A_ROW_LIMIT} in a row: "
+                f"run.on_nan=skip_batch must leave out fewer than {IN_A_ROW_LIMIT} batches in a row, this is one more: "
                 f"{fault.what}{fault.where}"
             )
         details = {"samples": work.batch.size, "in_a_row": self.in_a_row, **fault.details}
@@ -121,18 +121,18 @@ class CheckedBefore(StepCheck):
 
 
 class CheckedLate(StepCheck):
-    """The device adds up what steps come to; the sum is fetched now and then, and read once it is here.
+    """The check on a device, which adds up losses and gradients; the sum is fetched in the background every `LATE_STEPS` steps.
 
-    Batches are kept until their steps are known to be sound, about `LATE_STEPS` + `LATE_STEPS` / 2 of them.
+    Batches are kept until their steps are checked, about `LATE_STEPS` + `LATE_STEPS` / 2 of them.
     """
 
     def __init__(self, dense: ReplayedDense, store: EmbeddingStore) -> None:
         self._dense = dense
         self._store = store
         self._steps: deque[tuple[int, Batch]] = deque()
-        """Steps not yet known to be sound, the present one last."""
+        """Steps that are not checked yet, the present one last."""
         self._sound = 0
-        """Steps known to be sound; the next one is the first of those above."""
+        """Number of steps that were checked."""
         self._coming: Fetched | None = None
 
     def passes(self, work: ClassifiedBatch, position_B: NDArray[np.int64], step: int) -> bool:
@@ -140,7 +140,7 @@ class CheckedLate(StepCheck):
             self._judge(self._coming)
         if self._coming is None and len(self._steps) >= LATE_STEPS:
             self._coming = self._store.fetch_later(self._dense.health)
-        if not self._steps or self._steps[-1][0] != step:  # a step for which memory was too small is begun again
+        if not self._steps or self._steps[-1][0] != step:  # a step that was short of memory is repeated
             self._steps.append((step, work.batch))
         return True
 
@@ -167,7 +167,7 @@ class CheckedLate(StepCheck):
 def find_fault(
     dense: DensePart, space: RowSpace, batch: Batch, position_B: NDArray[np.int64], limit: float, step: int
 ) -> StepFault:
-    """A closer look at a step that must not be made: the first sample that is to blame, or a parameter."""
+    """Find the first faulty sample of a step, or the faulty parameter."""
     losses_L = dense.losses()
     squares_L = torch.zeros(len(losses_L), dtype=torch.float64)
     for part in dense.gradients():
@@ -209,7 +209,7 @@ def find_fault(
 
 
 def _first_bad(gradients: list[Tensor], line: int) -> float:
-    """A gradient of a line that is no finite number."""
+    """Return a line's first gradient that is not finite."""
     parts = (part[line].reshape(-1) for part in gradients)
     return float(next(part[~part.isfinite()][0] for part in parts if not bool(part.isfinite().all())))
 
@@ -219,7 +219,7 @@ def _position(batch: Batch) -> str:
 
 
 def _lookups(space: RowSpace, batch: Batch, sample: int) -> list[tuple[str, int]]:
-    """Table and id of each of a sample's lookups."""
+    """Return table and id of each lookup of a sample."""
     found, features = [], len(space.features)
     for f, feature in enumerate(space.features):
         bag = sample * features + f
@@ -237,7 +237,7 @@ def _shown(lookups: list[tuple[str, int]]) -> str:
 
 
 def _bad_input(batch: Batch) -> tuple[int, str] | None:
-    """The first sample of a batch with an input that is no finite number, and which one that is."""
+    """Return the first sample of a batch with an input that is not finite, and the input's name."""
     bad_B = ~(np.isfinite(batch.dense_BX).all(axis=1) & np.isfinite(batch.labels_B))
     if not bad_B.any():
         return None

@@ -1,6 +1,6 @@
-"""Quality of predicted probabilities on held-out samples. Exact, in float64, NumPy only.
+"""Quality of predicted probabilities on held-out samples: exact, in float64, with NumPy only.
 
-The usual libraries were set aside: one takes a second to import and sums in float32, the other weighs 160 MB.
+torchmetrics takes a second to import and sums in float32; scikit-learn adds 160 MB.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def quality(labels: NDArray[np.floating], logits: NDArray[np.floating]) -> Quali
 
 
 def auc(labels: NDArray[np.floating], scores: NDArray[np.floating]) -> float:
-    """Chance that a positive outranks a negative, ties counting half (the Mann-Whitney statistic)."""
+    """Return the probability that a positive outranks a negative, ties counting half (the Mann-Whitney statistic)."""
     positives = float(labels.sum())
     negatives = len(labels) - positives
     if positives == 0 or negatives == 0:

@@ -1,4 +1,4 @@
-"""The dense part on a device: forward and backward recorded as CUDA graphs, and replayed from then on."""
+"""The dense part on a device: forward and backward are recorded as CUDA graphs and replayed."""
 
 from __future__ import annotations
 
@@ -11,32 +11,31 @@ import torch
 from torch import Tensor, nn
 
 from adaptive_rec.dense.eager import DensePart
-from adaptive_rec.embedding.micro_batch import MicroBatch
+from adaptive_rec.embedding.records import MicroBatch
 from adaptive_rec.embedding.staged.streams import Streams
 from adaptive_rec.placement import RowSpace
 
 BUCKETS = 8
-"""Sizes that are recorded: eighths of the largest batch. At most an eighth of a batch is padding."""
+"""Number of sizes that are recorded: eighths of the largest batch, so that at most an eighth of it is padding."""
 
 
 @dataclass
 class _Bucket:
-    """The first lines of the static buffers, and the recording that runs over them."""
+    """The first lines of the static buffers, and the recording that uses them."""
 
     micro: MicroBatch
     gradients: list[Tensor]
-    """Where the recording leaves the gradients of the pooled vectors."""
+    """Gradients of the pooled vectors, written by the recording."""
     losses_S: Tensor
-    """Where it leaves the losses."""
+    """Losses, written by the recording."""
     replay: Callable[[], object] | None = None
 
 
 class ReplayedDense(DensePart):
-    """Micro-batches padded to one of a few sizes; each size is recorded once as a CUDA graph and replayed from then on.
+    """A dense model that pads micro-batches to one of a few sizes; each size is recorded once as a CUDA graph.
 
-    A graph reads and writes the same memory whenever it is replayed. So inputs, parameters' gradients and pooled vectors'
-    gradients lie in buffers that stay, and the next `inputs` gives away the memory of the last. Nothing here touches
-    device memory but in `streams.launch`: computation is queued, not done, when these methods return.
+    A graph reads and writes the same memory at every replay. So inputs and gradients have fixed buffers, and the next `inputs`
+    reuses the memory of the last. Device memory is used only in `streams.launch`: these methods queue computation.
     """
 
     def __init__(
@@ -58,18 +57,18 @@ class ReplayedDense(DensePart):
         self.parameter_gradients = [p.grad for p in self.parameters if p.grad is not None]
         self._step_sums = torch.zeros(2, dtype=torch.float64, device=device)
         self.step_loss, self._step_length = self._step_sums[0], self._step_sums[1]
-        """The latter: the lengths of the present step's gradients, of each tensor its own, added up."""
+        """The sum of the norms of the present step's gradients, tensor by tensor."""
         self.health = torch.zeros(2, dtype=torch.float64, device=device)
-        """Losses and lengths of gradients of all steps made, added up: no finite number from the first step on that had one which
-        is none; and how many steps had been made by then."""
+        """The sum of losses and gradients' norms of all steps, which is not finite from the first faulty step on, and the number
+        of steps before that one."""
         self._sum, self._steps_sound = self.health[0], self.health[1]
         self._sizes: list[int] = []
         self._buckets: dict[int, _Bucket] = {}
         self._last: _Bucket | None = None
-        """The bucket that holds gradients of this step which are not among those kept."""
+        """The bucket with gradients of this step that were not copied to `_kept`."""
         self._last_samples = 0
         self._kept: list[Tensor] = []
-        """Gradients of the step's earlier micro-batches, where it has several."""
+        """Gradients of the step's earlier micro-batches, if it has several."""
         self._kept_lines = 0
         if batch_size:
             self._grow(batch_size)
@@ -84,7 +83,7 @@ class ReplayedDense(DensePart):
         self._step_sums.zero_()
 
     def inputs(self, samples: int) -> MicroBatch:
-        """A micro-batch for the store to fill, with no fewer lines than samples. Its memory is that of the last one."""
+        """Return a micro-batch for the store to fill, with at least as many lines as samples. It reuses the last one's memory."""
         if not self._sizes or samples > self._sizes[-1]:
             self._grow(samples)
         lines = next(size for size in self._sizes if size >= samples)
@@ -94,7 +93,7 @@ class ReplayedDense(DensePart):
     def run(self, micro: MicroBatch) -> None:
         """Queue forward and backward. Adds to the parameters' gradients and to `step_loss`."""
         bucket = self._buckets[len(micro.scale_S)]
-        assert bucket.micro.scale_S is micro.scale_S, "a micro-batch that is run must be what inputs() gave last"
+        assert bucket.micro.scale_S is micro.scale_S, "a micro-batch that is run must come from the last inputs()"
         self._keep_last()
         self.streams.launch(partial(self._replay, bucket))
         self.losses_S = bucket.losses_S
@@ -111,11 +110,11 @@ class ReplayedDense(DensePart):
 
     def _step(self, factor: float) -> None:
         self._sum += self._step_sums.sum()
-        self._steps_sound += self._sum < math.inf  # no step after one that was not, as the sum stays what it is
+        self._steps_sound += self._sum < math.inf  # no step from a faulty one on, as the sum stays infinite or NaN
         super().step(factor)
 
     def logits(self, dense_SX: Tensor, pooled: list[Tensor]) -> Tensor:
-        """Queue the logits (S,) for evaluation, of any number of lines."""
+        """Queue the logits (S,) for evaluation, for any number of lines."""
         logits_S = self._empty(len(dense_SX))
         compute = super().logits
         self.streams.launch(lambda: logits_S.copy_(compute(dense_SX, pooled)))
@@ -124,9 +123,9 @@ class ReplayedDense(DensePart):
     # Recording -------------------------------------------------------------------------------------------------------
 
     def _replay(self, bucket: _Bucket) -> None:
-        """Run a micro-batch; record its bucket first where that was never done."""
+        """Run a micro-batch; the first time, record its bucket."""
         if bucket.replay is None:
-            # Recording warms up by running: what it adds to is put back. The pooled vectors' gradients are overwritten.
+            # Recording runs the work, so the sums are saved and restored. The pooled vectors' gradients are overwritten.
             sums = [*self.parameter_gradients, self._step_sums]
             before = [tensor.clone() for tensor in sums]
             bucket.replay = self.streams.capture(partial(self._forward_backward, bucket))
@@ -134,11 +133,11 @@ class ReplayedDense(DensePart):
         self.streams.launch(bucket.replay)
 
     def _forward_backward(self, bucket: _Bucket) -> None:
-        """What is recorded. Its results go to memory that stays, so that recordings may share all they use in between."""
+        """Run the work that is recorded. Its results go to fixed memory, so that recordings can share their workspace."""
         micro = bucket.micro
         pooled = [part.detach().requires_grad_() for part in micro.pooled]
         losses_S = self._losses_of(micro.dense_SX, pooled, micro.labels_S)
-        # Not backward(): the nodes that add to .grad remember a stream, which need not be the one that records.
+        # Not backward(): the nodes that add to .grad remember a stream, which may not be the recording one.
         grads = torch.autograd.grad(losses_S, [*self.parameters, *pooled], micro.scale_S)
         torch._foreach_add_(self.parameter_gradients, grads[: len(self.parameters)])
         for static, grad in zip(bucket.gradients, grads[len(self.parameters) :], strict=True):
@@ -150,7 +149,7 @@ class ReplayedDense(DensePart):
     # Memory ----------------------------------------------------------------------------------------------------------
 
     def _grow(self, lines: int) -> None:
-        """Buffers for a larger batch than any before. The recordings over the old ones are dropped with them."""
+        """Replace buffers and recordings by new ones for a larger batch."""
         whole = self._lines(lines)
         gradients = [self._empty(lines, *shape) for shape in self.pool_shapes]
         losses_S = self._empty(lines)
@@ -161,7 +160,7 @@ class ReplayedDense(DensePart):
             self._buckets[size] = _Bucket(whole.first(size), [part[:size] for part in gradients], losses_S[:size])
 
     def _keep_last(self) -> None:
-        """Queue copying the last micro-batch's gradients behind those of the step's earlier ones."""
+        """Queue a copy of the last micro-batch's gradients after those of the step's earlier ones."""
         if self._last is None:
             return
         first, end = self._kept_lines, self._kept_lines + self._last_samples

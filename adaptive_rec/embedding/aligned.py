@@ -1,4 +1,4 @@
-"""Memory of tables: arrays that are read and written at random rows."""
+"""Allocation of arrays that are read and written at random rows."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ CACHE_LINE_BYTES = 64
 
 
 def zeros(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
-    """An array of zeros that begins on a cache line, so that a row of 64 bytes costs one line and not two.
+    """Return an array of zeros that starts on a cache line, so that a row of 64 bytes costs one line and not two.
 
-    Its memory is taken as it is written, and in huge pages: NumPy asks Linux for those (torch does not), and random rows are
-    read a third faster from them.
+    Linux provides its memory on first write, and in huge pages: NumPy requests them (torch does not), and random rows are read a
+    third faster from them.
     """
     size = math.prod(shape) * np.dtype(dtype).itemsize
     memory = np.zeros(size + CACHE_LINE_BYTES, dtype=np.uint8)

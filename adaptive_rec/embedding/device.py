@@ -1,4 +1,4 @@
-"""The device tier: hot rows, compact, one tensor of rows and one of optimizer state for each pool."""
+"""The device tier: hot rows, with one tensor of rows and one of optimizer state for each pool."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ import torch
 from numpy.typing import NDArray
 
 from adaptive_rec.embedding.aligned import zeros
+from adaptive_rec.embedding.host import Arrays
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.row_types import as_array, as_tensor
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.tracking.delta import UpdateDeltaMonitor
 
 SLOT_RECORD_BYTES = 8 + 1 + 4 + 4
-"""Host memory of a slot, wherever its row is: its row's number, class, estimate and movement."""
+"""Host memory of a slot: its row's number, class, estimate and movement."""
 
 
 class DeviceTier:
-    """Slots of every pool. On the CPU the tensors share their memory with the NumPy views the kernels use."""
+    """The slots of every pool. On the CPU, kernels use NumPy views of the tensors."""
 
     def __init__(
         self,
@@ -39,11 +40,11 @@ class DeviceTier:
         self.row_of_slot: list[NDArray[np.int64]] = [np.full(capacity, -1, dtype=np.int64) for capacity in capacities]
         """Joint row of each slot, -1 where the slot is free."""
         self.stale: list[NDArray[np.bool_]] = [np.zeros(capacity, dtype=np.bool_) for capacity in capacities]
-        """Class of each slot's row: stale rows are a kind of hot rows."""
+        """Whether each slot's row is stale."""
         self.estimate = [np.zeros(capacity, dtype=np.float32) for capacity in capacities]
-        """Lookups remembered of each slot's row when the last window ended; for those who look, not for decisions."""
+        """Popularity of each slot's row at the last window's end; for display, not for decisions."""
         self.movement = [np.full(capacity, np.inf, dtype=np.float32) for capacity in capacities]
-        """How far each slot's row moved when that was last judged, inf where it is not known; likewise."""
+        """Movement of each slot's row when it was last judged, inf where it is not known; likewise."""
         self.monitors = [
             UpdateDeltaMonitor(capacity, pool.dim, dtype, device)
             for pool, capacity in zip(space.pools, capacities, strict=True)
@@ -53,6 +54,10 @@ class DeviceTier:
     @property
     def capacities(self) -> list[int]:
         return [len(rows) for rows in self.row_of_slot]
+
+    def arrays(self, pool: int) -> Arrays:
+        """Return a pool's rows and optimizer state, on the CPU only."""
+        return as_array(self.weights[pool]), self.state[pool].numpy()
 
     def hot_slots(self, pool: int) -> NDArray[np.int64]:
         return np.flatnonzero(self.row_of_slot[pool] >= 0)
@@ -73,7 +78,7 @@ def _zeros(shape: tuple[int, int], dtype: torch.dtype, device: torch.device) -> 
 
 
 def row_bytes(space: RowSpace, rule: RowRule, itemsize: int, monitored: bool) -> list[int]:
-    """Device bytes of one hot row of each pool: weights, optimizer state and, where kept, its movement record."""
+    """Return the device bytes of one hot row of each pool: weights, optimizer state and, if `monitored`, movement record."""
     record = UpdateDeltaMonitor.bytes_per_slot
     return [
         rule.bytes_per_row(pool.dim, itemsize) + (record(pool.dim, itemsize) if monitored else 0)
@@ -82,18 +87,18 @@ def row_bytes(space: RowSpace, rule: RowRule, itemsize: int, monitored: bool) ->
 
 
 def all_rows_bytes(space: RowSpace, bytes_per_row: list[int]) -> int:
-    """Device bytes of every row there is."""
+    """Return the device bytes of all rows."""
     return sum(pool.rows * size for pool, size in zip(space.pools, bytes_per_row, strict=True))
 
 
 def split_budget(space: RowSpace, bytes_per_row: list[int], budget_bytes: int) -> list[int]:
-    """Share a budget among the pools by their part of the lookups; what a small pool cannot use goes to the others.
+    """Share a budget among the pools by their part of the lookups; a small pool's unused part goes to the others.
 
-    Returns the slots of each pool. Their bytes never exceed the budget.
+    Returns the slots of each pool, within the budget.
     """
     capacities = [0] * len(space.pools)
     left = budget_bytes
-    # The pool that needs least for its part first: its remainder is then still there for the others.
+    # The pool that needs least of its part comes first, so that the others get its remainder.
     shares = [len(pool.features) * size for pool, size in zip(space.pools, bytes_per_row, strict=True)]
     order = sorted(range(len(space.pools)), key=lambda p: space.pools[p].rows * bytes_per_row[p] / max(shares[p], 1))
     for place, p in enumerate(order):

@@ -1,4 +1,4 @@
-"""The store of a CPU run: both tiers are in reach of the kernels, so nothing is staged and nothing travels."""
+"""The store of a CPU run: the kernels read and write both tiers in place."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 from numpy.typing import NDArray
 
 from adaptive_rec.classify import ClassifiedBatch
-from adaptive_rec.embedding.micro_batch import MicroBatch
-from adaptive_rec.embedding.records import RowUpdate
+from adaptive_rec.embedding.host import Arrays
+from adaptive_rec.embedding.records import MicroBatch, RowUpdate
 from adaptive_rec.embedding.row_types import as_array, has_infinity
 from adaptive_rec.embedding.snapshot import Tiers
 from adaptive_rec.embedding.store import EmbeddingStore
@@ -26,7 +26,7 @@ FP16_LIMIT = 65504
 
 
 class DirectStore(EmbeddingStore):
-    """Every lookup reads the tier its row lives in; every update writes it there."""
+    """Rows in host memory; lookups and updates go to the tier of each row."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -61,42 +61,30 @@ class DirectStore(EmbeddingStore):
             len(self.space.pools) == 1 and not self.space.mean_F.any() and np.array_equal(update.position_B, everyone)
         )
         hyper = (update.lr, rule.eps, rule.beta1, rule.beta2, update.step, self.seed)
+        space = self.space
+        places = row_update.GradientPlaces(
+            len(space.features), work.batch.offsets, space.column_of_feature, space.mean_F, update.position_B, in_place
+        )
         for pool in range(len(self.space.pools)):
             span = work.pool_range(pool)
             source_U = work.source_U[span]
-            if self.host.is_being_saved:  # asked here, so that no rows are counted in vain
+            if self.host.is_being_saved:  # checked here to save the subtraction
                 self.host.keep(pool, work.distinct_U[span] - self.space.pools[pool].first_row)
             frozen_U = np.zeros(len(source_U), np.bool_) if update.frozen_U is None else update.frozen_U[span]
             with self._observed(work, update, pool, frozen_U):
                 touched, hot, updated, overflowed = row_update.update_rows(
-                    rule.code,
-                    hyper,
-                    span.start,
-                    work.segments_U1,
-                    work.segment_bag_N,
-                    len(self.space.features),
-                    work.batch.offsets,
-                    self.space.column_of_feature,
-                    self.space.mean_F,
-                    update.position_B,
-                    in_place,
+                    rule.code, hyper, row_update.RowSegments(span.start, work.segments_U1, work.segment_bag_N), places,
                     update.gradients[pool].numpy(),
-                    frozen_U,
-                    work.distinct_U[span],
-                    source_U,
-                    self.changed_R,
-                    as_array(self.device.weights[pool]),
-                    self.device.state[pool].numpy(),
-                    self.host.weights[pool],
-                    self.host.state[pool],
+                    row_update.PoolRows(frozen_U, work.distinct_U[span], source_U, self.changed_R),
+                    row_update.TierArrays(*self.device.arrays(pool), *self.host.arrays(pool)),
                     threads=self.threads,
-                )
-            self.count_updates(touched, hot, updated)
+                )  # fmt: skip
+            self.traffic.add_updates(touched, hot, updated)
             if overflowed:
                 raise TrainingError(self._overflow(work, pool, update.step))
 
     def _overflow(self, work: ClassifiedBatch, pool: int, step: int) -> str:
-        """In words: rows of a batch have become too large for half precision."""
+        """Return the error text for rows of a batch that have become too large for half precision."""
         span, space = work.pool_range(pool), self.space
         hot_HD, cold_RD = as_array(self.device.weights[pool]), self.host.weights[pool]
         rows = [
@@ -107,22 +95,22 @@ class DirectStore(EmbeddingStore):
         table = next(t for t, first in enumerate(space.table_first_row) if 0 <= rows[0] - first < space.tables[t].rows)
         name, id_ = space.tables[table].name, rows[0] - space.table_first_row[table]
         return (
-            f"rows of run.row_precision=fp16 must stay within {FP16_LIMIT}, id {id_} of table {name} ({len(rows)} such) does not "
-            f"after step {step}; lower optimizer.embedding_lr or take run.row_precision=bf16"
+            f"rows of run.row_precision=fp16 must stay within {FP16_LIMIT}, id {id_} of table {name} ({len(rows)} in all) does "
+            f"not after step {step}; lower optimizer.embedding_lr or take run.row_precision=bf16"
         )
 
     @contextmanager
     def _observed(
         self, work: ClassifiedBatch, update: RowUpdate, pool: int, frozen_U: NDArray[np.bool_]
     ) -> Iterator[None]:
-        """Show the monitor how far the hot rows updated inside this block moved."""
+        """Let the monitor observe how far the hot rows updated inside this block move."""
         if not (update.measure and self.monitored):
             yield
             return
         span = work.pool_range(pool)
         touched_U = np.empty(len(frozen_U), dtype=np.bool_)
-        segments_U1 = work.segments_U1[span.start : span.stop + 1]
-        touched_rows(segments_U1, work.segment_bag_N, len(self.space.features), update.position_B, touched_U)
+        features = len(self.space.features)
+        touched_rows(work.segments(pool), work.segment_bag_N, features, update.position_B, touched_U)
         source_U = work.source_U[span]
         slots = torch.from_numpy(source_U[touched_U & ~frozen_U & (source_U >= 0)])
         before = self.device.weights[pool].index_select(0, slots)
@@ -131,19 +119,21 @@ class DirectStore(EmbeddingStore):
 
     def _bring_home(self, pool: int, slots: NDArray[np.int64], host_rows: NDArray[np.int64]) -> None:
         self.host.keep(pool, host_rows)
-        self.host.weights[pool][host_rows], self.host.state[pool][host_rows] = self._read_slots(pool, slots)
+        for kept, read in zip(self.host.arrays(pool), self._read_slots(pool, slots), strict=True):
+            kept[host_rows] = read
         if self.monitored:
             self.device.monitors[pool].forget(torch.from_numpy(slots))
 
     def send_up(self, pool: int, host_rows: NDArray[np.int64], slots: NDArray[np.int64]) -> None:
         self.host.keep(pool, host_rows)
-        as_array(self.device.weights[pool])[slots] = self.host.weights[pool][host_rows]
-        self.device.state[pool].numpy()[slots] = self.host.state[pool][host_rows]
+        for kept, hot in zip(self.host.arrays(pool), self.device.arrays(pool), strict=True):
+            hot[slots] = kept[host_rows]
 
     def _where(self, pool: int) -> Tiers:
-        spec, device, host = self.space.pools[pool], self.device, self.host
-        hot = as_array(device.weights[pool]), device.state[pool].numpy()
-        return self.slot_of_row[spec.first_row : spec.end_row], *hot, host.weights[pool], host.state[pool]
+        spec = self.space.pools[pool]
+        slots = self.slot_of_row[spec.first_row : spec.end_row]
+        return slots, *self.device.arrays(pool), *self.host.arrays(pool)
 
-    def _read_slots(self, pool: int, slots: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any]]:
-        return as_array(self.device.weights[pool])[slots], self.device.state[pool].numpy()[slots]
+    def _read_slots(self, pool: int, slots: NDArray[np.int64]) -> Arrays:
+        weights, state = self.device.arrays(pool)
+        return weights[slots], state[slots]

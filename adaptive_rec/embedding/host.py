@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -18,8 +18,10 @@ from adaptive_rec.placement import RowSpace
 
 _CHUNK_ROWS = 1 << 16
 SLOT_BYTES = np.dtype(np.int32).itemsize + 2
-"""Host memory of a row beside its weights and optimizer state: its entry in the placement, whether it was changed, and whether it
-is to be saved."""
+"""Host memory of a row besides weights and optimizer state: its slot, and two flags for rows that changed and are to be saved."""
+
+Arrays: TypeAlias = tuple[NDArray[Any], NDArray[Any]]
+"""Rows and their optimizer state."""
 
 
 class KeepsRows(Protocol):
@@ -29,11 +31,11 @@ class KeepsRows(Protocol):
 
 
 class HostTier:
-    """Rows start as U(-1/sqrt(rows of the table), +1/sqrt(rows of the table)), as in the DLRM reference."""
+    """Rows and optimizer state in host memory. Rows start as U(-1/sqrt(n), +1/sqrt(n)) in a table of n rows, as in DLRM."""
 
     def __init__(self, space: RowSpace, rule: RowRule, seed: int, dtype: DTypeLike, drawn: bool = True) -> None:
-        """`dtype` is what is computed with: that of the optimizer state, and of weights that are not kept in 16 bits. Without
-        `drawn` rows are zeros, for whoever sets them all."""
+        """`dtype` is the type of the optimizer state, and of weights that are not kept in 16 bits. Without `drawn` rows are
+        zeros, for callers that set them all."""
         self.dtype = np.dtype(dtype)
         kept = PATTERNS.get(rule.row_precision, self.dtype)
         self.weights: list[NDArray[Any]] = [zeros((pool.rows, pool.dim), kept) for pool in space.pools]
@@ -46,23 +48,27 @@ class HostTier:
             pool, first, end = space.table_range(table)
             _initialise(self.weights[pool][first:end], seed, table)
 
+    def arrays(self, pool: int) -> Arrays:
+        """Return a pool's rows and optimizer state."""
+        return self.weights[pool], self.state[pool]
+
     @property
     def is_being_saved(self) -> bool:
-        """Whether a snapshot has to be given rows before they change."""
+        """Whether a snapshot must copy rows before they change."""
         return self._snapshot is not None
 
     def save_into(self, snapshot: KeepsRows | None) -> None:
-        """Give rows to a snapshot before they change, from now on; None ends that."""
+        """Have a snapshot copy rows before they change, from now on; None ends it."""
         self._snapshot = snapshot
 
     def keep(self, pool: int, rows: NDArray[np.int64]) -> None:
-        """Let the snapshot under way copy rows of a pool; called before they change or move."""
+        """Have the snapshot, if there is one, copy rows of a pool. Must be called before they change or move."""
         if self._snapshot is not None:
             self._snapshot.keep(pool, rows)
 
 
 def _initialise(weights_RD: NDArray[Any], seed: int, table: int) -> None:
-    """Draw a table's first rows, on all cores."""
+    """Draw a table's initial rows, on all cores."""
     bound = 1 / np.sqrt(max(1, len(weights_RD)))
 
     def fill(first_row: int) -> None:

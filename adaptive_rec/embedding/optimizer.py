@@ -1,4 +1,4 @@
-"""Update rules of embedding rows: their state's width, their constants, and the learning rates' schedule."""
+"""Update rules of embedding rows, with their constants and the width of their state, and the schedule of learning rates."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ ROW_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 @dataclass(frozen=True)
 class RowRule:
-    """One update rule. Adam is lazy: a row moves only when it is touched, with the global step in its bias correction."""
+    """An update rule. Adam is lazy: a row moves only when it is touched, with the global step in its bias correction."""
 
     code: int
     eps: float
     beta1: float
     beta2: float
     row_precision: str = "float32"
-    """What weights are rounded to; float32: not at all. Optimizer state is not rounded."""
+    """The type that weights are rounded to; float32 means no rounding. Optimizer state is not rounded."""
 
     @staticmethod
     def of(config: OptimizerConfig, row_precision: str = "float32") -> RowRule:
         return RowRule(RULES[config.embedding], config.eps, *config.betas, row_precision)
 
     def state_width(self, dim: int) -> int:
-        """Components of optimizer state kept for a row of `dim` components."""
+        """Return the components of optimizer state of a row of `dim` components."""
         return {
             row_update.SGD: 0,
             row_update.ROWWISE_ADAGRAD: 1,
@@ -43,17 +43,17 @@ class RowRule:
         }[self.code]
 
     def weight_type(self, dtype: torch.dtype) -> torch.dtype:
-        """What weights are kept in where `dtype` is computed with."""
+        """Return the type of stored weights where the run computes in `dtype`."""
         return ROW_TYPES.get(self.row_precision, dtype)
 
     def bytes_per_row(self, dim: int, itemsize: int) -> int:
-        """Weights and optimizer state, where numbers of `itemsize` bytes are computed with."""
+        """Return the bytes of a row and its optimizer state, where the run computes with numbers of `itemsize` bytes."""
         rounded = ROW_TYPES.get(self.row_precision)
         return dim * (rounded.itemsize if rounded else itemsize) + self.state_width(dim) * itemsize
 
 
 def schedule(config: OptimizerConfig, step: int) -> float:
-    """Factor on both learning rates at a step (from 0): linear warm-up, then quadratic decay to 0 (as the DLRM reference)."""
+    """Return the factor on both learning rates at a step (from 0): linear warm-up, then quadratic decay, as in DLRM's code."""
     if step < config.warmup_steps:
         return (step + 1) / config.warmup_steps
     if config.decay_steps and step >= config.decay_start:

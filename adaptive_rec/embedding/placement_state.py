@@ -1,4 +1,4 @@
-"""The placement as a checkpoint keeps it: where every row is, and what is known of the hot ones."""
+"""The placement in a checkpoint: the row of every slot, with its class, popularity and movement."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from adaptive_rec.saved import Saved, numbered
 
 
 def placement_state(store: EmbeddingStore) -> dict[str, Any]:
-    """Where every row is and what is known of the hot ones. Rows and optimizer state are not in it."""
+    """Return the placement as a checkpoint has it, without rows and optimizer state."""
     device = store.device
     return {
         "version": store.placement.version,
@@ -27,26 +27,24 @@ def placement_state(store: EmbeddingStore) -> dict[str, Any]:
                 "stale": device.stale[pool],
                 "estimate": device.estimate[pool],
                 "movement": device.movement[pool],
-                "monitor": _monitor_state(store, pool) if store.monitored else None,
+                "monitor": {"record_HR": store.movement_record(pool), "touches_H": store.touches(pool)}
+                if store.monitored
+                else None,
             }
             for pool in range(len(store.space.pools))
         ),
     }
 
 
-def _monitor_state(store: EmbeddingStore, pool: int) -> dict[str, Any]:
-    return {"record_HR": store.movement_record(pool), "touches_H": store.touches(pool)}
-
-
 def set_placement(store: EmbeddingStore, found: Saved) -> None:
-    """Rows into the slots they had. Only where every row is cold and tables are imported; see `set_slots`."""
+    """Put rows back into their slots, after `set_slots`, while every row is cold and tables are imported."""
     assert not store.device.hot_rows, "a placement is restored before any other"
     version, pools = found.integer("version"), found.parts("pools", len(store.space.pools))
     for pool, part in enumerate(pools):
         _fill_slots(store, pool, part)
         monitor = part.maybe("monitor")
         if (monitor is not None) != store.monitored:
-            raise CheckpointError(f"monitor of pool {pool} must be there where movement is kept, and only there")
+            raise CheckpointError(f"pool {pool} must have a monitor exactly where the policy tracks movement")
         if monitor is not None:
             _set_monitor(store, pool, monitor)
     set_traffic(store, found.part("traffic"))
@@ -54,7 +52,7 @@ def set_placement(store: EmbeddingStore, found: Saved) -> None:
 
 
 def set_slots(store: EmbeddingStore, capacities: list[int]) -> None:
-    """Give each pool so many slots, while every row is cold."""
+    """Give each pool this many slots, while every row is cold."""
     assert not store.device.hot_rows, "rows would be lost with their slots"
     if capacities != store.device.capacities:
         store.replace_tier(capacities)
@@ -72,7 +70,7 @@ def _fill_slots(store: EmbeddingStore, pool: int, found: Saved) -> None:
     rows = row_of_slot[hot]
     inside = not len(rows) or (spec.first_row <= rows.min() and rows.max() < spec.end_row)
     if not inside or len(np.unique(rows)) != len(rows):
-        raise CheckpointError(f"rows of slots of pool {pool} must be distinct rows of it, or -1 where there is none")
+        raise CheckpointError(f"row_of_slot of pool {pool} must hold distinct rows of the pool, and -1 for free slots")
     device.row_of_slot[pool][:] = row_of_slot
     device.stale[pool][:] = found.array("stale", np.bool_, slots)
     device.estimate[pool][:] = found.array("estimate", np.float32, slots)
@@ -83,9 +81,8 @@ def _fill_slots(store: EmbeddingStore, pool: int, found: Saved) -> None:
 
 def _set_monitor(store: EmbeddingStore, pool: int, found: Saved) -> None:
     monitor = store.device.monitors[pool]
-    record_HR = torch.from_numpy(
-        found.array("record_HR", NUMPY_DTYPE[monitor.record_HR.dtype], *monitor.record_HR.shape)
-    )
+    dtype = NUMPY_DTYPE[monitor.record_HR.dtype]
+    record_HR = torch.from_numpy(found.array("record_HR", dtype, *monitor.record_HR.shape))
     touches_H = torch.from_numpy(found.array("touches_H", np.int32, len(monitor.touches_H)))
     store.launch(lambda: monitor.record_HR.copy_(record_HR))
     store.launch(lambda: monitor.touches_H.copy_(touches_H))

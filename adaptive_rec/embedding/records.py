@@ -1,4 +1,4 @@
-"""Values that an embedding store is given and returns: a step's update, its counts, tensors that come from the device."""
+"""Values that pass between an embedding store and its callers: micro-batches, updates, counts, tensors from the device."""
 
 from __future__ import annotations
 
@@ -11,13 +11,32 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
+class MicroBatch:
+    """The dense part's input, filled by the store: S lines, samples first, then padding. A padding line is all zeros."""
+
+    dense_SX: Tensor
+    pooled: list[Tensor]
+    """Pooled vectors (S, T, D) for each pool. Autograd tracks them only while the micro-batch runs."""
+    labels_S: Tensor
+    scale_S: Tensor
+    """Weight of a line's loss: the sample's weight (more than 0) over the batch size; 0 marks padding."""
+    samples: int
+    """Lines that are not padding."""
+
+    def first(self, lines: int) -> MicroBatch:
+        """Return the first lines of its memory, none of them padding."""
+        pooled = [part[:lines] for part in self.pooled]
+        return MicroBatch(self.dense_SX[:lines], pooled, self.labels_S[:lines], self.scale_S[:lines], lines)
+
+
+@dataclass(frozen=True)
 class RowUpdate:
-    """The one update of a mini-batch: gradients of its pooled vectors and how to apply them."""
+    """The update of a mini-batch: gradients of its pooled vectors and how to apply them."""
 
     gradients: list[Tensor]
     """For each pool (at least S, T, D): the trained samples' gradients, micro-batch after micro-batch."""
     position_B: NDArray[np.int64]
-    """Line of each sample in the gradients, -1 for a sample that was skipped."""
+    """Line of each sample in the gradients; -1 for a skipped sample."""
     frozen_U: NDArray[np.bool_] | None
     """Distinct rows whose update is skipped."""
     lr: float
@@ -29,18 +48,18 @@ class RowUpdate:
 
 @dataclass
 class Traffic:
-    """Updates and bytes that a store has counted so far; counts only grow."""
+    """Updates and bytes counted by a store; the counts only grow."""
 
     row_updates: int = 0
     row_updates_skipped: int = 0
     hot_row_updates: int = 0
-    """Hot rows touched, skipped ones included."""
+    """Hot rows touched, including those whose update was skipped."""
     host_to_device_bytes: int = 0
     device_to_host_bytes: int = 0
     migrated_rows: int = 0
 
     def add_updates(self, touched: int, hot: int, updated: int) -> None:
-        """Count the rows that a step touched, hot ones among them, and those it updated."""
+        """Count a step's touched rows, the hot ones among them, and the updated rows."""
         self.row_updates += updated
         self.row_updates_skipped += touched - updated
         self.hot_row_updates += hot
@@ -54,7 +73,7 @@ class Traffic:
 
 
 class Fetched:
-    """A tensor that comes from the device."""
+    """A tensor on its way from the device. In host memory it has arrived already."""
 
     def __init__(self, array: NDArray[Any]) -> None:
         self._array = array
@@ -63,5 +82,5 @@ class Fetched:
         return True
 
     def array(self) -> NDArray[Any]:
-        """It, once it is here."""
+        """Wait for the tensor and return it."""
         return self._array

@@ -1,8 +1,8 @@
-"""Rows as they stood at one moment, for a thread that saves them while training goes on.
+"""Snapshots of rows at one moment, saved by another thread while training continues.
 
-No copy is made at that moment. A row is *pending* until it was copied: by the saving thread, which passes over all of them, or by
-whoever is about to change or move it (`keep`). So each row is saved once, as it was, and memory is taken for a few shards only:
-where the saving thread is behind, those who change rows wait for it.
+No copy is made at that moment. A row is *pending* until it is copied: by the saving thread, which passes over all rows, or by a
+caller of `keep` that is about to change or move it. So each row is saved once, as it was, and memory is needed for a few shards
+only: if the saving thread is behind, callers of `keep` wait for it.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from adaptive_rec.kernels import keeping
 from adaptive_rec.placement import RowSpace
 
 SHARD_BYTES = 32 << 20
-"""Of rows and their optimizer state."""
+"""Size of a shard's rows and optimizer state."""
 
 _SLICE_BYTES = 1 << 20
-"""Copied at a time, while whoever changes rows waits."""
+"""Size of the part that is copied at a time, while `keep` waits."""
 
 _LOOKED_AT = 1 << 18
-"""Rows that are looked at in that time."""
+"""Limit of rows that are looked at in that time."""
 
 _WAITING = 2
-"""Full shards that may wait for the saving thread."""
+"""Limit of full shards that wait for the saving thread."""
 
 Tiers = tuple[NDArray[np.int32], NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]
-"""Where the rows of a pool are: slots by row (empty where all are to be read from the host tier), hot rows and their optimizer
-state, host rows and theirs."""
+"""A pool's slots by row (empty where all rows are read from the host tier), hot rows and their optimizer state, host rows and
+their optimizer state."""
 
 
 class Shard:
-    """Rows of one dim, by their numbers in the joint row space, distinct and ascending once it is given away."""
+    """Rows of one dim with their numbers in the joint row space; distinct and ascending when it is handed out."""
 
     def __init__(self, lines: int, weights: NDArray[Any], state: NDArray[Any]) -> None:
-        """With room for so many rows like these."""
+        """Allocate room for this many rows like these."""
         self.row_N = np.empty(lines, np.int64)
         self.weights_ND = np.empty((lines, weights.shape[1]), weights.dtype)
         self.state_NK = np.empty((lines, state.shape[1]), state.dtype)
@@ -62,7 +62,7 @@ class Shard:
 
 
 class RowSnapshot:
-    """`keep` is called by those who change rows, `shards` once by one other thread."""
+    """Rows of a store at one moment. The training thread calls `keep` before rows change; another one calls `shards` once."""
 
     def __init__(
         self,
@@ -71,16 +71,16 @@ class RowSnapshot:
         tiers: Callable[[int], Tiers],
         pending_R: NDArray[np.bool_],
     ) -> None:
-        """`pending_R` says which rows of the joint row space are to be saved; it is used up. `tiers` tells where a pool is."""
+        """`pending_R` flags the rows to be saved, and is used up. `tiers` returns where a pool's rows can be read."""
         self._space = space
         self._host = host
         self._tiers = tiers
         self.mark_R = pending_R.view(np.uint8)
-        """Of each row, whether it is PENDING or TAKEN; 0 where it is not to be saved."""
+        """PENDING or TAKEN for each row to be saved, else 0."""
         self._mark = [self.mark_R[pool.first_row : pool.end_row] for pool in space.pools]
         self.rows = int(np.count_nonzero(pending_R))
         self.kept_seconds = 0.0
-        """How long those who change rows were held up."""
+        """Time spent in `keep`."""
         self._changing = threading.Condition()
         self._kept: dict[tuple[int, int], Shard] = {}
         """Shards that `keep` is filling, by the widths of rows and of their optimizer state."""
@@ -88,8 +88,7 @@ class RowSnapshot:
         self._ended = False
 
     def keep(self, pool: int, rows: NDArray[np.int64]) -> None:
-        """Copy those of a pool's rows that are pending: they are about to change or to move. Waits where too much is to be
-        written yet."""
+        """Copy the pending ones of a pool's rows, which are about to change or move. Waits where the saving thread is behind."""
         began = time.perf_counter()
         done = 0
         with self._changing:
@@ -104,7 +103,7 @@ class RowSnapshot:
         self.kept_seconds += time.perf_counter() - began
 
     def shards(self) -> Iterator[Shard]:
-        """All pending rows, each once. A shard is valid until the next one is asked for."""
+        """Yield all pending rows, each once. A shard is valid until the next one is requested."""
         shard: Shard | None = None
         for pool, spec in enumerate(self._space.pools):
             row, step = 0, max(1, _SLICE_BYTES // self._row_bytes(pool))
@@ -119,10 +118,10 @@ class RowSnapshot:
                 with self._changing:
                     arguments = self._arguments(pool, shard)
                     row, shard.filled = keeping.take_rows(row, min(row + _LOOKED_AT, spec.rows), step, *arguments)
-                time.sleep(0)  # whoever waits for the lock has it first
+                time.sleep(0)  # lets `keep` have the lock first
         if shard is not None and shard.filled:
             yield shard
-        self.end()  # none is pending any more
+        self.end()  # no row is pending
         yield from self._full_ones()
         for shard in self._kept.values():
             if shard.filled:
@@ -130,11 +129,11 @@ class RowSnapshot:
                 yield shard
 
     def forget(self) -> None:
-        """No row is marked any more: all are saved, or none need be."""
+        """Remove all marks."""
         self.mark_R[:] = 0
 
     def end(self) -> None:
-        """Nothing is to be kept any more. Whoever waits goes on."""
+        """Stop keeping rows, and wake up callers that wait."""
         with self._changing:
             self._ended = True
             self._changing.notify_all()
@@ -149,11 +148,9 @@ class RowSnapshot:
             shard.sort()
             yield shard
 
-    def _arguments(self, pool: int, shard: Shard) -> tuple[Any, ...]:
-        first_row = self._space.pools[pool].first_row
-        return (
-            self._mark[pool], *self._tiers(pool), first_row, shard.row_N, shard.weights_ND, shard.state_NK, shard.filled,
-        )  # fmt: skip
+    def _arguments(self, pool: int, shard: Shard) -> tuple[keeping.KeptPool, keeping.ShardArrays, int]:
+        kept = keeping.KeptPool(self._mark[pool], *self._tiers(pool), self._space.pools[pool].first_row)
+        return kept, keeping.ShardArrays(shard.row_N, shard.weights_ND, shard.state_NK), shard.filled
 
     def _new_shard(self, pool: int) -> Shard:
         lines = max(1, min(self.rows, SHARD_BYTES // self._row_bytes(pool)))

@@ -1,4 +1,4 @@
-"""Rows in two tiers, the placement that joins them, the moves between them; whole tables in and out, and rows as they are saved.
+"""Rows in two tiers: placement, moves between the tiers, import and export of tables, and snapshots.
 
 A row has exactly one authoritative copy: in the device tier when it has a slot, in the host tier otherwise.
 """
@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from adaptive_rec.embedding.device import DeviceTier, row_bytes, split_budget
-from adaptive_rec.embedding.host import HostTier
+from adaptive_rec.embedding.host import Arrays, HostTier
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.records import Traffic
 from adaptive_rec.embedding.snapshot import RowSnapshot, Tiers
@@ -21,11 +21,12 @@ from adaptive_rec.placement import COLD, Migration, Placement, RowSpace
 
 _CHUNK_ROWS = 1 << 18
 
+NO_ROWS: NDArray[np.int64] = np.empty(0, dtype=np.int64)
 NUMPY_DTYPE = {torch.float32: np.float32, torch.float64: np.float64}
 
 
 class TieredRows(ABC):
-    """What a store is between two steps."""
+    """The part of a store that works between two steps."""
 
     def __init__(
         self,
@@ -49,16 +50,16 @@ class TieredRows(ABC):
         self.changed_R = np.zeros(space.rows, dtype=np.bool_)
         """Rows updated since they were last saved; set by the update kernels."""
         self._unchanged_R = np.zeros(space.rows, dtype=np.bool_)
-        """The next one: all of it is false."""
+        """The next `changed_R`, all false."""
         self.placement = Placement(0, self.slot_of_row)
         self.traffic = Traffic()
         self.snapshot: RowSnapshot | None = None
-        """Rows that are being saved as they stood a while ago."""
+        """Rows that are being saved."""
         self.hot_rows_T = np.zeros(len(space.tables), dtype=np.int64)
         """Hot rows of each table."""
         self.device = self._device_tier(split_budget(space, self.row_bytes, budget_bytes))
         self.threads = 1
-        """Threads that the training thread's kernels run on."""
+        """Threads of the kernels that the training thread runs."""
 
     @property
     def row_bytes(self) -> list[int]:
@@ -66,69 +67,64 @@ class TieredRows(ABC):
         return self.row_bytes_when(self.monitored)
 
     def row_bytes_when(self, monitored: bool) -> list[int]:
-        """What they would be with, or without, a record of the rows' movement."""
+        """Return the same with, or without, a record of the rows' movement."""
         return row_bytes(self.space, self.rule, self.dtype.itemsize, monitored)
 
     @property
     def device_bytes(self) -> int:
-        """Device memory the tier takes, free slots included."""
+        """Device memory of the tier, free slots included."""
         return sum(size * slots for size, slots in zip(self.row_bytes, self.device.capacities, strict=True))
 
     def _device_tier(self, capacities: list[int]) -> DeviceTier:
         return DeviceTier(self.space, self.rule, self.dtype, self.torch_device, capacities, self.monitored)
 
-    def settle(self) -> None:  # noqa: B027 - only a device is still at work when a call has returned
-        """Return when everything asked for has been done, and every update has reached its row."""
+    def settle(self) -> None:  # noqa: B027 - only a device works in the background
+        """Wait until all queued work is done and every update has reached its row."""
 
     def trim(self) -> None:  # noqa: B027 - likewise
-        """Give memory that nothing uses back to the device, for whatever needs it next."""
+        """Return unused memory to the device."""
 
     # Moves -----------------------------------------------------------------------------------------------------------
 
     def migrate(self, migration: Migration) -> None:
-        """Move rows between the tiers with their optimizer state. Changes no value."""
+        """Move rows between the tiers with their optimizer state. No value changes."""
         if not migration.moved_rows:
             return
         self.settle()
         for pool, spec in enumerate(self.space.pools):
-            self._demote(pool, _within(migration.demote, spec.first_row, spec.end_row))
-            self._promote(pool, _within(migration.promote, spec.first_row, spec.end_row))
+            self._demote(pool, spec.select(migration.demote))
+            self._promote(pool, spec.select(migration.promote))
         self.traffic.add_migration(migration.moved_rows)
         self.hot_rows_T += self.space.count_by_table(migration.promote) - self.space.count_by_table(migration.demote)
-        # Last: a batch classified by a worker meanwhile carries the old version, so it is classified again.
+        # Last, so that a batch classified by a worker meanwhile has the old version and is classified again.
         self.placement = Placement(self.placement.version + 1, self.slot_of_row)
 
     def resize(self, capacities: list[int], ranked_rows: NDArray[np.int64], monitored: bool | None = None) -> Migration:
-        """Give each pool another number of slots: all rows go home, then as many of `ranked_rows` as fit return, best first.
+        """Change the number of slots of each pool: all rows go home, then as many of `ranked_rows` as fit return, best first.
 
-        `monitored` says whether it keeps the movement of its rows from now on; None: as before. Returns what changed tier
-        on the whole.
+        `monitored` sets whether the tier records the movement of its rows; None leaves it. Returns the rows that changed tier.
         """
-        nothing = np.empty(0, dtype=np.int64)
         hot_before = np.sort(np.concatenate([rows[rows >= 0] for rows in self.device.row_of_slot]))
-        self.migrate(Migration(promote=nothing, demote=hot_before))
+        self.migrate(Migration(promote=NO_ROWS, demote=hot_before))
         before = self.monitored, self.device.capacities
         self.monitored = self.monitored if monitored is None else monitored
         failed: Exception | None = None
         try:
             self.replace_tier(capacities)
-        except Exception as error:  # there is not so much
-            failed = error.with_traceback(None)  # whose frames hold what could be had
-        if failed is not None:  # all as it was, then tell
+        except Exception as error:  # too little memory
+            failed = error.with_traceback(None)  # its frames hold the memory that was allocated
+        if failed is not None:  # restore, then raise
             self.monitored, former = before
             self.replace_tier(former)
-            self.migrate(Migration(promote=hot_before, demote=nothing))
+            self.migrate(Migration(promote=hot_before, demote=NO_ROWS))
             raise failed
-        fitting = [
-            _within(ranked_rows, pool.first_row, pool.end_row)[:capacity]
-            for pool, capacity in zip(self.space.pools, self.device.capacities, strict=True)
-        ]
-        hot_now = np.concatenate(fitting)
-        self.migrate(Migration(promote=hot_now, demote=nothing))
+        pools = zip(self.space.pools, self.device.capacities, strict=True)
+        hot_now = np.concatenate([pool.select(ranked_rows)[:capacity] for pool, capacity in pools])
+        self.migrate(Migration(promote=hot_now, demote=NO_ROWS))
         return Migration(np.setdiff1d(hot_now, hot_before), np.setdiff1d(hot_before, hot_now))
 
     def replace_tier(self, capacities: list[int]) -> None:
-        """Another, empty tier; the old one's memory goes before the new is taken."""
+        """Replace the tier by an empty one. The old one's memory is freed first."""
         self.device = self._device_tier([0] * len(self.space.pools))
         self.trim()
         self.device = self._device_tier(capacities)
@@ -157,15 +153,15 @@ class TieredRows(ABC):
 
     @abstractmethod
     def _bring_home(self, pool: int, slots: NDArray[np.int64], host_rows: NDArray[np.int64]) -> None:
-        """Copy rows and their optimizer state from slots to the host tier; what the monitor knows of the slots is forgotten."""
+        """Copy rows and their optimizer state from slots to the host tier, and have the monitor forget the slots."""
 
     @abstractmethod
     def send_up(self, pool: int, host_rows: NDArray[np.int64], slots: NDArray[np.int64]) -> None:
         """Copy rows and their optimizer state from the host tier to slots."""
 
     @abstractmethod
-    def _read_slots(self, pool: int, slots: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Rows and optimizer state of some slots."""
+    def _read_slots(self, pool: int, slots: NDArray[np.int64]) -> Arrays:
+        """Return rows and optimizer state of some slots."""
 
     def _count_moved(self, pool: int, rows: int, to_device: bool) -> None:
         spec = self.space.pools[pool]
@@ -175,21 +171,21 @@ class TieredRows(ABC):
     # Restored ----------------------------------------------------------------------------------------------------------
 
     def restore_placement(self, version: int) -> None:
-        """Use the slots that were restored, as a placement of this version."""
+        """Use the restored slots as a placement of this version."""
         self.hot_rows_T = self.space.count_by_table(np.flatnonzero(self.slot_of_row != COLD))
         self.placement = Placement(version, self.slot_of_row)
 
     def set_traffic(self, traffic: Traffic) -> None:
-        """Go on counting from these counts."""
+        """Continue from these counts."""
         self.traffic = traffic
 
     # Whole tables ----------------------------------------------------------------------------------------------------
 
-    def export_table(self, table: int) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Copies of a table's rows and optimizer state, whatever tier each row is in."""
+    def export_table(self, table: int) -> Arrays:
+        """Return copies of a table's rows and optimizer state, from both tiers."""
         self.settle()
         pool, low, high = self.space.table_range(table)
-        weights, state = self.host.weights[pool][low:high].copy(), self.host.state[pool][low:high].copy()
+        weights, state = (kept[low:high].copy() for kept in self.host.arrays(pool))
         first = self.space.pools[pool].first_row
         slot = self.slot_of_row[first + low : first + high]
         hot = np.flatnonzero(slot != COLD)
@@ -206,27 +202,26 @@ class TieredRows(ABC):
         self.host.weights[pool][rows], self.host.state[pool][rows] = weights_ND, state_NK
 
     def replace_table(self, table: int, weights_ND: NDArray[Any] | None, state_NK: NDArray[Any] | None) -> None:
-        """Set all rows of a table, or their optimizer state, or both. Hot rows go home for that and return."""
-        nothing = np.empty(0, dtype=np.int64)
+        """Set all rows of a table, or their optimizer state, or both. Hot rows are hot again afterwards."""
         first, rows = int(self.space.table_first_row[table]), self.space.tables[table].rows
         hot = first + np.flatnonzero(self.slot_of_row[first : first + rows] != COLD)
-        self.migrate(Migration(promote=nothing, demote=hot))
+        self.migrate(Migration(promote=NO_ROWS, demote=hot))
         self.settle()
         pool, low, high = self.space.table_range(table)
         self.host.keep(pool, np.arange(low, high))
-        for kept, given in ((self.host.weights, weights_ND), (self.host.state, state_NK)):
+        for kept, given in zip(self.host.arrays(pool), (weights_ND, state_NK), strict=True):
             if given is not None:
-                kept[pool][low:high] = given
+                kept[low:high] = given
         self.changed_R[first : first + rows] = True
-        # Whatever was made ready of the table's former rows is made ready again, though none of them is hot.
+        # A new version, so that batches staged with the former rows are staged again, even if no row is hot.
         self.placement = Placement(self.placement.version + 1, self.slot_of_row)
-        self.migrate(Migration(promote=hot, demote=nothing))
+        self.migrate(Migration(promote=hot, demote=NO_ROWS))
 
     # Saving ----------------------------------------------------------------------------------------------------------
 
     @property
     def changed_bytes(self) -> int:
-        """Of the rows updated since the last snapshot, with their optimizer state."""
+        """Bytes of the rows updated since the last snapshot, with their optimizer state."""
         return sum(
             int(np.count_nonzero(self.changed_R[pool.first_row : pool.end_row]))
             * self.rule.bytes_per_row(pool.dim, self.dtype.itemsize)
@@ -234,19 +229,19 @@ class TieredRows(ABC):
         )
 
     def begin_snapshot(self, everything: bool) -> RowSnapshot:
-        """The rows updated since the last one, or all, as they stand now: another thread saves them. One at a time."""
-        assert self.snapshot is None, "a snapshot is ended before another one"
+        """Start a snapshot of the rows updated since the last one, or of all rows, for another thread to save. One at a time."""
+        assert self.snapshot is None, "a snapshot must end before another one starts"
         self.settle()
         if everything:
             self.changed_R[:] = True
         self._make_readable(self.changed_R)
         self.snapshot = RowSnapshot(self.space, self.host, self._where, self.changed_R)
         self.host.save_into(self.snapshot)
-        self.changed_R = self._unchanged_R  # last: where anything failed, no flag is lost
+        self.changed_R = self._unchanged_R  # last, so that a failure loses no flag
         return self.snapshot
 
     def end_snapshot(self, saved: bool) -> None:
-        """It is over. Where it was not saved, the next one takes its rows in."""
+        """End the snapshot. If it was not saved, its rows are part of the next one."""
         snapshot, self.snapshot = self.snapshot, None
         self.host.save_into(None)
         if snapshot is not None:
@@ -256,13 +251,9 @@ class TieredRows(ABC):
                 snapshot.forget()
             self._unchanged_R = snapshot.mark_R.view(np.bool_)
 
-    def _make_readable(self, pending_R: NDArray[np.bool_]) -> None:  # noqa: B027 - rows of a device are not
-        """Have rows that are to be saved where `_where` says."""
+    def _make_readable(self, pending_R: NDArray[np.bool_]) -> None:  # noqa: B027 - only rows on a device are not
+        """Copy rows that are to be saved to where `_where` finds them."""
 
     @abstractmethod
     def _where(self, pool: int) -> Tiers:
-        """Where the rows of a pool can be read just now, those of them that change nowhere meanwhile."""
-
-
-def _within(rows: NDArray[np.int64], low: int, high: int) -> NDArray[np.int64]:
-    return rows[(rows >= low) & (rows < high)]
+        """Return where unchanged rows of a pool can be read now."""

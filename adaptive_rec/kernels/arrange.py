@@ -1,6 +1,6 @@
-"""Kernels that arrange a stream: which samples are hot, and samples copied from batch to batch.
+"""These kernels arrange a stream: they find hot samples and copy samples from batch to batch.
 
-Arrays in, the caller's arrays filled; callers check shapes and, by `ids_fit`, ids. Plain twins stand in `reference_arrange.py`.
+They fill the caller's arrays; callers check shapes and, by `ids_fit`, ids. Plain twins stand in `reference/arrange.py`.
 Shapes: see the legend in `adaptive_rec.batch`; R are all rows of the joint row space.
 """
 
@@ -25,7 +25,7 @@ def ids_fit(ids_N, offsets, rows_F):
 
 @njit(**JIT)
 def find_hot_samples(ids_N, offsets, first_row_F, hot_R, hot_B):
-    """Tell of each sample whether all its lookups are of hot rows. A sample without lookups is hot."""
+    """Find the samples whose lookups are all of hot rows. A sample without lookups is hot."""
     features = len(first_row_F)
     for b in range(len(hot_B)):
         hot = True

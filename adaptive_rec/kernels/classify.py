@@ -1,11 +1,13 @@
-"""Kernels that make a batch ready: its distinct rows, where each is, which samples are popular.
+"""These kernels classify a batch: they find its distinct rows, where each is, and which samples are popular.
 
-Arrays in, the caller's outputs filled; callers check shapes. Plain twins stand in `reference.py`; that of `share_tables`,
-`find_rows` and `list_bags`, which make one thing of several, is `find_distinct`.
+They fill the caller's arrays; callers check shapes. Plain twins stand in `reference/step.py`; `find_distinct` is the twin of
+`share_tables`, `find_rows` and `list_bags` together.
 Shapes: see the legend in `adaptive_rec.batch`.
 """
 
 from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit, prange
@@ -16,7 +18,33 @@ from adaptive_rec.kernels.prefetch import prefetch_row
 _ROWS_AHEAD = 24
 
 _SCATTER = np.uint64(0x9E3779B97F4A7C15)
-"""2^64 over the golden ratio: its multiples' high bits are spread evenly."""
+"""2^64 divided by the golden ratio: the high bits of its multiples are spread evenly."""
+
+
+class TableLookups(NamedTuple):
+    """The lookups of a batch table by table; for `tables_T5` and `runs_V3` see `batch.TableReads`."""
+
+    part_T: Any
+    """Part of the work that each table belongs to."""
+    ids_N: Any
+    offsets: Any
+    one_hot: bool
+    tables_T5: Any
+    runs_V3: Any
+    first_lookup_T1: Any
+    """Number of each table's first lookup."""
+
+
+class FoundRows(NamedTuple):
+    """The distinct rows as `find_rows` leaves them: those of table ``t`` begin at ``first_lookup_T1[t]``."""
+
+    row_N: Any
+    count_N: Any
+    """Lookups of each row."""
+    inverse_N: Any
+    """Place of each lookup's row."""
+    distinct_T: Any
+    """Distinct rows of each table, or ``-1 - n`` where the id of lookup ``n`` lies outside it."""
 
 
 @njit(**JIT)
@@ -32,10 +60,10 @@ def is_one_hot(offsets, lookups):
 
 @njit(**JIT)
 def share_tables(offsets, one_hot, tables_T5, runs_V3, first_lookup_T1, part_T, parts):
-    """Number the lookups table by table, and give each table to one of so many parts of the work, the largest first.
+    """Number the lookups table by table, and assign each table to one of `parts` parts of the work, the largest first.
 
-    `first_lookup_T1` becomes the number of each table's first lookup, `part_T` its part. For the rest see `find_rows`.
-    Returns how many places the hash table of the largest table needs, a power of two.
+    `first_lookup_T1` becomes the number of each table's first lookup, `part_T` its part. For the rest see `TableLookups`.
+    Returns the size of the hash table that the largest table needs, a power of two.
     """
     run = 0
     largest = 0
@@ -61,7 +89,7 @@ def share_tables(offsets, one_hot, tables_T5, runs_V3, first_lookup_T1, part_T, 
 
 @njit(**JIT_PART)
 def _bits_for(lookups):
-    """How many bits number the places of a hash table for so many keys."""
+    """Return the bits of a place in a hash table for so many keys."""
     bits = 4
     while (1 << bits) < 2 * lookups:
         bits += 1
@@ -69,16 +97,13 @@ def _bits_for(lookups):
 
 
 @njit(**JIT)
-def find_rows(
-    part, part_T, ids_N, offsets, one_hot, tables_T5, runs_V3, first_lookup_T1, places, row_N, count_N, inverse_N, distinct_T,
-):  # fmt: skip
-    """Find the distinct rows of one part's tables, and count the lookups of each.
+def find_rows(part, places, lookups, found):
+    """Find the distinct rows of one part's tables, and count the lookups of each; fills `found`.
 
-    For `tables_T5` and `runs_V3` see `batch.TableReads`. `places` is scratch for hash tables, one after the other: that
-    of one table should fit a core's first cache. The rows of table ``t`` are numbered from ``first_lookup_T1[t]`` on, in `row_N`
-    and `count_N` as in `inverse_N`; ``distinct_T[t]`` says how many they are, or is ``-1 - n`` where the id of lookup ``n`` lies
-    outside its table.
+    `places` is scratch for hash tables, one after the other: that of one table should fit a core's first cache.
     """
+    part_T, ids_N, offsets, one_hot, tables_T5, runs_V3, first_lookup_T1 = lookups
+    row_N, count_N, inverse_N, distinct_T = found
     run = 0
     for t in range(len(tables_T5)):
         first_run, run = run, run + tables_T5[t, 4]
@@ -117,15 +142,14 @@ def find_rows(
 
 
 @njit(**JIT)
-def list_bags(
-    part, part_T, offsets, one_hot, tables_T5, runs_V3, first_lookup_T1, first_distinct_T1, row_N, count_N, inverse_N,
-    distinct_U, segments_U1, segment_bag_N,
-):  # fmt: skip
-    """Bring one part's rows to their places among all distinct rows, and list the bags that touch each.
+def list_bags(part, lookups, found, first_distinct_T1, distinct_U, segments_U1, segment_bag_N):
+    """Move one part's rows to their places among all distinct rows, and list the bags that touch each.
 
-    `row_N`, `count_N` and `inverse_N` are what `find_rows` left; table ``t`` has the rows from ``first_distinct_T1[t]`` on.
+    `found` is what `find_rows` left; the rows of table ``t`` begin at ``first_distinct_T1[t]``.
     Row ``u`` is touched by bags ``segment_bag_N[segments_U1[u] : segments_U1[u + 1]]``, in the order of the runs.
     """
+    part_T, _, offsets, one_hot, tables_T5, runs_V3, first_lookup_T1 = lookups
+    row_N, count_N, inverse_N, _ = found
     run = 0
     for t in range(len(tables_T5)):
         first_run, run = run, run + tables_T5[t, 4]
@@ -151,32 +175,21 @@ def list_bags(
 
 
 @njit(**JIT_PARALLEL)
-def find_rows_in_parts(
-    part_T, ids_N, offsets, one_hot, tables_T5, runs_V3, first_lookup_T1, places_PH, row_N, count_N, inverse_N, distinct_T,
-):  # fmt: skip
-    """All parts at once, each with a line of `places_PH`."""
+def find_rows_in_parts(places_PH, lookups, found):
+    """Run `find_rows` for all parts at once, each with a line of `places_PH`."""
     for part in prange(len(places_PH)):
-        find_rows(
-            part, part_T, ids_N, offsets, one_hot, tables_T5, runs_V3, first_lookup_T1, places_PH[part], row_N, count_N,
-            inverse_N, distinct_T,
-        )  # fmt: skip
+        find_rows(part, places_PH[part], lookups, found)
 
 
 @njit(**JIT_PARALLEL)
-def list_bags_in_parts(
-    parts, part_T, offsets, one_hot, tables_T5, runs_V3, first_lookup_T1, first_distinct_T1, row_N, count_N, inverse_N,
-    distinct_U, segments_U1, segment_bag_N,
-):  # fmt: skip
+def list_bags_in_parts(parts, lookups, found, first_distinct_T1, distinct_U, segments_U1, segment_bag_N):
     for part in prange(parts):
-        list_bags(
-            part, part_T, offsets, one_hot, tables_T5, runs_V3, first_lookup_T1, first_distinct_T1, row_N, count_N,
-            inverse_N, distinct_U, segments_U1, segment_bag_N,
-        )  # fmt: skip
+        list_bags(part, lookups, found, first_distinct_T1, distinct_U, segments_U1, segment_bag_N)
 
 
 @njit(**JIT)
 def find_sources(distinct_U, pool_ends, pool_first_row, slot_of_row, source_U):
-    """Look up where each distinct row is: the slot of a hot row, or ``~row`` of a cold one (row within its pool)."""
+    """Find the source of each distinct row: the slot of a hot row, or ``~row`` of a cold one (row within its pool)."""
     pool = 0
     for u in range(len(distinct_U)):
         while u >= pool_ends[pool]:
@@ -190,8 +203,7 @@ def find_sources(distinct_U, pool_ends, pool_first_row, slot_of_row, source_U):
 
 @njit(**JIT)
 def spread_sources(source_U, inverse_N, offsets, one_hot, features, source_N, popular_B, lookups_F, hot_F):
-    """Look up where each lookup's row is, find the samples that touch hot rows only, and count the lookups of each feature and
-    those of hot rows among them."""
+    """Find the source of each lookup's row and the popular samples; count each feature's lookups, and those of hot rows."""
     lookups_F[:] = 0
     hot_F[:] = 0
     for b in range(len(popular_B)):

@@ -1,8 +1,8 @@
-"""Walk through clicks in order of time: what is known before each one, and articles that were not clicked.
+"""This kernel walks through clicks in order of time. It finds what is known before each, and articles that were not clicked.
 
 An article is *recent* while one of its clicks is no older than the horizon. `active_A` lists the recent articles, in an order
 that depends on the past alone; `place_A` is an article's place there, -1 where it is not recent. Plain twin:
-`reference_clicks.py`.
+`reference/clicks.py`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from adaptive_rec.kernels.jit import JIT
 
 @njit(inline="always")
 def _forget(article, active, recent_A, place_A, active_A):
-    """One click of an article is too old now; returns how many articles are recent."""
+    """Drop one click of an article that is too old now; return how many articles are recent."""
     recent_A[article] -= 1
     if recent_A[article] > 0:
         return active
@@ -31,11 +31,11 @@ def walk_clicks(
     recent_A, place_A, active_A, seen_ms_A, clicked_ms_U, clicks_S, previous_S,
     article_BT, recent_BT, age_ms_BT, pause_ms_B, clicks_B, previous_B,
 ):  # fmt: skip
-    """Walk on from click `first`, one for each line of `random_BK` (numbers in [0, 1)).
+    """Continue at click `first` and take one click for each line of `random_BK` (numbers in [0, 1)).
 
     The state is carried from call to call: `state_2` (recent articles, clicks that are too old), of each article its recent
     clicks, its place and its first click (-1: none), of each user the last click (-1: none), of each session its clicks and
-    the article of the last one (-1: none). Out come, for each click, T articles, the clicked one and one for each random
+    the article of the last one (-1: none). The outputs are, for each click: T articles, the clicked one and one for each random
     number (-1 where no other is recent; all -1 where the clicked one is not), with their recent clicks and the time since
     their first one; the time since the user's last click (-1: none); the session's clicks so far, and the article of its
     last one.

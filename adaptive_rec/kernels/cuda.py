@@ -1,10 +1,10 @@
-"""Embedding kernels for a CUDA device: torch tensors in, the caller's outputs filled, nothing waited for.
+"""Embedding kernels for a CUDA device. They take torch tensors, fill the caller's outputs and wait for nothing.
 
 `host.py` has the same calls on host memory. Shapes: see the legend in `adaptive_rec.batch`; S counts the lines of a
-micro-batch, T the features of a pool, H slots, C cold rows beside each other, K state components of a row, P pieces.
+micro-batch, T the features of a pool, H slots, C cold rows side by side, K state components of a row, P pieces.
 A source is a slot of `hot_HD`, or ``~c`` for row c of `cold_CD`. Index tensors are int32, flags bool or uint8, all are
 contiguous; rows may be float32, float64, float16 or bfloat16, are added up in float32 (float64 for float64), and should
-begin at addresses that 16 divides: others are right too but are loaded in smaller bits, by another kernel.
+begin at multiples of 16 bytes: others give the same results but are loaded in smaller pieces, by another kernel.
 
 Callers check shapes and bounds, and make the tensors' device the current one. Kernels go to the current stream.
 """
@@ -26,7 +26,7 @@ ELEMENTS = 256
 Gathering has 4 warps to a program, as all its bags are alike; pieces and rows have one, so that a long one holds up few."""
 
 _FUSED = True
-"""Multiply and add in one rounding. Said outright, since Triton 3.9 warns whoever leaves it open."""
+"""Multiply and add in one rounding. Triton 3.9 warns where this is not set."""
 
 
 @cache
@@ -77,8 +77,8 @@ def apply_rows(
     """Update every active distinct row once, where it is, by the sum of its pieces ``piece_U1[u]`` to ``piece_U1[u + 1]``.
 
     `hyper_5`: learning rate, eps, beta1, beta2, Adam's correction sqrt(1 - beta2**step) / (1 - beta1**step), in float64
-    and on the device. Given `record_HR` (see `tracking.delta`), the displacement of hot rows is added to it with its length and
-    the square of that, and 1 to their `touches_H`.
+    and on the device. Given `record_HR` (see `tracking.delta`), the displacement of hot rows, its length and the square of
+    its length are added to it, and 1 to their `touches_H`.
     """
     count, dim = len(source_U), hot_HD.shape[1]
     if count == 0:
@@ -91,7 +91,7 @@ def apply_rows(
 
 
 def movement(record_HR: Tensor, weights_HD: Tensor, out_H5: Tensor) -> None:
-    """What is known of each slot's movement: see `tracking.delta.measure`. `out_H5` is float32, or float64 for float64."""
+    """Measure each slot's movement: see `tracking.delta.measure`. `out_H5` is float32, or float64 for float64."""
     slots, dim = weights_HD.shape
     if slots == 0:
         return

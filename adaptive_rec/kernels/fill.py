@@ -1,7 +1,7 @@
-"""Starting values of embedding rows, each a hash of where it stands, so that threads and chunks change nothing.
+"""Starting values of embedding rows. Each is a hash of its place, so threads and chunks change nothing.
 
 The generator is SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA 2014), whose n-th
-number can be had without those before it. The plain twin is in `reference_fill.py`.
+number can be computed without those before it. The plain twin is in `reference/fill.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from adaptive_rec.kernels.rows16 import NEAREST, write
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 DRAWN_BITS = 24
-"""Of each value, so that float32 holds what is drawn exactly."""
+"""Random bits of each value: float32 holds them exactly."""
 
 
 @njit(inline="always")
@@ -34,7 +34,7 @@ def fill_uniform(seed, table, bound, first_row, weights_RD):
     """Set rows to values uniform in [-bound, bound), each a function of seed, table, row and component only.
 
     The chunk begins at row `first_row` of its table. Components ``j`` and ``j + ceil(D / 2)`` are the halves of one 64-bit
-    draw. A value is computed in float32 whatever the rows are kept in: runs of any precision start from the same place.
+    draw. Values are computed in float32 for every row precision, so that all runs start from the same values.
     """
     rows, dim = weights_RD.shape
     low = (dim + 1) // 2

@@ -1,7 +1,7 @@
-"""The calls of `cuda.py` on host memory, for a device that is only pretended and for machines without one.
+"""This module has the calls of `cuda.py` on host memory, for a simulated device and for machines without one.
 
-Same names, same arguments, same results but for rounding; see there for what each does. Rows of 16 bits, which Numba does
-not know, are worked on as float32 copies. Plain twins: `reference_device.py`.
+Names, arguments and results are the same but for rounding; `cuda.py` documents them. Rows of 16 bits, which Numba does not
+support, are computed as float32 copies. Plain twins: `reference/cuda.py`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def gather_pooled(
         samples_S.numpy(), pool_features_T.numpy(), features, offsets.numpy(), False,
         source_U.index_select(0, inverse_N).numpy(), mean_F.numpy(), _wide(hot_HD).numpy(), _wide(cold_CD).numpy(), wide.numpy(),
     )  # fmt: skip
-    _give_back(wide, out_STD)
+    _copy_back(wide, out_STD)
 
 
 def sum_pieces(
@@ -55,17 +55,17 @@ def apply_rows(
     wide = [_wide(tier) for tier in tiers]
     slots = source_U[(active_U != 0) & (source_U >= 0)].long()
     before = wide[0][slots]
-    # After infinitely many steps Adam's correction is 1: the one that is asked for is put into the rate.
+    # After infinitely many steps Adam's correction is 1: the given correction goes into the rate instead.
     rate = lr * correction if rule == row_update.LAZY_ADAM else lr
     row_update.apply_rows(
         rule, (rate, eps, beta1, beta2, math.inf), source_U.numpy(), grad_UD.numpy(), active_U.numpy(),
-        *(tier.numpy() for tier in wide),
+        row_update.TierArrays(*(tier.numpy() for tier in wide)),
     )  # fmt: skip
     if record_HR is not None and touches_H is not None:
         add_to_record(record_HR, slots, (wide[0][slots] - before).to(record_HR.dtype))
         touches_H[slots] += 1
     for mine, tier in zip(wide, tiers, strict=True):
-        _give_back(mine, tier)
+        _copy_back(mine, tier)
 
 
 def movement(record_HR: Tensor, weights_HD: Tensor, out_H5: Tensor) -> None:
@@ -90,7 +90,7 @@ def _wide(rows: Tensor) -> Tensor:
     return rows.float() if rows.itemsize == 2 else rows
 
 
-def _give_back(wide: Tensor, rows: Tensor) -> None:
+def _copy_back(wide: Tensor, rows: Tensor) -> None:
     if wide is not rows:
         rows.copy_(wide)
 

@@ -1,4 +1,4 @@
-"""Options of the kernels, and where their compiled code is kept.
+"""Compiler options of the kernels, the folder of their compiled code, and their threads.
 
 The cache lies in a folder named by a hash of these sources: Numba's own cache does not notice when a function called from
 another file changes.
@@ -13,7 +13,7 @@ from typing import Any
 
 
 def cache_folder() -> Path:
-    """Where compiled kernels are kept unless NUMBA_CACHE_DIR says otherwise."""
+    """Return the folder of compiled kernels; NUMBA_CACHE_DIR overrides it."""
     digest = hashlib.sha256()
     for source in sorted(Path(__file__).parent.rglob("*.py")):
         digest.update(source.read_bytes())
@@ -27,38 +27,38 @@ if "NUMBA_CACHE_DIR" not in os.environ:
     numba.config.CACHE_DIR = str(cache_folder())  # type: ignore[attr-defined]
 
 FASTMATH = {"reassoc", "contract", "nsz", "arcp"}
-"""Floating-point freedoms of every kernel. Full fastmath would fold isnan() to False."""
+"""Floating-point liberties of every kernel. Full fastmath would fold isnan() to False."""
 
 JIT: dict[str, Any] = {"cache": True, "nogil": True, "fastmath": FASTMATH, "error_model": "numpy"}
 """Options of every serial kernel; they release the GIL, so any thread may run them."""
 
 JIT_PART: dict[str, Any] = {**JIT, "_nrt": False}
-"""Options of parts of kernels that are called for every row and make no arrays. Otherwise each call would count references to the
-arrays it is passed, atomically and in memory that all threads share (numba issue 2350): copying a row took three times as long.
+"""Options of parts of kernels that are called for every row and make no arrays. With Numba's runtime each call would count
+references to its arrays, atomically and in shared memory (numba issue 2350): copying a row took three times as long.
 """
 
 JIT_INLINE: dict[str, Any] = {**JIT_PART, "forceinline": True}
-"""Options of such parts where passing a dozen arrays would cost more than their work."""
+"""Options of such parts whose arguments would cost more than their work."""
 
 JIT_PARALLEL: dict[str, Any] = {**JIT, "parallel": True}
 """Options of kernels that run on several threads."""
 
 PARTS_PER_THREAD = 4
-"""Parts that work is cut into, so that no thread waits long for another."""
+"""Parts of the work for each thread, so that no thread waits long for another."""
 
 MIN_LOOKUPS = 4096
-"""Lookups below which a second thread is not worth waking."""
+"""Below this number of lookups, waking a second thread costs more than it saves."""
 
 
 def worth_waking(threads: int, lookups: int) -> int:
-    """How many of these threads a batch has work for: one, or all."""
+    """Return how many of these threads a batch should use: one, or all."""
     return threads if lookups >= MIN_LOOKUPS else 1
 
 
 def usable_threads(wanted: int) -> int:
-    """How many threads such a kernel may be given of those wanted: one where Numba has no OpenMP.
+    """Return how many of the wanted threads a parallel kernel may use: one where Numba has no OpenMP.
 
-    Its other layers will not do: workqueue ends the process when two threads of Python use it.
+    Numba's other layers are unsafe here: workqueue aborts the process when two Python threads use it.
     """
     import numba
 

@@ -1,6 +1,6 @@
-"""Lookups of a training loop of the user's own: rows and sources of bags as a forward call asks for them, counts by table.
+"""Kernels for the lookups of the user's own training loop: rows and sources of bags, and counts by table.
 
-Arrays in, the caller's outputs filled. Plain twins stand in `reference_lookups.py`. Shapes: see the legend in
+They fill the caller's arrays. Plain twins stand in `reference/lookups.py`. Shapes: see the legend in
 `adaptive_rec.batch`; L is the number of bags, T that of the tables they read in turn: bag ``i`` is one of table ``i % T``.
 """
 
@@ -17,7 +17,7 @@ _ROWS_AHEAD = 24
 
 @njit(**JIT)
 def are_bounds(offsets_L1, lookups):
-    """Whether these bound bags of so many lookups or fewer: they begin at 0 and never fall."""
+    """Return whether these are the bounds of bags with at most `lookups` lookups: they begin at 0 and never fall."""
     last = np.int64(0)
     rising = len(offsets_L1) > 0 and offsets_L1[0] == 0
     for offset in offsets_L1:
@@ -28,8 +28,7 @@ def are_bounds(offsets_L1, lookups):
 
 @njit(**JIT)
 def number_rows(ids_N, offsets_L1, first_row_T, rows_T, row_N):
-    """The row of each lookup: its id and the first row of its table. Returns the first lookup whose id lies outside its table,
-    -1 where there is none."""
+    """Number the row of each lookup. Returns the first lookup whose id lies outside its table, or -1."""
     tables = len(rows_T)
     for bag in range(len(offsets_L1) - 1):
         t = bag % tables
@@ -43,8 +42,10 @@ def number_rows(ids_N, offsets_L1, first_row_T, rows_T, row_N):
 
 @njit(**JIT)
 def find_features(length_FB, first_F1):
-    """The number of each feature's first lookup, where lookups stand feature by feature, and of all lookups. Returns the shortest
-    and the longest length; 1 and 1 where there is none."""
+    """Number each feature's first lookup, where lookups stand feature by feature, and count all of them.
+
+    Returns the shortest length, at most 1, and the longest, at least 1.
+    """
     first_F1[0] = 0
     shortest, longest = np.int64(1), np.int64(1)
     for f in range(len(length_FB)):
@@ -58,9 +59,9 @@ def find_features(length_FB, first_F1):
 
 @njit(**JIT)
 def number_jagged_rows(ids_N, length_FB, one_hot, first_F1, feature_T, first_row_T, rows_T, row_M, offsets_L1):
-    """The rows of the lookups of some features sample by sample, and the ends of their bags; feature ``feature_T[t]`` reads table
-    ``t``. `one_hot` says that all lengths are 1. Returns the first of these lookups whose id lies outside its table, which stands
-    in its row's place then, or -1."""
+    """Number the rows of some features' lookups sample by sample, and find the ends of their bags; feature ``feature_T[t]`` reads
+    table ``t``. `one_hot` says that all lengths are 1. Returns the first of these lookups whose id lies outside its table, with
+    the id in place of the row, or -1."""
     samples, tables = length_FB.shape[1], len(feature_T)
     next_T = np.empty(tables, dtype=np.int64)
     for t in range(tables):
@@ -86,7 +87,7 @@ def number_jagged_rows(ids_N, length_FB, one_hot, first_F1, feature_T, first_row
 
 @njit(**JIT)
 def find_row_sources(row_N, slot_of_row, source_N):
-    """Where the row of each lookup is: the slot of a hot one, ``~row`` of a cold one. `slot_of_row` is of the rows' pool."""
+    """Find the source of each lookup's row: the slot of a hot one, ``~row`` of a cold one. All are of one pool."""
     for n in range(len(row_N)):
         if n + _ROWS_AHEAD < len(row_N):
             prefetch_row(slot_of_row, row_N[n + _ROWS_AHEAD])
@@ -96,7 +97,7 @@ def find_row_sources(row_N, slot_of_row, source_N):
 
 @njit(**JIT)
 def count_by_table(distinct_U, segments_U1, source_U, first_row_T, lookups_T, hot_lookups_T):
-    """Add a batch's lookups, and those of hot rows, to the counts of their tables. `first_row_T` rises, as the tables stand."""
+    """Add a batch's lookups, and those of hot rows, to the counts of their tables. `first_row_T` is ascending."""
     low, end = 0, np.int64(-1)
     for u in range(len(distinct_U)):
         row = distinct_U[u]

@@ -1,4 +1,4 @@
-"""Number the keys of a table in order of first occurrence, in bounded memory. Plain twins: `reference_keys.py`.
+"""These kernels number the keys of a table in order of first occurrence, in bounded memory. Plain twin: `reference/`.
 
 Keys are spread over partitions by the upper bits of a hash, and one partition at a time is counted in a hash table with
 linear probing, which goes over all keys and leaves those of others. `table_S2` has a power of two of slots, 0 where
@@ -18,12 +18,12 @@ from adaptive_rec.kernels.synthetic import mix64
 
 COUNT_BITS = np.uint64(16)
 MAX_COUNT = np.uint64((1 << 16) - 1)
-"""Counts stay there; the smallest count that is asked for may be no higher."""
+"""The highest count; `min_count` may be no higher."""
 MISSING_ID, INFREQUENT_ID, FIRST_ID = 0, 1, 2
 WORDS_PER_SUM = 8
 """Words of the bitmap for each entry of its running sums."""
 AHEAD = 16
-"""Keys whose slots are asked for before the first of them is looked up."""
+"""How many keys ahead slots are prefetched."""
 MISSING, ONE = np.uint64(0), np.uint64(1)
 
 
@@ -34,7 +34,7 @@ def _partition(mixed, partition_bits):
 
 @njit(**JIT)
 def count_keys(keys_N, start, first_position, partition, partition_bits, table_S2, used, room):
-    """Count the partition's keys from `start` on until a new one would be the `room`-th but one.
+    """Count the partition's keys from `start` on until a new key would need more than `room` slots.
 
     `keys_N[0]` stands at `first_position`, `used` slots are taken. Returns (where it stopped, slots taken).
     """
@@ -65,7 +65,7 @@ def count_keys(keys_N, start, first_position, partition, partition_bits, table_S
 
 @njit(**JIT)
 def move_table(table_S2, larger_S2):
-    """Bring the entries of a table into a larger, empty one."""
+    """Copy the entries of a table into a larger, empty one."""
     mask = np.uint64(len(larger_S2) - 1)
     for place in range(len(table_S2)):
         if table_S2[place, 1]:
@@ -91,7 +91,7 @@ def mark_first(table_S2, min_count, marks_W):
 
 @njit(inline="always")
 def _bits(word):
-    """How many bits of a word are set."""
+    """Count the set bits of a word."""
     word -= (word >> ONE) & np.uint64(0x5555555555555555)
     word = (word & np.uint64(0x3333333333333333)) + ((word >> np.uint64(2)) & np.uint64(0x3333333333333333))
     word = (word + (word >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)

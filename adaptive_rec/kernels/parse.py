@@ -1,4 +1,4 @@
-"""Parse Criteo TSV rows from bytes, and number the values of a column.
+"""These kernels parse Criteo TSV rows from bytes, and number the values of a column. Plain twins: `reference/parse.py`.
 
 A row is label, integers, hexadecimal categories, separated by tabs and ended by LF or CRLF. An empty integer or
 category is a missing one and reads as 0.
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from adaptive_rec.kernels.jit import JIT, JIT_PART
 
 FINE, COLUMNS, LABEL, INTEGER, INTEGER_RANGE, CATEGORY, CATEGORY_RANGE = range(7)
-"""What is wrong with a row; a wrong number of columns is told before anything else."""
+"""Faults of a row; a wrong number of columns is reported before any other."""
 
 TAB, LF, CR, MINUS, DIGIT_0 = 9, 10, 13, 45, 48
 INT32_MAX = (1 << 31) - 1
@@ -21,7 +21,7 @@ HEX_DIGITS = 8
 HASH_FACTOR = np.uint64(0x9E3779B97F4A7C15)
 NO_DIGIT = 16
 DIGITS = np.full(256, NO_DIGIT, dtype=np.int64)
-"""What a byte is as a hexadecimal digit: a look-up, since whether it is a letter is nothing a processor can guess."""
+"""Value of each byte as a hexadecimal digit: a table, as a branch on letters would often be guessed wrong."""
 DIGITS[np.frombuffer(b"0123456789", dtype=np.uint8)] = range(10)
 DIGITS[np.frombuffer(b"abcdef", dtype=np.uint8)] = DIGITS[np.frombuffer(b"ABCDEF", dtype=np.uint8)] = range(10, 16)
 
@@ -37,7 +37,7 @@ def parse_rows(
     """Parse rows from byte `start` until the outputs are full, the data ends, or a row is malformed.
 
     `data` must end with a line feed. Returns (rows parsed, byte after them, fault, faulty column). Output rows
-    after those parsed hold nothing of meaning.
+    after those parsed are undefined.
     """
     position, row, end = start, 0, len(data)
     while position < end and row < len(labels_B):
@@ -110,7 +110,7 @@ def _category(data: NDArray[np.uint8], p: int) -> tuple[int, int, int]:
 
 @njit(**JIT_PART)
 def _columns(data: NDArray[np.uint8], p: int) -> int:
-    """Columns of the line that starts at byte `p`."""
+    """Count the columns of the line that starts at byte `p`."""
     columns = 1
     while data[p] != LF:
         if data[p] == TAB:

@@ -1,29 +1,24 @@
-"""Parse rows of separated fields, each of the kind that its column has, from bytes. Plain twin: `reference/csv.py`.
+"""These kernels parse rows of separated fields, one kind for each column, from bytes. Plain twin: `reference/parse_csv.py`.
 
 There is no quoting. Rows end in LF or CRLF. Every field becomes one whole number.
 """
 
 from __future__ import annotations
 
-import numpy as np
 from numba import njit
 
 from adaptive_rec.kernels.jit import JIT, JIT_PART
+from adaptive_rec.kernels.parse import CR, DIGITS, HEX_DIGITS, LF, MINUS
 
 SKIP, NUMBER, WORD, HOUR, HEX_KEY, INTEGER_KEY = range(6)
 """Kinds of columns: not read; a number from 0 to the column's limit; one of its words, as its place in the list; a date and hour
 as the number YYMMDDHH; the key of a hexadecimal number; the key of an integer. A key is 0 where the field is empty, and never
 otherwise."""
 FINE, COLUMNS, FIELD = range(3)
-"""What is wrong with a row: nothing, the number of its columns, a field. The number of columns is checked first."""
-LF, CR, MINUS = 10, 13, 45
-HEX_DIGITS, INTEGER_DIGITS, HOUR_DIGITS = 8, 18, 8
+"""Faults of a row: none, the number of its columns, a field. The number of columns is checked first."""
+INTEGER_DIGITS, HOUR_DIGITS = 18, 8
 FIRST_INTEGER_KEY = 1 << 62
 """The key of the integer 0."""
-NO_DIGIT = 16
-DIGITS = np.full(256, NO_DIGIT, dtype=np.int64)
-DIGITS[np.frombuffer(b"0123456789", dtype=np.uint8)] = range(10)
-DIGITS[np.frombuffer(b"abcdef", dtype=np.uint8)] = DIGITS[np.frombuffer(b"ABCDEF", dtype=np.uint8)] = range(10, 16)
 
 
 @njit(**JIT)
@@ -70,7 +65,7 @@ def _parse_row(data, p, separator, kinds_K, limits_K, words_KWL, row, values_BK)
 
 @njit(**JIT_PART)
 def _word(data, start, stop, words_KWL, column):
-    """(whether the field is one of the column's words, its place among them)."""
+    """Return (whether the field is one of the column's words, its place among them)."""
     for w in range(words_KWL.shape[1]):
         length = 0
         while length < words_KWL.shape[2] and words_KWL[column, w, length] != 0:
@@ -85,7 +80,7 @@ def _word(data, start, stop, words_KWL, column):
 
 @njit(**JIT_PART)
 def _number(data, start, stop, kind, limit):
-    """(whether the field follows the rule of its kind, its number)."""
+    """Return (whether the field follows the rule of its kind, its number)."""
     length = stop - start
     if kind == HEX_KEY:
         value, fine = _digits(data, start, stop, 16)
@@ -105,7 +100,7 @@ def _number(data, start, stop, kind, limit):
 
 @njit(**JIT_PART)
 def _is_hour(value):
-    """Whether YYMMDDHH is an hour of the years 2000 to 2099."""
+    """Return whether YYMMDDHH is an hour of the years 2000 to 2099."""
     year, month, day, hour = value // 1000000, value // 10000 % 100, value // 100 % 100, value % 100
     days = 31
     if month == 4 or month == 6 or month == 9 or month == 11:
@@ -117,7 +112,7 @@ def _is_hour(value):
 
 @njit(**JIT_PART)
 def _digits(data, start, stop, base):
-    """(the number that the digits make, whether all are digits of the base)."""
+    """Return (the number that the digits make, whether all are digits of the base)."""
     value, fine = 0, True
     for p in range(start, stop):
         digit = DIGITS[data[p]]

@@ -1,9 +1,9 @@
-"""Pooled gather of rows on the CPU. Arrays in, the caller's output filled.
+"""These kernels gather pooled rows on the CPU and fill the caller's output.
 
-Callers check shapes and bounds. The plain twin stands in `reference.py`. Shapes: see the legend in `adaptive_rec.batch`; T is the
-number of features of one pool. The work is cut into parts that write to different places, so results do not depend on `threads`.
-With more than one it runs on OpenMP's threads and belongs on the training thread; with one it runs where it is called. Rows of 16
-bits are bit patterns, see `rows16.py`.
+Callers check shapes and bounds. Plain twins stand in `reference/step.py` and `reference/lookups.py`. Shapes: see the legend in
+`adaptive_rec.batch`; T is the number of features of one pool. The work is cut into parts that write to different places, so
+results do not depend on `threads`. More than one thread are OpenMP's and belong to the training thread; one runs where it is
+called. Rows of 16 bits are bit patterns, see `rows16.py`.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def _gather_range(
 
 
 _LOOKUPS_AHEAD = 16
-"""How far ahead of their use memory is told of rows, where bags are pooled one by one."""
+"""How far ahead of their use rows are prefetched where bags are pooled one by one."""
 
 
 def gather_bags(first, features, feature, offsets, source_N, hot_HD, cold_RD, out_L1D, threads=1):
@@ -78,18 +78,8 @@ def gather_bags(first, features, feature, offsets, source_N, hot_HD, cold_RD, ou
 def _gather_bag_parts(parts, first, features, feature, offsets, source_N, hot_HD, cold_RD, out_L1D):
     bags = len(out_L1D)
     for p in prange(parts):
-        _gather_bag_range(
-            bags * p // parts,
-            bags * (p + 1) // parts,
-            first,
-            features,
-            feature,
-            offsets,
-            source_N,
-            hot_HD,
-            cold_RD,
-            out_L1D,
-        )
+        begin, end = bags * p // parts, bags * (p + 1) // parts
+        _gather_bag_range(begin, end, first, features, feature, offsets, source_N, hot_HD, cold_RD, out_L1D)
 
 
 @njit(**JIT)
@@ -98,10 +88,7 @@ def _gather_bag_range(begin, end, first, features, feature, offsets, source_N, h
         bag = (first + i) * features + feature
         for n in range(offsets[bag] + _LOOKUPS_AHEAD, offsets[bag + 1] + _LOOKUPS_AHEAD):
             if n < len(source_N):
-                if source_N[n] >= 0:
-                    prefetch_row(hot_HD, source_N[n])
-                else:
-                    prefetch_row(cold_RD, ~source_N[n])
+                _prefetch_source(source_N[n], hot_HD, cold_RD)
         _pool_bag(offsets[bag], offsets[bag + 1], source_N, False, hot_HD, cold_RD, out_L1D, i, 0)
 
 
@@ -109,19 +96,17 @@ def _gather_bag_range(begin, end, first, features, feature, offsets, source_N, h
 def _prefetch_sample(sample, pool_features, features, offsets, one_hot, source_N, hot_HD, cold_RD):
     for f in pool_features:
         bag = sample * features + f
-        if one_hot:
-            source = source_N[bag]
-            if source >= 0:
-                prefetch_row(hot_HD, source)
-            else:
-                prefetch_row(cold_RD, ~source)
-        else:
-            for n in range(offsets[bag], offsets[bag + 1]):
-                source = source_N[n]
-                if source >= 0:
-                    prefetch_row(hot_HD, source)
-                else:
-                    prefetch_row(cold_RD, ~source)
+        start, stop = (bag, bag + 1) if one_hot else (offsets[bag], offsets[bag + 1])
+        for n in range(start, stop):
+            _prefetch_source(source_N[n], hot_HD, cold_RD)
+
+
+@njit(**JIT_INLINE)
+def _prefetch_source(source, hot_HD, cold_RD):
+    if source >= 0:
+        prefetch_row(hot_HD, source)
+    else:
+        prefetch_row(cold_RD, ~source)
 
 
 @njit(**JIT_INLINE)

@@ -1,4 +1,4 @@
-"""Tell the processor which row of a table will be read soon, so that it is under way from memory by then."""
+"""This intrinsic asks the processor to load a row of a table before it is read."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from numba.core import cgutils
 from numba.extending import intrinsic
 
 LINE_BYTES = 64
-"""What memory hands over at a time."""
+"""Bytes of a cache line."""
 
 _FOR_READING, _KEEP, _DATA = 0, 3, 1
-"""Arguments of LLVM's prefetch: what for, how long it should stay in the caches, and that it is no code."""
+"""Arguments of LLVM's prefetch: the access, how long to keep the line in the caches, and that it is data."""
 
 
 @intrinsic
 def prefetch_row(typing_context, table_RD, row):
-    """Start loading ``table_RD[row]``. Any row will do: nothing is read that is not there."""
+    """Start loading ``table_RD[row]``. Any row number is safe: a bad address is ignored."""
 
     def generate(context, builder, signature, arguments):
         table_type = signature.args[0]

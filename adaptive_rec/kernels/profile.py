@@ -1,6 +1,6 @@
-"""Kernels that count the lookups of batches for a profile. Plain twins stand in `reference_profile.py`.
+"""Kernels that count the lookups of batches for a profile. Plain twins stand in `reference/profile.py`.
 
-Arrays in, the caller's arrays filled; ids are checked here, as a lookup outside its table would count elsewhere.
+They fill the caller's arrays. Ids are checked here, as a lookup outside its table would count elsewhere.
 Shapes: see the legend in `adaptive_rec.batch`; a suffix L stands for levels of a hot budget, the smallest first.
 """
 
@@ -30,7 +30,7 @@ def count_lookups(ids_N, offsets, first_row_F, rows_F, counts_R):
 def count_levels(ids_N, offsets, first_row_F, level_R, window_R, samples_L):
     """Count each lookup's row in `window_R`, and each sample at the level from which on all of its rows are hot.
 
-    ``level_R[r]`` is the first budget that holds row r. Ids are known to lie in their tables.
+    ``level_R[r]`` is the first budget that holds row r. Callers check ids.
     """
     features = len(first_row_F)
     samples = (len(offsets) - 1) // features

@@ -1,6 +1,6 @@
 """The record of a row's movement in plain torch: for any device's tensors, and the twin of what Triton's kernels do.
 
-Record (D + 2): the sum of displacements, so that a row that goes there and back has not moved; the sum of their lengths; the
+Record (D + 2): the sum of displacements, so that a row that moves forth and back has not moved; the sum of their lengths; the
 sum of the squares of these lengths.
 """
 
@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 SUMS = 2
-"""Columns of a record behind the displacement."""
+"""Columns of a record after the displacement."""
 
 MEASURES = 5
-"""Numbers told of each slot, in the order of `adaptive_rec.tracking.rules.RowMovement`."""
+"""Numbers measured for each slot, in the order of `adaptive_rec.tracking.rules.RowMovement`."""
 
 
 def add_to_record(record_HR: Tensor, slots: Tensor, moved: Tensor) -> None:
@@ -24,7 +24,7 @@ def add_to_record(record_HR: Tensor, slots: Tensor, moved: Tensor) -> None:
 
 
 def measure(record_HR: Tensor, weights_HD: Tensor) -> Tensor:
-    """Numbers (H, MEASURES): largest component and length of the displacement, the row's length now, the two sums."""
+    """Return (H, MEASURES) numbers: largest component and length of the displacement, the row's length now, the two sums."""
     moved_HD, sums_H2 = record_HR[:, :-SUMS], record_HR[:, -SUMS:]
     lengths = [torch.linalg.vector_norm(part, dim=1, keepdim=True) for part in (moved_HD, weights_HD)]
     return torch.cat([moved_HD.abs().amax(dim=1, keepdim=True), *lengths, sums_H2], dim=1)

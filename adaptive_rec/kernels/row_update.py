@@ -1,10 +1,12 @@
-"""Update of rows on the CPU, by every rule. Arrays in, the caller's tiers changed.
+"""These kernels update rows on the CPU by every rule. They take arrays and change the caller's tiers.
 
-Callers check shapes and bounds. Every kernel has a plain twin of the same name in `reference.py`. Shapes: see the legend in
-`adaptive_rec.batch`; K is the width of the optimizer state of a row. Threads and rows of 16 bits: as in `pooling.py`.
+Callers check shapes and bounds. Every kernel has a plain twin of the same name in `reference/step.py`. Shapes: see the legend in
+`adaptive_rec.batch`; K is the width of a row's optimizer state. Threads and rows of 16 bits: as in `pooling.py`.
 """
 
 from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit, prange, set_num_threads
@@ -18,35 +20,67 @@ SGD, ROWWISE_ADAGRAD, ADAGRAD, LAZY_ADAM = 0, 1, 2, 3
 
 _ROWS_AHEAD = 12
 _BAGS_AHEAD = 24
-"""How far ahead of their use memory is told of rows and of gradients."""
+"""How far ahead of their use rows and gradients are prefetched."""
 
 
-def update_rows(
-    rule, hyper, first_u, segments_U1, segment_bag_N, features, offsets, column_F, mean_F, position_B, in_place, grad_STD,
-    frozen_U, distinct_U, source_U, changed_R, hot_HD, hot_state_HK, cold_RD, cold_state_RK, threads=1,
-):  # fmt: skip
+class RowSegments(NamedTuple):
+    """The bags that touch each distinct row of a batch; the pool's rows begin at `first_u`."""
+
+    first_u: int
+    segments_U1: Any
+    segment_bag_N: Any
+
+
+class GradientPlaces(NamedTuple):
+    """Where the gradient of each bag stands in `grad_STD`."""
+
+    features: int
+    offsets: Any
+    column_F: Any
+    """Column of each feature."""
+    mean_F: Any
+    """Whether a feature averages its rows."""
+    position_B: Any
+    """Line of each sample; -1 where it was skipped."""
+    in_place: bool
+    """Whether all samples and features stand in their own order and no feature averages: then bag ``i`` is line ``i``."""
+
+
+class PoolRows(NamedTuple):
+    """The distinct rows of one pool: whether each is frozen, its number, and its source; and the flags of all changed rows."""
+
+    frozen_U: Any
+    distinct_U: Any
+    source_U: Any
+    changed_R: Any
+
+
+class TierArrays(NamedTuple):
+    """Rows of one pool and their optimizer state, in both tiers."""
+
+    hot_HD: Any
+    hot_state_HK: Any
+    cold_RD: Any
+    cold_state_RK: Any
+
+
+def update_rows(rule, hyper, segments, places, grad_STD, rows, tiers, threads=1):
     """Update every distinct row of one pool once, where it lives, by the sum of its gradients over the bags that touch it.
 
-    `hyper` holds (lr, eps, beta1, beta2, step, seed). The step counts from 1 and serves the bias correction of lazy Adam (as in
-    torch.optim.SparseAdam); rows of 16 bits are rounded by dice of seed, step and the row's number in `distinct_U`.
-    `first_u` is the pool's first distinct row: there `distinct_U`, `source_U` and `frozen_U` begin. `column_F` is a feature's
-    column in `grad_STD`, and ``position_B[b]`` the line of sample ``b`` in it, or -1 for a sample that was skipped.
-    `in_place` says that the gradients stand there bag by bag (every sample on its line, every feature in its column) and that
-    no feature averages: then nothing of this needs to be looked up.
-    Rows that no trained sample touches stay as they are, and so do frozen ones; all others are marked in `changed_R`, by their
-    numbers in `distinct_U`. State columns: none for SGD, the mean square
-    for row-wise Adagrad, D squares for Adagrad, D first then D second moments for Adam.
+    `segments`, `places`, `rows` and `tiers` are the named tuples above. `hyper` holds (lr, eps, beta1, beta2, step, seed). The
+    step counts from 1 and serves the bias correction of lazy Adam (as in torch.optim.SparseAdam); rows of 16 bits are rounded by
+    random bits drawn from seed, step and the row's number.
+    Rows that no trained sample touches stay as they are, and so do frozen ones; all others are marked in `changed_R`.
+    State columns: none for SGD, the mean square for row-wise Adagrad, D squares for Adagrad, D first then D second moments for
+    Adam.
 
     Returns (rows touched, of these hot, of these updated, of these too large now for half precision).
     """
     columns, dim = grad_STD.shape[1:]
-    arrays = (
-        rule, hyper, first_u, segments_U1, segment_bag_N, features, offsets, column_F, mean_F, position_B, in_place, columns,
-        grad_STD.reshape(-1, dim), frozen_U, distinct_U, source_U, changed_R, hot_HD, hot_state_HK, cold_RD, cold_state_RK,
-    )  # fmt: skip
-    if worth_waking(threads, len(segment_bag_N)) == 1:
+    arrays = rule, hyper, segments, places, columns, grad_STD.reshape(-1, dim), rows, tiers
+    if worth_waking(threads, len(segments.segment_bag_N)) == 1:
         counts_P4 = np.zeros((1, 4), dtype=np.int64)
-        _update_range(0, len(source_U), counts_P4[0], *arrays)
+        _update_range(0, len(rows.source_U), counts_P4[0], *arrays)
     else:
         counts_P4 = np.zeros((threads * PARTS_PER_THREAD, 4), dtype=np.int64)
         set_num_threads(threads)
@@ -56,24 +90,18 @@ def update_rows(
 
 
 @njit(**JIT_PARALLEL)
-def _update_parts(
-    counts_P4, rule, hyper, first_u, segments_U1, segment_bag_N, features, offsets, column_F, mean_F, position_B, in_place,
-    columns, grad_LD, frozen_U, distinct_U, source_U, changed_R, hot_HD, hot_state_HK, cold_RD, cold_state_RK,
-):  # fmt: skip
-    parts, rows = len(counts_P4), len(source_U)
+def _update_parts(counts_P4, rule, hyper, segments, places, columns, grad_LD, rows, tiers):
+    parts, count = len(counts_P4), len(rows.source_U)
     for p in prange(parts):
-        _update_range(
-            rows * p // parts, rows * (p + 1) // parts, counts_P4[p],
-            rule, hyper, first_u, segments_U1, segment_bag_N, features, offsets, column_F, mean_F, position_B, in_place,
-            columns, grad_LD, frozen_U, distinct_U, source_U, changed_R, hot_HD, hot_state_HK, cold_RD, cold_state_RK,
-        )  # fmt: skip
+        first, end = count * p // parts, count * (p + 1) // parts
+        _update_range(first, end, counts_P4[p], rule, hyper, segments, places, columns, grad_LD, rows, tiers)
 
 
 @njit(**JIT)
-def _update_range(
-    first, end, counts_4, rule, hyper, first_u, segments_U1, segment_bag_N, features, offsets, column_F, mean_F, position_B,
-    in_place, columns, grad_LD, frozen_U, distinct_U, source_U, changed_R, hot_HD, hot_state_HK, cold_RD, cold_state_RK,
-):  # fmt: skip
+def _update_range(first, end, counts_4, rule, hyper, segments, places, columns, grad_LD, rows, tiers):
+    first_u, segments_U1, segment_bag_N = segments
+    frozen_U, distinct_U, source_U, changed_R = rows
+    hot_HD, hot_state_HK, cold_RD, cold_state_RK = tiers
     factors = _factors(rule, hyper, grad_LD)
     grad_D = np.empty(grad_LD.shape[1], dtype=grad_LD.dtype)
     touched, hot, updated, overflowed = 0, 0, 0, 0
@@ -89,13 +117,11 @@ def _update_range(
                 prefetch_row(cold_state_RK, ~source)
         start, stop = segments_U1[first_u + i], segments_U1[first_u + i + 1]
         if frozen_U[i]:
-            trained = _is_trained(start, stop, segment_bag_N, features, position_B)
-        elif in_place:
+            trained = _is_trained(start, stop, segment_bag_N, places.features, places.position_B)
+        elif places.in_place:
             trained = _sum_bags(start, stop, segment_bag_N, grad_LD, grad_D)
         else:
-            trained = _sum_segment(
-                start, stop, segment_bag_N, features, offsets, column_F, mean_F, position_B, columns, grad_LD, grad_D
-            )
+            trained = _sum_segment(start, stop, segment_bag_N, places, columns, grad_LD, grad_D)
         source = source_U[i]
         touched += trained
         hot += trained and source >= 0
@@ -137,8 +163,9 @@ def _sum_bags(start, end, segment_bag_N, grad_LD, grad_D):
 
 
 @njit(**JIT_INLINE)
-def _sum_segment(start, end, segment_bag_N, features, offsets, column_F, mean_F, position_B, columns, grad_LD, grad_D):
+def _sum_segment(start, end, segment_bag_N, places, columns, grad_LD, grad_D):
     """Add up a row's gradients over the bags of trained samples; return whether there is any."""
+    features, offsets, column_F, mean_F, position_B, _ = places
     trained = False
     for d in range(len(grad_D)):
         grad_D[d] = 0
@@ -162,7 +189,7 @@ def _sum_segment(start, end, segment_bag_N, features, offsets, column_F, mean_F,
 
 @njit(**JIT)
 def _factors(rule, hyper, like):
-    """lr (Adam's with its bias correction), eps, the betas, what they leave of 1, and D, in the gradients' precision."""
+    """Return lr (Adam's with its bias correction), eps, the betas, 1 minus each, and D, in the gradients' precision."""
     lr, eps, beta1, beta2, step = hyper[:5]
     if rule == LAZY_ADAM:
         lr *= np.sqrt(1 - beta2**step) / (1 - beta1**step)
@@ -175,7 +202,7 @@ def _factors(rule, hyper, like):
 
 @njit(**JIT_INLINE)
 def _apply_row(rule, factors, weights, state, r, grad_D, bits):
-    """Update row `r` of a tier; `bits` are its dice for rounding."""
+    """Update row `r` of a tier; `bits` are its random bits for rounding."""
     dim = len(grad_D)
     lr, eps = factors[0], factors[1]
     if rule == SGD:
@@ -204,11 +231,12 @@ def _apply_row(rule, factors, weights, state, r, grad_D, bits):
 
 
 @njit(**JIT)
-def apply_rows(rule, hyper, source_U, grad_UD, active_U, hot_HD, hot_state_HK, cold_RD, cold_state_RK):
+def apply_rows(rule, hyper, source_U, grad_UD, active_U, tiers):
     """Update every active distinct row once by a gradient that is summed already; rows of 32 or 64 bits.
 
-    Arguments as of `update_rows`, without the seed.
+    `hyper` and `tiers` are as in `update_rows`, without the seed.
     """
+    hot_HD, hot_state_HK, cold_RD, cold_state_RK = tiers
     factors = _factors(rule, hyper, grad_UD)
     for u in range(len(source_U)):
         if not active_U[u]:

@@ -1,13 +1,13 @@
-"""Rows kept in 16 bits: read as float32, written back with stochastic rounding.
+"""These functions read rows of 16 bits as float32 and write them back with stochastic rounding.
 
-NumPy has no bfloat16 and Numba's CPU target no float16, so a table is an array of bit patterns, and the integer type tells
+NumPy has no bfloat16 and Numba's CPU target no float16, so a table is an array of bit patterns, and the integer type says
 which: uint16 is bfloat16, int16 is IEEE half precision. `read` and `write` take float tables as well and are then plain
-indexing: a kernel written with them serves every kind of table. The plain twins are in `reference_rows16.py`.
+indexing: a kernel written with them serves every kind of table. The plain twins are in `reference/rows16.py`.
 
-Stochastic rounding goes to one of the two neighbours, to each as often as the value is near to the other, so that many small
-updates are kept on average where rounding to the nearest would lose every one of them (Gupta et al., arXiv 1502.02551).
+Stochastic rounding picks one of the two neighbours, the nearer one more often, so that the mean is right: many small updates
+are kept on average where rounding to the nearest would lose every one of them (Gupta et al., arXiv 1502.02551).
 A number that 16 bits hold exactly stays as it is, NaN stays NaN, and what is too large for half precision becomes
-infinite: a run that diverges is to be noticed, and `overflows` tells where it did.
+infinite: a run that diverges must be noticed, and `overflows` finds these rows.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ NEAREST = np.uint32(1 << 31)
 
 
 def read(table, r, d):
-    """Component `d` of row `r`: float32, or float64 of a table of those."""
-    raise NotImplementedError("compiled code only; the plain twin is in reference_rows16.py")
+    """Return component `d` of row `r`: float64 for a table of float64, else float32."""
+    raise NotImplementedError("compiled code only; the plain twin is in reference/rows16.py")
 
 
 def write(table, r, d, value, random):
     """Set component `d` of row `r`, rounded by 32 random bits (uint32) where the table has 16."""
-    raise NotImplementedError("compiled code only; the plain twin is in reference_rows16.py")
+    raise NotImplementedError("compiled code only; the plain twin is in reference/rows16.py")
 
 
 def overflows(table, r):
-    """Whether a component of row `r` is no finite number, of a table of half precision; others reach as far as float32."""
-    raise NotImplementedError("compiled code only; the plain twin is in reference_rows16.py")
+    """Return whether row `r` of a half-precision table holds a number that is not finite; False for other tables."""
+    raise NotImplementedError("compiled code only; the plain twin is in reference/rows16.py")
 
 
 @njit(inline="always")

@@ -1,9 +1,9 @@
-"""Count-min sketch kernels: arrays in, the caller's arrays changed. Callers check shapes and bounds.
+"""Kernels of the count-min sketch. They change the caller's arrays; callers check shapes and bounds.
 
 Cormode & Muthukrishnan 2005 (the sketch), Estan & Varghese 2002 (conservative update). `counters` has a line of
 `width` 32-bit cells for each of `depth` hashes; width is a power of two, at least 2. A row is scrambled once, and each
 line takes the top bits of the product with its own odd seed (multiply-shift). `seeds` is best a tuple: then the compiler knows
-the depth. Cells are asked for ahead of their use. Plain twins: `reference_sketch.py`.
+the depth. Cells are prefetched. Plain twins: `reference/sketch.py`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SATURATED = np.uint32(0xFFFFFFFF)
 """The highest count a cell can hold; it stays there."""
 
 AHEAD = 32
-"""Rows whose cells are asked for before the first of them is touched. Of 16, 32, 64 and 128 best or near it at all widths."""
+"""Rows whose cells are prefetched together. Of 16, 32, 64 and 128 it is the best or near it at all widths."""
 
 
 @njit(inline="always")
@@ -42,10 +42,12 @@ def _shift(width):
 
 
 @njit(inline="always")
-def _ask_for(counters, shift, mixed, seeds):
-    """Have a row's cells come near."""
-    for k in range(len(seeds)):
-        prefetch_row(counters[k], np.int64((mixed * seeds[k]) >> shift))
+def _prefetch_cells(counters, shift, rows_U, start, stop, seeds, mixed):
+    """Scramble the rows from `start` to `stop` and prefetch their cells."""
+    for u in range(start, stop):
+        mixed[u - start] = _mix(np.uint64(rows_U[u]))
+        for k in range(len(seeds)):
+            prefetch_row(counters[k], np.int64((mixed[u - start] * seeds[k]) >> shift))
 
 
 @njit(inline="always")
@@ -72,9 +74,7 @@ def sketch_add(counters, rows_U, counts_U, seeds):
     mixed = np.empty(AHEAD, np.uint64)
     for start in range(0, len(rows_U), AHEAD):
         stop = min(start + AHEAD, len(rows_U))
-        for u in range(start, stop):
-            mixed[u - start] = _mix(np.uint64(rows_U[u]))
-            _ask_for(counters, shift, mixed[u - start], seeds)
+        _prefetch_cells(counters, shift, rows_U, start, stop, seeds, mixed)
         for u in range(start, stop):
             if counts_U[u] > 0:
                 _raise(counters, shift, mixed[u - start], seeds, min(counts_U[u], np.int64(SATURATED)))
@@ -91,9 +91,7 @@ def sketch_observe(counters, rows_U, segments_U1, source_U, unit, seeds, out):
     cold = 0
     for start in range(0, len(rows_U), AHEAD):
         stop = min(start + AHEAD, len(rows_U))
-        for u in range(start, stop):
-            mixed[u - start] = _mix(np.uint64(rows_U[u]))
-            _ask_for(counters, shift, mixed[u - start], seeds)
+        _prefetch_cells(counters, shift, rows_U, start, stop, seeds, mixed)
         for u in range(start, stop):
             # Overwritten by the next row if this one is hot: a branch would often be guessed wrong.
             out[cold] = rows_U[u]
@@ -109,9 +107,7 @@ def sketch_estimate(counters, rows_U, seeds, out_U):
     mixed = np.empty(AHEAD, np.uint64)
     for start in range(0, len(rows_U), AHEAD):
         stop = min(start + AHEAD, len(rows_U))
-        for u in range(start, stop):
-            mixed[u - start] = _mix(np.uint64(rows_U[u]))
-            _ask_for(counters, shift, mixed[u - start], seeds)
+        _prefetch_cells(counters, shift, rows_U, start, stop, seeds, mixed)
         for u in range(start, stop):
             out_U[u] = _lowest(counters, shift, mixed[u - start], seeds)
 

@@ -1,6 +1,6 @@
-"""Kernels of the worker that stages batches for a device: it sorts rows by tier, cuts segments, gathers and scatters rows.
+"""These kernels stage batches for a device: they sort rows by tier, cut segments, gather and scatter rows.
 
-Every kernel has a plain twin of the same name in `reference_staging.py`. Shapes: see the legend in `adaptive_rec.batch`;
+Every kernel has a plain twin of the same name in `reference/staging.py`. Shapes: see the legend in `adaptive_rec.batch`;
 here U counts the distinct rows of one pool, C its cold ones, P pieces of segments.
 """
 
@@ -60,7 +60,7 @@ def cut_pieces(segments_U1, piece_lookups, piece_U1, piece_P1):
 @njit(**JIT)
 def gather_rows(table_RD, rows_C, out_CD):
     """Copy rows of a table to lie side by side."""
-    if table_RD.shape[1] == 1:  # as row-wise Adagrad's state has it: thrice as fast without the inner loop
+    if table_RD.shape[1] == 1:  # row-wise Adagrad's state: three times as fast without the inner loop
         for c in range(len(rows_C)):
             out_CD[c, 0] = table_RD[rows_C[c], 0]
         return
@@ -91,7 +91,7 @@ def _hash(row, mask):
 
 @njit(**JIT)
 def index_travelling(distinct_U, source_U, keys, places):
-    """Make a hash table from each travelling row to its place among its pool's travelling rows.
+    """Fill a hash table from each travelling row to its place among its pool's travelling rows.
 
     `source_U` is what `split_sources` made: row ``~source_U[u]`` of its pool travels. `keys` and `places` are a power of two
     long, longer than there are travelling rows; `keys` is filled with -1.
@@ -108,7 +108,7 @@ def index_travelling(distinct_U, source_U, keys, places):
 
 @njit(**JIT)
 def find_travelling(keys, places, rows_C, number, origin_C, place_C):
-    """Find rows that were not found before among the travelling rows of batch `number`, as `index_travelling` left them."""
+    """Find the rows not found yet among the travelling rows of batch `number`, which `index_travelling` indexed."""
     mask = len(keys) - 1
     for c in range(len(rows_C)):
         if origin_C[c] >= 0:

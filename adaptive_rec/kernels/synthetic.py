@@ -1,4 +1,4 @@
-"""Draw synthetic samples. Every number is a hash of (key, sample, slot), so any sample can be drawn alone.
+"""These kernels draw synthetic samples. Every number is a hash of (key, sample, slot), so any sample can be drawn alone.
 
 The hash is the output function of SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators").
 """
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from adaptive_rec.kernels.jit import JIT, JIT_PART
 
 HEAD_RANKS = 256
-"""Ranks whose popularity is tabled exactly; beyond them an integral stands for the sum (relative error under 2e-5)."""
+"""Ranks whose popularity is summed exactly; beyond them an integral replaces the sum (relative error under 2e-5)."""
 TAIL_START = HEAD_RANKS + 0.5
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 MIX_1 = np.uint64(0xBF58476D1CE4E5B9)

@@ -17,13 +17,13 @@ _ROWWISE_ADAGRAD = tl.constexpr(ROWWISE_ADAGRAD)
 _ADAGRAD = tl.constexpr(ADAGRAD)
 
 _COUNTS = ["features", "S", "T", "P", "U", "H", "C"]
-"""Numbers that the compiler must not look at: a batch that has one sample would be a kernel of its own."""
+"""Numbers the compiler must not specialise on: a batch of one sample would compile another kernel."""
 
 _INDICES = [
     "samples_S", "pool_features_T", "offsets", "inverse_N", "source_U", "mean_F", "piece_P1", "segment_bag_N", "column_F",
     "position_B", "piece_U1", "active_U", "touches_H", "from_rows_C", "to_rows_C",
 ]  # fmt: skip
-"""Arrays read item by item: how they are aligned makes no difference but would make another kernel too."""
+"""Arrays read item by item: their alignment makes no difference but would compile another kernel."""
 
 
 @triton.jit
@@ -213,7 +213,7 @@ def movement(
     change = tl.load(record + slot[:, None] * (D + 2) + d[None, :], mask=mask, other=0.0).to(SUM)
     row = tl.load(weights + slot[:, None] * D + d[None, :], mask=mask, other=0.0).to(SUM)
     largest = tl.max(tl.abs(change), axis=1)
-    # A maximum passes over what is not a number; a row that has such a component has to show it.
+    # A maximum ignores NaN; a row with such a component must show it.
     largest = tl.where(tl.max((change != change).to(tl.int32), axis=1) != 0, float("nan"), largest)
     to, sums = out + slot * 5, record + slot * (D + 2) + D
     tl.store(to, largest, mask=inside)

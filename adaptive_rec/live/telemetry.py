@@ -84,7 +84,8 @@ class Snapshot:
     """The run at one step boundary. Ratios are over the steps since the last snapshot."""
 
     step: int
-    steps_total: int
+    steps_total: int | None
+    """Steps at the run's end; None where no end is known, in a user's loop that announces none."""
     seconds: float
     samples_per_second: float
     loss: float

@@ -1,1 +1,1 @@
-"""Computes what a run will hold in memory before it begins."""
+"""Computes, before a run starts, what it will hold in memory."""

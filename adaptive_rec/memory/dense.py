@@ -1,6 +1,6 @@
-"""What the dense part takes: its optimizer's state and what a step keeps alive, found out on tensors that have no memory.
+"""Memory of the dense part: its optimizer's state and what a step keeps alive, measured on tensors without memory.
 
-Memory: of `FakeTensorMode`, a part of torch without a promise to stay as it is; a test compares it with real tensors.
+`FakeTensorMode` is a part of torch that may change; a test compares it with real tensors.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MakeOptimizer = Callable[[Config, nn.Module], torch.optim.Optimizer]
 
 
 def least_parameters(model: ModelConfig, dense_features: int) -> int:
-    """Parameters of the dense part, at the least: known before it is built, which takes as much memory."""
+    """Return the least number of parameters of the dense part, before it is built and takes that memory."""
     dim = model.embedding_dim
     chains: list[Sequence[int]] = [[dense_features, *model.bottom_mlp, dim], [dim, *model.top_mlp, 1]]
     chains += [[other, dim] for other in {*model.table_dims} - {dim}]
@@ -38,9 +38,9 @@ def least_parameters(model: ModelConfig, dense_features: int) -> int:
 
 
 def optimizer_bytes(config: Config, model: nn.Module, make: MakeOptimizer, dtype: torch.dtype) -> int:
-    """Bytes of the state that the dense optimizer keeps: found out by one step of it on parameters of the same shapes.
+    """Return the bytes of state that the dense optimizer keeps, measured in one step on parameters of the same shapes.
 
-    They have no memory, unless it is an optimizer that reads values (Adafactor, ASGD) or asks for a real device (fused).
+    The parameters have no memory, unless the optimizer reads values (Adafactor, ASGD) or needs a real device (fused).
     """
     shapes = [parameter.shape for parameter in model.parameters()]
 
@@ -55,31 +55,31 @@ def optimizer_bytes(config: Config, model: nn.Module, make: MakeOptimizer, dtype
 
     try:
         return kept_bytes("meta")
-    except (RuntimeError, AssertionError):  # by which torch says so
+    except (RuntimeError, AssertionError):  # torch cannot do it without memory
         return kept_bytes("cpu")
 
 
 def parameter_bytes(config: Config, model: nn.Module) -> int:
-    """Of a model as a run has it, whatever type it is of now."""
+    """Return the bytes of a model's parameters in the run's type, whatever their present type."""
     return sum(parameter.numel() for parameter in model.parameters()) * row_type(config).itemsize
 
 
 def living_bytes(config: Config, space: RowSpace, dense_features: int, model: nn.Module) -> tuple[int, int]:
-    """The most that a step keeps alive, and an evaluation's batch; parameters and their gradients are in neither.
+    """Return the most bytes that a step and an evaluation's batch keep alive, parameters and their gradients left out.
 
-    The model is of the run's type afterwards. Both are run without memory, on a copy that has none.
+    Converts the model to the run's type. Both run on a copy without memory.
     """
     dtype = row_type(config)
     fake = FakeTensorMode()
     with FakeCopyMode(fake):
         copied = copy.deepcopy(model.to(dtype))
     with fake:
-        plain = torch.optim.SGD(copied.parameters(), lr=0.0)  # which keeps nothing; the real one may read values
+        plain = torch.optim.SGD(copied.parameters(), lr=0.0)  # keeps no state; the real one may read values
         with Living() as living:
             dense = DensePart(
                 copied, plain, config.run.precision, dtype, torch.device("cpu"), space, dense_features
             )  # fmt: skip
-            for _ in range(2):  # the second one begins with the first one's gradients
+            for _ in range(2):  # the second step starts with gradients in place
                 dense.begin_step()
                 dense.run(dense.inputs(config.run.batch_size))
             step = living.most_bytes - parameter_bytes(config, model)
@@ -91,7 +91,7 @@ def living_bytes(config: Config, space: RowSpace, dense_features: int, model: nn
 
 
 class Living(TorchDispatchMode):
-    """Follows which tensors made within it are alive, and how much memory they take, or would."""
+    """Tracks which of the tensors created within it are alive, and the memory they would take."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""A run's plan: what follows from its rows, and all else that it takes, before anything large is made.
+"""Computes the memory plan of a run before anything large is allocated.
 
-What depends on the data met while it trains is counted at the most it comes to, by the first batch.
+Parts that depend on the data are estimated at their maximum from the first batch.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ DATA = "data.ids=hash, which reads a file as it goes"
 SCORES = "eval.max_samples"
 
 SCORED_BYTES = 97
-"""Of a held-out sample: its label and logit, and 89 bytes while the ranks of all are found (by tracemalloc, NumPy 2.4)."""
+"""Bytes of a held-out sample: its label and logit, and 89 bytes while all are ranked (by tracemalloc, NumPy 2.4)."""
 
-SHARDS, SHARDS_BESIDE = 2, 5
-"""Shards of a checkpoint that are there together: one that is written and the next; where training goes on meanwhile also those
-of rows that were about to change: one that is filled, three that wait, one that is sorted."""
+SHARDS, SHARDS_WHILE_TRAINING = 2, 5
+"""Shards of a checkpoint in memory at a time: the one being written and the next. Where training continues in the meantime, also
+those of rows about to change: one being filled, three waiting, one being sorted."""
 
-BESIDE_TRAINING = ("rows kept while a checkpoint is written", "the dense part's copy for a checkpoint")
+WHILE_TRAINING = ("rows kept while a checkpoint is written", "the dense part's copy for a checkpoint")
 SAVING = "checkpoint.every_seconds=0, which saves at the end only"
 
 
@@ -55,10 +55,10 @@ def plan_memory(
     available_bytes: dict[Place, int],
     first_batch: bool = False,
 ) -> MemoryPlan:
-    """The plan of a run on a device where `available_bytes` has one, else on the CPU, whose hot rows are in host memory.
+    """Return the plan of a run on the device, where `available_bytes` has one, else on the CPU with hot rows in host memory.
 
-    `model` is only measured. `first_batch`: read one, for what depends on how large a batch is, and follow a step of the
-    dense part; else all that is left out but the least that a step takes.
+    `model` is only measured. With `first_batch`, one batch is read and a step of the dense part is followed, to measure what
+    depends on the batch; without it, only the least that a step takes is counted.
     """
     fast: Place = "device" if "device" in available_bytes else "host"
     batches = source.train_batches(Position(seed=config.run.seed), config.run.batch_size) if first_batch else iter(())
@@ -80,7 +80,7 @@ def plan_memory(
     else:
         parts += _work_parts(config, source, policy, model, fast)
         parts.append(
-            MemoryPart(BESIDE_TRAINING[1], "host", parameters + state if _saves_beside_training(config) else 0, SAVING)
+            MemoryPart(WHILE_TRAINING[1], "host", parameters + state if _saves_while_training(config) else 0, SAVING)
         )
         parts.append(_process_part(parts, model))
     if fast == "device" and batch is not None:
@@ -93,16 +93,16 @@ def plan_memory(
 
 
 def own_bytes() -> int:
-    """What this process holds in memory now."""
+    """Return the memory that this process holds now."""
     try:
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
-    except OSError:  # elsewhere than on Linux nobody tells but of the most
+    except OSError:  # only Linux reports it; elsewhere the peak must do
         return peak_bytes()
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
 def peak_bytes() -> int:
-    """The most that this process has held in memory: of the program it runs, not of the one that started it."""
+    """Return the most memory that this process has held, the program that started it left out."""
     try:
         lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
         return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
@@ -112,13 +112,13 @@ def peak_bytes() -> int:
 
 
 def _process_part(parts: list[MemoryPart], model: nn.Module) -> MemoryPart:
-    """Interpreter, libraries, kernels: what this process holds but for data that have a part of their own, and the model."""
+    """Return the memory of interpreter, libraries and kernels: what the process holds, less the model and parts listed apart."""
     apart = sum(part.bytes for part in parts if part.held) + sum(one.nbytes for one in model.parameters())
     return MemoryPart("the process itself", "host", max(0, own_bytes() - apart), "", held=True)
 
 
 def _work_parts(config: Config, source: Source, policy: Policy, model: nn.Module, fast: Place) -> Iterator[MemoryPart]:
-    """What comes and goes as the run trains, is evaluated and saved; freed memory is kept by the process for the next time."""
+    """Yield the parts that come and go in training, evaluation and saving; the process keeps freed memory for the next time."""
     space, rule, itemsize = space_of(source, policy), row_rule(config), row_type(config).itemsize
     step, evaluation = living_bytes(config, space, source.dense_features, model)
     yield MemoryPart("a step of the dense part", fast, step, BATCH, moment="step")
@@ -129,22 +129,22 @@ def _work_parts(config: Config, source: Source, policy: Policy, model: nn.Module
     largest = max(rule.bytes_per_row(pool.dim, itemsize) + np.dtype(np.int64).itemsize for pool in space.pools)
     shard = min(SHARD_BYTES, space.rows * largest)
     yield MemoryPart("a checkpoint's shards", "host", SHARDS * shard, "")
-    kept = min(SHARDS_BESIDE * shard, space.rows * largest) if _saves_beside_training(config) else 0  # each row once
-    yield MemoryPart(BESIDE_TRAINING[0], "host", kept, SAVING)
+    kept = min(SHARDS_WHILE_TRAINING * shard, space.rows * largest) if _saves_while_training(config) else 0  # each row once
+    yield MemoryPart(WHILE_TRAINING[0], "host", kept, SAVING)
 
 
-def _saves_beside_training(config: Config) -> bool:
+def _saves_while_training(config: Config) -> bool:
     return config.checkpoint.every_steps > 0 or config.checkpoint.every_seconds > 0
 
 
 def _least_step_bytes(config: Config, source: Source, policy: Policy) -> int:
-    """Of what goes into a step and of its gradients, whatever the layers in between keep."""
+    """Return the bytes of a step's inputs and their gradients, without what the layers in between keep."""
     pooled = sum(len(pool.features) * pool.dim for pool in space_of(source, policy).pools)
     return config.run.batch_size * (source.dense_features + 2 + 2 * pooled) * row_type(config).itemsize
 
 
 def _held_out(config: Config, source: Source) -> int:
-    """About how many samples an evaluation scores."""
+    """Estimate how many samples an evaluation scores."""
     low, high = config.data.train_range
     share = (config.data.test_range[1] - config.data.test_range[0]) / max(high - low, 1e-9)
     samples = config.data.synthetic.test_samples if config.data.source == "synthetic" else share * source.train_samples
@@ -159,16 +159,16 @@ def _data_parts(config: Config, source: Source, batch: Batch | None) -> Iterator
         return
     if isinstance(origin, PreparedSource) and config.data.shuffle:
         rows = 2 * min(GROUP_BLOCKS * BLOCK_ROWS, source.train_samples)
-        samples = batch.dense_BX.nbytes + batch.labels_B.nbytes + batch.ids_N.nbytes // 2  # of 32 bits in the folder
+        samples = batch.dense_BX.nbytes + batch.labels_B.nbytes + batch.ids_N.nbytes // 2  # 32 bits each in the folder
         yield MemoryPart("data being shuffled", "host", rows * samples // max(1, batch.size), "data.shuffle=false")
     ahead = (config.knobs.prefetch_depth + 1) * (
-        array_bytes(batch) + 5 * batch.lookups * np.dtype(np.int64).itemsize  # what classifying adds, at the most
+        array_bytes(batch) + 5 * batch.lookups * np.dtype(np.int64).itemsize  # the most that classifying adds
     )
     yield MemoryPart("batches ahead", "host", ahead, BATCHES)
 
 
 def _staging_bytes(config: Config, source: Source, policy: Policy, batch: Batch) -> int:
-    """Slots of batches ahead, of the one that trains, and of those whose rows are on their way home; all rows cold."""
+    """Return the bytes of the staging slots: of batches ahead, of the training one, of those whose rows return; all rows cold."""
     space, rule, itemsize = space_of(source, policy), row_rule(config), row_type(config).itemsize
     work = ClassifiedBatch(batch, space)
     rows_bytes = 0
@@ -179,4 +179,4 @@ def _staging_bytes(config: Config, source: Source, policy: Policy, batch: Batch)
     one = 4 * integers + (batch.dense_BX.size + batch.size) * itemsize + rows_bytes
     return (config.knobs.prefetch_depth + RETURNING_LIMIT + 1) * (
         one + one // 4
-    )  # a slot has a quarter more than asked for
+    )  # a slot has a quarter more than requested

@@ -1,7 +1,7 @@
-"""What a run will hold in memory, part by part, against what there is: the nouns of a plan, and whether it fits.
+"""The memory plan of a run: its parts, the memory available, and whether they fit.
 
-The parts are worked out before anything large is made: in `memory_rows.py` those that depend on how many rows there are, in
-`memory_parts.py` all others.
+The parts are computed before anything large is allocated: `rows.py` has those that depend on the number of rows, `parts.py` all
+others.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from adaptive_rec.units import comparable_size
 Place = Literal["host", "device"]
 
 Moment = Literal["", "step", "window", "evaluation"]
-"""When a part is there: all the time, or while a step runs, when a window ends, during an evaluation: one of these at a time."""
+"""When a part is in memory: always, or only during a step, a window's end or an evaluation, of which one happens at a time."""
 
 WORTH_NAMING = 0.1
-"""Share of what can be made smaller from which on a part is worth changing."""
+"""Least share of the reducible memory that a part must take to be named as a remedy."""
 
 CONTEXT_BYTES = 512 << 20
-"""What a CUDA process takes of a device before its first tensor: free memory is told without it. Assumed, not measured."""
+"""Device memory of a CUDA process before its first tensor; free memory is reported without it. Assumed, not measured."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class TableBytes:
 
 @dataclass(frozen=True)
 class HotBytes:
-    """The slots of one pool: rows that are hot, wherever that is."""
+    """The slots of one pool, in host or device memory."""
 
     dim: int
     rows: int
@@ -61,17 +61,17 @@ class MemoryPart:
     place: Place
     bytes: int
     keys: str
-    """What makes it smaller."""
+    """The configuration keys that make it smaller."""
     held: bool = False
-    """Whether it is in memory already, where the plan is made."""
+    """Whether it is in memory already while the plan is computed."""
     moment: Moment = ""
     of_rows: bool = False
-    """Whether it is known from the rows alone. All others are measured where a run is rehearsed."""
+    """Whether it follows from the rows alone. A rehearsal measures all others."""
 
 
 @dataclass(frozen=True)
 class RowParts:
-    """What follows from how many rows there are and how many of them may be hot."""
+    """The memory that follows from the number of rows and of slots."""
 
     tables: list[TableBytes]
     hot: list[HotBytes]
@@ -89,23 +89,23 @@ class MemoryPlan:
     hot: list[HotBytes]
     parts: list[MemoryPart]
     available_bytes: dict[Place, int]
-    """Of a place that is not there, nothing."""
+    """Memory of each place; a missing device has no entry."""
     lookups: int = 0
-    """Of the batch that was read for it."""
+    """Lookups of the batch that was read for the plan."""
     notes: list[str] = field(default_factory=list)
-    """How far its figures may be trusted."""
+    """Remarks on the accuracy of the figures."""
 
     def needed(self, place: Place) -> int:
-        """The most that a place holds at a time."""
+        """Return the most that a place holds at a time."""
         return needed_bytes(self.parts, place)
 
     def free(self, place: Place) -> int:
-        """What is left of a place's memory, negative where it is too small."""
+        """Return what is left of a place's memory, negative where it is too small."""
         held = sum(part.bytes for part in self.parts if part.place == place and part.held)
         return self.available_bytes.get(place, 0) + held - self.needed(place)
 
     def problem(self, place: Place) -> str:
-        """What is to be changed where it does not fit, empty where it does."""
+        """Return what to change where a place is too small, else an empty string."""
         if self.free(place) >= 0:
             return ""
         needed, least = self.needed(place), needed_bytes((part for part in self.parts if not part.keys), place)
@@ -124,22 +124,22 @@ class MemoryPlan:
         return [text for place in self.available_bytes if (text := self.problem(place))]
 
     def check_host(self) -> None:
-        """Raise MemoryPlanError where host memory will not do. A device's is asked for when it is taken: less hot rows may do."""
+        """Raise MemoryPlanError where host memory is too small. Device memory is checked later, where fewer hot rows may fit."""
         if text := self.problem("host"):
             raise MemoryPlanError(text)
 
     def with_rows(self, rows: RowParts, policy: str) -> MemoryPlan:
-        """The same run with other rows, or other slots for them."""
+        """Return the plan with other rows, or other slots for them."""
         others = [part for part in self.parts if not part.of_rows]
         return replace(self, policy=policy, tables=rows.tables, hot=rows.hot, parts=[*rows.parts, *others])
 
     def scaled(self, keys: Collection[str], factor: float) -> MemoryPlan:
-        """The same where parts that these keys make smaller are so many times as large."""
+        """Return the plan with the parts of these keys scaled by a factor."""
         parts = [replace(p, bytes=round(p.bytes * factor)) if p.keys in keys else p for p in self.parts]
         return replace(self, parts=parts) if factor != 1 else self
 
     def on_another_machine(self) -> MemoryPlan:
-        """The same where `available_bytes` are all that a machine has: nothing is in memory there yet."""
+        """Return the plan for another machine, where nothing is in memory yet."""
         parts = [replace(part, held=False) for part in self.parts]
         if "device" in self.available_bytes:
             parts.append(MemoryPart("CUDA's context, assumed", "device", CONTEXT_BYTES, ""))
@@ -158,7 +158,7 @@ class MemoryPlan:
 
 
 def needed_bytes(parts: Iterable[MemoryPart], place: Place) -> int:
-    """What parts take together where of the moments only one is at a time."""
+    """Return the most that parts take together; only one of the moments happens at a time."""
     moments: dict[Moment, int] = {}
     for part in parts:
         if part.place == place:

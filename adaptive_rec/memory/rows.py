@@ -1,6 +1,6 @@
-"""What of a run's memory follows from its rows alone: tables, hot rows, and what is remembered of them. Byte for byte.
+"""The part of a run's memory that follows from its rows alone, to the byte: tables, hot rows, trackers.
 
-By the functions that make these things. What is filled as rows are met (candidates, the memories tried) is counted full.
+The functions that allocate these things give the sizes. Buffers that fill up while the run trains are counted as full.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ BUDGET = "knobs.hot_budget_bytes"
 COPIES = "copies for a checkpoint"
 
 JUDGED_BYTES = 4 * MEASURES + 8 * MEASURES + 8 + 4
-"""Of a slot, while its staleness is judged: what the monitor measures, the same in float64, touches, and the rule's answer."""
+"""Bytes of a slot while its staleness is judged: the monitor's measures, the same in float64, touches, the rule's answer."""
 
 
 def row_parts(config: Config, source: Source, policy: Policy, fast: Place, lookups: int = 0) -> RowParts:
-    """`fast` is where hot rows are, `lookups` those of a batch."""
+    """Compute the parts. `fast` is the place of the hot rows, `lookups` are those of a batch."""
     space, rule, itemsize = space_of(source, policy), row_rule(config), row_type(config).itemsize
     sizes = row_bytes(space, rule, itemsize, policy.tracks_movement)
     slots = split_budget(space, sizes, policy.budget_bytes(config.knobs, all_rows_bytes(space, sizes)))
@@ -63,7 +63,7 @@ def space_of(source: Source, policy: Policy) -> RowSpace:
 
 
 def row_type(config: Config) -> torch.dtype:
-    """What rows are computed with."""
+    """Return the type in which rows are computed."""
     return torch.float64 if config.run.precision == "float64" else torch.float32
 
 
@@ -72,7 +72,7 @@ def row_rule(config: Config) -> RowRule:
 
 
 def array_bytes(thing: Any) -> int:
-    """Bytes of the arrays that an object holds itself, those mapped from files left out."""
+    """Return the bytes of the arrays that an object holds, without those mapped from files."""
     arrays = [value for value in vars(thing).values() if isinstance(value, np.ndarray)]
     return sum(array.nbytes for array in arrays if not isinstance(array, np.memmap))
 

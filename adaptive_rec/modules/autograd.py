@@ -55,8 +55,9 @@ class AutogradSession(Session):
         config, policy, store = setup.build(tuple(tables), rates.rule, dtype)
         super().__init__(config, policy, store, ends_on_bad_loss=False)
         self.control = Control(
-            self.state, self.reclassifier, self.splitting, self.mailbox, self.publisher, self.reports
-        )
+            self.state, self.reclassifier, self.splitting, self.mailbox, self.publisher, self.reports,
+            how_it_stops=self._how_it_stops,
+        )  # fmt: skip
         self.dtype = dtype
         self.rates = rates
         self.closed = False
@@ -68,6 +69,10 @@ class AutogradSession(Session):
         self._anchor = torch.zeros((), requires_grad=True)
         self._ahead: AheadBatch | None = None
         self._steps_ahead = 0
+        self._looking_ahead = False
+        """Whether a loop over `prefetch` is running."""
+        self._stop_is_read = False
+        """Whether the user's loop has read `stop_requested`."""
         self._loss: Tensor | None = None
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=self.device)
         self._samples = 0
@@ -244,6 +249,23 @@ class AutogradSession(Session):
         if self._ahead is not None:
             self._ahead.release(self.store)
             self._ahead = None
+
+    @property
+    def stop_requested(self) -> bool:
+        """Whether somebody has asked the loop to stop, from the dashboard, over HTTP or with ``adaptive-rec stop``. A loop over
+        `prefetch` ends by itself; any other loop reads this after each step and ends where it is true."""
+        self._stop_is_read = True
+        return self.state.stop_requested
+
+    def _how_it_stops(self) -> str:
+        if self._looking_ahead:
+            return "prefetch ends after this step; the loop saves by itself"
+        if self._stop_is_read:
+            return "the loop reads stop_requested and ends by itself"
+        raise ConflictError(
+            "a loop of the user's own must use runtime.prefetch or read runtime.stop_requested to be stopped from outside, "
+            "this one does neither"
+        )
 
     # For the session -------------------------------------------------------------------------------------------------
 

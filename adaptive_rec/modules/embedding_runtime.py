@@ -18,9 +18,9 @@ from adaptive_rec.live.telemetry import Event, Snapshot, ratio
 from adaptive_rec.modules.autograd import AutogradSession
 from adaptive_rec.modules.bags import BagBatch, Bags, CallKey
 from adaptive_rec.modules.lookahead import AheadBatch, Sparse
+from adaptive_rec.modules.loop_directory import LOG, LoopDirectory
 from adaptive_rec.modules.options import Setup
 from adaptive_rec.modules.rates import Rates
-from adaptive_rec.modules.serving import LOG, LoopDirectory
 from adaptive_rec.modules.state_dict import LoopParts, set_state, state_of
 from adaptive_rec.modules.stats import RuntimeStats, stats_of
 from adaptive_rec.run.new_directory import new_directory
@@ -45,8 +45,6 @@ class EmbeddingRuntime(AutogradSession):
         super().__init__(tables, setup, rates, dtype)
         self._modules: dict[str, LookupModule] = {}
         """Modules that look rows up, by their names for `prefetch`."""
-        self._looking_ahead = False
-        """Whether a loop over `prefetch` is running."""
         self._saved_parts = LoopParts(self.state, rates.rule.embedding, self.steps_T, self.observer, self.reclassifier)
         self._directory: LoopDirectory | None = None
         self._sidecar: Sidecar | None = None
@@ -66,15 +64,15 @@ class EmbeddingRuntime(AutogradSession):
         name to its input, to ``(input, offsets)``, or to a list of these where it is called several times; for a collection its
         KeyedJaggedTensor. Forward calls are recognised by the memory of these tensors, so the model must be given the very same
         tensors. A call that was not announced is looked up when it is made; results are the same. Items keep their order; items
-        that were read ahead are lost when the loop is left early. Only one loop looks ahead at a time: a second one within it
-        only yields its items.
+        that were read ahead are lost when the loop is left early. The iteration ends after the step in which somebody stops the
+        loop from outside. Only one loop looks ahead at a time: a second one within it only yields its items.
         """
         if self._looking_ahead:  # a loop within a loop, say over held-out batches
             LOG.info("another loop is looking ahead: rows of this one are looked up in its forward calls")
             yield from loader
             return
-        if isinstance(loader, Sized):
-            self.state.expect_steps(self.step_number + len(loader))
+        end = self.step_number + len(loader) if isinstance(loader, Sized) else None
+        self._expect_end(end)
         reads_ahead = self.policy.prefetches
         pipeline = Pipeline(
             ((item,) for item in loader),  # an item may be None
@@ -87,16 +85,24 @@ class EmbeddingRuntime(AutogradSession):
         self._looking_ahead = True
         try:
             for work in pipeline:
+                if self.state.stop_requested:
+                    return
+                if end is not None and self.step_number >= end:
+                    self._expect_end(None)  # the loader is longer than it said
                 self._ahead = AheadBatch(work)
                 assert isinstance(work.batch, BagBatch)
                 yield work.batch.item
                 self.release_ahead()
-                if self.state.stop_requested:
-                    return
         finally:
             self._looking_ahead = False
+            self._expect_end(None)
             self.release_ahead()
             pipeline.close()
+
+    def _expect_end(self, step: int | None) -> None:
+        """Show the step at which a loader ends, or that no end is known."""
+        self.state.expect_steps(step)
+        self.publisher.board()
 
     def _parts(self, given: Any) -> list[tuple[CallKey, Bags]]:
         """Return the bags that an item's step will look up."""

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from adaptive_rec.classify import ClassifiedBatch
-from adaptive_rec.embedding.micro_batch import MicroBatch
+from adaptive_rec.embedding.records import MicroBatch
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.kernels.lookups import find_row_sources
 from adaptive_rec.kernels.pooling import gather_bags

@@ -15,9 +15,9 @@ from adaptive_rec.batch import TableSpec
 from adaptive_rec.errors import ConfigError, ConflictError
 from adaptive_rec.modules.bag import AdaptiveEmbeddingBag, why_unsupported
 from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime
+from adaptive_rec.modules.loop_directory import LOG
 from adaptive_rec.modules.options import PRECISIONS, Options, rates_from, setup_from
 from adaptive_rec.modules.rates import STATE_NAMES, Rates, rates_of_optimizer, take_out
-from adaptive_rec.modules.serving import LOG
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 WEIGHT_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")

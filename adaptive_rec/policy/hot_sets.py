@@ -41,8 +41,7 @@ def count_samples(stream: StreamView, epoch: int, chosen: Choose) -> int:
 
 def in_pool(rows: NDArray[np.int64], stream: StreamView, pool: int) -> NDArray[np.bool_]:
     """Return which rows are a pool's."""
-    spec = stream.space.pools[pool]
-    return (rows >= spec.first_row) & (rows < spec.end_row)
+    return stream.space.pools[pool].contains(rows)
 
 
 def describe(stream: StreamView, hot: NDArray[np.int64], how: str = "the most frequent in") -> str:

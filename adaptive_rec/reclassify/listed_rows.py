@@ -1,4 +1,4 @@
-"""Makes the rows hot that a phase of the stream lists: as many as there are slots, at once, and without a limit on moves."""
+"""Placement of the rows that a phase of the stream lists: as many as there are slots, without a limit on moves."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class ListedRows:
             # Rows were moved otherwise, or the number of slots changed: all that is hot counts as listed long ago.
             self._recency = [Recency(row_of_slot) for row_of_slot in store.device.row_of_slot]
         wanted = [
-            rows[(rows >= pool.first_row) & (rows < pool.end_row)][:slots]
+            pool.select(rows)[:slots]
             for pool, slots in zip(store.space.pools, store.device.capacities, strict=True)
         ]
         parts = [self._plan(store, pool, part, others_stay) for pool, part in enumerate(wanted)]

@@ -14,26 +14,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.classify import ClassifiedBatch, expand_ranges
+from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import CheckpointError
 from adaptive_rec.live.telemetry import StageTimes
 from adaptive_rec.placement import Migration
 from adaptive_rec.policy import AccessView, MovementView
+from adaptive_rec.reclassify.popular_samples import PopularSamples
 from adaptive_rec.reclassify.stale_rows import StaleRows
 from adaptive_rec.saved import ANY, Saved
-from adaptive_rec.system.beside import Beside
+from adaptive_rec.system.background import BackgroundThread
 from adaptive_rec.tracking.count_min import CountMinSketch, width_for
 from adaptive_rec.tracking.horizon import MemoryTrials
 from adaptive_rec.tracking.popularity import PopularityTracker, samples
 from adaptive_rec.tracking.rules import RULES
 
 SKETCH_LIMIT_BYTES = 64 << 20
-
-SAMPLES_PER_PROBE = 512
-SAMPLES_PER_WINDOW = 8192
-"""Popular samples whose lookups are kept to find the threshold that skips a wanted share of samples."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +54,9 @@ class Observer:
         self.trials: MemoryTrials | None = None
         """Finds out which memory suits the data, for policies that adapt it."""
         self._times = times
-        self._counting = Beside("tracker")
+        self._counting = BackgroundThread("tracker")
         self.stale = StaleRows(store)
-        self._sample_slots: list[NDArray[np.int64]] = []
-        self._sample_lengths: list[NDArray[np.int64]] = []
+        self._samples = PopularSamples()
         self._probes = 0
         """Probe steps since measuring began."""
 
@@ -119,24 +115,7 @@ class Observer:
     def keep_popular_samples(self, work: ClassifiedBatch) -> None:
         """Keep the lookups of some popular samples of a probe step, as slots."""
         self._probes += 1
-        if sum(map(len, self._sample_lengths)) >= SAMPLES_PER_WINDOW:
-            return
-        chosen = np.flatnonzero(work.popular_B)[:SAMPLES_PER_PROBE]
-        starts = work.batch.offsets[chosen * len(work.space.features)]
-        lengths = work.lookups_B[chosen]
-        lookups = expand_ranges(starts, lengths)
-        self._sample_slots.append(self.slots(work)[work.inverse_N[lookups]])
-        self._sample_lengths.append(lengths)
-
-    def slots(self, work: ClassifiedBatch) -> NDArray[np.int64]:
-        """Return each distinct row's place in the line of all pools' slots; negative where it is cold."""
-        slot_U = work.source_U.copy()
-        first = 0
-        for pool, capacity in enumerate(self.store.device.capacities):
-            span = work.pool_range(pool)
-            slot_U[span] = np.where(slot_U[span] >= 0, slot_U[span] + first, -1)
-            first += capacity
-        return slot_U
+        self._samples.keep(work, self.store.device.capacities)
 
     # When a window ends ----------------------------------------------------------------------------------------------
 
@@ -158,7 +137,7 @@ class Observer:
 
     def _access_view(self, pool: int, step: int, knobs: Knobs, candidates: NDArray[np.int64]) -> AccessView:
         spec = self.store.space.pools[pool]
-        rows = candidates[(candidates >= spec.first_row) & (candidates < spec.end_row)]
+        rows = spec.select(candidates)
         rows = rows[self.store.placement.slot_of_row[rows] < 0]
         slots = self.store.device.hot_slots(pool)
         hot_rows = self.store.device.row_of_slot[pool][slots]
@@ -182,8 +161,7 @@ class Observer:
         touches_H = np.concatenate([pool.touches_H for pool in rows])
         known_H = touches_H >= max(knobs.min_probe_touches, math.ceil(knobs.min_touch_ratio * self._probes - 1e-9))
         movement_H = np.where(known_H, np.concatenate([rule(pool) for pool in rows]), np.inf)
-        lengths = np.concatenate([np.empty(0, dtype=np.int64), *self._sample_lengths])
-        slots = np.concatenate([np.empty(0, dtype=np.int64), *self._sample_slots])
+        slots, lengths = self._samples.arrays()
         first = 0
         for shown in device.movement:
             shown[:] = movement_H[first : first + len(shown)]
@@ -203,7 +181,7 @@ class Observer:
         for monitor in self.store.device.monitors:
             self.store.launch(monitor.begin_window)
         self._probes = 0
-        self._forget_samples()
+        self._samples.clear()
 
     def end_tick(self) -> MemoryTrials | None:
         """Score the memories on trial by all batches so far. Returns them, or None where none are tried."""
@@ -215,7 +193,7 @@ class Observer:
     def show_estimates(self, rows: NDArray[np.int64]) -> None:
         """Set the popularity that is shown with the slots of some hot rows (-1: no row)."""
         for pool, spec in enumerate(self.store.space.pools):
-            hot = rows[(rows >= spec.first_row) & (rows < spec.end_row)]
+            hot = spec.select(rows)
             slots = self.store.placement.slot_of_row[hot]
             self.store.device.estimate[pool][slots] = self.tracker.estimate(hot)
 
@@ -224,22 +202,18 @@ class Observer:
         self.tracker.end_window(decay, migration)
         for estimate in self.store.device.estimate:
             estimate *= decay
-        self._forget_samples()
-
-    def _forget_samples(self) -> None:
-        self._sample_slots.clear()
-        self._sample_lengths.clear()
+        self._samples.clear()
 
     # Kept in a checkpoint --------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        nothing = np.empty(0, dtype=np.int64)
+        slots, lengths = self._samples.arrays()
         return {
             "tracker": self.tracker.state(),
             "trials": self.trials and self.trials.state(),
             "stale_rows_T": self.stale.rows_T,
-            "sample_slots": np.concatenate([nothing, *self._sample_slots]),
-            "sample_lengths": np.concatenate([nothing, *self._sample_lengths]),
+            "sample_slots": slots,
+            "sample_lengths": lengths,
             "probes": self._probes,
         }
 
@@ -253,11 +227,7 @@ class Observer:
         if trials is not None and self.trials is not None:
             self.trials.set_state(trials)
         self.stale.restore(found.array("stale_rows_T", np.int64, len(self.stale.rows_T)))
-        slots, lengths = found.array("sample_slots", np.int64, ANY), found.array("sample_lengths", np.int64, ANY)
-        known = sum(self.store.device.capacities)
-        if lengths.sum() != len(slots) or (len(slots) and not (-1 <= slots.min() and slots.max() < known)):
-            raise CheckpointError(f"slots of kept samples must be as many as their lookups and below {known}")
-        self._sample_slots, self._sample_lengths = ([slots], [lengths]) if len(lengths) else ([], [])
+        self._samples.set_state(found, sum(self.store.device.capacities))
         self._probes = found.integer("probes")
 
     def _take_sketch(self, found: Saved) -> None:

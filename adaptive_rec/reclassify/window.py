@@ -1,4 +1,4 @@
-"""Ends windows: judges staleness, asks the policy which rows should be hot, and moves what the guard rails allow."""
+"""The end of a window: staleness is judged, the policy wishes for hot rows, and the guard rails limit the moves."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Reclassifier:
         self.window = Window()
         self.guard = QualityGuard()
         self.memory: Memory | None = None
-        """How long popularity is remembered; None where the knobs say it."""
+        """How long popularity is remembered; None where the knobs set it."""
         self._listed = ListedRows()
         self._tick_began = 0
         self._judged_at: Mapping[str, float] = {}

@@ -73,16 +73,22 @@ def resume_run(config: Config, out: Path, found: Found, overridden: Collection[s
 
 def evaluate_run(run: Path, warn: Callable[[str], None] = lambda text: None) -> Evaluation:
     """Evaluate a run's newest whole checkpoint on its held-out range. `warn` is called for each checkpoint passed over."""
-    found = checkpoint.find(run / "checkpoints")
-    for name, why in found.skipped:
-        warn(f"checkpoint {name} was passed over: {why}")
-    if found.generation is None:
-        raise UsageError(f"RUN must be a run directory with a checkpoint, {run} has none")
+    with checkpoint.held(run / "checkpoints") as found:
+        for name, why in found.skipped:
+            warn(f"checkpoint {name} was passed over: {why}")
+        if found.generation is None:
+            raise UsageError(f"RUN must be a run directory with a checkpoint, {run} has none")
+        runtime = _runtime_to_evaluate(run, found.generation)
+    evaluation = runtime.evaluate()
+    assert evaluation is not None
+    return evaluation
+
+
+def _runtime_to_evaluate(run: Path, generation: Path) -> Runtime:
+    """Return a runtime with the tables and the dense part of a checkpoint that was verified."""
     config = load_config(str(run / "config.toml"), {}, ["run.device=auto", "run.compile=false"])
     if config.run.row_precision != "float32":  # no device carries such rows
         config = config.model_copy(update={"run": config.run.model_copy(update={"device": "cpu"})})
     runtime = assemble(config, policy=load_policy("hybrid"))  # every row in host memory, wherever it was trained
-    checkpoint.load(runtime.parts, found.generation, verified=True)
-    evaluation = runtime.evaluate()
-    assert evaluation is not None
-    return evaluation
+    checkpoint.load(runtime.parts, generation, verified=True)
+    return runtime

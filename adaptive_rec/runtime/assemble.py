@@ -1,4 +1,4 @@
-"""From a configuration to a runtime that is ready to run."""
+"""Assembly of a runtime from a configuration."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def assemble(
 
 
 def plan_run(config: Config, source: Source | None = None, memory: dict[Place, int] | None = None) -> MemoryPlan:
-    """What a run will hold in memory: the data are opened, and nothing else is made that is large.
+    """Return what a run will hold in memory. It opens the data and allocates nothing large.
 
     `memory` is that of the machine it is to run on, a device's among it where it has one; None: what is free on this one.
     """
@@ -106,7 +106,7 @@ def _join(
 
 
 def _build_model(config: Config, space: RowSpace, source: Source) -> torch.nn.Module:
-    """The dense part, on the CPU. Raises MemoryPlanError where its memory is not to be had."""
+    """Build the dense part, on the CPU. Raises MemoryPlanError where memory is short."""
     least, available = 4 * least_parameters(config.model, source.dense_features), available_bytes()
     if least > available:
         raise MemoryPlanError(
@@ -141,7 +141,7 @@ def choose_device(config: Config) -> torch.device:
 def build_store(
     config: Config, space: RowSpace, policy: Policy, streams: Streams | None, drawn: bool = True
 ) -> EmbeddingStore:
-    """The two tiers, with the device tier as large as the policy's budget. Rows are drawn, or zeros for whoever sets them."""
+    """Build the two tiers, the device tier as large as the policy's budget. Rows are drawn, or zeros for a caller to set."""
     dtype = torch.float64 if config.run.precision == "float64" else torch.float32
     rule = RowRule.of(config.optimizer, config.run.row_precision)
     sizes = row_bytes(space, rule, dtype.itemsize, policy.tracks_movement)

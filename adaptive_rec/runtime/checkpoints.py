@@ -16,7 +16,7 @@ from adaptive_rec.errors import CheckpointError, ConflictError
 from adaptive_rec.live.mailbox import Command
 from adaptive_rec.live.telemetry import Event
 from adaptive_rec.runtime.publish import Publisher
-from adaptive_rec.system.beside import give_way
+from adaptive_rec.system.background import give_way
 
 GIVES_WAY = 10
 """Niceness of the writing thread: it gets a tenth of a training thread's share of a core that both want."""
@@ -63,7 +63,7 @@ class Checkpoints:
         """Report the checkpoint that was written meanwhile, and start another if one is due."""
         state = self._state
         yield from self.written(wait=False)
-        last = state.stop_requested or state.step >= state.steps_total  # one follows in any case
+        last = state.stop_requested or state.step == state.steps_total  # one follows in any case
         if self._folder is None or last or not self._schedule.is_due(state.step, busy=self._writing is not None):
             return
         yield from self._begin()
@@ -172,7 +172,7 @@ class Checkpoints:
 
     def _failed(self, error: CheckpointError, name: str = "") -> Event:
         self._state.checkpoints.add_failure()
-        text = f"no checkpoint was written, training goes on: {error}"
+        text = f"no checkpoint was written, training continues: {error}"
         return Event(self._state.step, "checkpoint_failed", text, {"checkpoint": name} if name else {})
 
     def _answer(self, outcome: Any) -> None:
@@ -181,7 +181,7 @@ class Checkpoints:
             command.answer(outcome)
 
     def _begun_event(self, name: str) -> Event:
-        return Event(self._state.step, "saving", f"checkpoint {name} begun", {"checkpoint": name})
+        return Event(self._state.step, "saving", f"checkpoint {name} started", {"checkpoint": name})
 
     def _written_event(self, name: str, **details: Any) -> Event:
         return Event(self._state.step, "checkpoint", f"checkpoint {name} written", {"checkpoint": name, **details})

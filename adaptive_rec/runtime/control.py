@@ -1,4 +1,4 @@
-"""Carries out the commands left in the mailbox: between two steps, and while the run is paused."""
+"""Control of a run: the commands in the mailbox are carried out between two steps and while the run is paused."""
 
 from __future__ import annotations
 
@@ -47,8 +47,10 @@ class Control:
         reports: Reports,
         saving: Checkpoints | None = None,
         replayed: Mapping[int, list[Command]] | None = None,
+        how_it_stops: Callable[[], str] = lambda: "a checkpoint and a summary follow",
     ) -> None:
-        """`saving` is None where the user's own loop saves by itself. `replayed`: commands to carry out at given steps, which are
+        """`saving` is None where the user's own loop saves by itself. `how_it_stops` returns what follows a request to stop, or
+        raises ConflictError where the loop would not obey. `replayed`: commands to carry out at given steps, which are
         those of the run that is replayed."""
         self._state = state
         self._reclassifier = reclassifier
@@ -58,6 +60,7 @@ class Control:
         self._reports = reports
         self._saving = saving
         self._replayed = replayed or {}
+        self._how_it_stops = how_it_stops
 
     def obey(self) -> Iterator[Event | Snapshot]:
         """Carry out the commands left so far. While paused, stay here until `resume`, or a stop by command or signal."""
@@ -84,11 +87,11 @@ class Control:
         if self._state.paused:
             yield self._event(
                 "paused",
-                "paused, as when it was saved; adaptive-rec resume or POST /api/v1/control/resume lets it go on",
+                "paused, as when it was saved; adaptive-rec resume or POST /api/v1/control/resume continues it",
             )
             yield from self.wait_while_paused()
         elif self._state.saved_paused:
-            yield self._event("resumed", "the run was paused when it was saved; no command can reach it, so it goes on")
+            yield self._event("resumed", "the run was paused when it was saved; no command can reach it, so it continues")
 
     def _carry_out(self, commands: list[Command]) -> Iterator[Event]:
         for command in commands:
@@ -124,7 +127,7 @@ class Control:
     # Memory ----------------------------------------------------------------------------------------------------------
 
     def before_step(self) -> Iterator[Event]:
-        """Halve the hot budget where the replayed run did so before this step, because memory was short."""
+        """Halve the hot budget if the replayed run did so before this step because memory was short."""
         for command in self._replayed.get(self._state.step, ()):
             if command.verb == "halve_budget":
                 yield self._halve_budget(**command.values)
@@ -204,11 +207,12 @@ class Control:
 
     def _resume(self) -> Event:
         self._state.unpause()
-        return self._event("resumed", "training goes on")
+        return self._event("resumed", "training continues")
 
     def _stop(self) -> Event:
+        follows = self._how_it_stops()
         self._state.stop()
-        return self._event("stopping", "asked to stop: a checkpoint and a summary follow")
+        return self._event("stopping", f"stop requested: {follows}")
 
     def _reclassify(self) -> Event:
         state = self._state

@@ -1,4 +1,4 @@
-"""Scores the model of a run on held-out samples: when an evaluation is due, at the end, and after phases that ask for it."""
+"""Evaluations of a run's model on held-out samples: when due, at the end, and after phases that request one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from adaptive_rec.state import RunState
 
 
 class Evaluator:
-    """Evaluates a run's model as it stands. A signal breaks an evaluation off; it has no result then."""
+    """Evaluates a run's present model. An evaluation that a signal interrupts has no result."""
 
     def __init__(self, state: RunState, source: Source, dense: DensePart, publisher: Publisher) -> None:
         self._state = state
@@ -24,7 +24,7 @@ class Evaluator:
     def when_due(self) -> Iterator[Evaluation]:
         """Evaluate where `eval.every_steps` says so; the run's clock stands still meanwhile."""
         state = self._state
-        every = state.config.eval.interval(state.steps_total)
+        every = state.config.eval.interval(state.steps_total or 0)
         if every and state.step % every == 0:
             with state.recorder.paused(), self._publisher.during("evaluating"):
                 evaluation = self.evaluate()
@@ -32,7 +32,7 @@ class Evaluator:
                 yield evaluation
 
     def evaluate(self) -> Evaluation | None:
-        """Score the held-out range. None where a signal broke it off."""
+        """Score the held-out range. Returns None where a signal interrupted it."""
         state, settings = self._state, self._state.config.eval
         held_out = self._source.test_batches(settings.batch_size, settings.max_samples)
         quality = evaluate(held_out, state.store, self._dense, lambda: state.hurried)
@@ -43,7 +43,7 @@ class Evaluator:
         return evaluation
 
     def phase_logloss(self) -> float | None:
-        """Logloss of some held-out samples (`policy.schedule_samples`) after a phase. None where a signal broke it off."""
+        """Return the logloss of `policy.schedule_samples` held-out samples. None where a signal interrupted it."""
         state = self._state
         held_out = self._source.test_batches(state.config.eval.batch_size, state.config.policy.schedule_samples)
         with state.times("evaluate"), self._publisher.during("evaluating"):

@@ -15,14 +15,14 @@ from adaptive_rec.state import RunState
 
 
 def shown(name: str, value: Any) -> str:
-    """A knob's value as people read it."""
+    """Return a knob's value as people read it."""
     return ByteSize(value).human_readable() if name.endswith("_bytes") else str(value)
 
 
 def reclassified(
     state: RunState, reclassifier: Reclassifier, *moved: Migration, asked_for: bool = False, **details: Any
 ) -> Event:
-    """Rows changed tier, in one migration or in several. `asked_for`: by a command."""
+    """Return the event that rows changed tier, in one or several migrations. `asked_for` means by a command."""
     device = state.store.device
     promoted, demoted = sum(len(one.promote) for one in moved), sum(len(one.demote) for one in moved)
     text = f"{promoted:,} rows became hot, {demoted:,} cold; {device.stale_rows:,} of {device.hot_rows:,} hot rows are stale"
@@ -40,7 +40,7 @@ def reclassified(
 
 
 def split_chosen(step: int, times: TrialTimes) -> Event:
-    """Batches run whole or split from now on, with the times that decided it."""
+    """Return the event that batches run whole or split from now on, with the times that decided it."""
     whole, split = (f"{seconds * 1e3:.2f} ms" for seconds in (times.whole_seconds, times.split_seconds))
     chosen = "popular samples run first" if times.split else "batches run whole"
     text = f"{chosen}: a step took {whole} whole and {split} split"

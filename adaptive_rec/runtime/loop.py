@@ -40,7 +40,7 @@ from adaptive_rec.runtime.stream import batches_left
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What a run is given beside its configuration."""
+    """Options of a run that are not in its configuration."""
 
     checkpoints: Path | None = None
     """Folder for checkpoints; without one none is written."""
@@ -51,7 +51,7 @@ class RunOptions:
     notices: Sequence[str] = ()
     """Warnings to give when the run starts."""
     times: StageTimes | None = None
-    """What the seconds of stages are added to, where a profiler wants them too."""
+    """The seconds of stages, given where a profiler reads them too."""
 
 
 class Runtime(Session):
@@ -77,26 +77,36 @@ class Runtime(Session):
         self.phases = Phases(state, source, self.observer, self.reclassifier, publisher, self.evaluator)
         self.finite = step_check(config.run.on_nan, dense, store)
         """The check that a step's losses and gradients are finite."""
-        self.parts = RunParts(
-            state, dense, self.observer, self.reclassifier, self.phases, self.splitting, self.finite
-        )
+        self.parts = RunParts(state, dense, self.observer, self.reclassifier, self.phases, self.splitting, self.finite)
         """What checkpoints save and restore."""
         self.saving: Checkpoints = Checkpoints(self.parts, options.checkpoints, publisher)
         self.control = Control(
-            state, self.reclassifier, self.splitting, self.mailbox, publisher, self.reports, self.saving, options.replayed
+            state,
+            self.reclassifier,
+            self.splitting,
+            self.mailbox,
+            publisher,
+            self.reports,
+            self.saving,
+            options.replayed,
         )
         self._overrides = options.overrides
         self.notices = options.notices
         """Warnings that are given when the run starts."""
         self.pipeline: Pipeline | None = None
-        """What makes batches ready, once the run has started."""
+        """Prepares batches, once the run has started."""
         self._guarded: list[tuple[Fetched, NDArray[np.int64]]] = []
         """Losses of the present step, and which lines are the guard's: a step that is repeated must not count twice."""
+
+    @property
+    def steps_total(self) -> int:
+        """Steps the run will have made at its end; an upper bound where its policy repacks the stream."""
+        return self.state.steps_total or 0
 
     # The loop --------------------------------------------------------------------------------------------------------
 
     def run(self) -> Iterator[Report]:
-        """Train to the end of the stream or the configured steps; yield what there is to report."""
+        """Train to the end of the stream or the configured steps. Yields the reports."""
         self.phases.check_resumable()
         self.pipeline = pipeline = Pipeline(
             iter(()),
@@ -141,7 +151,7 @@ class Runtime(Session):
             self.store.close()
 
     def step(self, work: ClassifiedBatch) -> None:
-        """One mini-batch: plan, gather and execute, update, observe. Loading and classifying came before."""
+        """Train one loaded and classified mini-batch: plan, gather and execute, update, observe."""
         with self.times("classify"):
             self.store.take(work)
         probe = self.phases.is_probe_step()
@@ -156,7 +166,7 @@ class Runtime(Session):
         self.state.step_done(work.batch.position)
 
     def _resume(self) -> Iterator[Report]:
-        """Do what was still to come at the step boundary where the run was saved, overridden knobs first."""
+        """Finish the step boundary at which the run was saved, overridden knobs first."""
         if self._overrides:
             yield self.control.override_at_start(self._overrides)
         yield from self.control.resume_paused()
@@ -178,8 +188,8 @@ class Runtime(Session):
         return plan_step(self.policy, view, probe)
 
     def execute(self, work: ClassifiedBatch, plan: StepPlan) -> NDArray[np.int64]:
-        """Forward and backward of every micro-batch; all read the same parameters. Returns each sample's line in the
-        gradients, -1 for a sample that was skipped."""
+        """Run forward and backward of every micro-batch; all read the same parameters. Returns each sample's line in the
+        gradients, -1 for a skipped sample."""
         self.dense.begin_step()
         self._guarded.clear()
         position_B = np.full(work.batch.size, -1, dtype=np.int64)
@@ -199,7 +209,7 @@ class Runtime(Session):
         return position_B
 
     def update(self, work: ClassifiedBatch, plan: StepPlan, position_B: NDArray[np.int64], probe: bool) -> None:
-        """One update of each distinct row, and one dense step. Where their numbers forbid it the batch is left out."""
+        """Update each distinct row once and make one dense step, or leave the batch out where its gradients are not finite."""
         if not plan.micro_batches:
             self.store.release(work)
             return
@@ -214,7 +224,7 @@ class Runtime(Session):
         self.store.apply(work, RowUpdate(gradients, position_B, plan.frozen_U, lr, number, measure=probe))
         try:
             self.dense.step(factor)
-        except RuntimeError as error:  # rows are updated by now: the step cannot be made again
+        except RuntimeError as error:  # rows are updated by now, so the step cannot be repeated
             if not is_out_of_memory(error):
                 raise
             raise MemoryPlanError(f"{TOO_SMALL}: {first_line(error)}") from error
@@ -230,18 +240,18 @@ class Runtime(Session):
     # Small things ----------------------------------------------------------------------------------------------------
 
     def batches(self) -> Iterator[Batch]:
-        """The stream from where the run stands, cut at the configured number of steps."""
+        """Return the rest of the stream, up to the configured number of steps."""
         return batches_left(self.state, self.source)
 
     def evaluate(self) -> Evaluation | None:
-        """Score the model as it stands on the held-out range. None where a signal broke it off."""
+        """Score the present model on the held-out range. Returns None where a signal interrupted it."""
         return self.evaluator.evaluate()
 
     def losses(self) -> Fetched:
         return self.store.fetch_later(self.dense.loss_sum)
 
     def hurry(self) -> None:
-        """Stop after the step and leave out what takes long: a signal came. May be called from a signal handler."""
+        """Stop after the step and leave out long work. Signal handlers may call it."""
         self.state.hurry()
 
 

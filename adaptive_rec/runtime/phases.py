@@ -1,4 +1,4 @@
-"""The stream in phases: a policy that arranges the stream decides on one after the other.
+"""The phases of a stream: a policy that arranges the stream decides on them one by one.
 
 For other policies the whole stream is one phase.
 """
@@ -49,25 +49,25 @@ class Phases:
         self._reclassifier = reclassifier
         self._publisher = publisher
         self._evaluator = evaluator
-        # hot and cold samples of an epoch end in a smaller batch each
+        # in each epoch, both hot and cold samples may end with a smaller batch
         state.exceed_by(source.epochs if state.policy.reorders_stream else 0)
         self.measured = False
         """Whether all steps of the present phase are probe steps."""
         self.reordered = False
-        """Whether the run is in the middle of a reordered stream, where the reader's position does not say what was trained."""
+        """Whether the run is within a reordered stream, where the reader's position does not show which samples were trained."""
         self._outcome = Outcome()
         self._reported: tuple[str, int] = "", 0
         """Name and step of the phase whose moved rows the journal reported last."""
         self._unreported: list[Migration] = []
         self._tails: list[Batch] = []
         self._stretch: Stretch | None = None
-        """What a policy that arranges has under way; after a resume, what was under way when the run was saved."""
+        """The part of the stream that is being arranged; after a resume, the one that was when the run was saved."""
         self._decided: Decision | None = None
-        """What the policy knew when it decided on the present phase, until that phase begins."""
+        """The inputs of the policy's decision on the next phase, until that phase begins."""
         self._placed = False
-        """Whether the resumed phase has its rows already."""
+        """Whether the rows of the resumed phase are placed already."""
         self._trained: int | Position | None = None
-        """Batches that were trained before the run was saved and come again: a number of them, or up to a position."""
+        """Batches of the resumed phase to leave out, as they were trained: a number of them, or up to a position."""
 
     def check_resumable(self) -> None:
         """Raise CheckpointError where the run cannot resume from where a checkpoint left it."""
@@ -78,7 +78,7 @@ class Phases:
             )
 
     def is_probe_step(self) -> bool:
-        """Whether the present step skips nothing and measures movement: by dice, or as a policy that arranges says."""
+        """Return whether the present step skips nothing and measures movement: by chance, or as the phase says."""
         state = self._state
         if state.policy.exact or state.policy.arranges_stream:
             return self.measured
@@ -133,7 +133,7 @@ class Phases:
             state.move_to(stream.end)
             self.reordered = False
             if (stretch.steps, stretch.epochs) == self._limits:
-                state.exceed_by(state.more_steps + state.step - state.steps_total)
+                state.end_here()
 
     @property
     def _limits(self) -> tuple[int, int]:
@@ -141,18 +141,20 @@ class Phases:
 
     def _new_stretch(self) -> Stretch:
         state, position, steps_done = self._state, self._state.position, self._state.step
-        if state.policy.reorders_stream:  # an earlier stretch may have made a step more than plain training would
+        if state.policy.reorders_stream:  # an earlier stretch may have made more steps than plain training would
             samples = self._source.train_samples, position.offset
             epoch, part = (-(-count // state.config.run.batch_size) for count in samples)
             steps_done = position.epoch * epoch + part
-        return Stretch(position, steps_done, *self._limits, state.config.run.batch_size, state.config.policy.model_dump())
+        return Stretch(
+            position, steps_done, *self._limits, state.config.run.batch_size, state.config.policy.model_dump()
+        )
 
     def _decide(self, arranged: Arranged, outcome: Outcome | None) -> Phase | None:
         self._decided = Decision(self._state.knobs, list(self._state.store.device.capacities), outcome)
         return next_phase(arranged, outcome)
 
     def _find_again(self, arranged: Arranged, stream: ArrangedStream) -> Phase | None:
-        """Return the resumed phase: the phases before it pass again, decided on as they were then."""
+        """Return the resumed phase. The phases before it are repeated without training, with the same decisions."""
         state, phase = self._state, None
         assert self._stretch is not None
         for decision in self._stretch.decisions:
@@ -169,7 +171,7 @@ class Phases:
         return phase
 
     def _record(self, decided: Decision, stretch: Stretch) -> None:
-        """Keep what it takes to find the phase again that begins now."""
+        """Record the decision on the phase that begins now, to find it again after a resume."""
         state = self._state
         if state.policy.reorders_stream:
             stretch.add_phase(decided, state.step)
@@ -178,7 +180,7 @@ class Phases:
         self._decided = None
 
     def begin(self, phase: Phase) -> Iterator[Event]:
-        """Place the rows that a phase lists; start to measure movement where it is measured."""
+        """Place the rows that a phase lists, and start to measure movement if it is measured."""
         state = self._state
         if self._decided is not None and self._stretch is not None:
             self._record(self._decided, self._stretch)
@@ -210,7 +212,7 @@ class Phases:
             yield from self.report_moves(phase.name)
 
     def report_moves(self, phase: str = "") -> Iterator[Event]:
-        """Report rows that moved and were not reported; at a run's end under the last phase's name."""
+        """Report moved rows that were not reported yet; at a run's end under the last phase's name."""
         if self._unreported:
             self._reported = phase or self._reported[0], self._state.step
             self._publisher.placement()
@@ -235,7 +237,7 @@ class Phases:
         return trained is not None
 
     def end(self, phase: Phase) -> None:
-        """Find the outcome of a phase, which its policy decides on the next one by."""
+        """Find the outcome of a phase, for the policy's next decision."""
         state = self._state
         self.measured = False
         if state.stop_requested:
@@ -269,7 +271,7 @@ class Phases:
         }
 
     def set_state(self, found: Saved, placed: bool) -> None:
-        """Restore, after the run's step and position. `placed`: hot rows are where they were."""
+        """Restore the saved state, after the run's step and position. `placed` says that hot rows are in their slots."""
         self.set_order(found)
         self._state.exceed_by(found.integer("more_steps"))
         reported, unreported, stretch = found.part("told"), found.part("untold"), found.maybe("stretch")
@@ -300,7 +302,7 @@ class Phases:
 
 
 def _movement(store: EmbeddingStore) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """All hot rows and how far each moved since measuring began."""
+    """Return all hot rows and the movement of each since measuring began."""
     rows, moved = [], []
     for pool, row_of_slot in enumerate(store.device.row_of_slot):
         hot = row_of_slot >= 0

@@ -1,9 +1,9 @@
-"""Reads, classifies and stages batches ahead of the step that trains them, on threads of their own.
+"""The pipeline: batches are read, classified and staged on worker threads, ahead of their steps.
 
 Reading and staging have one thread each, as both go batch by batch; classifying has as many as configured. With none, the
-training thread classifies with the threads of its kernels: on few cores, all busy with the dense part, work ahead would slow
-the step down. Workers only read shared state: the placement, whose version they note first, and the host tier, whose store
-handles rows that are on their way. A batch that was classified before a migration is classified again when its step takes it.
+training thread classifies with the threads of its kernels, as work ahead would slow the step down on few cores. Workers only
+read shared state: the placement, whose version they read first, and the host tier, whose store handles rows that are on their
+way. A batch that was classified before a migration is classified again when its step takes it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from adaptive_rec.live.telemetry import StageTimes
 class Pipeline:
     """Iterates over a stream's batches, classified; prepares up to `depth()` of them ahead.
 
-    `prepare` makes a batch of an item of the stream that is not one yet, on the thread that classifies it.
+    `prepare` converts an item of the stream to a batch, on the thread that classifies it.
     """
 
     def __init__(
@@ -51,9 +51,9 @@ class Pipeline:
             yield work
 
     def over(self, batches: Iterable[Any]) -> Iterator[ClassifiedBatch]:
-        """Iterate over another stretch of batches after the one before has ended; the workers stay."""
+        """Iterate over another stretch of batches after the last one has ended, with the same workers."""
         self.settle()
-        self._ahead.clear()  # they all are the end of the stretch
+        self._ahead.clear()  # all of them mark the end of the last stretch
         self._batches = iter(batches)
         return iter(self)
 
@@ -70,7 +70,7 @@ class Pipeline:
         return work if ready else self._stage(self._classify(work))
 
     def _fill(self, depth: int) -> None:
-        """Let the workers prepare so many batches."""
+        """Have the workers prepare this many batches."""
         if depth and self._workers is None:
             self._workers = _Workers(self._classify_threads)
         while self._workers is not None and len(self._ahead) < depth:
@@ -109,7 +109,7 @@ class Pipeline:
         return work
 
     def settle(self) -> None:
-        """Return when all batches under way are ready or have failed. Errors are raised when their batch is taken."""
+        """Wait until all batches under way are ready or have failed. Errors are raised when their batch is taken."""
         wait(self._ahead)
 
     def close(self) -> None:

@@ -41,7 +41,7 @@ class Publisher:
             self.writer = None
 
     def enter(self, phase: str) -> None:
-        """Publish what the run does now: starting, training, paused, evaluating, checkpointing, finishing, finished, failed."""
+        """Publish the run's phase: starting, training, paused, evaluating, checkpointing, finishing, finished or failed."""
         self._state.enter(phase)
         self.pulse()
         self.board()
@@ -57,7 +57,7 @@ class Publisher:
             self.enter(before)
 
     def pulse(self) -> None:
-        """Publish that a step is done, or that the run is paused and well."""
+        """Publish a sign of life: a step is done, or the run is paused."""
         self._systemd.alive()
         if self.writer is not None:
             self.writer.pulse(self._state.step)
@@ -90,7 +90,7 @@ class Publisher:
         self.writer.pulse(state.step)
 
     def placement(self) -> None:
-        """Publish where the rows are, how popular they were and how far they moved; the board gets the counts."""
+        """Publish the tier, popularity and movement of rows, and their counts on the board."""
         if self.writer is None:
             return
         store, counter = self._state.store, self._observer.tracker.counter
@@ -119,7 +119,7 @@ class Publisher:
         }
 
     def _memory(self) -> dict[str, int]:
-        """Bytes that change between two windows too: the budget with the knobs, staging and peak with every batch."""
+        """Return the bytes that also change between windows: the budget with knobs, staging and peak with every batch."""
         store = self._state.store
         return {
             "budget_bytes": self._state.budget_bytes,

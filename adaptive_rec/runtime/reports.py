@@ -17,7 +17,7 @@ from adaptive_rec.state import RunState
 
 
 class Reports:
-    """Makes snapshots in two halves, as nobody waits for a device.
+    """Makes snapshots in two halves, so that training does not wait for a device.
 
     `begin` takes the counters; the loss is still on the device then. `finish` makes and publishes the snapshot when the loss has
     arrived, a few steps later.
@@ -44,7 +44,7 @@ class Reports:
         self._due: tuple[dict[str, float], dict[str, Any], Fetched] | None = None
 
     def totals(self) -> dict[str, float]:
-        """Everything counted so far with the sum of all losses, which this waits for."""
+        """Return all counts with the sum of all losses, for which it waits."""
         return {**self._state.counts(), "loss_sum": float(self._losses().array())}
 
     def begin(self) -> None:
@@ -69,7 +69,7 @@ class Reports:
         yield snapshot
 
     def finish_last(self) -> Iterator[Snapshot]:
-        """Publish what was not published yet, at the end of the run."""
+        """Publish the last snapshot at the end of the run."""
         yield from self.finish(wait=True)
         if self._state.tally.counters.steps > self._state.recorder.steps_reported:
             self.begin()

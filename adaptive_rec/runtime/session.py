@@ -1,4 +1,4 @@
-"""What happens between two steps, whoever makes the steps: the loop of `loop.py`, or a training loop of the user's.
+"""The work between two steps, of the loop in `loop.py` or of a user's training loop.
 
 `boundary` has the verbs in order.
 """
@@ -135,7 +135,7 @@ class Session(ABC):
             yield Event(self.step_number, "memory", str(change), asdict(change))
 
     def last_report(self) -> Iterator[Report]:
-        """Report what was not reported yet, at the end."""
+        """Yield the reports that are still to come, at the end."""
         self.observer.settle()
         yield from self.reports.finish_last()
 
@@ -145,10 +145,6 @@ class Session(ABC):
     def step_number(self) -> int:
         """Steps made."""
         return self.state.step
-
-    @property
-    def steps_total(self) -> int:
-        return self.state.steps_total
 
     @property
     def knobs(self) -> Knobs:

@@ -1,4 +1,4 @@
-"""Chooses whether a step runs its popular samples as a micro-batch of their own, by timing both ways.
+"""The choice whether a step runs its popular samples as a separate micro-batch, made by timing both ways.
 
 A split batch computes its popular samples while the cold rows of the others are still on their way (Hotline, ISCA 2024). A whole
 batch waits for its cold rows, but those were sent ahead, and one large micro-batch costs less than two small ones. Which way is
@@ -15,7 +15,7 @@ from typing import Any
 from adaptive_rec.saved import Saved, numbered
 
 BLOCK_STEPS = 16
-"""Steps run one way in a row. The first `UNTIMED_STEPS` are not timed: the device still works on those before them."""
+"""Steps run one way in a row. The first `UNTIMED_STEPS` are not timed, as the device still works on earlier steps."""
 
 UNTIMED_STEPS = 6
 

@@ -1,4 +1,4 @@
-"""The stream as a policy that arranges it sees it, and the decisions that a resumed run needs to arrange it again."""
+"""A policy's view of the stream it arranges, and the decisions that a resumed run needs to arrange it again."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from adaptive_rec.state import RunState, saved_knobs, saved_position
 
 @dataclass(frozen=True)
 class Decision:
-    """The knobs, slots and outcome that a policy decided on a phase by."""
+    """The inputs of a policy's decision on a phase: knobs, slots and the outcome of the phase before."""
 
     knobs: Knobs
     slots: list[int]
@@ -60,12 +60,12 @@ class Decision:
 
 @dataclass
 class Stretch:
-    """A stretch of the stream that a policy arranges, and how far it was trained: a run resumes in its middle from this."""
+    """A stretch of the stream that a policy arranges, and how far it was trained, for a run that resumes in its middle."""
 
     position: Position
     """The reader's position at its start; where the source's order is kept, at the start of the present phase."""
     steps_done: int
-    """Steps that plain training makes up to there."""
+    """Steps that plain training makes up to that position."""
     steps: int
     """`run.steps` when it started."""
     epochs: int
@@ -81,21 +81,21 @@ class Stretch:
     """Whether the present phase has ended and its skipped samples are counted: a signal came before the next phase."""
 
     def add_phase(self, decision: Decision, step: int) -> None:
-        """A further phase begins."""
+        """Add a phase that begins now."""
         self.decisions.append(decision)
         self.phase_began, self.ended = step, False
 
     def start_at(self, position: Position, decision: Decision, step: int) -> None:
-        """The stretch starts at a phase that begins now: those before it need not be found again."""
+        """Move the start to a phase that begins now; earlier phases need not be found again."""
         self.position, self.steps_done, self.decisions = position, step, [decision]
         self.phase_began, self.ended = step, False
 
     def set_limits(self, steps: int, epochs: int) -> None:
-        """Let the stretch end where the run now does."""
+        """Set the end of the stretch to that of the run."""
         self.steps, self.epochs = steps, epochs
 
     def end(self) -> None:
-        """The present phase ended."""
+        """End the present phase."""
         self.ended = True
 
     def state(self) -> dict[str, Any]:
@@ -126,13 +126,13 @@ class Stretch:
 
 
 def batches_left(state: RunState, source: Source) -> Iterator[Batch]:
-    """The stream from where the run stands, cut at the configured number of steps."""
+    """Return the rest of the stream, up to the configured number of steps."""
     steps, stream = state.config.run.steps, source.train_batches(state.position, state.config.run.batch_size)
     return islice(stream, max(0, steps - state.step)) if steps else stream
 
 
 class ArrangedStream:
-    """The stream from a position to the end of a run. See `policy.StreamView`."""
+    """The stream from a position to the end of a run, as a `policy.StreamView`."""
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class ArrangedStream:
         self.seed = config.run.seed
         self.options = config.policy
         self._decision: Decision | None = None
-        """Knobs and slots as they were when a phase was decided on that is decided on again."""
+        """The earlier decision that is being repeated; None outside of a resume."""
         self._knobs = knobs
         self._source = source
         self._store = store
@@ -217,7 +217,7 @@ class ArrangedStream:
 
 
 def next_phase(arranged: Generator[Phase, Outcome, None], outcome: Outcome | None) -> Phase | None:
-    """The next phase, None after the last one."""
+    """Return the next phase, None after the last one."""
     try:
         return next(arranged) if outcome is None else arranged.send(outcome)
     except StopIteration:

@@ -1,1 +1,1 @@
-"""What the package asks of the operating system."""
+"""Facts about the operating system and requests to it."""

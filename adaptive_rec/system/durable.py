@@ -1,4 +1,4 @@
-"""Files that a loss of power leaves: what a name stands for is on the disk before the name is, and then the name."""
+"""Files and folders that survive a loss of power: contents reach the disk first, then the name."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from adaptive_rec.errors import UsageError
 
 
 def sync_files(paths: Iterable[Path]) -> None:
-    """Return when what was written to these files is on the disk, and their names are."""
+    """Return when the contents and the names of these files are on the disk."""
     written = list(paths)
     for path in written:
         _sync(path, os.O_RDONLY)
@@ -23,12 +23,12 @@ def sync_files(paths: Iterable[Path]) -> None:
 
 
 def sync_folder(path: Path) -> None:
-    """Return when the names in a folder are on the disk, such as they are now."""
+    """Return when the present names in a folder are on the disk."""
     _sync(path, os.O_RDONLY | os.O_DIRECTORY)
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a file that is there as a whole or not at all, and to stay."""
+    """Write a file durably: afterwards it is there as a whole, or not at all."""
     draft = path.with_name(f".{path.name}.draft")
     draft.write_text(text, encoding="utf-8")
     _sync(draft, os.O_RDONLY)
@@ -37,26 +37,28 @@ def write_whole(path: Path, text: str) -> None:
 
 
 @contextmanager
-def made_whole(out: Path) -> Iterator[Path]:
-    """A folder of the same name elsewhere, to be made and filled; it becomes `out`, to stay, when the block has ended well. Else
-    nothing is left. Raises UsageError where `out` cannot be made."""
+def new_folder(out: Path) -> Iterator[Path]:
+    """Yield the path of a draft folder to create and fill; it becomes `out` durably when the block succeeds, else it is removed.
+
+    Raises UsageError where `out` cannot be made.
+    """
     if os.path.lexists(out):
         raise _cannot_be_made(out, os.strerror(errno.EEXIST))
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        beside = Path(tempfile.mkdtemp(prefix=".draft-", dir=out.parent))
+        parent = Path(tempfile.mkdtemp(prefix=".draft-", dir=out.parent))
     except OSError as error:
         raise _cannot_be_made(out, error.strerror) from None
     try:
-        yield beside / out.name
+        yield parent / out.name
         try:
-            sync_folder(beside / out.name)
-            os.rename(beside / out.name, out)
+            sync_folder(parent / out.name)
+            os.rename(parent / out.name, out)
             sync_folder(out.parent)
         except OSError as error:
             raise _cannot_be_made(out, error.strerror) from None
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(parent, ignore_errors=True)
 
 
 def _cannot_be_made(out: Path, why: str | None) -> UsageError:

@@ -1,4 +1,4 @@
-"""How much host memory there is, and how the process holds on to it."""
+"""Free host memory, and how the process keeps the memory it has freed."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ LARGEST_KEPT_BYTES = 32 << 20
 def keep_freed_memory() -> bool:
     """Have the C library keep freed memory (up to 1 GiB, of arrays of up to 32 MiB) for the next array.
 
-    By default it gives large arrays back to the system and gets them anew, page by page, in every step: thousands of page
-    faults, each of which also stops the other threads for a moment. Returns whether it was asked: glibc only, and not where the
-    user has set one of its variables `MALLOC_*`.
+    By default it gives large arrays back to the system and allocates them again, page by page, in every step: thousands of
+    page faults, each of which also stops the other threads for a moment. Returns whether this was set: only with glibc, and
+    only where the user has set none of its variables `MALLOC_*`.
     """
     if not sys.platform.startswith("linux") or any(name.startswith("MALLOC_") for name in os.environ):
         return False
@@ -36,11 +36,14 @@ _GROUP_FILES = (
     ("memory.max", "memory.current", "inactive_file"),
     ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"),
 )
-"""Of a control group's two versions: limit, use, and what of that is cached files that make room."""
+"""Files of both versions of control groups: the limit, the use, and the name of the reclaimable file cache."""
 
 
 def available_bytes(system: Path = Path("/proc"), group: Path = Path("/sys/fs/cgroup")) -> int:
-    """Host memory that can be taken without swapping, of the machine and of the container; unlimited where nobody tells."""
+    """Return the host memory that can be used without swapping, on this machine and in this container.
+
+    Where the system gives no figure, memory counts as unlimited.
+    """
     return min(_of_machine(system), *(_of_group(group, *files) for files in _GROUP_FILES))
 
 
@@ -55,8 +58,8 @@ def _of_machine(system: Path) -> int:
 def _of_group(group: Path, limit: str, use: str, reclaimable: str) -> int:
     try:
         most, used = (group / limit).read_text(encoding="ascii"), (group / use).read_text(encoding="ascii")
-        told = (group / use).with_name("memory.stat").read_text(encoding="ascii").split()
-        cached = int(told[told.index(reclaimable) + 1]) if reclaimable in told else 0
+        statistics = (group / use).with_name("memory.stat").read_text(encoding="ascii").split()
+        cached = int(statistics[statistics.index(reclaimable) + 1]) if reclaimable in statistics else 0
         return max(0, int(most) - int(used) + cached)
     except (OSError, ValueError):  # no group, or one without a limit ("max")
         return UNLIMITED

@@ -1,4 +1,4 @@
-"""How long OpenMP's threads wait for their next piece of work before they sleep."""
+"""The time that OpenMP's threads wait for work before they sleep."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ ROUNDS = "1000"
 
 
 def wait_briefly(environment: MutableMapping[str, str]) -> None:
-    """Let threads that wait spin for some tens of microseconds, unless the user has said how they are to wait.
+    """Let waiting threads spin for some tens of microseconds, unless the user has set OMP_WAIT_POLICY.
 
-    Threads that sleep at once have to be woken for each operation: a step takes up to 1.6 times as long. Threads that spin for
-    milliseconds, as is libgomp's default, take the cores from whoever has work there. Heeded before torch is imported only.
+    Threads that sleep at once must be woken for each operation: a step takes up to 1.6 times as long. Threads that spin for
+    milliseconds, which is libgomp's default, take the cores from threads with work. Has no effect once torch is imported.
     """
     if "OMP_WAIT_POLICY" not in environment:
         environment.setdefault(SPINS, ROUNDS)

@@ -1,4 +1,4 @@
-"""The processor's name, as results and profiles tell it."""
+"""The processor's name, for results and profiles."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 def processor() -> str:
-    """Its model where the system tells, else its architecture."""
+    """Return the processor's model name, or its architecture where the system does not give one."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -1,4 +1,4 @@
-"""What systemd is told of a run that it has started (`Type=notify`): that it trains, and from then on that it is well.
+"""Messages to systemd from a run that it started (`Type=notify`): ready at the first step, then signs of life.
 
 The protocol of sd_notify(3): a datagram to the socket that the environment names.
 """
@@ -11,7 +11,7 @@ import time
 
 
 class Systemd:
-    """Without NOTIFY_SOCKET in the environment nothing is sent."""
+    """Sends messages where the environment names a NOTIFY_SOCKET, else nothing."""
 
     def __init__(self) -> None:
         self._address = os.environ.get("NOTIFY_SOCKET", "")
@@ -22,7 +22,7 @@ class Systemd:
         self._ready = False
 
     def alive(self) -> None:
-        """Training has come this far: ready, the first time; then fed to the watchdog, twice in its period."""
+        """Report "ready" at the first call, then feed the watchdog twice in each of its periods."""
         if not self._address:
             return
         if not self._ready:
@@ -40,4 +40,4 @@ class Systemd:
                 channel.setblocking(False)
                 channel.sendto(message.encode(), address)
         except OSError:
-            pass  # who does not listen is not told
+            pass  # training continues without a listener

@@ -1,1 +1,1 @@
-"""What the runtime learns on the fly: how often rows are touched, and how far they move."""
+"""This package measures, while training runs, how often rows are touched and how far they move."""

@@ -1,4 +1,4 @@
-"""How popular each row is, in a small fixed memory: a decayed count-min sketch."""
+"""A decayed count-min sketch counts how popular each row is, in a small fixed memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MIN_WIDTH = 1 << 10
 
 
 class CountMinSketch:
-    """Count-min sketch with conservative update and decay. It answers too much at times, never too little.
+    """Count-min sketch with conservative update and decay. Its answers may be too high, never too low.
 
     Cormode & Muthukrishnan 2005; conservative update: Estan & Varghese 2002. A 32-bit cell holds 2^28 lookups and
     then stays there. Fixed memory whatever the number of rows: ``4 * depth * width`` bytes.
@@ -31,14 +31,14 @@ class CountMinSketch:
             raise ConfigError(f"width must be a power of two of at least 2, got {width}")
         if depth < 1:
             raise ConfigError(f"depth must be at least 1, got {depth}")
-        # Any odd numbers will do for the hash; the seed makes them.
+        # The hash takes any odd numbers.
         draw = np.random.default_rng(seed).integers(0, 2**64, depth, dtype=np.uint64)
         self.seeds: NDArray[np.uint64] = draw | np.uint64(1)
         self._hashes = tuple(self.seeds)
         self.counters: NDArray[np.uint32] = np.zeros((depth, width), dtype=np.uint32)
         self.seed = seed
         self.decays = 0
-        """Decays so far: the next one draws other random numbers. A checkpoint keeps it beside `counters`."""
+        """Decays so far. It is saved with `counters`, as each decay draws other random numbers."""
 
     @property
     def bytes(self) -> int:
@@ -72,7 +72,7 @@ class CountMinSketch:
         return cells_U / UNIT
 
     def decay(self, factor: float) -> None:
-        """Multiply all that was counted so far by `factor`, 0 to 1."""
+        """Multiply all counts so far by `factor`, 0 to 1."""
         if not 0 <= factor <= 1:
             raise ConfigError(f"decay must be between 0 and 1, got {factor}")
         sketch_decay(self.counters, factor, np.uint64((self.seed * 2**32 + self.decays) % 2**64))
@@ -90,7 +90,7 @@ def width_for(hot_rows: int, rows: int, limit_bytes: int, depth: int = DEPTH) ->
     """Return a sketch's width: a power of two, at least 4 times the hot rows, as far as `limit_bytes` allows.
 
     No less than 2^16 (1 MiB, still in a core's cache) unless the tables are smaller than that: in a narrow sketch the
-    many rare rows add up and pass for popular ones.
+    many rare rows add up and look popular.
     """
     if limit_bytes < 4 * depth * MIN_WIDTH:
         raise ConfigError(f"limit_bytes must be at least {4 * depth * MIN_WIDTH}, got {limit_bytes}")

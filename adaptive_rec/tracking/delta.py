@@ -1,4 +1,4 @@
-"""How far hot rows move: what tells rows that are still learning from rows that have settled."""
+"""The update-delta monitor measures how far hot rows move, to tell rows that still learn from rows that have settled."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class UpdateDeltaMonitor:
 
     def __init__(self, capacity: int, dim: int, dtype: torch.dtype, device: torch.device | str = "cpu") -> None:
         self.record_HR = torch.zeros((capacity, dim + SUMS), dtype=dtype, device=device)
-        """Sum of (after - before), so that a row that goes there and back has not moved; then the two sums of lengths."""
+        """Sum of (after - before), so that a row that moves forth and back has not moved; then the two sums of lengths."""
         self.touches_H = torch.zeros(capacity, dtype=torch.int32, device=device)
         """Probe steps of this window in which the slot's row was updated."""
 
     @staticmethod
     def bytes_per_slot(dim: int, itemsize: int) -> int:
-        """What a slot costs; part of the hot budget."""
+        """Return the bytes of a slot; they count towards the hot budget."""
         return (dim + SUMS) * itemsize + torch.int32.itemsize
 
     def observe(self, slots: torch.Tensor, before: torch.Tensor, after: torch.Tensor) -> None:
@@ -35,7 +35,7 @@ class UpdateDeltaMonitor:
         self.touches_H[slots] += 1
 
     def measure(self, weights_HD: torch.Tensor) -> torch.Tensor:
-        """Numbers (H, MEASURES) of each slot, in the unit of the weights; zero, but for the row's length, where not touched."""
+        """Return (H, MEASURES) numbers, in the unit of the weights; for untouched slots all are 0 but the row's length."""
         return measure(self.record_HR, weights_HD.to(self.record_HR.dtype))
 
     def begin_window(self) -> None:
@@ -44,6 +44,6 @@ class UpdateDeltaMonitor:
         self.touches_H.zero_()
 
     def forget(self, slots: torch.Tensor) -> None:
-        """Make slots (int64) unknown that now hold another row."""
+        """Mark slots (int64) that now hold another row as unknown."""
         self.record_HR.index_fill_(0, slots, 0)
         self.touches_H.index_fill_(0, slots, 0)

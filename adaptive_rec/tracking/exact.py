@@ -1,4 +1,4 @@
-"""The exact twin of the sketch: what it is measured against, and what small tables may use instead."""
+"""The exact counter is the sketch's twin: tests compare the two, and small tables may use it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from adaptive_rec.tracking.popularity import best_rows
 class ExactCounter:
     """Exact decayed counts of all rows ever added, with the interface of `CountMinSketch`.
 
-    Additions are kept aside and merged into the sorted rows when something is asked.
+    Additions are collected and merged into the sorted rows at the next question.
     """
 
     def __init__(self) -> None:

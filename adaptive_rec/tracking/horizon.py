@@ -1,7 +1,7 @@
-"""How long popularity should be remembered: several memories are tried at once on a sample of the rows.
+"""These trials find how long popularity should be remembered: several memories run at once on a sample of the rows.
 
-How fast rows go out of fashion is the data's business: news live a day, categories for years. Only the *next* lookups can tell
-which memory is right, so each is scored by what it would have caught of them.
+How fast rows lose popularity depends on the data: news live a day, categories for years. Only the *next* lookups show which
+memory is right, so each memory is scored by the share of them that it would have caught.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from adaptive_rec.errors import CheckpointError, ConfigError
 from adaptive_rec.saved import ANY, Saved
-from adaptive_rec.tracking.popularity import sort_distinct
+from adaptive_rec.tracking.popularity import mark_highest, sort_distinct
 
 DECAYS = (0.0, 0.3, 0.6, 0.8, 0.9, 0.95, 0.98)
 """What is left of a count after a tick."""
@@ -23,17 +23,17 @@ SAMPLED_ROWS_LIMIT = 1 << 14
 KEPT_RATIO = 0.75
 """Share of the limit that is kept when too many rows are held."""
 FORGOTTEN_LOOKUPS = 0.125
-"""A count that fades below this is 0. Rows of which no memory remembers anything are dropped first."""
+"""A count that fades below this is 0. Rows that no memory remembers are dropped first."""
 SCORE_DECAY = 0.95
 """What is left of a score after a tick."""
 FEWEST_SAMPLED_ROWS = 16
-"""Hot rows that the sample must hold on average for the memories to be told apart."""
+"""Hot rows that the sample must hold on average before memories can be compared."""
 PROVEN_WINDOWS = 3
-"""Full windows that a memory must have been tried for before it is gone by; in its first ones it places rows more often."""
+"""Full windows that a memory must be tried for before it can be chosen; in its first ones it places rows more often."""
 MARGIN = 0.003
-"""A memory that catches less of the lookups than the best one, by no more than this share of them all, is about as good."""
+"""A memory counts as about as good as the best one if it misses no more than this share of all lookups in addition."""
 LEAVE_MARGIN = 0.01
-"""One that is gone by is left when it is further behind than this: so that the answer does not waver between equals."""
+"""The chosen memory is left when it is further behind than this, so that the answer does not waver between equals."""
 
 
 @dataclass(frozen=True)
@@ -47,13 +47,13 @@ class Memory:
 
     @property
     def window_decay(self) -> float:
-        """What is left of a count after a window: the runtime lets counts fade at its end, all at once."""
+        """What is left of a count after a window: the runtime decays counts once, at its end."""
         return self.decay**self.ticks
 
 
 MEMORIES = tuple(Memory(decay, ticks) for ticks in INTERVALS_TICKS for decay in DECAYS)
 FIRST_MEMORY = Memory(0.8, 1)
-"""What to go by before there are scores; on the Criteo sample, the Scarab trace and Globo's news a fair one."""
+"""The memory used before there are scores; it is fair on the Criteo sample, the Scarab trace and Globo's news."""
 
 
 class MemoryTrials:
@@ -73,7 +73,7 @@ class MemoryTrials:
         self.capacity_rows = capacity_rows
         self.limit_rows = limit_rows
         self.held_rows = 0
-        """K; what the arrays hold beyond is nothing."""
+        """K; the arrays hold nothing valid beyond."""
         self.ticks = 0
         """Ticks so far."""
         self._salt = np.random.default_rng(seed).integers(0, 2**64, dtype=np.uint64)
@@ -89,7 +89,7 @@ class MemoryTrials:
         """Rows not held yet, with their lookups; one may occur several times."""
         self._new_rows = 0
         self._lookups = 0
-        """All lookups of the present tick, of rows in the sample and others."""
+        """All lookups of the present tick, whether in the sample or not."""
         self._missed_M = np.zeros(len(MEMORIES))
         self._expected = 0.0
         self._present = MEMORIES.index(FIRST_MEMORY)
@@ -101,15 +101,15 @@ class MemoryTrials:
 
     @property
     def caught_M(self) -> NDArray[np.float64]:
-        """About what share of the last ticks' lookups each memory would have caught."""
+        """Estimated share of the last ticks' lookups that each memory would have caught."""
         return 1 - self._missed_M / self._expected if self._expected else np.zeros(len(MEMORIES))
 
     def caught_ratio(self, memory: Memory) -> float:
-        """The same for one of MEMORIES."""
+        """Return the estimated share that one of MEMORIES would have caught."""
         return float(self.caught_M[MEMORIES.index(memory)])
 
     def resize(self, capacity_rows: int) -> None:
-        """Tell how many rows may be hot from now on."""
+        """Set how many rows may be hot from now on."""
         self.capacity_rows = capacity_rows
 
     # Each step -------------------------------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ class MemoryTrials:
                 self._take_in()
 
     def _take_in(self) -> None:
-        """Hold the new rows too; where that are too many, fewer of them all."""
+        """Take the new rows into the sample; shrink the sample where it gets too large."""
         if not self._new:
             return
         new, counts = (np.concatenate(part) for part in zip(*self._new, strict=True))
@@ -148,7 +148,7 @@ class MemoryTrials:
         self._sort()
 
     def _make_room(self, new: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """Drop the rows that are forgotten; then, if need be, those with the highest hashes. Returns the new rows' hashes."""
+        """Drop forgotten rows, then, where needed, those with the highest hashes. Returns the new rows' hashes."""
         known = slice(self.held_rows)
         self._keep((self._now[known] > 0) | self._counts[:, known].any(axis=0))
         hashes = hash_rows(new, self._salt)
@@ -212,7 +212,7 @@ class MemoryTrials:
     # When a tick ends ------------------------------------------------------------------------------------------------
 
     def end_tick(self) -> None:
-        """Score each memory by what its hot rows caught of this tick's lookups; then count them and choose hot rows anew."""
+        """Score each memory by what its hot rows caught of this tick's lookups; then count these and choose new hot rows."""
         self._take_in()
         known = slice(self.held_rows)
         now_K, counts_MK, hot_MK = self._now[known], self._counts[:, known], self._hot[:, known]
@@ -232,18 +232,18 @@ class MemoryTrials:
         self._lookups = 0
 
     def _since_placed(self, memory: Memory) -> int:
-        """Ticks of the window that ends now; 0 where none does. The first windows are short: nobody waits for hot rows."""
+        """Return the ticks of the window that ends now, or 0. The first windows are short, so that hot rows come early."""
         if self.ticks > memory.ticks:
             return 0 if self.ticks % memory.ticks else memory.ticks
         return 0 if self.ticks & (self.ticks - 1) else max(1, self.ticks // 2)
 
     def best(self) -> Memory:
-        """The memory to go by: of those about as good as the best, the one with the longest windows.
+        """Return the memory to use: of those about as good as the best, the one with the longest windows.
 
         It stays the same until it is clearly worse than the best one, or a memory of longer windows hardly is.
         """
         if self.rate < 1 and self.capacity_rows * self.rate < FEWEST_SAMPLED_ROWS:
-            return MEMORIES[self._present]  # what so few rows catch says nothing
+            return MEMORIES[self._present]  # so few rows are no evidence
         proven = [number for number, memory in enumerate(MEMORIES) if self.ticks > PROVEN_WINDOWS * memory.ticks]
         if not proven:
             return FIRST_MEMORY
@@ -256,25 +256,17 @@ class MemoryTrials:
 
 
 def saved_memory(found: Saved) -> Memory:
-    """One of MEMORIES that was saved."""
+    """Return the one of MEMORIES that was saved."""
     memory = Memory(found.number("decay"), found.integer("ticks"))
     if memory not in MEMORIES:
-        raise CheckpointError(f"memory must be one of those that are tried, got {memory}")
+        raise CheckpointError(f"memory must be one of those tried, got {memory}")
     return memory
 
 
 def best(counts_K: NDArray[np.float32], count: int) -> NDArray[np.bool_]:
-    """Whether each of the sampled rows is one of the `count` most popular ones (of equals the first), and remembered at all."""
+    """Mark the `count` most popular of the remembered rows (of equals the first)."""
     remembered_K: NDArray[np.bool_] = counts_K > 0
-    counts = counts_K[remembered_K]
-    if count >= len(counts):
-        return remembered_K
-    if count <= 0:
-        return np.zeros(len(counts_K), dtype=np.bool_)
-    bar = np.partition(counts, len(counts) - count)[len(counts) - count]
-    chosen: NDArray[np.bool_] = counts_K > bar
-    chosen[np.flatnonzero(counts_K == bar)[: count - np.count_nonzero(chosen)]] = True
-    return chosen
+    return remembered_K if count >= np.count_nonzero(remembered_K) else mark_highest(counts_K, count)
 
 
 def hash_rows(rows: NDArray[np.int64], salt: np.uint64) -> NDArray[np.uint64]:

@@ -1,4 +1,4 @@
-"""Whether a loss that is measured again and again, each time with noise, is level."""
+"""This module decides whether a loss is level, from repeated noisy measurements."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ SURE = 3.0
 """Standard errors that a change must exceed: about one false alarm in 700 measurements."""
 
 FORGET = 0.9
-"""What a measurement leaves of the distance between the lowest loss of late and the present one."""
+"""What a measurement leaves of the distance between the lowest recent loss and the present one."""
 
 
 class LossLevel:
-    """The loss of the last few measurements and the lowest of late, with standard errors. Nats."""
+    """Mean loss of the last few measurements and the lowest recent one, with standard errors, in nats."""
 
     def __init__(self) -> None:
         self._mean = self._lowest = (math.inf, 0.0)
 
     def take(self, loss: float, standard_error: float, limit: float) -> str:
-        """Take in a measurement; returns what the loss does, empty where it is level: neither risen nor fallen by more than
-        `limit` and noise together. What is no finite number is told and forgotten."""
+        """Take in a measurement; return what the loss does, or nothing where it is level: it neither rose nor fell by more than
+        `limit` and noise together. A loss that is not finite is reported and not used."""
         if not math.isfinite(loss):
             return "is no finite number"
         found = self._compare(loss, standard_error, limit)
@@ -50,7 +50,7 @@ class LossLevel:
         return ""
 
     def _follow(self, loss: float, standard_error: float) -> None:
-        """The level goes down at once and up by and by, so that it follows a stream that has changed."""
+        """Lower the level at once and raise it slowly, so that it follows a changing stream."""
         mean, error = self._mean
         if math.isinf(mean):
             self._mean = self._lowest = loss, standard_error

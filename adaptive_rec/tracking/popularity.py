@@ -1,4 +1,4 @@
-"""Which rows are popular now: lookups of the sampled steps go into a counter, cold rows met are remembered."""
+"""The tracker finds which rows are popular now: it counts sampled lookups and remembers the cold rows it met."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MIN_BUFFER_ROWS = 1 << 16
 
 
 class Counter(Protocol):
-    """What counts lookups: `CountMinSketch`, or `ExactCounter` in tests."""
+    """Counts lookups: `CountMinSketch`, or `ExactCounter` in tests."""
 
     @property
     def bytes(self) -> int: ...
@@ -41,28 +41,31 @@ class Counter(Protocol):
 
 
 def samples(step: int, ratio: float) -> bool:
-    """Whether this step's lookups are counted: an even schedule, the same in every run; all steps at ratio 1."""
+    """Return whether this step's lookups are counted: an even schedule, the same in every run; all steps at ratio 1."""
     return math.floor((step + 1) * ratio) > math.floor(step * ratio)
 
 
 def sort_distinct(rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the distinct rows in rising order, as np.unique does; NumPy 2.4 takes fifteen times as long with that."""
+    """Return the distinct rows in ascending order. NumPy 2.4's np.unique takes fifteen times as long."""
     rows = np.sort(rows)
     first = np.ones(len(rows), dtype=np.bool_)
     first[1:] = rows[1:] != rows[:-1]
     return rows[first]
 
 
+def mark_highest(scores: NDArray[np.floating[Any]], count: int) -> NDArray[np.bool_]:
+    """Mark the `count` highest scores, of equals the first. There are more scores than that."""
+    if count <= 0:
+        return np.zeros(len(scores), dtype=np.bool_)
+    bar = np.partition(scores, len(scores) - count)[len(scores) - count]
+    chosen: NDArray[np.bool_] = scores > bar
+    chosen[np.flatnonzero(scores == bar)[: count - np.count_nonzero(chosen)]] = True
+    return chosen
+
+
 def best_rows(rows: NDArray[np.int64], scores: NDArray[np.float64], count: int) -> NDArray[np.int64]:
     """Return the `count` rows with the highest scores, of equals the lower ones. `rows` and the answer are sorted."""
-    if count >= len(rows):
-        return rows
-    if count <= 0:
-        return rows[:0]
-    bar = np.partition(scores, len(scores) - count)[len(scores) - count]
-    chosen = scores > bar
-    chosen[np.flatnonzero(scores == bar)[: count - np.count_nonzero(chosen)]] = True
-    return rows[chosen]
+    return rows if count >= len(rows) else rows[mark_highest(scores, count)]
 
 
 def without(rows: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -79,9 +82,9 @@ def with_others(rows: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[n
 
 
 class PopularityTracker:
-    """Answers for candidates only, the cold rows met in sampled steps: never a pass over all rows.
+    """Knows the candidates, the cold rows met in sampled steps; it never passes over all rows.
 
-    Hot rows need no remembering, their list is at hand. `capacity_rows` is how many rows may be hot; the candidates
+    Hot rows are not remembered here, as the placement lists them. `capacity_rows` is how many rows may be hot; the candidates
     kept are a small multiple of it.
     """
 
@@ -96,7 +99,7 @@ class PopularityTracker:
 
     @property
     def limit_rows(self) -> int:
-        """Most candidates that are ever held, plus one step's distinct rows."""
+        """The most candidates ever held, apart from one step's distinct rows."""
         return max(4 * self._capacity_rows, MIN_BUFFER_ROWS)
 
     @property
@@ -109,7 +112,7 @@ class PopularityTracker:
         self.counter = counter
 
     def resize(self, capacity_rows: int) -> None:
-        """Tell how many rows may be hot from now on."""
+        """Set how many rows may be hot from now on."""
         self._capacity_rows = capacity_rows
         self._shrink()
 
@@ -131,22 +134,25 @@ class PopularityTracker:
     def candidates(self) -> NDArray[np.int64]:
         """Return the remembered rows, distinct and sorted. Some may have become hot since they were met.
 
-        The array is the tracker's own, and good until it observes or a window ends.
+        The array belongs to the tracker and is valid until it observes or a window ends.
         """
         if not self._distinct:
             self._hold(sort_distinct(self._met[: self._rows_met]))
         return self._met[: self._rows_met]
 
     def end_window(self, decay: float, migration: Migration | None = None) -> None:
-        """Let the counts fade; rows that became hot stop being candidates, rows that were made cold start."""
+        """Decay the counts; remove promoted rows from the candidates, and add demoted ones."""
         if migration is not None:
-            promoted, demoted = np.sort(migration.promote), np.sort(migration.demote)  # lists come in their policy's order
+            promoted, demoted = (
+                np.sort(migration.promote),
+                np.sort(migration.demote),
+            )  # lists come in their policy's order
             self._hold(with_others(without(self.candidates(), promoted), demoted))
         self.counter.decay(decay)
         self._shrink()
 
     def state(self) -> dict[str, Any]:
-        """The rows met with their repetitions: how many there are decides when the least popular are thrown out."""
+        """Return the state, with repetitions of the rows met: their number decides when the least popular are dropped."""
         return {
             "counter": self.counter.state(),
             "met": self._met[: self._rows_met],
@@ -166,7 +172,7 @@ class PopularityTracker:
         self._shrink()
 
     def _shrink(self) -> None:
-        """Once too many are held, throw out repetitions; if half as many are left, all but the most popular half."""
+        """Where too many rows are held, drop repetitions; if over half the limit remains, keep the most popular half."""
         if self._rows_met <= self.limit_rows:
             return
         rows = self.candidates()
@@ -174,7 +180,7 @@ class PopularityTracker:
             self._hold(best_rows(rows, self.estimate(rows), self.limit_rows // 2))
 
     def _make_room(self, rows: int) -> None:
-        """Room for so many more rows. It doubles up to the most that is ever held, which few runs come to."""
+        """Make room for so many more rows. It doubles up to the most ever held, which few runs reach."""
         wanted = self._rows_met + rows
         if wanted > len(self._met):
             doubled = min(max(2 * len(self._met), MIN_BUFFER_ROWS), self.limit_rows + rows)

@@ -1,7 +1,7 @@
-"""Which hot rows have settled: rules that give every row a number, the smaller the staler.
+"""These rules tell which hot rows have settled. Each gives every row a number, the smaller the staler.
 
 A row is stale where its number lies under a threshold (`tracking.stale` finds one). Rules see what the update-delta monitor
-recorded on a window's probe steps, and nothing that needs a pass over all rows. Rows touched too seldom are left out before.
+recorded on a window's probe steps, and need no pass over all rows. Rows touched too seldom are left out before.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class RowMovement:
-    """What is known of each slot's row, over the probe steps that touched it. Lengths in the unit of the weights."""
+    """Movement of each slot's row over the probe steps that touched it. Lengths in the unit of the weights."""
 
     max_abs_H: Array
     """Largest component of the net displacement."""
@@ -35,7 +35,7 @@ class RowMovement:
 
     @staticmethod
     def of(measured_H5: NDArray[Any], touches_H: NDArray[Any]) -> RowMovement:
-        """From what a monitor measures."""
+        """Make it of a monitor's numbers."""
         max_abs_H, net_H, row_H, path_H, square_H = measured_H5.astype(np.float64).T
         return RowMovement(max_abs_H, net_H, row_H, path_H, square_H, touches_H.astype(np.int64))
 
@@ -51,7 +51,7 @@ def relative_l2(rows: RowMovement) -> Array:
 
 
 def per_touch(rows: RowMovement) -> Array:
-    """Largest component of the net displacement, for each touch: a row that is seldom touched is no settled one."""
+    """Largest component of the net displacement, divided by touches, so that a seldom touched row does not look settled."""
     return rows.max_abs_H / np.maximum(rows.touches_H, 1)
 
 
@@ -61,12 +61,12 @@ def step_length(rows: RowMovement) -> Array:
 
 
 def popularity(rows: RowMovement) -> Array:
-    """One over the touches: the most popular rows have had most updates. It looks at no movement at all."""
+    """One over the touches: the most popular rows had the most updates. Movement is ignored."""
     return 1 / np.maximum(rows.touches_H, 1)
 
 
 def net_over_path(rows: RowMovement) -> Array:
-    """Net displacement over the length of the path: 1 for a row on its way, about 1 / sqrt(touches) for one that wavers."""
+    """Net displacement over the length of the path: 1 for a steady move, about 1 / sqrt(touches) for a random one."""
     return _ratio(rows.net_H, rows.path_H)
 
 
@@ -76,7 +76,7 @@ def signal_to_noise(rows: RowMovement) -> Array:
 
 
 def _ratio(part_H: Array, whole_H: Array) -> Array:
-    """Part over whole; 0 where a row was touched and did not move at all."""
+    """Return part over whole, 0 where a touched row did not move at all."""
     return np.divide(part_H, whole_H, out=np.zeros_like(part_H), where=whole_H != 0)
 
 

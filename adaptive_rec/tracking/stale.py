@@ -1,4 +1,4 @@
-"""Which movement is small enough to skip: thresholds that meet a wanted share of skipped updates or samples.
+"""These functions find the threshold of movement that meets a target share of skipped updates or samples.
 
 Slipstream (arXiv 2404.04270) searches its threshold by bisection and gives up where movements are equal or outside
 the interval. The share skipped is a step function of the threshold, so sorting finds the best step exactly. "Under the
@@ -37,7 +37,7 @@ def threshold_for_updates(movement_H: Array, touches_H: Array, target_ratio: flo
 
 def stale_lookups_needed(lookups_S: Array, alpha: float) -> NDArray[np.int64]:
     """Return how many lookups of each sample must be stale for it to be skipped: alpha of them, rounded up."""
-    # 0.55 * 100 is 55.00000000000001 in floating point: no reason to ask for 56.
+    # 0.55 * 100 is 55.00000000000001 in floating point, which must not round up to 56.
     return np.ceil(alpha * np.asarray(lookups_S) - 1e-9).astype(np.int64)
 
 

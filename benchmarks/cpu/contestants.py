@@ -18,7 +18,7 @@ from torch import Tensor
 from adaptive_rec.batch import Batch
 from adaptive_rec.config.tree import Config
 from adaptive_rec.dense.eager import DensePart
-from adaptive_rec.embedding.micro_batch import MicroBatch
+from adaptive_rec.embedding.records import MicroBatch
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import Runtime

@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from adaptive_rec.checkpoint.draft import Draft
 from adaptive_rec.checkpoint.files import Files
-from adaptive_rec.checkpoint.generation import read_json_file
-from adaptive_rec.checkpoint.history import chain, newest_valid, prune
+from adaptive_rec.checkpoint.generation import generations, names_in, read_json_file
+from adaptive_rec.checkpoint.history import chain, newest_valid, prune, verify_all
 from adaptive_rec.checkpoint.rows import SavedRows, shard_name
 from adaptive_rec.checkpoint.safetensors_file import ArraysFile
+from adaptive_rec.errors import CheckpointError
 from tests.checkpoint.sim_files import SimFiles, Tree
 
 CHECKPOINTS = Path("/checkpoints")
@@ -103,24 +104,24 @@ def write(files: Files, step: int, folder: Path = CHECKPOINTS, on: tuple[int, ..
 
 @dataclass
 class History:
-    """When, in entries of the log, each generation was begun and committed."""
+    """When, in entries of the log, each generation was started and committed."""
 
     moments: list[tuple[int, int, int]] = field(default_factory=list)
-    """(step, begun, committed)"""
+    """(step, started, committed)"""
 
     def allowed(self, entries: int) -> set[int | None]:
         """The steps that may be found after so many entries: the newest committed, or the one that was being written."""
         committed: list[int | None] = [step for step, _, end in self.moments if end <= entries]
-        return {[None, *committed][-1], *(step for step, begun, end in self.moments if begun <= entries < end)}
+        return {[None, *committed][-1], *(step for step, started, end in self.moments if started <= entries < end)}
 
 
 def write_history(files: Files, log: list[Any]) -> History:
     """All generations, after each of which two are kept, with those that they build on."""
     history = History()
     for step in STEPS:
-        begun = len(log)
+        started = len(log)
         write(files, step)
-        history.moments.append((step, begun, len(log)))
+        history.moments.append((step, started, len(log)))
         prune(files, CHECKPOINTS, keep=2)
     return history
 
@@ -157,9 +158,12 @@ def checked_step(files: Files, generation: Path) -> int:
 
 
 def wrong(tree: Tree, allowed: set[int | None]) -> str:
-    """What is wrong with what is found on a disk, or nothing."""
+    """What is wrong with what is found on a disk, or nothing. Every generation that readers see must be whole."""
+    files = SimFiles(tree)
     try:
-        step = found_step(SimFiles(tree))
-    except AssertionError as error:
+        step = found_step(files)
+        for name in generations(names_in(files, CHECKPOINTS)):
+            verify_all(files, CHECKPOINTS / name)
+    except (AssertionError, CheckpointError) as error:
         return str(error)
     return "" if step in allowed else f"found step {step}, where only {allowed} may be"

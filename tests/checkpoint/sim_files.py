@@ -12,6 +12,7 @@ import itertools
 import os
 import random
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,14 @@ class SimFiles:
     def remove_files(self, path: Path, count: int) -> None:
         for name in self.names(path)[:count]:
             self._change(self._folder(path), name, "", None)
+
+    def reading(self, path: Path) -> AbstractContextManager[None]:
+        self._folder(path)
+        return nullcontext()
+
+    def unread(self, path: Path) -> AbstractContextManager[bool]:
+        self._folder(path)
+        return nullcontext(True)
 
     def names(self, folder: Path) -> list[str]:
         return sorted(self._names(self._folder(folder)))

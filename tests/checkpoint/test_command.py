@@ -154,7 +154,7 @@ def test_a_checkpoint_of_changes_is_found_by_any_path(
     assert "3 of 3 whole" in printed(capsys, "verify", chained / "latest")
     monkeypatch.chdir(chained / "checkpoints/step-000000007")
     assert "3 of 3 whole" in printed(capsys, "verify", ".")
-    assert "hold the same" in printed(capsys, "diff", ".", "../../latest")
+    assert "are the same" in printed(capsys, "diff", ".", "../../latest")
 
 
 def test_changes_are_compared_and_exported_with_what_they_build_on(
@@ -212,7 +212,7 @@ def test_verify_names_all_damage_and_fails(capsys: pytest.CaptureFixture[str], r
 
 def test_diff_of_equal_checkpoints_says_so(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     a, b = make(tmp_path / "a", 5), make(tmp_path / "b", 5)
-    assert "hold the same, bit by bit" in printed(capsys, "diff", a, b)
+    assert "are the same, bit by bit" in printed(capsys, "diff", a, b)
     assert json.loads(printed(capsys, "diff", a, b, "--json"))["differences"] == []
 
 
@@ -271,7 +271,7 @@ def test_diff_takes_a_runs_newest_whole_checkpoint_and_says_what_it_skips(
     spoil(run / "checkpoints/step-000000800/state.json")
     text = printed(capsys, "diff", run, run / "checkpoints/step-000000005")
     assert "note: step-000000800 is skipped: " in text
-    assert "hold the same" in text
+    assert "are the same" in text
     assert "is damaged" in printed(capsys, "diff", run, run / "checkpoints/step-000000800", code=5)
 
 
@@ -370,7 +370,7 @@ def test_verify_of_a_run_leaves_out_what_the_run_removed_meanwhile(
     monkeypatch.setattr(generation, name, removing(old, getattr(generation, name)))
     text = printed(capsys, "verify", run)
     assert "1 of 1 whole" in text
-    assert text.endswith("note: step-000000005 was removed meanwhile\n")
+    assert text.endswith("note: step-000000005 was removed in the meantime\n")
     assert text.count("step-000000005") == 1
 
 

@@ -92,7 +92,7 @@ def said(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Callable[..., st
     return run
 
 
-def begun(run: Path) -> Runtime:
+def started(run: Path) -> Runtime:
     """A run directory's runtime as ``train --resume`` has it."""
     return TrainingRun(load_config(str(run / "config.toml"), {}), run, resume=True).runtime
 
@@ -143,7 +143,7 @@ def test_every_form_sets_every_row(
     given = tables()
     text = said(FORMS[form](tmp_path, given))
     assert "fresh: the file has no tensor 'bottom.0.weight'" in text
-    runtime = begun(tmp_path / "run")
+    runtime = started(tmp_path / "run")
     assert runtime.step_number == 0
     assert_same(kept(runtime), given)
 
@@ -171,7 +171,7 @@ def test_an_export_is_imported_bit_by_bit(
         table.name: torch.from_numpy(first.runtime.store.export_table(index)[0])
         for index, table in enumerate(first.runtime.store.space.tables)
     }
-    assert_same(kept(begun(tmp_path / "run")), ended)
+    assert_same(kept(started(tmp_path / "run")), ended)
 
 
 def test_torchrecs_own_collection(tmp_path: Path, said: Callable[..., str]) -> None:
@@ -183,7 +183,7 @@ def test_torchrecs_own_collection(tmp_path: Path, said: Callable[..., str]) -> N
     ]
     state = modules.EmbeddingBagCollection(tables=bags, device=torch.device("cpu")).state_dict()
     said(saved(tmp_path / "t.pt", state))
-    assert_same(kept(begun(tmp_path / "run")), {name: state[f"embedding_bags.{name}.weight"] for name in ROWS})
+    assert_same(kept(started(tmp_path / "run")), {name: state[f"embedding_bags.{name}.weight"] for name in ROWS})
 
 
 def test_training_resumes_and_its_first_batch_reads_the_imported_rows(
@@ -191,7 +191,7 @@ def test_training_resumes_and_its_first_batch_reads_the_imported_rows(
 ) -> None:
     given = tables()
     assert "train --resume --out" in said(folder(tmp_path / "t", given))
-    runtime = begun(tmp_path / "run")
+    runtime = started(tmp_path / "run")
     batch = next(runtime.batches())
     ids_BF = batch.ids_N.reshape(batch.size, len(ROWS))
     read, run = [], runtime.dense.run
@@ -228,7 +228,7 @@ def test_numbers_are_converted_to_the_run_s_precision(tmp_path: Path, said: Call
     text = said(saved(tmp_path / "t.safetensors", keyed(given)), "--set", f"run.row_precision={precision}")
     target = {"float32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
     patterns = {torch.bfloat16: torch.uint16, torch.float16: torch.int16}.get(target, target)
-    assert_same(kept(begun(tmp_path / "run")), {n: tensor.to(target).view(patterns) for n, tensor in given.items()})
+    assert_same(kept(started(tmp_path / "run")), {n: tensor.to(target).view(patterns) for n, tensor in given.items()})
     for name, kind in zip(ROWS, types, strict=True):
         line = next(line for line in text.splitlines() if line.startswith(name))
         assert line.split()[3:] == [str(kind).removeprefix("torch."), str(target).removeprefix("torch.")]
@@ -320,7 +320,7 @@ def test_partial_imports_some_of_the_tables(tmp_path: Path, said: Callable[..., 
     assert ([t["name"] for t in answer["tables"]], answer["fresh"]) == (["C3"], ["C1", "C2", "C4"])
     assert answer["left_out"] == ["C9", "step"]
     fresh = kept(assemble(load_config("tiny", {}, SMALL)))
-    assert_same(kept(begun(tmp_path / "run")), {**fresh, "C3": given["C3"]})
+    assert_same(kept(started(tmp_path / "run")), {**fresh, "C3": given["C3"]})
 
 
 @pytest.mark.parametrize(
@@ -386,7 +386,7 @@ def test_a_dense_part_with_the_same_names_is_imported(tmp_path: Path, said: Call
     text = said(saved(tmp_path / "t.safetensors", keyed(tables()) | given | {"epoch": torch.ones(1)}))
     assert f"{len(given)} tensors" in text
     assert "left out     'epoch'" in text
-    state = begun(tmp_path / "run").dense.model.state_dict()
+    state = started(tmp_path / "run").dense.model.state_dict()
     assert [name for name, tensor in state.items() if not torch.equal(tensor, given[prefix + name])] == []
 
 
@@ -401,7 +401,7 @@ def test_a_dense_part_that_does_not_fit_is_an_error(tmp_path: Path, said: Callab
     text = said(saved(tmp_path / "d.pt", {**whole, "a.top.0.weight": torch.zeros(3)}), "--partial")
     assert "dense part   fresh: tensor 'top.0.weight' must be of shape" in text
     fresh = assemble(load_config("tiny", {}, SMALL)).dense.model.state_dict()
-    state = begun(tmp_path / "run").dense.model.state_dict()
+    state = started(tmp_path / "run").dense.model.state_dict()
     assert [name for name in fresh if not torch.equal(fresh[name], state[name])] == []
 
 
@@ -436,7 +436,7 @@ def test_a_pickle_runs_nothing(tmp_path: Path, said: Callable[..., str], where: 
         torch.save(content, path, _use_new_zipfile_serialization=where != "old")
     text = said(path, code=5)
     assert not marker.exists()
-    assert ("it asks for 'posix.mkdir'" if where in ("value", "key", "whole") else "it is something else") in text
+    assert ("it needs 'posix.mkdir'" if where in ("value", "key", "whole") else "it is something else") in text
     assert "likely succeed" not in text, "no advice to read it in an unsafe way"
 
 
@@ -543,7 +543,7 @@ def test_table_names_that_look_like_paths_are_only_names(tmp_path: Path, said: C
     assert len(text) < 1000
     text = said(source, "--partial")
     assert "\x1b" not in text
-    assert_same(kept(begun(tmp_path / "run")), given)
+    assert_same(kept(started(tmp_path / "run")), given)
 
 
 def test_links_in_a_folder_are_not_followed(tmp_path: Path, said: Callable[..., str]) -> None:
@@ -561,7 +561,7 @@ def test_a_link_given_by_the_user_is_followed(tmp_path: Path, said: Callable[...
     saved(tmp_path / "t.safetensors", keyed(tables())).rename(tmp_path / "blob")
     (tmp_path / "model.safetensors").symlink_to(tmp_path / "blob")
     said(tmp_path / "model.safetensors")
-    assert_same(kept(begun(tmp_path / "run")), tables())
+    assert_same(kept(started(tmp_path / "run")), tables())
 
 
 def test_an_invalid_source_or_target_is_an_error(tmp_path: Path, said: Callable[..., str]) -> None:
@@ -620,7 +620,7 @@ def test_tensors_with_torch_s_negative_flag_are_read(tmp_path: Path, said: Calla
     marked = {name: torch._neg_view(tensor) for name, tensor in given.items()}
     part = {name: torch._neg_view(tensor) for name, tensor in dense().items()}
     said(saved(tmp_path / "t.pt", keyed(marked) | part), "--set", f"run.row_precision={precision}")
-    runtime = begun(tmp_path / "run")
+    runtime = started(tmp_path / "run")
     patterns = {"float32": torch.float32, "fp16": torch.int16}[precision]
     kind = {"float32": torch.float32, "fp16": torch.float16}[precision]
     assert_same(kept(runtime), {name: (-tensor).to(kind).view(patterns) for name, tensor in given.items()})

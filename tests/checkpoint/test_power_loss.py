@@ -125,7 +125,7 @@ def test_leftovers_of_a_kill_survive_a_loss_of_power_harmlessly(with_manifest: b
     """A draft of the same step, and a file of it, are removed by the next one; that need not be on the disk yet."""
     files, history = SimFiles(), History()
     for step in STEPS:
-        begun = len(files.log)
+        started = len(files.log)
         draft = Draft(files, CHECKPOINTS, step)
         draft.json("state.json", {"step": step, "half": True})
         if with_manifest:  # killed right before the draft got its name
@@ -133,7 +133,7 @@ def test_leftovers_of_a_kill_survive_a_loss_of_power_harmlessly(with_manifest: b
             left.write(b"{}")
             left.sync()
         write(files, step)
-        history.moments.append((step, begun, len(files.log)))
+        history.moments.append((step, started, len(files.log)))
         prune(files, CHECKPOINTS, keep=2)
     for tree, allowed in states(files, history, 128, random.Random(2)):
         assert not wrong(tree, allowed), wrong(tree, allowed)
@@ -165,4 +165,8 @@ def test_files_manifest_draft_and_parent_are_synced_in_this_order() -> None:
         step: [f"rows-{shard:05d}.safetensors" for shard in range(1 if step in (123, 333) else 2)] + others
         for step in STEPS
     }
-    assert named == ["", *(name for step in STEPS for name in [*one[step], f".{name_of(step)}.draft", "checkpoints"])]
+    hidden = {300: ["checkpoints"] * 3}  # the first chain goes, one by one
+    assert named == [
+        "",
+        *(n for step in STEPS for n in [*one[step], f".{name_of(step)}.draft", "checkpoints", *hidden.get(step, [])]),
+    ]

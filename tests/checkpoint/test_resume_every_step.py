@@ -23,6 +23,7 @@ from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.live.telemetry import Snapshot
 from adaptive_rec.reclassify.observer import Observer
+from adaptive_rec.reclassify.popular_samples import PopularSamples
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import RunOptions, Runtime
 from adaptive_rec.runtime.phases import Phases
@@ -86,27 +87,27 @@ def build(name: str, *changes: str, streams: Any = None, folder: Path | None = N
 # All that a run remembers ------------------------------------------------------------------------------------------------
 
 TIMES = {"_times", "times", "recorder"}
-"""Clocks: a run that goes on later is later."""
+"""Clocks, which differ in a resumed run."""
 
 OUTSIDE = {"config", "source", "device", "torch_device", "space", "rule", "rules", "mailbox", "control", "publisher", "reports",
            "pipeline", "notices", "checkpoints", "parts", "saving", "evaluator", "changed_R", "_unchanged_R",
            "_taken", "_overrides", "phase", "streams", "options",
            "_source", "_publisher", "_evaluator",
            "seeds", "_hashes"}  # fmt: skip
-"""Made from the configuration alone, or facing those who look."""
+"""Made from the configuration alone, or only for display."""
 
 WITHIN_A_STEP = {
     "_guarded", "step_loss", "losses_S", "_buffers", "_taken", "_gradients", "_step_losses", "_forward", "pool_shapes",
     "parameters",
     "_decided", "_outcome", "ended", "_placed", "_trained", "_tails", "_due", "window_due", "measured",
 }  # fmt: skip
-"""Filled anew in each step or phase, or used up when a run that goes on has found its place."""
+"""Filled again in each step or phase, or used up when a resumed run has found its place."""
 
 THREADS = {"_thread", "_behind", "_copier", "threads"}
 
 
 def image(thing: Any, seen: dict[int, Any] | None = None) -> Any:
-    """A copy of all that can be reached from a component, in plain values; of what can be reached twice, one."""
+    """Copy all that can be reached from a component, in plain values; what can be reached twice is copied once."""
     seen = {} if seen is None else seen
     if isinstance(thing, np.ndarray):
         return thing.copy()
@@ -139,9 +140,9 @@ def image(thing: Any, seen: dict[int, Any] | None = None) -> Any:
             for name in ("weights", "state")
         }
     if isinstance(thing, Observer):
-        thing.settle()  # lookups are counted beside the steps
-        lists = {name: np.concatenate([[], *getattr(thing, name)]) for name in ("_sample_slots", "_sample_lengths")}
-        return {name: image(value, seen) for name, value in kept(thing).items()} | lists
+        thing.settle()  # lookups are counted in the background
+    if isinstance(thing, PopularSamples):
+        return list(thing.arrays())
     if isinstance(thing, Phases):
         unreported = [
             np.concatenate([[], *(getattr(moved, way) for moved in thing._unreported)]) for way in ("promote", "demote")
@@ -160,7 +161,7 @@ def image(thing: Any, seen: dict[int, Any] | None = None) -> Any:
 
 
 def kept(thing: Any) -> dict[str, Any]:
-    """Attributes of an object, but for those that need not come back."""
+    """Return the attributes of an object that a resumed run must have again."""
     left_out = TIMES | OUTSIDE | WITHIN_A_STEP | THREADS
     if isinstance(thing, Stretch):
         left_out = left_out - {"options"}
@@ -191,7 +192,7 @@ class Straight:
 
     folder: Path
     images: dict[int, Any] = field(default_factory=dict)
-    """Of the run after each step's boundary; the last one under -1."""
+    """Images of the run after each step's boundary; the last one under -1."""
     saved: dict[int, Path] = field(default_factory=dict)
     quality: Any = None
     runtime: Runtime | None = None

@@ -12,7 +12,7 @@ import pytest
 from adaptive_rec.checkpoint import files as disk
 from adaptive_rec.checkpoint.files import DISK
 from adaptive_rec.checkpoint.history import chain
-from adaptive_rec.config.tree import load_config, told_knobs
+from adaptive_rec.config.tree import load_config, overridden_knobs
 from adaptive_rec.errors import CheckpointError
 from adaptive_rec.live.telemetry import Event, Snapshot
 from adaptive_rec.run.resume import evaluate_run
@@ -33,7 +33,7 @@ def begin(out: Path, *changes: str, **options: Any) -> TrainingRun:
 def go_on(out: Path, *settings: str) -> TrainingRun:
     """As ``train --resume --out OUT`` with some --set."""
     config = load_config(str(out / "config.toml"), {}, settings)
-    return TrainingRun(config, out, resume=True, overridden=told_knobs({}, settings))
+    return TrainingRun(config, out, resume=True, overridden=overridden_knobs({}, settings))
 
 
 def steered(run: TrainingRun, changes: dict[int, dict[str, Any]], lost_at: int | None = None) -> Iterator[Event]:
@@ -187,7 +187,7 @@ def test_a_full_disk_is_reported_and_training_continues(tmp_path: Path, monkeypa
     monkeypatch.setattr(disk.Disk, "create", create_or_fail)
     events = list(steered(run, {}))
     [failed] = [event for event in events if event.kind == "checkpoint_failed"]
-    assert "no checkpoint was written, training goes on" in failed.text
+    assert "no checkpoint was written, training continues" in failed.text
     assert "No space left" in failed.text
     assert run.runtime.state.checkpoints.failed == 1
     assert written_at(events) == [10, 30]

@@ -145,11 +145,11 @@ def test_no_value_may_be_missing_doubled_or_of_another_kind(saved: Path, monkeyp
 @pytest.mark.parametrize(
     ("path", "change", "message"),
     [
-        ("store/pools/0/row_of_slot", lambda array: np.full_like(array, 3), "must be distinct rows"),
+        ("store/pools/0/row_of_slot", lambda array: np.full_like(array, 3), "must hold distinct rows"),
         (
             "store/pools/0/row_of_slot",
             lambda array: np.where(array >= 0, array + 10**6, array),
-            "must be distinct rows",
+            "must hold distinct rows",
         ),
         ("store/pools/0/stale", lambda array: array[:-1], "stale must be of"),
         ("store/pools/0/monitor/record_HR", lambda array: array.astype(np.float64), "record_HR must be of"),

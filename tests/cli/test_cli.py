@@ -87,7 +87,7 @@ def test_typos_name_the_nearest_name(capsys, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def test_what_cannot_be_done_is_said_in_one_line(capsys, tmp_path):
+def test_errors_are_one_line(capsys, tmp_path):
     assert "--resume needs --out" in refused(capsys, "train", "tiny", "--resume")
     absent = f"--data={tmp_path / 'absent.txt'}"
     assert "data.source" in refused(capsys, "train", absent, "--json", f"--out={tmp_path / 'run'}")
@@ -199,7 +199,7 @@ def test_plain_output_has_header_progress_and_summary(tmp_path, capsys):
     ]
 
 
-def test_resume_goes_on_under_the_run_s_own_configuration(tmp_path, capsys):
+def test_resume_uses_the_configuration_of_the_run(tmp_path, capsys):
     out = tmp_path / "run"
     train = ["train", "--json", "--no-serve", "--resume", "--out", str(out)]
     assert main([*train, "tiny", "--seed=5", "--steps=20"]) == 0  # nothing to resume: starts afresh
@@ -212,16 +212,16 @@ def test_resume_goes_on_under_the_run_s_own_configuration(tmp_path, capsys):
     assert (out / "config.toml").read_text() == kept
 
 
-def test_a_run_that_has_nothing_to_go_on_from_says_so(tmp_path, capsys):
+def test_resume_without_a_checkpoint_is_reported(tmp_path, capsys):
     train = ["train", "tiny", "--no-serve", "--steps=5", "--resume", "--out", str(tmp_path / "run")]
     assert main(train) == 0
-    assert "run has no checkpoint to go on from: the run begins at its start\n" in capsys.readouterr().out
+    assert "run has no checkpoint to resume: the run starts from the beginning\n" in capsys.readouterr().out
     assert main(train) == 0
     assert "no checkpoint" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("output", [[], ["--json"]])
-def test_a_run_goes_on_when_nobody_reads_what_it_prints(tmp_path, output):
+def test_a_run_continues_when_its_output_is_closed(tmp_path, output):
     train = shlex.join([*COMMAND, "train", "tiny", "--no-serve", "--steps=30", "--out", str(tmp_path / "run"), *output])
     subprocess.run(
         ["bash", "-c", f"set -o pipefail; {train} 2>&1 | head -1"], capture_output=True, timeout=WAIT_SECONDS
@@ -238,23 +238,23 @@ def test_a_name_that_cannot_be_shown_is_printed_all_the_same(finished, tmp_path)
     assert result.stdout.endswith("r\\xfcn/report.html\n")
 
 
-def test_what_there_is_to_train_is_said_where_the_data_decides_it(tmp_path, capsys):
+def test_the_number_of_steps_is_printed_where_the_data_limits_it(tmp_path, capsys):
     train = ["train", "--no-serve", "--resume", "--out", str(tmp_path / "run")]
     few = ["--set=data.synthetic.samples=300", "--set=run.batch_size=100"]
     assert main([*train, "tiny", *few, "--steps=50"]) == 0
-    assert "3 steps, all that the data has; run.steps asks for 50\n" in capsys.readouterr().out
+    assert "3 steps, all that the data has; run.steps is 50\n" in capsys.readouterr().out
     assert main(train) == 0
     assert (
-        "going on from step 3: nothing left to train, read the data more often (data.epochs)\n"
+        "resumed at step 3: nothing left to train, read the data more often (data.epochs)\n"
         in capsys.readouterr().out
     )
     assert main([*train, "--set=data.epochs=2", "--steps=5"]) == 0
-    assert "going on from step 3, 2 to go\n" in capsys.readouterr().out
+    assert "resumed at step 3, 2 to go\n" in capsys.readouterr().out
     assert main(train) == 0
-    assert "going on from step 5: nothing left to train, give more steps\n" in capsys.readouterr().out
+    assert "resumed at step 5: nothing left to train, give more steps\n" in capsys.readouterr().out
 
 
-def test_a_run_that_cannot_be_scored_is_told_to_have_failed(tmp_path, capsys):
+def test_a_run_that_cannot_be_scored_fails(tmp_path, capsys):
     out, one_row = tmp_path / "run", tmp_path / "one.tsv"
     one_row.write_text("\t".join(["1", *["2"] * 13, *["68fd1e64"] * 26]) + "\n")
     assert main(["train", "--data", str(one_row), "--no-serve", "--out", str(out)]) == 3
@@ -270,7 +270,7 @@ def test_a_closed_pipe_is_quiet():
     assert result.stderr == ""
 
 
-def test_a_run_is_made_again_with_its_knob_changes(tmp_path, capsys):
+def test_replay_repeats_a_run_with_its_knob_changes(tmp_path, capsys):
     steered, again = tmp_path / "steered", tmp_path / "again"
     small = ["--no-serve", "--steps=30"]
     assert main(["train", "tiny", "--policy=slipstream", *small, "--out", str(steered)]) == 0

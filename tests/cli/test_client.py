@@ -10,7 +10,7 @@ from adaptive_rec.cli.client import ApiError, Client, UnreachableError, connect
 from adaptive_rec.errors import AdaptiveRecError, UsageError
 
 
-def test_a_run_under_way_is_asked_over_its_socket_with_its_token(service):
+def test_requests_to_a_local_run_use_its_socket_and_token(service):
     with connect(None, None) as client:
         answer = client.get("/knobs")
     assert answer.body["effective_since_step"] == 40
@@ -104,7 +104,7 @@ def test_a_wrong_token_says_where_the_right_one_is(service, monkeypatch):
     assert "wrong-one" not in str(caught.value)
 
 
-def test_an_answer_that_is_no_problem_is_told_by_its_status(service):
+def test_an_error_without_a_problem_is_reported_by_its_status(service):
     service.answer("GET", "/api/v1/status", b"<html>", 502)
     with connect(None, None) as client, pytest.raises(ApiError, match="answered 502"):
         client.get("/status")
@@ -117,7 +117,7 @@ def test_a_stranger_that_answers_is_no_service(service, body):
         client.get("/status")
 
 
-def test_nobody_there_is_said_plainly():
+def test_an_unreachable_service_is_reported():
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
@@ -134,7 +134,7 @@ def test_silence_has_a_limit(monkeypatch):
             client.get("/status")
 
 
-def test_without_its_socket_a_run_is_asked_by_address(service, runtime_folder):
+def test_without_a_socket_requests_use_the_address(service, runtime_folder):
     next(runtime_folder.glob("*.sock")).unlink()
     with connect(None, None) as client:
         client.get("/status")

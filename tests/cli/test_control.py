@@ -20,7 +20,7 @@ def test_without_a_run_a_command_says_how_to_start_one(refused, words):
 
 
 @pytest.mark.parametrize("words", EVERY[:-1], ids=" ".join)
-def test_a_refusal_is_told_in_a_line_and_by_the_exit_code(refused, service, words):
+def test_a_refusal_is_one_line_and_an_exit_code(refused, service, words):
     for method, path in [*service.answers, *(("POST", f"/api/v1/control/{word}") for word in words)]:
         service.refuse(method, path, 409, "the run is over")
     assert refused(*words, code=1) == "error: the run is over\n"
@@ -36,14 +36,14 @@ def test_a_refusal_is_told_in_a_line_and_by_the_exit_code(refused, service, word
         ("checkpoint", "checkpoint step-000001437 written at step 1,437"),
     ],
 )
-def test_a_command_tells_what_happened_and_when(told, service, name, text):
+def test_a_command_prints_its_outcome_and_step(told, service, name, text):
     path = f"/api/v1/control/{name}"
     more = {"checkpoint": "step-000001437"} if name == "checkpoint" else {}
     service.answer("POST", path, {"command": name, "step": 1437, **more})
     assert told(name) == f"{text}\n"
     assert json.loads(told(name, "--json"))["step"] == 1437
     service.answer("POST", path, {"command": name, "step": None}, 202)
-    assert f"{name} asked for; it happens at the next step boundary" in told(name)
+    assert f"{name} requested; it happens at the next step boundary" in told(name)
     assert service.paths() == [f"POST {path}"] * 3
 
 
@@ -81,13 +81,13 @@ def test_url_says_where(told, service, monkeypatch):
     assert {request["headers"]["authorization"] for request in service.requests} == {"Bearer another-token"}
 
 
-def test_an_insecure_folder_is_told(refused, service, runtime_folder):
+def test_an_insecure_folder_is_an_error(refused, service, runtime_folder):
     runtime_folder.chmod(0o755)
     assert "must have mode 700" in refused("status", code=1)
     runtime_folder.chmod(0o700)
 
 
-def test_a_run_whose_service_is_gone_is_told(refused, service, answers):
+def test_a_run_without_its_service_is_an_error(refused, service, answers):
     service.stop()
     write(answers.runtime_file("http://127.0.0.1:9"))
     assert "http://127.0.0.1:9 cannot be reached" in refused("status", code=1)

@@ -34,7 +34,7 @@ def command(*words: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*COMMAND, *map(str, words)], capture_output=True, text=True, timeout=WAIT_SECONDS)
 
 
-def test_detach_returns_while_the_run_goes_on(wait_for, tmp_path, stopped_at_last):
+def test_detach_returns_while_the_run_continues(wait_for, tmp_path, stopped_at_last):
     out = tmp_path / "deep" / "run"
     result = command(*ENDLESS, "--detach", "--json", "--out", out)
     assert result.returncode == 0, result.stderr

@@ -48,13 +48,13 @@ def accept(service: Any, step: int | None = 437, **changed: tuple[Any, Any]) -> 
     service.answer("PATCH", "/api/v1/knobs", body, 200 if step else 202)
 
 
-def test_a_change_is_told_with_its_step(told, service):
+def test_a_change_is_printed_with_its_step(told, service):
     accept(service, alpha=(0.9, 0.8), hot_budget_bytes=(8 << 20, 256 << 20))
     text = told("knobs", "set", "alpha=0.8", "hot_budget_bytes=256MiB", "action=freeze")
     assert text.splitlines() == [
         "alpha 0.9 -> 0.8, took effect at step 437",
         "hot_budget_bytes 8MiB -> 256MiB, took effect at step 437",
-        "action is freeze already",
+        "action is already freeze",
     ]
     request = service.requests[-1]
     assert request["body"] == {"alpha": 0.8, "hot_budget_bytes": 256 << 20, "action": "freeze"}
@@ -67,7 +67,7 @@ def test_a_change_that_is_not_in_effect_yet_is_pending(told, service):
     assert told("knobs", "set", "alpha=0.8") == "alpha 0.9 -> 0.8, pending\n"
 
 
-def test_a_dry_run_says_so_and_asks_so_wherever_the_option_stands(told, refused, service):
+def test_a_dry_run_is_requested_and_reported_wherever_the_option_stands(told, refused, service):
     accept(service, None, alpha=(0.9, 0.8))
     for words in (
         ["set", "alpha=0.8", "--dry-run"],
@@ -112,12 +112,12 @@ def test_values_are_read_as_a_configuration_would(told, service, typed, sent):
 
 
 @pytest.mark.parametrize("words", [[], ["alpha"], ["alpha="], ["=1"], ["alpha=1", "alpha=2"]])
-def test_what_is_no_change_is_refused_before_anybody_is_asked(refused, service, words):
+def test_invalid_changes_are_refused_before_any_request(refused, service, words):
     assert "knobs set takes" in refused("knobs", "set", *words)
     assert service.requests == []
 
 
-def test_somebody_else_s_change_in_between_makes_it_begin_again(told, service, answers):
+def test_a_change_is_repeated_after_another_client_s_change(told, service, answers):
     left = ["two", "three"]
 
     def patch(request: dict[str, Any]) -> Any:
@@ -132,7 +132,7 @@ def test_somebody_else_s_change_in_between_makes_it_begin_again(told, service, a
     assert tags == ['"one"', '"two"', '"three"']
 
 
-def test_it_does_not_begin_again_for_ever_nor_after_other_refusals(refused, service):
+def test_repeating_ends_after_some_attempts_and_at_other_refusals(refused, service):
     service.refuse("PATCH", "/api/v1/knobs", 412, "the knobs have changed since")
     assert "changed since" in refused("knobs", "set", "alpha=0.8", code=1)
     assert service.paths().count("PATCH /api/v1/knobs") == 5

@@ -35,7 +35,7 @@ def test_rows_of_a_table_are_listed(rows_of, told, service):
     assert service.requests[-1]["query"] == "class=hot&sort=estimate&limit=20"
 
 
-def test_class_order_and_number_of_rows_are_asked_for(told, service):
+def test_class_order_and_number_of_rows_are_requested(told, service):
     service.answer("GET", "/api/v1/placement/1", page("x", "cold"))
     text = told("placement", "--class", "cold", "1", "--limit=1000")  # by index, options around it
     assert text.startswith("x: 3,000 cold rows")

@@ -15,7 +15,7 @@ from adaptive_rec.batch import Position
 from adaptive_rec.cli import main
 from adaptive_rec.config.tree import Config, load_config
 from adaptive_rec.data.open import open_source
-from adaptive_rec.memory.parts import BESIDE_TRAINING
+from adaptive_rec.memory.parts import WHILE_TRAINING
 from adaptive_rec.memory.plan import MemoryPart, MemoryPlan
 from adaptive_rec.offline.planning import rehearsal, survey
 from adaptive_rec.offline.planning.fitting import Fitting, largest, rounded_down, with_settings
@@ -103,7 +103,7 @@ def test_what_is_given_twice_must_agree(capsys: pytest.CaptureFixture[str]) -> N
         ): "must be float32 on a device",
         ("--host-memory", "much"): "--host-memory must be a number of bytes such as 16GiB, got much",
         ("--gpu-memory", "1.5"): "--gpu-memory must be a number of bytes such as 16GiB, got 1.5",
-        ("--samples", "few"): "--samples must be a whole number from 0 on, got few",
+        ("--samples", "few"): "--samples must be a whole number of at least 0, got few",
         ("--profile", "nowhere.json"): "--profile FILE must be readable, nowhere.json",
     }.items():
         assert plan(*wrong) == 2
@@ -143,7 +143,7 @@ def test_where_no_budget_fits_none_is_suggested(told: Any) -> None:
     assert any("knee of the curve" in each["why"] for each in found["budgets"])
 
 
-def test_where_no_single_setting_is_enough_several_are() -> None:
+def test_several_settings_are_suggested_where_one_is_not_enough() -> None:
     config = tiny(
         "model.embedding_dim=64", "data.table_rows=[400000,300,200,12]", "data.max_table_rows=400000",
         "knobs.hot_budget_bytes=64MiB", "optimizer.embedding=lazy_adam",
@@ -316,7 +316,7 @@ def test_measured_figures_take_the_place_of_estimates() -> None:
     config = tiny()
     plan = plan_run(config)
     made = rehearsal.measured(plan, rehearsal.Rehearsed(bytes=700 << 20, steps=6, seconds=1.0))
-    beside = [part for part in plan.parts if part.name in BESIDE_TRAINING]
+    beside = [part for part in plan.parts if part.name in WHILE_TRAINING]
     rows = sum(part.bytes for part in plan.parts if part.of_rows and not part.moment) + sum(
         part.bytes for part in beside
     )

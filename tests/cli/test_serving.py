@@ -52,12 +52,12 @@ def broken_sidecar(monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "adaptive_rec.live.sidecar", module)  # without what is to be imported from it
 
 
-def test_a_sidecar_that_cannot_start_is_told_and_training_goes_on(tmp_path, capsys, monkeypatch):
+def test_training_continues_without_a_sidecar_that_cannot_start(tmp_path, capsys, monkeypatch):
     broken_sidecar(monkeypatch)
     assert main(["train", "tiny", "--json", "--linger", "--out", str(tmp_path / "run")]) == 0
     captured = capsys.readouterr()
     assert json.loads(captured.out)["steps"] == 60
-    assert re.search("^no dashboard: .*Sidecar.*; training goes on without$", captured.err, flags=re.M)
+    assert re.search("^no dashboard: .*Sidecar.*; training continues without it$", captured.err, flags=re.M)
 
 
 class FakeSidecar:
@@ -95,10 +95,10 @@ def test_linger_keeps_the_service_until_ctrl_c_which_is_no_failure(tmp_path, cap
     assert main(["train", "tiny", "--linger", "--host=localhost", "--port=8470", "--out", str(out)]) == 0
     text = capsys.readouterr().out
     assert fake_sidecar == ["localhost:8470", str(out), "lingers", "closed"]
-    assert text.index("reopen") < text.index("the dashboard stays until") < text.index("the dashboard is closed")
+    assert text.index("reopen") < text.index("the dashboard stays open until") < text.index("the dashboard is closed")
 
 
-def test_the_dashboard_is_told_without_its_token_where_logs_are(tmp_path, capsys, fake_sidecar):
+def test_logs_get_the_dashboard_without_its_token(tmp_path, capsys, fake_sidecar):
     assert main(["train", "tiny", "--json", "--out", str(tmp_path / "run")]) == 0
     captured = capsys.readouterr()
     assert json.loads(captured.out)["steps"] == 60
@@ -125,7 +125,7 @@ def test_on_a_terminal_the_dashboard_s_link_is_whole(tmp_path, monkeypatch, fake
 
 
 @pytest.mark.parametrize("kind", ["split", "warning"])
-def test_what_somebody_should_see_is_printed_with_its_step(capsys, kind):
+def test_important_events_are_printed_with_their_step(capsys, kind):
     from adaptive_rec.cli.console import Screen
     from adaptive_rec.live.telemetry import Event
 

@@ -36,14 +36,14 @@ def test_status_copes_with_what_is_not_known_yet(rows_of, told, service, answers
     assert not {"loss", "quality"} & {row[0] for row in rows}
 
 
-def test_status_tells_of_training_that_hangs(rows_of, told, service, answers):
+def test_status_reports_training_that_hangs(rows_of, told, service, answers):
     service.answer("GET", "/api/v1/status", answers.status | {"last_step_age_seconds": 75.3})
     assert ["phase", "training, no step for 1:15"] in rows_of(told("status"))
     service.answer("GET", "/api/v1/status", answers.status | {"last_step_age_seconds": 75.3, "phase": "paused"})
     assert ["phase", "paused"] in rows_of(told("status"))
 
 
-def test_status_tells_device_memory_where_there_is_some(rows_of, told, service, answers):
+def test_status_shows_device_memory_where_there_is_some(rows_of, told, service, answers):
     memory = ["memory", "staging 34 MiB, device 1.5 GiB peak"]
     service.answer("GET", "/api/v1/status", answers.status | {"staging_bytes": 34 << 20, "peak_bytes": 3 << 29})
     assert memory in rows_of(told("status"))
@@ -122,6 +122,6 @@ def test_watching_ends_with_a_service_that_does_not(capsys, service, answers, qu
     assert "the run is over, or its service is gone" in captured.err
 
 
-def test_watching_does_not_begin_where_nobody_answers(refused, service):
+def test_watching_needs_a_first_answer(refused, service):
     service.refuse("GET", "/api/v1/status", 503, "starting")
     assert "starting" in refused("status", "--watch", code=1)

@@ -133,7 +133,7 @@ def test_the_written_reference_is_in_step():
     assert load_config("base", {}) == Config()
 
 
-def test_the_reference_tells_unit_and_reason_of_every_key():
+def test_the_reference_has_unit_and_purpose_of_every_key():
     lines, written, told = config_reference.render_base().splitlines(), set[str](), ""
     section = ""
     comments: dict[str, str] = {}
@@ -175,7 +175,7 @@ def test_presets_say_numbers_only():
         (2, False, ["run.threads=3", "run.classify_threads=5", "run.copy_threads=9"], (3, 5, 9)),
     ],
 )
-def test_threads_come_from_the_cores_unless_they_are_told(
+def test_threads_follow_from_the_cores_unless_configured(
     monkeypatch: pytest.MonkeyPatch, cores: int, on_device: bool, settings: list[str], expected: tuple[int, int, int]
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))

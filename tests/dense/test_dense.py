@@ -18,7 +18,7 @@ from adaptive_rec.batch import FeatureSpec, TableSpec
 from adaptive_rec.dense.eager import DensePart
 from adaptive_rec.dense.models.dlrm import DLRM
 from adaptive_rec.dense.replayed import ReplayedDense
-from adaptive_rec.embedding.micro_batch import MicroBatch
+from adaptive_rec.embedding.records import MicroBatch
 from adaptive_rec.placement import RowSpace
 
 DENSE_FEATURES = 3

@@ -1,4 +1,4 @@
-"""Losses and gradients that are no finite numbers: nothing is updated by them, and what is told names where they came from."""
+"""Losses and gradients that are not finite: they update nothing, and the error or event names their source."""
 
 from __future__ import annotations
 
@@ -146,10 +146,10 @@ def test_what_an_update_makes_of_large_gradients_is_finite_or_refused(
 
 @pytest.mark.parametrize("split", ["never", "always"])
 def test_a_batch_left_out_changes_nothing(memory_source: Any, split: str) -> None:
-    """Results are those of the stream without it, the counters tell of it, and it is told once."""
+    """Results are those of the stream without it; it is counted and reported once."""
     changes = (f"run.split={split}", "run.on_nan=skip_batch")
     runtime = build(memory_source, batches(12, {7: np.nan}), *changes)
-    told = [event for event in runtime.run() if isinstance(event, Event) and event.kind == "nan"]
+    left_out = [event for event in runtime.run() if isinstance(event, Event) and event.kind == "nan"]
     stream = batches(12)
     without = build(memory_source, stream[:6] + stream[7:], *changes)
     list(without.run())
@@ -159,7 +159,7 @@ def test_a_batch_left_out_changes_nothing(memory_source: Any, split: str) -> Non
     totals = runtime.reports.totals()
     assert totals["samples_seen"] - totals["samples_trained"] == SAMPLES
     assert totals["loss_sum"] == pytest.approx(without.reports.totals()["loss_sum"], rel=1e-5)
-    (event,) = told
+    (event,) = left_out
     assert event.step == 7
     ids = stream[6].ids_N.reshape(SAMPLES, 2)[2].tolist()
     assert event.details["lookups"] == [["items", ids[0]], ["users", ids[1]]]
@@ -176,7 +176,7 @@ def measured(runtime: Runtime) -> list[np.ndarray]:
 
 @pytest.mark.parametrize("split", ["never", "always"])
 def test_a_batch_left_out_at_a_probe_step_is_not_measured(memory_source: Any, split: str) -> None:
-    """After a window that made rows hot: rows, monitors and counters are those of the stream without it, and the run goes on."""
+    """After a window that made rows hot, rows, monitors and counters are those of the stream without it, and it continues."""
     slipstream = ("knobs.policy=slipstream", "knobs.probe_ratio=1.0", "knobs.hot_budget_bytes=300")
     changes = (*slipstream, f"run.split={split}", "run.on_nan=skip_batch", "knobs.reclassify_every=4")
     stream = batches(12)
@@ -213,7 +213,7 @@ def test_a_row_too_large_for_half_precision_ends_the_run_and_is_named(
     poison(runtime, 7, lambda dense: dense.gradients()[0][2, 1].fill_(-1e9))
     id_ = batches(12)[6].ids_N.reshape(SAMPLES, 2)[2, 1]
     rule = r"rows of run.row_precision=fp16 must stay within 65504, "
-    with pytest.raises(TrainingError, match=rule + rf"id {id_} of table users \(1 such\) does not after step 7; lower"):
+    with pytest.raises(TrainingError, match=rule + rf"id {id_} of table users \(1 in all\) does not after step 7; lower"):
         list(runtime.run())
     assert runtime.step_number == 6
     assert not list(tmp_path.iterdir())
@@ -226,7 +226,8 @@ def test_too_many_batches_left_out_in_a_row_stop_the_run(memory_source: Any, in_
     if in_a_row < IN_A_ROW_LIMIT:
         assert sum(event.kind == "nan" for event in runtime.run() if isinstance(event, Event)) == 1 + in_a_row
     else:
-        with pytest.raises(TrainingError, match=f"must be few, this is number {IN_A_ROW_LIMIT} in a row: "):
+        rule = f"must leave out fewer than {IN_A_ROW_LIMIT} batches in a row, this is one more: "
+        with pytest.raises(TrainingError, match=rule):
             list(runtime.run())
     assert all(np.isfinite(part).all() for part in state(runtime))
 
@@ -308,7 +309,7 @@ def test_on_a_device_a_gradient_that_is_no_number_is_found_too(memory_source: An
 
 @pytest.mark.parametrize("seed", range(3))
 def test_on_a_device_nothing_is_saved_of_a_step_gone_wrong(memory_source: Any, tmp_path: Path, seed: int) -> None:
-    """Where a checkpoint is asked for before the run has noticed, it notices then."""
+    """A checkpoint that is requested before the run has found the fault finds it."""
     answers: list[Any] = []
     options = RunOptions(tmp_path, replayed={6: [Command("checkpoint", answer=answers.append)]})
     runtime = build(memory_source, batches(30, {6: np.nan}), late=seed, options=options)

@@ -15,8 +15,7 @@ from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.tree import Config
 from adaptive_rec.embedding.device import split_budget
-from adaptive_rec.embedding.micro_batch import MicroBatch
-from adaptive_rec.embedding.records import RowUpdate
+from adaptive_rec.embedding.records import MicroBatch, RowUpdate
 from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.kernels.keeping import PENDING
 from adaptive_rec.placement import Migration

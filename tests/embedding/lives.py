@@ -17,7 +17,7 @@ from tests.checkpoint.sim_files import SimFiles, Tree, disk_after, state
 
 class Writer(threading.Thread):
     """Writes a checkpoint. Unless it is `free`, it stands still before every touch of the disk and after every slice of rows,
-    until `step` lets it go on: what happens when is then decided by who calls that."""
+    until `step` resumes it, so the caller decides the order of events."""
 
     def __init__(self, writing: Writing, free: bool) -> None:
         super().__init__(daemon=True)
@@ -61,7 +61,7 @@ class Writer(threading.Thread):
 
 
 class _Changing(threading.Condition):
-    """Of a snapshot: whoever waits on it lets the writer go one step on."""
+    """The condition of a snapshot; a wait on it lets the writer make one step."""
 
     def __init__(self, writer: Writer) -> None:
         super().__init__()
@@ -148,7 +148,7 @@ class _Output:
 
 
 def after_power_loss(files: SimFiles, dice: random.Random) -> SimFiles:
-    """What is found on the disk: of what was not synced nothing, all, or any part."""
+    """Return the disk after a power loss, with nothing, all or any part of what was not synced."""
     disk = disk_after(files.log, files.root)
     share = dice.choice((0.0, 0.1, 0.5, 0.9, 1.0))
     found = SimFiles()

@@ -1,4 +1,4 @@
-"""Tables in plain NumPy arrays, which know nothing of tiers, staging or checkpoints: what a store must equal."""
+"""Tables in plain NumPy arrays, without tiers, staging or checkpoints; a store must equal them."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class PlainRows:
         return np.concatenate(updated)
 
     def _lookups(self, batch: Batch) -> tuple[NDArray[Any], ...]:
-        """Of each lookup: its bag, its row, its share of the bag's vector, the pool, and the column there."""
+        """Return each lookup's bag, row, share of the bag's vector, pool, and column in the pool."""
         space = self.space
         length_G = np.diff(batch.offsets)
         bag_N = np.repeat(np.arange(len(length_G)), length_G)
@@ -123,7 +123,7 @@ class PlainRows:
         weights[rows] = narrowed(values, np.array(throws, np.uint32).reshape(values.shape), weights.dtype)
 
     def assert_equals(self, found: Rows) -> None:
-        """Where a tolerance is left, what was found is taken over, so that later differences are to the bit again."""
+        """Where a tolerance applies, take the store's values over, so that later comparisons are exact again."""
         if self.is_exact:
             assert not (wrong := differences(found, self.rows)), (
                 f"rows (pool, row) differ: {wrong[:9]}, {len(wrong)} in all"

@@ -1,4 +1,4 @@
-"""The host tier: what it asks for, what it holds to begin with, and that no position is limited to 32 bits."""
+"""The host tier: its memory, its initial rows, and positions beyond 32 bits."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from adaptive_rec.embedding.aligned import zeros
 from adaptive_rec.embedding.device import DeviceTier, row_bytes
 from adaptive_rec.embedding.direct import DirectStore
 from adaptive_rec.embedding.host import HostTier
-from adaptive_rec.embedding.micro_batch import MicroBatch
 from adaptive_rec.embedding.optimizer import RULES, RowRule
-from adaptive_rec.embedding.records import RowUpdate
+from adaptive_rec.embedding.records import MicroBatch, RowUpdate
 from adaptive_rec.embedding.row_types import as_array, as_tensor
 from adaptive_rec.kernels.reference.rows16 import widened
 from adaptive_rec.placement import Migration, RowSpace
@@ -114,7 +113,7 @@ def test_patterns_and_numbers_share_their_memory() -> None:
 
 
 def test_no_position_is_limited_to_32_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """140 M rows of dim 16: the last components lie beyond 2^31. Of memory that nobody writes the system gives none."""
+    """140 M rows of dim 16: the last components lie beyond 2^31. Memory that is never written takes no space."""
     rows, dim = 140_000_000, 16
     monkeypatch.setattr(host, "_initialise", lambda weights_RD, seed, table: None)
     space = RowSpace.of((TableSpec("t", rows, dim),), (FeatureSpec("t", 0),))

@@ -1,4 +1,4 @@
-"""A snapshot holds every row as it stood when it was begun, whatever becomes of the rows while it is read."""
+"""A snapshot holds every row as it was at its start, even if rows change or move while it is read."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def migrate(store: DirectStore, dice: random.Random) -> None:
         for pool, spec in enumerate(SPACE.pools):
             for rows in (moving.promote, moving.demote):
                 mine = rows[(rows >= spec.first_row) & (rows < spec.end_row)] - spec.first_row
-                assert not (snapshot._mark[pool][mine] == PENDING).any(), "whoever reads would not know where they are"
+                assert not (snapshot._mark[pool][mine] == PENDING).any(), "the reader would not find them"
 
 
 def taken(snapshot: RowSnapshot, pause: float = 0.0) -> dict[int, bytes]:
@@ -131,7 +131,7 @@ def test_what_was_not_saved_is_taken_into_the_next_one() -> None:
 
 
 def test_who_changes_rows_is_let_go_where_a_snapshot_ends_early(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The disk was full: nobody reads on, and nobody waits."""
+    """The disk was full, so the snapshot is read no further; callers of `keep` must not wait for it."""
     monkeypatch.setattr("adaptive_rec.embedding.snapshot.SHARD_BYTES", 100)
     store = new_store()
     snapshot = store.begin_snapshot(everything=True)
@@ -145,7 +145,7 @@ def test_who_changes_rows_is_let_go_where_a_snapshot_ends_early(monkeypatch: pyt
 
 
 def test_memory_is_bounded_by_a_few_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever changes rows faster than they are written waits."""
+    """Rows that change faster than they are written make the training thread wait."""
     monkeypatch.setattr("adaptive_rec.embedding.snapshot.SHARD_BYTES", 20 * 20)
     store = new_store()
     snapshot = store.begin_snapshot(everything=True)

@@ -1,4 +1,4 @@
-"""Whatever is done to a store and its checkpoints, in whatever order: it holds what plain arrays hold, to the last bit."""
+"""A store and its checkpoints equal plain arrays to the last bit after any sequence of operations."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from adaptive_rec.errors import CheckpointError
 from tests.embedding.world import KINDS, WEIGHTS, Kind, World, small_shards
 
 CHOSEN = os.environ.get("ADAPTIVE_REC_STATEFUL_SEED")
-"""The one seed to run, to repeat what failed."""
+"""The one seed to run, to repeat a failure."""
 
 SHORTENING_SECONDS = 60
 
@@ -29,7 +29,7 @@ Operations = list[tuple[str, int]]
 
 
 def run(kind: Kind, seed: int, operations: Operations) -> tuple[Exception | None, int, Counter[str]]:
-    """Returns what went wrong, after how many operations, and how often what happened."""
+    """Return the error, the number of operations before it, and counts of events."""
     done = 0
     with small_shards():
         world = World(kind, seed)
@@ -72,8 +72,8 @@ def drive(seed: int, steps: int) -> Counter[str]:
     error, done, counts = run(kind, seed, operations)
     if error is not None:
         few = shortened(kind, seed, operations[:done])
-        told = f"ADAPTIVE_REC_STATEFUL_SEED={seed}, {kind}, operation {done}: {type(error).__name__}: {error}"
-        raise AssertionError(f"{told}\n{len(few)} operations are enough: {few}") from error
+        text = f"ADAPTIVE_REC_STATEFUL_SEED={seed}, {kind}, operation {done}: {type(error).__name__}: {error}"
+        raise AssertionError(f"{text}\n{len(few)} operations are enough: {few}") from error
     print(f"seed {seed}, {kind}: {dict(counts)}")
     return counts
 
@@ -158,7 +158,7 @@ def remove_what_is_built_on(patch: pytest.MonkeyPatch) -> None:
 def test_a_mistake_is_found(
     mistake: Callable[[pytest.MonkeyPatch], None], kind: Kind, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The suite can fail, by what is saved or found, without a look at the store's own marks."""
+    """The suite finds the mistake by saved or restored rows, without a look at the store's own marks."""
     mistake(monkeypatch)
     monkeypatch.setattr(World, "check_marks", lambda world: None)
     errors = [run(kind, seed, drawn(seed, 400))[0] for seed in range(3)]

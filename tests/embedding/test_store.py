@@ -17,9 +17,8 @@ from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.embedding.device import row_bytes, split_budget
 from adaptive_rec.embedding.direct import DirectStore
-from adaptive_rec.embedding.micro_batch import MicroBatch
 from adaptive_rec.embedding.optimizer import RULES, RowRule
-from adaptive_rec.embedding.records import RowUpdate
+from adaptive_rec.embedding.records import MicroBatch, RowUpdate
 from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.embedding.staged.staged_store import StagedStore
 from adaptive_rec.embedding.staged.streams import CudaStreams
@@ -69,7 +68,7 @@ def random_batch(space: RowSpace, random: np.random.Generator, samples: int = 6)
 
 
 def random_migration(store: EmbeddingStore, random: np.random.Generator) -> Migration:
-    """Demote about half of what is hot, then promote random cold rows into some of the free slots."""
+    """Demote about half of the hot rows, then promote random cold rows into some of the free slots."""
     hot = np.flatnonzero(store.placement.slot_of_row >= 0)
     demote = hot[random.random(len(hot)) < 0.5]
     promote = []
@@ -105,7 +104,7 @@ def prepare(store: EmbeddingStore, batch: Batch) -> ClassifiedBatch:
 
 
 def buffers(store: EmbeddingStore, lines: int) -> MicroBatch:
-    """Poisoned buffers, as what was there before."""
+    """Return buffers filled with NaN, as if used before."""
     shapes = [(lines, len(pool.features), pool.dim) for pool in store.space.pools]
     dense, labels, scale, *pooled = (
         torch.full(shape, torch.nan, dtype=torch.float64, device=store.torch_device)
@@ -140,7 +139,7 @@ def train(
 
 
 class PlainTables:
-    """Rows in one dict: what a store must equal, whatever tier its rows are in."""
+    """Rows in one dict, which a store must equal, whatever the tiers of its rows."""
 
     def __init__(self, store: EmbeddingStore) -> None:
         self.rule = store.rule
@@ -391,7 +390,7 @@ def test_a_staged_batch_sends_each_distinct_cold_row_once_in_each_direction(kind
         assert rows_bytes > 0
         assert 0 <= store.traffic.device_to_host_bytes - before[1] - rows_bytes < 4 * 256, "rows, state, alignment"
         assert store.traffic.host_to_device_bytes - before[0] > rows_bytes, (
-            "what tells the device what to do travels too"
+            "the arrays of a step travel too"
         )
 
 

@@ -50,14 +50,14 @@ CHECK_EVERY = 25
 
 @contextmanager
 def small_shards() -> Iterator[None]:
-    """Of a few rows, in slices of fewer, so that all that can meet does meet."""
+    """Shards of a few rows, in slices of fewer, so that rare orders of events occur."""
     with mock.patch.multiple("adaptive_rec.embedding.snapshot", SHARD_BYTES=600, _SLICE_BYTES=150, time=SnapshotClock):
         yield
 
 
 @dataclass
 class Moment:
-    """What a checkpoint must hold."""
+    """The state that a checkpoint must hold."""
 
     step: int
     rows: Rows
@@ -68,16 +68,16 @@ class World(DrivenStore):
         device, rows, rule = kind
         precision = "run.row_precision=bf16" if rows == "bf16" else f"run.precision={rows}"
         self.counts: Counter[str] = Counter()
-        """How often what happened."""
+        """Counts of events."""
         self.operations = 0
         self._moments: dict[str, list[Moment]] = {}
-        """By the names of generations; of one name there may be two where a first one was given up."""
+        """Moments by names of generations; a name may have two, where the first was abandoned."""
         self._durable: str | None = None
-        """The newest that nothing can take away."""
+        """The newest generation that cannot be lost."""
         self._since: list[str] = []
-        """Those begun after it, which may be found or not."""
+        """Generations started after it, which may be found or not."""
         self._kept: list[str] = []
-        """The two newest, which can be read."""
+        """The two newest generations, which can be read."""
         self._saving_R = np.zeros(0, np.bool_)
         self._writer: Writer | None = None
         self._files = SimFiles()
@@ -89,7 +89,7 @@ class World(DrivenStore):
         self._life = Life(self._files)
 
     def do(self, operation: str, seed: int) -> None:
-        """One operation and a cheap check, now and then a look at everything."""
+        """Do one operation and a cheap check, and now and then a full one."""
         self.dice, self.random = random.Random(seed), np.random.default_rng(seed)
         getattr(self, operation)()
         self.operations += 1
@@ -98,7 +98,7 @@ class World(DrivenStore):
             self.check()
 
     def finish_all(self) -> None:
-        """The end of a sequence: what is being written is, and it is gone on from."""
+        """End a sequence: finish the checkpoint that is being written, and resume from it."""
         for operation in ("finish", "crash"):
             self.do(operation, 0)
         self.check()
@@ -106,7 +106,7 @@ class World(DrivenStore):
     # Checkpoints -----------------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """A checkpoint, which a thread writes beside all that follows, at its own pace or step by step."""
+        """Start a checkpoint, which a thread writes in the background, freely or step by step."""
         if self._writer is not None:
             return
         life = self._life
@@ -119,7 +119,7 @@ class World(DrivenStore):
         except CheckpointError:
             if not life.failures:
                 raise
-            self.counts["not begun"] += 1
+            self.counts["not started"] += 1
             return
         self._saving_R, self.changed_R = self.changed_R, np.zeros_like(self.changed_R)
         if not writing._chain:
@@ -171,7 +171,7 @@ class World(DrivenStore):
     # Ends ------------------------------------------------------------------------------------------------------------
 
     def crash(self) -> None:
-        """The process is killed or power is lost; another goes on from what it finds."""
+        """Kill the process or cut the power; another process resumes from the files that are left."""
         power = self.dice.random() < 0.5
         self.counts["power loss" if power else "kill"] += 1
         self.counts["while writing" if self._writer is not None else "between"] += 1

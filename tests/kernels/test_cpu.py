@@ -227,9 +227,12 @@ def test_update_rows_equals_its_twin(
             each[others := np.setdiff1d(np.arange(space.rows), world.distinct_U)[::2]] = True
         before_changed = len(others)
         counts = row_update.update_rows(
-            code, hyper, span.start, world.segments_U1, world.segment_bag_N, world.features, batch.offsets,
-            space.column_of_feature, space.mean_F, position_B, in_place, grad_STD, frozen_U, world.distinct_U[span],
-            source_U, changed[0], *tiers, threads=threads,
+            code, hyper, row_update.RowSegments(span.start, world.segments_U1, world.segment_bag_N),
+            row_update.GradientPlaces(
+                world.features, batch.offsets, space.column_of_feature, space.mean_F, position_B, in_place
+            ),
+            grad_STD, row_update.PoolRows(frozen_U, world.distinct_U[span], source_U, changed[0]),
+            row_update.TierArrays(*tiers), threads=threads,
         )  # fmt: skip
         bags_U = [world.segment_bag_N[low:high].tolist() for low, high in segments(world)[span]]
         expected = reference.update_rows(
@@ -262,7 +265,7 @@ def test_apply_rows_equals_its_twin(dtype: Any, rule: str, world: World, step: i
         tiers = world.tiers(pool, RowRule(code, 1e-8, 0.9, 0.999).state_width(spec.dim), dtype)
         before, twins = [tier.copy() for tier in tiers], [tier.copy() for tier in tiers]
         hyper = (0.05, 1e-8, 0.9, 0.999, step)
-        row_update.apply_rows(code, hyper, source_U, grad_UD, active_U, *tiers)
+        row_update.apply_rows(code, hyper, source_U, grad_UD, active_U, row_update.TierArrays(*tiers))
         reference.apply_rows(code, hyper, source_U, grad_UD, active_U, *twins)
         for mine, twin in zip(tiers, twins, strict=True):
             np.testing.assert_allclose(mine, twin, rtol=EXACTNESS[dtype], atol=EXACTNESS[dtype])
@@ -294,8 +297,8 @@ def test_rules_equal_the_optimizers_of_torch(rule: str, make: Any) -> None:
         rows = random.choice(12, size=5, replace=False)
         grad = random.normal(size=(5, 3))
         row_update.apply_rows(
-            row_rule.code, (0.05, 1e-8, 0.9, 0.999, step), ~rows, grad, np.ones(5, np.bool_), np.zeros((0, 3)),
-            np.zeros((0, state.shape[1])), weights, state,
+            row_rule.code, (0.05, 1e-8, 0.9, 0.999, step), ~rows, grad, np.ones(5, np.bool_),
+            row_update.TierArrays(np.zeros((0, 3)), np.zeros((0, state.shape[1])), weights, state),
         )  # fmt: skip
         places, values = torch.from_numpy(rows)[None], torch.from_numpy(grad)
         parameter.grad = torch.sparse_coo_tensor(places, values, (12, 3), check_invariants=True)
@@ -308,7 +311,7 @@ def test_rowwise_adagrad_divides_by_the_root_of_the_summed_mean_squares() -> Non
     for grad in ([3.0, 4.0], [0.0, 2.0]):
         row_update.apply_rows(
             row_update.ROWWISE_ADAGRAD, (1.0, 0.0, 0.0, 0.0, 1), np.array([-1]), np.array([grad]), np.ones(1, np.bool_),
-            np.zeros((0, 2)), np.zeros((0, 1)), weights, state,
+            row_update.TierArrays(np.zeros((0, 2)), np.zeros((0, 1)), weights, state),
         )  # fmt: skip
     first, second = np.sqrt(12.5), np.sqrt(12.5 + 2.0)
     np.testing.assert_allclose(weights, [[-3 / first, -4 / first - 2 / second]])

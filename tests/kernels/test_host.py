@@ -40,7 +40,9 @@ def test_rows_are_updated_as_by_the_kernel_of_the_cpu(rule: int, step: int) -> N
     mine = [torch.from_numpy(tier.copy()) for tier in tiers]
     grad_UD, source_U = random.normal(size=(5, 4)), np.array([3, ~2, 0, ~5, ~0])
     active_U = np.array([True, True, False, True, True])
-    row_update.apply_rows(rule, (0.05, 1e-8, 0.9, 0.999, step), source_U, grad_UD, active_U, *tiers)
+    row_update.apply_rows(
+        rule, (0.05, 1e-8, 0.9, 0.999, step), source_U, grad_UD, active_U, row_update.TierArrays(*tiers)
+    )
 
     correction = np.sqrt(1 - 0.999**step) / (1 - 0.9**step)
     hyper_5 = torch.tensor([0.05, 1e-8, 0.9, 0.999, correction], dtype=torch.float64)

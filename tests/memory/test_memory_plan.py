@@ -16,11 +16,11 @@ from adaptive_rec.cli import main
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.dense.metrics import quality
 from adaptive_rec.embedding.device import SLOT_RECORD_BYTES
-from adaptive_rec.embedding.micro_batch import MicroBatch
+from adaptive_rec.embedding.records import MicroBatch
 from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.errors import MemoryPlanError
 from adaptive_rec.memory.dense import Living, living_bytes, optimizer_bytes
-from adaptive_rec.memory.parts import BESIDE_TRAINING, SCORED_BYTES, own_bytes, peak_bytes
+from adaptive_rec.memory.parts import SCORED_BYTES, WHILE_TRAINING, own_bytes, peak_bytes
 from adaptive_rec.memory.plan import MemoryPart, MemoryPlan, needed_bytes
 from adaptive_rec.memory.rows import COPIES, JUDGED_BYTES, array_bytes
 from adaptive_rec.runtime import assemble as assembling
@@ -41,7 +41,7 @@ MEDIUM = [
 PASSING = {
     "batches ahead", "a step of the dense part", "an evaluation's batch", "scores of the held-out samples", "data",
     "data being shuffled", "staging", "the process itself", "a window's end", "a checkpoint's shards", COPIES,
-    *BESIDE_TRAINING,
+    *WHILE_TRAINING,
 }  # fmt: skip
 """Parts that come and go while a run trains, or are no arrays of it."""
 
@@ -216,7 +216,7 @@ def test_rows_are_kept_only_where_a_run_saves_itself_while_it_trains() -> None:
     never = "checkpoint.every_seconds=0"
     for settings, saves in (([], True), ([never], False), ([never, "checkpoint.every_steps=5"], True)):
         plan = plan_run(config_of(*TINY, *settings))
-        assert [of(plan, name) > 0 for name in BESIDE_TRAINING] == [saves, saves]
+        assert [of(plan, name) > 0 for name in WHILE_TRAINING] == [saves, saves]
 
 
 def test_scores_take_what_their_constant_says() -> None:

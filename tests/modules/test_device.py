@@ -154,8 +154,8 @@ def test_a_failed_step_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.usefixtures("_device")
 def test_an_interrupted_update_is_reported(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """Rows may have moved by then, so the loop cannot go on as if nothing had been."""
-    loop, queue = Loop(CASES["dlrm"], "adagrad", {}, prefetch=True), DeviceStep._queue_updates
+    """Some rows may have moved by then, so the error must reach the user."""
+    loop, queue = Loop(CASES["dlrm"], "adagrad", {}, prefetch=True), DeviceStep._update_pool
 
     def out(*given: Any) -> None:
         queue(*given)
@@ -171,7 +171,7 @@ def test_an_interrupted_update_is_reported(monkeypatch: pytest.MonkeyPatch, capl
         monkeypatch.undo()
         return loss
 
-    monkeypatch.setattr(DeviceStep, "_queue_updates", out)
+    monkeypatch.setattr(DeviceStep, "_update_pool", out)
     loop.step = catch
     loop.run(10)
     messages = [record.message for record in caplog.records if "broke off" in record.message]

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from adaptive_rec.modules.serving import LoopDirectory
+from adaptive_rec.modules.loop_directory import LoopDirectory
 from adaptive_rec.offline.report.run_report import write_report
 
 from .training import CASES, Loop

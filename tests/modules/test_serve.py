@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -55,7 +56,10 @@ class Client(threading.Thread):
             self.seen["paused"] = http.post("/api/v1/control/pause").status_code
             self.seen["resumed"] = http.post("/api/v1/control/resume").status_code
             self.seen["metrics"] = http.get("/metrics").text
+            self.seen["stopped"] = http.post("/api/v1/control/stop")
         command = [sys.executable, "-m", "adaptive_rec", "status", "--json"]
+        shown = [sys.executable, "-m", "adaptive_rec", "status"]
+        self.seen["shown"] = subprocess.run(shown, capture_output=True, text=True, timeout=60, check=False).stdout
         self.seen["command"] = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
     def until(self, condition: Any) -> None:
@@ -102,10 +106,19 @@ def test_a_loop_is_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert "fae" in seen["refused"].text
     assert seen["paused"] in (200, 202)
     assert seen["resumed"] in (200, 202)
-    assert "adaptive_rec" in seen["metrics"]
+    assert "adaptive_rec_steps_total" in seen["metrics"]
+    assert "adaptive_rec_planned_steps" not in seen["metrics"]
+    assert seen["status"]["steps_total"] is None, "no end of this loop is known"
+    assert seen["status"]["eta_seconds"] is None
+    assert "left" not in seen["shown"]
+    assert re.search(r"step +\d+\n", seen["shown"]), seen["shown"]
+    assert seen["stopped"].status_code == 409
+    assert "stop_requested" in seen["stopped"].text
     assert seen["command"].returncode == 0, seen["command"].stderr
     assert json.loads(seen["command"].stdout)["run"]
     events = [json.loads(line) for line in (out / "events.jsonl").read_text().splitlines()]
+    assert not any(event["kind"] == "stopping" for event in events)
+    assert all(json.loads(line)["steps_total"] is None for line in (out / "metrics.jsonl").read_text().splitlines())
     assert any("hot_budget_bytes" in json.dumps(event["details"]) for event in events)
     loop.runtime.close()
     assert not list((tmp_path / "adaptive-rec").glob("*.json")), "a run that has ended is found by no client"

@@ -20,7 +20,7 @@ from adaptive_rec.kernels import row_update
 from adaptive_rec.live.telemetry import StageTimes
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.reclassify.observer import Observer
-from adaptive_rec.system.beside import BEHIND_LIMIT
+from adaptive_rec.system.background import BEHIND_LIMIT
 
 SPACE = RowSpace.of((TableSpec("A", 10, 2),), (FeatureSpec("a", 0),))
 KNOBS = Knobs(sample_ratio=0.5)

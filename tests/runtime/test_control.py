@@ -252,7 +252,7 @@ def test_a_policy_that_skips_takes_over_and_hands_back() -> None:
                 runtime.mailbox.change_knobs(policy="slipstream")
             if report.step == 60:
                 runtime.mailbox.change_knobs(policy="hotline")
-    assert (monitors[20], monitors[22], monitors[62]) == (0, 1, 0), "movement is measured for who asks for it only"
+    assert (monitors[20], monitors[22], monitors[62]) == (0, 1, 0), "movement is measured only for a policy that needs it"
     assert max(stale[step] for step in range(1, 21)) == 0
     assert max(stale[step] for step in range(30, 60)) > 0
     assert skipped[60] > 0
@@ -303,7 +303,7 @@ class Faulty(Policy):
 def test_knobs_whose_placement_fails_are_refused_and_all_is_as_before(
     fault: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The run goes on, with its old tier filled again and no result changed."""
+    """The run continues, with its old tier filled again and no result changed."""
     plain = build("knobs.policy=hybrid")
     losses = [report.loss for report in plain.run() if isinstance(report, Snapshot)]
     runtime = build()
@@ -436,10 +436,10 @@ def test_a_run_made_again_tells_the_mailbox_of_its_changes(tmp_path: Path) -> No
     steered.runtime.mailbox.change_knobs(alpha=0.25)
     list(steered.events())
     again = TrainingRun(load_config(None, {}, HOTLINE), tmp_path / "again", replay=tmp_path / "steered")
-    told = []
-    again.runtime.mailbox._knobs_changed = lambda: told.append(again.runtime.mailbox.desired.alpha)
+    reported = []
+    again.runtime.mailbox._knobs_changed = lambda: reported.append(again.runtime.mailbox.desired.alpha)
     list(again.events())
-    assert told[:2] == [0.25, 0.25], "when it is asked for, and when it is done"
+    assert reported[:2] == [0.25, 0.25], "when it is requested, and when it is done"
     assert again.runtime.mailbox.desired.alpha == 0.25
 
 
@@ -459,7 +459,7 @@ def test_a_torn_line_is_no_journal_unless_a_start_follows_it(tmp_path: Path) -> 
     run.note("started", "again from the start")
     TrainingRun(config, tmp_path / "again", replay=tmp_path / "run")
     run.runtime.state.set_step(3)
-    run.note("started", "from nobody knows where")
+    run.note("started", "from an unknown place")
     with pytest.raises(DataError, match="must name the checkpoint that the run was resumed from at step 3"):
         TrainingRun(config, tmp_path / "once more", replay=tmp_path / "run")
 

@@ -63,7 +63,7 @@ class Unhurried(LateStreams):
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("report_every", [1, 3, 7])
 def test_a_loss_that_comes_late_is_that_of_its_step(seed: int, report_every: int) -> None:
-    """Nobody waits for a report's loss; all reports come, in order, with the numbers of the steps they are of."""
+    """Training does not wait for a report's loss; all reports come, in order, with the numbers of their steps."""
     changes = (f"knobs.report_every={report_every}", "run.steps=45")
     late = assemble(load_config(None, {}, [*TINY, *changes]), None, Unhurried(seed))
     behind, mine = set(), []
@@ -138,7 +138,7 @@ def test_several_changes_are_applied_in_the_order_they_were_asked_for() -> None:
     ],
 )
 def test_a_bad_change_is_refused_as_a_whole_where_it_is_asked_for(changes: dict[str, Any], named: str) -> None:
-    """The run does not notice: it goes on with the knobs it had."""
+    """The run continues with the knobs it had."""
     runtime = build("run.steps=6")
     before = runtime.knobs
     for snapshot in stepping(runtime):
@@ -162,7 +162,7 @@ def test_the_budget_turned_down_and_up_is_kept_and_changes_no_result(device: str
             seen[snapshot.step] = (runtime.store.device_bytes, snapshot.hot_rows, snapshot.hot_lookup_ratio)
     assert_plain(losses, runtime, plain)
     for step, budget in budgets.items():
-        assert seen[step + 9][0] <= budget, "within one window the tier has the size it was told"
+        assert seen[step + 9][0] <= budget, "within one window the tier has its new size"
     assert seen[29] == (0, 0, 0.0)
     assert 0 < seen[19][1] < seen[9][1] < seen[39][1]
     assert seen[49][0] == 109 * 4 * 8, "more than all rows is all rows"

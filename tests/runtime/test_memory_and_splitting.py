@@ -1,4 +1,4 @@
-"""A device whose memory is too small, and the choice between whole and split batches: told in the journal, made again from it."""
+"""A device whose memory is too small, and the choice between whole and split batches, which a replay takes from the journal."""
 
 from __future__ import annotations
 
@@ -108,10 +108,10 @@ def test_a_budget_that_does_not_fit_is_halved_before_the_run_and_the_user_is_tol
     assert runtime.store.device_bytes <= 1000
     device.limit = 1 << 40
     losses, events = run(runtime)
-    told = [event.text for event in events if event.kind == "warning"]
-    assert len(told) == 2
-    assert "hot_budget_bytes 3.9KiB does not fit on the device, it is 2.0KiB instead" in told[0]
-    assert "hot_budget_bytes 2.0KiB does not fit" in told[1]
+    warnings = [event.text for event in events if event.kind == "warning"]
+    assert len(warnings) == 2
+    assert "hot_budget_bytes 3.9KiB does not fit on the device, it is 2.0KiB instead" in warnings[0]
+    assert "hot_budget_bytes 2.0KiB does not fit" in warnings[1]
     assert runtime.config.knobs.hot_budget_bytes == 1000, "what is written to the run's directory, and made again"
     np.testing.assert_allclose(losses, run(build(None))[0], rtol=1e-12)
 
@@ -244,8 +244,8 @@ def test_batches_that_cannot_be_sent_ahead_are_told_of_once(device: SmallDevice)
             runtime.store.ring.close()
 
     losses, events = run(runtime, fill)
-    told = [event.text for event in events if event.kind == "warning" and "cannot be sent ahead" in event.text]
-    assert len(told) <= 1
+    warnings = [event.text for event in events if event.kind == "warning" and "cannot be sent ahead" in event.text]
+    assert len(warnings) <= 1
     assert len(losses) == 40
 
 
@@ -280,7 +280,7 @@ def test_a_larger_budget_that_does_not_fit_is_refused_and_the_run_goes_on(
 
 
 def test_a_step_that_was_broken_off_leaves_nothing_behind(device: SmallDevice, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run that goes on afterwards takes no rows from batches that will never be trained."""
+    """A run that continues afterwards takes no rows from batches that will never be trained."""
     runtime = build(device, "knobs.policy=hybrid")
     broken = runtime.dense.run
 
@@ -305,7 +305,7 @@ def test_a_step_that_was_broken_off_leaves_nothing_behind(device: SmallDevice, m
 
 
 def measuring(runtime: Runtime, split_is_quick: bool, monkeypatch: pytest.MonkeyPatch) -> Runtime:
-    """On a device it would measure; here the clock is told what each way costs."""
+    """On a device it would measure; here the clock is set to what each way costs."""
     clock = {"seconds": 0.0}
     step = runtime.step
 
@@ -336,9 +336,9 @@ def test_the_way_that_is_quicker_is_chosen_journaled_and_made_again(
 
     again = made_again(events, tmp_path, steps)
     again.splitting.measured = True
-    replayed, told = run(again)
+    replayed, repeated = run(again)
     assert replayed == losses, "bit for bit: the same steps were split"
-    assert [event.details for event in told if event.kind == "split"] == [choice.details]
+    assert [event.details for event in repeated if event.kind == "split"] == [choice.details]
 
 
 def test_another_budget_asks_for_another_trial(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""A run that was paused when it was saved: it stays so where a command can let it go on, and trains where none can."""
+"""A run that was paused when it was saved: it stays paused where a command can resume it, and trains where none can."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ def paused_at(step: int, folder: Path, asked_to_stop: bool = False) -> Path:
 
 
 def events(runtime: Runtime, letting_go: bool) -> list[tuple[int, str]]:
-    """Step and kind of what is told of pausing; a command lets the run go on as soon as it waits."""
-    told = []
+    """Return step and kind of the events about pausing; a command resumes the run as soon as it waits."""
+    found = []
     for event in runtime.run():
         if isinstance(event, Event) and event.kind in ("paused", "resumed"):
-            told.append((event.step, event.kind))
+            found.append((event.step, event.kind))
             if letting_go and event.kind == "paused":
                 runtime.mailbox.send(Command("resume"))
-    return told
+    return found
 
 
 @pytest.mark.parametrize("step", [3, 4])
 def test_it_stays_paused_until_a_command_lets_it_go_on(tmp_path: Path, step: int) -> None:
-    """At a step like any other, and at one where a window ends once it goes on. Results are those of a run never paused."""
+    """At a step like any other, and at one where a window ends once it resumes. Results are those of a run never paused."""
     saved = paused_at(step, tmp_path)
     runtime, straight = build(), build()
     checkpoint.load(runtime.parts, saved)

@@ -248,7 +248,7 @@ def test_the_position_of_a_run_counts_consumed_batches_only(memory_source: Any, 
     assert runtime.state.position.offset == 5
     rest = runtime.run()
     next(rest)
-    assert runtime.state.position.offset == 6, "a run that goes on takes the next batch"
+    assert runtime.state.position.offset == 6, "a resumed run takes the next batch"
     rest.close()
 
 

@@ -1,4 +1,4 @@
-"""Whether steps split is decided by times, told in the journal, and taken from there when a run is made again."""
+"""The choice to split steps is made by times, written to the journal, and read from there by a replay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker that fails: the run ends with its error a few steps later, and neither hangs nor goes on without it."""
+"""A worker that fails: the run ends with its error a few steps later, and neither hangs nor continues without it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.embedding.staged.stager import RowCopier, Stager
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.pipeline import Pipeline
-from adaptive_rec.system.beside import BEHIND_LIMIT
+from adaptive_rec.system.background import BEHIND_LIMIT
 from adaptive_rec.tracking.popularity import PopularityTracker
 
 SMALL = [

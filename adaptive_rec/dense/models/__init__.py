@@ -1,1 +1,1 @@
-"""The dense part of a model. Embedding rows come in as pooled vectors."""
+"""Dense models. Their inputs are dense features and pooled vectors of embedding rows."""

@@ -1,4 +1,4 @@
-"""The choice of a dense part by the configuration."""
+"""Construction of the dense model that the configuration names."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from adaptive_rec.placement import RowSpace
 def build_model(
     config: Config, space: RowSpace, dense_features: int, sequence: SequenceSpec | None = None
 ) -> nn.Module:
-    """The dense part that `model.name` names, initialised from the run's seed."""
+    """Build the dense model that `model.name` names, initialised from the run's seed."""
     wanted, seed = config.model, config.run.seed
     interaction = Interaction(wanted.interaction, wanted.cross_layers, wanted.cross_rank)
     shape = (wanted.embedding_dim, wanted.bottom_mlp, wanted.top_mlp)
@@ -23,7 +23,7 @@ def build_model(
         return DLRM(space, dense_features, *shape, seed, interaction)
     if sequence is None:
         raise ConfigError(
-            f"model.name tbsm needs data whose samples have a history (data prepare --format globo_sequence or taobao makes "
-            f"such), got data.source {config.data.source!r}"
+            f"model.name tbsm needs data whose samples have a history (prepare it with data prepare --format globo_sequence or "
+            f"taobao), got data.source {config.data.source!r}"
         )
     return TBSM(space, dense_features, sequence, *shape, wanted.attention_mlp, wanted.final_mlp, seed, interaction)

@@ -1,4 +1,4 @@
-"""DLRM, the dense part: bottom MLP, interaction, top MLP.
+"""The dense part of DLRM: bottom MLP, interaction, top MLP.
 
 Paper: Naumov et al., "Deep Learning Recommendation Model for Personalization and Recommendation Systems" (arXiv 1906.00091).
 """
@@ -18,7 +18,7 @@ from adaptive_rec.placement import RowSpace
 
 @dataclass(frozen=True)
 class Interaction:
-    """How the vectors of a sample meet."""
+    """Settings of the interaction of a sample's vectors."""
 
     name: Literal["dot", "dcnv2"] = "dot"
     cross_layers: int = 3
@@ -34,7 +34,7 @@ DOT = Interaction()
 
 
 class Tower(nn.Module):
-    """Outputs (S, `top_mlp[-1]`) from dense features (S, X) and `rows` vectors of each sample, in parts (S, T, D)."""
+    """Maps dense features (S, X) and `rows` vectors of each sample, in parts (S, T, D), to outputs (S, `top_mlp[-1]`)."""
 
     def __init__(
         self,
@@ -60,10 +60,7 @@ class Tower(nn.Module):
 
 
 class DLRM(Tower):
-    """Logits (S,) from dense features (S, X) and pooled rows, a tensor (S, T, D) for each pool.
-
-    Pools whose dim differs from the model's are brought to it by a linear map without bias.
-    """
+    """Maps dense features (S, X) and pooled rows, a tensor (S, T, D) for each pool, to logits (S,)."""
 
     def __init__(
         self,

@@ -1,7 +1,7 @@
-"""What the dense parts are made of: MLPs, pooled rows brought to one dim, and the two ways in which vectors meet.
+"""Layers of the dense models: MLPs, maps of pooled rows to one dim, and two interactions of vectors.
 
-Initialisation as the DLRM reference code: weights N(0, 2 / (inputs + outputs)), biases N(0, 1 / outputs) (second argument:
-variance).
+Initialisation is that of the DLRM reference code: weights with variance 2 / (inputs + outputs), biases with variance 1 / outputs,
+both normal around 0.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from adaptive_rec.placement import RowSpace
 
 
 def mlp(widths: Sequence[int], generator: torch.Generator, last: type[nn.Module] | None) -> nn.Sequential:
-    """Linear layers from the first width to the last, a ReLU after each; after the last one `last`, or nothing."""
+    """Build linear layers from the first width to the last, with a ReLU after each, and `last` or nothing after the last."""
     layers: list[nn.Module] = []
     for inputs, outputs in zip(widths[:-1], widths[1:], strict=True):
         layers += [linear(inputs, outputs, generator), nn.ReLU()]
@@ -33,10 +33,9 @@ def linear(inputs: int, outputs: int, generator: torch.Generator, bias: bool = T
 
 
 class RowMaps(nn.Module):
-    """Pooled rows (S, F, dim) of all features from a tensor (S, T, D) for each pool; other dims by a linear map without bias.
+    """Pooled rows (S, F, dim) of all features from a tensor (S, T, D) for each pool; linear maps without bias change other dims.
 
-    There is one map for each dim and one order of the features, whatever the pools: weights learnt with a pool for each table
-    are those of a run with a pool for each dim.
+    There is one map for each dim and one order of features, so that weights do not depend on how tables form pools.
     """
 
     def __init__(self, space: RowSpace, dim: int, generator: torch.Generator) -> None:
@@ -56,7 +55,7 @@ class RowMaps(nn.Module):
 
 
 class Reordered(nn.Module):
-    """The vectors (S, F, D) in another order: vector i is that of number `order[i]`; each number occurs once."""
+    """A permutation of vectors (S, F, D): vector i of the output is vector `order[i]` of the input."""
 
     def __init__(self, order: Sequence[int]) -> None:
         super().__init__()
@@ -72,7 +71,7 @@ class Reordered(nn.Module):
 
 
 class _Reorder(torch.autograd.Function):
-    """With a backward of its own, as it too is a selection; autograd would add with atomics to what it set to zero."""
+    """A permutation whose backward is a permutation too; autograd would set zeros and add with atomics."""
 
     @staticmethod
     def forward(ctx: Any, vectors: Tensor, order: Tensor, places: Tensor) -> Tensor:
@@ -85,7 +84,7 @@ class _Reorder(torch.autograd.Function):
 
 
 class DotInteraction(nn.Module):
-    """The bottom MLP's vector and the dot products of all pairs of V vectors: (S, V, D) to (S, D + V (V - 1) / 2)."""
+    """Concatenates the bottom MLP's vector with the dot products of all pairs: (S, V, D) to (S, D + V (V - 1) / 2)."""
 
     def __init__(self, vectors: int, dim: int) -> None:
         super().__init__()
@@ -105,13 +104,13 @@ class DotInteraction(nn.Module):
 class _PairProducts(torch.autograd.Function):
     """Dot products (S, P) of all pairs of V vectors (S, V, D).
 
-    With a backward of its own: a product's gradient G stands at both of its places in a symmetric matrix, and G times the
-    vectors is the gradient. Autograd would scatter G with atomics and multiply twice.
+    In its backward the products' gradients form a symmetric matrix G, and G times the vectors is the gradient. Autograd would
+    scatter G with atomics and multiply twice.
     """
 
     @staticmethod
     def forward(ctx: Any, vectors: Tensor, pairs: Tensor, places: Tensor) -> Tensor:
-        """`pairs` are the places of P products in a matrix (V, V); `places` names a product for each of its elements."""
+        """`pairs` are the places of P products in a matrix (V, V); `places` is the product's number for each element."""
         ctx.save_for_backward(vectors, places)
         return torch.bmm(vectors, vectors.transpose(1, 2)).flatten(1).index_select(1, pairs)
 
@@ -120,7 +119,7 @@ class _PairProducts(torch.autograd.Function):
         vectors, places = ctx.saved_tensors
         count = vectors.shape[1]
         symmetric = grads[0].index_select(1, places).view(-1, count, count)
-        symmetric.diagonal(dim1=1, dim2=2).zero_()  # a vector with itself is no pair
+        symmetric.diagonal(dim1=1, dim2=2).zero_()  # a vector and itself are not a pair
         return torch.bmm(symmetric, vectors), None, None
 
 
@@ -128,8 +127,8 @@ class CrossInteraction(nn.Module):
     """A low-rank cross network over V vectors side by side: (S, V, D) to (S, V D).
 
     Paper: Wang et al., "DCN V2: Improved Deep & Cross Network and Practical Lessons for Web-scale Learning to Rank Systems"
-    (WWW 2021). Layer l makes x0 * (W V x + b) + x of x, with V (rank, V D) and W (V D, rank). Both begin as Glorot's normal,
-    N(0, 2 / (rank + V D)), the bias as 0, as in TorchRec's and so in MLPerf's DLRM-DCNv2.
+    (WWW 2021). A layer maps x to x0 * (W V x + b) + x, with V (rank, V D) and W (V D, rank). Both start as Glorot's normal,
+    N(0, 2 / (rank + V D)), the bias as 0, as in TorchRec and in MLPerf's DLRM-DCNv2.
     """
 
     def __init__(self, vectors: int, dim: int, layers: int, rank: int, generator: torch.Generator) -> None:

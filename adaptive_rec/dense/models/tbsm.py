@@ -1,12 +1,12 @@
-"""TBSM, the dense part: one DLRM tower over every step of a history and over the candidate, attention, a final MLP.
+"""The dense part of TBSM: one DLRM tower for every step of a history and for the candidate, attention, a final MLP.
 
-Paper: Ishkhanov et al., "Time-based Sequence Model for Personalization and Recommendation Systems" (arXiv 2008.11922). As the
-reference code with its defaults: outputs of the tower end with a ReLU and are scaled to length 1; the context is the sum of the
-history's outputs, weighted by an MLP with a sigmoid at its end that reads their inner products with the candidate under a
-learnt form; one attention head.
+Paper: Ishkhanov et al., "Time-based Sequence Model for Personalization and Recommendation Systems" (arXiv 2008.11922). It
+follows the reference code with its defaults: the tower's outputs end with a ReLU and are scaled to length 1; the context is the
+sum of the history's outputs, weighted by an MLP that ends with a sigmoid and reads their inner products with the candidate under
+a learnt bilinear form; one attention head.
 
-Other than there, a step that the history does not have adds nothing to the context (the reference attends to the row of item 0),
-and columns that are no part of the sequence, such as the user, are looked up once for a sample and go to every step.
+Unlike the reference, a missing step of the history adds nothing to the context (the reference attends to the row of item 0), and
+columns outside of the sequence, such as the user, are looked up once for a sample and go to every step.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from adaptive_rec.placement import RowSpace
 
 
 class TBSM(nn.Module):
-    """Logits (S,) from dense features (S, X) and pooled rows, a tensor (S, T, D) for each pool.
+    """Maps dense features (S, X) and pooled rows, a tensor (S, T, D) for each pool, to logits (S,).
 
-    The tower sees, at each of `steps` + 1 steps (the last one is the candidate): the step's place, its dense columns and those
-    of the sample; its rows and those of the sample.
+    At each of `steps` + 1 steps (the last one is the candidate) the tower reads the step's place, dense columns and rows, and
+    those of the sample.
     """
 
     age: Tensor
@@ -70,14 +70,14 @@ class TBSM(nn.Module):
         outputs = self._tower(self._dense(dense_SX), self.rows(pooled))
         in_history_ST = self.age <= dense_SX[:, self.length : self.length + 1]
         history, candidate_SM = outputs[:, :-1] * in_history_ST.unsqueeze(2), outputs[:, -1]
-        asked_SM = candidate_SM @ self.form.T @ self.form
-        weights_ST = self.attention(torch.bmm(history, asked_SM.unsqueeze(2)).squeeze(2))
+        query_SM = candidate_SM @ self.form.T @ self.form
+        weights_ST = self.attention(torch.bmm(history, query_SM.unsqueeze(2)).squeeze(2))
         context_SM = torch.bmm(weights_ST.unsqueeze(1), history).squeeze(1)
         logits: Tensor = self.final(torch.cat([context_SM, candidate_SM.to(context_SM.dtype)], dim=1))
         return logits.squeeze(1)
 
     def _dense(self, dense_SX: Tensor) -> Tensor:
-        """What the tower's bottom MLP sees at each step: (S, steps + 1, columns)."""
+        """Return the input of the tower's bottom MLP at each step: (S, steps + 1, columns)."""
         samples, count = len(dense_SX), self.steps + 1
         place = torch.arange(count, dtype=dense_SX.dtype, device=dense_SX.device) / count
         own = dense_SX[:, self.step_dense].view(samples, self.steps, -1)
@@ -86,7 +86,7 @@ class TBSM(nn.Module):
         return torch.cat([place.view(1, count, 1).expand(samples, -1, -1), own, shared], dim=2)
 
     def _tower(self, dense: Tensor, rows_SFD: Tensor) -> Tensor:
-        """The tower's outputs (S, steps + 1, M), each of length 1."""
+        """Return the tower's outputs (S, steps + 1, M), each of length 1."""
         samples, count, dim = len(dense), self.steps + 1, rows_SFD.shape[2]
         ordered, of_steps = self.by_step(rows_SFD), count * self.columns
         own = ordered[:, :of_steps].reshape(samples * count, self.columns, dim)

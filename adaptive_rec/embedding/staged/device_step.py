@@ -1,6 +1,6 @@
-"""What a step has the device do with a staged batch: pool its rows, take rows over from earlier batches, update.
+"""Work of a step on the device: pool a staged batch's rows, take rows over from earlier batches, update.
 
-Nothing is done when these calls return; it is queued, after what it needs.
+These calls only queue the work, after what it depends on.
 """
 
 from __future__ import annotations
@@ -15,9 +15,8 @@ from torch import Tensor
 
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding.device import DeviceTier
-from adaptive_rec.embedding.micro_batch import MicroBatch
 from adaptive_rec.embedding.optimizer import RowRule
-from adaptive_rec.embedding.records import RowUpdate
+from adaptive_rec.embedding.records import MicroBatch, RowUpdate
 from adaptive_rec.embedding.staged.in_flight import Staged
 from adaptive_rec.embedding.staged.packing import Parcel, send
 from adaptive_rec.embedding.staged.ring import StagingRing
@@ -26,29 +25,28 @@ from adaptive_rec.errors import MemoryPlanError, first_line, is_out_of_memory
 from adaptive_rec.placement import RowSpace
 
 NOTES = 12
-"""Up to three a step, so the host may be about four steps ahead of the device; where no row travels, nothing else bounds it."""
-
+"""Slots for notes. A step sends up to three, so the host is at most about four steps ahead, even where no row travels."""
 
 TOO_SMALL = "the device's memory must hold an update; lower knobs.hot_budget_bytes or run.batch_size"
 
 
 class DeviceStep:
-    """Views of slots are made when work is queued, not when it runs: by then the slot may be another batch's."""
+    """Queues gather, forward and update. It makes views of slots at once: when the work runs, a slot may be another batch's."""
 
     def __init__(self, space: RowSpace, rule: RowRule, streams: Streams) -> None:
         self._space = space
         self._rule = rule
         self._streams = streams
         self.notes = StagingRing(streams, urgent=True, at_least=NOTES)
-        """Slots for the small things that a step tells the device."""
+        """Slots for the small arrays of a step."""
         self._column_F = torch.tensor(space.column_of_feature, dtype=torch.int32, device=streams.device)
         self._mean_F = torch.tensor(space.mean_F, device=streams.device)
         self._features = [torch.tensor(pool.features, dtype=torch.int32, device=streams.device) for pool in space.pools]
 
-    def _tell(self, arrays: list[NDArray[Any]]) -> Parcel:
-        told = send(self.notes, arrays)
-        self._streams.compute_waits(told.here)
-        return told
+    def _send(self, arrays: list[NDArray[Any]]) -> Parcel:
+        parcel = send(self.notes, arrays)
+        self._streams.compute_waits(parcel.here)
+        return parcel
 
     def gather(
         self,
@@ -58,13 +56,12 @@ class DeviceStep:
         scale_S: NDArray[np.floating],
         micro: MicroBatch,
     ) -> int:
-        """Fill a micro-batch; its lines after the samples are padding, with vectors of zeros and scale 0. Returns the bytes
-        that the device was told."""
+        """Fill a micro-batch; lines after the samples are padding, with zero vectors and scale 0. Returns the bytes sent."""
         padding = len(micro.labels_S) - len(samples_S)
-        # Padding takes the dense features of sample 0: finite numbers, whose loss counts nothing.
+        # Padding takes the dense features of sample 0: finite numbers, whose loss does not count.
         numbers = [np.pad(samples_S, (0, padding), constant_values=fill).astype(np.int32) for fill in (-1, 0)]
-        told = self._tell([*numbers, np.pad(scale_S, (0, padding))])
-        samples, lines, scale = told.arrays
+        parcel = self._send([*numbers, np.pad(scale_S, (0, padding))])
+        samples, lines, scale = parcel.arrays
         kernels, features = self._streams.kernels, len(self._space.features)
         dense_BX, labels_B = staged.on_device(staged.dense_BX), staged.on_device(staged.labels_B)
         where = [staged.on_device(part) for part in (staged.offsets, staged.inverse_N, staged.source_U)]
@@ -79,16 +76,16 @@ class DeviceStep:
                 kernels.gather_pooled(samples, of_pool, features, *where, self._mean_F, hot_HD, cold_CD, pooled_STD)
 
         self._streams.launch(fill)
-        told.slot.release(self._streams.compute_event())
-        return told.nbytes
+        parcel.slot.release(self._streams.compute_event())
+        return parcel.nbytes
 
     def take_rows_over(self, staged: Staged) -> None:
-        """Copy the rows that earlier batches hold, and let go of these."""
+        """Copy the rows that earlier batches hold, then release their slots."""
         copies = []
         for one in staged.forwards:
             mine, theirs = staged.pools[one.pool], one.origin.pools[one.pool]
             from_C, to_C = staged.on_device(one.from_C), staged.on_device(one.to_C)
-            for source, target in ((theirs.weights_CD, mine.weights_CD), (theirs.state_CK, mine.state_CK)):
+            for source, target in zip(theirs.rows, mine.rows, strict=True):
                 copies.append((one.origin.on_device(source), from_C, staged.on_device(target), to_C))
 
         def forward() -> None:
@@ -108,50 +105,39 @@ class DeviceStep:
         active_U: NDArray[np.bool_],
         monitored: bool,
     ) -> int:
-        """Update every active distinct row once, hot ones in the tier and cold ones in the batch's slot. Returns as above."""
+        """Update every active distinct row once, hot rows in the tier and cold ones in the slot. Returns the bytes sent."""
         rule = self._rule
         correction = math.sqrt(1 - rule.beta2**update.step) / (1 - rule.beta1**update.step)
         hyper = np.array([update.lr, rule.eps, rule.beta1, rule.beta2, correction], dtype=np.float64)
-        told = self._tell([update.position_B.astype(np.int32), active_U, hyper])
-        # All memory first: when the device has too little of it, no row has been updated yet.
+        parcel = self._send([update.position_B.astype(np.int32), active_U, hyper])
+        # Memory is taken first: if the device has too little, no row has been updated yet.
         partial_PD = [
             gradients.new_empty((parts.piece_P1.shape[0] - 1, gradients.shape[2]))
             for gradients, parts in zip(update.gradients, staged.pools, strict=True)
         ]
         try:
-            self._queue_updates(work, staged, tier, update.gradients, partial_PD, told.arrays, monitored)
+            for pool, gradients in enumerate(update.gradients):
+                monitor = tier.monitors[pool] if monitored else None
+                record = (None, None) if monitor is None else (monitor.record_HR, monitor.touches_H)
+                hot = [tier.weights[pool], tier.state[pool], *record]
+                both = [gradients, partial_PD[pool]]
+                self._update_pool(staged, pool, work.pool_range(pool), both, parcel.arrays, hot)
         except RuntimeError as error:  # some rows may be updated by now
             if is_out_of_memory(error):
                 raise MemoryPlanError(f"{TOO_SMALL}: {first_line(error)}") from error
             raise
-        told.slot.release(self._streams.compute_event())
-        return told.nbytes
-
-    def _queue_updates(
-        self,
-        work: ClassifiedBatch,
-        staged: Staged,
-        tier: DeviceTier,
-        gradients_of: list[Tensor],
-        partial_PD: list[Tensor],
-        told: list[Tensor],
-        monitored: bool,
-    ) -> None:
-        for pool, gradients in enumerate(gradients_of):
-            monitor = tier.monitors[pool] if monitored else None
-            record = (None, None) if monitor is None else (monitor.record_HR, monitor.touches_H)
-            hot = [tier.weights[pool], tier.state[pool], *record]
-            self._update_pool(staged, pool, work.pool_range(pool), [gradients, partial_PD[pool]], told, hot)
+        parcel.slot.release(self._streams.compute_event())
+        return parcel.nbytes
 
     def _update_pool(
-        self, staged: Staged, pool: int, span: slice, gradients: list[Tensor], told: list[Tensor], hot: list[Any]
+        self, staged: Staged, pool: int, span: slice, gradients: list[Tensor], sent: list[Tensor], hot: list[Any]
     ) -> None:
         parts, on_device, kernels = staged.pools[pool], staged.on_device, self._streams.kernels
-        position_B, active_U, hyper_5 = told
+        position_B, active_U, hyper_5 = sent
         bags = [on_device(parts.piece_P1), on_device(staged.bag_N)]
         of_bags = [len(self._space.features), on_device(staged.offsets), self._column_F, self._mean_F, position_B]
         piece_U1, rows = on_device(parts.piece_U1), [on_device(staged.source_U)[span], active_U[span]]
-        cold = [on_device(parts.weights_CD), on_device(parts.state_CK)]
+        cold = [on_device(part) for part in parts.rows]
 
         def step() -> None:
             kernels.sum_pieces(*bags, *of_bags, *gradients)

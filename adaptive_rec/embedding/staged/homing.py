@@ -1,4 +1,4 @@
-"""The way home: when a batch's cold rows have come down, they are put in their places in the host tier."""
+"""The way home: a batch's cold rows come down from the device and are written back to the host tier."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from adaptive_rec.embedding.staged.stager import RowCopier
 from adaptive_rec.embedding.staged.streams import Event, Streams
 
 RETURNING_LIMIT = 4
-"""Batches whose rows may be on their way. It also bounds how far the training thread is ahead of the device."""
+"""Limit of batches whose rows are on their way down. It also limits how far the training thread is ahead of the device."""
 
 
 class Homing:
-    """One thread, one batch after the other in the order of the steps: the last one to hold a row has the last word."""
+    """Writes rows back on one thread, in the order of the steps, so the last batch that held a row decides its value."""
 
     def __init__(self, streams: Streams, host: HostTier, copier: RowCopier, in_flight: InFlight) -> None:
         self._streams = streams
@@ -26,7 +26,7 @@ class Homing:
         self._returning: deque[Future[None]] = deque()
 
     def bring(self, flight: Flight, staged: Staged) -> None:
-        """Have a batch's rows come down after the computation queued so far, and land. Ends its flight."""
+        """Queue the way home of a batch's rows, after the computation queued so far. Ends its flight when they are home."""
         event = staged.slot.download(staged.rows_start, staged.stop)
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, thread_name_prefix="homing")
@@ -37,12 +37,10 @@ class Homing:
     def _land(self, flight: Flight, staged: Staged, event: Event) -> None:
         self._streams.host_waits(event)
         for pool, parts in enumerate(staged.pools):
-            rows_C, slot = parts.host_rows_C, staged.slot
-            self._host.keep(pool, rows_C)
-            self._copier.scatter(self._host.weights[pool], rows_C, parts.weights_CD.pinned(slot))
-            self._copier.scatter(self._host.state[pool], rows_C, parts.state_CK.pinned(slot))
+            self._host.keep(pool, parts.host_rows_C)
+            self._copier.scatter(self._host.arrays(pool), parts.host_rows_C, parts.pinned_rows(staged.slot))
         self._in_flight.end(flight)
-        staged.slot.release(None)  # what came down came after all computation with it
+        staged.slot.release(None)  # the download came after all computation with the slot
 
     def settle(self) -> None:
         """Return when all rows are home."""

@@ -1,9 +1,8 @@
-"""Batches between their staging and the return of their rows to the host tier, and which rows pass from one to another.
+"""Batches between their staging and the return of their rows to the host tier, and the rows that one passes to another.
 
-A cold row may be wanted by a batch while an earlier one, that will update it or has just done so, still holds it. Host
-memory is then out of date. The row is *forwarded*: copied on the device from the earlier batch's slot when the step begins, after
-that batch's update in the order of the computation. So staging to any depth reads what plain steps would read, and no
-step waits for the host.
+A batch may need a cold row that an earlier batch still holds, so the host's copy is out of date. Such a row is *forwarded*: when
+the step begins it is copied on the device from the earlier batch's slot, after that batch's update. So every step reads what a
+plain step would read, to any depth of staging, and no step waits for the host.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from adaptive_rec.classify import ClassifiedBatch
+from adaptive_rec.embedding.host import Arrays
 from adaptive_rec.embedding.staged.packing import PackedArray
 from adaptive_rec.embedding.staged.ring import Slot
 from adaptive_rec.embedding.staged.streams import Event
@@ -24,7 +24,7 @@ from adaptive_rec.kernels import staging
 
 @dataclass
 class PoolParts:
-    """Where one pool's arrays of a batch stand in its slot."""
+    """Places of one pool's arrays of a batch in its slot."""
 
     host_rows_C: NDArray[np.int64]
     """Rows of the host tier that travel."""
@@ -32,6 +32,14 @@ class PoolParts:
     piece_P1: PackedArray
     weights_CD: PackedArray
     state_CK: PackedArray
+
+    @property
+    def rows(self) -> tuple[PackedArray, PackedArray]:
+        return self.weights_CD, self.state_CK
+
+    def pinned_rows(self, slot: Slot) -> Arrays:
+        """Weights and optimizer state in host memory."""
+        return self.weights_CD.pinned(slot), self.state_CK.pinned(slot)
 
 
 @dataclass
@@ -41,13 +49,13 @@ class Forward:
     pool: int
     flight: Flight
     origin: Staged
-    """What was staged of that flight when this one was."""
+    """The earlier batch, as it was staged when this one was."""
     from_C: PackedArray
     to_C: PackedArray
 
 
 class TravellingRows:
-    """The cold rows of a batch, to be found by their numbers in the joint row space."""
+    """An index of the cold rows of a batch by their numbers in the joint row space."""
 
     def __init__(self, distinct_U: NDArray[np.int64], source_U: NDArray[np.int32]) -> None:
         """``~source_U[u]`` is the place of a travelling row among those of its pool."""
@@ -60,7 +68,7 @@ class TravellingRows:
     def find(
         self, rows_C: NDArray[np.int64], number: int, origin_C: NDArray[np.int32], place_C: NDArray[np.int32]
     ) -> None:
-        """Note `number` and the place of each row that is one of these and was not found before (its origin is -1)."""
+        """Write `number` and the place of each row that is in this index and was not found before (its origin is -1)."""
         staging.find_travelling(self._keys, self._places, rows_C, number, origin_C, place_C)
 
 
@@ -81,36 +89,36 @@ class Staged:
     """Kept for later batches."""
     forwards: list[Forward] = field(default_factory=list)
     indices_here: Event = None
-    """Event: everything but rows has arrived."""
+    """Everything but rows has arrived."""
     rows_here: Event = None
-    """Event: rows have arrived. None where none travel."""
+    """Rows have arrived; None where none travel."""
     rows_ready: bool = False
-    """Whether the computation waits for the rows and has been told to forward."""
+    """Whether the computation waits for the rows, and rows to forward are queued."""
     counted: bool = False
-    """Whether its bytes are among those that travelled for training."""
+    """Whether its bytes were counted as traffic."""
     rows_start: int = 0
     stop: int = 0
-    """Bytes `rows_start` to `stop` of the slot are the rows and their optimizer state."""
+    """Bytes `rows_start` to `stop` of the slot hold the rows and their optimizer state."""
 
     def on_device(self, part: PackedArray) -> Tensor:
         return part.device(self.slot)
 
     def sent_indices(self, event: Event) -> None:
-        """Everything but rows is on its way; the event says when it has arrived."""
+        """Set the event at which everything but rows has arrived."""
         self.indices_here = event
 
     def sent_rows(self, event: Event) -> None:
-        """Rows are on their way; the event says when they have arrived."""
+        """Set the event at which rows have arrived."""
         self.rows_here = event
 
     def use_rows(self) -> bool:
-        """Whether the computation is to wait for the rows now: they travel, and this is the first call."""
+        """Return whether the computation must wait for rows now: they travel, and this is the first call."""
         first = self.rows_here is not None and not self.rows_ready
         self.rows_ready |= first
         return first
 
     def count_once(self) -> int:
-        """Bytes that were sent to the device for training, at the first call; 0 later."""
+        """Return the bytes sent to the device, at the first call; 0 later."""
         first, self.counted = not self.counted, True
         return self.stop if first else 0
 
@@ -122,26 +130,26 @@ class Staged:
 
 @dataclass(eq=False)
 class Flight:
-    """One batch on its way: staged, run, and its rows brought home."""
+    """A batch on its way, from its staging until its rows are home."""
 
     work: ClassifiedBatch
     staged: Staged | None = None
     taken: bool = False
-    """Whether its step has begun."""
+    """Whether its step has started."""
     lock: threading.Lock = field(default_factory=threading.Lock)
-    """Held while it is staged (again)."""
+    """Held while it is staged, for the first time or again."""
 
     def begin(self) -> None:
-        """Its step begins: the worker does not stage it again."""
+        """Start its step, so that the worker does not stage it again."""
         self.taken = True
 
     def hold(self, staged: Staged | None) -> Staged | None:
-        """Own what was staged of it from now on; returns what it owned before."""
+        """Replace its staged batch. Returns the former one."""
         before, self.staged = self.staged, staged
         return before
 
     def is_staged(self, placement_version: int) -> bool:
-        """Whether what was staged can be used: neither rows nor earlier flights were staged otherwise since."""
+        """Return whether its staged batch can be used: no rows moved since, and no flight before it was staged again."""
         staged = self.staged
         return (
             staged is not None
@@ -162,7 +170,7 @@ class InFlight:
             self._flights.append(flight)
 
     def add_now(self, flight: Flight) -> None:
-        """One whose step begins before those of all that are ahead. What was staged of these did not know of it."""
+        """Add a flight whose step comes before those that are ahead; these are to be staged again."""
         with self._lock:
             ahead = [other for other in self._flights if not other.taken]
             self._flights = [other for other in self._flights if other.taken] + [flight, *ahead]
@@ -171,28 +179,28 @@ class InFlight:
                 self.drop(other, None)
 
     def end(self, flight: Flight) -> None:
-        """Its rows are in the host tier."""
+        """Remove a flight whose rows are in the host tier."""
         with self._lock:
             self._flights = [other for other in self._flights if other is not flight]
 
     def before(self, flight: Flight) -> list[Flight]:
-        """Flights whose steps come before this one's, first to last."""
+        """Return the flights before this one, in order."""
         with self._lock:
             return self._flights[: self._flights.index(flight)]
 
     def ahead(self) -> list[Flight]:
-        """Flights whose steps have not begun."""
+        """Return the flights whose steps have not started."""
         with self._lock:
             return [flight for flight in self._flights if not flight.taken]
 
     def drop_ahead(self) -> None:
-        """Forget the flights whose steps have not begun and never will."""
+        """Remove the flights whose steps have not started and never will."""
         for flight in self.ahead():
             self.end(flight)
             self.drop(flight, None)
 
     def end_all(self, event: Event | None) -> None:
-        """Forget all flights: none will be trained any more."""
+        """Remove all flights; none of them will be trained."""
         with self._lock:
             left, self._flights = self._flights, []
         for flight in left:
@@ -200,16 +208,16 @@ class InFlight:
             flight.work.attach(None)
 
     def drop(self, flight: Flight, event: Event | None) -> None:
-        """Give up what was staged of a flight, if anything. `event`: what was done with it so far is over."""
-        with self._lock:  # nobody takes hold of it from now on
+        """Drop the staged batch of a flight, if it has one. After `event` its memory is no longer used."""
+        with self._lock:  # no other flight can hold it from now on
             staged = flight.hold(None)
         if staged is not None:
             staged.release_forwards(None)
             staged.slot.release(event)
 
     def hold_before(self, flight: Flight) -> list[tuple[Flight, Staged]] | None:
-        """The flights before this one, their slots kept from being used again. None where one is not staged under the same
-        placement: the placement is changing just now."""
+        """Return the flights before this one and hold their slots. None where one is not staged under the same placement,
+        as the placement is just changing."""
         with self._lock:
             held = []
             for other in self._flights[: self._flights.index(flight)]:
@@ -225,12 +233,12 @@ class InFlight:
 def find_origins(
     earlier: list[tuple[Flight, Staged]], rows_C: NDArray[np.int64]
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Which of the earlier batches holds each row, the last of them, and at which place among its pool's travelling rows.
+    """Find the last of the earlier batches that holds each row, and the row's place there.
 
-    Returns two arrays (C,): number of the batch in `earlier`, -1 for none, and the place.
+    Returns two arrays (C,): the number of the batch in `earlier`, -1 for none, and the place among its pool's travelling rows.
     """
     origin_C = np.full(len(rows_C), -1, dtype=np.int32)
     place_C = np.zeros(len(rows_C), dtype=np.int32)
-    for number in range(len(earlier) - 1, -1, -1):  # the last one first: where it has a row, the others are not asked
+    for number in range(len(earlier) - 1, -1, -1):
         earlier[number][1].travelling.find(rows_C, number, origin_C, place_C)
     return origin_C, place_C

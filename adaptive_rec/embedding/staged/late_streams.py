@@ -1,6 +1,6 @@
-"""A device made of host memory, for tests: everything, computation too, is as late or as early as the events permit.
+"""A simulated device for tests: copies and computation run as late or as early as the events permit.
 
-What happens when is drawn from a seed, so that a missing wait shows up as a wrong result.
+The order is drawn from a seed, so that a missing wait leads to a wrong result.
 """
 
 from __future__ import annotations
@@ -20,13 +20,12 @@ from adaptive_rec.embedding.staged.streams import Event
 
 
 class LateStreams:
-    """Host memory that behaves like any device the events allow: very slow, very fast, one queue far ahead of others.
+    """A device in host memory with any timing that the events allow: very slow, very fast, one queue far ahead of others.
 
-    Work and copies run when somebody waits for them or when the seeded dice say so, in the thread that happens to be
-    there; how eager the dice are, and which queue they favour, changes now and then. A copy poisons its target with 0xFF (a
-    NaN in every float type) as soon as its queue permits, not when it is queued, as what stands before it may be there to
-    protect the target; it reads its source when it runs. An exception in queued work comes out of the call that ran it, and
-    of every call after that.
+    Work and copies run in the calling thread, when a call waits for them or when seeded dice say so; how eager the dice are, and
+    which queue they prefer, changes now and then. A copy fills its target with 0xFF (NaN in every float type) as soon as its
+    queue permits, and reads its source when it runs. An exception in queued work is raised by the call that ran it, and by every
+    later call.
     """
 
     def __init__(self, seed: int, kernels: ModuleType | None = None) -> None:
@@ -86,7 +85,7 @@ class LateStreams:
                 self._run_one()
 
     def has_happened(self, event: Event) -> bool:
-        self.host_waits(event)  # who asks is told yes, so that a run's reports come at their steps
+        self.host_waits(event)  # so that a run's reports come at their steps
         return True
 
     def capture(self, work: Callable[[], object]) -> Callable[[], object]:
@@ -95,7 +94,7 @@ class LateStreams:
 
     @contextmanager
     def _call(self) -> Iterator[None]:
-        """What every call has in common: the lock, an earlier failure, the dice once the call has queued its own."""
+        """Hold the lock, raise an earlier failure, and roll the dice after the call has queued its work."""
         with self._lock:
             if self._running:
                 raise RuntimeError("queued work may call launch and capture only: it runs, it cannot queue")
@@ -138,12 +137,12 @@ class LateStreams:
         ready = self._ready()
         if not ready:
             stuck = [name for name, queue in self._queues.items() if queue]
-            raise RuntimeError(f"nothing can happen: queues {stuck} wait for events that nothing queued brings about")
+            raise RuntimeError(f"nothing can run: queues {stuck} wait for events that no queued work brings about")
         self._run_head(self._dice.choices(ready, [self._haste[name] for name in ready])[0])
         self._advance()
 
     def _advance(self) -> None:
-        """Run the items that are no work of their own: waits that are over, and the poison behind them."""
+        """Run the items that need no dice: waits that are over, and the poison behind them."""
         while at_once := [name for name in self._ready() if self._queues[name][0].at_once]:
             self._run_head(at_once[0])
 
@@ -154,7 +153,7 @@ class LateStreams:
             with torch.set_grad_enabled(item.with_grad):
                 item.work()
         except Exception as error:
-            self._failure = error  # as on a device: after an error nothing it computes is worth having
+            self._failure = error  # as on a device, where nothing can be computed after an error
             raise
         finally:
             self._running = False
@@ -173,4 +172,4 @@ class _Item:
     waits_for: LateEvent | None = None
     event: LateEvent | None = None  # has happened when the work is done
     at_once: bool = False  # runs as soon as it may, without dice
-    with_grad: bool = False  # a thread's own, and the thread that runs this need not be the one that queued it
+    with_grad: bool = False  # the mode of the thread that queued it; another may run it

@@ -1,5 +1,4 @@
-"""Rows that change tier on a device run, and whatever else the host wants to see: packed on the device, carried in pinned
-memory, a few megabytes at a time."""
+"""Copies between the device tier and host memory, outside of steps: packed on the device, a few megabytes at a time."""
 
 from __future__ import annotations
 
@@ -7,13 +6,14 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from adaptive_rec.embedding.host import Arrays
 from adaptive_rec.embedding.records import Fetched
 from adaptive_rec.embedding.staged.packing import INT32, PackedArray, SlotLayout, send
 from adaptive_rec.embedding.staged.ring import Slot, StagingRing
@@ -24,11 +24,14 @@ from adaptive_rec.embedding.store import EmbeddingStore
 CHUNK_BYTES = 8 << 20
 
 SLOTS = 3
-"""Chunks that may be on their way."""
+"""Limit of chunks on their way."""
+
+Chunk: TypeAlias = tuple[Slot, PackedArray, tuple[PackedArray, PackedArray]]
+"""A slot of the ring, and the places in it of slot numbers, weights and optimizer state."""
 
 
 class FetchedLate(Fetched):
-    """See `Fetched`. The copy on the device is kept as long as it is read."""
+    """A tensor of a device on its way; its copy on the device is kept until it is here."""
 
     def __init__(self, streams: Streams, copy: Tensor, pinned: Tensor, event: Event) -> None:
         super().__init__(pinned.numpy())
@@ -52,17 +55,16 @@ class SlotMoves:
         self._streams = streams
         self._copier = copier
         self.ring = StagingRing(streams, at_least=SLOTS)
-        """Its own: what carried rows up is there to carry them down again when the device's memory is full."""
+        """Slots for these copies only: those that carried rows up can carry them down when the device's memory is full."""
 
     def up(self, pool: int, host_rows: NDArray[np.int64], slots: NDArray[np.int64]) -> None:
-        """Rows of the host tier into slots, with their optimizer state."""
-        host, device, kernels = self._store.host, self._store.device, self._streams.kernels
+        """Copy rows of the host tier into slots, with their optimizer state."""
+        device, kernels = self._store.device, self._streams.kernels
         for chunk in self._chunks(pool, len(slots)):
             slot, index, (weights, state) = self._take(pool, slots[chunk])
-            self._copier.gather(host.weights[pool], host_rows[chunk], weights.pinned(slot))
-            self._copier.gather(host.state[pool], host_rows[chunk], state.pinned(slot))
+            pinned = weights.pinned(slot), state.pinned(slot)
+            self._copier.gather(self._store.host.arrays(pool), host_rows[chunk], pinned)
             self._streams.compute_waits(slot.upload(0, state.stop))
-
             here = index.device(slot), weights.device(slot), state.device(slot)
 
             def unpack(here: tuple[Tensor, ...] = here) -> None:
@@ -72,18 +74,12 @@ class SlotMoves:
             self._streams.launch(unpack)
             slot.release(self._streams.compute_event())
 
-    def down(
-        self,
-        pool: int,
-        slots: NDArray[np.int64],
-        targets: tuple[NDArray[Any], NDArray[Any]],
-        target_rows: NDArray[np.int64],
-    ) -> None:
-        """Slots into rows of two arrays, weights and optimizer state."""
+    def down(self, pool: int, slots: NDArray[np.int64], targets: Arrays, target_rows: NDArray[np.int64]) -> None:
+        """Copy slots into rows of two arrays, weights and optimizer state."""
         device, kernels = self._store.device, self._streams.kernels
-        coming: deque[tuple[slice, Slot, tuple[PackedArray, PackedArray], Event]] = deque()
+        coming: deque[tuple[slice, Chunk, Event]] = deque()
         for chunk in self._chunks(pool, len(slots)):
-            slot, index, (weights, state) = self._take(pool, slots[chunk])
+            taken = slot, index, (weights, state) = self._take(pool, slots[chunk])
             self._streams.compute_waits(slot.upload(0, index.stop))
             here = index.device(slot), weights.device(slot), state.device(slot)
 
@@ -92,35 +88,28 @@ class SlotMoves:
                 kernels.copy_rows(device.state[pool], here[0], here[2], None)
 
             self._streams.launch(pack)
-            coming.append((chunk, slot, (weights, state), slot.download(weights.start, state.stop)))
+            coming.append((chunk, taken, slot.download(weights.start, state.stop)))
             if len(coming) == SLOTS:
                 self._land(coming.popleft(), targets, target_rows)
         while coming:
             self._land(coming.popleft(), targets, target_rows)
 
-    def _land(
-        self,
-        coming: tuple[slice, Slot, tuple[PackedArray, PackedArray], Event],
-        targets: tuple[NDArray[Any], NDArray[Any]],
-        target_rows: NDArray[np.int64],
-    ) -> None:
-        chunk, slot, parts, event = coming
+    def _land(self, coming: tuple[slice, Chunk, Event], targets: Arrays, target_rows: NDArray[np.int64]) -> None:
+        chunk, (slot, _, (weights, state)), event = coming
         self._streams.host_waits(event)
-        for part, target in zip(parts, targets, strict=True):
-            self._copier.scatter(target, target_rows[chunk], part.pinned(slot))
+        self._copier.scatter(targets, target_rows[chunk], (weights.pinned(slot), state.pinned(slot)))
         slot.release(None)
 
     def reserve(self) -> None:
-        """See that the slots are there; whoever comes later need not ask the device for memory."""
+        """Allocate all slots now, so that later copies need no more of the device's memory."""
         for slot in [self.ring.take(self._slot_bytes) for _ in range(SLOTS - self.ring.slots)]:
             slot.release(None)
 
     def read(self, shape: tuple[int, ...], dtype: torch.dtype, fill: Callable[[slice, Tensor], object]) -> NDArray[Any]:
-        """An array of what `fill` writes on the device, some of its lines at a time."""
+        """Read an array that `fill` writes on the device, some lines at a time."""
         found = np.empty(shape, dtype=torch.empty(0, dtype=dtype).numpy().dtype)
-        step = max(
-            16, self._slot_bytes // (dtype.itemsize * math.prod(shape[1:])) // 16 * 16
-        )  # so that all parts are aligned alike
+        lines = self._slot_bytes // (dtype.itemsize * math.prod(shape[1:]))
+        step = max(16, lines // 16 * 16)  # all parts have the same alignment
         for start in range(0, shape[0], step):
             span = slice(start, min(start + step, shape[0]))
             part = SlotLayout().add(dtype, span.stop - span.start, *shape[1:])
@@ -134,17 +123,17 @@ class SlotMoves:
         return found
 
     def forget(self, pool: int, slots: NDArray[np.int64]) -> None:
-        """Have a pool's monitor forget some slots."""
+        """Have a pool's monitor forget these slots."""
         monitor = self._store.device.monitors[pool]
         step = self._slot_bytes // slots.itemsize
         for start in range(0, len(slots), step):
-            told = send(self.ring, [slots[start : start + step]])
-            self._streams.compute_waits(told.here)
-            self._streams.launch(partial(monitor.forget, told.arrays[0]))
-            told.slot.release(self._streams.compute_event())
+            parcel = send(self.ring, [slots[start : start + step]])
+            self._streams.compute_waits(parcel.here)
+            self._streams.launch(partial(monitor.forget, parcel.arrays[0]))
+            parcel.slot.release(self._streams.compute_event())
 
     def fetch_later(self, tensor: Tensor) -> FetchedLate:
-        """A tensor of the device, as everything launched so far leaves it: a copy of it, as what comes next may change it."""
+        """Fetch a copy of a device tensor, as all work launched so far leaves it."""
         copy = torch.empty_like(tensor)
         self._streams.launch(lambda: copy.copy_(tensor))
         pinned = self._streams.pinned(tensor.nbytes).view(tensor.dtype).view(tensor.shape)
@@ -164,17 +153,17 @@ class SlotMoves:
         return (slice(start, min(start + step, rows)) for start in range(0, rows, step))
 
     def _parts(self, pool: int, rows: int) -> tuple[int, PackedArray, tuple[PackedArray, PackedArray]]:
-        """Bytes and places of so many rows' slot numbers, weights and optimizer state."""
-        layout, dtype = SlotLayout(), self._store.dtype
+        """Return the bytes and places of this many rows' slot numbers, weights and optimizer state."""
+        layout, dtype, dim = SlotLayout(), self._store.dtype, self._store.space.pools[pool].dim
         index = layout.add(INT32, rows)
-        weights = layout.add(dtype, rows, self._store.space.pools[pool].dim)
-        state = layout.add(dtype, rows, self._store.rule.state_width(self._store.space.pools[pool].dim))
+        weights = layout.add(dtype, rows, dim)
+        state = layout.add(dtype, rows, self._store.rule.state_width(dim))
         return layout.nbytes, index, (weights, state)
 
-    def _take(self, pool: int, slots: NDArray[np.int64]) -> tuple[Slot, PackedArray, tuple[PackedArray, PackedArray]]:
-        """A slot of the ring with room for rows of these slots, their numbers written already.
+    def _take(self, pool: int, slots: NDArray[np.int64]) -> Chunk:
+        """Take a slot of the ring for the rows of these slots, and write their numbers into it.
 
-        All have room for a whole chunk: they need not grow when the device's memory is full.
+        It has room for a whole chunk, so that it need not grow when the device's memory is full.
         """
         slot = self.ring.take(self._slot_bytes)
         _, index, rows = self._parts(pool, len(slots))

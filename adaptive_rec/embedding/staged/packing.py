@@ -15,20 +15,18 @@ from adaptive_rec.embedding.staged.ring import Slot, StagingRing
 from adaptive_rec.embedding.staged.streams import Event
 
 _ALIGNMENT = 256
-"""Bytes between the starts of two arrays: what a GPU's memory transactions like, and any component type."""
+"""Alignment of arrays in bytes: it suits a GPU's memory transactions and every component type."""
 
 INT32 = torch.int32
 _TORCH_DTYPE = {
     str(t).removeprefix("torch."): t for t in (torch.int32, torch.int64, torch.float32, torch.float64, torch.bool)
 }
-
-
 _NUMPY_DTYPE = {dtype: np.dtype(name) for name, dtype in _TORCH_DTYPE.items()}
 
 
 @dataclass(frozen=True)
 class PackedArray:
-    """One array's place in a slot: the same in pinned memory and on the device."""
+    """An array's place in a slot, the same in pinned memory and on the device."""
 
     start: int
     shape: tuple[int, ...]
@@ -55,7 +53,7 @@ class SlotLayout:
         self.nbytes = 0
 
     def align(self) -> int:
-        """Where the next array will start."""
+        """Return the start of the next array."""
         self.nbytes = -(-self.nbytes // _ALIGNMENT) * _ALIGNMENT
         return self.nbytes
 
@@ -71,14 +69,14 @@ class Parcel:
 
     slot: Slot
     here: Event
-    """They have arrived."""
+    """The arrays have arrived."""
     nbytes: int
     arrays: list[Tensor]
     """On the device."""
 
 
 def send(ring: StagingRing, arrays: list[NDArray[Any]]) -> Parcel:
-    """Copy arrays to the device. Who asks for it waits for `here`, then releases the slot when their use is queued."""
+    """Copy arrays to the device. The caller waits for `here`, and releases the slot when their use is queued."""
     layout = SlotLayout()
     parts = [layout.add(_TORCH_DTYPE[array.dtype.name], *array.shape) for array in arrays]
     slot = ring.take(layout.nbytes)

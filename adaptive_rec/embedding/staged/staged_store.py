@@ -1,9 +1,9 @@
 """The store of a device run: hot rows stay on the device, a batch's distinct cold rows travel there and back once.
 
-A worker stages batches ahead: it packs each into a slot of pinned memory and sends it up, first the integers that say what
-is where, then the cold rows with their optimizer state. The step updates hot and cold rows alike on the device; then the
-cold ones go down again and a second worker puts them in their places. Rows that an earlier batch on its way still holds
-are forwarded on the device (see `in_flight.py`), so the training thread waits for nobody.
+A worker stages batches ahead: it packs each into a slot of pinned memory and sends it up, first the integers, then the cold rows
+with their optimizer state. The step updates hot and cold rows on the device; then the cold rows go down, and a second worker
+writes them back. Rows that an earlier batch still holds are forwarded on the device (see `in_flight.py`), so the training thread
+does not wait for them.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from torch import Tensor
 
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding.device import DeviceTier
-from adaptive_rec.embedding.micro_batch import MicroBatch
+from adaptive_rec.embedding.host import Arrays
 from adaptive_rec.embedding.optimizer import RowRule
-from adaptive_rec.embedding.records import Fetched, RowUpdate
+from adaptive_rec.embedding.records import Fetched, MicroBatch, RowUpdate
 from adaptive_rec.embedding.snapshot import Tiers
 from adaptive_rec.embedding.staged.device_step import DeviceStep
 from adaptive_rec.embedding.staged.homing import Homing
@@ -37,11 +37,11 @@ from adaptive_rec.placement import RowSpace
 from adaptive_rec.tracking.delta import MEASURES
 
 HEADROOM_BYTES = 1 << 30
-"""Device memory that hot rows must leave free: for staging, the dense part and its graphs, and what CUDA's libraries take."""
+"""Device memory that hot rows must leave free for staging, the dense part and its graphs, and CUDA's libraries."""
 
 
 class StagedStore(EmbeddingStore):
-    """See the module's text. `stage` runs on the caller's worker, rows are put in their places by this store's own."""
+    """Rows in host and device memory. `stage` runs on the caller's worker, the way home on this store's own."""
 
     stages_ahead = True
 
@@ -64,14 +64,14 @@ class StagedStore(EmbeddingStore):
         self.ring = StagingRing(streams)
         self._stager = Stager(space, self.host, dtype, self.ring, self._copier)
         self._aside = Stager(space, self.host, dtype, StagingRing(streams), self._copier)
-        """For batches that are not trained, which may be larger: their slots are their own."""
+        """For batches that are not trained, which may be larger."""
         self._in_flight = InFlight()
         self._homing = Homing(streams, self.host, self._copier, self._in_flight)
         self._step = DeviceStep(space, rule, streams)
         self._complaints: list[str] = []
         self._complained = False
         self._step_first = False
-        """A step found no memory: until it is made, no batch is sent ahead into what is freed for it."""
+        """Whether a step was short of memory: until it is made, no batch is sent ahead."""
 
     @property
     def peak_bytes(self) -> int:
@@ -79,7 +79,7 @@ class StagedStore(EmbeddingStore):
 
     @property
     def rings(self) -> list[StagingRing]:
-        """Of batches ahead, of those that are not trained, of notes, of rows that change tier."""
+        """Rings for batches ahead, for batches that are not trained, for notes, and for rows that change tier."""
         return [self.ring, self._aside.ring, self._step.notes, self._moves.ring]
 
     @property
@@ -101,7 +101,7 @@ class StagedStore(EmbeddingStore):
                         self._stage(other)  # rows have moved since
             with flight.lock:
                 self._stage(flight)
-        except torch.OutOfMemoryError as error:  # the step tries again, where something can be done about it
+        except torch.OutOfMemoryError as error:  # the step tries again, and can free memory
             if not self._complained:
                 self._complained = True
                 rule = "batches cannot be sent ahead, the device's memory is too small for so many"
@@ -112,7 +112,7 @@ class StagedStore(EmbeddingStore):
         return found
 
     def _stage(self, flight: Flight) -> None:
-        """Stage a flight whose lock is held. It stays unstaged where the placement changes meanwhile."""
+        """Stage a flight, with its lock held. It stays unstaged where the placement changes meanwhile."""
         self._in_flight.drop(flight, self.streams.compute_event() if flight.taken else None)
         self.classify(flight.work)
         earlier = self._in_flight.hold_before(flight)
@@ -135,7 +135,7 @@ class StagedStore(EmbeddingStore):
         self.settle()
         for ring in (self.ring, self._aside.ring, self._step.notes):
             ring.close()
-        gc.collect()  # what failed is known by its own traceback
+        gc.collect()  # frees what the failed step's traceback refers to
         self.trim()
 
     def trim(self) -> None:
@@ -151,12 +151,12 @@ class StagedStore(EmbeddingStore):
         flight: Flight = work.staged
         with flight.lock:
             flight.begin()
-            with suppress(torch.OutOfMemoryError):  # comes again when the step wants it
+            with suppress(torch.OutOfMemoryError):  # raised again when the step needs the batch
                 if not flight.is_staged(self.placement.version):
                     self._stage(flight)
 
     def _staged(self, work: ClassifiedBatch) -> Staged:
-        """What the device has of a batch; one that is no step's, an evaluation's, is staged here and now."""
+        """Return a batch's staged arrays. A batch that is not trained, as in an evaluation, is staged now."""
         if work.staged is None:
             self.settle()
             self.classify(work)
@@ -167,7 +167,7 @@ class StagedStore(EmbeddingStore):
         if flight.staged is None:
             self._stage(flight)
         staged = flight.staged
-        assert staged is not None, "the placement does not change while a step begins"
+        assert staged is not None, "the placement does not change while a step starts"
         self.traffic.add_bytes(to_device=staged.count_once())
         return staged
 
@@ -182,14 +182,14 @@ class StagedStore(EmbeddingStore):
         self.traffic.add_bytes(to_device=self._step.gather(staged, self.device, samples_S, scales, micro))
 
     def _rows_ready(self, staged: Staged) -> None:
-        """Let the computation wait for a batch's cold rows, and forward those that earlier batches hold."""
+        """Have computation wait for a batch's cold rows, and forward those that earlier batches hold."""
         if staged.use_rows():
             self.streams.compute_waits(staged.rows_here)
             self._step.take_rows_over(staged)
 
     def apply(self, work: ClassifiedBatch, update: RowUpdate) -> None:
         staged = self._staged(work)
-        self.streams.compute_waits(staged.indices_here)  # a batch need not have been gathered, and its rows may all be hot
+        self.streams.compute_waits(staged.indices_here)  # the batch may not have been gathered
         self._rows_ready(staged)
         touched_U = self._touched(work, update)
         active_U = touched_U if update.frozen_U is None else touched_U & ~update.frozen_U
@@ -199,7 +199,9 @@ class StagedStore(EmbeddingStore):
         for pool in range(len(self.space.pools)):
             span = work.pool_range(pool)
             hot_U = touched_U[span] & (work.source_U[span] >= 0)
-            self.count_updates(*(int(np.count_nonzero(each)) for each in (touched_U[span], hot_U, active_U[span])))
+            self.traffic.add_updates(
+                *(int(np.count_nonzero(each)) for each in (touched_U[span], hot_U, active_U[span]))
+            )
         self._fly_home(work, staged, changed=True)
 
     def _touched(self, work: ClassifiedBatch, update: RowUpdate) -> NDArray[np.bool_]:
@@ -214,7 +216,7 @@ class StagedStore(EmbeddingStore):
         if flight is not None:
             with flight.lock:  # the worker may be staging it again
                 flight.begin()
-        if flight is None or flight.staged is None:  # there was no memory for it, or its step never began
+        if flight is None or flight.staged is None:  # there was no memory for it, or its step never started
             self._step_first = False
             if flight is not None:
                 self._in_flight.end(flight)
@@ -225,7 +227,7 @@ class StagedStore(EmbeddingStore):
         self._fly_home(work, staged, changed=False)
 
     def _fly_home(self, work: ClassifiedBatch, staged: Staged, changed: bool) -> None:
-        """The batch's cold rows go back to the host tier, if there are any and they changed."""
+        """End a batch: send its cold rows back to the host tier, if it has any and they changed."""
         self._step_first = False
         flight: Flight = work.staged
         work.attach(None)
@@ -245,11 +247,11 @@ class StagedStore(EmbeddingStore):
         try:
             self.settle()
         finally:
-            self._in_flight.end_all(self.streams.compute_event())  # a step may have been broken off
+            self._in_flight.end_all(self.streams.compute_event())  # a step may have been interrupted
             self._homing.close()
         self._copier.close()
 
-    # What lies on the device -----------------------------------------------------------------------------------------
+    # The device tier -------------------------------------------------------------------------------------------------
 
     def launch(self, work: Any) -> None:
         self.streams.launch(work)
@@ -259,19 +261,20 @@ class StagedStore(EmbeddingStore):
 
     def measure(self, pool: int) -> NDArray[Any]:
         monitor, weights, kernels = self.device.monitors[pool], self.device.weights[pool], self.streams.kernels
-        return self._moves.read(
-            (len(weights), MEASURES),
-            self.dtype,
-            lambda span, out_H5: kernels.movement(monitor.record_HR[span], weights[span], out_H5),
-        )
+
+        def fill(span: slice, out_H5: Tensor) -> None:
+            kernels.movement(monitor.record_HR[span], weights[span], out_H5)
+
+        return self._moves.read((len(weights), MEASURES), self.dtype, fill)
 
     def touches(self, pool: int) -> NDArray[np.int32]:
-        touches_H = self.device.monitors[pool].touches_H
-        return self._moves.read((len(touches_H),), torch.int32, lambda span, out_H: out_H.copy_(touches_H[span]))
+        return self._copied(self.device.monitors[pool].touches_H)
 
     def movement_record(self, pool: int) -> NDArray[Any]:
-        record_HR = self.device.monitors[pool].record_HR
-        return self._moves.read(tuple(record_HR.shape), self.dtype, lambda span, out_HR: out_HR.copy_(record_HR[span]))
+        return self._copied(self.device.monitors[pool].record_HR)
+
+    def _copied(self, tensor: Tensor) -> NDArray[Any]:
+        return self._moves.read(tuple(tensor.shape), tensor.dtype, lambda span, out: out.copy_(tensor[span]))
 
     def _device_tier(self, capacities: list[int]) -> DeviceTier:
         tier = super()._device_tier(capacities)
@@ -283,7 +286,7 @@ class StagedStore(EmbeddingStore):
 
     def _bring_home(self, pool: int, slots: NDArray[np.int64], host_rows: NDArray[np.int64]) -> None:
         self.host.keep(pool, host_rows)
-        self._moves.down(pool, slots, (self.host.weights[pool], self.host.state[pool]), host_rows)
+        self._moves.down(pool, slots, self.host.arrays(pool), host_rows)
         if self.monitored:
             self._moves.forget(pool, slots)
 
@@ -291,20 +294,17 @@ class StagedStore(EmbeddingStore):
         self._moves.up(pool, host_rows, slots)
 
     def _make_readable(self, pending_R: NDArray[np.bool_]) -> None:
-        """Hot rows come home, and stay hot: the host tier's copies of them change no more until then."""
+        """Copy the hot rows to be saved to the host tier, where they can be read while they stay hot."""
         for pool, spec in enumerate(self.space.pools):
             row_of_slot = self.device.row_of_slot[pool]
             hot = np.flatnonzero(row_of_slot >= 0)
             slots = hot[pending_R[row_of_slot[hot]]]
-            targets = self.host.weights[pool], self.host.state[pool]
-            self._moves.down(pool, slots, targets, row_of_slot[slots] - spec.first_row)
+            self._moves.down(pool, slots, self.host.arrays(pool), row_of_slot[slots] - spec.first_row)
 
     def _where(self, pool: int) -> Tiers:
-        rows = self.host.weights[pool], self.host.state[pool]
-        return np.empty(0, np.int32), *rows, *rows
+        return np.empty(0, np.int32), *self.host.arrays(pool), *self.host.arrays(pool)
 
-    def _read_slots(self, pool: int, slots: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any]]:
-        weights = np.empty((len(slots), self.space.pools[pool].dim), dtype=self.host.dtype)
-        state = np.empty((len(slots), self.host.state[pool].shape[1]), dtype=self.host.dtype)
+    def _read_slots(self, pool: int, slots: NDArray[np.int64]) -> Arrays:
+        weights, state = (np.empty((len(slots), kept.shape[1]), self.host.dtype) for kept in self.host.arrays(pool))
         self._moves.down(pool, slots, (weights, state), np.arange(len(slots)))
         return weights, state

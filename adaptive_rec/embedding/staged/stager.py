@@ -1,4 +1,4 @@
-"""Puts a classified batch into a slot of the staging ring and sends it to the device: its integers first, then its cold rows."""
+"""Staging: a classified batch is packed into a slot of the ring and sent to the device, integers first, then cold rows."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from adaptive_rec.classify import ClassifiedBatch
-from adaptive_rec.embedding.host import HostTier
+from adaptive_rec.embedding.host import Arrays, HostTier
 from adaptive_rec.embedding.staged.in_flight import Flight, Forward, PoolParts, Staged, TravellingRows, find_origins
 from adaptive_rec.embedding.staged.packing import INT32, PackedArray, SlotLayout
 from adaptive_rec.embedding.staged.ring import StagingRing
@@ -18,24 +18,26 @@ from adaptive_rec.kernels import staging
 from adaptive_rec.placement import RowSpace
 
 PIECE_LOOKUPS = 256
-"""Gradients that one program on the device adds up. A popular row's segment is cut into pieces, so that no program is long."""
+"""Gradients that one program on the device adds up; a longer segment is cut into pieces."""
 
 _CHUNK_BYTES = 1 << 20
-"""Bytes of rows below which a copy is not shared among threads."""
+"""Least size of a thread's share of a copy."""
 
 
 class RowCopier:
-    """Gathers rows of the host tier and scatters them back, in several threads where there is enough to do."""
+    """Copies rows and their optimizer state out of and into a pool's arrays, in several threads where this is worth it."""
 
     def __init__(self, threads: int) -> None:
         self._threads = threads
         self._pool: ThreadPoolExecutor | None = None
 
-    def gather(self, table_RD: NDArray[Any], rows_C: NDArray[np.int64], out_CD: NDArray[Any]) -> None:
-        self._share(staging.gather_rows, table_RD, rows_C, out_CD)
+    def gather(self, arrays: Arrays, rows_C: NDArray[np.int64], packed: Arrays) -> None:
+        for table_RD, out_CD in zip(arrays, packed, strict=True):
+            self._share(staging.gather_rows, table_RD, rows_C, out_CD)
 
-    def scatter(self, table_RD: NDArray[Any], rows_C: NDArray[np.int64], in_CD: NDArray[Any]) -> None:
-        self._share(staging.scatter_rows, table_RD, rows_C, in_CD)
+    def scatter(self, arrays: Arrays, rows_C: NDArray[np.int64], packed: Arrays) -> None:
+        for table_RD, in_CD in zip(arrays, packed, strict=True):
+            self._share(staging.scatter_rows, table_RD, rows_C, in_CD)
 
     def _share(self, kernel: Any, table_RD: NDArray[Any], rows_C: NDArray[np.int64], packed_CD: NDArray[Any]) -> None:
         parts = min(self._threads, packed_CD.nbytes // _CHUNK_BYTES)
@@ -59,7 +61,7 @@ class RowCopier:
 
 
 class Stager:
-    """Stages one batch at a time; batches that are run earlier and still hold some of its rows are given to it."""
+    """Stages one batch at a time, and finds the rows that earlier batches still hold."""
 
     def __init__(
         self, space: RowSpace, host: HostTier, dtype: torch.dtype, ring: StagingRing, copier: RowCopier
@@ -71,7 +73,7 @@ class Stager:
         self._copier = copier
 
     def stage(self, work: ClassifiedBatch, earlier: list[tuple[Flight, Staged]]) -> Staged:
-        """`earlier` are the batches before this one that are still on their way, first to last, their slots held."""
+        """Stage a batch. `earlier` are the batches before it that are still on their way, in order, with their slots held."""
         source_of_U = np.empty(len(work.source_U), dtype=np.int32)
         host_rows = [self._split(work, pool, source_of_U) for pool in range(len(self._space.pools))]
         layout = SlotLayout()
@@ -101,26 +103,27 @@ class Stager:
             parts[0].pinned(staged.slot)[:] = from_C
             parts[1].pinned(staged.slot)[:] = to_C
         if any(len(rows_C) for rows_C in host_rows):
-            self._gather(staged)
+            for pool, of_pool in enumerate(pools):
+                self._copier.gather(self._host.arrays(pool), of_pool.host_rows_C, of_pool.pinned_rows(staged.slot))
             staged.sent_rows(staged.slot.upload(indices_stop, layout.nbytes))
         return staged
 
     def _split(self, work: ClassifiedBatch, pool: int, source_of_U: NDArray[np.int32]) -> NDArray[np.int64]:
-        """Number the cold rows of a pool; returns their rows in the host tier."""
+        """Number the cold rows of a pool. Returns their rows in the host tier."""
         span = work.pool_range(pool)
         host_rows_C = np.empty(span.stop - span.start, dtype=np.int64)
         cold = staging.split_sources(work.source_U[span], source_of_U[span], host_rows_C)
         return host_rows_C[:cold]
 
     def _add_pieces(self, work: ClassifiedBatch, pool: int, layout: SlotLayout) -> tuple[PackedArray, PackedArray]:
-        segments_U1 = _segments(work, pool)
+        segments_U1 = work.segments(pool)
         pieces = staging.count_pieces(segments_U1, PIECE_LOOKUPS)
         return layout.add(INT32, len(segments_U1)), layout.add(INT32, pieces + 1)
 
     def _find_origins(
         self, work: ClassifiedBatch, earlier: list[tuple[Flight, Staged]], host_rows: list[NDArray[np.int64]]
     ) -> list[tuple[int, tuple[Flight, Staged], NDArray[np.int32], NDArray[np.int64]]]:
-        """(pool, earlier batch, places of the rows there, places here) for each pair that shares rows."""
+        """Return pool, earlier batch, places of the rows there and places here, for each pair that shares rows."""
         found = []
         for pool, rows_C in enumerate(host_rows):
             first = self._space.pools[pool].first_row
@@ -139,15 +142,4 @@ class Stager:
         staged.labels_B.pinned(slot)[:] = work.batch.labels_B
         for pool, parts in enumerate(staged.pools):
             piece_U1, piece_P1 = parts.piece_U1.pinned(slot), parts.piece_P1.pinned(slot)
-            staging.cut_pieces(_segments(work, pool), PIECE_LOOKUPS, piece_U1, piece_P1)
-
-    def _gather(self, staged: Staged) -> None:
-        for pool, parts in enumerate(staged.pools):
-            rows_C = parts.host_rows_C
-            self._copier.gather(self._host.weights[pool], rows_C, parts.weights_CD.pinned(staged.slot))
-            self._copier.gather(self._host.state[pool], rows_C, parts.state_CK.pinned(staged.slot))
-
-
-def _segments(work: ClassifiedBatch, pool: int) -> NDArray[np.int64]:
-    span = work.pool_range(pool)
-    return work.segments_U1[span.start : span.stop + 1]
+            staging.cut_pieces(work.segments(pool), PIECE_LOOKUPS, piece_U1, piece_P1)

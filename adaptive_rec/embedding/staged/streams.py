@@ -1,7 +1,7 @@
-"""Computation and copies of a device run side by side, in four queues: computation, copies up, urgent ones, copies down.
+"""Queues of a device that run side by side: computation, copies up, urgent copies up, copies down.
 
-A queue keeps its own order; between queues there is only the order that events make. `CudaStreams` is the real thing,
-`late_streams.py` has a device for tests.
+A queue keeps its order; between queues only events make an order. `CudaStreams` is a real device; `late_streams.py` has one for
+tests.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from torch import Tensor
 from adaptive_rec.errors import ConfigError
 
 Event: TypeAlias = Any
-"""A point in a queue that has been reached or not. Only the streams that made it know more about it."""
+"""A point in a queue, reached or not. Only the streams that made it know its type."""
 
-_WARM_UP_RUNS = 3  # what PyTorch's documentation advises: lazy initialization and autotuning are over by then
+_WARM_UP_RUNS = 3  # as PyTorch's documentation advises: lazy initialization and autotuning are over by then
 
 
 class Streams(Protocol):
-    """The device and its queues. Any thread may call, but only one thread, the training thread, queues computation.
+    """The device and its queues. Any thread may call, but only the training thread queues computation.
 
-    Copies want contiguous tensors of equal size and type, the host's side from `pinned`.
+    Copies need contiguous tensors of equal size and type, the host's side from `pinned`.
     """
 
     device: torch.device
@@ -32,27 +32,27 @@ class Streams(Protocol):
     """`kernels.cuda`, or its twin on host memory, `kernels.host`."""
 
     def pinned(self, nbytes: int) -> Tensor:
-        """Host memory (uint8) that the device can copy from while the host works on."""
+        """Allocate host memory (uint8) that the device can copy from in the background."""
 
     def allocate(self, nbytes: int) -> Tensor:
-        """Device memory (uint8). It may be dropped once its copies have happened, whatever computation still uses it."""
+        """Allocate device memory (uint8). It may be dropped after its copies, even if computation still uses it."""
 
     def peak_bytes(self) -> int:
-        """The most device memory that this process held at one time; 0 where nobody counts."""
+        """Return the most device memory that this process held at one time; 0 where it is not counted."""
 
     def free_bytes(self) -> int:
-        """Device memory that can still be had."""
+        """Return the device memory that can still be allocated."""
 
     def trim(self) -> None:
-        """Give memory that is held in reserve back to the device: what one queue freed is of no use to the others."""
+        """Return reserved memory to the device, as memory freed by one queue is not reused by the others."""
 
     def launch(self, work: Callable[[], object]) -> None:
-        """Queue computation. The work itself may call `launch` and `capture` and nothing else of this class."""
+        """Queue computation. The work itself may call only `launch` and `capture` of this class."""
 
     def upload(self, to_device: Tensor, from_host: Tensor, after: Event | None, urgent: bool = False) -> Event:
-        """Queue a copy up, after `after` if given. The host's side must stay untouched until the copy's event.
+        """Queue a copy up, after `after` if given. The host's side must stay unchanged until the copy's event.
 
-        Urgent copies have a queue of their own: what a step tells the device must not wait for rows of later batches.
+        Urgent copies have their own queue, so that a step's arrays do not wait for rows of later batches.
         """
 
     def download(self, to_host: Tensor, from_device: Tensor) -> Event:
@@ -62,33 +62,33 @@ class Streams(Protocol):
         """Computation queued from now on comes after the event."""
 
     def compute_event(self) -> Event:
-        """The event that the computation queued so far is done."""
+        """Return the event that the computation queued so far is done."""
 
     def host_waits(self, event: Event) -> None:
-        """Return when the event has happened."""
+        """Wait until the event has happened."""
 
     def has_happened(self, event: Event) -> bool:
         """Whether `host_waits` would return at once."""
 
     def capture(self, work: Callable[[], object]) -> Callable[[], object]:
-        """Record computation; returns what runs it again, to be given to `launch`.
+        """Record computation. Returns a function that runs it again, for `launch`.
 
-        Recording *runs the work* some times, at least once, as computation queued now. Let it overwrite its own buffers
-        only; where it adds to something, save that before and put it back afterwards. What it reads and writes must
-        outlive the replay at its address; tensors made inside are gone when it returns, as recordings share their memory.
+        Recording *runs the work* at least once, as computation queued now. The work may overwrite only its own buffers; the
+        caller saves and restores anything it adds to. Memory that it reads and writes must keep its address; tensors made inside
+        are gone when it returns, as recordings share their memory.
         """
 
 
 class CudaStreams:
-    """One CUDA stream for each direction, as PCIe carries both at once.
+    """A CUDA device, with one stream for each direction of PCIe.
 
-    Computation goes to the training thread's current stream, which must be the one that was current when this was made.
+    Computation goes to the training thread's current stream, which must not change after this object is made.
     """
 
     def __init__(self, device: torch.device, graphs: bool = True) -> None:
         self.kernels = _cuda_kernels()
         self._graphs = graphs
-        # With its index: a worker thread's current device need not be that of the thread that makes this.
+        # With its index, as a worker thread may have another current device.
         self.device = torch.device("cuda", torch.cuda.current_device() if device.index is None else device.index)
         self._compute = torch.cuda.current_stream(self.device)
         self._up = torch.cuda.Stream(self.device)
@@ -96,15 +96,15 @@ class CudaStreams:
         self._down = torch.cuda.Stream(self.device)
         self._recording = torch.cuda.Stream(self.device)
         self._pool: Any = torch.cuda.graph_pool_handle()
-        self._first_graph: torch.cuda.CUDAGraph | None = None  # never dropped: a pool ends with the last of its graphs
+        self._first_graph: torch.cuda.CUDAGraph | None = None  # kept, as a pool ends with the last of its graphs
 
     def pinned(self, nbytes: int) -> Tensor:
         with torch.cuda.device(self.device):
             return torch.empty(nbytes, dtype=torch.uint8, pin_memory=True)
 
     def allocate(self, nbytes: int) -> Tensor:
-        # The allocator gives dropped memory away to later work of the stream it was made under. A copy up must not wait
-        # for computation, so that is the copies' stream; of computation the allocator has to be told.
+        # The allocator reuses dropped memory for later work of the stream it was made under. A copy up must not wait for
+        # computation, so that is the copies' stream; use by computation is recorded.
         with torch.cuda.stream(self._up):
             memory = torch.empty(nbytes, dtype=torch.uint8, device=self.device)
         memory.record_stream(self._compute)
@@ -121,7 +121,7 @@ class CudaStreams:
         torch.cuda.empty_cache()
 
     def launch(self, work: Callable[[], object]) -> None:
-        work()  # kernels are asynchronous of themselves
+        work()  # kernels are asynchronous
 
     def upload(self, to_device: Tensor, from_host: Tensor, after: Event | None, urgent: bool = False) -> Event:
         stream = self._urgent if urgent else self._up
@@ -153,17 +153,17 @@ class CudaStreams:
         if not self._graphs:
             return work
         compute = torch.cuda.current_stream(self.device)
-        # The recording stream itself is warmed up: cuBLAS keeps a workspace per stream, and the graph will name it.
+        # Warm up on the recording stream itself: cuBLAS keeps a workspace per stream, and the graph refers to it.
         self._recording.wait_event(self._record(compute))
         try:
             with torch.cuda.stream(self._recording):
                 for _ in range(_WARM_UP_RUNS):
                     work()
-        finally:  # where it fails, what it queued must still not meet what comes next
+        finally:  # after a failure, too, its queued work must end before the next begins
             compute.wait_event(self._record(self._recording))
         graph = torch.cuda.CUDAGraph()
         self._first_graph = self._first_graph or graph
-        # thread_local: other threads copy and allocate meanwhile, which the default mode forbids them.
+        # thread_local, as the default mode forbids other threads to copy and allocate meanwhile.
         with (
             torch.cuda.device(self.device),
             torch.cuda.graph(graph, pool=self._pool, stream=self._recording, capture_error_mode="thread_local"),
@@ -173,7 +173,7 @@ class CudaStreams:
 
     @staticmethod
     def _record(stream: torch.cuda.Stream) -> torch.cuda.Event:
-        # blocking: a host thread that waits for it sleeps, where it would spin else.
+        # blocking: a waiting host thread sleeps instead of spinning.
         return stream.record_event(torch.cuda.Event(blocking=True))
 
 

@@ -27,7 +27,7 @@ from adaptive_rec.data.open import open_source
 from adaptive_rec.data.source import Source
 from adaptive_rec.errors import first_line
 from adaptive_rec.live.sidecar import own_modules_only
-from adaptive_rec.memory.parts import BESIDE_TRAINING, peak_bytes
+from adaptive_rec.memory.parts import WHILE_TRAINING, peak_bytes
 from adaptive_rec.memory.plan import MemoryPart, MemoryPlan
 from adaptive_rec.memory.rows import COPIES, row_parts, row_rule, row_type
 from adaptive_rec.offline.planning.folded import Folded
@@ -90,7 +90,7 @@ def _rehearse(order: dict[str, Any]) -> tuple[Rehearsed | None, str]:
 
 def measured(plan: MemoryPlan, result: Rehearsed) -> MemoryPlan:
     """Return the plan with the measured memory, of which only the dense part's remains a part of its own."""
-    known = (*BESIDE_TRAINING, "dense", "scores")
+    known = (*WHILE_TRAINING, "dense", "scores")
     kept = [part for part in plan.parts if part.of_rows or part.name.startswith(known)]
     dense = sum(part.bytes for part in kept if part.name.startswith("dense"))
     rest = MemoryPart(

@@ -17,8 +17,7 @@ from adaptive_rec.config.tree import Config
 from adaptive_rec.data.source import Source
 from adaptive_rec.embedding.device import row_bytes
 from adaptive_rec.embedding.direct import DirectStore
-from adaptive_rec.embedding.micro_batch import MicroBatch
-from adaptive_rec.embedding.records import RowUpdate
+from adaptive_rec.embedding.records import MicroBatch, RowUpdate
 from adaptive_rec.memory.rows import row_rule, row_type
 from adaptive_rec.offline.simulate.hardware import RowCosts
 from adaptive_rec.placement import Migration, RowSpace

@@ -1,4 +1,4 @@
-"""What a worker does at the worst moment of the training thread: here it is made to happen then."""
+"""Races of a worker and the training thread, each forced to happen at the worst moment."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ import torch
 
 from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
 from adaptive_rec.classify import ClassifiedBatch
-from adaptive_rec.embedding.micro_batch import MicroBatch
 from adaptive_rec.embedding.optimizer import RULES, RowRule
-from adaptive_rec.embedding.records import RowUpdate
+from adaptive_rec.embedding.records import MicroBatch, RowUpdate
 from adaptive_rec.embedding.staged.in_flight import Flight, InFlight
 from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.embedding.staged.ring import Slot

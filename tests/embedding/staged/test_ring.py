@@ -25,39 +25,39 @@ def late(seed: int) -> LateStreams:
 
 
 class Diary:
-    """Streams on which everything happens at once; remembers what was asked for."""
+    """Streams on which everything happens at once; records the calls."""
 
     def __init__(self) -> None:
         self.device = torch.device("cpu")
         self.kernels = NO_KERNELS
-        self.asked: list[Any] = []
+        self.calls: list[Any] = []
 
     def pinned(self, nbytes: int) -> torch.Tensor:
-        self.asked.append(("pinned", nbytes))
+        self.calls.append(("pinned", nbytes))
         return torch.zeros(nbytes, dtype=torch.uint8)
 
     def allocate(self, nbytes: int) -> torch.Tensor:
-        self.asked.append(("allocate", nbytes))
+        self.calls.append(("allocate", nbytes))
         return torch.zeros(nbytes, dtype=torch.uint8)
 
     def upload(
         self, to_device: torch.Tensor, from_host: torch.Tensor, after: Event | None, urgent: bool = False
     ) -> Event:
         to_device.copy_(from_host)
-        self.asked.append(("upload", len(to_device), after))
+        self.calls.append(("upload", len(to_device), after))
         return f"up {len(to_device)}"
 
     def download(self, to_host: torch.Tensor, from_device: torch.Tensor) -> Event:
         to_host.copy_(from_device)
-        self.asked.append(("download", len(to_host)))
+        self.calls.append(("download", len(to_host)))
         return f"down {len(to_host)}"
 
     def host_waits(self, event: Event) -> None:
-        self.asked.append(("host_waits", event))
+        self.calls.append(("host_waits", event))
 
     def taken(self) -> list[Any]:
-        asked, self.asked = self.asked, []
-        return asked
+        calls, self.calls = self.calls, []
+        return calls
 
 
 def diary() -> tuple[Diary, StagingRing]:
@@ -254,7 +254,7 @@ def test_a_slot_used_wrongly_is_a_wrong_result(mistake: str) -> None:
 
 
 SLOTS_AT_MOST = 9
-"""Of `share`: three in each of its two pipes, one in the hands of each of its three threads."""
+"""Slots that `share` uses: three in each of its two queues, and one in each of its three threads."""
 
 
 def share(streams: Streams, batches: int = 200, scale: int = 1) -> StagingRing:
@@ -335,7 +335,7 @@ def test_a_use_that_is_not_over_when_the_ring_is_closed_comes_to_its_end() -> No
         slot = ring.take(400)
         floats(slot.pinned, 100).fill_(2)
         streams.host_waits(slot.upload(0, 400))
-        assert float(total) == 100, "the copy up waits for the memory's former user, whoever has the memory now"
+        assert float(total) == 100, "the copy up waits for the memory's former user, even in another slot"
 
 
 # On a real device ----------------------------------------------------------------------------------------------------

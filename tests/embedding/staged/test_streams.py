@@ -390,7 +390,7 @@ def test_cuda_recordings_of_a_network_are_made_and_replayed_while_another_thread
 @gpu
 @needs_cuda
 def test_cuda_recordings_may_be_dropped_and_made_again(cuda: CudaStreams) -> None:
-    """As when a larger batch comes: all recordings but those that the streams keep are gone before the next is made."""
+    """As for a larger batch: all recordings except those that the streams keep are dropped before the next is made."""
     total = torch.zeros((), device=cuda.device)
     for lines in (10, 1000, 100_000):
         x = numbers(cuda, lines)

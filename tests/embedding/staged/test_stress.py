@@ -14,9 +14,8 @@ from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding.device import split_budget
 from adaptive_rec.embedding.direct import DirectStore
-from adaptive_rec.embedding.micro_batch import MicroBatch
 from adaptive_rec.embedding.optimizer import RULES, RowRule
-from adaptive_rec.embedding.records import RowUpdate
+from adaptive_rec.embedding.records import MicroBatch, RowUpdate
 from adaptive_rec.embedding.staged.device_step import DeviceStep
 from adaptive_rec.embedding.staged.homing import Homing
 from adaptive_rec.embedding.staged.in_flight import Flight, Staged
@@ -74,7 +73,7 @@ def random_migration(store: EmbeddingStore, random: np.random.Generator) -> Migr
 
 
 def buffers(store: EmbeddingStore, lines: int) -> MicroBatch:
-    """Poisoned, as what was there before."""
+    """Filled with NaN, as if used before."""
     shapes = [(lines, 1), (lines,), (lines,), *((lines, len(pool.features), pool.dim) for pool in SPACE.pools)]
     dense, labels, scale, *pooled = (
         torch.full(shape, torch.nan, dtype=torch.float64, device=store.torch_device) for shape in shapes
@@ -83,7 +82,7 @@ def buffers(store: EmbeddingStore, lines: int) -> MicroBatch:
 
 
 def run_step(store: EmbeddingStore, work: ClassifiedBatch, step: int, random: np.random.Generator) -> list[Any]:
-    """As the runtime does it: popular samples first, or all in one; gradients depend on what was gathered. Returns that."""
+    """Make a step as the runtime does: popular samples first, or all in one. Returns the gathered vectors."""
     store.take(work)
     if random.random() < 0.15:  # all samples are skipped
         store.release(work)
@@ -203,7 +202,7 @@ def take_rows_before_they_arrive(patch: pytest.MonkeyPatch) -> None:
 
 
 def read_notes_before_they_arrive(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(DeviceStep, "_tell", lambda step, arrays: send(step.notes, arrays))
+    patch.setattr(DeviceStep, "_send", lambda step, arrays: send(step.notes, arrays))
 
 
 def fill_slots_while_their_users_compute(patch: pytest.MonkeyPatch) -> None:

@@ -170,7 +170,7 @@ def test_finished_runs_are_not_repeated_and_more_can_be_added(
     assert len(stand_in.calls) == 2
     assert comparison(out) == 0
     assert len(stand_in.calls) == 2
-    assert "2 of 2 runs are there" in capsys.readouterr().out
+    assert "2 of 2 runs are done" in capsys.readouterr().out
     assert comparison(out, policies="hybrid,adaptive,hotline") == 0
     assert [Turn("adaptive", 1).name in " ".join(words) for words in stand_in.calls] == [False, False, True]
     assert comparison(out, "--seeds", "2") == 0
@@ -316,7 +316,7 @@ def test_progress_is_that_of_the_newest_whole_report(tmp_path: Path, a_run: Path
 
 
 def test_the_board_shows_the_time_left(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    from adaptive_rec.cli import compare_progress as board_module
+    from adaptive_rec.cli import compare_screen as board_module
 
     now = [0.0]
     monkeypatch.setattr(board_module.time, "monotonic", lambda: now[0])

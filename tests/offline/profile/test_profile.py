@@ -357,8 +357,8 @@ Refused = Callable[..., str]
     ("words", "code", "told"),
     [
         (["nowhere.txt"], 2, "data.source must be"),
-        (["synthetic", "tiny", "--samples", "-3"], 2, "--samples must be a whole number from 0 on, got -3"),
-        (["synthetic", "tiny", "--windows", "1"], 2, "--windows must be a whole number from 2 on, got 1"),
+        (["synthetic", "tiny", "--samples", "-3"], 2, "--samples must be a whole number of at least 0, got -3"),
+        (["synthetic", "tiny", "--windows", "1"], 2, "--windows must be a whole number of at least 2, got 1"),
         (["synthetic", "tiny", "--samples", "5"], 3, "10 windows must have as many samples, got 5"),
         (["synthetic", "tiny", "--set", "knobs.no=1"], 2, "unknown key knobs.no"),
         (["synthetic", "tiny", "--samples", "100", "--out", "/dev/null/x"], 2, "cannot be written"),

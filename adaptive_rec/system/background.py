@@ -1,6 +1,6 @@
-"""Work beside the steps: in order, on a thread of its own that lets the others go first.
+"""Work in the background of the steps: in order, on one thread that lets the other threads run first.
 
-Whoever needs what it comes to waits for it, so results do not depend on how fast it is.
+Code that needs a result waits for it, so results do not depend on how fast the thread is.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 
 BEHIND_LIMIT = 4
-"""Pieces of work that may wait. What they need stays in memory as long."""
+"""Pieces of work that may wait. The data they need stays in memory as long."""
 
 LOWEST = 19
-"""Niceness of a thread that runs when no other wants to."""
+"""Niceness of a thread that runs only when no other thread wants to."""
 
 
-class Beside:
-    """Work for one thread. The training thread alone gives it any, and waits for it."""
+class BackgroundThread:
+    """One thread and its queue of work. Only the training thread adds work, and waits for it."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -28,7 +28,7 @@ class Beside:
         self._behind: deque[Future[None]] = deque()
 
     def do(self, work: Callable[[], None]) -> None:
-        """Have a piece of work done. Waits where too much is behind; raises what an earlier piece raised."""
+        """Queue a piece of work. Waits where too much is queued; raises the error of an earlier piece."""
         if self._thread is None:
             self._thread = ThreadPoolExecutor(
                 1, thread_name_prefix=self._name, initializer=give_way, initargs=(LOWEST,)
@@ -38,19 +38,18 @@ class Beside:
             self._behind.popleft().result()
 
     def settle(self) -> None:
-        """Return when all of it is done. Raises what it raised."""
+        """Return when all of the work is done. Raises its errors."""
         while self._behind:
             self._behind.popleft().result()
 
     def close(self) -> None:
-        """Stop the thread, whatever became of its work."""
+        """Stop the thread; errors of its work are ignored."""
         if self._thread is not None:
             self._thread.shutdown()
             self._thread = None
 
 
 def give_way(niceness: int) -> None:
-    """Let other threads go before the one that calls, which is never made less nice than it is: on Linux each has a priority of
-    its own."""
+    """Raise the niceness of the calling thread, never lower it. On Linux each thread has its own priority."""
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), max(niceness, os.getpriority(os.PRIO_PROCESS, 0)))

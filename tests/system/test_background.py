@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from adaptive_rec.system.beside import LOWEST, Beside, give_way
+from adaptive_rec.system.background import LOWEST, BackgroundThread, give_way
 
 
 @pytest.mark.parametrize(("wanted", "own", "given"), [(10, 0, 10), (10, 15, 15), (LOWEST, 5, 19), (10, -5, 10)])
@@ -21,7 +21,7 @@ def test_a_thread_is_never_less_nice_than_it_was(
     assert found == [(os.PRIO_PROCESS, threading.get_native_id(), given)]
 
 
-def test_where_priorities_are_not_to_be_had_work_is_done_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_is_done_where_priorities_cannot_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: int) -> None:
         raise PermissionError
 
@@ -31,7 +31,7 @@ def test_where_priorities_are_not_to_be_had_work_is_done_all_the_same(monkeypatc
 
 def test_work_is_done_by_a_thread_of_the_lowest_priority_and_by_no_other() -> None:
     own, found = os.getpriority(os.PRIO_PROCESS, 0), []
-    beside = Beside("beside")
+    beside = BackgroundThread("background")
     try:
         beside.do(lambda: found.append(os.getpriority(os.PRIO_PROCESS, 0)))
         beside.settle()
