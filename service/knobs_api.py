@@ -15,9 +15,11 @@ from adaptive_rec.service.documented import answers
 from adaptive_rec.service.hello import Values
 from adaptive_rec.service.problems import Json, ProblemError
 from adaptive_rec.service.run_view import RunView
+from adaptive_rec.service.trainer_link import KnobState
 
 MERGE_PATCH = "application/merge-patch+json"
 ETAG = {"headers": {"ETag": {"description": "Version of the desired values.", "schema": {"type": "string"}}}}
+NO_ANSWER = "the trainer must check the change and has not done so yet: GET /api/v1/knobs shows whether it was accepted"
 EXAMPLE = {"alpha": 0.8, "stale_threshold": None}
 
 
@@ -30,14 +32,15 @@ def router(view: RunView) -> APIRouter:
     @routes.get("", **shown, operation_id="get_knobs")
     async def get_knobs() -> Json:
         """Every knob: desired, effective and default value, limits, unit, and what turning it does."""
-        return tagged(view, knob_list(view))
+        knobs = view.knobs.copy()
+        return tagged(knob_list(view, knobs), knobs.desired)
 
     @routes.get("/schema", **answers(None), operation_id="get_knobs_schema")
     async def get_schema() -> Json:
         """The knobs as a JSON schema, for forms."""
         return Json(knobs_schema(view))
 
-    changed = answers(schemas.KnobsChanged, 400, 403, 409, 412, 413, 428)
+    changed = answers(schemas.KnobsChanged, 400, 403, 409, 412, 413, 428, 503)
     changed["responses"][200] = ETAG
     changed["responses"][202] = {"model": schemas.KnobsChanged, "description": "Accepted; not in effect yet", **ETAG}
 
@@ -55,18 +58,21 @@ def router(view: RunView) -> APIRouter:
         check_shape(patch)
         sent = link.send("change_knobs", changes=patch, versions=versions, dry_run=dry_run)
         reply = await link.reply(sent)
-        knobs = view.knobs
+        in_effect = reply is not None
+        reply = reply or await link.accepted(sent)
+        knobs = view.knobs.copy()
         if reply is None:
-            accepted = sent.accepted or {"changed": {}}
-            return tagged(view, outcome(view, False, None, accepted["changed"], knobs.desired), 202)
+            raise ProblemError(503, NO_ANSWER, {"Retry-After": "1"})
         if "error" in reply:
             headers = {"ETag": etag(knobs.desired)} if reply["status"] == 412 else None
             errors = {"errors": reply["errors"]} if "errors" in reply else {}
             raise ProblemError(reply["status"], reply["error"], headers, **errors)
-        desired = reply.get("desired", knobs.desired)
+        if not in_effect:
+            return tagged(outcome(False, None, reply["changed"], knobs), knobs.desired, 202)
+        knobs.desired = reply.get("desired", knobs.desired)
         unchanged_since = None if dry_run or knobs.desired != knobs.effective else knobs.effective_since_step
         step = reply.get("step", unchanged_since)
-        return tagged(view, outcome(view, dry_run, step, reply["changed"], desired))
+        return tagged(outcome(dry_run, step, reply["changed"], knobs), knobs.desired)
 
     return routes
 
@@ -76,17 +82,18 @@ def etag(desired: Values) -> str:
     return f'"{knobs_version(desired)}"'
 
 
-def tagged(view: RunView, answer: Values, status: int = 200) -> Json:
-    return Json(answer, status, {"ETag": etag(view.knobs.desired)})
+def tagged(answer: Values, desired: Values, status: int = 200) -> Json:
+    """Return an answer with the version of the desired knobs that it shows."""
+    return Json(answer, status, {"ETag": etag(desired)})
 
 
-def outcome(view: RunView, dry_run: bool, step: int | None, changed: Values, desired: Values) -> Values:
+def outcome(dry_run: bool, step: int | None, changed: Values, knobs: KnobState) -> Values:
     return {
         "dry_run": dry_run,
         "applied_at_step": step,
         "changed": changed,
-        "desired": desired,
-        "effective": view.knobs.effective,
+        "desired": knobs.desired,
+        "effective": knobs.effective,
     }
 
 
@@ -141,17 +148,16 @@ def patch_schema(view: RunView) -> Values:
     return {"type": "object", "properties": knobs, "additionalProperties": False, "examples": [EXAMPLE]}
 
 
-def knob_list(view: RunView) -> Values:
-    """Answer of GET /knobs."""
-    desired, effective = view.knobs.desired, view.knobs.effective
+def knob_list(view: RunView, now: KnobState) -> Values:
+    """Return the answer of GET /knobs."""
+    desired, effective = now.desired, now.effective
     defaults = view.hello.defaults
     knobs = {}
     for name, about in forms(tuple(policies(view))).items():
         default = defaults[name]
         values = {"desired": desired.get(name, default), "effective": effective.get(name, default), "default": default}
         knobs[name] = {**values, **about}
-    step = view.knobs.effective_since_step
-    return {"knobs": knobs, "pending": desired != effective, "effective_since_step": step}
+    return {"knobs": knobs, "pending": desired != effective, "effective_since_step": now.effective_since_step}
 
 
 def form(rules: Values) -> Values:

@@ -16,6 +16,8 @@ from adaptive_rec.service.hello import Values
 
 REPLY_SECONDS = 2.0
 """Longest time that a client waits for the step boundary."""
+ACCEPT_SECONDS = 10.0
+"""Longest time that a client waits until the trainer has checked a change of knobs, which needs no step boundary."""
 
 
 class KnobState:
@@ -25,6 +27,10 @@ class KnobState:
         self.desired = dict(desired)
         self.effective = dict(effective)
         self.effective_since_step = step
+
+    def copy(self) -> KnobState:
+        """Return the knobs as they are at this moment, for an answer whose parts must agree."""
+        return KnobState(self.desired, self.effective, self.effective_since_step)
 
     def take_report(self, knobs: Mapping[str, Any]) -> None:
         """Take values from the link. If the board was newer, only the values still pending count."""
@@ -53,8 +59,8 @@ class SentCommand:
     """A command on its way. The trainer may accept a change of knobs before a step boundary at which it takes effect."""
 
     def __init__(self) -> None:
-        self.accepted: Values | None = None
-        """The trainer's first answer to a change of knobs: what it will change."""
+        self.accepted: asyncio.Future[Values] = asyncio.get_running_loop().create_future()
+        """The trainer's first answer to a change of knobs: what it will change, or the outcome if that came first."""
         self.outcome: asyncio.Future[Values] = asyncio.get_running_loop().create_future()
 
 
@@ -79,12 +85,14 @@ class TrainerLink:
         if "knobs" in message:
             return self.knobs.take_report(message["knobs"])
         sent = self._waiting.get(message["id"])
-        if sent and "accepted" in message:
-            sent.accepted = message["accepted"]
-        elif sent:
+        if sent is None:
+            return
+        values = dict(message.get("accepted", message))
+        if not sent.accepted.done():
+            sent.accepted.set_result(values)
+        if "accepted" not in message:
             del self._waiting[message["id"]]
-            if not sent.outcome.done():
-                sent.outcome.set_result(dict(message))
+            sent.outcome.set_result(values)
 
     def ready(self) -> None:
         """Report to the trainer that the sidecar is ready to serve."""
@@ -99,7 +107,15 @@ class TrainerLink:
 
     async def reply(self, sent: SentCommand, seconds: float = REPLY_SECONDS) -> Values | None:
         """Return the outcome of a command, or None after `seconds`. It may still come later."""
-        try:
-            return await asyncio.wait_for(asyncio.shield(sent.outcome), seconds)
-        except TimeoutError:
-            return None
+        return await _within(sent.outcome, seconds)
+
+    async def accepted(self, sent: SentCommand) -> Values | None:
+        """Return the trainer's first answer to a change of knobs, or None where it has not answered at all."""
+        return await _within(sent.accepted, ACCEPT_SECONDS)
+
+
+async def _within(future: asyncio.Future[Values], seconds: float) -> Values | None:
+    try:
+        return await asyncio.wait_for(asyncio.shield(future), seconds)
+    except TimeoutError:
+        return None

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from adaptive_rec.config.knobs import Knobs
+from adaptive_rec.config.knobs import Knobs, knobs_version
+from adaptive_rec.service import trainer_link
 from adaptive_rec.service.trainer_link import TrainerLink
 
 URL = "/api/v1/knobs"
@@ -204,11 +205,30 @@ def test_202_then_applied(client: Any, view: Any, run: Any, monkeypatch: pytest.
     assert (shown["knobs"]["alpha"]["effective"], shown["effective_since_step"]) == (0.8, 60)
 
 
-def test_a_trainer_that_does_not_answer_is_202(client: Any, view: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_that_the_trainer_has_not_checked_is_503_and_not_202(
+    client: Any, view: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(TrainerLink.reply, "__defaults__", (0.05,))
+    monkeypatch.setattr(trainer_link, "ACCEPT_SECONDS", 0.05)
     view.link.answers = lambda message: []
     answer = patch(client, {"alpha": 0.8})
-    assert (answer.status_code, answer.json()["applied_at_step"], answer.json()["changed"]) == (202, None, {})
+    assert answer.status_code == 503
+    assert "GET /api/v1/knobs shows whether it was accepted" in answer.json()["detail"]
+
+
+def test_the_version_of_the_knobs_is_of_the_values_shown(client: Any, view: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However often newer values come while the answer is made."""
+    real, count = type(view).knobs.fget, iter(range(1000))
+
+    def newer(self: Any) -> Any:
+        knobs = real(self)
+        knobs.desired = {**knobs.desired, "min_probe_touches": next(count)}
+        return knobs
+
+    monkeypatch.setattr(type(view), "knobs", property(newer))
+    answer = client.get(URL)
+    shown = {name: knob["desired"] for name, knob in answer.json()["knobs"].items()}
+    assert answer.headers["etag"] == f'"{knobs_version(shown)}"'
 
 
 def test_what_the_trainer_refuses_is_not_desired(client: Any, view: Any) -> None:
