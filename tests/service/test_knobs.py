@@ -181,7 +181,7 @@ def test_schema(client: Any) -> None:
     assert schema["additionalProperties"] is False
 
 
-def test_what_is_told_does_not_undo_what_is_under_way() -> None:
+def test_a_report_does_not_undo_pending_changes() -> None:
     """The trainer told its values before it had seen a change; the change stays desired, in order, until answered."""
     knobs = KnobState({"a": 1, "b": 1}, {"a": 1, "b": 1})
     knobs.request(1, {"a": 2})
@@ -194,7 +194,7 @@ def test_what_is_told_does_not_undo_what_is_under_way() -> None:
     assert (knobs.desired, knobs.effective_since_step) == ({"a": 2, "b": 5}, 8)
 
 
-def test_changes_that_only_the_board_tells_of_are_seen(client: Any, view: Any, run: Any) -> None:
+def test_changes_that_only_the_board_has_are_seen(client: Any, view: Any, run: Any) -> None:
     """Replayed ones, ones made by a program that trains, ones whose message was lost."""
     view.link.answers = lambda message: None
     view.link.knobs.take_report({"desired": {**run.knobs, "decay": 0.5}, "effective": run.knobs, "step": 0})
