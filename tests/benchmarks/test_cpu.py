@@ -47,7 +47,7 @@ def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> Path:
 # The rehearsal -------------------------------------------------------------------------------------------------------
 
 
-def test_whoever_is_installed_takes_turns_and_the_others_are_named(rehearsal: Path) -> None:
+def test_installed_rivals_take_turns_and_absent_ones_are_named(rehearsal: Path) -> None:
     cells = json.loads((rehearsal / "results.json").read_text())["cells"]
     assert set(cells) == {*SOME, "reading"}
     for name, contestants in {cell.name: cell.contestants for cell in plan.QUICK if cell.name in SOME}.items():

@@ -186,7 +186,7 @@ def test_the_long_one_is_taken_up_again_cell_by_cell(tmp_path: Path) -> None:
     assert set(json.loads((tmp_path / "results.json").read_text())["cells"]) == {"correctness", *some}
 
 
-def test_a_cell_in_its_own_process_tells_what_it_found_or_that_it_fell(
+def test_a_cell_in_its_own_process_returns_its_results_or_its_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     args = arguments(["--rehearse", "cpu"])
@@ -220,7 +220,7 @@ def test_a_rival_in_its_own_process_trains_too() -> None:
 
 
 @pytest.mark.slow
-def test_a_rival_that_cannot_be_set_up_tells_why() -> None:
+def test_a_rival_that_cannot_be_set_up_gives_the_reason() -> None:
     rival = apart.Apart("fbgemm", WORDS, time.perf_counter() + 60)
     with pytest.raises(RuntimeError, match=r"fbgemm|its cache needs CUDA"):  # whether it is installed or not
         rival.drive(1)

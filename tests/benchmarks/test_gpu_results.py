@@ -160,7 +160,7 @@ def test_bars_see_what_misses_them() -> None:
     assert "same bytes" in bars[3]["what"]
 
 
-def test_rows_tell_what_was_skipped_and_waited_for() -> None:
+def test_rows_show_what_was_skipped_and_waited_for() -> None:
     gained = {
         "lookups": 100, "lookups_hot": 50, "samples_seen": 10, "samples_popular": 4, "samples_trained": 8,
         "row_updates": 60, "row_updates_skipped": 20, "host_to_device_bytes": 0, "device_to_host_bytes": 0,

@@ -52,7 +52,7 @@ class Contestant:
     close = settle
 
 
-def test_who_falls_costs_nobody_else_and_what_is_known_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_contestant_does_not_stop_others_and_results_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measure, "WARM_RATIO", 0.0)
     monkeypatch.setattr(measure, "turn_steps", lambda *_: 10)
     saved: list[dict[str, Any]] = []
@@ -124,7 +124,7 @@ def test_a_profile_waits_for_two_windows_and_for_the_trial(monkeypatch: pytest.M
         assert run.steps == steps
 
 
-def test_a_run_tells_whether_it_was_split_and_may_fill_its_budget_at_once() -> None:
+def test_a_run_reports_whether_it_was_split_and_may_fill_its_budget_at_once() -> None:
     settings = (
         "run.device=cpu",
         "run.threads=1",

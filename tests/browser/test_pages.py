@@ -101,7 +101,7 @@ def test_both_schemes_have_text_that_can_be_read(browser: Any, page: Path) -> No
     assert shades["dark"] < 60 < 200 < shades["light"]
 
 
-def test_the_pointer_tells_the_values_under_it_in_all_plots(browser: Any, report: Path) -> None:
+def test_all_plots_show_the_values_under_the_pointer(browser: Any, report: Path) -> None:
     opened(browser, report)
     script = """
     const picture = document.querySelector('#loss .picture');

@@ -71,7 +71,7 @@ def test_the_uninterrupted_history_ends_with_its_newest_two_and_their_base(writt
     assert found_step(files) == STEPS[-1]
 
 
-def test_after_each_generation_the_newest_two_are_whole_and_an_old_chain_goes_once_none_needs_it() -> None:
+def test_after_each_generation_the_newest_two_are_whole_and_an_unneeded_chain_is_removed() -> None:
     files, left = SimFiles(), []
     for number, step in enumerate(STEPS):
         write(files, step)

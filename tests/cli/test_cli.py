@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from adaptive_rec.cli import main
+from tests.settings import COMMAND
 
-COMMAND = [sys.executable, "-m", "adaptive_rec"]
 REOPEN = ["adaptive-rec", "serve"]
 WAIT_SECONDS = 120
 

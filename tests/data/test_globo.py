@@ -112,7 +112,7 @@ def test_no_count_gives_a_label_away() -> None:
     assert fewest[0] == fewest[1] == 1
 
 
-def test_a_row_tells_what_was_known_before_its_click(write: Write) -> None:
+def test_a_row_holds_what_was_known_before_its_click(write: Write) -> None:
     first = line(-5, 10, 5, 5, -5), line(-4, 20, 5, 5, -5)
     lines = line(0, 10, 1, 7, -2), line(1, 20, 1, 7, -2), line(3, 10, 1, 8, 3), line(61.5, 10, 2, 9, 60)
     _, block = read(write(*first, *lines))
@@ -232,7 +232,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("bad", BAD)
-def test_a_bad_line_is_told_or_skipped(write: Write, bad: str) -> None:
+def test_a_bad_line_is_an_error_or_is_skipped(write: Write, bad: str) -> None:
     path = write(line(0, 10), bad, line(1, 20), line(2, 10))
     with pytest.raises(DataError, match=BAD[bad]):
         list(GloboReader(path, False, 1).blocks())

@@ -173,7 +173,7 @@ def test_a_position_is_reached_without_what_comes_before(folder: Path) -> None:
         (lambda s: s["dense"][0].pop(), "one for each of 4 steps"),
     ],
 )
-def test_a_layout_that_does_not_fit_is_told_on_opening(folder: Path, change: Any, message: str) -> None:
+def test_a_layout_that_does_not_fit_is_an_error_on_opening(folder: Path, change: Any, message: str) -> None:
     meta = json.loads((folder / "meta.json").read_text())
     change(meta["sequence"])
     (folder / "meta.json").write_text(json.dumps(meta))

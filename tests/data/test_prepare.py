@@ -225,7 +225,7 @@ def test_layout_is_that_of_torchrec(tmp_path: Path) -> None:
     assert sorted(path.name for path in folder.iterdir()) == [*sorted(shapes), "meta.json"]
 
 
-def test_meta_tells_what_is_there(tmp_path: Path) -> None:
+def test_meta_describes_the_arrays(tmp_path: Path) -> None:
     text = row(1, C1="") + row(2, C1="a") + row(3, C1="b") + row(4, C1="a") + row(5, C1="0")
     source = write(tmp_path / "day_0.zst", text)
     made(tmp_path / "out", source, min_count=2)
@@ -281,7 +281,7 @@ def test_numbering_equals_its_plain_twin(
     assert sorted(path.suffix for path in folder.iterdir()) == [".ids"] * len(lists) + [".keys"] * len(lists)
 
 
-def test_a_bad_row_is_told_with_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bad_row_is_an_error_with_its_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(criteo_log, "CHUNKS_PER_BLOCK", 1)
     source = write(tmp_path / "day_0", rows(20_000) + BAD_LINES[0] + rows(3))
     with pytest.raises(DataError, match="day_0, line 20001: row must have 40 tab-separated columns, got 2"):
@@ -324,7 +324,7 @@ class Interrupted(Exception):
     pass
 
 
-def test_after_a_bad_row_the_work_goes_on_with_skipping(tmp_path: Path) -> None:
+def test_after_a_bad_row_the_work_resumes_with_skipping(tmp_path: Path) -> None:
     good, bad = write(tmp_path / "day_0", rows(60)), write(tmp_path / "day_1", rows(5, 60) + BAD_LINES[0])
     with pytest.raises(DataError, match="day_1, line 6"):
         made(tmp_path / "out", good, bad)
@@ -374,7 +374,7 @@ def test_an_interrupted_try_is_gone_on_with(tmp_path: Path, stage: str, number: 
         assert before == {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("*_dense.npy")}
 
 
-def test_another_job_does_not_go_on_with_it(tmp_path: Path) -> None:
+def test_another_job_does_not_resume_it(tmp_path: Path) -> None:
     source, other = write(tmp_path / "day_0", rows(60)), write(tmp_path / "day_1", rows(9))
     with pytest.raises(Interrupted):
         prepare(Request((source,), tmp_path / "out"), told_until("numbering", 0))
@@ -419,7 +419,7 @@ def test_two_at_a_time_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stage", ["reading", "numbering", "writing"])
-def test_a_full_disk_is_told_and_survived(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
+def test_a_full_disk_is_an_error_and_the_work_can_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stage: str) -> None:
     def full(*_: Any) -> Any:
         raise OSError(errno.ENOSPC, "No space left on device")
 

@@ -134,7 +134,7 @@ def test_bad_avazu_rows(tmp_path: Path) -> None:
         AvazuReader(path, False, 1)
 
 
-def test_formats_are_told_by_the_first_line(tmp_path: Path) -> None:
+def test_formats_are_recognised_by_the_first_line(tmp_path: Path) -> None:
     for name, text, expected in (
         ("a.csv", "id,click,hour,C1\n", "avazu"),
         ("b.csv", "user_id,session_id,click_article_id\n", "globo"),

@@ -191,7 +191,7 @@ def test_settings_that_contradict_the_folder(folder: Path) -> None:
     assert [table.dim for table in open_source(dims).tables] == [4, 8]
 
 
-def test_damage_is_told_on_opening(folder: Path) -> None:
+def test_damage_is_an_error_on_opening(folder: Path) -> None:
     meta = folder / "meta.json"
     whole = meta.read_text()
     tables = json.loads(whole)

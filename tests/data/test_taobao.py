@@ -112,7 +112,7 @@ def test_who_knows_every_item_gets_no_negatives(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-def test_what_is_no_log_is_told(tmp_path: Path) -> None:
+def test_a_file_that_is_no_log_is_named(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     path.write_text("1,5,1,pv,100\n1,6,1,look,101\n1,7,1,pv,102\n")
     with pytest.raises(DataError, match="line 2, column behaviour: must be one of pv, buy, cart, fav, got 'look'"):
@@ -125,7 +125,7 @@ def test_what_is_no_log_is_told(tmp_path: Path) -> None:
         read(path)
 
 
-def test_a_compressed_file_of_nothing_is_told(tmp_path: Path) -> None:
+def test_an_empty_compressed_file_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "log.gz"
     path.write_bytes(gzip.compress(b""))
     with pytest.raises(DataError, match="must have a user with two events"):
@@ -163,7 +163,7 @@ def test_ratings_come_in_order_of_time_with_what_was_known_before(tmp_path: Path
         ("1,2,3,4", "between '::', got 1"),
     ],
 )
-def test_a_malformed_rating_is_told(tmp_path: Path, bad: str, message: str) -> None:
+def test_a_malformed_rating_is_an_error_with_its_line(tmp_path: Path, bad: str, message: str) -> None:
     path = tmp_path / "ratings.dat"
     path.write_text(RATINGS + bad + "\n")
     with pytest.raises(DataError, match=f"line 5.*{message}"):

@@ -81,7 +81,7 @@ def taken(snapshot: RowSnapshot, pause: float = 0.0) -> dict[int, bytes]:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_rows_are_as_they_were_while_training_goes_on(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_saved_rows_are_as_they_were_while_training_continues(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Shards of a few rows and slices of two, so that all that can meet does meet; full shards make the writer of rows wait."""
     monkeypatch.setattr("adaptive_rec.embedding.snapshot.SHARD_BYTES", 500)
     monkeypatch.setattr("adaptive_rec.embedding.snapshot._SLICE_BYTES", 50)

@@ -452,7 +452,7 @@ def no_writer_is_left(closed_behind: Callable[[type], None]) -> None:
     closed_behind(StagedStore)
 
 
-def test_a_micro_batch_of_all_samples_is_filled_in_the_order_that_was_asked_for() -> None:
+def test_a_micro_batch_of_all_samples_is_filled_in_the_order_of_the_plan() -> None:
     runtime = assemble(load_config("tiny", {}, ["run.device=cpu"]))
     batch = next(iter(runtime.batches()))
     work = ClassifiedBatch(batch, runtime.store.space)

@@ -69,7 +69,7 @@ def test_values_are_uniform_between_the_bounds() -> None:
     assert (np.abs(values) > 0).mean() > 0.999
 
 
-def test_nothing_tells_a_value_from_its_neighbours() -> None:
+def test_a_drawn_value_does_not_depend_on_its_neighbours() -> None:
     """Correlation of n pairs of independent values has a standard error of 1 / sqrt(n)."""
     rows = 1 << 15
     values = filled(rows, 16).astype(np.float64)

@@ -77,7 +77,7 @@ def test_jagged_lookups_are_turned_and_numbered_as_by_the_twin(seed: int, one_ho
         assert int(np.searchsorted(ours[2], ours[0], side="right")) == bag, "both tell the bag"
 
 
-def test_lengths_are_told_to_be_negative() -> None:
+def test_negative_lengths_are_found() -> None:
     first_F1 = np.empty(3, dtype=np.int64)
     assert lookups.find_features(np.array([[1, 2], [-1, 4]]), first_F1) == (-1, 4)
     assert lookups.find_features(np.empty((2, 0), dtype=np.int64), first_F1) == (1, 1)
@@ -86,7 +86,7 @@ def test_lengths_are_told_to_be_negative() -> None:
 @pytest.mark.parametrize(
     "offsets", [[], [0], [1], [0, 0], [0, 3], [0, 4], [0, 2, 1], [0, 2, 3], [0, -1, 3], [0, 1, 1, 3], [0, 5, 3]]
 )
-def test_bounds_are_told_as_by_the_twin(offsets: list[int]) -> None:
+def test_wrong_bounds_are_found_as_by_the_twin(offsets: list[int]) -> None:
     array = np.array(offsets, dtype=np.int64)
     assert lookups.are_bounds(array, 3) is plain.are_bounds(array, 3)
 

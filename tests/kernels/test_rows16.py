@@ -197,7 +197,7 @@ def test_dice_are_fair_and_forget_row_step_and_component() -> None:
 
 @pytest.mark.parametrize("place", [0, 1, 2])
 @pytest.mark.parametrize("dtype", [np.int16, np.uint16, np.float32])
-def test_rows_that_overflow_half_precision_are_told_from_all_others(dtype: Any, place: int) -> None:
+def test_rows_that_overflow_half_precision_are_found_among_all_others(dtype: Any, place: int) -> None:
     patterns = np.arange(1 << 16, dtype=np.uint16)
     table_RD = np.zeros((len(patterns), 3), dtype=dtype)
     table_RD[:, place] = np.inf if dtype == np.float32 else patterns.view(dtype)

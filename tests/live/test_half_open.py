@@ -125,6 +125,6 @@ def test_half_open_connections_do_not_keep_others_out(job: Job) -> None:
 
 
 @pytest.mark.slow
-def test_half_open_connections_hold_nobody_up(job: Job) -> None:
+def test_half_open_connections_do_not_block_others(job: Job) -> None:
     """As strictly as documented; wants a machine that does nothing else."""
     hold_half_open(job, most_seconds=0.2, most_open_seconds=10.5)

@@ -30,7 +30,7 @@ def test_ports_have_limits(port: int) -> None:
         ServeOptions(port=port)
 
 
-def test_listeners_are_what_the_sidecar_is_told(tmp_path: Path) -> None:
+def test_listeners_match_what_the_sidecar_receives(tmp_path: Path) -> None:
     notes: list[str] = []
     listeners = Listeners(ServeOptions(port=0, allow_hosts=("gpu-box",)), tmp_path / "s", notes.append)
     told = listeners.described()
@@ -54,7 +54,7 @@ def test_a_taken_port_is_passed_over_and_said(tmp_path: Path) -> None:
         listeners.close()
 
 
-def test_an_address_that_is_not_ours_is_told(tmp_path: Path) -> None:
+def test_an_address_of_another_machine_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"203\.0\.113\.7 cannot be listened on"):
         Listeners(ServeOptions(host="203.0.113.7", allow_hosts=("x",)), tmp_path / "s", lambda _: None)
 

@@ -205,7 +205,7 @@ def test_the_sidecar_is_nice_and_the_trainer_is_not(job: Job) -> None:
     assert os.getpriority(os.PRIO_PROCESS, job.process.pid) == os.getpriority(os.PRIO_PROCESS, 0)
 
 
-def test_systemd_is_told_of_readiness_and_life(start: Start, tmp_path: Path) -> None:
+def test_systemd_gets_readiness_and_watchdog_messages(start: Start, tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(str(tmp_path / "notify"))
         heard: list[str] = []
@@ -237,7 +237,7 @@ def test_systemd_is_told_of_readiness_and_life(start: Start, tmp_path: Path) -> 
     assert sum("READY=1" in message for message in heard) == 1, "the sidecar says nothing to systemd"
 
 
-def test_a_run_lingers_until_it_is_told_to_go(start: Start) -> None:
+def test_a_run_lingers_until_it_is_stopped(start: Start) -> None:
     job = start("--linger", "--steps=200")
     with job.client() as client:
         wait_for(lambda: client.get("/api/v1/status").json()["phase"] == "finished", 30)
@@ -249,7 +249,7 @@ def test_a_run_lingers_until_it_is_told_to_go(start: Start) -> None:
     assert job.process.wait(10) == 0
 
 
-def test_training_goes_on_without_the_web_framework(tmp_path: Path) -> None:
+def test_training_works_without_the_web_framework(tmp_path: Path) -> None:
     """As if fastapi were not installed: said, and that is all."""
     hidden = tmp_path / "sitecustomize.py"
     hidden.write_text("import sys\nsys.modules['fastapi'] = None\n")

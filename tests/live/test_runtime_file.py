@@ -104,7 +104,7 @@ def test_a_file_that_others_may_read_is_passed_over():
     assert len(under_way()) == 1
 
 
-def test_a_pipe_in_place_of_a_file_blocks_nobody(own_folder):
+def test_a_pipe_in_place_of_a_file_does_not_block(own_folder):
     make_folder()
     os.mkfifo(own_folder / f"{os.getpid()}.json", 0o600)
     assert under_way() == []
@@ -134,7 +134,7 @@ def test_a_folder_of_somebody_else_is_refused(own_folder, monkeypatch):
         under_way()
 
 
-def test_a_folder_that_cannot_be_made_is_told(tmp_path, monkeypatch):
+def test_a_folder_that_cannot_be_made_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(runtime_file, "folder", lambda: tmp_path / "absent" / "adaptive-rec")
     with pytest.raises(AdaptiveRecError, match="cannot be made"):
         make_folder()

@@ -213,7 +213,7 @@ SETTINGS = [
 ]  # fmt: skip
 
 
-def test_every_board_tells_of_device_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_board_has_device_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """As it is then, not as it was when the window ended."""
     peaks = iter(range(1, 10_000))
     monkeypatch.setattr(LateStreams, "peak_bytes", lambda _: next(peaks))

@@ -67,7 +67,7 @@ def serve(training: TrainingRun, notes: list[str]) -> Sidecar:
     return Sidecar(ServeOptions(port=0), training.out, training.runtime, notes.append)
 
 
-def test_an_answer_goes_to_the_sidecar_that_asked(training: TrainingRun, standing_in: Any, tmp_path: Path) -> None:
+def test_an_answer_goes_to_the_sidecar_that_sent_the_command(training: TrainingRun, standing_in: Any, tmp_path: Path) -> None:
     """The first one asks for a pause and dies; the second asks for a checkpoint under the same number."""
     told = tmp_path / "told"
     standing_in(

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.settings import DEVICES
+
 gpu = pytest.mark.gpu
 
 SETTINGS: dict[str, list[Any]] = {
@@ -59,7 +61,6 @@ def split_product(devices: list[str]) -> tuple[list[dict[str, Any]], list[dict[s
 
 COVER, OTHERS = split_product(["direct", "late"])
 CUDA_COVER, CUDA_OTHERS = split_product(["cuda"])
-DEVICES = ["direct", "late", pytest.param("cuda", marks=gpu)]
 
 
 def name(case: dict[str, Any]) -> str:

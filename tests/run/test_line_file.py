@@ -93,7 +93,7 @@ def test_of_too_many_lines_the_oldest_are_lost_and_that_is_said(
     assert file.complaint().endswith("its 3 oldest lines that waited are lost")
 
 
-def test_a_run_goes_on_though_the_disk_is_full_and_says_so(tmp_path: Path, disk: Disk) -> None:
+def test_a_run_continues_with_a_warning_when_the_disk_is_full(tmp_path: Path, disk: Disk) -> None:
     run = TrainingRun(load_config(None, {}, TINY), tmp_path / "run")
     told = []
     for report in run.events():

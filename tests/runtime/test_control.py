@@ -66,7 +66,7 @@ def events(reports: Iterator[Any], kind: str) -> list[Event]:
 # Pausing and stopping ------------------------------------------------------------------------------------------------
 
 
-def test_a_paused_run_stands_still_takes_knobs_and_goes_on() -> None:
+def test_a_paused_run_makes_no_step_takes_knobs_and_resumes() -> None:
     runtime = build()
     answers = Answers(runtime)
     seen: list[tuple[int, str]] = []
@@ -98,7 +98,7 @@ def test_a_paused_run_stands_still_takes_knobs_and_goes_on() -> None:
     assert runtime.recorder._paused_seconds >= 0.3, "the run's clock stood still"
 
 
-def test_a_checkpoint_asked_for_in_a_pause_does_not_stop_the_clock_twice(tmp_path: Path) -> None:
+def test_a_checkpoint_requested_in_a_pause_does_not_stop_the_clock_twice(tmp_path: Path) -> None:
     config = load_config(None, {}, [*HOTLINE, "run.steps=10"])
     runtime = assemble(config, options=RunOptions(tmp_path))
     answers = Answers(runtime)
@@ -268,7 +268,7 @@ def test_a_policy_that_skips_takes_over_and_hands_back() -> None:
         ("", ConfigError, "policy"),
     ],
 )
-def test_a_policy_that_cannot_take_over_is_refused_where_it_is_asked_for(
+def test_a_policy_that_cannot_take_over_is_refused_where_it_is_requested(
     name: str, error: type[AdaptiveRecError], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import sys
@@ -401,7 +401,7 @@ def test_a_run_made_again_from_its_journal_is_the_same_run(tmp_path: Path) -> No
     assert changes("again") == changes("steered")
 
 
-def test_the_journal_tells_steps_old_and_new_values(tmp_path: Path) -> None:
+def test_the_journal_has_steps_old_and_new_values(tmp_path: Path) -> None:
     run = TrainingRun(load_config(None, {}, HOTLINE), tmp_path / "run")
     run.runtime.mailbox.change_knobs(alpha=0.5, decay=0.1)
     list(run.events())
@@ -431,7 +431,7 @@ def test_a_journal_that_cannot_be_read_says_which_line(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_made_again_tells_the_mailbox_of_its_changes(tmp_path: Path) -> None:
+def test_a_replayed_run_reports_its_changes_to_the_mailbox(tmp_path: Path) -> None:
     steered = TrainingRun(load_config(None, {}, HOTLINE), tmp_path / "steered")
     steered.runtime.mailbox.change_knobs(alpha=0.25)
     list(steered.events())

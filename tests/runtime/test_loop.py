@@ -20,16 +20,11 @@ from adaptive_rec.live.telemetry import Evaluation, Snapshot
 from adaptive_rec.reclassify.window import Window
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import Runtime
+from tests import settings
+from tests.settings import DEVICES
 
-TINY = [
-    "knobs.policy=hotline", "run.split=always", "run.device=cpu", "run.threads=1", "run.precision=float64", "run.batch_size=32",
-    "run.steps=60", "data.table_rows=[60, 40, 9]", "data.dense_features=2", "data.synthetic.samples=4000",
-    "data.synthetic.test_samples=64", "data.synthetic.head_ratio=0.1", "model.embedding_dim=4", "model.bottom_mlp=[8]",
-    "model.top_mlp=[8]", "optimizer.embedding=sgd", "optimizer.dense=SGD", "knobs.reclassify_every=5", "knobs.report_every=1",
-    "knobs.sample_ratio=1.0", "knobs.hysteresis=0.0", "knobs.hot_budget_bytes=2000",
-]  # fmt: skip
+TINY = [*settings.TINY, "knobs.policy=hotline", "run.split=always"]
 
-DEVICES = ["direct", "late", pytest.param("cuda", marks=pytest.mark.gpu)]
 STREAMS = {
     "direct": lambda: None,
     "late": lambda: LateStreams(seed=3),
@@ -119,7 +114,7 @@ def test_knobs_are_turned_from_another_thread() -> None:
     assert runtime.knobs.reclassify_every == 7
 
 
-def test_several_changes_are_applied_in_the_order_they_were_asked_for() -> None:
+def test_several_changes_are_applied_in_the_order_of_their_requests() -> None:
     runtime = build()
     for decay in (0.1, 0.2, 0.3):
         runtime.mailbox.change_knobs(decay=decay)
@@ -137,7 +132,7 @@ def test_several_changes_are_applied_in_the_order_they_were_asked_for() -> None:
         ({"decay": 0.5, "action": "forget"}, "action"),
     ],
 )
-def test_a_bad_change_is_refused_as_a_whole_where_it_is_asked_for(changes: dict[str, Any], named: str) -> None:
+def test_a_bad_change_is_refused_as_a_whole_where_it_is_requested(changes: dict[str, Any], named: str) -> None:
     """The run continues with the knobs it had."""
     runtime = build("run.steps=6")
     before = runtime.knobs
@@ -212,7 +207,7 @@ def test_windows_are_short_at_first_and_double() -> None:
     assert ends_of(130, lambda _: 100, began=21) == [(29, False), (37, False), (53, False), (85, False), (121, True)]
 
 
-def test_a_window_made_longer_goes_on_and_one_made_shorter_ends_at_once() -> None:
+def test_a_window_made_longer_continues_and_one_made_shorter_ends_at_once() -> None:
     assert [end for end in ends_of(300, lambda step: 20 if step < 55 else 61) if end[0] > 20] == [
         (40, True),
         (101, True),

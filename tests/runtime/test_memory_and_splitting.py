@@ -100,7 +100,7 @@ def made_again(events: list[Event], folder: Path, *changes: str) -> Runtime:
 # Memory --------------------------------------------------------------------------------------------------------------
 
 
-def test_a_budget_that_does_not_fit_is_halved_before_the_run_and_the_user_is_told(device: SmallDevice) -> None:
+def test_a_budget_that_does_not_fit_is_halved_before_the_run_with_a_warning(device: SmallDevice) -> None:
     device.limit = build(device, "knobs.hot_budget_bytes=64").store.staging_bytes + 1100
     gc.collect()
     runtime = build(device)
@@ -233,7 +233,7 @@ def test_an_evaluation_that_needs_too_much_memory_says_what_to_lower(device: Sma
         run(runtime, fill)
 
 
-def test_batches_that_cannot_be_sent_ahead_are_told_of_once(device: SmallDevice) -> None:
+def test_batches_that_cannot_be_sent_ahead_give_one_warning(device: SmallDevice) -> None:
     runtime = build(device, "knobs.prefetch_depth=12")
 
     def fill(snapshot: Snapshot) -> None:
@@ -249,7 +249,7 @@ def test_batches_that_cannot_be_sent_ahead_are_told_of_once(device: SmallDevice)
     assert len(losses) == 40
 
 
-def test_a_larger_budget_that_does_not_fit_is_refused_and_the_run_goes_on(
+def test_a_larger_budget_that_does_not_fit_is_refused_and_training_continues(
     device: SmallDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Memory is counted as it is really held: what failed half-way must be gone before the old tier is made again."""

@@ -54,7 +54,7 @@ def events(runtime: Runtime, letting_go: bool) -> list[tuple[int, str]]:
 
 
 @pytest.mark.parametrize("step", [3, 4])
-def test_it_stays_paused_until_a_command_lets_it_go_on(tmp_path: Path, step: int) -> None:
+def test_it_stays_paused_until_a_command_resumes_it(tmp_path: Path, step: int) -> None:
     """At a step like any other, and at one where a window ends once it resumes. Results are those of a run never paused."""
     saved = paused_at(step, tmp_path)
     runtime, straight = build(), build()
@@ -88,7 +88,7 @@ def test_lost_again_while_it_waits_it_is_still_paused(tmp_path: Path) -> None:
     assert again.state.saved_paused
 
 
-def test_one_that_was_asked_to_stop_while_paused_is_not_paused_later(tmp_path: Path) -> None:
+def test_a_run_stopped_while_paused_is_not_paused_when_resumed(tmp_path: Path) -> None:
     runtime = build()
     checkpoint.load(runtime.parts, paused_at(3, tmp_path, asked_to_stop=True))
     assert not runtime.state.saved_paused

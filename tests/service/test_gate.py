@@ -518,7 +518,7 @@ def test_the_stream_has_no_deadline(served: Served) -> None:
         assert b"tick" in last
 
 
-def test_guessing_is_limited_and_locks_nobody_out() -> None:
+def test_guessing_is_limited_and_does_not_lock_others_out() -> None:
     with serving(RequestLimits(failures_per_second=1, failures_burst=5)) as served:
         cookie = cookie_of(served, READ)
         wrong = [served.ask("GET", "/api/v1/status", token=f"guess{n}") for n in range(10)]
@@ -559,6 +559,6 @@ def test_a_bucket_fills_again_up_to_its_burst() -> None:
         Bucket(0, 1)
 
 
-def test_nothing_of_the_web_server_is_told(served: Served) -> None:
+def test_no_answer_names_the_web_server(served: Served) -> None:
     assert Path(served.unix).exists()
     assert "uvicorn" not in served.ask("GET", "/broken", token=CONTROL).body.decode().lower()

@@ -249,7 +249,7 @@ def test_schema(client: Any) -> None:
     assert schema["additionalProperties"] is False
 
 
-def test_changes_that_only_the_board_tells_of_are_seen(client: Any, view: Any, run: Any) -> None:
+def test_changes_that_only_the_board_has_are_seen(client: Any, view: Any, run: Any) -> None:
     """Replayed ones, ones made by a program that trains, ones whose message was lost."""
     view.link.knobs.take_report({"desired": {**run.knobs, "decay": 0.5}, "effective": run.knobs, "step": 0})
     run.board("training", run.snapshot(40), knobs={**run.knobs, "alpha": 0.8}, knobs_step=437)

@@ -73,7 +73,7 @@ def test_it_is_nice_and_loads_no_trainer(sidecar: Any) -> None:
     assert "torch" not in maps
 
 
-def test_its_answers_do_not_tell_what_serves_them(sidecar: Any) -> None:
+def test_answers_do_not_name_the_web_server(sidecar: Any) -> None:
     assert "server" not in sidecar.http.get("/livez").headers
 
 

@@ -166,7 +166,7 @@ def test_dripping_does_not_move_the_deadline(served: Served, begun: bytes) -> No
         assert seconds_until_closed(sock, drip=b"a" * 100) < DEADLINE + 0.5
 
 
-def test_the_deadline_ends_a_body_that_was_answered_early_and_goes_on(served: Served) -> None:
+def test_the_deadline_ends_a_body_that_still_comes_after_its_answer(served: Served) -> None:
     for sent in (
         b"POST /x HTTP/1.1\r\nContent-Length: 999999\r\n" + END,
         b"GET /livez HTTP/1.1\r\nContent-Length: 9\r\nHost: x\r\n\r\n",
@@ -177,7 +177,7 @@ def test_the_deadline_ends_a_body_that_was_answered_early_and_goes_on(served: Se
             assert seconds_until_closed(sock, drip=b" " * 100) < DEADLINE + 0.5
 
 
-def test_half_open_sockets_shut_nobody_out_of_the_unix_socket() -> None:
+def test_half_open_sockets_do_not_block_the_unix_socket() -> None:
     deadline = 4.0  # a machine that is busy elsewhere may stand still for a second
     with serving(RequestLimits(request_seconds=deadline)) as served:
         with ExitStack() as stack:
@@ -206,7 +206,7 @@ def test_half_open_sockets_shut_nobody_out_of_the_unix_socket() -> None:
             assert read_reply(sock)[0] == 200
 
 
-def test_connections_beyond_the_most_are_told_so_and_closed() -> None:
+def test_connections_beyond_the_limit_get_an_error_and_are_closed() -> None:
     with serving(RequestLimits(request_seconds=5, connections=3)) as served, ExitStack() as stack:
         open_ones = [stack.enter_context(served.connect()) for _ in range(3)]
         time.sleep(0.1)
@@ -309,7 +309,7 @@ MALFORMED += [
 
 
 @pytest.mark.parametrize("sent", MALFORMED)
-def test_what_is_not_http_is_told_so_in_the_form_of_all_errors(served: Served, sent: bytes) -> None:
+def test_a_request_that_is_not_http_gets_an_error_of_the_usual_form(served: Served, sent: bytes) -> None:
     with served.connect() as sock:
         sock.sendall(sent)
         assert problem_of(sock) == (501 if b"gzip" in sent else 400)

@@ -49,7 +49,7 @@ def test_a_finished_run_answers_from_its_files(finished: Any, path: str) -> None
         MODELS[path].model_validate(answer.json())
 
 
-def test_status_tells_pace_and_time_left(client: Any, run: Any) -> None:
+def test_status_has_pace_and_time_left(client: Any, run: Any) -> None:
     status = client.get("/api/v1/status").json()
     assert status["steps_per_second"] == pytest.approx(50)
     assert status["eta_seconds"] == pytest.approx((1000 - 40) / 50)
@@ -62,7 +62,7 @@ def test_status_tells_pace_and_time_left(client: Any, run: Any) -> None:
     assert client.get("/api/v1/status").json()["eta_seconds"] is None
 
 
-def test_status_tells_device_memory_where_the_board_does(client: Any, run: Any) -> None:
+def test_status_has_device_memory_where_the_board_has_it(client: Any, run: Any) -> None:
     def told() -> tuple[int, int]:
         status = client.get("/api/v1/status").json()
         return status["staging_bytes"], status["peak_bytes"]
@@ -163,7 +163,7 @@ def test_405_names_all_methods_of_the_path(client: Any) -> None:
     assert client.put("/api/v1/placement/0").headers["allow"] == "GET"
 
 
-def test_a_mistake_is_a_500_that_tells_nothing(view: Any, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_internal_error_is_a_500_without_details(view: Any, client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:
         raise RuntimeError("secret")
 

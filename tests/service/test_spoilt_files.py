@@ -145,14 +145,14 @@ def test_a_knob_that_no_run_can_have_is_not_in_effect(tmp_path: Path, run: Any, 
     ],
     ids=str,
 )
-def test_a_spoilt_description_is_told_in_one_line(run: Any, wrong: dict[str, Any], named: str) -> None:
+def test_a_spoilt_description_is_an_error_of_one_line(run: Any, wrong: dict[str, Any], named: str) -> None:
     run.live = False
     errors = ended(run, **wrong)
     assert "run.json" in errors
     assert named in errors
 
 
-def test_an_unfit_allowed_host_is_told_at_the_start(run: Any) -> None:
+def test_an_unfit_allowed_host_is_an_error_at_the_start(run: Any) -> None:
     assert "allowed host" in ended(run, allow_hosts=["http://a"])
 
 

@@ -91,7 +91,7 @@ def test_a_slot_forgets_its_former_row() -> None:
     assert monitor.touches_H.tolist() == [1, 0, 0, 1]
 
 
-def test_memory_is_told_exactly() -> None:
+def test_the_reported_memory_is_exact() -> None:
     for dtype, itemsize in ((torch.float32, 4), (torch.float64, 8)):
         monitor = UpdateDeltaMonitor(10, 16, dtype)
         assert monitor.bytes_per_slot(16, itemsize) == 18 * itemsize + 4

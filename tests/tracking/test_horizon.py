@@ -192,7 +192,7 @@ def test_the_answer_follows_when_a_stream_begins_to_drift_and_calms_down_again()
     assert wild.decay < calm.decay
 
 
-def test_a_sample_tells_about_what_all_rows_tell() -> None:
+def test_a_sample_of_rows_gives_about_the_result_of_all_rows() -> None:
     random = np.random.default_rng(4)
     ticks = zipf_steps(random, random.permutation(20_000), 40)
     whole = MemoryTrials(1000, limit_rows=1 << 15)

@@ -63,7 +63,7 @@ def test_a_row_that_was_touched_and_never_moved_is_the_stalest() -> None:
 
 
 @pytest.mark.parametrize("name", ["net_over_path", "signal_to_noise"])
-def test_a_row_on_its_way_is_told_from_one_that_wavers(name: str) -> None:
+def test_a_row_that_moves_steadily_differs_from_one_that_wavers(name: str) -> None:
     """However small its steps are."""
     random = np.random.default_rng(1)
     wavering = [random.normal(size=8) for _ in range(50)]

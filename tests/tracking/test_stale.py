@@ -102,7 +102,7 @@ def test_all_equal_movements_are_skipped_together_or_not_at_all() -> None:
     assert threshold_for_updates(movement, touches, 1.0) == np.inf
 
 
-def test_a_row_nobody_touched_is_unknown() -> None:
+def test_an_untouched_row_is_unknown() -> None:
     movement, touches = np.array([0.0, 0.0, 0.1, 0.2]), np.array([0, 0, 1, 1])
     assert threshold_for_updates(movement, touches, 0.5) == 0.2
 

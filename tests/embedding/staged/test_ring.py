@@ -65,7 +65,7 @@ def diary() -> tuple[Diary, StagingRing]:
     return streams, StagingRing(streams)  # type: ignore[arg-type]
 
 
-def test_a_slot_is_a_quarter_larger_than_asked_and_used_again_when_free() -> None:
+def test_a_slot_is_a_quarter_larger_than_requested_and_reused_when_free() -> None:
     streams, ring = diary()
     first = ring.take(1000)
     assert streams.taken() == [("pinned", 1280), ("allocate", 1280)]
