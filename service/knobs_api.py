@@ -69,7 +69,7 @@ def router(view: RunView) -> APIRouter:
             raise ProblemError(reply["status"], reply["error"], headers, **errors)
         if not in_effect:
             return tagged(outcome(False, None, reply["changed"], knobs), knobs.desired, 202)
-        knobs.desired = reply.get("desired", knobs.desired)
+        knobs = KnobState(reply.get("desired", knobs.desired), knobs.effective, knobs.effective_since_step)
         unchanged_since = None if dry_run or knobs.desired != knobs.effective else knobs.effective_since_step
         step = reply.get("step", unchanged_since)
         return tagged(outcome(dry_run, step, reply["changed"], knobs), knobs.desired)
