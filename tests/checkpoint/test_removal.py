@@ -57,15 +57,17 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "run" / "checkpoints"
 
 
-@pytest.fixture
-def writer(folder: Path) -> Iterator[subprocess.Popen[str]]:
-    folder.parent.mkdir()
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of a run that writes and removes checkpoints all the time."""
+    folder = tmp_path_factory.mktemp("run") / "checkpoints"
     process = start(folder)
     assert process.stdout is not None
     while int(process.stdout.readline()) < 4:
         pass
     threading.Thread(target=process.stdout.read, daemon=True).start()
-    yield process
+    yield folder
+    assert process.poll() is None, "the run has written all the time"
     process.kill()
     process.wait()
     process.stdout.close()
@@ -75,7 +77,7 @@ def test_a_killed_run_leaves_only_whole_checkpoints_visible(folder: Path) -> Non
     folder.parent.mkdir()
     seed = random.randrange(1 << 32)
     rng, kills = random.Random(seed), 0
-    while kills < 12:
+    while kills < 6:
         process = start(folder)
         assert process.stdout is not None
         assert process.stdout.readline(), "the writer made a checkpoint"
@@ -95,18 +97,17 @@ def test_a_killed_run_leaves_only_whole_checkpoints_visible(folder: Path) -> Non
 
 @pytest.mark.parametrize("command", ["list", "verify", "export", "diff"])
 def test_commands_beside_a_run_that_removes_checkpoints_call_none_damaged(
-    command: str, folder: Path, writer: subprocess.Popen[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    command: str, written: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for number in range(25):
-        words = [command, str(folder.parent)]
+        words = [command, str(written.parent)]
         words += ["--out", str(tmp_path / f"export-{number}")] if command == "export" else []
-        words += [str(folder.parent)] if command == "diff" else []
+        words += [str(written.parent)] if command == "diff" else []
         code = main(["checkpoint", *words])
         out, err = capsys.readouterr()
         assert code == 0 or (command, code) == ("diff", 1), f"{number}: {out}{err}"
         for wrong in ("damaged", "missing", "skipped", "failed", "must"):
             assert wrong not in out + err, f"{number}: {out}{err}"
-    assert writer.poll() is None
 
 
 def test_what_is_being_read_is_removed_later(folder: Path) -> None:
