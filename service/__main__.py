@@ -11,6 +11,9 @@ import json
 import logging
 import socket
 import sys
+from contextlib import suppress
+from logging.handlers import RotatingFileHandler
+from pathlib import Path
 from typing import NoReturn
 
 from adaptive_rec.live.shared_state import StateReader
@@ -23,6 +26,8 @@ from adaptive_rec.service.trainer_link import KnobState, TrainerLink
 
 UNUSABLE = 2
 """Exit code if the trainer's first line or the run's description cannot be used: a restart would not help."""
+LOG_BYTES = 1 << 20
+LOG_FORMAT = "sidecar: %(message)s"
 LINE_LIMIT_BYTES = 64 << 20
 """Longest line on the link; the first one grows with the number of tables."""
 
@@ -38,6 +43,7 @@ async def main(link_fd: int) -> None:
         hello = Hello.parse(values)
     except ValueError as error:
         give_up(f"the description of the run (run.json) cannot be used: {error}")
+    bound_log(Path(hello.run) / "sidecar.log")
     link = TrainerLink(reader, writer, KnobState(hello.desired, hello.effective, hello.step))
     security = Security(
         **{key: values[key] for key in ("control_token", "read_token", "host", "port")},
@@ -62,6 +68,14 @@ async def main(link_fd: int) -> None:
     listening.cancel()
 
 
+def bound_log(path: Path) -> None:
+    """Let messages go to a file that is set aside as NAME.1 when it has LOG_BYTES; older ones are removed. Where it cannot be
+    written, they go on to stderr."""
+    with suppress(OSError):
+        handler = RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=1, encoding="utf-8")
+        logging.basicConfig(format=LOG_FORMAT, level=logging.WARNING, handlers=[handler], force=True)
+
+
 def give_up(reason: str) -> NoReturn:
     """Print one line on stderr and end the process."""
     print(f"sidecar: {' '.join(reason.split())}", file=sys.stderr)
@@ -71,5 +85,5 @@ def give_up(reason: str) -> NoReturn:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="adaptive_rec.service", description="The sidecar of a training run.")
     parser.add_argument("--link", type=int, required=True, metavar="FD", help="socket to the trainer")
-    logging.basicConfig(format="sidecar: %(message)s", level=logging.WARNING)
+    logging.basicConfig(format=LOG_FORMAT, level=logging.WARNING)
     asyncio.run(main(parser.parse_args().link))

@@ -30,6 +30,10 @@ READS = frozenset({("POST", "/api/v1/placement/query"), ("POST", SESSION_PATH), 
 STREAM = ("GET", "/api/v1/stream")
 """The one answer that may take longer than the request deadline."""
 
+BOTH_LENGTHS = "the length of a body must be given by Content-Length or by Transfer-Encoding, not by both"
+CLOSING = (400, 500)
+"""After these the connection ends: what follows on it may be misread (RFC 9112, 6.1), or the server closes it anyway."""
+
 POLICY = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'; object-src 'none'"
 ALWAYS = {
     b"x-content-type-options": b"nosniff",
@@ -90,7 +94,7 @@ class RequestGate:
                     return
                 if (scope["method"], scope["path"]) == STREAM:
                     deadline.reschedule(None)
-                await self._app(scope, replay(body, receive), answer)
+                await self._app(as_get(scope), replay(body, receive), answer)
         except Refused as refused:
             await self._refuse(scope, refused, answer)
         except Exception as error:
@@ -109,6 +113,8 @@ class RequestGate:
         """Raise Refused unless this request is allowed; record the scope of its sender."""
         self._check_host(scope)
         self._check_origin(scope)
+        if values(scope, b"content-length") and values(scope, b"transfer-encoding"):
+            raise Refused(400, BOTH_LENGTHS)
         target = (scope["method"], scope["path"])
         if target in PUBLIC:
             return limit(self._public)
@@ -178,6 +184,11 @@ class SecuredSend:
         await self._send({"type": "http.response.body", "body": body})
 
 
+def as_get(scope: Scope) -> Scope:
+    """Let the application answer HEAD as it answers GET; the server leaves the body out. A stream would have no end."""
+    return {**scope, "method": "GET"} if scope["method"] == "HEAD" and scope["path"] != STREAM[1] else scope
+
+
 def secured(headers: Iterable[tuple[bytes, bytes]], policy: str = POLICY) -> Headers:
     """Return the headers with the security headers added. A route may set Cache-Control only, and never CORS headers."""
     forced = {**ALWAYS, b"content-security-policy": policy.encode()}
@@ -204,8 +215,8 @@ def sign_in(refused: Refused) -> tuple[Headers, bytes]:
 
 def common(status: int, wait: int, length: int) -> Headers:
     headers = [(b"content-length", str(length).encode())]
-    if status == 500:
-        headers.append((b"connection", b"close"))  # the server closes the connection after an error anyway
+    if status in CLOSING:
+        headers.append((b"connection", b"close"))
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
     return [*headers, (b"retry-after", str(wait).encode())] if wait else headers

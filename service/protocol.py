@@ -9,6 +9,7 @@ import asyncio
 import logging
 import socket
 import sys
+from contextlib import suppress
 from typing import Any, ClassVar
 
 import h11
@@ -131,7 +132,8 @@ class BoundedProtocol(H11Protocol):
                 self.transport.write(self.conn.send(event) or b"")
         except h11.LocalProtocolError:  # HEAD takes no body
             return self.transport.abort()
-        self.transport.write_eof()
+        with suppress(OSError):  # the client may have gone already
+            self.transport.write_eof()
         self.loop.call_later(LINGER_SECONDS, self.transport.abort)
 
     def _most(self) -> int:

@@ -24,7 +24,7 @@ from fastapi.responses import StreamingResponse
 
 from adaptive_rec.service import sign_in
 from adaptive_rec.service.app import create_app
-from adaptive_rec.service.gate import READS, RequestGate
+from adaptive_rec.service.gate import READS, STREAM, RequestGate
 from adaptive_rec.service.protocol import protocol_for
 from adaptive_rec.service.security import Bucket, RequestLimits, Security
 
@@ -221,6 +221,17 @@ def test_every_route_of_the_application_stands_behind_the_guard(view: Any) -> No
             headers = [(b"host", b"127.0.0.1:8470"), (b"authorization", b"Bearer " + READ.encode())]
             if method not in ("GET", "HEAD") and (method, path) not in READS:
                 assert asked(app, {**asks, "headers": headers}) == 403, (method, path)
+
+
+def test_head_is_answered_where_get_is(view: Any) -> None:
+    app = create_app(view, Security(CONTROL, READ, "127.0.0.1", 8470, ("127.0.0.1",), FREE))
+    headers = [(b"host", b"127.0.0.1:8470"), (b"authorization", b"Bearer " + READ.encode())]
+    described = app.openapi()["paths"]
+    paths = [path for path, verbs in described.items() if "get" in verbs and path != STREAM[1]]
+    assert len(paths) > 10
+    for path in [*paths, "/", "/metrics"]:
+        asks = {"path": re.sub(r"{.*?}", "0", path), "server": ("127.0.0.1", 8470), "type": "http", "headers": headers}
+        assert asked(app, {**asks, "method": "HEAD"}) == asked(app, {**asks, "method": "GET"}) != 405, path
 
 
 def test_the_control_token_writes(served: Served) -> None:

@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -85,3 +86,19 @@ def test_a_trainer_that_dies_before_the_first_line_leaves_nothing(sidecar: Any) 
     theirs.close()
     ours.close()
     assert process.wait(timeout=10) == 0
+
+
+def test_the_log_of_a_sidecar_is_bounded(tmp_path: Path) -> None:
+    """However much it has to say."""
+    script = (
+        "import logging, sys; from pathlib import Path; from adaptive_rec.service.__main__ import bound_log\n"
+        "bound_log(Path(sys.argv[1]) / 'sidecar.log')\n"
+        "for number in range(50_000): logging.getLogger('asyncio').error('line %d %s', number, 'x' * 100)\n"
+    )
+    (tmp_path / "sidecar.log").write_text("of the sidecar before\n")
+    done = subprocess.run([sys.executable, "-c", script, str(tmp_path)], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (0, "")
+    sizes = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
+    assert set(sizes) == {"sidecar.log", "sidecar.log.1"}
+    assert max(sizes.values()) <= 1 << 20
+    assert "line 49999" in (tmp_path / "sidecar.log").read_text()

@@ -6,11 +6,13 @@ import asyncio
 import json
 import logging
 import socket
+import struct
 import tempfile
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from http.client import HTTPResponse
 
@@ -393,6 +395,33 @@ def test_head_is_answered_without_a_body_and_ended_like_others(served: Served) -
     with served.connect() as sock:
         sock.sendall(b"HEAD /livez HTTP/1.1\r\nContent-Length: 5\r\n" + END)
         assert seconds_until_closed(sock) < DEADLINE + 0.5
+
+
+def test_a_client_that_leaves_before_it_is_refused_leaves_no_line_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """Connect, send or not, and reset, with all slots taken."""
+    with serving(RequestLimits(request_seconds=20)) as served, ExitStack() as stack, caplog.at_level(logging.DEBUG):
+        for _ in range(64):
+            stack.enter_context(served.connect())
+        time.sleep(0.1)
+        def leave(number: int) -> None:
+            with suppress(ConnectionError), served.connect() as sock:
+                if number % 3:
+                    sock.recv(1)
+                else:
+                    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(leave, range(3000)))
+        time.sleep(0.3)
+    assert not [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_a_body_whose_length_is_given_twice_is_refused_and_ends_the_connection(served: Served) -> None:
+    """RFC 9112, 6.1: what follows might be read as another request."""
+    with served.connect() as sock:
+        sock.sendall(b"POST /x HTTP/1.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n" + END + b"0\r\n\r\n" + GET)
+        assert problem_of(sock) == 400
+        assert seconds_until_closed(sock) < DEADLINE
 
 
 def test_expect_continue(served: Served) -> None:
