@@ -1,4 +1,4 @@
-"""``data prepare`` and ``data verify``: turn click logs into a folder of arrays that training maps into memory."""
+"""``data prepare`` and ``data verify``: turn click logs into a folder of arrays that training reads."""
 
 from __future__ import annotations
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,7 +104,7 @@ class Columns:
 
 
 class FolderArrays:
-    """All arrays of a folder, mapped; rows are numbered over all its sources."""
+    """All arrays of a folder; rows are numbered over all its sources."""
 
     def __init__(self, folder: Path, meta: Meta, table_rows_F: tuple[int, ...]) -> None:
         """`table_rows_F` are the rows of each column's table, into which ids are folded."""
@@ -135,34 +137,70 @@ class MappedSource:
 
     def __init__(self, folder: Path, meta: Meta, name: str, rows: int) -> None:
         single = sum(not column.bag for column in meta.columns)
-        self._dense_RX = mapped(folder / dense_file(name), np.float32, (rows, len(meta.dense_names)))
-        self._labels_R1 = mapped(folder / labels_file(name), np.int32, (rows, 1))
-        self._ids_RC = (
-            mapped(folder / sparse_file(name), np.int32, (rows, single)) if single else np.empty((rows, 0), np.int32)
-        )
+        self._dense_RX = StoredArray(folder / dense_file(name), np.float32, (rows, len(meta.dense_names)))
+        self._labels_R1 = StoredArray(folder / labels_file(name), np.int32, (rows, 1))
+        self._ids_RC = StoredArray(folder / sparse_file(name), np.int32, (rows, single)) if single else None
         self._bags = []
         for column in meta.columns:
             if column.bag:
                 values, offsets = (folder / file for file in bag_files(name, column.name))
-                offsets_R = mapped(offsets, np.int64, (rows + 1,))
-                self._bags.append((mapped(values, np.int32, (int(offsets_R[-1]),)), offsets_R))
+                offsets_R = StoredArray(offsets, np.int64, (rows + 1,))
+                values_N = StoredArray(values, np.int32, (int(offsets_R.read(rows, rows + 1)[0]),))
+                self._bags.append((values_N, offsets_R))
 
     def read(self, start: int, stop: int) -> LoadedSamples:
+        """Copy rows from `start` to `stop` into memory. Raises DataError where a label is not 0 or 1, a dense value is not
+        finite, offsets do not rise, or a file has become shorter."""
         bags = []
         for values_N, offsets_R in self._bags:
-            offsets = np.array(offsets_R[start : stop + 1])
+            offsets = offsets_R.read(start, stop + 1)
             if offsets[0] < 0 or offsets[-1] > len(values_N) or (np.diff(offsets) < 0).any():
                 raise DataError(
                     f"offsets of bags must rise from 0 to {len(values_N)}, those of rows {start} to {stop} do not"
                 )
-            bags.append(ColumnBags(np.array(values_N[offsets[0] : offsets[-1]]), offsets - offsets[0]))
-        rows = slice(start, stop)
-        return LoadedSamples(
-            np.array(self._dense_RX[rows]),
-            np.array(self._labels_R1[rows, 0]),
-            np.array(self._ids_RC[rows]),
-            tuple(bags),
-        )
+            bags.append(ColumnBags(values_N.read(int(offsets[0]), int(offsets[-1])), offsets - offsets[0]))
+        dense_BX, labels_B = self._dense_RX.read(start, stop), self._labels_R1.read(start, stop)[:, 0]
+        check_values(self._labels_R1, "labels must be 0 or 1", start, labels_B, (labels_B == 0) | (labels_B == 1))
+        check_values(self._dense_RX, "dense values must be finite", start, dense_BX, np.isfinite(dense_BX))
+        ids_BC = np.empty((stop - start, 0), np.int32) if self._ids_RC is None else self._ids_RC.read(start, stop)
+        return LoadedSamples(dense_BX, labels_B, ids_BC, tuple(bags))
+
+
+class StoredArray:
+    """The array of a ``.npy`` file. Rows are read, not mapped: where a mapped file becomes shorter, the process is killed."""
+
+    def __init__(self, path: Path, dtype: type, shape: tuple[int, ...]) -> None:
+        """Raises DataError where the file does not hold the expected array."""
+        array = mapped(path, dtype, shape)
+        self.path = path
+        self._dtype, self._shape = array.dtype, shape
+        self._start_byte = int(getattr(array, "offset", 0))
+        self._row_bytes = array.dtype.itemsize * math.prod(shape[1:])
+        self._file = path.open("rb", buffering=0)
+
+    def __len__(self) -> int:
+        return self._shape[0]
+
+    def read(self, start: int, stop: int) -> NDArray[Any]:
+        """Copy rows from `start` to `stop` into memory. Raises DataError."""
+        rows = np.empty((stop - start, *self._shape[1:]), self._dtype)
+        left, place = memoryview(rows.reshape(-1).view(np.uint8)), self._start_byte + start * self._row_bytes
+        while left:
+            try:
+                got = os.preadv(self._file.fileno(), [left], place)
+            except OSError as error:
+                raise DataError(f"{self.path}: reading failed: {error.strerror}") from None
+            if not got:
+                raise DataError(f"{self.path} must keep its rows while it is read, rows {start} to {stop} are not there any more")
+            left, place = left[got:], place + got
+        return rows
+
+
+def check_values(array: StoredArray, rule: str, start: int, values: NDArray[Any], right: NDArray[np.bool_]) -> None:
+    """Raise DataError where a value that was read from a row on breaks a rule."""
+    if not right.all():
+        place = np.argwhere(~right)[0]
+        raise DataError(f"{array.path}: {rule}, row {start + int(place[0])} has {values[tuple(place)]}")
 
 
 def mapped(path: Path, dtype: type, shape: tuple[int, ...]) -> NDArray[Any]:
@@ -184,6 +222,8 @@ def mapped(path: Path, dtype: type, shape: tuple[int, ...]) -> NDArray[Any]:
     if array.dtype != dtype or array.shape != shape:
         expected = f"{np.dtype(dtype).name} of shape {shape}"
         raise DataError(f"{path} must be {expected}, got {array.dtype} of shape {array.shape}")
+    if not array.flags.c_contiguous:
+        raise DataError(f"{path} must hold its array row by row (C order), got Fortran order")
     return array
 
 

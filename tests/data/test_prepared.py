@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -219,6 +220,47 @@ def test_damage_is_an_error_on_opening(folder: Path) -> None:
     with pytest.raises(
         ConfigError, match="data.source must be a file, got '.*out', which is a folder without meta.json"
     ):
+        open_source(config(folder))
+
+
+def spoil(path: Path, row: int, value: float) -> None:
+    array = np.load(path)
+    array[row] = value
+    np.save(path, array)
+
+
+@pytest.mark.parametrize(
+    ("file", "row", "value", "message"),
+    [
+        ("b_labels.npy", 1, 3, "b_labels.npy: labels must be 0 or 1, row 1 has 3"),
+        ("a_labels.npy", 39, -1, "a_labels.npy: labels must be 0 or 1, row 39 has -1"),
+        ("a_dense.npy", 7, np.nan, "a_dense.npy: dense values must be finite, row 7 has nan"),
+        ("c_dense.npy", 0, -np.inf, "c_dense.npy: dense values must be finite, row 0 has -inf"),
+    ],
+)
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_a_value_that_cannot_be_right_is_an_error_with_its_row(
+    folder: Path, file: str, row: int, value: float, message: str, shuffle: bool
+) -> None:
+    spoil(folder / file, row, value)
+    with pytest.raises(DataError, match=message):
+        list(open_source(config(folder, shuffle=shuffle)).train_batches(Position(), 4))
+
+
+@pytest.mark.parametrize("file", ["c_dense.npy", "c_labels.npy", "c_sparse.npy"])
+def test_a_file_that_becomes_shorter_while_it_is_read_is_an_error(folder: Path, file: str) -> None:
+    """A mapped one would end the process with SIGBUS."""
+    batches = open_source(config(folder, shuffle=False)).train_batches(Position(), 4)
+    next(batches)
+    os.truncate(folder / file, 200)
+    with pytest.raises(DataError, match=f"{file} must keep its rows while it is read, rows .* are not there any more"):
+        list(batches)
+
+
+def test_an_array_in_fortran_order_is_an_error(folder: Path) -> None:
+    path = folder / "b_sparse.npy"
+    np.save(path, np.asfortranarray(np.load(path)))
+    with pytest.raises(DataError, match=r"b_sparse.npy must hold its array row by row \(C order\)"):
         open_source(config(folder))
 
 
