@@ -184,7 +184,7 @@ class StoredArray:
     def read(self, start: int, stop: int) -> NDArray[Any]:
         """Copy rows from `start` to `stop` into memory. Raises DataError."""
         rows = np.empty((stop - start, *self._shape[1:]), self._dtype)
-        left, place = memoryview(rows.reshape(-1).view(np.uint8)), self._start_byte + start * self._row_bytes
+        left, place = rows.reshape(-1).view(np.uint8).data, self._start_byte + start * self._row_bytes
         while left:
             try:
                 got = os.preadv(self._file.fileno(), [left], place)

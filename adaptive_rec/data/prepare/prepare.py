@@ -1,4 +1,4 @@
-"""Turns click logs into a folder of memory-mapped arrays with contiguous ids: read, number, write, check, publish.
+"""Turns click logs into a folder of arrays with contiguous ids: read, number, write, check, publish.
 
 All work is done in ``DIR.part``, which is renamed to DIR at the very end. When preparing is interrupted, finished work stays
 there: each source that was read, each table that was numbered and each array that was written has a mark, and the same command
