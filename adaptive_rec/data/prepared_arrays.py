@@ -137,15 +137,15 @@ class MappedSource:
 
     def __init__(self, folder: Path, meta: Meta, name: str, rows: int) -> None:
         single = sum(not column.bag for column in meta.columns)
-        self._dense_RX = StoredArray(folder / dense_file(name), np.float32, (rows, len(meta.dense_names)))
-        self._labels_R1 = StoredArray(folder / labels_file(name), np.int32, (rows, 1))
-        self._ids_RC = StoredArray(folder / sparse_file(name), np.int32, (rows, single)) if single else None
+        self._dense_RX = NpyRows(folder / dense_file(name), np.float32, (rows, len(meta.dense_names)))
+        self._labels_R1 = NpyRows(folder / labels_file(name), np.int32, (rows, 1))
+        self._ids_RC = NpyRows(folder / sparse_file(name), np.int32, (rows, single)) if single else None
         self._bags = []
         for column in meta.columns:
             if column.bag:
                 values, offsets = (folder / file for file in bag_files(name, column.name))
-                offsets_R = StoredArray(offsets, np.int64, (rows + 1,))
-                values_N = StoredArray(values, np.int32, (int(offsets_R.read(rows, rows + 1)[0]),))
+                offsets_R = NpyRows(offsets, np.int64, (rows + 1,))
+                values_N = NpyRows(values, np.int32, (int(offsets_R.read(rows, rows + 1)[0]),))
                 self._bags.append((values_N, offsets_R))
 
     def read(self, start: int, stop: int) -> LoadedSamples:
@@ -166,7 +166,7 @@ class MappedSource:
         return LoadedSamples(dense_BX, labels_B, ids_BC, tuple(bags))
 
 
-class StoredArray:
+class NpyRows:
     """The array of a ``.npy`` file. Rows are read, not mapped: where a mapped file becomes shorter, the process is killed."""
 
     def __init__(self, path: Path, dtype: type, shape: tuple[int, ...]) -> None:
@@ -196,7 +196,7 @@ class StoredArray:
         return rows
 
 
-def check_values(array: StoredArray, rule: str, start: int, values: NDArray[Any], right: NDArray[np.bool_]) -> None:
+def check_values(array: NpyRows, rule: str, start: int, values: NDArray[Any], right: NDArray[np.bool_]) -> None:
     """Raise DataError where a value that was read from a row on breaks a rule."""
     if not right.all():
         place = np.argwhere(~right)[0]
