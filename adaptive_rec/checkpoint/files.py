@@ -194,10 +194,16 @@ def _opened(path: Path) -> Iterator[int]:
 DISK: Files = Disk()
 
 
+class UnreadableError(CheckpointError):
+    """A file that this user may not use. The checkpoint may be whole all the same, so it is not passed over."""
+
+
 @contextmanager
 def os_errors(operation: str, path: Path) -> Iterator[None]:
     """Turn an OSError in the body into a CheckpointError that names operation and file."""
     try:
         yield
+    except PermissionError as error:
+        raise UnreadableError(f"{path}: {operation} failed: {error.strerror or error}") from None
     except OSError as error:
         raise CheckpointError(f"{path}: {operation} failed: {error.strerror or error}") from None

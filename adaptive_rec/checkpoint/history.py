@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from adaptive_rec.checkpoint.files import Files, os_errors
+from adaptive_rec.checkpoint.files import Files, UnreadableError, os_errors
 from adaptive_rec.checkpoint.generation import generations, names_in, read_manifest, remove, remove_leftovers, verify
 from adaptive_rec.checkpoint.manifest import Manifest, Since
 from adaptive_rec.errors import CheckpointError
@@ -50,6 +50,8 @@ def chain(files: Files, generation: Path) -> list[ChainedGeneration]:
         newer = links[0].path
         try:
             links.insert(0, ChainedGeneration(newer.parent / since.name, read_older(files, newer, since)))
+        except UnreadableError:
+            raise
         except CheckpointError as error:
             context = "" if newer == generation else f"{generation} builds on {newer.name}: "
             raise CheckpointError(f"{context}{error}") from None
@@ -63,6 +65,8 @@ def read_older(files: Files, newer: Path, since: Since) -> Manifest:
         raise CheckpointError(f"{newer} must build on an older generation, got {since.name}")
     try:
         manifest = read_manifest(files, path)
+    except UnreadableError:
+        raise
     except CheckpointError as error:
         raise CheckpointError(f"{newer} builds on {since.name}, which cannot be used: {error}") from None
     if manifest.crc32 != since.crc32:
@@ -100,6 +104,8 @@ class Verified:
             try:
                 verify(self._files, self._folder / name)
                 self._own[name] = ""
+            except UnreadableError:
+                raise
             except CheckpointError as error:
                 self._own[name] = str(error)
         return self._own[name]
@@ -117,6 +123,8 @@ class Verified:
         if name not in self._chains:
             try:
                 self._chains[name] = chain(self._files, self._folder / name), ""
+            except UnreadableError:
+                raise
             except CheckpointError as error:
                 self._chains[name] = [], str(error)
         return self._chains[name]

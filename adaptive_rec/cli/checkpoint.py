@@ -108,7 +108,7 @@ def written(path: Path) -> float:
 
 def verify(args: argparse.Namespace) -> int:
     """Print every file and its reading speed. The error at the end names damaged checkpoints and those that build on them."""
-    from adaptive_rec.checkpoint.files import DISK
+    from adaptive_rec.checkpoint.files import DISK, UnreadableError
     from adaptive_rec.checkpoint.generation import read_manifest, verify_names
 
     lines: list[dict[str, Any]] = []
@@ -118,6 +118,8 @@ def verify(args: argparse.Namespace) -> int:
         try:
             manifest = read_manifest(DISK, path)
             verify_names(DISK, path, manifest)
+        except UnreadableError:
+            raise
         except CheckpointError as error:
             lines.append(line(path, "", str(error)))
             continue
@@ -173,13 +175,15 @@ def line(path: Path, name: str, error: str | None, size_bytes: int = 0, seconds:
 
 def verified(path: Path, entry: FileEntry) -> dict[str, Any]:
     """Return a file's size, the time to read it, and its error."""
-    from adaptive_rec.checkpoint.files import DISK
+    from adaptive_rec.checkpoint.files import DISK, UnreadableError
     from adaptive_rec.checkpoint.generation import verify_file
 
     progress(f"{path.name}/{entry.name} ...")
     started, error = time.perf_counter(), None
     try:
         verify_file(DISK, path / entry.name, entry)
+    except UnreadableError:
+        raise
     except CheckpointError as raised:
         error = str(raised)
     progress("")

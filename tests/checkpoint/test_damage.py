@@ -15,6 +15,7 @@ from adaptive_rec.checkpoint.files import DISK
 from adaptive_rec.checkpoint.generation import read_manifest, verify
 from adaptive_rec.checkpoint.history import newest_valid, prune, verify_all
 from adaptive_rec.checkpoint.manifest import CHUNK_BYTES, unsealed
+from adaptive_rec.cli import main
 from adaptive_rec.errors import CheckpointError
 from tests.checkpoint.histories import CHAINS, TWO_CHAINS, found_step, name_of, write
 
@@ -252,4 +253,27 @@ def test_another_base_that_cannot_be_read_for_a_moment_stays(folder: Path, monke
     monkeypatch.setattr(type(DISK), "read", failing)
     before = DISK.names(folder)
     assert prune(DISK, folder, keep=2) == []
+    assert DISK.names(folder) == before
+
+
+@pytest.mark.parametrize("operation", ["read", "chunks", "names"])
+def test_a_checkpoint_that_may_not_be_read_is_an_error_and_is_not_passed_over(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, operation: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It may be whole, so an older one must not take its place, nor may it be set aside."""
+    real = getattr(type(DISK), operation)
+
+    def denied(self: object, path: Path, *words: int) -> object:
+        if name_of(260) in path.parts:
+            raise PermissionError(13, "Permission denied")
+        return real(self, path, *words)
+
+    before = DISK.names(folder)
+    monkeypatch.setattr(type(DISK), operation, denied)
+    with pytest.raises(CheckpointError, match=rf"{name_of(260)}.* failed: Permission denied"):
+        newest_valid(DISK, folder)
+    assert main(["checkpoint", "verify", str(folder / name_of(260))]) == CheckpointError.exit_code
+    out, err = capsys.readouterr()
+    assert "Permission denied" in err
+    assert "damaged" not in out + err
     assert DISK.names(folder) == before
