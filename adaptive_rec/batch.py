@@ -1,7 +1,9 @@
 """Tables, features and batches.
 
 Suffixes that name shapes everywhere: B samples of a batch, S samples of a micro-batch, F sparse features,
-X dense features, N lookups of a batch, U distinct rows of a batch, D embedding dim, R rows of a pool.
+X dense features, N lookups of a batch, U distinct rows of a batch, D embedding dim, R rows of a pool, H slots of a pool,
+K columns of optimizer state, L pooled vectors or lookups of a part, T tables or the features of a pool, P parts of the work,
+V runs of lookups. A digit is a fixed length; ``U1`` is one more than U.
 """
 
 from __future__ import annotations

@@ -134,7 +134,7 @@ class RunState:
         self.rows_placed = False
         """Whether the policy has placed rows, in this run or before it was resumed."""
         self.window_due = False
-        """Whether windows may still end at the present step boundary; a run that is saved now resumes with that."""
+        """Whether the windows of the present step boundary have still to end. Saved, so that a resumed run ends them first."""
         self.paused = False
         self.saved_paused = False
         """Whether this run resumed from a checkpoint of a paused run."""
@@ -152,8 +152,8 @@ class RunState:
         self.recorder = Recorder()
         self._planned_steps: int | None = None
         self.more_steps = 0
-        """Steps by which the run may exceed plain training because its policy repacks the stream, and in the end did. Negative
-        where samples were left out."""
+        """Steps more than plain training makes, because the policy repacks the stream: an upper bound during the run, the exact
+        number at its end. Negative where samples were left out."""
         self._warnings: list[str] = []
 
     # Read ------------------------------------------------------------------------------------------------------------

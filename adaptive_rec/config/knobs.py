@@ -222,7 +222,7 @@ def describe(error: ValidationError, prefix: str = "") -> str:
 
 
 def _faults(error: ValidationError) -> Iterator[tuple[str, str, str]]:
-    """Yield key, joint and rule of each fault: the rules of our own checks name the value, to others it is added."""
+    """Yield key, separator and rule of each fault. The value is added to pydantic's rules; ours contain it."""
     for fault in error.errors(include_url=False):
         # Branches of a union and names of checks stand in the location too; keys of ours never look like these.
         path = [str(part) for part in fault["loc"] if not re.match(r"constrained|literal\[|float$|function", str(part))]

@@ -44,7 +44,7 @@ class DensePart:
         self.step_loss = torch.zeros_like(self.loss_sum)
         """The same of the present step, kept apart because a repeated step must not count twice."""
         self._buffers: list[MicroBatch] = []
-        """Memory of a step's first, second, ... micro-batch, for the longest so far."""
+        """One reusable buffer for each micro-batch of a step, as large as the largest so far."""
         self._taken = 0
         self._gradients: list[list[Tensor]] = []
         """Gradients of the pooled vectors, for each micro-batch of the step a tensor for each pool."""

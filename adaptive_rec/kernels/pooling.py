@@ -2,8 +2,8 @@
 
 Callers check shapes and bounds. Plain twins stand in `reference/step.py` and `reference/lookups.py`. Shapes: see the legend in
 `adaptive_rec.batch`; T is the number of features of one pool. The work is cut into parts that write to different places, so
-results do not depend on `threads`. More than one thread are OpenMP's and belong to the training thread; one runs where it is
-called. Rows of 16 bits are bit patterns, see `rows16.py`.
+results do not depend on `threads`. Only the training thread may ask for more than one (OpenMP's threads); others pass 1. Rows of
+16 bits are bit patterns, see `rows16.py`.
 """
 
 from __future__ import annotations

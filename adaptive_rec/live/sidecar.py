@@ -189,7 +189,7 @@ class Sidecar:
             wait_seconds = FIRST_WAIT_SECONDS if calm else min(2 * wait_seconds, LONGEST_WAIT_SECONDS)
             hopeless = 0 if served else hopeless + 1
             if hopeless <= HOPELESS_AFTER:
-                self._report(f"the sidecar ended (exit code {code}) and is started again; training is not concerned")
+                self._report(f"the sidecar ended (exit code {code}) and is started again; training continues")
             if hopeless == HOPELESS_AFTER:
                 self._report(f"the sidecar does not start, see {self._run / 'sidecar.log'}; it is tried once a minute")
             self._closing.wait(wait_seconds if hopeless < HOPELESS_AFTER else HOPELESS_WAIT_SECONDS)

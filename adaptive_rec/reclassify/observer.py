@@ -155,7 +155,7 @@ class Observer:
         )
 
     def _movement_view(self, knobs: Knobs, skipped_ratio: float) -> MovementView:
-        """Return the movement of all slots, which is shown with each slot from now on, too."""
+        """Compute the movement of all slots, store it for the view of the placement, and return it."""
         device = self.store.device
         rule, rows = RULES[knobs.stale_metric], [self.store.movement(pool) for pool in range(len(device.monitors))]
         touches_H = np.concatenate([pool.touches_H for pool in rows])

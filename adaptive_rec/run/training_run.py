@@ -67,7 +67,7 @@ class TrainingRun:
         else:
             replayed = journal.commands(replay) if replay else None
             self.runtime = assemble(config, options=RunOptions(out / "checkpoints", replayed=replayed))
-            self.config = self.runtime.config  # its hot budget is smaller where the device is
+            self.config = self.runtime.config  # with a lower hot budget where the device is small
         self.started_at_step = self.runtime.step_number
         words = shlex.join(["adaptive-rec", *command] if command else [])
         facts = description(self.runtime, out.resolve().name, words)

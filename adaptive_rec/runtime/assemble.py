@@ -117,9 +117,9 @@ def _build_model(config: Config, space: RowSpace, source: Source) -> torch.nn.Mo
 
 
 def _with_half_the_budget(config: Config, policy: Policy, source: Source, reason: str) -> tuple[Config, str]:
-    """The configuration for a device with too little memory for this one, and what is to be said about it.
+    """Return the configuration with half the hot budget, for a device with too little memory, and the warning to show.
 
-    Raises MemoryPlanError where the policy wants no less then.
+    Raises MemoryPlanError where the policy would not keep fewer rows on the device with half the budget.
     """
     wanted = config.knobs.hot_budget_bytes
     knobs = config.knobs.changed({"hot_budget_bytes": wanted // 2})

@@ -96,7 +96,7 @@ class Runtime(Session):
         self.pipeline: Pipeline | None = None
         """Prepares batches, once the run has started."""
         self._guarded: list[tuple[Fetched, NDArray[np.int64]]] = []
-        """Losses of the present step, and which lines are the guard's: a step that is repeated must not count twice."""
+        """Losses of this step and the lines of its guard samples, held back until it has succeeded: it may be repeated."""
 
     @property
     def steps_total(self) -> int:

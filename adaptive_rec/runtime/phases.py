@@ -67,7 +67,7 @@ class Phases:
         self._placed = False
         """Whether the rows of the resumed phase are placed already."""
         self._trained: int | Position | None = None
-        """Batches of the resumed phase to leave out, as they were trained: a number of them, or up to a position."""
+        """What to leave out after a resume because it was trained before: a number of batches, or all up to a position."""
 
     def check_resumable(self) -> None:
         """Raise CheckpointError where the run cannot resume from where a checkpoint left it."""

@@ -54,7 +54,7 @@ def sort_distinct(rows: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def mark_highest(scores: NDArray[np.floating[Any]], count: int) -> NDArray[np.bool_]:
-    """Mark the `count` highest scores, of equals the first. There are more scores than that."""
+    """Mark the `count` highest of more scores than that; of equal scores, the first ones."""
     if count <= 0:
         return np.zeros(len(scores), dtype=np.bool_)
     bar = np.partition(scores, len(scores) - count)[len(scores) - count]
