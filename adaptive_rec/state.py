@@ -6,6 +6,7 @@ its methods.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -104,6 +105,26 @@ class CheckpointStatus:
         self.stall_seconds = 0.0
         """Time that training stood still for all checkpoints."""
 
+        self.newest_timestamp_seconds: float | None = None
+        """When the newest one was written, seconds since the epoch."""
+        self.every_steps: int | None = None
+        self.every_seconds: float | None = None
+        """The configured intervals; None where the run writes no checkpoints of its own."""
+
+    def figures(self) -> dict[str, float | None]:
+        """Return what clients are shown beside the newest one."""
+        return {
+            "failed": self.failed,
+            "stall_seconds": self.stall_seconds,
+            "newest_timestamp_seconds": self.newest_timestamp_seconds,
+            "every_steps": self.every_steps,
+            "every_seconds": self.every_seconds,
+        }
+
+    def expect(self, every_steps: int, every_seconds: float) -> None:
+        """Set the configured intervals; 0: none by steps, or none by the clock."""
+        self.every_steps, self.every_seconds = every_steps, every_seconds
+
     def add_stall(self, seconds: float) -> None:
         self.stall_seconds += seconds
 
@@ -111,7 +132,7 @@ class CheckpointStatus:
         self.failed += 1
 
     def set_newest(self, newest: dict[str, Any]) -> None:
-        self.newest = newest
+        self.newest, self.newest_timestamp_seconds = newest, time.time()
 
 
 class RunState:

@@ -1,28 +1,30 @@
 """The route /metrics for Prometheus, filled from the newest snapshot at each request.
 
-Names have the prefix adaptive_rec_, base units, and _total for counters. Labels name tables, tiers, stages and kinds, never rows.
+Names have the prefix adaptive_rec_, base units, and _total for counters. Every series has the label `run`; other labels name
+tables, tiers, stages and kinds, never rows.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Annotated
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Header
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
+from starlette.background import BackgroundTask
 from starlette.responses import Response
 
 from adaptive_rec.service.documented import answers
 from adaptive_rec.service.hello import Values
+from adaptive_rec.service.metric_families import ByLabels, Families, by_one
 from adaptive_rec.service.run_api import status, table_stats
 from adaptive_rec.service.run_view import RunView
 from adaptive_rec.service.tiers import tiers
 
-PREFIX = "adaptive_rec_"
 PHASES = (
     "starting",
     "training",
@@ -35,14 +37,37 @@ PHASES = (
     "failed",
 )
 
+EVENT_KINDS = (
+    "started",
+    "finished",
+    "failed",
+    "knobs",
+    "reclassified",
+    "memory",
+    "guard",
+    "split",
+    "evaluation",
+    "saving",
+    "checkpoint",
+    "checkpoint_failed",
+    "arranged",
+    "nan",
+    "paused",
+    "resumed",
+    "stopping",
+    "warning",
+    "sidecar",
+)
+"""Kinds of events. Each is counted from 0, as Prometheus finds no increase where a series begins at 1."""
+
 TOTALS = {
     "samples_seen": "Samples read and planned.",
     "samples_trained": "Samples that went through the model; the others were skipped.",
     "samples_popular": "Samples all of whose rows were hot.",
     "malformed_rows": "Input lines that could not be read.",
-    "row_updates": "Updates of embedding rows.",
+    "row_updates": "Updates of embedding rows that were made.",
     "row_updates_skipped": "Updates of stale rows that were left out.",
-    "hot_row_updates": "Updates of rows in device memory.",
+    "hot_row_updates": "Updates made of rows in device memory; a part of row_updates.",
     "migrated_rows": "Rows moved from one tier to the other.",
     "host_to_device_bytes": "Bytes copied to the device.",
     "device_to_host_bytes": "Bytes copied from the device.",
@@ -70,10 +95,17 @@ def router(view: RunView) -> APIRouter:
     documented["responses"][200] = {"content": {"text/plain": {"schema": {"type": "string"}}}, "description": "Metrics"}
 
     @routes.get("/metrics", **documented, response_class=Response, operation_id="get_metrics")
-    async def get_metrics() -> Response:
+    async def get_metrics(
+        x_prometheus_scrape_timeout_seconds: Annotated[str | None, Header(include_in_schema=False)] = None,
+    ) -> Response:
         """All metrics, in the text format of Prometheus."""
         view.refresh()
-        return Response(generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+        phase = view.board().get("phase", "starting")
+        text = generate_latest(registry)
+        # Scrapers send this header; the trainer then ends after the scrape that shows the end of the run.
+        is_scrape = x_prometheus_scrape_timeout_seconds is not None and view.link is not None
+        then = BackgroundTask(view.commands().scraped, phase) if is_scrape else None
+        return Response(text, headers={"Content-Type": CONTENT_TYPE_LATEST}, background=then)
 
     return routes
 
@@ -83,94 +115,91 @@ class RunCollector(Collector):
 
     def __init__(self, view: RunView) -> None:
         self.view = view
+        self.make = Families(view.hello.run_name)
 
     def describe(self) -> list[Metric]:
         return []  # without this, the registry would collect once for the names
 
     def collect(self) -> Iterator[Metric]:
-        snapshot: Values = self.view.board().get("snapshot") or {}
-        yield from about_run(self.view)
-        yield from from_snapshot({**snapshot, "placement_version": tiers(self.view).version} if snapshot else {})
-        yield from about_tables(self.view)
-        yield from about_knobs(self.view)
+        view, make = self.view, self.make
+        snapshot: Values = view.board().get("snapshot") or {}
+        yield from about_run(make, view)
+        yield from about_checkpoints(make, view)
+        yield make.counters("events", "Events of the run; every kind counts from 0.", ["kind"], by_one(event_counts(view)))
+        yield from from_snapshot(make, {**snapshot, "placement_version": tiers(view).version} if snapshot else {})
+        yield from about_tables(make, view)
+        knobs = by_one(view.knobs.effective)
+        yield make.gauges("knob", "Knobs in effect that are numbers.", ["knob"], knobs)
 
 
-def gauge(name: str, text: str, value: Any) -> Iterator[Metric]:
-    """Yield a gauge, or nothing if its value is not known."""
-    if is_number(value):
-        yield GaugeMetricFamily(PREFIX + name, text, value)
-
-
-def counter(name: str, text: str, value: Any) -> Metric:
-    return CounterMetricFamily(PREFIX + name, text, value if is_number(value) else 0)
-
-
-def is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def by_label(kind: type[Any], name: str, text: str, label: str, values: dict[str, Any]) -> Metric:
-    """One metric with a value for each value of a label."""
-    family: Metric = kind(PREFIX + name, text, labels=[label])
-    for labelled, value in values.items():
-        if is_number(value):
-            family.add_metric([labelled], value)  # type: ignore[attr-defined]
-    return family
-
-
-def about_run(view: RunView) -> Iterator[Metric]:
+def about_run(make: Families, view: RunView) -> Iterator[Metric]:
     now = status(view, "read")
-    build = GaugeMetricFamily(PREFIX + "build_info", "Version and policy; always 1.", labels=["version", "policy"])
-    build.add_metric([view.hello.version, now["policy"]], 1)
-    yield build
+    about: ByLabels = {(view.hello.version, now["policy"]): 1}
+    yield make.gauges("build_info", "Version and policy; always 1.", ["version", "policy"], about)
     phases = {phase: float(phase == now["phase"]) for phase in PHASES}
-    yield by_label(GaugeMetricFamily, "phase", "1 for what the run is doing.", "phase", phases)
-    yield counter("steps", "Mini-batches done.", now["step"])
-    yield from gauge("planned_steps", "Mini-batches the run will have made at its end.", now["steps_total"])
-    yield from gauge("steps_per_second", "Mini-batches a second, lately.", now["steps_per_second"])
-    yield from gauge("eta_seconds", "Seconds of training left at this pace.", now["eta_seconds"])
+    yield make.gauges("phase", "1 for what the run is doing.", ["phase"], by_one(phases))
+    yield from make.gauge("start_timestamp_seconds", "When the run's process started to train.", view.hello.started)
+    yield make.counter("steps", "Mini-batches done.", now["step"])
+    yield from make.gauge("planned_steps", "Mini-batches the run will have made at its end.", now["steps_total"])
+    yield from make.gauge("steps_per_second", "Mini-batches a second, lately.", now["steps_per_second"])
+    yield from make.gauge("eta_seconds", "Seconds of training left at this pace.", now["eta_seconds"])
     pulse = view.pulse()
-    yield from gauge("last_step_timestamp_seconds", "Last sign of life of training.", pulse[1] if pulse else None)
-    yield from gauge("device_staging_bytes", "Device memory beside the hot tier; 0 on a CPU.", now["staging_bytes"])
-    yield from gauge("device_peak_bytes", "Most device memory held at one time; 0 on a CPU.", now["peak_bytes"])
+    last = "Last sign of life of training: a step, a change of phase, or being paused."
+    yield from make.gauge("last_step_timestamp_seconds", last, pulse[1] if pulse else None)
+    yield from make.gauge(
+        "device_staging_bytes", "Device memory beside the hot tier; 0 on a CPU.", now["staging_bytes"]
+    )
+    yield from make.gauge("device_peak_bytes", "Most device memory held at one time; 0 on a CPU.", now["peak_bytes"])
     evaluation = now["evaluation"] or {}
-    yield from gauge("evaluation_auc", "Area under the ROC curve at the last evaluation.", evaluation.get("auc"))
-    yield from gauge("evaluation_logloss", "Log loss at the last evaluation.", evaluation.get("logloss"))
-    yield from gauge("evaluation_step", "Step of the last evaluation.", evaluation.get("step"))
-    newest, all_of_them = now["checkpoint"] or {}, view.board().get("checkpoints") or {}
-    yield from gauge("checkpoint_step", "Step of the newest checkpoint.", newest.get("step"))
-    yield from gauge("checkpoint_bytes", "Size of the newest checkpoint.", newest.get("size_bytes"))
-    yield from gauge("checkpoint_seconds", "How long it took to write, beside training.", newest.get("seconds"))
-    yield counter("failed_checkpoints", "Checkpoints that could not be written.", all_of_them.get("failed"))
-    stalled = all_of_them.get("stall_seconds")
-    yield counter("checkpoint_stall_seconds", "Seconds that training stood still for checkpoints.", stalled)
-    yield by_label(CounterMetricFamily, "events", "Events of the run.", "kind", dict(view.events.counts))
+    yield from make.gauge("evaluation_auc", "Area under the ROC curve at the last evaluation.", evaluation.get("auc"))
+    yield from make.gauge("evaluation_logloss", "Log loss at the last evaluation.", evaluation.get("logloss"))
+    yield from make.gauge("evaluation_step", "Step of the last evaluation.", evaluation.get("step"))
 
 
-def from_snapshot(snapshot: Values) -> Iterator[Metric]:
+def about_checkpoints(make: Families, view: RunView) -> Iterator[Metric]:
+    newest, figures = view.board().get("checkpoint") or {}, view.board().get("checkpoints") or {}
+    yield from make.gauge("checkpoint_step", "Step of the newest checkpoint.", newest.get("step"))
+    yield from make.gauge("checkpoint_bytes", "Size of the newest checkpoint.", newest.get("size_bytes"))
+    yield from make.gauge("checkpoint_seconds", "How long it took to write, beside training.", newest.get("seconds"))
+    written = figures.get("newest_timestamp_seconds")
+    yield from make.gauge("checkpoint_timestamp_seconds", "When the newest checkpoint was written.", written)
+    for unit in ("seconds", "steps"):
+        text = f"{unit.capitalize()} from one checkpoint to the next, as configured; 0: none by {unit}."
+        yield from make.gauge(f"checkpoint_interval_{unit}", text, figures.get(f"every_{unit}"))
+    yield make.counter("failed_checkpoints", "Checkpoints that could not be written.", figures.get("failed"))
+    stalled = figures.get("stall_seconds")
+    yield make.counter("checkpoint_stall_seconds", "Seconds that training stood still for checkpoints.", stalled)
+
+
+def event_counts(view: RunView) -> dict[str, int]:
+    return {**dict.fromkeys(EVENT_KINDS, 0), **view.events.counts}
+
+
+def from_snapshot(make: Families, snapshot: Values) -> Iterator[Metric]:
     totals = snapshot.get("totals", {})
     for name, text in TOTALS.items():
-        yield counter(name, text, totals.get(name, 0))
-    yield counter("training_seconds", "Training clock: pauses and evaluations left out.", snapshot.get("seconds", 0.0))
+        yield make.counter(name, text, totals.get(name, 0))
+    clock = "Training clock: pauses and evaluations left out."
+    yield make.counter("training_seconds", clock, snapshot.get("seconds", 0.0))
     for name, text in GAUGES.items():
         value = snapshot.get(name)
         if name == "stale_threshold" and snapshot and value is None:
             value = math.inf
-        yield from gauge(name, text, value)
-    stages = snapshot.get("stage_seconds", {})
-    yield by_label(CounterMetricFamily, "stage_seconds", "Time by stage of a step.", "stage", stages)
+        yield from make.gauge(name, text, value)
+    stages = by_one(snapshot.get("stage_seconds", {}))
+    yield make.counters("stage_seconds", "Time by stage of a step.", ["stage"], stages)
 
 
-def about_tables(view: RunView) -> Iterator[Metric]:
+def about_tables(make: Families, view: RunView) -> Iterator[Metric]:
     tables = table_stats(view)
-    lookups = CounterMetricFamily(PREFIX + "lookups", "Lookups, by where the row was.", labels=["table", "tier"])
+    lookups: ByLabels = {}
     for table in tables:
-        lookups.add_metric([table["table"], "hot"], table["lookups_hot"])
-        lookups.add_metric([table["table"], "cold"], table["lookups"] - table["lookups_hot"])
-    yield lookups
+        lookups[table["table"], "hot"] = table["lookups_hot"]
+        lookups[table["table"], "cold"] = table["lookups"] - table["lookups_hot"]
+    yield make.counters("lookups", "Lookups, by where the row was.", ["table", "tier"], lookups)
 
     def per_table(name: str, text: str, value: Callable[[Values], float]) -> Metric:
-        return by_label(GaugeMetricFamily, name, text, "table", {table["table"]: value(table) for table in tables})
+        return make.gauges(name, text, ["table"], by_one({table["table"]: value(table) for table in tables}))
 
     about, now = view.hello.tables, tiers(view)
     yield per_table("table_rows", "Rows of a table.", lambda table: about[table["index"]].rows)
@@ -181,8 +210,3 @@ def about_tables(view: RunView) -> Iterator[Metric]:
         "Device memory of a table's hot rows.",
         lambda table: table["hot_rows"] * now.row_bytes[table["index"]],
     )
-
-
-def about_knobs(view: RunView) -> Iterator[Metric]:
-    effective = view.knobs.effective
-    yield by_label(GaugeMetricFamily, "knob", "Knobs in effect that are numbers.", "knob", effective)

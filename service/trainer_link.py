@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import json
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
@@ -72,6 +73,8 @@ class TrainerLink:
         self._writer = writer
         self._numbers = itertools.count(1)
         self._waiting: dict[int, SentCommand] = {}
+        self._scraped = "", 0.0
+        """Phase and time of the last scrape that the trainer was told of."""
         self.knobs = knobs
 
     async def listen(self) -> None:
@@ -97,6 +100,14 @@ class TrainerLink:
     def ready(self) -> None:
         """Report to the trainer that the sidecar is ready to serve."""
         self._writer.write(b'{"id": 0, "command": "ready"}\n')
+
+    def scraped(self, phase: str) -> None:
+        """Report to the trainer that a scraper has read the metrics while the run was in this phase: at most once a second,
+        and always when the phase is another one than was reported last."""
+        now = time.monotonic()
+        if phase != self._scraped[0] or now - self._scraped[1] >= 1:
+            self._scraped = phase, now
+            self._writer.write(json.dumps({"id": 0, "command": "scraped", "phase": phase}).encode() + b"\n")
 
     def send(self, command: str, **details: Any) -> SentCommand:
         """Send a command; commands keep the order of the calls. Nothing is awaited before it is sent."""

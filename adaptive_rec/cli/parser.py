@@ -86,12 +86,18 @@ def add_serve_options(parser: Parser) -> None:
     add("--token-file", metavar="FILE", type=Path, help="file of the read-only token, for scrapers; created if absent")
 
 
-def serve_options(args: argparse.Namespace) -> ServeOptions:
+def serve_options(given: Mapping[str, Any]) -> ServeOptions:
     """Return where to listen. Raises UsageError where the service would be open to others by accident."""
     from adaptive_rec.live.listen import ServeOptions  # late: it would make loading a third slower
 
-    given = {"host": args.host, "port": args.port, "allow_hosts": tuple(args.allow_host), "token_file": args.token_file}
-    return ServeOptions(**{name: value for name, value in given.items() if value is not None})
+    return ServeOptions(**given)
+
+
+def given_serve_options(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of the service that the command line has, as fields of ServeOptions."""
+    allowed = tuple(args.allow_host) or None
+    given = {"host": args.host, "port": args.port, "allow_hosts": allowed, "token_file": args.token_file}
+    return {name: value for name, value in given.items() if value is not None}
 
 
 def on_terminal() -> bool:

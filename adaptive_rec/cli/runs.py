@@ -15,6 +15,7 @@ from adaptive_rec.cli.parser import (
     add_client_options,
     add_command,
     add_serve_options,
+    given_serve_options,
     on_terminal,
     serve_options,
 )
@@ -72,7 +73,7 @@ def dashboard(args: argparse.Namespace) -> int:
 
 def serve(args: argparse.Namespace) -> int:
     """Serve a finished run until Ctrl-C, which counts as success."""
-    options = serve_options(args)
+    options = serve_options(given_serve_options(args))
     if not (args.directory / "config.toml").is_file():
         raise UsageError(f"RUN must be a run directory, {args.directory} has no config.toml")
     from adaptive_rec.live.sidecar import Sidecar, serve_finished

@@ -28,9 +28,14 @@ class StopSignals:
         """Let signals stop this run from now on; before, they end the process."""
         self._runtime = runtime
 
-    def linger(self) -> None:
-        """Let a signal end the waiting after a run; the exit code stays 0 then."""
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Let a signal end the waiting after a run, in the body of this `with`; the exit code stays 0 then."""
         self.run_is_over = True
+        try:
+            yield
+        finally:
+            self.run_is_over = False
 
     def __enter__(self) -> StopSignals:
         self._before = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}

@@ -17,6 +17,7 @@ from adaptive_rec.cli.parser import (
     add_serve_options,
     add_settings,
     configuration,
+    given_serve_options,
     number_settings,
     on_terminal,
     serve_options,
@@ -25,6 +26,7 @@ from adaptive_rec.cli.parser import (
 from adaptive_rec.cli.signals import StopSignals
 from adaptive_rec.errors import AdaptiveRecError, UsageError
 from adaptive_rec.run.new_directory import check_is_new, new_directory
+from adaptive_rec.run.serving import keep_options, kept_options
 
 if TYPE_CHECKING:
     from adaptive_rec.cli.console import Screen
@@ -56,7 +58,9 @@ def add_commands(subparsers: Any) -> None:
     add("--track", action="append", metavar="NAME", help="a tracker: tensorboard or module:Class (repeatable)")
     add_settings(parser, "any other key; --print-config lists them all")
     add("--out", metavar="DIR", type=Path, help="run directory (default: runs/TIME-POLICY)")
-    resumed = "continue from the newest checkpoint in --out with its config.toml; without a checkpoint, start there"
+    resumed = (
+        "continue from the newest checkpoint in --out with its config.toml and port; without a checkpoint, start there"
+    )
     add("--resume", action="store_true", help=resumed)
     replayed = "repeat a run: its configuration, and its knob changes at the same steps"
     add("--replay", metavar="RUN", type=Path, help=replayed)
@@ -75,7 +79,8 @@ def train(args: argparse.Namespace) -> int:
     from adaptive_rec.live.telemetry import to_json
 
     config = check(args)
-    options = None if args.no_serve else serve_options(args)
+    given = {**(kept_options(args.out) if args.resume else {}), **given_serve_options(args)}
+    options = None if args.no_serve else serve_options({**given, "waits_for_port": args.resume and "port" in given})
     if args.print_config:
         sys.stdout.write(to_toml(config))
         return 0
@@ -99,6 +104,7 @@ def train(args: argparse.Namespace) -> int:
         with screen:
             with compiling_shown(screen):
                 training = begin(config, out, args, screen)
+                keep_options(out, given)
                 signals.watch(training.runtime)
                 sidecar = stack.enter_context(served(options, training, screen))
                 training.runtime.state.pause_as_saved(reachable=sidecar is not None)
@@ -112,8 +118,9 @@ def train(args: argparse.Namespace) -> int:
             print(to_json(summary), flush=True)
         else:
             screen.summary(summary, out)
-        if args.linger and sidecar is not None and not signals.exit_code:
-            linger(sidecar, screen, signals)
+        if sidecar is not None and not signals.exit_code:
+            with signals.waiting():
+                wait_after_the_end(sidecar, screen, args.linger)
     if signals.exit_code:
         gc.freeze()  # the process ends; collecting garbage among torch's objects would take a second or more
     return signals.exit_code
@@ -199,12 +206,14 @@ def served(options: ServeOptions | None, training: TrainingRun, screen: Screen) 
         yield sidecar
 
 
-def linger(sidecar: Sidecar, screen: Screen, signals: StopSignals) -> None:
-    """Keep the service until a stop is requested or a signal arrives."""
-    how = "Ctrl-C or adaptive-rec stop" if on_terminal() else "adaptive-rec stop"
-    screen.note(f"the dashboard stays open until {how}")
-    signals.linger()
+def wait_after_the_end(sidecar: Sidecar, screen: Screen, linger: bool) -> None:
+    """Keep the service until a scraper has read the run's end, with `linger` until a stop is requested. A signal ends that."""
     try:
-        sidecar.linger()
+        if linger:
+            how = "Ctrl-C or adaptive-rec stop" if on_terminal() else "adaptive-rec stop"
+            screen.note(f"the dashboard stays open until {how}")
+            sidecar.linger()
+        sidecar.wait_for_the_last_scrape()
     except KeyboardInterrupt:
-        screen.note("the dashboard is closed")
+        if linger:
+            screen.note("the dashboard is closed")

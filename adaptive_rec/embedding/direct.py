@@ -72,14 +72,14 @@ class DirectStore(EmbeddingStore):
                 self.host.keep(pool, work.distinct_U[span] - self.space.pools[pool].first_row)
             frozen_U = np.zeros(len(source_U), np.bool_) if update.frozen_U is None else update.frozen_U[span]
             with self._observed(work, update, pool, frozen_U):
-                touched, hot, updated, overflowed = row_update.update_rows(
+                touched, updated, hot_updated, overflowed = row_update.update_rows(
                     rule.code, hyper, row_update.RowSegments(span.start, work.segments_U1, work.segment_bag_N), places,
                     update.gradients[pool].numpy(),
                     row_update.PoolRows(frozen_U, work.distinct_U[span], source_U, self.changed_R),
                     row_update.TierArrays(*self.device.arrays(pool), *self.host.arrays(pool)),
                     threads=self.threads,
                 )  # fmt: skip
-            self.traffic.add_updates(touched, hot, updated)
+            self.traffic.add_updates(touched, updated, hot_updated)
             if overflowed:
                 raise TrainingError(self._overflow(work, pool, update.step))
 

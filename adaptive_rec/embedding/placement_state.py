@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ def placement_state(store: EmbeddingStore) -> dict[str, Any]:
     device = store.device
     return {
         "version": store.placement.version,
-        "traffic": asdict(store.traffic),
+        "traffic": saved_traffic(store.traffic),
         "pools": numbered(
             {
                 "row_of_slot": device.row_of_slot[pool],
@@ -58,8 +58,14 @@ def set_slots(store: EmbeddingStore, capacities: list[int]) -> None:
         store.replace_tier(capacities)
 
 
+def saved_traffic(traffic: Traffic) -> dict[str, int]:
+    """Return the counts as a checkpoint has them: there `hot_row_updates` includes skipped updates, as it always did."""
+    return {**asdict(traffic), "hot_row_updates": traffic.hot_row_updates + traffic.row_updates_skipped}
+
+
 def set_traffic(store: EmbeddingStore, found: Saved) -> None:
-    store.set_traffic(Traffic(**{name: found.integer(name) for name in asdict(store.traffic)}))
+    saved = Traffic(**{name: found.integer(name) for name in asdict(store.traffic)})
+    store.set_traffic(replace(saved, hot_row_updates=max(0, saved.hot_row_updates - saved.row_updates_skipped)))
 
 
 def _fill_slots(store: EmbeddingStore, pool: int, found: Saved) -> None:

@@ -51,18 +51,20 @@ class Traffic:
     """Updates and bytes counted by a store; the counts only grow."""
 
     row_updates: int = 0
+    """Updates made."""
     row_updates_skipped: int = 0
+    """Rows that a trained sample touched and whose update was skipped; all of them are hot."""
     hot_row_updates: int = 0
-    """Hot rows touched, including those whose update was skipped."""
+    """Updates made of hot rows: never more than `row_updates`."""
     host_to_device_bytes: int = 0
     device_to_host_bytes: int = 0
     migrated_rows: int = 0
 
-    def add_updates(self, touched: int, hot: int, updated: int) -> None:
-        """Count a step's touched rows, the hot ones among them, and the updated rows."""
+    def add_updates(self, touched: int, updated: int, hot_updated: int) -> None:
+        """Count a step's touched rows, those of them that were updated, and the hot ones among these."""
         self.row_updates += updated
         self.row_updates_skipped += touched - updated
-        self.hot_row_updates += hot
+        self.hot_row_updates += hot_updated
 
     def add_bytes(self, to_device: int = 0, to_host: int = 0) -> None:
         self.host_to_device_bytes += to_device

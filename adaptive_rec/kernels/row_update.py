@@ -74,7 +74,7 @@ def update_rows(rule, hyper, segments, places, grad_STD, rows, tiers, threads=1)
     State columns: none for SGD, the mean square for row-wise Adagrad, D squares for Adagrad, D first then D second moments for
     Adam.
 
-    Returns (rows touched, of these hot, of these updated, of these too large now for half precision).
+    Returns the numbers of rows: (touched, updated, updated in the hot tier, too large now for half precision).
     """
     columns, dim = grad_STD.shape[1:]
     arrays = rule, hyper, segments, places, columns, grad_STD.reshape(-1, dim), rows, tiers
@@ -85,8 +85,8 @@ def update_rows(rule, hyper, segments, places, grad_STD, rows, tiers, threads=1)
         counts_P4 = np.zeros((threads * PARTS_PER_THREAD, 4), dtype=np.int64)
         set_num_threads(threads)
         _update_parts(counts_P4, *arrays)
-    touched, hot, updated, overflowed = counts_P4.sum(axis=0).tolist()
-    return touched, hot, updated, overflowed
+    touched, updated, hot_updated, overflowed = counts_P4.sum(axis=0).tolist()
+    return touched, updated, hot_updated, overflowed
 
 
 @njit(**JIT_PARALLEL)
@@ -104,7 +104,7 @@ def _update_range(first, end, counts_4, rule, hyper, segments, places, columns, 
     hot_HD, hot_state_HK, cold_RD, cold_state_RK = tiers
     factors = _factors(rule, hyper, grad_LD)
     grad_D = np.empty(grad_LD.shape[1], dtype=grad_LD.dtype)
-    touched, hot, updated, overflowed = 0, 0, 0, 0
+    touched, updated, hot_updated, overflowed = 0, 0, 0, 0
     for i in range(first, end):
         if i + _ROWS_AHEAD < end and not frozen_U[i + _ROWS_AHEAD]:
             prefetch_row(changed_R, distinct_U[i + _ROWS_AHEAD])
@@ -124,19 +124,19 @@ def _update_range(first, end, counts_4, rule, hyper, segments, places, columns, 
             trained = _sum_segment(start, stop, segment_bag_N, places, columns, grad_LD, grad_D)
         source = source_U[i]
         touched += trained
-        hot += trained and source >= 0
         if not trained or frozen_U[i]:
             continue
         updated += 1
         changed_R[distinct_U[i]] = True
         bits = row_dice(hyper[5], hyper[4], distinct_U[i])
         if source >= 0:
+            hot_updated += 1
             _apply_row(rule, factors, hot_HD, hot_state_HK, source, grad_D, bits)
             overflowed += overflows(hot_HD, source)
         else:
             _apply_row(rule, factors, cold_RD, cold_state_RK, ~source, grad_D, bits)
             overflowed += overflows(cold_RD, ~source)
-    counts_4[0], counts_4[1], counts_4[2], counts_4[3] = touched, hot, updated, overflowed
+    counts_4[0], counts_4[1], counts_4[2], counts_4[3] = touched, updated, hot_updated, overflowed
 
 
 @njit(**JIT_INLINE)

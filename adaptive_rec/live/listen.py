@@ -9,6 +9,7 @@ import re
 import secrets
 import socket
 import stat
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from adaptive_rec.errors import UsageError
 
 PORT = 8470
 PORTS_TRIED = 50
+PORT_WAIT_SECONDS, PORT_POLL_SECONDS = 5.0, 0.1
 BACKLOG = 128
 MIN_TOKEN_LENGTH = 32
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
@@ -36,6 +38,9 @@ class ServeOptions:
     """More host names that browsers may use; needed to listen elsewhere than on loopback."""
     token_file: Path | None = None
     """File with the read token, written if it does not exist. Scrapers need a token that stays the same over runs."""
+    waits_for_port: bool = False
+    """Whether a port that is taken is waited for before the next one is taken: a run that is resumed at once meets the service of
+    the process before it, which ends within seconds."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
@@ -94,7 +99,7 @@ class Listeners:
 
     def __init__(self, options: ServeOptions, unix_path: Path, note: Callable[[str], None]) -> None:
         self.host = "127.0.0.1" if options.host == "localhost" else options.host.strip("[]")
-        self._tcp = _listen(self.host, options.port)
+        self._tcp = _listen(self.host, options.port, PORT_WAIT_SECONDS if options.waits_for_port else 0.0)
         self.port = int(self._tcp.getsockname()[1])
         if options.port not in (0, self.port):
             note(f"port {options.port} is taken, the dashboard is at {self.port}")
@@ -137,20 +142,30 @@ def _bracketed(host: str) -> str:
     return f"[{host}]" if ":" in host and not host.startswith("[") else host
 
 
-def _listen(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+def _listen(host: str, port: int, wait_seconds: float) -> socket.socket:
+    """Listen on a port or the next free one; the first is waited for this long."""
+    deadline = time.monotonic() + wait_seconds
     for candidate in range(port, min(port + PORTS_TRIED, 65536)) if port else (0,):
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listener.bind((host, candidate))
-            listener.listen(BACKLOG)
+        while (listener := _listen_at(host, candidate)) is None and time.monotonic() < deadline:
+            time.sleep(PORT_POLL_SECONDS)
+        if listener is not None:
             return listener
-        except OSError as error:
-            listener.close()
-            if error.errno not in _TAKEN:
-                raise UsageError(f"--host {host} cannot be listened on: {error.strerror}") from None
     raise UsageError(f"--port must have a free port among it and the next {PORTS_TRIED - 1}, got {port}")
+
+
+def _listen_at(host: str, port: int) -> socket.socket | None:
+    """Listen on a port; None if it is taken. Raises UsageError where the address is not one of this machine."""
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        if error.errno in _TAKEN:
+            return None
+        raise UsageError(f"--host {host} cannot be listened on: {error.strerror}") from None
+    return listener
 
 
 def _listen_unix(path: Path) -> socket.socket:

@@ -30,6 +30,7 @@ from adaptive_rec.live.knob_patch import KnobPatches
 from adaptive_rec.live.listen import Listeners, ServeOptions
 from adaptive_rec.live.mailbox import Command, Mailbox, StaleError, Verb
 from adaptive_rec.live.runtime_file import RuntimeFile
+from adaptive_rec.live.scrapes import ENDS, Scrapes
 from adaptive_rec.live.state_writer import StateWriter
 
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.1, 2.0
@@ -68,6 +69,11 @@ class Standing(Protocol):
     @property
     def knobs_step(self) -> int: ...
 
+    @property
+    def hurried(self) -> bool:
+        """Whether a signal came."""
+        ...
+
 
 class ServedRun(Protocol):
     """A run that is served while it trains."""
@@ -100,6 +106,9 @@ class Sidecar:
         self._process: subprocess.Popen[bytes] | None = None
         self._closing = threading.Event()
         self._released = threading.Event()
+        self._scrapes = Scrapes()
+        self._waited = False
+        """Whether the wait for the last scrape was made."""
         self.useless = False
         """Whether the run cannot be served at all, by any sidecar."""
         self._thread = threading.Thread(target=self._keep, name="sidecar", daemon=True)
@@ -154,6 +163,8 @@ class Sidecar:
         runtime_file.write(self._file)
 
     def __exit__(self, *_: object) -> None:
+        with suppress(KeyboardInterrupt):  # it ends the waiting, and what follows has to be done
+            self.wait_for_the_last_scrape()
         self._closing.set()
         if link := self._link:
             link.hang_up()
@@ -164,6 +175,28 @@ class Sidecar:
         """Wait until a client stops the run, which has finished. A signal handler may end the wait by raising."""
         while not self._released.wait(0.2):
             pass
+
+    def wait_for_the_last_scrape(self) -> None:
+        """Where a scraper reads the run, serve its end until it has been read: alerts tell an end from a crash by that.
+
+        A request to stop ends the wait, and so does another process that resumes the run. A signal handler may raise.
+        """
+        if self._training is None or self._training.state.phase not in ENDS or self._waited:
+            return
+        self._waited, before = True, self._training.state.hurried
+        seconds = self._scrapes.seconds_to_wait(before)
+        if seconds == 0:
+            return
+        self._note(
+            f"the run has {self._training.state.phase}; up to {seconds:.0f} s are left to the scraper of its metrics to see that"
+        )
+        mine = _file_identity(self._run / "run.json")
+
+        def given_up() -> bool:
+            hurried = self._training is not None and self._training.state.hurried
+            return self._released.is_set() or hurried > before or _file_identity(self._run / "run.json") != mine
+
+        self._scrapes.wait_for_the_end(seconds, given_up)
 
     # The thread ------------------------------------------------------------------------------------------------------
 
@@ -231,6 +264,9 @@ class Sidecar:
         verb = message.get("command")
         try:
             if verb == "ready":
+                return
+            if verb == "scraped":
+                self._scrapes.note(str(message.get("phase")))
                 return
             if not (isinstance(verb, str) and verb in VERBS):
                 raise ConfigError(f"command must be one of {', '.join(sorted(VERBS))}, got {verb!r}")
@@ -305,6 +341,14 @@ def _description(path: Path) -> dict[str, Any]:
         return dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
         raise AdaptiveRecError(f"{path} must be the description of a run: {error}") from None
+
+
+def _file_identity(path: Path) -> tuple[int, int] | None:
+    """Return what distinguishes this file from one that replaces it."""
+    with suppress(OSError):
+        about = path.stat()
+        return about.st_ino, about.st_mtime_ns
+    return None
 
 
 def described(number: int, outcome: Mapping[str, Any] | AdaptiveRecError) -> dict[str, Any]:

@@ -186,8 +186,10 @@ class Reclassifier:
 
     def _skipped_ratio(self, knobs: Knobs, totals: Mapping[str, float]) -> float:
         """Return the share that was skipped since staleness was last judged."""
-        gain = {key: value - self._judged_at.get(key, 0) for key, value in totals.items()}
-        self._judged_at = dict(totals)
+        # Checkpoints keep these totals, and there `hot_row_updates` always included skipped updates.
+        now = {**totals, "hot_row_updates": totals["hot_row_updates"] + totals["row_updates_skipped"]}
+        gain = {key: value - self._judged_at.get(key, 0) for key, value in now.items()}
+        self._judged_at = now
         if knobs.action == "freeze":
             return ratio(gain["row_updates_skipped"], gain["hot_row_updates"])
         return ratio(gain["samples_seen"] - gain["samples_trained"], gain["samples_popular"])

@@ -53,7 +53,10 @@ class Checkpoints:
         self._state = parts.state
         self._folder = folder
         self._publisher = publisher
-        self._schedule = CheckpointSchedule(parts.state.config.checkpoint)
+        settings = parts.state.config.checkpoint
+        self._schedule = CheckpointSchedule(settings)
+        if folder is not None:
+            self._state.checkpoints.expect(settings.every_steps, settings.every_seconds)
         self._writing: Writing | None = None
         self._thread: threading.Thread | None = None
         self._requests: list[Command] = []

@@ -80,10 +80,7 @@ class Publisher:
                     "knobs_step": state.knobs_step,
                     "placement": {**self._placement, **self._memory()},
                     "checkpoint": state.checkpoints.newest,
-                    "checkpoints": {
-                        "failed": state.checkpoints.failed,
-                        "stall_seconds": state.checkpoints.stall_seconds,
-                    },
+                    "checkpoints": state.checkpoints.figures(),
                 }
             )
         )

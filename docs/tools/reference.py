@@ -76,7 +76,8 @@ METRICS = """\
 # Metrics
 
 `GET /metrics` returns them in Prometheus' text format, with either token. To scrape it: [Prometheus](../howto/prometheus.md).
-A number that is not known yet is left out.
+A number that is not known yet is left out. Every series has the label `run`, the name of the run's directory; the table lists
+the other labels.
 
 """
 
@@ -205,17 +206,18 @@ def _type(schema: dict[str, Any], api: dict[str, Any]) -> str:
 
 def metrics() -> Iterator[tuple[str, str, str, str]]:
     """Name, kind, labels and text of every metric: the collector runs on an empty run, and every value counts as known."""
+    from adaptive_rec.service import metric_families
     from adaptive_rec.service import metrics as collected
     from adaptive_rec.service.hello import Hello
     from adaptive_rec.service.run_view import FinishedRun
 
     values = Knobs().model_dump()
     view = FinishedRun(Hello(False, "", "", 0.0, 0, "", "", "", (), (), values, values, values))
-    with patch.object(collected, "is_number", lambda value: True):
+    with patch.object(metric_families, "is_number", lambda value: True):
         families = list(collected.RunCollector(view).collect())
     for family in families:
         name = family.name + ("_total" if family.type == "counter" else "")
-        labels = ", ".join(f"`{label}`" for label in family._labelnames)
+        labels = ", ".join(f"`{label}`" for label in family._labelnames if label != "run")
         yield f"`{name}`", family.type, labels, family.documentation
 
 

@@ -81,6 +81,9 @@ class FakeSidecar:
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(WAIT_SECONDS)
 
+    def wait_for_the_last_scrape(self) -> None:
+        self.log.append("was read")
+
 
 @pytest.fixture
 def fake_sidecar(monkeypatch) -> list[str]:

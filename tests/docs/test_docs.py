@@ -17,6 +17,7 @@ from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.config.tree import Config, leaves, load_config, presets
 from adaptive_rec.policy.find import BUILT_IN, load_policy
 from adaptive_rec.run.training_run import TrainingRun
+from adaptive_rec.service.metrics import EVENT_KINDS
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -61,6 +62,7 @@ def test_every_kind_of_event_is_in_the_documents_and_on_the_dashboard() -> None:
     labels = re.search(r"const LABELS = {(.*?)}", (ROOT / "service/dashboard/events.js").read_text(), flags=re.S)
     assert labels is not None
     assert kinds == set(re.findall(r"(\w+): \"", labels[1]))
+    assert kinds == set(EVENT_KINDS), "a kind that /metrics does not count from 0 raises no alert"
     for text in (page("run-directory.md"), page("live.md")):
         assert [kind for kind in sorted(kinds) if f"`{kind}`" not in text] == []
 
@@ -172,7 +174,7 @@ def test_the_reference_has_every_route_and_metric(site: Path) -> None:
     assert [route for route in named if route not in routes] == []
     metrics, source = page_text(site, "metrics"), (ROOT / "service" / "metrics.py").read_text()
     made = re.findall(
-        r'(?:gauge|counter|per_table)\("(\w+)"|\w+MetricFamily(?:\(PREFIX \+|,) "(\w+)"|^    "(\w+)": "',
+        r'(?:gauges?|counters?|per_table)\("(\w+)"|^    "(\w+)": "',
         source,
         flags=re.M,
     )

@@ -436,7 +436,8 @@ def test_updates_are_counted_as_made_skipped_and_hot(kind: str) -> None:
         )
     assert store.traffic.row_updates == np.count_nonzero(touched & ~update.frozen_U)
     assert store.traffic.row_updates_skipped == np.count_nonzero(touched & update.frozen_U) > 0
-    assert store.traffic.hot_row_updates == np.count_nonzero(touched & work.hot_U) > 0
+    assert store.traffic.hot_row_updates == np.count_nonzero(touched & work.hot_U & ~update.frozen_U) > 0
+    assert store.traffic.hot_row_updates <= store.traffic.row_updates
 
 
 def test_tables_come_back_as_they_were_imported(kind: str) -> None:

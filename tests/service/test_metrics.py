@@ -1,8 +1,7 @@
-"""/metrics and the Grafana dashboard that is made of them."""
+"""/metrics: names, values, labels. What is made of them is in test_deploy.py."""
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,9 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-DASHBOARD = Path(__file__).parents[2] / "deploy" / "grafana.json"
-LABELS = {"table", "tier", "policy", "stage", "phase", "kind", "knob", "version"}
+from adaptive_rec.service.metric_families import LABEL_LIMIT, label_value
+
+LABELS = {"run", "table", "tier", "policy", "stage", "phase", "kind", "knob", "version"}
 UNITS = re.compile(
     r"seconds|bytes|ratio|info|timestamp|rows|steps|step|samples|lookups|updates|events|checkpoints|per_second"
 )
@@ -40,6 +40,7 @@ def test_names_follow_the_rules(client: Any, run: Any) -> None:
         for sample in family.samples:
             assert sample.name == name + ("_total" if family.type == "counter" else "")
             assert set(sample.labels) <= LABELS
+            assert sample.labels["run"] == run.folder.name
 
 
 def test_values_are_those_of_the_snapshot(client: Any, run: Any) -> None:
@@ -49,7 +50,7 @@ def test_values_are_those_of_the_snapshot(client: Any, run: Any) -> None:
 
     def value(name: str, **labels: str) -> float:
         samples = found["adaptive_rec_" + name].samples
-        (sample,) = [s for s in samples if s.labels == labels]
+        (sample,) = [s for s in samples if s.labels == {"run": run.folder.name, **labels}]
         return float(sample.value)
 
     assert value("steps") == 60
@@ -88,37 +89,51 @@ def test_a_finished_run_has_metrics(finished: Any) -> None:
     assert "adaptive_rec_last_step_timestamp_seconds" not in found
 
 
-def queries() -> list[str]:
-    board = json.loads(DASHBOARD.read_text())
-    found = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
-    return found + [each["query"] for each in board["templating"]["list"] if each["type"] == "query"]
+def test_every_kind_of_event_is_counted_from_zero(client: Any, run: Any) -> None:
+    counts = families(client)["adaptive_rec_events"].samples
+    assert {sample.value for sample in counts} == {0}
+    run.event("nan", "a batch was left out")
+    counts = families(client)["adaptive_rec_events"].samples
+    assert {sample.labels["kind"]: sample.value for sample in counts if sample.value} == {"nan": 1}
 
 
-def test_every_query_of_the_dashboard_hits_a_metric(client: Any, run: Any) -> None:
-    run.event("warning", "look")
-    run.append("metrics.jsonl", {"event": "evaluation", "step": 40, "auc": 0.7, "logloss": 0.5})
-    snapshot = run.snapshot(40)
-    about = {"phase": "training", "step": 40, "steps_total": 1000, "snapshot": snapshot}
-    run.writer.write_board({**about, "evaluation": {"step": 40, "auc": 0.7, "logloss": 0.5}})
-    exported = {sample.name: sample.labels for family in families(client).values() for sample in family.samples}
-    assert len(queries()) > 25
-    for query in queries():
-        names = re.findall(r"adaptive_rec_\w+", query)
-        assert names, query
-        for name in names:
-            assert name in exported, query
-        used = set(re.findall(r"(\w+)=~?\"", query)) | set(re.findall(r"by \((\w+)\)", query))
-        assert used - {"job", "instance"} <= set(exported[names[0]]), query
+def test_the_interval_and_the_time_of_checkpoints(client: Any, run: Any) -> None:
+    found = families(client)
+    assert "adaptive_rec_checkpoint_interval_seconds" not in found, "a loop of the user's own saves by itself"
+    figures = {"failed": 2, "stall_seconds": 0.5, "every_seconds": 600.0, "every_steps": 0}
+    run.board("training", run.snapshot(40), checkpoints={**figures, "newest_timestamp_seconds": None})
+    found = families(client)
+    assert found["adaptive_rec_checkpoint_interval_seconds"].samples[0].value == 600
+    assert found["adaptive_rec_checkpoint_interval_steps"].samples[0].value == 0
+    assert found["adaptive_rec_start_timestamp_seconds"].samples[0].value == 1_770_000_000
+    assert "adaptive_rec_checkpoint_timestamp_seconds" not in found
+    run.board("training", run.snapshot(40), checkpoints={**figures, "newest_timestamp_seconds": 1_770_000_100.5})
+    assert families(client)["adaptive_rec_checkpoint_timestamp_seconds"].samples[0].value == 1_770_000_100.5
 
 
-def test_panels_do_not_overlap() -> None:
-    cells: set[tuple[int, int]] = set()
-    for panel in json.loads(DASHBOARD.read_text())["panels"]:
-        place = panel["gridPos"]
-        own = {(x, y) for x in range(place["x"], place["x"] + place["w"]) for y in range(place["y"], place["y"] + 8)}
-        assert not own & cells, panel["title"]
-        assert place["x"] + place["w"] <= 24
-        cells |= own
+ODD = ["half\udcff", 'a"b', "a\nb", "a\\nb", "a\u202eb", "a\u2028b", "\x00", "x" * 300, "\U0001f600" * 300, "日本", "\\"]
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_a_name_may_hold_anything(tmp_path: Path, client_on: Any, make_run: Any, name: str) -> None:
+    """A name of a directory is bytes, and those that are no UTF-8 arrive as lone surrogates."""
+    run = make_run(tmp_path, (name, 50, 4), ("C2", 50, 4))
+    hello = run.hello
+    run.hello = lambda port=8470: {**hello(port), "run_name": name, "version": name}
+    found = families(client_on(run))
+    values = {label for family in found.values() for sample in family.samples for label in sample.labels.values()}
+    assert all(value.isprintable() and len(value) <= LABEL_LIMIT for value in values)
+    tables = {sample.labels["table"] for sample in found["adaptive_rec_hot_rows"].samples}
+    assert len(tables) == 2
+    (shown,) = tables - {"C2"}
+    assert {sample.labels["run"] for family in found.values() for sample in family.samples} == {shown}
+
+
+def test_label_values_are_as_different_as_the_names() -> None:
+    names = [*ODD, "half\\udcff", "x" * 301, "x" * 299 + "y", "a\\u202eb"]
+    assert len({label_value(name) for name in names}) == len(names)
+    assert [label_value(name) for name in ("C1", "日本", "<img onerror=x>", 'a"b')] == ["C1", "日本", "<img onerror=x>", 'a"b']
+    assert label_value("a\u202eb\udcff") == "a\\u202eb\\udcff"
 
 
 def test_every_metric_and_route_is_in_the_documents(client: Any) -> None:

@@ -198,9 +198,9 @@ class StagedStore(EmbeddingStore):
         self.traffic.add_bytes(to_device=self._step.update(work, staged, self.device, update, active_U, measured))
         for pool in range(len(self.space.pools)):
             span = work.pool_range(pool)
-            hot_U = touched_U[span] & (work.source_U[span] >= 0)
+            hot_active_U = active_U[span] & (work.source_U[span] >= 0)
             self.traffic.add_updates(
-                *(int(np.count_nonzero(each)) for each in (touched_U[span], hot_U, active_U[span]))
+                *(int(np.count_nonzero(each)) for each in (touched_U[span], active_U[span], hot_active_U))
             )
         self._fly_home(work, staged, changed=True)
 

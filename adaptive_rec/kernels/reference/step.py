@@ -107,7 +107,7 @@ def update_rows(
     active_U = touched_U & ~frozen_U
     apply_rows(rule, hyper, source_U, grad_UD, active_U, *tiers)
     changed_R[distinct_U[active_U]] = True
-    return int(touched_U.sum()), int((touched_U & (source_U >= 0)).sum()), int(active_U.sum()), 0
+    return int(touched_U.sum()), int(active_U.sum()), int((active_U & (source_U >= 0)).sum()), 0
 
 
 def apply_row(

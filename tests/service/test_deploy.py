@@ -1,0 +1,146 @@
+"""What is shipped for Prometheus and Grafana: every metric and label exists, and promtool's own tests of the alerts pass."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from adaptive_rec.service.metrics import EVENT_KINDS, PHASES
+
+DEPLOY = Path(__file__).parents[2] / "deploy"
+BY_PROMETHEUS = {"job", "instance"}
+"""Labels that Prometheus adds to every series."""
+Series = dict[str, list[dict[str, str]]]
+
+
+def dashboard() -> dict[str, Any]:
+    return dict(json.loads((DEPLOY / "grafana.json").read_text()))
+
+
+def rules() -> list[dict[str, Any]]:
+    return [rule for group in yaml.safe_load((DEPLOY / "alerts.yml").read_text())["groups"] for rule in group["rules"]]
+
+
+def panel_queries() -> list[str]:
+    return [target["expr"] for panel in dashboard()["panels"] for target in panel["targets"]]
+
+
+def variables() -> dict[str, str]:
+    listed = dashboard()["templating"]["list"]
+    return {each["name"]: each["query"] for each in listed if each["type"] == "query"}
+
+
+@pytest.fixture
+def exported(client: Any, run: Any) -> Series:
+    """The labels of every series that /metrics can have, by the name of the sample."""
+    evaluation = {"step": 40, "auc": 0.7, "logloss": 0.5}
+    about = {"phase": "training", "step": 40, "steps_total": 1000, "snapshot": run.snapshot(40), "knobs": run.knobs}
+    newest = {"name": "step-000000040", "step": 40, "size_bytes": 5, "seconds": 0.5}
+    figures = {"failed": 0, "newest_timestamp_seconds": 1.0, "every_steps": 0, "every_seconds": 600.0}
+    run.append("metrics.jsonl", {"event": "evaluation", **evaluation})
+    run.writer.write_board({**about, "evaluation": evaluation, "checkpoint": newest, "checkpoints": figures})
+    found: Series = {}
+    for family in text_string_to_metric_families(client.get("/metrics").text):
+        for sample in family.samples:
+            found.setdefault(sample.name, []).append(sample.labels)
+    return found
+
+
+def check_query(query: str, exported: Series) -> None:
+    """Check that a query selects series that exist: names, labels, and values of labels that are compared by `=`, or listed."""
+    selected = re.findall(r"(adaptive_rec_\w+)(?:{([^}]*)})?", query)
+    assert selected, query
+    labels: set[str] = set(BY_PROMETHEUS)
+    for name, selector in selected:
+        assert name in exported, f"{name} in {query}"
+        series = exported[name]
+        labels |= set(series[0])
+        for label, value in re.findall(r'(\w+)=~?"([^"]*)"', selector):
+            assert label in BY_PROMETHEUS | set(series[0]), f"{label} in {query}"
+            if not value.startswith("$"):
+                known = {each[label] for each in series}
+                assert set(value.split("|")) <= known, f"{value} in {query}"
+    grouped = re.findall(r"(?:by|without|ignoring|on) \(([\w, ]+)\)", query)
+    assert {label for part in grouped for label in part.split(", ")} <= labels, query
+
+
+def test_every_query_of_the_dashboard_hits_a_metric(exported: Series) -> None:
+    assert len(panel_queries()) > 25
+    for query in [*panel_queries(), *variables().values()]:
+        check_query(re.sub(r"label_values\((\w+(?:{[^}]*})?), (\w+)\)", r"sum by (\2) (\1)", query), exported)
+
+
+def test_every_panel_can_show_one_run() -> None:
+    assert {"job", "instance", "run", "table"} == set(variables())
+    for query in panel_queries():
+        for _, selector in re.findall(r"(adaptive_rec_\w+)({[^}]*})?", query):
+            assert 'run=~"$run"' in selector, query
+
+
+def test_a_legend_names_only_labels_of_its_series(exported: Series) -> None:
+    for panel in dashboard()["panels"]:
+        for target in panel["targets"]:
+            names = re.findall(r"adaptive_rec_\w+", target["expr"])
+            shown = set(re.findall(r"{{(\w+)}}", target.get("legendFormat", "")))
+            assert shown <= BY_PROMETHEUS | set(exported[names[0]][0]), panel["title"]
+
+
+def test_panels_do_not_overlap() -> None:
+    cells: set[tuple[int, int]] = set()
+    for panel in dashboard()["panels"]:
+        place = panel["gridPos"]
+        own = {(x, y) for x in range(place["x"], place["x"] + place["w"]) for y in range(place["y"], place["y"] + 8)}
+        assert not own & cells, panel["title"]
+        assert place["x"] + place["w"] <= 24
+        cells |= own
+
+
+def test_every_alert_hits_metrics_and_says_what_to_do(exported: Series) -> None:
+    assert len(rules()) >= 10
+    for rule in rules():
+        check_query(rule["expr"], exported)
+        assert set(rule) == {"alert", "expr", "for", "labels", "annotations"}
+        assert rule["labels"]["severity"] in ("critical", "warning")
+        assert set(rule["annotations"]) == {"summary", "description", "action"}
+        assert "{{ $labels.run }}" in rule["annotations"]["summary"]
+        named = {name for text in rule["annotations"].values() for name in re.findall(r"\$labels\.(\w+)", text)}
+        assert named <= {"run", "instance"}
+
+
+def test_a_query_of_what_is_not_there_is_found(exported: Series) -> None:
+    for query in (
+        "adaptive_rec_no_such_metric > 1",
+        'adaptive_rec_phase{phase="sleeping"} == 1',
+        'adaptive_rec_phase{phase=~"finished|gone"} == 1',
+        'adaptive_rec_steps_total{table="C1"}',
+        "sum by (table) (adaptive_rec_steps_total)",
+    ):
+        with pytest.raises(AssertionError):
+            check_query(query, exported)
+
+
+def test_phases_and_kinds_are_those_of_the_rules() -> None:
+    assert {"starting", "training", "paused", "evaluating", "checkpointing", "finishing", "finished", "failed"} <= set(PHASES)
+    assert {"nan", "sidecar"} <= set(EVENT_KINDS)
+
+
+def test_every_alert_is_tested_to_fire() -> None:
+    text = (DEPLOY / "alerts_test.yml").read_text()
+    assert [rule["alert"] for rule in rules() if f'alertname="{rule["alert"]}"' not in text] == []
+
+
+@pytest.mark.parametrize("command", ["check rules alerts.yml", "test rules alerts_test.yml", "check config --syntax-only prometheus.yml"])
+def test_promtool_finds_the_alerts_right(command: str) -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed (Debian: apt-get install prometheus)")
+    done = subprocess.run([promtool, *command.split()], cwd=DEPLOY, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
