@@ -15,7 +15,6 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
-from starlette.background import BackgroundTask
 from starlette.responses import Response
 
 from adaptive_rec.service.documented import answers
@@ -102,10 +101,9 @@ def router(view: RunView) -> APIRouter:
         view.refresh()
         phase = view.board().get("phase", "starting")
         text = generate_latest(registry)
-        # Scrapers send this header; the trainer then ends after the scrape that shows the end of the run.
-        is_scrape = x_prometheus_scrape_timeout_seconds is not None and view.link is not None
-        then = BackgroundTask(view.commands().scraped, phase) if is_scrape else None
-        return Response(text, headers={"Content-Type": CONTENT_TYPE_LATEST}, background=then)
+        if x_prometheus_scrape_timeout_seconds is not None and view.link is not None:
+            view.link.scraped(phase)  # scrapers send this header; the trainer ends after the scrape that shows its end
+        return Response(text, headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     return routes
 

@@ -18,8 +18,8 @@ LONGEST_SECONDS, LONGEST_HURRIED_SECONDS = 65.0, 20.0
 """Longest wait for the last scrape; the shorter one after a signal, as who sends it may kill the process before long."""
 INTERVALS_KEPT = 4
 POLL_SECONDS = 0.2
-SENDING_SECONDS = 0.2
-"""Time that the last answer gets to leave the sidecar."""
+SENDING_SECONDS = 0.5
+"""Time that the last answer gets to leave the sidecar, which reports a scrape before it answers."""
 
 
 class Scrapes:

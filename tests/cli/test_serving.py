@@ -66,7 +66,10 @@ class FakeSidecar:
     url, dashboard_url = "http://127.0.0.1:8471", "http://127.0.0.1:8471/#t=SECRET"
     log: ClassVar[list[str]] = []
 
+    options: ClassVar[ServeOptions]
+
     def __init__(self, options, run, training, note) -> None:
+        type(self).options = options
         self.log[:] = [f"{options.host}:{options.port}", str(run)]
         note("port 8470 is taken, the dashboard is at 8471")
 
@@ -97,8 +100,45 @@ def test_linger_keeps_the_service_until_ctrl_c_which_is_no_failure(tmp_path, cap
     out = tmp_path / "run"
     assert main(["train", "tiny", "--linger", "--host=localhost", "--port=8470", "--out", str(out)]) == 0
     text = capsys.readouterr().out
-    assert fake_sidecar == ["localhost:8470", str(out), "lingers", "closed"]
+    assert fake_sidecar == ["localhost:8470", str(out), "lingers", "closed"], "a signal ends all waiting"
     assert text.index("reopen") < text.index("the dashboard stays open until") < text.index("the dashboard is closed")
+
+
+def test_a_resumed_run_is_served_where_it_was(tmp_path, capsys, monkeypatch, fake_sidecar):
+    """A scraper finds it: port, host names and token file of the start hold again, in another working directory too."""
+    monkeypatch.chdir(tmp_path)
+    out, token = tmp_path / "run", tmp_path / "scrape-token"
+    first = ["--port=8500", "--host=localhost", "--token-file=scrape-token", "--allow-host=gpu-box"]
+    assert main(["train", "tiny", "--steps=10", *first, "--out", str(out)]) == 0
+    given = FakeSidecar.options
+    assert given.token_file == token.relative_to(tmp_path)
+    kept = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+    assert [path for path, content in kept.items() if token.read_bytes().strip() in content] == []
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    resume = ["train", "--resume", "--out", str(out)]
+    assert main([*resume, "--steps=20"]) == 0
+    assert FakeSidecar.options == ServeOptions("localhost", 8500, ("gpu-box",), token, waits_for_port=True)
+    assert main([*resume, "--steps=30", "--port=8600", "--allow-host=other"]) == 0
+    assert FakeSidecar.options == ServeOptions("localhost", 8600, ("other",), token, waits_for_port=True)
+    assert main([*resume, "--steps=40", "--no-serve"]) == 0
+    assert main([*resume, "--steps=50"]) == 0
+    assert FakeSidecar.options == ServeOptions("localhost", 8600, ("other",), token, waits_for_port=True)
+    assert not (tmp_path / "elsewhere" / "scrape-token").exists()
+    capsys.readouterr()
+
+
+def test_a_resumed_run_without_options_takes_the_defaults(tmp_path, capsys, refused, fake_sidecar):
+    out = tmp_path / "run"
+    assert main(["train", "tiny", "--steps=10", "--out", str(out)]) == 0
+    assert not (out / "serve.json").exists()
+    assert main(["train", "--resume", "--steps=20", "--out", str(out)]) == 0
+    assert FakeSidecar.options == ServeOptions()
+    capsys.readouterr()
+    (out / "serve.json").write_text('{"port": 123456}')
+    assert "--port must be" in refused("train", "--resume", "--steps=30", "--out", str(out))
+    (out / "serve.json").write_text("{")
+    assert "serve.json must be" in refused("train", "--resume", "--steps=30", "--out", str(out))
 
 
 def test_logs_get_the_dashboard_without_its_token(tmp_path, capsys, fake_sidecar):

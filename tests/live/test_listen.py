@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import socket
 import stat
+import threading
 from pathlib import Path
 
 import pytest
 
 from adaptive_rec.errors import UsageError
+from adaptive_rec.live import listen
 from adaptive_rec.live.listen import Listeners, ServeOptions
 
 
@@ -50,6 +52,27 @@ def test_a_taken_port_is_passed_over_and_said(tmp_path: Path) -> None:
         notes: list[str] = []
         listeners = Listeners(ServeOptions(port=port), tmp_path / "s", notes.append)
         assert port < listeners.port < port + 50
+        assert notes == [f"port {port} is taken, the dashboard is at {listeners.port}"]
+        listeners.close()
+
+
+def test_a_port_that_becomes_free_is_waited_for(tmp_path: Path) -> None:
+    taken = socket.create_server(("127.0.0.1", 0))
+    port = taken.getsockname()[1]
+    threading.Timer(0.3, taken.close).start()
+    notes: list[str] = []
+    listeners = Listeners(ServeOptions(port=port, waits_for_port=True), tmp_path / "s", notes.append)
+    assert (listeners.port, notes) == (port, [])
+    listeners.close()
+
+
+def test_a_port_that_stays_taken_is_passed_over_after_the_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listen, "PORT_WAIT_SECONDS", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        notes: list[str] = []
+        listeners = Listeners(ServeOptions(port=port, waits_for_port=True), tmp_path / "s", notes.append)
+        assert listeners.port > port
         assert notes == [f"port {port} is taken, the dashboard is at {listeners.port}"]
         listeners.close()
 

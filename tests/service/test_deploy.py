@@ -137,7 +137,10 @@ def test_every_alert_is_tested_to_fire() -> None:
     assert [rule["alert"] for rule in rules() if f'alertname="{rule["alert"]}"' not in text] == []
 
 
-@pytest.mark.parametrize("command", ["check rules alerts.yml", "test rules alerts_test.yml", "check config --syntax-only prometheus.yml"])
+CHECKS = ("check rules alerts.yml", "test rules alerts_test.yml", "check config --syntax-only prometheus.yml")
+
+
+@pytest.mark.parametrize("command", CHECKS)
 def test_promtool_finds_the_alerts_right(command: str) -> None:
     promtool = shutil.which("promtool")
     if promtool is None:
