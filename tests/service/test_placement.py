@@ -137,9 +137,14 @@ def test_rows_moved_since_the_newest_snapshot_are_counted(client: Any, run: Any)
         (30, 3, 4000),
     ]
     metrics = client.get("/metrics").text.splitlines()
-    for line in ('hot_rows{table="C1"} 10.0', 'stale_rows{table="C2"} 2.0', "placement_version 9.0"):
+    name = f'run="{run.folder.name}"'
+    for line in (
+        f'hot_rows{{{name},table="C1"}} 10.0',
+        f'stale_rows{{{name},table="C2"}} 2.0',
+        f"placement_version{{{name}}} 9.0",
+        f'hot_row_bytes{{{name},table="<img onerror=x>"}} 2160.0',
+    ):
         assert f"adaptive_rec_{line}" in metrics
-    assert 'adaptive_rec_hot_row_bytes{table="<img onerror=x>"} 2160.0' in metrics
 
 
 def test_an_index_goes_before_a_name_that_looks_like_one(tmp_path: Any, make_run: Any, client_on: Any) -> None:
