@@ -123,7 +123,9 @@ class RunCollector(Collector):
         snapshot: Values = view.board().get("snapshot") or {}
         yield from about_run(make, view)
         yield from about_checkpoints(make, view)
-        yield make.counters("events", "Events of the run; every kind counts from 0.", ["kind"], by_one(event_counts(view)))
+        yield make.counters(
+            "events", "Events of the run; every kind counts from 0.", ["kind"], by_one(event_counts(view))
+        )
         yield from from_snapshot(make, {**snapshot, "placement_version": tiers(view).version} if snapshot else {})
         yield from about_tables(make, view)
         knobs = by_one(view.knobs.effective)

@@ -9,6 +9,9 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Protocol
 
 ENDS = ("finished", "failed")
 """Phases after which nothing follows."""
@@ -60,3 +63,36 @@ class Scrapes:
                 self._changed.wait(POLL_SECONDS)
         if self.end_was_read:
             time.sleep(SENDING_SECONDS)
+
+
+class Ending(Protocol):
+    """A run that may have ended."""
+
+    @property
+    def phase(self) -> str: ...
+
+    @property
+    def hurried(self) -> bool: ...
+
+
+def wait_for_the_last(
+    scrapes: Scrapes, run: Ending, description: Path, released: Callable[[], bool], note: Callable[[str], None]
+) -> None:
+    """Where a run has ended and a scraper reads it, wait until that has read the end.
+
+    The wait ends early when `released`, when the first signal comes meanwhile, and when another process resumes the run, which
+    replaces its `description`.
+    """
+    hurried, mine = run.hurried, _identity(description)
+    seconds = 0.0 if released() or run.phase not in ENDS else scrapes.seconds_to_wait(hurried)
+    if seconds > 0:
+        note(f"the run has {run.phase}; up to {seconds:.0f} s are left to the scraper of its metrics to see that")
+        scrapes.wait_for_the_end(seconds, lambda: released() or run.hurried > hurried or _identity(description) != mine)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return what distinguishes a file from one that replaces it."""
+    with suppress(OSError):
+        about = path.stat()
+        return about.st_ino, about.st_mtime_ns
+    return None

@@ -30,7 +30,7 @@ from adaptive_rec.live.knob_patch import KnobPatches
 from adaptive_rec.live.listen import Listeners, ServeOptions
 from adaptive_rec.live.mailbox import Command, Mailbox, StaleError, Verb
 from adaptive_rec.live.runtime_file import RuntimeFile
-from adaptive_rec.live.scrapes import ENDS, Scrapes
+from adaptive_rec.live.scrapes import Scrapes, wait_for_the_last
 from adaptive_rec.live.state_writer import StateWriter
 
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.1, 2.0
@@ -181,22 +181,11 @@ class Sidecar:
 
         A request to stop ends the wait, and so does another process that resumes the run. A signal handler may raise.
         """
-        if self._training is None or self._training.state.phase not in ENDS or self._waited:
-            return
-        self._waited, before = True, self._training.state.hurried
-        seconds = self._scrapes.seconds_to_wait(before)
-        if seconds == 0:
-            return
-        self._note(
-            f"the run has {self._training.state.phase}; up to {seconds:.0f} s are left to the scraper of its metrics to see that"
-        )
-        mine = _file_identity(self._run / "run.json")
-
-        def given_up() -> bool:
-            hurried = self._training is not None and self._training.state.hurried
-            return self._released.is_set() or hurried > before or _file_identity(self._run / "run.json") != mine
-
-        self._scrapes.wait_for_the_end(seconds, given_up)
+        if self._training is not None and not self._waited:
+            self._waited = True
+            wait_for_the_last(
+                self._scrapes, self._training.state, self._run / "run.json", self._released.is_set, self._note
+            )
 
     # The thread ------------------------------------------------------------------------------------------------------
 
@@ -341,14 +330,6 @@ def _description(path: Path) -> dict[str, Any]:
         return dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError) as error:
         raise AdaptiveRecError(f"{path} must be the description of a run: {error}") from None
-
-
-def _file_identity(path: Path) -> tuple[int, int] | None:
-    """Return what distinguishes this file from one that replaces it."""
-    with suppress(OSError):
-        about = path.stat()
-        return about.st_ino, about.st_mtime_ns
-    return None
 
 
 def described(number: int, outcome: Mapping[str, Any] | AdaptiveRecError) -> dict[str, Any]:

@@ -18,7 +18,8 @@ from adaptive_rec.config.tree import load_config
 from adaptive_rec.embedding.device import row_bytes, split_budget
 from adaptive_rec.embedding.direct import DirectStore
 from adaptive_rec.embedding.optimizer import RULES, RowRule
-from adaptive_rec.embedding.records import MicroBatch, RowUpdate
+from adaptive_rec.embedding.placement_state import saved_traffic, set_traffic
+from adaptive_rec.embedding.records import MicroBatch, RowUpdate, Traffic
 from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.embedding.staged.staged_store import StagedStore
 from adaptive_rec.embedding.staged.streams import CudaStreams
@@ -26,6 +27,7 @@ from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.kernels.reference import step as reference
 from adaptive_rec.placement import Migration, RowSpace
 from adaptive_rec.runtime.assemble import assemble
+from adaptive_rec.saved import Saved
 
 NONE = np.empty(0, dtype=np.int64)
 LR = 0.05
@@ -438,6 +440,15 @@ def test_updates_are_counted_as_made_skipped_and_hot(kind: str) -> None:
     assert store.traffic.row_updates_skipped == np.count_nonzero(touched & update.frozen_U) > 0
     assert store.traffic.hot_row_updates == np.count_nonzero(touched & work.hot_U & ~update.frozen_U) > 0
     assert store.traffic.hot_row_updates <= store.traffic.row_updates
+
+
+def test_counts_of_a_checkpoint_include_skipped_updates_of_hot_rows_as_they_always_did(kind: str) -> None:
+    donor, store = make_store(kind), make_store(kind)
+    donor.set_traffic(Traffic(row_updates=10, row_updates_skipped=3, hot_row_updates=4))
+    saved = saved_traffic(donor.traffic)
+    assert saved["hot_row_updates"] == 7
+    set_traffic(store, Saved(saved))
+    assert store.traffic == donor.traffic
 
 
 def test_tables_come_back_as_they_were_imported(kind: str) -> None:

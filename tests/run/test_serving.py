@@ -14,7 +14,12 @@ from adaptive_rec.run.serving import keep_options, kept_options
 
 def test_what_was_given_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    given = {"host": "0.0.0.0", "port": 8500, "allow_hosts": ("gpu-box", "trainer"), "token_file": Path("a/../scrape-token")}
+    given = {
+        "host": "0.0.0.0",
+        "port": 8500,
+        "allow_hosts": ("gpu-box", "trainer"),
+        "token_file": Path("a/../scrape-token"),
+    }
     keep_options(tmp_path, given)
     kept = kept_options(tmp_path)
     assert kept == {**given, "token_file": tmp_path / "scrape-token"}

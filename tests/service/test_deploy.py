@@ -128,7 +128,9 @@ def test_a_query_of_what_is_not_there_is_found(exported: Series) -> None:
 
 
 def test_phases_and_kinds_are_those_of_the_rules() -> None:
-    assert {"starting", "training", "paused", "evaluating", "checkpointing", "finishing", "finished", "failed"} <= set(PHASES)
+    assert {"starting", "training", "paused", "evaluating", "checkpointing", "finishing", "finished", "failed"} <= set(
+        PHASES
+    )
     assert {"nan", "sidecar"} <= set(EVENT_KINDS)
 
 
