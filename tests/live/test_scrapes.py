@@ -107,6 +107,12 @@ def test_a_stopped_run_is_scraped_once_more(start: Start) -> None:
     wait_for(lambda: phase_at(job, {}) == "finished", 20)
     time.sleep(1)
     assert job.process.poll() is None, "it waits for the scraper; a look by curl is none"
+    with job.client() as client:
+        text = client.get("/metrics").text
+    assert 'adaptive_rec_checkpoint_interval_seconds{run="run"} 600.0' in text
+    written = re.search(r'adaptive_rec_checkpoint_timestamp_seconds\{run="run"\} (.*)', text)
+    assert written is not None
+    assert abs(float(written[1]) - time.time()) < 30
     assert phase_at(job) == "finished"
     assert job.process.wait(5) == 143
     assert "to the scraper of its metrics" in job.log.read_text()

@@ -129,6 +129,24 @@ def test_a_name_may_hold_anything(tmp_path: Path, client_on: Any, make_run: Any,
     assert {sample.labels["run"] for family in found.values() for sample in family.samples} == {shown}
 
 
+def test_the_trainer_learns_of_scrapes_and_the_phase_they_saw(view: Any, client: Any, run: Any) -> None:
+    scrape = {"X-Prometheus-Scrape-Timeout-Seconds": "10"}
+    families(client)
+    assert view.link.messages == [], "a look by curl is no scrape"
+    for _ in range(5):
+        client.get("/metrics", headers=scrape)
+    assert view.link.messages == [{"id": 0, "command": "scraped", "phase": "training"}], "at most once a second"
+    run.board("finished", run.snapshot(40))
+    client.get("/metrics", headers=scrape)
+    assert view.link.messages[1:] == [{"id": 0, "command": "scraped", "phase": "finished"}]
+
+
+def test_a_run_that_has_ended_is_scraped_too(finished: Any) -> None:
+    answer = finished.get("/metrics", headers={"X-Prometheus-Scrape-Timeout-Seconds": "10"})
+    assert answer.status_code == 200
+    assert re.search(r'adaptive_rec_phase\{phase="finished",run="\w+"\} 1.0', answer.text)
+
+
 def test_label_values_are_as_different_as_the_names() -> None:
     names = [*ODD, "half\\udcff", "x" * 301, "x" * 299 + "y", "a\\u202eb"]
     assert len({label_value(name) for name in names}) == len(names)
