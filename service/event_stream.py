@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Annotated, Any
@@ -19,7 +20,7 @@ from adaptive_rec.service.knobs_api import etag
 from adaptive_rec.service.problems import json_bytes, problem_response
 from adaptive_rec.service.run_api import stats, status
 from adaptive_rec.service.run_view import RunView
-from adaptive_rec.service.security import RequestLimits
+from adaptive_rec.service.security import Lane, RequestLimits
 
 PING_SECONDS = 10.0
 FRESH_SECONDS = 0.05
@@ -29,19 +30,19 @@ RETRY_MILLISECONDS = 1000
 
 
 class StreamSlots:
-    """Counts the open streams against their limit."""
+    """Counts the open streams of a lane against their limit."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
-        self.taken = 0
+        self.taken: Counter[Lane] = Counter()
 
     @contextmanager
-    def one(self) -> Iterator[None]:
-        self.taken += 1
+    def one(self, lane: Lane) -> Iterator[None]:
+        self.taken[lane] += 1
         try:
             yield
         finally:
-            self.taken -= 1
+            self.taken[lane] -= 1
 
 
 class LiveStream(Response):
@@ -56,10 +57,11 @@ class LiveStream(Response):
         self.seconds = seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self.slots.taken >= self.slots.limit:
+        lane = scope["state"]["lane"]
+        if self.slots.taken[lane] >= self.slots.limit:
             full = problem_response(503, f"at most {self.slots.limit} streams may be open", {"Retry-After": "5"})
             return await full(scope, receive, send)
-        with self.slots.one():
+        with self.slots.one(lane):
             headers = [header for header in self.raw_headers if header[0] != b"content-length"]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             gone = asyncio.create_task(until_gone(receive))

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import json
 import re
-from collections.abc import Iterable
-from http import HTTPStatus
 from ipaddress import IPv6Address, ip_address
+from typing import Protocol
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from adaptive_rec.service.security import Bucket, Security
-from adaptive_rec.service.sign_in import PAGE, PAGE_POLICY, SESSION_PATH, cookie_name, cookie_value, cookies_named
-
-Headers = list[tuple[bytes, bytes]]
+from adaptive_rec.service.secured import Refused, SecuredSend, problem, sign_in
+from adaptive_rec.service.security import BEARER, COOKIE, UNIX, Bucket, Lane, Security
+from adaptive_rec.service.sign_in import SESSION_PATH, cookie_name, cookie_value, cookies_named
 
 PUBLIC = frozenset((method, path) for method in ("GET", "HEAD") for path in ("/livez", "/readyz", "/version"))
 """Routes that need no token. The Host, Origin and rate checks still apply."""
@@ -31,27 +28,19 @@ STREAM = ("GET", "/api/v1/stream")
 """The one answer that may take longer than the request deadline."""
 
 BOTH_LENGTHS = "the length of a body must be given by Content-Length or by Transfer-Encoding, not by both"
-CLOSING = (400, 500)
-"""After these the connection ends: what follows on it may be misread (RFC 9112, 6.1), or the server closes it anyway."""
-
-POLICY = "default-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'self'; object-src 'none'"
-ALWAYS = {
-    b"x-content-type-options": b"nosniff",
-    b"x-frame-options": b"DENY",
-    b"referrer-policy": b"no-referrer",
-    b"cross-origin-resource-policy": b"same-origin",
-    b"cross-origin-opener-policy": b"same-origin",
-}
-
 HOST = re.compile(rb"(\[[0-9a-f:.]+\]|[0-9a-z._-]+)(:[0-9]{1,5})?")
 
 
-class Refused(Exception):
-    """A refused request. `detail` never holds anything the client sent."""
+LANES: tuple[Lane, ...] = (UNIX, BEARER, COOKIE)
 
-    def __init__(self, status: int, detail: str, *, wait: int = 0) -> None:
-        super().__init__(detail)
-        self.status, self.detail, self.wait = status, detail, wait
+
+class Connection(Protocol):
+    """The connection that a request came on; `protocol` puts it into the request's state."""
+
+    stranger: Bucket | None
+    """The rate of a sender who has shown no token yet; None for others."""
+
+    def join(self, lane: Lane) -> bool: ...
 
 
 class RequestGate:
@@ -75,9 +64,9 @@ class RequestGate:
         self._tokens = {"control": security.control_token.encode(), "read": security.read_token.encode()}
         self._cookies = {scope: cookie_value(token.decode()).encode() for scope, token in self._tokens.items()}
         self._failures = Bucket(limits.failures_per_second, limits.failures_burst)
-        self._public = Bucket(limits.reads_per_second, limits.reads_burst)
-        self._reads = {scope: Bucket(limits.reads_per_second, limits.reads_burst) for scope in self._tokens}
-        self._writes = Bucket(limits.writes_per_second, limits.writes_burst)
+        senders = [(lane, scope) for lane in LANES for scope in self._tokens]
+        self._reads = {sender: Bucket(limits.reads_per_second, limits.reads_burst) for sender in senders}
+        self._writes = {lane: Bucket(limits.writes_per_second, limits.writes_burst) for lane in LANES}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -88,6 +77,7 @@ class RequestGate:
         answer = SecuredSend(send)
         try:
             async with asyncio.timeout(self._limits.request_seconds) as deadline:
+                await slow_down(scope)
                 self._admit(scope)
                 body = await whole_body(scope, receive, self._limits.body_bytes)
                 if body is None:  # the client left
@@ -110,22 +100,32 @@ class RequestGate:
                 raise
 
     def _admit(self, scope: Scope) -> None:
-        """Raise Refused unless this request is allowed; record the scope of its sender."""
+        """Raise Refused unless this request is allowed; record the scope and the lane of its sender."""
         self._check_host(scope)
         self._check_origin(scope)
         if values(scope, b"content-length") and values(scope, b"transfer-encoding"):
             raise Refused(400, BOTH_LENGTHS)
         target = (scope["method"], scope["path"])
-        if target in PUBLIC:
-            return limit(self._public)
+        if target in PUBLIC:  # refusing costs as much as answering, and would lock out an orchestrator's probes
+            return
         granted = self._authenticate(scope)
+        lane = self._join_lane(scope)
         write = target[0] not in ("GET", "HEAD") and target not in READS
         if write and granted != "control":
             raise Refused(403, "this needs the control token; the token given may only read")
-        limit(self._writes if write else self._reads[granted])
-        scope.setdefault("state", {})
-        scope["state"]["scope"] = granted
-        scope["state"]["session_cookie"] = (self._cookie, self._cookies[granted].decode())
+        limit(self._writes[lane] if write else self._reads[lane, granted])
+        session = (self._cookie, self._cookies[granted].decode())
+        scope.setdefault("state", {}).update(scope=granted, lane=lane, session_cookie=session)
+
+    def _join_lane(self, scope: Scope) -> Lane:
+        """Move the connection into the lane of its sender, who has just shown a token or a cookie, and return the lane."""
+        lane: Lane = UNIX if over_unix(scope) else BEARER if values(scope, b"authorization") else COOKIE
+        connection = connection_of(scope)
+        if connection is not None and not connection.join(lane):
+            kind = "signed-in browsers" if lane == COOKIE else "programs with a token"
+            most = self._limits.connections
+            raise Refused(503, f"{most} connections of {kind} are open, which is the most; try again later", wait=1)
+        return lane
 
     def _check_host(self, scope: Scope) -> None:
         """Refuse unknown host names. A page whose name was made to point here (DNS rebinding) still sends its own name."""
@@ -134,8 +134,7 @@ class RequestGate:
             raise Refused(400, "the Host header must be given once, as NAME or NAME:PORT")
         if not scope["path"].startswith("/"):  # "GET http://other/ HTTP/1.1" names a host as well
             raise Refused(400, "the request target must be a path beginning with /")
-        over_unix = scope.get("server") is not None and scope["server"][1] is None
-        if hosts[0].lower() not in self._hosts and not (over_unix and hosts[0].lower() == b"localhost"):
+        if hosts[0].lower() not in self._hosts and not (over_unix(scope) and hosts[0].lower() == b"localhost"):
             raise Refused(421, "the name in the Host header is not allowed; --allow-host NAME adds one")
 
     def _check_origin(self, scope: Scope) -> None:
@@ -164,62 +163,9 @@ class RequestGate:
         await answer.whole(refused.status, *problem(refused.status, refused.detail, wait=refused.wait))
 
 
-class SecuredSend:
-    """ASGI send that adds the security headers to every answer and records whether one has started."""
-
-    def __init__(self, send: Send) -> None:
-        self._send, self.started = send, False
-
-    async def __call__(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self.started = True
-            closing = [(b"connection", b"close")] if message["status"] == 500 else []
-            message = {**message, "headers": [*secured(message.get("headers", ())), *closing]}
-        await self._send(message)
-
-    async def whole(self, status: int, headers: Headers, body: bytes) -> None:
-        """Send an answer of the gate itself, whose headers are complete."""
-        self.started = True
-        await self._send({"type": "http.response.start", "status": status, "headers": headers})
-        await self._send({"type": "http.response.body", "body": body})
-
-
 def as_get(scope: Scope) -> Scope:
     """Let the application answer HEAD as it answers GET; the server leaves the body out. A stream would have no end."""
     return {**scope, "method": "GET"} if scope["method"] == "HEAD" and scope["path"] != STREAM[1] else scope
-
-
-def secured(headers: Iterable[tuple[bytes, bytes]], policy: str = POLICY) -> Headers:
-    """Return the headers with the security headers added. A route may set Cache-Control only, and never CORS headers."""
-    forced = {**ALWAYS, b"content-security-policy": policy.encode()}
-    kept = [(name.lower(), value) for name, value in headers]
-    kept = [(n, value) for n, value in kept if n not in forced and not n.startswith(b"access-control-")]
-    if not any(name == b"cache-control" for name, _ in kept):
-        kept.append((b"cache-control", b"no-store"))
-    return [*kept, *forced.items()]
-
-
-def problem(status: int, detail: str, *, wait: int = 0) -> tuple[Headers, bytes]:
-    """Return headers and body of an RFC 9457 problem; `wait` is the number of seconds after which to try again."""
-    text = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail}
-    body = json.dumps(text).encode()
-    return secured([*common(status, wait, len(body)), (b"content-type", b"application/problem+json")]), body
-
-
-def sign_in(refused: Refused) -> tuple[Headers, bytes]:
-    """Return headers and body of the sign-in page, with a policy that allows only its own script."""
-    body = PAGE.encode()
-    headers = [*common(refused.status, refused.wait, len(body)), (b"content-type", b"text/html; charset=utf-8")]
-    return secured(headers, PAGE_POLICY), body
-
-
-def common(status: int, wait: int, length: int) -> Headers:
-    headers = [(b"content-length", str(length).encode())]
-    if status in CLOSING:
-        headers.append((b"connection", b"close"))
-    if status == 401:
-        headers.append((b"www-authenticate", b"Bearer"))
-    return [*headers, (b"retry-after", str(wait).encode())] if wait else headers
 
 
 def host_name(given: str) -> str:
@@ -232,6 +178,23 @@ def host_name(given: str) -> str:
     if not HOST.fullmatch(name.encode()):
         raise ValueError(f"an allowed host must be a name or an address, without scheme and port, not {given!r}")
     return name
+
+
+def over_unix(scope: Scope) -> bool:
+    return scope.get("server") is not None and scope["server"][1] is None
+
+
+def connection_of(scope: Scope) -> Connection | None:
+    """Return the connection, or None where the application is called without a server."""
+    found: Connection | None = scope.get("state", {}).get("connection")
+    return found
+
+
+async def slow_down(scope: Scope) -> None:
+    """Delay the answers on a connection that asks fast and has shown no token, so that it takes little time from others."""
+    connection = connection_of(scope)
+    while connection is not None and connection.stranger is not None and connection.stranger.take():
+        await asyncio.sleep(connection.stranger.wait())
 
 
 def is_loopback(name: str) -> bool:

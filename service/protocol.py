@@ -15,15 +15,15 @@ from typing import Any, ClassVar
 import h11
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
-from adaptive_rec.service.gate import problem
-from adaptive_rec.service.security import RequestLimits, Security
+from adaptive_rec.service.secured import problem
+from adaptive_rec.service.security import STRANGER, UNIX, Bucket, Lane, RequestLimits, Security
 
 HEADER_BYTES = 16 * 1024
 KEEP_ALIVE_SECONDS = 5
 LINGER_SECONDS = 0.25
 """Time a refused client may still send, unread, so that it can read the answer before the connection ends."""
 UNIX_CONNECTIONS = 32
-"""Cap for the Unix socket, which only the run's own user can open. Connections over TCP do not count."""
+"""Cap for the Unix socket, which only the run's own user can open."""
 
 QUIET = logging.getLogger(__name__)
 QUIET.setLevel(logging.ERROR)  # uvicorn warns of every malformed request: a client could fill the log
@@ -48,22 +48,47 @@ class BoundedProtocol(H11Protocol):
         self.ws_protocol_class = None
         self.access_log = False  # a client chooses paths and queries freely
         self.logger = QUIET
+        self.app_state = {**self.app_state, "connection": self}  # for the gate, in the state of every request
+        self.lane: Lane = STRANGER
+        self.stranger: Bucket | None = Bucket(self.limits.strangers_per_second, self.limits.strangers_burst)
         self._arrival: asyncio.TimerHandle | None = None
         self._delivery: asyncio.TimerHandle | None = None
         self._ending = False
+        self._began = self.loop.time()
 
     # Receiving
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        self.unix = transport.get_extra_info("socket").family == socket.AF_UNIX
-        alike = [o for o in self.connections if isinstance(o, BoundedProtocol) and o.unix == self.unix]
-        if len(alike) >= self._most():
+        if transport.get_extra_info("socket").family == socket.AF_UNIX and not self.join(UNIX):
             self.transport = transport
-            return self._turn_away()
+            return self._turn_away(UNIX)
+        if self.lane == STRANGER:
+            self._make_room()
         super().connection_made(transport)
         transport.max_size = HEADER_BYTES  # type: ignore[attr-defined]  # asyncio reads no more than this at once
         transport.set_write_buffer_limits(high=0)  # pause_writing is called for anything not sent yet
         self._arrival = self.loop.call_later(self.limits.request_seconds, self._late)
+
+    def join(self, lane: Lane) -> bool:
+        """Count this connection with those of a lane from now on. Return False if all places of the lane are taken."""
+        if self.lane not in (lane, UNIX):
+            if len(self._others(lane)) >= self._most(lane):
+                return False
+            self.lane, self.stranger = lane, None
+        return True
+
+    def _others(self, lane: Lane) -> list[BoundedProtocol]:
+        """Return the open connections of a lane, the oldest first."""
+        found = [o for o in self.connections if isinstance(o, BoundedProtocol) and o.lane == lane and not o._ending]
+        return sorted(found, key=lambda one: one._began)
+
+    def _make_room(self) -> None:
+        """End the oldest connection that has shown no token where there are too many. Those that hold a token, or send a request
+        at once, are answered however many others hold half a request back."""
+        strangers = self._others(STRANGER)
+        if len(strangers) >= self._most(STRANGER):
+            waiting = [one for one in strangers if one.cycle is None or one.cycle.response_complete]
+            (waiting or strangers)[0]._turn_away(STRANGER)
 
     def data_received(self, data: bytes) -> None:
         if not self._ending:
@@ -136,15 +161,19 @@ class BoundedProtocol(H11Protocol):
             self.transport.write_eof()
         self.loop.call_later(LINGER_SECONDS, self.transport.abort)
 
-    def _most(self) -> int:
-        return UNIX_CONNECTIONS if self.unix else self.limits.connections
+    def _most(self, lane: Lane) -> int:
+        return UNIX_CONNECTIONS if lane == UNIX else self.limits.connections
 
-    def _turn_away(self) -> None:
-        """Refuse a connection above the cap. Only a limited number of refused clients get to read the reason."""
-        if len(self.refused) >= self.limits.connections:
+    def _turn_away(self, lane: Lane) -> None:
+        """End a connection above the cap of a lane. Only a limited number of clients get to read the reason."""
+        self.connections.discard(self)
+        idle = self.cycle is not None and self.cycle.response_complete and not self.conn.trailing_data[0]
+        if idle or len(self.refused) >= self.limits.connections:
+            self._ending = True
             return self.transport.abort()
         self.refused.add(self)
-        self._refuse(503, f"{self._most()} connections are open, which is the most; try again later")
+        whose = "without a token " if lane == STRANGER else ""
+        self._refuse(503, f"{self._most(lane)} connections {whose}are open, which is the most; try again later")
 
     def _unsupported_upgrade_warning(self) -> None:
         """Ignore upgrades, as HTTP allows, without a line in the log."""

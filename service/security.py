@@ -6,6 +6,15 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final, Literal
+
+Lane = Literal["unix", "bearer", "cookie", "stranger"]
+"""A group of senders with connections, streams and rates of its own, so that no group can use up another's: commands of the run's
+own user on the Unix socket, programs with a token, signed-in browsers, and everybody who has shown neither."""
+UNIX: Final = "unix"
+BEARER: Final = "bearer"
+COOKIE: Final = "cookie"
+STRANGER: Final = "stranger"
 
 
 @dataclass(frozen=True)
@@ -15,7 +24,12 @@ class RequestLimits:
     body_bytes: int = 65536
     request_seconds: float = 10.0
     connections: int = 64
+    """Connections of each lane."""
     streams: int = 16
+    """Streams of each lane."""
+    strangers_per_second: float = 10.0
+    strangers_burst: float = 20.0
+    """Answers to one connection that has shown no token. It waits for those beyond, and is not refused."""
     reads_per_second: float = 200.0
     reads_burst: float = 400.0
     writes_per_second: float = 50.0
@@ -47,10 +61,13 @@ class Bucket:
 
     def take(self) -> int:
         """Count an event and return 0 if it may happen now, else return the whole seconds to wait."""
+        wait = self.wait()
+        self._left -= not wait
+        return math.ceil(wait)
+
+    def wait(self) -> float:
+        """Return the seconds until an event may happen, and count nothing."""
         now = self._clock()
         self._left = min(self._burst, self._left + (now - self._at) * self._per_second)
         self._at = now
-        if self._left < 1:
-            return math.ceil((1 - self._left) / self._per_second)
-        self._left -= 1
-        return 0
+        return max(0.0, (1 - self._left) / self._per_second)

@@ -70,7 +70,7 @@ def make_server(app: FastAPI, security: Security) -> Server:
         date_header=True,
         proxy_headers=False,
         timeout_graceful_shutdown=1,
-        backlog=128,
+        backlog=1024,
         loop="asyncio",
     )
     return Server(config)

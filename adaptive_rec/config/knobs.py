@@ -158,7 +158,7 @@ class Knobs(Frozen):
     guard_max_logloss_increase: float = knob(
         0.001,
         "nats",
-        "Rise of the guard's logloss, beyond its noise, at which the policy adaptive skips less.",
+        "Rise of the guard's logloss, beyond its noise, at which the policy adaptive skips less. Its noise may hide more.",
         ge=0,
         le=10,
     )

@@ -20,7 +20,7 @@ from adaptive_rec.errors import UsageError
 PORT = 8470
 PORTS_TRIED = 50
 PORT_WAIT_SECONDS, PORT_POLL_SECONDS = 5.0, 0.1
-BACKLOG = 128
+BACKLOG = 1024
 MIN_TOKEN_LENGTH = 32
 LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 HOST_NAME = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]|[0-9A-Fa-f]*:[0-9A-Fa-f:.]*")

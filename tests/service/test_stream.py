@@ -52,7 +52,7 @@ def test_messages_come_when_something_has_changed(view: Any, run: Any, monkeypat
 
 
 def serve(response: LiveStream, receive: Any, send: Any) -> Any:
-    return response({"type": "http"}, receive, send)
+    return response({"type": "http", "state": {"lane": "bearer"}}, receive, send)
 
 
 async def never() -> Any:
@@ -80,23 +80,23 @@ def test_a_slot_comes_back_however_a_stream_ends() -> None:
             return {"type": "http.disconnect"}
 
         await asyncio.wait_for(serve(stream, leave, send), 5)
-        assert slots.taken == 0
+        assert slots.taken["bearer"] == 0
         assert len(sent) > 2
         for ending in (serve(stream, never, stuck), serve(stream, never, send)):
             task = asyncio.create_task(ending)
             await asyncio.sleep(0.01)
-            assert slots.taken == 1
+            assert slots.taken["bearer"] == 1
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
-            assert slots.taken == 0
+            assert slots.taken["bearer"] == 0
         with pytest.raises(OSError, match="gone"):
             await serve(stream, never, broken)
-        assert slots.taken == 0
+        assert slots.taken["bearer"] == 0
         failing = LiveStream(slots, lambda: 1 // 0, 0.001)  # type: ignore[arg-type, return-value]
         with pytest.raises(ZeroDivisionError):
             await serve(failing, never, send)
-        assert slots.taken == 0
+        assert slots.taken["bearer"] == 0
 
     asyncio.run(all_endings())
 
