@@ -131,12 +131,13 @@ PROMISE_STREAMS = {
 
 GUARDED = ("knobs.policy=adaptive", "knobs.stale_metric=signal_to_noise", *SUBSAMPLE)
 HARSH = ("knobs.stale_threshold=1e9", "knobs.alpha=0.5", "knobs.keep_probability=0.3")
-UNGUARDED = "knobs.guard_max_logloss_increase=10"
+HALF = (0.005, 0.5)
+"""Another limit and guard_ratio, at which the longer streams can skip."""
 PROMISE_VARIANTS = {
     WHOLE: (*GUARDED, "knobs.guard_max_logloss_increase=0"),
     "defaults": GUARDED,
-    "looser": GUARDED,
     "harsh": (*GUARDED, *HARSH),
-    "harsh, no guard": (*GUARDED, *HARSH, UNGUARDED),
+    "harsh, lower limit": (*GUARDED, *HARSH),
+    "harsh, no guard": ("knobs.policy=slipstream", *GUARDED[1:], *HARSH),
 }
-"""Harsh skips every popular sample whose rows were seen often enough, be they settled or not: the guard alone must hold it."""
+"""Harsh skips popular samples whose rows were touched often enough, be they settled or not: the guard alone must hold it."""

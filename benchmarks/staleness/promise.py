@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from adaptive_rec.offline.compare.statistics import t_quantile
 from benchmarks.common.command import data_folder, parser
 from benchmarks.staleness.__main__ import result_path, settings_of, train
-from benchmarks.staleness.plan import PROMISE, PROMISE_STREAMS, PROMISE_VARIANTS, WHOLE, Variant
+from benchmarks.staleness.plan import HALF, PROMISE, PROMISE_STREAMS, PROMISE_VARIANTS, WHOLE, Stream, Variant
 from benchmarks.staleness.planted import LOGS, prepare
 from benchmarks.staleness.report import Runs, differences, mean
 
@@ -75,11 +75,16 @@ def make_in_process(args: argparse.Namespace, job: tuple[str, str, str]) -> bool
 
 def make_run(args: argparse.Namespace, stream_name: str, variant_name: str, seed: str) -> None:
     stream, own = PROMISE_STREAMS[stream_name], PROMISE_VARIANTS[variant_name]
-    limit, ratio = stream.looser
-    if variant_name in ("looser", "harsh"):
+    if variant_name in ("harsh", "harsh, lower limit"):
+        limit, ratio = limits(stream, variant_name)
         own = (*own, f"knobs.guard_max_logloss_increase={limit}", f"knobs.guard_ratio={ratio}")
     settings = [*settings_of(stream, Variant(variant_name, own), args), f"run.seed={seed}"]
     train(settings, result_path(args.out / PROMISE, stream_name, variant_name, seed))
+
+
+def limits(stream: Stream, variant: str) -> tuple[float, float]:
+    """Return the limit and the guard_ratio of a variant's runs."""
+    return {"defaults": AT_DEFAULTS, "harsh, lower limit": HALF}.get(variant, stream.looser)
 
 
 # Report --------------------------------------------------------------------------------------------------------------
@@ -98,9 +103,9 @@ def report(out: Path) -> str:
             runs = load(out, name, variant)
             if variant == WHOLE or len(runs.keys() & whole.keys()) < 2:
                 continue
-            limit, ratio = AT_DEFAULTS if variant == "defaults" else stream.looser
+            limit, ratio = limits(stream, variant)
             lost, auc = differences(runs, whole, "logloss"), differences(runs, whole, "auc")
-            guarded = "guard" not in variant
+            guarded = variant != "harsh, no guard"
             cells = [
                 name, variant, f"{limit:g}, {ratio:g}" if guarded else "", str(len(lost)), f"{mean(runs, 'samples'):,.0f}",
                 f"{mean(runs, 'trained'):.4f}", f"{1e3 * auc.mean():+.2f}e-3 ({-1e3 * most(-auc):+.2f}e-3)",
