@@ -126,9 +126,10 @@ class Adaptive(Slipstream):
         knobs, limit = view.knobs, view.knobs.guard_max_logloss_increase
         before = self.chance(knobs)
         found = self._level.take(view.samples, view.logloss, view.standard_error, limit)
-        self._keep = before + (knobs.keep_probability - before) * BACK if self._level.lets_skip else 1.0
-        if self._keep - knobs.keep_probability < NEARLY:
-            self._keep = None
+        self._keep = 1.0
+        if self._level.lets_skip:
+            now = before + (knobs.keep_probability - before) * BACK
+            self._keep = now if now - knobs.keep_probability > NEARLY else None
         after = self.chance(knobs)
         if not self._reported and math.isfinite(view.standard_error):
             self._reported = True

@@ -27,7 +27,6 @@ ALARM = 4.5
 """Standard errors beyond the limit at which one measurement is an alarm: fewer than one in 100,000 is a false one, for a
 block may hold hundreds."""
 
-
 NO_NUMBER = "is no finite number"
 
 

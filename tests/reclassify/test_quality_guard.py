@@ -103,6 +103,17 @@ def test_the_first_judgement_reports_how_many_samples_it_takes() -> None:
     assert "no number of samples" in never.reason
 
 
+@pytest.mark.parametrize("keep", [0.001, 0.5, 0.98, 0.999])
+def test_whatever_the_knob_nothing_is_skipped_before_and_as_much_as_it_says_after(keep: float) -> None:
+    policy, knobs, chances = Adaptive(), KNOBS.changed({"keep_probability": keep}), []
+    for _ in range(28):
+        judge(policy, 0.5, knobs=knobs)
+        chances.append(policy.chance(knobs))
+    assert chances[:19] == [1.0] * 19
+    assert chances[19] < 1
+    assert chances[-1] == keep
+
+
 @pytest.mark.parametrize("limit", [0.0, 5e-324, 1e-300])
 def test_a_limit_of_about_nothing_lets_nothing_be_skipped(limit: float) -> None:
     policy, knobs = Adaptive(), KNOBS.changed({"guard_max_logloss_increase": limit})
