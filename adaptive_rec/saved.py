@@ -87,6 +87,14 @@ class Saved:
         shape: tuple[int, ...] = self._of(key, np.ndarray, "an array").shape
         return shape
 
+    def has(self, key: str) -> bool:
+        """Whether there is such a value; for what only some versions saved."""
+        return key in self._values
+
+    def ignore(self, key: str) -> None:
+        """Leave out a value that an older version saved."""
+        self._request(key)
+
     def part(self, key: str) -> Saved:
         if key not in self._parts:
             self._parts[key] = Saved(self._of(key, Mapping, "a part with names"), f"{self._name}/{key}")

@@ -4,14 +4,15 @@ From Hotline it takes the hot set and exact micro-batches, from Slipstream (arXi
 natural unit (`signal_to_noise`: about 1 for a row whose gradients are noise around zero), so only rows that have settled are
 stale, be they many or few. Its skipping (`subsample`) keeps the expected gradient as it is. New are three things. How long
 popularity is remembered follows the data (`tracking.horizon`). So do the pools' shares of the budget. And a guard
-(`adaptive_rec.reclassify.quality_guard`) watches the loss of samples that are never skipped: while that loss falls fast or
-rises, everything is trained; while it is level, the chance to train a stale sample comes down to the knob step by step. The
-guard cannot tell a loss that rises because of skipping from one that rises because the stream changed; in both cases rows have
-to move again.
+(`adaptive_rec.reclassify.quality_guard`) watches the loss of samples that are never skipped. Everything is trained until they
+show that the loss neither falls nor rises by more than a knob allows (`tracking.level`); then stale samples are skipped in every
+other block. It cannot tell a loss that rises because of skipping from one that rises because the stream changed; in both cases
+rows have to move again.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -40,15 +41,8 @@ SETTLED = 1.5
 NEARLY = 0.03
 """Distance from the knob at which the chance to keep a sample becomes the knob's."""
 
-WAIT = 12
-"""Judgements in a row that must find the loss level after an alarm before anything is skipped again. Each further alarm doubles
-them."""
-
-FORGIVE = 5
-"""Multiple of these quiet judgements after which they are halved again: on a long run noise alone raises alarms."""
-
 BACK = 0.5
-"""Share of the way back to the knob that the chance covers in a quiet window."""
+"""Share of the way back to the knob that the chance covers at each judgement."""
 
 NOTICEABLE = 0.02
 """Relative gain that a new sharing of the budget must bring, as changing it moves all hot rows."""
@@ -62,20 +56,24 @@ class Adaptive(Slipstream):
     def __init__(self) -> None:
         super().__init__()
         self._keep: float | None = 1.0
-        """Chance to train a stale sample; None is the knob's. It is 1 until the guard's loss is level."""
-        self._wait = self._quiet = 0
-        """Judgements that must find the loss level before anything is skipped, and how many did since the last alarm."""
+        """Chance to train a stale sample; None is the knob's. It is 1 in blocks that skip nothing."""
+        self._reported = False
+        """Whether it was reported how many samples the guard needs."""
         self._level = LossLevel()
 
     def state(self) -> dict[str, Any]:
-        own = {"at_knob": self._keep is None, "keep": self._keep or 0.0, "wait": self._wait, "quiet": self._quiet}
+        own = {"at_knob": self._keep is None, "keep": self._keep or 0.0, "reported": self._reported}
         return {**super().state(), **own, "level": self._level.state()}
 
     def set_state(self, found: Saved) -> None:
         super().set_state(found)
+        if found.has("wait"):  # of 0.1.0, whose guard skipped without proof: this one begins anew
+            for name in ("at_knob", "keep", "wait", "quiet", "level"):
+                found.ignore(name)
+            return
         at_knob, keep = found.flag("at_knob"), found.number("keep")
         self._keep = None if at_knob else keep
-        self._wait, self._quiet = found.integer("wait"), found.integer("quiet")
+        self._reported = found.flag("reported")
         self._level.set_state(found.part("level"))
 
     def share_budget(self, views: list[AccessView], row_bytes: list[int], budget_bytes: int) -> list[int] | None:
@@ -125,21 +123,18 @@ class Adaptive(Slipstream):
     def judge_quality(self, view: QualityView) -> Verdict | None:
         if view.samples < 2:
             return None
-        before = self.chance(view.knobs)
-        found = self._level.take(view.logloss, view.standard_error, view.knobs.guard_max_logloss_increase)
-        if found:
-            self._keep, self._quiet = 1.0, 0
-            if before < 1:
-                self._wait = 2 * self._wait if self._wait else WAIT
-        else:
-            self._quiet += 1
-        if self._quiet > self._wait:
-            if self._quiet >= FORGIVE * self._wait:
-                self._wait = self._wait // 2 if self._wait > WAIT else 0
-            found, now = "is level", before + (view.knobs.keep_probability - before) * BACK
-            self._keep = now if now - view.knobs.keep_probability > NEARLY else None
-        after = self.chance(view.knobs)
-        if after == before:
+        knobs, limit = view.knobs, view.knobs.guard_max_logloss_increase
+        before = self.chance(knobs)
+        found = self._level.take(view.samples, view.logloss, view.standard_error, limit)
+        self._keep = 1.0
+        if self._level.lets_skip:
+            now = before + (knobs.keep_probability - before) * BACK
+            self._keep = now if now - knobs.keep_probability > NEARLY else None
+        after = self.chance(knobs)
+        if not self._reported and math.isfinite(view.standard_error):
+            self._reported = True
+            return Verdict(after, self._level.outlook(limit, knobs.guard_ratio * (1 - knobs.probe_ratio)))
+        if not found:
             return None
         return Verdict(
             after, f"the guard's logloss {found}: stale samples are kept with chance {after:.2f} (before {before:.2f})"

@@ -151,14 +151,17 @@ class Knobs(Frozen):
     guard_ratio: float = knob(
         0.05,
         "ratio",
-        "Share of the samples, drawn at random, that the policy adaptive never skips: their loss shows what skipping costs.",
+        "Share of the samples, drawn at random, that the policy adaptive never skips: their loss shows when skipping may "
+        "begin and must end. Twice as many of them let it begin after half as many samples.",
         gt=0,
         le=1,
     )
     guard_max_logloss_increase: float = knob(
         0.001,
         "nats",
-        "Rise of the guard's logloss, beyond its noise, at which the policy adaptive skips less. Its noise may hide more.",
+        "Change of the guard's logloss that must be ruled out, at 95 %, before the policy adaptive skips and while it does. "
+        "This takes about 43 sd^2 / limit^2 / (guard_ratio * (1 - probe_ratio)) samples, sd being that of a sample's loss: "
+        "231 million at the defaults and sd 0.5. On shorter runs nothing is skipped. At 0 nothing ever is.",
         ge=0,
         le=10,
     )

@@ -76,6 +76,12 @@ def make_in_process(args: argparse.Namespace, job: tuple[str, str, str]) -> bool
 
 
 def make_run(args: argparse.Namespace, stream_name: str, variant_name: str, seed: str) -> None:
+    stream, variant = STREAMS[stream_name], next(one for one in VARIANTS if one.name == variant_name)
+    settings = [*settings_of(stream, variant, args), f"run.seed={seed}"]
+    train(settings, result_path(args.out, stream_name, variant_name, seed))
+
+
+def train(settings: list[str], path: Path) -> None:
     """Train and score; leave what came out as JSON."""
     from adaptive_rec.system.openmp import wait_briefly
 
@@ -84,8 +90,6 @@ def make_run(args: argparse.Namespace, stream_name: str, variant_name: str, seed
     from adaptive_rec.live.telemetry import Event
     from adaptive_rec.runtime.assemble import assemble
 
-    stream, variant = STREAMS[stream_name], next(one for one in VARIANTS if one.name == variant_name)
-    settings = [*settings_of(stream, variant, args), f"run.seed={seed}"]
     runtime = assemble(load_config(None, {}, settings))
     events = [
         report.as_dict() for report in runtime.run() if isinstance(report, Event) and report.kind in ("guard", "memory")
@@ -105,7 +109,6 @@ def make_run(args: argparse.Namespace, stream_name: str, variant_name: str, seed
         "seconds": runtime.recorder.seconds,
         "events": events,
     }
-    path = result_path(args.out, stream_name, variant_name, seed)
     path.parent.mkdir(parents=True, exist_ok=True)
     write(path, result)
     print(f"AUC {result['auc']:.5f}, logloss {result['logloss']:.5f}, trained {result['trained']:.3f}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 SIXTH = 6 / 7
 
@@ -24,6 +24,8 @@ class Stream:
     settings: tuple[str, ...]
     file: str = ""
     """Data it needs, in the folder of test data."""
+    looser: tuple[float, float] = (0.01, 0.3)
+    """Limit and guard_ratio at which `adaptive` can skip within the stream's length."""
 
 
 STREAMS = {
@@ -93,3 +95,49 @@ VARIANTS = (
     Variant("signal_to_noise, more", (*_rule("signal_to_noise").settings[:-1], *MORE), "random"),
     Variant("adaptive", ("knobs.policy=adaptive", "knobs.stale_metric=signal_to_noise", *SUBSAMPLE), "random"),
 )  # fmt: skip
+
+PROMISE = "promise"
+"""Folder of the runs that ask whether `adaptive` keeps its promise."""
+
+LOG = (
+    "data.shuffle=false", "data.train_range=[0.0, 0.9]", "data.test_range=[0.9, 1.0]", *SMALL_NET[:-2],
+    "knobs.report_every=200",
+)  # fmt: skip
+PLANTED = (*LOG, "run.batch_size=512", "knobs.hot_budget_bytes=1000000", "knobs.reclassify_every=50")
+SHORT = (*LOG, "run.batch_size=256", "knobs.hot_budget_bytes=500000", "knobs.reclassify_every=10")
+FEW = (0.03, 0.5)
+
+PROMISE_STREAMS = {
+    **{
+        name: replace(stream, settings=(*stream.settings, "knobs.reclassify_every=20"))
+        for name, stream in STREAMS.items()
+    },
+    "criteo": replace(STREAMS["criteo"], settings=(*STREAMS["criteo"].settings, "knobs.reclassify_every=10"), looser=FEW),
+    "movietweetings": Stream("MovieTweetings in time order, 127 k samples", SHORT, "movietweetings", FEW),
+    "taobao": Stream(
+        "Taobao behaviour of two hours, in time order, TBSM",
+        (*LOG[:3], "model.name=tbsm", "model.embedding_dim=8", "model.bottom_mlp=[]", "model.top_mlp=[15,15]",
+         "model.attention_mlp=[15,15]", "model.final_mlp=[20]", *SHORT[-4:]),
+        "taobao", FEW,
+    ),
+    "sessions": Stream("planted log, 40 % of a day's items are new", PLANTED, "sessions", (0.02, 0.3)),
+    "sessions-long": Stream("planted log, 10 % of a day's items are new", PLANTED, "sessions-long"),
+    "jump": Stream("planted log, all items have another appeal after 70 % of it", PLANTED, "jump"),
+    "slow-drift": Stream("planted log, each item's appeal walks at random from day to day", PLANTED, "slow-drift"),
+    "rate-shift": Stream("planted log, more clicks in its second half", PLANTED, "rate-shift"),
+    "rare-rows": Stream("planted log, 400,000 items and 100,000 visitors, most met a few times", PLANTED, "rare-rows"),
+}  # fmt: skip
+"""Where the promise is judged. A planted log must be prepared (`planted.prepare` does it, with pyarrow)."""
+
+GUARDED = ("knobs.policy=adaptive", "knobs.stale_metric=signal_to_noise", *SUBSAMPLE)
+HARSH = ("knobs.stale_threshold=1e9", "knobs.alpha=0.5", "knobs.keep_probability=0.3")
+HALF = (0.005, 0.5)
+"""Another limit and guard_ratio, at which the longer streams can skip."""
+PROMISE_VARIANTS = {
+    WHOLE: (*GUARDED, "knobs.guard_max_logloss_increase=0"),
+    "defaults": GUARDED,
+    "harsh": (*GUARDED, *HARSH),
+    "harsh, lower limit": (*GUARDED, *HARSH),
+    "harsh, no guard": ("knobs.policy=slipstream", *GUARDED[1:], *HARSH),
+}
+"""Harsh skips popular samples whose rows were touched often enough, be they settled or not: the guard alone must hold it."""

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from benchmarks.staleness import report
+from benchmarks.staleness import planted, promise, report
 from benchmarks.staleness.__main__ import result_path
 from benchmarks.staleness.plan import RULES, TIMED, VARIANTS, WHOLE
+from benchmarks.staleness.planted import LOGS
 
 
 @pytest.fixture
@@ -78,3 +80,35 @@ def test_bounds_hold_the_mean_between_them() -> None:
     assert low < values.mean() < high
     spread = values.std(ddof=1) / np.sqrt(8)
     assert 1.0 < (high - low) / spread < 4.5
+
+
+def test_the_promise_is_kept_where_the_bound_is_within_the_limit(tmp_path: Path) -> None:
+    for seed, lost in ((1, 0.004), (2, 0.006), (3, 0.005)):
+        for variant, more in ((WHOLE, 0.0), ("harsh", lost), ("harsh, lower limit", lost), ("defaults", 0.0)):
+            path = result_path(tmp_path, "jump", variant, str(seed))
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(
+                json.dumps({"auc": 0.7, "logloss": seed / 10 + more, "trained": 0.9, "samples": 1000, "seconds": 1.0})
+            )
+    rows = [line.split("|") for line in promise.report(tmp_path).splitlines()[2:]]
+    assert {cells[2].strip(): cells[-2].strip() for cells in rows} == {
+        "defaults": "yes", "harsh": "yes", "harsh, lower limit": "NO",
+    }  # fmt: skip
+    values = np.array([0.004, 0.006, 0.005])
+    assert promise.most(values) == pytest.approx(0.005 + 2.91999 * 0.001 / np.sqrt(3), rel=1e-5), "Student's t"
+
+
+@pytest.mark.parametrize("name", LOGS)
+def test_a_planted_log_has_what_its_name_says(name: str) -> None:
+    log = replace(LOGS[name], rows=20_000)
+    columns, again = planted.columns(log, 5), planted.columns(log, 5)
+    assert all(np.array_equal(columns[key], again[key]) for key in columns)
+    assert 0.1 < columns["clicked"].mean() < 0.6
+    assert columns["item"].max() < log.items
+    first, last = np.unique(columns["item"][: 20_000 // log.days]), np.unique(columns["item"][-(20_000 // log.days) :])
+    if name == "sessions":
+        assert len(np.intersect1d(first, last)) < 0.1 * len(last), "items of the first day are gone on the last"
+    if name == "rate-shift":
+        assert columns["clicked"][10_000:].mean() > columns["clicked"][:10_000].mean() + 0.05
+    if name == "rare-rows":
+        assert np.median(np.unique(columns["item"], return_counts=True)[1]) == 1

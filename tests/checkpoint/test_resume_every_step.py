@@ -47,6 +47,9 @@ TINY = [
 ARRANGED = ["run.steps=0", "data.epochs=2", "data.synthetic.samples=200"]
 """Two epochs of seven batches, the last of each smaller."""
 
+GUARDED = ["knobs.reclassify_every=1", "knobs.probe_ratio=0.25", "run.steps=20"]
+"""The guard lets skip after eight judgements, which probe steps do not count for."""
+
 RUNS = {
     "hybrid": [],
     "xdl": [],
@@ -57,8 +60,8 @@ RUNS = {
     "slipstream subsample": ["knobs.action=subsample"],
     "slipstream search": ["knobs.stale_threshold=search", "knobs.target_skip_ratio=0.5", "knobs.action=drop"],
     "random_skip": ["knobs.action=drop"],
-    "adaptive": ["knobs.reclassify_every=2"],
-    "adaptive freeze": ["knobs.action=freeze", "knobs.reclassify_every=1"],
+    "adaptive": GUARDED,
+    "adaptive freeze": [*GUARDED, "knobs.action=freeze"],
     "device_only": [],
     "cdlrm": [],
     "oracle": [],

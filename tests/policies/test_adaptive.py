@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,12 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.live.telemetry import Event
 from adaptive_rec.policies.adaptive import NOTICEABLE, SETTLED, Adaptive
 from adaptive_rec.policy import AccessView, MovementView
 from adaptive_rec.runtime.assemble import assemble
+from benchmarks.staleness import planted
+from benchmarks.staleness.planted import LOGS
 
 KNOBS = Knobs()
 
@@ -110,3 +114,35 @@ def test_a_run_over_pools_of_mixed_dims_keeps_its_budget_and_is_repeatable(actio
         found.append((events, float(runtime.dense.loss_sum), runtime.state.counts()["samples_trained"]))
     assert found[0] == found[1]
     assert any(kind == "guard" for _, kind, _ in found[0][0])
+
+
+def session_log(rows: int) -> tuple[list[Batch], tuple[TableSpec, ...], tuple[FeatureSpec, ...]]:
+    """Return batches of 256 rows of a log of sessions, items and positions, with new items day after day."""
+    log = replace(LOGS["sessions"], rows=rows)
+    columns = planted.columns(log, seed=3)
+    ids_BF = np.stack([columns[name] for name in ("session", "item", "position")], axis=1).astype(np.int64)
+    dense_BX, labels_B = columns["place"][:, None].astype(np.float32), columns["clicked"].astype(np.float32)
+    parts = [slice(first, first + 256) for first in range(0, rows, 256)]
+    sizes = (("session", log.visitors), ("item", log.items), ("position", planted.POSITIONS))
+    return (
+        [Batch.one_hot(dense_BX[part], ids_BF[part], labels_B[part]) for part in parts],
+        tuple(TableSpec(name, rows, 8) for name, rows in sizes),
+        tuple(FeatureSpec(name, table) for table, (name, _) in enumerate(sizes)),
+    )
+
+
+def test_on_a_log_of_new_items_day_after_day_nothing_is_skipped_by_default(memory_source: Any) -> None:
+    """A log on which the guard of 0.1.0 took the noise of a falling loss for a level one, and skipped."""
+    settings = (
+        "model.embedding_dim=8", "model.bottom_mlp=[8]", "model.top_mlp=[16]", "run.batch_size=256", "run.steps=0",
+        "run.threads=1", "run.device=cpu", "knobs.policy=adaptive", "knobs.hot_budget_bytes=1000000",
+        "knobs.reclassify_every=50",
+    )  # fmt: skip
+    world = session_log(150_000)
+    runtime = assemble(load_config(None, {}, list(settings)), memory_source(*world, held_out=world[0][:2]))
+    events = [report for report in runtime.run() if isinstance(report, Event) and report.kind == "guard"]
+    counts = runtime.state.counts()
+    assert counts["samples_seen"] == counts["samples_trained"] == 150_000
+    assert counts["samples_popular"] > 0.5 * 150_000, "there would be something to skip"
+    assert [event.step for event in events] == [50], "the outlook"
+    assert "nothing is skipped for at least about" in events[0].text
