@@ -46,7 +46,7 @@ async def main(link_fd: int) -> None:
     bound_log(Path(hello.run) / "sidecar.log")
     link = TrainerLink(reader, writer, KnobState(hello.desired, hello.effective, hello.step))
     security = Security(
-        **{key: values[key] for key in ("control_token", "read_token", "host", "port")},
+        **{key: values[key] for key in ("control_token", "read_token", "host", "port", "codes_since")},
         allow_hosts=tuple(values["allow_hosts"]),
     )
     view: RunView

@@ -16,12 +16,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from adaptive_rec.service.secured import Refused, SecuredSend, problem, sign_in
 from adaptive_rec.service.security import BEARER, COOKIE, UNIX, Bucket, Lane, Security
-from adaptive_rec.service.sign_in import SESSION_PATH, cookie_name, cookie_value, cookies_named
+from adaptive_rec.service.sign_in import SESSION_PATH, SignInCodes, cookie_name, cookie_value, cookies_named
 
 PUBLIC = frozenset((method, path) for method in ("GET", "HEAD") for path in ("/livez", "/readyz", "/version"))
 """Routes that need no token. The Host, Origin and rate checks still apply."""
 
-READS = frozenset({("POST", "/api/v1/placement/query"), ("POST", SESSION_PATH), ("DELETE", SESSION_PATH)})
+SIGN_IN = ("POST", SESSION_PATH)
+READS = frozenset({("POST", "/api/v1/placement/query"), SIGN_IN, ("DELETE", SESSION_PATH)})
 """Routes that the read token may use besides GET and HEAD. All others, known or not, are writes."""
 
 STREAM = ("GET", "/api/v1/stream")
@@ -61,8 +62,10 @@ class RequestGate:
             self._origins |= {f"http://{name}".encode() for name in hosts}
         proxied = [name for name in hosts if not is_loopback(name)]  # by one that adds TLS, on its own port or on ours
         self._origins |= {f"https://{form}".encode() for name in proxied for form in (name, f"{name}:{security.port}")}
-        self._tokens = {"control": security.control_token.encode(), "read": security.read_token.encode()}
-        self._cookies = {scope: cookie_value(token.decode()).encode() for scope, token in self._tokens.items()}
+        tokens = {"control": security.control_token, "read": security.read_token}
+        self._tokens = {scope: token.encode() for scope, token in tokens.items()}
+        self._cookies = {scope: cookie_value(token).encode() for scope, token in tokens.items()}
+        self._codes = SignInCodes(tokens, security.codes_since)
         self._failures = Bucket(limits.failures_per_second, limits.failures_burst)
         senders = [(lane, scope) for lane in LANES for scope in self._tokens]
         self._reads = {sender: Bucket(limits.reads_per_second, limits.reads_burst) for sender in senders}
@@ -119,7 +122,8 @@ class RequestGate:
 
     def _join_lane(self, scope: Scope) -> Lane:
         """Move the connection into the lane of its sender, who has just shown a token or a cookie, and return the lane."""
-        lane: Lane = UNIX if over_unix(scope) else BEARER if values(scope, b"authorization") else COOKIE
+        by_program = values(scope, b"authorization") and scope["path"] != SESSION_PATH
+        lane: Lane = UNIX if over_unix(scope) else BEARER if by_program else COOKIE
         connection = connection_of(scope)
         if connection is not None and not connection.join(lane):
             kind = "signed-in browsers" if lane == COOKIE else "programs with a token"
@@ -145,14 +149,19 @@ class RequestGate:
 
     def _authenticate(self, scope: Scope) -> str:
         """Return the scope of the token or cookie. Only wrong ones are rate-limited, so guessing locks out no valid user."""
-        bearer, cookies = values(scope, b"authorization"), cookies_named(self._cookie, values(scope, b"cookie"))
-        if not bearer and not cookies:
+        headers, cookies = values(scope, b"authorization"), cookies_named(self._cookie, values(scope, b"cookie"))
+        if not headers and not cookies:
             raise Refused(401, "a token is needed: Authorization: Bearer TOKEN, or a session's cookie")
-        granted = match(bearer_tokens(bearer), self._tokens) if bearer else match(cookies, self._cookies)
+        if not headers:
+            granted = match(cookies, self._cookies)
+        elif (scope["method"], scope["path"]) == SIGN_IN and (codes := credentials(headers, b"code")):
+            granted = self._codes.redeem(codes[0])
+        else:
+            granted = match(credentials(headers, b"bearer"), self._tokens)
         if granted is None:
             limit(self._failures)
-            raise Refused(401, "the token or the cookie is not one of this run")
-        if not bearer:
+            raise Refused(401, "the token, the code or the cookie is not one of this run, or the code was used before")
+        if not headers:
             check_browser(scope)
         return granted
 
@@ -209,10 +218,10 @@ def values(scope: Scope, name: bytes) -> list[bytes]:
     return [value for key, value in scope["headers"] if key == name]
 
 
-def bearer_tokens(headers: list[bytes]) -> list[bytes]:
-    """Return the token of the only Authorization header; nothing if it is not a Bearer token or is given twice."""
-    scheme, _, token = headers[0].partition(b" ")
-    return [token.strip()] if len(headers) == 1 and scheme.lower() == b"bearer" else []
+def credentials(headers: list[bytes], wanted: bytes) -> list[bytes]:
+    """Return what follows the scheme in the only Authorization header; nothing if it has another scheme or there are two."""
+    scheme, _, found = headers[0].partition(b" ")
+    return [found.strip()] if len(headers) == 1 and scheme.lower() == wanted else []
 
 
 def match(given: list[bytes], secrets: dict[str, bytes]) -> str | None:

@@ -48,6 +48,8 @@ class Security:
     port: int
     allow_hosts: tuple[str, ...]
     limits: RequestLimits = field(default_factory=RequestLimits)
+    codes_since: float = 0.0
+    """Sign-in codes made before are refused, seconds since the epoch: an earlier sidecar of the run may have accepted them."""
 
 
 class Bucket:

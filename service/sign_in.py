@@ -1,4 +1,4 @@
-"""Signing in from a browser: a page that requests the token, and a cookie in exchange for it.
+"""Signing in from a browser: a page that asks for a code or the token, and a cookie in exchange for it.
 
 The cookie's value is derived from the token, so nothing is stored and a restarted sidecar still accepts it.
 """
@@ -9,15 +9,37 @@ import base64
 import hashlib
 import hmac
 import re
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from fastapi import APIRouter, Request, Response
+
+from adaptive_rec.live.sign_in_code import VALID_SECONDS, made_at
 
 SESSION_PATH = "/api/v1/session"
 
 router = APIRouter(prefix="/api/v1", tags=["session"])
 """Routes with their full prefix. The gate checks the token before they run."""
+
+
+class SignInCodes:
+    """Accepts each sign-in code once, while it is valid."""
+
+    def __init__(self, tokens: Mapping[str, str], since: float) -> None:
+        self._tokens, self._since = tokens, since
+        self._used: dict[bytes, float] = {}
+
+    def redeem(self, code: bytes) -> str | None:
+        """Return the scope of the token that the code was made with, or None if the code is wrong, used or too old."""
+        now = time.time()
+        self._used = {used: made for used, made in self._used.items() if now - made <= VALID_SECONDS}
+        for scope, token in self._tokens.items():
+            made = made_at(token, code)
+            if made is not None and code not in self._used and made >= self._since and abs(now - made) <= VALID_SECONDS:
+                self._used[code] = made
+                return scope
+        return None
 
 
 def cookie_name(port: int) -> str:
@@ -39,12 +61,13 @@ def cookies_named(name: str, headers: Iterable[bytes]) -> list[bytes]:
     "/session",
     status_code=204,
     operation_id="create_session",
-    summary="Swap the token for a cookie",
+    summary="Swap a code or a token for a cookie",
     response_class=Response,
     response_description="The cookie is set.",
 )
 async def create_session(request: Request) -> Response:
-    """Send the token as `Authorization: Bearer`; the cookie set has the token's scope and lasts until the browser closes."""
+    """Send the token as `Authorization: Bearer`, or a sign-in code as `Authorization: Code`. The cookie set has the token's scope
+    and lasts until the browser closes. A code works once, for ten minutes."""
     name, value = request.state.session_cookie
     answer = Response(status_code=204)
     answer.set_cookie(name, value, path="/", httponly=True, samesite="strict")

@@ -58,7 +58,16 @@ BESIDE: dict[str, set[str]] = {
         "config.knobs",
         "config.policy",
     },
-    "service": {"service", "live.telemetry", "live.shared_state", "config.knobs", "errors", "units", "kernels.sketch_numpy"},
+    "service": {
+        "service",
+        "live.telemetry",
+        "live.shared_state",
+        "live.sign_in_code",
+        "config.knobs",
+        "errors",
+        "units",
+        "kernels.sketch_numpy",
+    },
 }
 """What stands beside the layers, and all it may import; the layers import it by name only, never in their text."""
 

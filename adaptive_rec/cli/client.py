@@ -113,7 +113,7 @@ class Client:
         lines = [f"{fault.get('knob') or fault.get('name') or ''}: {fault.get('detail')}" for fault in faults]
         text = "\n".join([text, *(f"  {line}" for line in lines if line.partition(": ")[2] not in text)])
         if status == 401:
-            text += f"\n{TOKEN_VARIABLE} must hold the token of this run (adaptive-rec dashboard prints it, after #t=)"
+            text += f"\n{TOKEN_VARIABLE} must hold the token of this run (adaptive-rec dashboard --header prints it)"
         return ApiError(text, status, problem)
 
 

@@ -67,9 +67,13 @@ class Screen(Display):
         self.console.file.flush()
 
     def dashboard(self, url: str, link: str) -> None:
-        """Print the address of the dashboard; only a terminal gets the link, whose token belongs in no log."""
-        how = link if self.on_terminal else f"{url}   ({program()} dashboard prints the link with its token)"
-        self.note(f"dashboard   {how}")
+        """Print the address of the dashboard; only a terminal gets the link, whose sign-in code belongs in no log."""
+        another = f"{program()} dashboard prints"
+        if self.on_terminal:
+            self.note(f"dashboard   {link}")
+            self.note(f"            (signs in once, within 10 minutes; {another} another)")
+        else:
+            self.note(f"dashboard   {url}   ({another} a link that signs in)")
 
     def first_step(self, runtime: Runtime) -> None:
         """Show the wait for the first step; from then on, progress is shown."""

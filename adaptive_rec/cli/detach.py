@@ -53,7 +53,7 @@ def description(pid: int, out: Path, log: Path, file: RuntimeFile | None) -> str
     stop = f"kill {pid}"
     if file is not None:
         which = "" if _is_only(file) else f" --run {pid}"
-        hint = f"{file.url}   (adaptive-rec dashboard{which} prints the link with its token)"
+        hint = f"{file.url}   (adaptive-rec dashboard{which} prints a link that signs in)"
         lines += [("dashboard", file.dashboard_url if on_terminal() else hint)]
         lines += [("status", f"adaptive-rec status{which} --watch")]
         stop = f"adaptive-rec stop{which}"

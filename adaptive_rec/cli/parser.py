@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from adaptive_rec.config.tree import Config
     from adaptive_rec.live.listen import ServeOptions
 
-LINK_HINT = "(adaptive-rec dashboard prints the link with its token)"
-"""Printed after the address where the link itself would put its token into a log."""
+LINK_HINT = "(adaptive-rec dashboard prints a link that signs in)"
+"""Printed after the address where a link would put its sign-in code into a log."""
 
 CONFIG_HELP = "preset or TOML file (default: the one that train would take)"
 SMALL_FILE_BYTES = 256 << 20

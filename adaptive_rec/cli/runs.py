@@ -26,7 +26,7 @@ from adaptive_rec.units import clock
 def add_commands(subparsers: Any) -> None:
     parser = add_command(subparsers, "runs", runs, "list the runs under way")
     parser.add_argument("--json", action="store_true", help="print them as JSON")
-    parser = add_command(subparsers, "dashboard", dashboard, "print the link to a run's dashboard, with its token")
+    parser = add_command(subparsers, "dashboard", dashboard, "print a link that opens a run's dashboard once, within ten minutes")
     parser.add_argument("--header", action="store_true", help="print the Authorization header instead, for curl -H @-")
     add_client_options(parser, url=False)
     parser = add_command(subparsers, "serve", serve, "serve dashboard and API of a finished run, read-only")
@@ -58,7 +58,7 @@ def runs(args: argparse.Namespace) -> int:
 
 
 def dashboard(args: argparse.Namespace) -> int:
-    """Print the link to a run's dashboard with its token, even into a pipe: that is the purpose of the command."""
+    """Print a link to a run's dashboard that signs a browser in once, even into a pipe: that is the purpose of the command."""
     from adaptive_rec.live.runtime_file import find
 
     file = find(args.run)

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from adaptive_rec.errors import AdaptiveRecError, UsageError, did_you_mean
+from adaptive_rec.live.sign_in_code import new_code
 
 MAX_FILE_BYTES = 1 << 16
 START_TIME_FIELD = 22
@@ -45,8 +46,8 @@ class RuntimeFile:
 
     @property
     def dashboard_url(self) -> str:
-        """The address with the control token in its fragment, which browsers never send."""
-        return f"{self.url}/#t={self.control_token}"
+        """A link that signs a browser in once, within minutes. The code is in its fragment, which browsers never send."""
+        return f"{self.url}/#c={new_code(self.control_token)}"
 
 
 def folder() -> Path:

@@ -119,6 +119,7 @@ class Sidecar:
 
     @property
     def dashboard_url(self) -> str:
+        """A link that opens the dashboard once, within minutes."""
         return self._file.dashboard_url
 
     # Start and end ---------------------------------------------------------------------------------------------------
@@ -149,6 +150,7 @@ class Sidecar:
             "layout": state.layout if state else None,
             "control_token": self._control_token,
             "read_token": read_token,
+            "codes_since": 0.0,
             **self._listeners.described(),
         }
         self._file = RuntimeFile(
@@ -245,6 +247,7 @@ class Sidecar:
             finally:
                 self._link = None
                 self._end(self._process)
+                self._hello["codes_since"] = time.time()  # codes that this one accepted are not accepted by the next one
         return served
 
     def _take(self, link: SidecarChannel, message: Mapping[str, Any]) -> None:

@@ -1,6 +1,6 @@
 // Entry: the tabs by URL hash (#now, #tables, #knobs, #events; #tables/3 opens a table), and all parts started.
 
-import "./token.js"; // first of all: it takes the token out of the address bar
+import "./sign_in_link.js"; // first of all: it takes the code out of the address bar
 import { byId } from "./dom.js";
 import * as events from "./events.js";
 import * as header from "./header.js";

@@ -20,6 +20,8 @@ from urllib.request import Request, urlopen
 
 import pytest
 
+from adaptive_rec.live.sign_in_code import new_code
+
 START_SECONDS = 60
 TRAIN = ["train", "tiny", "--steps=0", "--set=data.synthetic.samples=1000000000"]
 
@@ -45,7 +47,8 @@ class Served:
 
     @property
     def dashboard_url(self) -> str:
-        return f"{self.url}/#t={self.token}"
+        """A new link each time: a code works once."""
+        return f"{self.url}/#c={new_code(self.token)}"
 
     def get(self, path: str) -> Any:
         request = Request(self.url + path, headers={"Authorization": f"Bearer {self.token}"})

@@ -16,6 +16,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from adaptive_rec.live.sign_in_code import new_code
+
 from .conftest import Served, serving, wait_for
 
 pytestmark = pytest.mark.alone
@@ -48,11 +50,11 @@ def signed_in(browser: Any, training: Served) -> Any:
     return browser
 
 
-def test_signing_in_swaps_the_token_for_a_cookie_no_script_can_read(browser: Any, training: Served) -> None:
+def test_signing_in_swaps_the_code_for_a_cookie_no_script_can_read(browser: Any, training: Served) -> None:
     browser.get(training.url)
     browser.delete_all_cookies()
     browser.get(training.url + "/#now")
-    assert "Access token" in text(browser, "body")
+    assert "access token" in text(browser, "body")
     browser.get("about:blank")
     browser.get(training.dashboard_url)
     wait_for(lambda: text(browser, "#step").startswith("step "), "the dashboard")
@@ -63,11 +65,11 @@ def test_signing_in_swaps_the_token_for_a_cookie_no_script_can_read(browser: Any
     assert browser.execute_script("return document.cookie") == ""
 
 
-def test_a_link_with_a_token_opened_by_who_is_signed_in_widens_the_session(browser: Any, training: Served) -> None:
+def test_a_link_opened_by_who_is_signed_in_widens_the_session(browser: Any, training: Served) -> None:
     """Both as a page of its own and in a tab that shows the dashboard already, where only the fragment changes."""
     for tab in ("about:blank", training.url):
         browser.get("about:blank")
-        browser.get(f"{training.url}/#t={training.read_token}")
+        browser.get(f"{training.url}/#c={new_code(training.read_token)}")
         wait_for(lambda: "read-only" in text(browser, "#connection"), "the read-only session")
         assert browser.execute_script("return location.hash") == ""
         browser.get(tab)

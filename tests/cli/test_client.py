@@ -48,7 +48,7 @@ def test_a_token_that_no_header_can_carry_is_refused(monkeypatch, token):
         ("file:///etc/passwd", "must be like"),
         ("http://", "must be like"),
         ("http://[oops", "must be like"),
-        ("http://127.0.0.1:8470/#t=SECRET", "takes no token"),
+        ("http://127.0.0.1:8470/#c=SECRET", "takes no token"),
         ("http://127.0.0.1:8470/?t=SECRET", "takes no token"),
         ("http://me:SECRET@127.0.0.1:8470", "takes no token"),
     ],
@@ -98,7 +98,7 @@ def test_a_wrong_token_says_where_the_right_one_is(service, monkeypatch):
     service.refuse("GET", "/api/v1/status", 401, "the token is not valid")
     with (
         connect(None, service.url) as client,
-        pytest.raises(ApiError, match="adaptive-rec dashboard prints it") as caught,
+        pytest.raises(ApiError, match="adaptive-rec dashboard --header prints it") as caught,
     ):
         client.get("/status")
     assert "wrong-one" not in str(caught.value)

@@ -63,7 +63,7 @@ def test_training_continues_without_a_sidecar_that_cannot_start(tmp_path, capsys
 class FakeSidecar:
     """Takes its notes from the test, lingers until the signal that it sends itself."""
 
-    url, dashboard_url = "http://127.0.0.1:8471", "http://127.0.0.1:8471/#t=SECRET"
+    url, dashboard_url = "http://127.0.0.1:8471", "http://127.0.0.1:8471/#c=SECRET"
     log: ClassVar[list[str]] = []
 
     options: ClassVar[ServeOptions]
@@ -141,11 +141,11 @@ def test_a_resumed_run_without_options_takes_the_defaults(tmp_path, capsys, refu
     assert "serve.json must be" in refused("train", "--resume", "--steps=30", "--out", str(out))
 
 
-def test_logs_get_the_dashboard_without_its_token(tmp_path, capsys, fake_sidecar):
+def test_logs_get_the_dashboard_without_its_sign_in_code(tmp_path, capsys, fake_sidecar):
     assert main(["train", "tiny", "--json", "--out", str(tmp_path / "run")]) == 0
     captured = capsys.readouterr()
     assert json.loads(captured.out)["steps"] == 60
-    told = "dashboard   http://127.0.0.1:8471   (adaptive-rec dashboard prints the link with its token)"
+    told = "dashboard   http://127.0.0.1:8471   (adaptive-rec dashboard prints a link that signs in)"
     assert told in captured.err.splitlines()
     assert "port 8470 is taken, the dashboard is at 8471" in captured.err.splitlines()
     assert "SECRET" not in captured.out + captured.err
@@ -163,8 +163,9 @@ def test_on_a_terminal_the_dashboard_s_link_is_whole(tmp_path, monkeypatch, fake
     for name, value in {"TERM": "dumb", "COLUMNS": "40"}.items():
         monkeypatch.setenv(name, value)
     screen = Screen()
-    screen.dashboard("http://127.0.0.1:8471", f"http://127.0.0.1:8471/#t={'x' * 43}")
-    assert f"dashboard   http://127.0.0.1:8471/#t={'x' * 43}" in sys.stdout.getvalue().splitlines()
+    screen.dashboard("http://127.0.0.1:8471", f"http://127.0.0.1:8471/#c={'x' * 48}")
+    assert f"dashboard   http://127.0.0.1:8471/#c={'x' * 48}" in sys.stdout.getvalue().splitlines()
+    assert "signs in once, within 10 minutes" in sys.stdout.getvalue()
 
 
 @pytest.mark.parametrize("kind", ["split", "warning"])

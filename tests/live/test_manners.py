@@ -20,6 +20,8 @@ from typing import Any
 import httpx2
 import pytest
 
+from adaptive_rec.live.sign_in_code import new_code
+
 from .conftest import Job, alive, wait_for
 
 pytestmark = pytest.mark.alone
@@ -43,6 +45,12 @@ def is_back(job: Job, before: int) -> bool:
     return job.sidecar() not in (None, before) and job.answers()
 
 
+def sign_in(client: httpx2.Client, code: str) -> int:
+    """Return the status of the answer to a sign-in code."""
+    status: int = client.post("/api/v1/session", headers={"Authorization": f"Code {code}"}).status_code
+    return status
+
+
 def test_killing_the_sidecar_loses_no_step_and_no_knob(start: Start) -> None:
     job = start()
     asked, steps = 0, []
@@ -53,9 +61,12 @@ def test_killing_the_sidecar_loses_no_step_and_no_knob(start: Start) -> None:
             assert response.status_code in (200, 202)
             before = job.sidecar()
             assert before is not None
+            used = new_code(job.about["control_token"])
+            assert sign_in(client, used) == 204
             os.kill(before, signal.SIGKILL)
             back = wait_for(partial(is_back, job, before), 15)
             assert back < 5
+            assert [sign_in(client, code) for code in (used, new_code(job.about["control_token"]))] == [401, 204]
             knob = client.get("/api/v1/knobs").json()["knobs"]["min_probe_touches"]
             assert (knob["desired"], knob["effective"]) == (asked, asked)
             steps.append(client.get("/api/v1/status").json()["step"])

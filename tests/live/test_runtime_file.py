@@ -14,6 +14,7 @@ import pytest
 from adaptive_rec.errors import AdaptiveRecError, UsageError
 from adaptive_rec.live import runtime_file
 from adaptive_rec.live.runtime_file import RuntimeFile, find, folder, is_alive, make_folder, remove, under_way, write
+from adaptive_rec.live.sign_in_code import made_at
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +51,10 @@ def test_what_is_written_is_found_again_and_removed():
     assert under_way() == [find(None)]
     found = find(None)
     assert (found.run, found.name, found.control_token) == ("/data/runs/one", "one", "control")
-    assert found.dashboard_url == f"http://127.0.0.1:{os.getpid()}/#t=control"
+    address, _, code = found.dashboard_url.partition("/#c=")
+    assert address == f"http://127.0.0.1:{os.getpid()}"
+    assert made_at("control", code.encode()) is not None
+    assert "control" not in found.dashboard_url
     remove(os.getpid())
     assert not path.exists()
     remove(os.getpid())  # nothing there is no error

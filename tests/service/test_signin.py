@@ -24,10 +24,12 @@ import uvicorn
 from fastapi import FastAPI, Request
 from fastapi.responses import HTMLResponse
 
+from adaptive_rec.live.sign_in_code import VALID_SECONDS, new_code
 from adaptive_rec.service import sign_in
 from adaptive_rec.service.gate import RequestGate
 from adaptive_rec.service.protocol import protocol_for
 from adaptive_rec.service.security import RequestLimits, Security
+from adaptive_rec.service.sign_in import SignInCodes
 
 pytestmark = pytest.mark.alone
 
@@ -188,8 +190,71 @@ def sign_in_with(chromium: Browser, run: Site, token: str = CONTROL) -> None:
     chromium.open(run.url())
     chromium.forget()
     chromium.open("about:blank")
-    chromium.open(run.url(f"/#t={token}"))
+    chromium.open(run.url(f"/#c={new_code(token)}"))
     chromium.wait_for("document.title === 'dashboard'")
+
+
+def signed_in(run: Site, authorization: str, method: str = "POST", path: str = "/api/v1/session") -> int:
+    """Return the status of the answer."""
+    call = Call(run.url(path), headers={"Authorization": authorization}, method=method)
+    try:
+        with urlopen(call) as reply:
+            return int(reply.status)
+    except HTTPError as error:
+        return error.code
+
+
+def test_a_code_signs_in_once_and_opens_nothing_else(run: Site) -> None:
+    code = new_code(CONTROL)
+    for method, path in (("GET", "/api/v1/status"), ("DELETE", "/api/v1/session"), ("POST", "/api/v1/control/pause")):
+        assert signed_in(run, f"Code {code}", method, path) == 401
+    assert signed_in(run, f"Bearer {code}") == 401
+    assert [signed_in(run, f"Code {code}") for _ in range(3)] == [204, 401, 401]
+
+
+def test_a_code_has_the_scope_of_its_token() -> None:
+    codes = SignInCodes({"control": CONTROL, "read": READ}, since=0.0)
+    assert [codes.redeem(new_code(token).encode()) for token in (READ, CONTROL)] == ["read", "control"]
+
+
+def test_a_code_works_once_in_whatever_spelling() -> None:
+    codes = SignInCodes({"control": CONTROL, "read": READ}, since=0.0)
+    code = new_code(CONTROL).encode()
+    assert codes.redeem(code) == "control"
+    for other in (code, code + b"!", b" " + code, code + b"\n", code[:20] + b"%" + code[20:], code + b"====", code[:-1]):
+        assert codes.redeem(other) is None
+
+
+def test_a_code_made_up_or_of_another_run_is_refused() -> None:
+    codes = SignInCodes({"control": CONTROL, "read": READ}, since=0.0)
+    code = new_code(CONTROL).encode()
+    for place in range(len(code)):
+        changed = code[:place] + (b"A" if code[place : place + 1] != b"A" else b"B") + code[place + 1 :]
+        assert codes.redeem(changed) is None
+    for wrong in (b"", b"=", b"\xff" * 48, b"A" * 48, CONTROL.encode(), new_code("control-of-another-run").encode()):
+        assert codes.redeem(wrong) is None
+    assert codes.redeem(code) == "control", "failures use nothing up"
+
+
+def test_a_code_is_valid_for_ten_minutes_and_a_used_one_stays_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    codes, made = SignInCodes({"control": CONTROL, "read": READ}, since=0.0), 1_700_000_000.0
+    monkeypatch.setattr(time, "time", lambda: made)
+    used, late, early = (new_code(CONTROL).encode() for _ in range(3))
+    assert codes.redeem(used) == "control"
+    monkeypatch.setattr(time, "time", lambda: made - VALID_SECONDS - 1)
+    assert codes.redeem(early) is None, "a clock that was put back does not stretch the time"
+    monkeypatch.setattr(time, "time", lambda: made + VALID_SECONDS - 1)
+    assert (codes.redeem(used), codes.redeem(early)) == (None, "control")
+    monkeypatch.setattr(time, "time", lambda: made + VALID_SECONDS + 1)
+    assert (codes.redeem(late), codes.redeem(used)) == (None, None)
+
+
+def test_a_replaced_sidecar_accepts_no_code_that_the_last_one_may_have_accepted() -> None:
+    before = new_code(CONTROL).encode()
+    time.sleep(0.002)
+    codes = SignInCodes({"control": CONTROL, "read": READ}, since=time.time())
+    time.sleep(0.002)
+    assert (codes.redeem(before), codes.redeem(new_code(CONTROL).encode())) == (None, "control")
 
 
 def test_the_page_comes_with_401_and_a_policy_for_its_own_script_only(run: Site) -> None:
@@ -215,7 +280,7 @@ def test_only_the_front_door_shows_the_page(run: Site) -> None:
         assert (caught.value.code, caught.value.headers["content-type"]) == (401, kind)
 
 
-def test_the_link_of_the_terminal_opens_the_dashboard_and_leaves_no_token(chromium: Browser, run: Site) -> None:
+def test_the_link_of_the_terminal_opens_the_dashboard_and_leaves_nothing_that_does(chromium: Browser, run: Site) -> None:
     sign_in_with(chromium, run)
     assert chromium.run("return location.href") == run.url()
     assert chromium.run("return document.cookie") == ""
@@ -225,21 +290,23 @@ def test_the_link_of_the_terminal_opens_the_dashboard_and_leaves_no_token(chromi
     assert not [line for line in chromium.log() if "Content Security Policy" in line]
     chromium.run("history.back()")
     time.sleep(0.3)
-    assert CONTROL not in chromium.run("return location.href + document.referrer")
+    assert "#" not in chromium.run("return location.href + document.referrer")
 
 
-def test_the_token_is_out_of_the_address_bar_before_anything_is_sent(chromium: Browser, run: Site) -> None:
+def test_a_used_link_says_so_and_has_left_the_address_bar(chromium: Browser, run: Site) -> None:
+    code = new_code(CONTROL)
+    assert signed_in(run, f"Code {code}") == 204
     chromium.open(run.url())
     chromium.forget()
     chromium.open("about:blank")
-    chromium.open(run.url("/#t=wrong"))
-    chromium.wait_for("document.getElementById('message')?.textContent.includes('not the one of this run')")
+    chromium.open(run.url(f"/#c={code}"))
+    chromium.wait_for("document.getElementById('message')?.textContent.includes('This link was used before')")
     assert chromium.run("return location.href") == run.url()
     assert chromium.run("return document.activeElement.id") == "token"
 
 
-@pytest.mark.parametrize("pasted", [CONTROL, "  {token} ", "http://127.0.0.1:8470/#t={token}"])
-def test_a_token_can_be_pasted(chromium: Browser, run: Site, pasted: str) -> None:
+@pytest.mark.parametrize("pasted", [CONTROL, "  {token} ", "http://127.0.0.1:8470/#c={code}"])
+def test_a_token_or_a_link_can_be_pasted(chromium: Browser, run: Site, pasted: str) -> None:
     chromium.open(run.url())
     chromium.forget()
     chromium.open(run.url())
@@ -247,7 +314,7 @@ def test_a_token_can_be_pasted(chromium: Browser, run: Site, pasted: str) -> Non
     enter = "document.getElementById('token').value = arguments[0]; document.getElementById('form').requestSubmit()"
     chromium.run(enter.replace("arguments[0]", json.dumps("späße")))
     chromium.wait_for("document.getElementById('message').textContent.includes('copy it once more')")
-    chromium.run(enter.replace("arguments[0]", json.dumps(pasted.format(token=CONTROL))))
+    chromium.run(enter.replace("arguments[0]", json.dumps(pasted.format(token=CONTROL, code=new_code(CONTROL)))))
     chromium.wait_for("document.title === 'dashboard'")
 
 
@@ -256,7 +323,7 @@ def test_a_link_pasted_into_the_open_page_signs_in(chromium: Browser, run: Site)
     chromium.forget()
     chromium.open(run.url())
     chromium.wait_for("!document.getElementById('ask').hidden")
-    chromium.run(f"location.hash = 't={CONTROL}'")
+    chromium.run(f"location.hash = 'c={new_code(CONTROL)}'")
     chromium.wait_for("document.title === 'dashboard'")
 
 
