@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from adaptive_rec.system.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from adaptive_rec.modules.bag import AdaptiveEmbedding as AdaptiveEmbedding
     from adaptive_rec.modules.bag import AdaptiveEmbeddingBag as AdaptiveEmbeddingBag
     from adaptive_rec.modules.collection import AdaptiveEmbeddingBagCollection as AdaptiveEmbeddingBagCollection
     from adaptive_rec.modules.collection import EmbeddingBagConfig as EmbeddingBagConfig
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from adaptive_rec.modules.wrap import wrap as wrap
 
 _PUBLIC = {
+    "AdaptiveEmbedding": "bag",
     "AdaptiveEmbeddingBag": "bag",
     "AdaptiveEmbeddingBagCollection": "collection",
     "EmbeddingBagConfig": "collection",

@@ -203,16 +203,25 @@ class TieredRows(ABC):
 
     def replace_table(self, table: int, weights_ND: NDArray[Any] | None, state_NK: NDArray[Any] | None) -> None:
         """Set all rows of a table, or their optimizer state, or both. Hot rows are hot again afterwards."""
-        first, rows = int(self.space.table_first_row[table]), self.space.tables[table].rows
-        hot = first + np.flatnonzero(self.slot_of_row[first : first + rows] != COLD)
+        pool, low, high = self.space.table_range(table)
+        self._replace(pool, np.arange(low, high), slice(low, high), (weights_ND, state_NK))
+
+    def replace_rows(self, table: int, row_N: NDArray[np.int64], weights_ND: NDArray[Any]) -> None:
+        """Set some rows of a table, by their numbers in the table, each given once."""
+        pool, low, _ = self.space.table_range(table)
+        self._replace(pool, low + row_N, low + row_N, (weights_ND, None))
+
+    def _replace(self, pool: int, host_rows: NDArray[np.int64], where: Any, given: tuple[Any, Any]) -> None:
+        """Set rows in the host tier, while none of them is hot. `where` indexes the arrays of the pool."""
+        rows = host_rows + self.space.pools[pool].first_row
+        hot = np.sort(rows[self.slot_of_row[rows] != COLD])
         self.migrate(Migration(promote=NO_ROWS, demote=hot))
         self.settle()
-        pool, low, high = self.space.table_range(table)
-        self.host.keep(pool, np.arange(low, high))
-        for kept, given in zip(self.host.arrays(pool), (weights_ND, state_NK), strict=True):
-            if given is not None:
-                kept[low:high] = given
-        self.changed_R[first : first + rows] = True
+        self.host.keep(pool, host_rows)
+        for kept, values in zip(self.host.arrays(pool), given, strict=True):
+            if values is not None:
+                kept[where] = values
+        self.changed_R[rows] = True
         # A new version, so that batches staged with the former rows are staged again, even if no row is hot.
         self.placement = Placement(self.placement.version + 1, self.slot_of_row)
         self.migrate(Migration(promote=hot, demote=NO_ROWS))

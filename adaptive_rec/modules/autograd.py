@@ -6,6 +6,7 @@ from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -18,12 +19,14 @@ from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.embedding.records import Fetched, RowUpdate
 from adaptive_rec.errors import ConflictError, TrainingError
 from adaptive_rec.kernels import lookups as kernels
-from adaptive_rec.modules.bags import NO_CALL, BagBatch, Bags, CallKey
-from adaptive_rec.modules.gradients import Gradient, Passes, PooledRows
+from adaptive_rec.modules.bags import NO_CALL, BagBatch, Bags, CallKey, PoolTables
+from adaptive_rec.modules.gradients import Passes, PooledRows
+from adaptive_rec.modules.inputs import as_ids
 from adaptive_rec.modules.lookahead import AheadBatch, PoolCall
 from adaptive_rec.modules.options import Setup, check_policy_fits
 from adaptive_rec.modules.rates import Rates
 from adaptive_rec.modules.reading import gather
+from adaptive_rec.modules.row_gradient import CallGradient, RowGradient
 from adaptive_rec.policy import BatchView
 from adaptive_rec.policy.find import load_policy
 from adaptive_rec.policy.skipping import plan_step
@@ -32,11 +35,24 @@ from adaptive_rec.runtime.session import Report, Session
 
 
 @dataclass(frozen=True)
+class Part:
+    """A call's share in a step."""
+
+    call: PoolCall
+    gradient_LD: Tensor
+    lr: float
+    counts: bool = True
+    """Whether the call was made by the model, so that its lookups count."""
+
+
+@dataclass(frozen=True)
 class _Update:
-    """The update of a backward pass, or of those of its tables that were updated equally often before."""
+    """The update of a step, or of those of its tables that were updated equally often before and have the same learning rate."""
 
     number: int
     """Number of these tables' updates, this one included."""
+    lr: float
+    counts: bool
     work: ClassifiedBatch
     gradients: list[Tensor]
     """Gradients of pooled vectors (L, 1, D), for each pool."""
@@ -47,9 +63,9 @@ class _Update:
 
 
 class AutogradSession(Session):
-    """Training in the user's loop. A forward call reads rows from both tiers (`pooled`). The end of a backward pass is a step
-    (`_step`): each distinct row is updated once and the lookups are counted. Between two steps rows move and commands are carried
-    out (`session.py`)."""
+    """Training in the user's loop. A forward call reads rows from both tiers (`pooled`). A step of the optimizer that holds the
+    tables' weights (`step_rows`), or the end of a backward pass where rows are updated there, is a step: each distinct row is
+    updated once and the lookups are counted. Between two steps rows move and commands are carried out (`session.py`)."""
 
     def __init__(self, tables: Sequence[TableSpec], setup: Setup, rates: Rates, dtype: torch.dtype) -> None:
         config, policy, store = setup.build(tuple(tables), rates.rule, dtype)
@@ -65,7 +81,9 @@ class AutogradSession(Session):
         """Number of steps in which each table was looked up."""
         self._table_order = np.argsort(store.space.table_first_row, kind="stable")
         self._first_row_T = store.space.table_first_row[self._table_order]
-        self._passes = Passes(self._step)
+        self.updates_in_backward = setup.update == "backward"
+        """Whether the end of a backward pass is a step; otherwise gradients wait in ``weight.grad`` for an optimizer's."""
+        self._passes = Passes(self._end_pass)
         self._anchor = torch.zeros((), requires_grad=True)
         self._ahead: AheadBatch | None = None
         self._steps_ahead = 0
@@ -84,16 +102,26 @@ class AutogradSession(Session):
 
     # Forward ---------------------------------------------------------------------------------------------------------
 
-    def pooled(self, key: Callable[[], CallKey] | None, make: Callable[[], list[Bags]]) -> list[Tensor]:
+    def pooled(
+        self, key: Callable[[], CallKey] | None, make: Callable[[], list[Bags]], weight: Tensor | None = None
+    ) -> list[Tensor]:
         """Return the pooled vectors (L, D) of a forward call's bags. `make` makes the bags where none with this `key` were looked
-        up ahead."""
+        up ahead. `weight` is the parameter that gets the gradient where rows are not updated in the backward pass."""
         if not self.state.rows_placed:
             self.start()
         calls = self._ahead.calls(key()) if self._ahead is not None and key is not None else []
         if not calls:
             with self.times("classify"):
                 calls = [PoolCall(bags) for bags in make()]
-        return [PooledRows.apply(self._anchor, call, self._gather, self._passes) for call in calls]
+        if weight is None:
+            return [PooledRows.apply(self._anchor, call, self._gather, self._passes.add) for call in calls]
+        keep = self._passes.add if self.updates_in_backward else partial(self._keep, weight)
+        return [PooledRows.apply(weight, call, self._gather, keep) for call in calls]
+
+    def _keep(self, weight: Tensor, call: PoolCall, gradient_LD: Tensor) -> Tensor:
+        """Return the gradient of a weight, for autograd to add to its ``grad``."""
+        _, low, _ = self.store.space.table_range(call.bags.tables[0])
+        return RowGradient(weight, [(call, gradient_LD)], low)
 
     def start(self) -> None:
         """Start training, or resume it from a state that was loaded."""
@@ -107,8 +135,32 @@ class AutogradSession(Session):
 
     # The step --------------------------------------------------------------------------------------------------------
 
-    def _step(self, found: list[Gradient]) -> None:
-        """End a backward pass: update each distinct row once, count the lookups, and do what is due between two steps."""
+    def _end_pass(self, found: list[CallGradient]) -> None:
+        """End a backward pass that updates rows."""
+        tables = sorted({table for call, _ in found for table in call.bags.tables})
+        self._step([Part(call, gradient_LD, self.rates.lr) for call, gradient_LD in found], [], tables)
+
+    def step_rows(self, gradients: Sequence[tuple[int, Tensor, float]]) -> None:
+        """Update the rows of tables as an optimizer's step, each with the gradient of its weight and its learning rate."""
+        parts: list[Part] = []
+        seen: list[Bags] = []
+        for table, gradient, lr in gradients:
+            if isinstance(gradient, RowGradient) and gradient.in_calls:
+                parts += [Part(call, gradient_LD, lr) for call, gradient_LD in gradient.calls]
+                continue
+            if isinstance(gradient, RowGradient):
+                rows, values = gradient.rows, gradient.values
+                seen += [call.bags for call, _ in gradient.calls]
+            else:
+                rows, values = torch.arange(len(gradient)), gradient
+            each = np.arange(len(rows) + 1, dtype=np.int64)
+            bags = PoolTables.of(self.store.space, [table], [False]).bags(as_ids(rows), each, self.dtype)
+            parts.append(Part(PoolCall(bags), values, lr, counts=False))
+        self._step(parts, seen, [table for table, _, _ in gradients])
+
+    def _step(self, parts: list[Part], seen: list[Bags], tables: Sequence[int]) -> None:
+        """Update each distinct row once, count the lookups, and do what is due between two steps. `seen`: lookups that count and
+        have no part of their own."""
         if self.closed:
             raise ConflictError("the runtime was closed, so rows are no longer updated")
         self.rates.check()
@@ -117,8 +169,8 @@ class AutogradSession(Session):
         updating = False
         try:
             with self.times("classify"):
-                for number, part in self._by_count(found).items():
-                    updates.append(self._join(number, part))
+                for (number, lr, counts), some in self._by_count(parts).items():
+                    updates.append(self._join(number, lr, counts, some))
             self._check([gradient for update in updates for gradient in update.gradients])
             updating = True
             for update in updates:
@@ -131,11 +183,22 @@ class AutogradSession(Session):
                     "a state saved before has them as they were"
                 )
             raise
-        self.steps_T[sorted({table for call, _ in found for table in call.bags.tables})] += 1
+        self.steps_T[list(tables)] += 1
         self.state.step_done()
-        self._count(updates)
+        counted = [update for update in updates if update.counts]
+        self._count([*counted, self._count_only(seen)] if seen else counted)
         for report in self.boundary():
             self.emit(report)
+
+    def _count_only(self, seen: list[Bags]) -> _Update:
+        """Count lookups whose gradients were updated as sums by row."""
+        batch = BagBatch.of(self.store.space, [(NO_CALL, bags) for bags in seen])
+        work = ClassifiedBatch(batch, self.store.space, self.store.threads)
+        self.store.classify(work)
+        self._observe(work, probe=False)
+        self.store.release(work)
+        bags = [(first, bags) for _, bags, first in batch.parts]
+        return _Update(0, 0.0, True, work, [], np.empty(0, dtype=np.int64), bags)
 
     def _release(self, updates: list[_Update]) -> None:
         """Free the rows that a failed step holds on a device: they are out of date."""
@@ -145,44 +208,45 @@ class AutogradSession(Session):
             if update.work.staged is not None:
                 self.store.release(update.work)
 
-    def _by_count(self, found: list[Gradient]) -> dict[int, list[Gradient]]:
-        """Group gradients by the number of their tables' updates, which Adam's bias correction needs, as in torch."""
-        parts: dict[int, list[Gradient]] = defaultdict(list)
+    def _by_count(self, parts: list[Part]) -> dict[tuple[int, float, bool], list[Part]]:
+        """Group parts by the number of their tables' updates, which Adam's bias correction needs, as in torch, and by rate."""
+        groups: dict[tuple[int, float, bool], list[Part]] = defaultdict(list)
         adam = self.rates.rule.embedding == "lazy_adam"
-        for call, gradient in found:
-            steps = int(self.steps_T[list(call.bags.tables)].max()) if adam else self.step_number
-            parts[steps + 1].append((call, gradient))
-        return parts
+        for part in parts:
+            steps = int(self.steps_T[list(part.call.bags.tables)].max()) if adam else self.step_number
+            groups[steps + 1, part.lr, part.counts].append(part)
+        return groups
 
     def _update(self, update: _Update, probe: bool) -> None:
         work = update.work
         with self.times("update"):
             self.store.take(work)
             frozen_U = None if self.policy.exact or probe else self._frozen(work)
-            rows = RowUpdate(update.gradients, update.position_B, frozen_U, self.rates.lr, update.number, measure=probe)
+            rows = RowUpdate(update.gradients, update.position_B, frozen_U, update.lr, update.number, measure=probe)
             self.store.apply(work, rows)
-        with self.times("observe"):
-            self._observe(work, probe)
+        if update.counts:
+            with self.times("observe"):
+                self._observe(work, probe)
 
-    def _join(self, number: int, found: list[Gradient]) -> _Update:
-        """Join all bags of a pass and their gradients."""
-        ahead = found[0][0].ahead
-        if ahead is not None and all(call.ahead is ahead for call, _ in found):
-            work, firsts = ahead.work, [call.first for call, _ in found]
+    def _join(self, number: int, lr: float, counts: bool, parts: list[Part]) -> _Update:
+        """Join all bags of a step and their gradients."""
+        ahead = parts[0].call.ahead
+        if ahead is not None and all(part.call.ahead is ahead for part in parts):
+            work, firsts = ahead.work, [part.call.first for part in parts]
         else:
-            for outdated in [*(call.ahead for call, _ in found), self._ahead]:
+            for outdated in [*(part.call.ahead for part in parts), self._ahead]:
                 if outdated is not None:
                     outdated.release(self.store)
             ahead = None
-            found.sort(key=lambda one: one[0].bags.pool)
-            batch = BagBatch.of(self.store.space, [(NO_CALL, call.bags) for call, _ in found])
+            parts.sort(key=lambda part: part.call.bags.pool)
+            batch = BagBatch.of(self.store.space, [(NO_CALL, part.call.bags) for part in parts])
             work, firsts = ClassifiedBatch(batch, self.store.space, self.store.threads), [f for _, _, f in batch.parts]
         position_B = np.full(work.batch.size, -1, dtype=np.int64)
         gradients: list[list[Tensor]] = [[] for _ in self.store.space.pools]
         vectors = [0] * len(gradients)
-        placed = sorted(zip(firsts, found, strict=True), key=lambda pair: pair[0])
-        for first, (call, gradient_LD) in placed:
-            bags = call.bags
+        placed = sorted(zip(firsts, parts, strict=True), key=lambda pair: pair[0])
+        for first, part in placed:
+            bags, gradient_LD = part.call.bags, part.gradient_LD
             if bags.divisor_L1 is not None:
                 gradient_LD = gradient_LD / bags.divisor_L1.to(gradient_LD.device)
             gradients[bags.pool].append(gradient_LD)
@@ -191,8 +255,8 @@ class AutogradSession(Session):
         joined = [self._join_gradients(pool, parts) for pool, parts in enumerate(gradients)]
         if ahead is not None:
             ahead.take_for_update(self.store)
-            self._steps_ahead += len(found) == len(ahead.batch.parts)
-        return _Update(number, work, joined, position_B, [(first, call.bags) for first, (call, _) in placed])
+            self._steps_ahead += len(parts) == len(ahead.batch.parts)
+        return _Update(number, lr, counts, work, joined, position_B, [(first, part.call.bags) for first, part in placed])
 
     def _join_gradients(self, pool: int, parts: list[Tensor]) -> Tensor:
         if not parts:
@@ -232,7 +296,7 @@ class AutogradSession(Session):
 
     def _count(self, updates: list[_Update]) -> None:
         """Count the samples of a step, and its popular samples."""
-        samples = max(bags.samples for update in updates for _, bags in update.bags)
+        samples = max((bags.samples for update in updates for _, bags in update.bags), default=0)
         popular_B = np.ones(samples, dtype=np.bool_)
         for update in updates:
             for first, bags in update.bags:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any, NoReturn
@@ -22,16 +22,17 @@ from adaptive_rec.placement import RowSpace
 
 @dataclass(frozen=True)
 class CallKey:
-    """Identity of a forward call: its module and its input tensors. Bags looked up ahead are found by it."""
+    """Identity of a forward call: what it looks up, and its input tensors. Bags looked up ahead are found by it."""
 
     signature: tuple[Any, ...]
     tensors: tuple[Tensor | None, ...] = field(compare=False)
     """The tensors themselves: while they are held, no other tensor can get their memory."""
 
     @staticmethod
-    def of(module: object, *tensors: Tensor | None) -> CallKey:
-        """Return the key of a call. Keys are equal for the same memory, read in the same way and not written to in between."""
-        return CallKey((id(module), *map(_signature, tensors)), tensors)
+    def of(how: Hashable, *tensors: Tensor | None) -> CallKey:
+        """Return the key of a call that looks up `how`. Keys are equal for the same memory, read in the same way and not written
+        to in between."""
+        return CallKey((how, *map(_signature, tensors)), tensors)
 
 
 def _signature(tensor: Tensor | None) -> Any:

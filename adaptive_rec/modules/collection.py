@@ -5,20 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Unpack
+from typing import Any, Unpack, cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from adaptive_rec.batch import TableSpec
 from adaptive_rec.errors import ConfigError
-from adaptive_rec.modules.bag import weighted_sums
+from adaptive_rec.modules.bag import AdaptiveEmbeddingBag
 from adaptive_rec.modules.bags import Bags, CallKey, PoolTables
 from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime
 from adaptive_rec.modules.inputs import Keyed, check_keyed
 from adaptive_rec.modules.options import Options, rates_from, setup_from
-from adaptive_rec.modules.tiered_module import TieredModule
+from adaptive_rec.modules.pooling import weighted_sums
+from adaptive_rec.modules.weight import TieredWeight
 
 
 @dataclass
@@ -75,7 +76,7 @@ class _Group:
     """Places of these features among all features of the collection."""
 
 
-class AdaptiveEmbeddingBagCollection(TieredModule):
+class AdaptiveEmbeddingBagCollection(nn.Module):
     """Pools the features of a KeyedJaggedTensor, as TorchRec's EmbeddingBagCollection does.
 
     `tables` are `EmbeddingBagConfig`s, of this package or of TorchRec. The input may be any object with ``keys()``, ``values()``
@@ -104,6 +105,9 @@ class AdaptiveEmbeddingBagCollection(TieredModule):
         self.runtime.register("embedding_bags", self)
         for number, table in enumerate(tables):
             _init_rows(table, self.runtime.host_rows(number))
+        self.embedding_bags = nn.ModuleDict(
+            {table.name: _module_of(table, TieredWeight(self.runtime, number)) for number, table in enumerate(tables)}
+        )
 
     def embedding_bag_configs(self) -> list[Any]:
         return self._tables
@@ -138,7 +142,7 @@ class AdaptiveEmbeddingBagCollection(TieredModule):
     def _key(self, features: Any) -> CallKey:
         check_keyed(features)
         lengths = features.lengths() if hasattr(features, "lengths") else features.offsets()
-        return CallKey.of(self, features.values(), lengths)
+        return CallKey.of(id(self), features.values(), lengths)
 
     def _bags(self, features: Any) -> list[Bags]:
         given = Keyed.of(features, weighted=False)
@@ -158,14 +162,26 @@ class AdaptiveEmbeddingBagCollection(TieredModule):
 
     # Rows in and out -------------------------------------------------------------------------------------------------
 
-    def _tables_by_key(self) -> dict[str, int]:
-        return {f"embedding_bags.{table.name}.weight": number for number, table in enumerate(self._tables)}
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refuse `copy.copy`, `copy.deepcopy` and pickling, which all come here."""
+        raise TypeError(
+            f"{type(self).__name__} must be saved and copied by its state_dict() (and runtime.state_dict()), "
+            "as its rows live in the runtime's tiers"
+        )
 
     def extra_repr(self) -> str:
         return "\n".join(
             f"{table.name}: {table.num_embeddings} x {table.embedding_dim}, {', '.join(table.feature_names)}"
             for table in self._tables
         )
+
+
+def _module_of(table: Any, weight: TieredWeight) -> nn.Module:
+    """Return the module that holds a table's weight, as TorchRec's collection has one."""
+    module = nn.EmbeddingBag(1, table.embedding_dim, mode="mean" if _is_mean(table) else "sum", device="meta")
+    module.num_embeddings, module.weight = table.num_embeddings, cast("nn.Parameter", weight)
+    module.__class__ = AdaptiveEmbeddingBag
+    return module
 
 
 def _check_tables(tables: Sequence[Any]) -> None:

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any, Protocol, Self
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from adaptive_rec.batch import TableSpec
@@ -162,6 +164,14 @@ class EmbeddingRuntime(AutogradSession):
         """Set all rows of a table, in both tiers; their optimizer state stays."""
         self.release_ahead()
         self.store.replace_table(number, rows.detach().cpu().to(self.dtype).numpy(), None)
+
+    def set_rows(self, number: int, row_N: NDArray[np.int64], values: Tensor) -> None:
+        """Set some rows of a table, by their numbers in the table; of a row that is given twice the last value counts."""
+        self.release_ahead()
+        last = dict(zip(row_N.tolist(), range(len(row_N)), strict=True))
+        given = values.detach().cpu().to(self.dtype).numpy()
+        places = np.fromiter(last.values(), np.int64, len(last))
+        self.store.replace_rows(number, np.fromiter(last.keys(), np.int64, len(last)), given[places])
 
     def take_state(self, number: int, parts: Sequence[Tensor], step: int) -> None:
         """Set the optimizer state of a table's rows, from the parts that torch keeps, and its number of steps so far."""

@@ -16,7 +16,7 @@ from adaptive_rec.embedding.optimizer import RULES
 from adaptive_rec.embedding.staged.streams import CudaStreams, Streams
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import ConfigError, did_you_mean
-from adaptive_rec.modules.rates import Rates, named_rates
+from adaptive_rec.modules.rates import Rates, named_rates, rates_of_class
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy import Policy
 from adaptive_rec.policy.find import load_policy
@@ -34,8 +34,13 @@ class Options(TypedDict, total=False):
     """A name, an entry point or package.module:Class; the policy must not arrange the stream. Default: hotline."""
     budget: int | str
     """Device memory for hot rows and their optimizer state: bytes, or a text such as "2GiB"."""
-    optimizer: str | torch.optim.Optimizer | None
-    """sgd, adagrad, rowwise_adagrad or lazy_adam; for `wrap` also a torch optimizer that holds the tables."""
+    optimizer: str | torch.optim.Optimizer | type[torch.optim.Optimizer] | None
+    """A rule's name (sgd, adagrad, rowwise_adagrad, lazy_adam), or an optimizer of torch.optim that holds the weights, or the
+    class of one that will."""
+    update: str | None
+    """Where rows are updated: "step", in the optimizer's ``step()``, with all that torch does before it (sums over backward
+    passes, clipping, ``GradScaler``); "backward", at the end of each backward pass, which keeps no gradients. By default
+    "backward" for a rule's name, otherwise "step"."""
     lr: float | None
     """Learning rate of rows, where `optimizer` is a name."""
     eps: float | None
@@ -52,9 +57,13 @@ def rates_from(options: Options) -> Rates:
         raise ConfigError(
             f"optimizer must be given: one of {rules}, or to wrap() the torch optimizer that holds the tables"
         )
+    if isinstance(optimizer, type):
+        if given := [name for name in ("lr", "eps", "betas") if options.get(name) is not None]:
+            raise ConfigError(f"{given[0]} must be left to the optimizer that will be made, got {options[given[0]]}")  # type: ignore[literal-required]
+        return rates_of_class(optimizer)
     if not isinstance(optimizer, str):
         raise ConfigError(
-            f"optimizer must be the name of a rule ({rules}), got {optimizer!r}; "
+            f"optimizer must be the name of a rule ({rules}) or a class of torch.optim, got {optimizer!r}; "
             "wrap(model, optimizer=...) takes an optimizer of torch.optim"
         )
     return named_rates(optimizer, options.get("lr"), options.get("eps"), options.get("betas"))
@@ -70,7 +79,21 @@ def setup_from(options: Options, device: torch.device) -> Setup:
     given = {name: value for name, value in options.items() if name in ("policy", "budget", "knobs", "seed")}
     if given.get("budget", 0) is None:
         del given["budget"]
-    return Setup(**given, device=device)  # type: ignore[arg-type]
+    return Setup(**given, device=device, update=_update_from(options))  # type: ignore[arg-type]
+
+
+def _update_from(options: Options) -> str:
+    """Return where rows are updated. Raises ConfigError."""
+    optimizer, update = options.get("optimizer"), options.get("update")
+    if update not in (None, "step", "backward"):
+        raise ConfigError(f"update must be step or backward, got {update!r}")
+    if isinstance(optimizer, str):
+        if update == "step":
+            raise ConfigError(f"update must be backward for the rule {optimizer}, which no optimizer carries out, got step")
+        return "backward"
+    if isinstance(optimizer, type) and update == "backward":
+        raise ConfigError("update must be step where the optimizer is yet to be made, as its learning rate is not known; got backward")
+    return update or "step"
 
 
 @dataclass(frozen=True)
@@ -82,6 +105,8 @@ class Setup:
     knobs: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
     device: torch.device = torch.device("cpu")
+    update: str = "backward"
+    """Where rows are updated: step or backward."""
     streams: Streams | None = None
     """Queues of a device that tests make up."""
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from pydantic import ValidationError
-from torch import Tensor, nn
+from torch import Tensor
 
 from adaptive_rec.config.knobs import describe
 from adaptive_rec.config.model import OptimizerConfig
@@ -56,6 +56,16 @@ class Rates:
                     f"only, got {value}; a OneCycleLR leaves it alone with cycle_momentum=False"
                 )
 
+    def check_group(self, optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> None:
+        """Raise ConfigError where an optimizer's param group does not update rows by this rule."""
+        found = rule_of(optimizer, group)
+        for name in ("embedding", "eps", "betas"):
+            own, other = getattr(self.rule, name, None), getattr(found, name, None)
+            if own != other:
+                raise ConfigError(
+                    f"{type(optimizer).__name__} must update rows as the optimizer that wrap was given: {name} {own}, got {other}"
+                )
+
     def _options(self) -> dict[str, Any]:
         if self._optimizer is None:
             return {}
@@ -78,32 +88,9 @@ def named_rates(name: str, lr: float | None, eps: float | None, betas: tuple[flo
     return Rates(_rule(values))
 
 
-def rates_of_optimizer(optimizer: torch.optim.Optimizer, weights: Sequence[Tensor]) -> Rates:
-    """Return the rates of a torch optimizer that holds the tables' weights; they follow the ``lr`` of its param group.
-
-    Raises ConfigError where rows cannot be updated as the optimizer does.
-    """
-    kind = next((rule for known, rule in TORCH_RULES.items() if type(optimizer) is known), None)
-    if kind is None:
-        hint = (
-            "; only rows that were looked up are updated, so take SparseAdam"
-            if "Adam" in type(optimizer).__name__
-            else ""
-        )
-        known = ", ".join(one.__name__ for one in TORCH_RULES)
-        raise ConfigError(
-            f"optimizer must be one of torch's {known} for rows to be updated as it would, got {type(optimizer).__name__}{hint}, "
-            f"or name a rule ({', '.join(RULES)}) and its lr"
-        )
-    wanted = {id(weight) for weight in weights}
-    groups = [n for n, g in enumerate(optimizer.param_groups) if any(id(p) in wanted for p in g["params"])]
-    held = sum(id(p) in wanted for n in groups for p in optimizer.param_groups[n]["params"])
-    if len(groups) != 1 or held != len(wanted):
-        raise ConfigError(
-            f"optimizer must hold the weights of all {len(wanted)} tables in one param group, "
-            f"got {held} of them in {len(groups)} groups"
-        )
-    group = optimizer.param_groups[groups[0]]
+def rule_of(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> OptimizerConfig:
+    """Return the rule by which a param group of a torch optimizer updates rows. Raises ConfigError where rows cannot follow it."""
+    kind = _kind(type(optimizer))
     for option in NOT_FUSED:
         if group.get(option):
             raise ConfigError(
@@ -113,16 +100,52 @@ def rates_of_optimizer(optimizer: torch.optim.Optimizer, weights: Sequence[Tenso
     values: dict[str, Any] = {"embedding": kind, "embedding_lr": float(group["lr"]) or 1.0}  # a warm-up may begin at 0
     values |= {name: group[name] for name in ("eps", "betas") if name in group}
     values["betas"] = tuple(map(float, values.get("betas", (0.9, 0.999))))
-    return Rates(_rule(values), optimizer, groups[0])
+    return _rule(values)
 
 
-def take_out(optimizer: torch.optim.Optimizer, weights: Sequence[Tensor]) -> list[dict[str, Any]]:
-    """Remove weights from an optimizer. Returns the state that it kept for each."""
+def _kind(given: type[torch.optim.Optimizer]) -> str:
+    kind = next((rule for known, rule in TORCH_RULES.items() if given is known), None)
+    if kind is None:
+        hint = "; only rows that were looked up are updated, so take SparseAdam" if "Adam" in given.__name__ else ""
+        known = ", ".join(one.__name__ for one in TORCH_RULES)
+        raise ConfigError(
+            f"optimizer must be one of torch's {known} for rows to be updated as it would, got {given.__name__}{hint}, "
+            f"or name a rule ({', '.join(RULES)}) and its lr"
+        )
+    return kind
+
+
+def rates_of_class(given: type[torch.optim.Optimizer]) -> Rates:
+    """Return the rates of an optimizer that is yet to be made, with the defaults of its class."""
+    _kind(given)
+    sample = given([torch.zeros(1, requires_grad=True)])
+    return Rates(rule_of(sample, sample.param_groups[0]))
+
+
+def rates_of_optimizer(optimizer: torch.optim.Optimizer, weights: Sequence[Tensor], one_group: bool) -> Rates:
+    """Return the rates of a torch optimizer that holds the tables' weights, if asked for in one param group; they follow its lr.
+
+    Raises ConfigError where rows cannot be updated as the optimizer does.
+    """
+    _kind(type(optimizer))
     wanted = {id(weight) for weight in weights}
-    for group in optimizer.param_groups:
-        group["params"] = [p for p in group["params"] if id(p) not in wanted]
+    groups = [n for n, g in enumerate(optimizer.param_groups) if any(id(p) in wanted for p in g["params"])]
+    held = sum(id(p) in wanted for n in groups for p in optimizer.param_groups[n]["params"])
+    if held != len(wanted) or not groups or (one_group and len(groups) > 1):
+        where = " in one param group" if one_group else ""
+        raise ConfigError(
+            f"optimizer must hold the weights of all {len(wanted)} tables{where}, got {held} of them in {len(groups)} groups"
+        )
+    rates = Rates(rule_of(optimizer, optimizer.param_groups[groups[0]]), optimizer, groups[0])
+    for number in groups[1:]:
+        rates.check_group(optimizer, optimizer.param_groups[number])
+    return rates
+
+
+def take_state(optimizer: torch.optim.Optimizer, weight: Tensor) -> dict[str, Any]:
+    """Remove the state that an optimizer keeps for a weight, and return it."""
     state: Any = optimizer.state
-    return [state.pop(weight, {}) if isinstance(weight, nn.Parameter) else {} for weight in weights]
+    return dict(state.pop(weight, {}))
 
 
 def _rule(values: dict[str, Any]) -> OptimizerConfig:

@@ -65,9 +65,9 @@ def _gather_by_kernel(
 ) -> Tensor:
     """Read both tiers in host memory. `first_bag`: the first arguments of the kernel."""
     tiers = store.device.weights[pool].numpy(), store.host.weights[pool]
-    pooled_L1D = torch.empty((vectors, 1, tiers[1].shape[1]), dtype=store.dtype)
-    gather_bags(*first_bag, offsets, source_N, *tiers, pooled_L1D.numpy(), threads=store.threads)
-    return pooled_L1D[:, 0]
+    pooled_LD = torch.empty((vectors, tiers[1].shape[1]), dtype=store.dtype)
+    gather_bags(*first_bag, offsets, source_N, *tiers, pooled_LD.unsqueeze(1).numpy(), threads=store.threads)
+    return pooled_LD
 
 
 def _gather_on_device(store: EmbeddingStore, bags: Bags) -> Tensor:
@@ -94,4 +94,4 @@ def _gather_by_store(store: EmbeddingStore, work: ClassifiedBatch, bags: NDArray
         samples=len(bags),
     )
     store.gather(work, bags, np.ones(len(bags)), micro)
-    return micro.pooled[pool][:, 0]
+    return _without_view(micro.pooled[pool][:, 0], 0, len(bags))

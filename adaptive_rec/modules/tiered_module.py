@@ -1,65 +1,103 @@
-"""Modules whose rows lie in a runtime."""
+"""Modules whose tables lie in a runtime."""
 
 from __future__ import annotations
 
+import copyreg
+from collections.abc import Callable, Iterator
+from functools import cache
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
+from adaptive_rec.errors import ConfigError
+from adaptive_rec.modules.bags import Bags, CallKey
 from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime
+from adaptive_rec.modules.weight import TieredWeight
 
 
 class TieredModule(nn.Module):
-    """Base of modules with tables in two tiers. State dicts hold copies of the rows; the modules themselves cannot be copied,
-    as a copy would share the rows or lose them."""
+    """Base of modules with a `TieredWeight`. State dicts hold ordinary copies of the rows; a copy of the module, or the module that
+    ``torch.save`` writes, is an ordinary one."""
 
-    runtime: EmbeddingRuntime | None
-    """None where the module holds its table as an ordinary parameter."""
+    plain_class: type[nn.Module] = nn.Module
+    """Class of the module without tiers."""
 
-    def _tables_by_key(self) -> dict[str, int]:
-        """Numbers of the module's tables in the runtime, by their keys in the module's state dict."""
-        raise NotImplementedError
+    @property
+    def runtime(self) -> EmbeddingRuntime | None:
+        """The runtime that has the rows; None where the module holds its table as an ordinary parameter."""
+        return next((weight.runtime for weight in tiered_weights(self).values()), None)
+
+    def parts(self, given: Any) -> Iterator[tuple[CallKey, Bags]]:
+        """Yield the bags of an input, for `EmbeddingRuntime.prefetch`: ids, or for bags also (ids, offsets)."""
+        weight, padding_idx = next(iter(tiered_weights(self).values())), getattr(self, "padding_idx", None)
+        pools = isinstance(self, nn.EmbeddingBag)
+        input, offsets = given if pools and isinstance(given, tuple) and len(given) == 2 else (given, None)
+        if not isinstance(input, Tensor) or not isinstance(offsets, Tensor | None):
+            got = tuple(type(part).__name__ for part in given) if isinstance(given, tuple) else type(given).__name__
+            raise ValueError(f"it must be a tensor of ids{', or (ids, offsets)' if pools else ''}, got {got}")
+        if isinstance(self, nn.EmbeddingBag):
+            how = self.mode, self.include_last_offset, padding_idx
+            yield weight.key(how, padding_idx, input, offsets), weight.bags(input, offsets, *how)
+        else:
+            yield weight.key(None, padding_idx, input), weight.single_bags(input, padding_idx)
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        if self.runtime is not None:
-            for key, table in self._tables_by_key().items():
-                destination[prefix + key] = self.runtime.table(table)
+        if not keep_vars:
+            for name, weight in tiered_weights(self).items():
+                destination[prefix + name] = weight.whole()
 
-    def _load_from_state_dict(
-        self,
-        state_dict: Any,
-        prefix: str,
-        local_metadata: Any,
-        strict: bool,
-        missing_keys: list[str],
-        unexpected_keys: list[str],
-        error_msgs: list[str],
-    ) -> None:
-        if self.runtime is None:
-            super()._load_from_state_dict(
-                state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
-            )
-            return
-        tables = {prefix + key: table for key, table in self._tables_by_key().items()}
-        for key, table in tables.items():
-            spec, given = self.runtime.store.space.tables[table], state_dict.get(key)
-            if given is None:
-                missing_keys.append(key)
-            elif tuple(given.shape) != (spec.rows, spec.dim):
-                error_msgs.append(
-                    f"size mismatch for {key}: the table is {(spec.rows, spec.dim)}, the state dict has {tuple(given.shape)}"
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, local_metadata: Any, *rest: Any) -> None:
+        if local_metadata.get("assign_to_params_buffers"):
+            raise ConfigError("load_state_dict must be called without assign=True for a model with tables in two tiers")
+        super()._load_from_state_dict(state_dict, prefix, local_metadata, *rest)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Any:
+        """Move or convert what is not in tiers. Tables stay where they are: another device or type for them is refused."""
+        tables = tiered_weights(self)
+        for name, weight in tables.items():
+            given = torch.empty(0, dtype=weight.dtype, device=weight.device)
+            found = fn(given)
+            if found.dtype != given.dtype:
+                raise ConfigError(
+                    f"{name} of {type(self).__name__} must keep its type, {given.dtype}, once its table is in two tiers, got "
+                    f"{found.dtype}: convert the model before wrap"
                 )
-            else:
-                self.runtime.set_table(table, given)
-        if strict:
-            unexpected_keys += [key for key in state_dict if key.startswith(prefix) and key not in tables]
+            if found.device != given.device:
+                raise ConfigError(
+                    f"{name} of {type(self).__name__} must stay on {given.device} once its table is in two tiers, got "
+                    f"{found.device}: move the model before wrap"
+                )
+            del self._parameters[name]
+        try:
+            return super()._apply(fn, recurse)
+        finally:
+            self._parameters.update(tables)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> nn.Module:
+        import copy
+
+        made = object.__new__(self.plain_class if tiered_weights(self) else type(self))
+        memo[id(self)] = made
+        made.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return made
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Refuse `copy.copy`, `copy.deepcopy` and pickling, which all come here."""
-        if self.runtime is None:
+        if not tiered_weights(self):
             return super().__reduce_ex__(protocol)
-        raise TypeError(
-            f"{type(self).__name__} must be saved and copied by its state_dict() (and runtime.state_dict()), "
-            "as its rows live in the runtime's tiers"
-        )
+        return copyreg.__newobj__, (self.plain_class,), self.__dict__  # type: ignore[attr-defined]
+
+
+def tiered_weights(module: nn.Module) -> dict[str, TieredWeight]:
+    """Return the weights in tiers that a module itself holds, by their names."""
+    return {name: one for name, one in module._parameters.items() if isinstance(one, TieredWeight)}
+
+
+@cache
+def tiered_class(plain: type[nn.Module]) -> type[nn.Module]:
+    """Return the class of a module of this class whose table lies in two tiers: it computes the same."""
+    members: dict[str, Any] = {"plain_class": plain, "__module__": plain.__module__}
+    if issubclass(plain, (nn.Embedding, nn.EmbeddingBag)):
+        members["forward"] = torch.compiler.disable(plain.forward)  # a compiled model calls it uncompiled
+    return type(f"Adaptive{plain.__name__}", (TieredModule, plain), members)

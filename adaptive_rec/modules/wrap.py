@@ -1,44 +1,46 @@
-"""`wrap`: replace a model's ``nn.EmbeddingBag``s in place by modules with tables in two tiers."""
+"""`wrap`: move the tables of a model's ``nn.Embedding``s and ``nn.EmbeddingBag``s into two tiers, in place."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, NoReturn, Unpack
+from typing import Unpack
 
 import torch
 from pydantic import ByteSize
 from torch import Tensor, nn
 
 from adaptive_rec.batch import TableSpec
-from adaptive_rec.errors import ConfigError, ConflictError
-from adaptive_rec.modules.bag import AdaptiveEmbeddingBag, why_unsupported
+from adaptive_rec.errors import ConfigError
+from adaptive_rec.modules.bag import AdaptiveEmbedding, AdaptiveEmbeddingBag, why_unsupported
 from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime
 from adaptive_rec.modules.loop_directory import LOG
+from adaptive_rec.modules.optimizer_steps import follow_optimizers, hand_over_state
 from adaptive_rec.modules.options import PRECISIONS, Options, rates_from, setup_from
-from adaptive_rec.modules.rates import STATE_NAMES, Rates, rates_of_optimizer, take_out
+from adaptive_rec.modules.rates import rates_of_optimizer
+from adaptive_rec.modules.tiered_module import TieredModule, tiered_class
+from adaptive_rec.modules.weight import TieredWeight
 
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 WEIGHT_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+ADAPTIVE: dict[type[nn.Module], type[nn.Module]] = {nn.EmbeddingBag: AdaptiveEmbeddingBag, nn.Embedding: AdaptiveEmbedding}
 
 
 @dataclass
 class _Table:
-    """A weight that one or several modules look up."""
+    """A weight that one or several modules hold."""
 
     name: str
-    weight: Tensor | None
-    modules: list[tuple[str, nn.EmbeddingBag]] = field(default_factory=list)
+    weight: Tensor
+    modules: list[tuple[str, nn.Module]] = field(default_factory=list)
     """Paths and modules; one module may have several paths."""
 
 
 @dataclass(frozen=True)
 class WrapReport:
-    """The modules of a model that `wrap` replaced, and those that it left."""
+    """The modules of a model whose tables `wrap` moved into tiers, and those that it left."""
 
     replaced: tuple[str, ...]
-    """Paths of replaced modules, with the sizes of their tables."""
+    """Paths of these modules, with the sizes of their tables."""
     left: tuple[tuple[str, str], ...]
     """Paths of modules with embeddings that were left as they are, each with the reason."""
     summary: str
@@ -55,38 +57,37 @@ class WrappedRuntime(EmbeddingRuntime):
 
 
 def wrap(model: nn.Module, *, device: torch.device | str | None = None, **options: Unpack[Options]) -> WrappedRuntime:
-    """Replace a model's `nn.EmbeddingBag` modules in place and keep their rows. Returns the runtime that they share.
+    """Move the tables of a model's `nn.Embedding` and `nn.EmbeddingBag` modules into two tiers, in place, and keep their rows.
+    Returns the runtime that they share.
 
-    ``budget=``: device memory for hot rows and their optimizer state ("2GiB"). ``optimizer=``: the name of a rule, with ``lr=``;
-    or a torch SGD, Adagrad or SparseAdam that holds the tables. They are then removed from it, and rows are updated as it did,
-    with its state and the learning rate that its param group has at each step. Wrap a model after it was moved to its device, and
-    before its parameters are handed to anything else. `device`: the device of pooled vectors, by default that of the model's
-    other parameters. See `Options` for the rest.
+    ``budget=``: device memory for hot rows and their optimizer state ("2GiB"). ``optimizer=``: a torch SGD, Adagrad or SparseAdam
+    that holds the tables' weights, or the class of one that will be made. Rows are then updated in its ``step()``, as it would
+    update ordinary parameters: with its state, the learning rate that its param group has at that time, and the gradients that
+    backward passes, clipping and ``GradScaler`` have left. Or the name of a rule, with ``lr=``: rows are then updated at the end
+    of each backward pass. Wrap a model after it was moved to its device. `device`: the device of looked-up vectors, by default
+    that of the model's other parameters. See `Options` for the rest.
 
-    Rows are updated inside ``backward``, so later changes do not reach them: gradient clipping, a skipped optimizer step,
-    ``GradScaler`` (bf16 autocast needs none). Where gradients are accumulated over several passes, each pass is an update.
+    Weights stay the parameters that they were (`TieredWeight`), so whoever holds one goes on to hold it.
 
-    Raises ConfigError, and leaves the model as it was, where nothing can be replaced or rows could not be updated as requested.
+    Raises ConfigError, and leaves the model as it was, where no table can be moved or rows could not be updated as requested.
     """
-    tables, left = _tables(model)
-    weights = [table.weight for table in tables if table.weight is not None]
+    in_backward = isinstance(options.get("optimizer"), str) or options.get("update") == "backward"
+    tables, left = _tables(model, in_backward)
+    weights = [table.weight for table in tables]
     dtype, place = _dtype(weights), torch.device(device) if device is not None else _place(model, weights)
     optimizer = options.get("optimizer")
     holder = optimizer if isinstance(optimizer, torch.optim.Optimizer) else None
-    rates = rates_from(options) if holder is None else rates_of_optimizer(holder, weights)
+    rates = rates_from(options) if holder is None else rates_of_optimizer(holder, weights, one_group=in_backward)
     if holder is not None and (extra := [name for name in ("lr", "eps", "betas") if options.get(name) is not None]):
         raise ConfigError(f"{extra[0]} must be left to the optimizer that is given, got {options[extra[0]]}")  # type: ignore[literal-required]
     specs = [TableSpec(table.name, *map(int, weight.shape)) for table, weight in zip(tables, weights, strict=True)]
     runtime = WrappedRuntime(specs, setup_from(options, place), rates, dtype)
-    pending = [table.name for table, weight in zip(tables, weights, strict=True) if _has_gradient(weight)]
-    if pending:
+    if in_backward and (pending := [table.name for table in tables if _has_gradient(table.weight)]):
         LOG.warning("wrap drops the gradients of %s: no later optimizer step will use them", ", ".join(pending))
-    states = [{} for _ in weights] if holder is None else take_out(holder, weights)
-    weights.clear()
-    paths = [
-        _replace(model, runtime, number, table, state, rates)
-        for number, (table, state) in enumerate(zip(tables, states, strict=True))
-    ]
+    if not in_backward:
+        follow_optimizers()
+    del weights
+    paths = [_move(runtime, number, table, holder) for number, table in enumerate(tables)]
     runtime.report = _report(runtime, paths, left)
     return runtime
 
@@ -96,42 +97,40 @@ def _has_gradient(weight: Tensor) -> bool:
     return grad is not None and bool((grad._values() if grad.is_sparse else grad).any())
 
 
-def _tables(model: nn.Module) -> tuple[list[_Table], list[tuple[str, str]]]:
-    """Return the tables of all modules that can be replaced, and the modules that cannot."""
+def _tables(model: nn.Module, in_backward: bool) -> tuple[list[_Table], list[tuple[str, str]]]:
+    """Return the tables of all modules that can be moved, and the modules that cannot."""
     tables: dict[int, _Table] = {}
     left: list[tuple[str, str]] = []
     elsewhere = _other_owners(model)
     for name, module in model.named_modules(remove_duplicate=False):
-        if isinstance(module, AdaptiveEmbeddingBag):
-            raise ConfigError(f"model must not be wrapped already, {name or 'it'} is an AdaptiveEmbeddingBag")
-        if isinstance(module, nn.Embedding):
-            left.append((name, "an nn.Embedding, which does not pool"))
-        if not isinstance(module, nn.EmbeddingBag):
+        if isinstance(module, TieredModule) and module.runtime is not None:
+            raise ConfigError(f"model must not be wrapped already, {name or 'it'} is an {type(module).__name__}")
+        if not isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
             continue
-        if not name:
-            raise ConfigError(
-                "model must contain EmbeddingBags, it is one itself: make it an AdaptiveEmbeddingBag instead"
-            )
         reason = _why_left(module)
-        if not reason and id(module.weight) in elsewhere:
+        if not reason and in_backward and id(module.weight) in elsewhere:
             reason = f"its weight is {elsewhere[id(module.weight)]} too"
         if reason:
             left.append((name, reason))
             continue
-        table = tables.setdefault(id(module.weight), _Table(name, module.weight))
-        table.modules.append((name, module))
+        table = tables.setdefault(id(module.weight), _Table(name or "weight", module.weight))
+        table.modules.append((name or "weight", module))
     if not tables:
-        raise ConfigError(f"model must have nn.EmbeddingBag modules that can be replaced, {_listed(left)}")
+        raise ConfigError(f"model must have nn.Embedding or nn.EmbeddingBag modules that can be moved, {_listed(left)}")
+    for module in model.modules():
+        for parameter in module.parameters(recurse=False):
+            if id(parameter) in tables and all(module is not known for _, known in tables[id(parameter)].modules):
+                tables[id(parameter)].modules.append(("", module))
     return list(tables.values()), left
 
 
 def _other_owners(model: nn.Module) -> dict[int, str]:
-    """Return the names of parameters of modules that cannot be replaced, by the parameters' ids."""
+    """Return the names of parameters of modules that are no embeddings, or must be left, by the parameters' ids."""
     return {
         id(parameter): f"{path}.{name}" if path else name
         for path, module in model.named_modules()
         for name, parameter in module.named_parameters(recurse=False)
-        if not isinstance(module, nn.EmbeddingBag) or _why_left(module)
+        if not isinstance(module, (nn.Embedding, nn.EmbeddingBag)) or _why_left(module)
     }
 
 
@@ -139,19 +138,15 @@ def _listed(left: Sequence[tuple[str, str]]) -> str:
     return "; ".join(f"{name}: {reason}" for name, reason in left) or "it has none"
 
 
-def _why_left(module: nn.EmbeddingBag) -> str:
-    """Return why a module cannot be replaced, or nothing."""
-    if type(module) is not nn.EmbeddingBag:
-        return f"a {type(module).__name__}, not nn.EmbeddingBag itself"
+def _why_left(module: nn.Embedding | nn.EmbeddingBag) -> str:
+    """Return why a module's table cannot be moved, or nothing."""
     if not module.weight.requires_grad:
         return "frozen: its weight requires no gradient"
     if module.weight.dtype not in PRECISIONS:
         return f"of {module.weight.dtype}: tables may be of torch.float32 or torch.float64"
-    if any(getattr(module, hooks) for hooks in HOOKS) or any(
-        getattr(module.weight, hooks, None) for hooks in WEIGHT_HOOKS
-    ):
-        return "it has hooks, which the new module would not have"
-    return why_unsupported(module.mode, module.max_norm, module.scale_grad_by_freq)
+    if any(getattr(module.weight, hooks, None) for hooks in WEIGHT_HOOKS):
+        return "its weight has hooks, which would not see the gradients of rows"
+    return why_unsupported(getattr(module, "mode", "sum"), module.max_norm, module.scale_grad_by_freq)
 
 
 def _dtype(weights: Sequence[Tensor]) -> torch.dtype:
@@ -168,34 +163,26 @@ def _place(model: nn.Module, weights: Sequence[Tensor]) -> torch.device:
     return next((p.device for p in model.parameters() if id(p) not in own), weights[0].device)
 
 
-def _replace(
-    model: nn.Module, runtime: EmbeddingRuntime, number: int, table: _Table, state: dict[str, Any], rates: Rates
-) -> str:
-    """Copy a table and its optimizer state, replace the modules that look it up, and release it. Returns their paths."""
-    assert table.weight is not None
+def _move(runtime: EmbeddingRuntime, number: int, table: _Table, holder: torch.optim.Optimizer | None) -> str:
+    """Move a table's rows and their optimizer state into the tiers. Its weight stays the same object, for all who hold it. Returns
+    the paths of its modules."""
+    weight = table.weight
     with torch.no_grad():
-        runtime.host_rows(number).copy_(table.weight)
-    parts = [state[name] for name in STATE_NAMES.get(rates.rule.embedding, ()) if name in state]
-    if parts:
-        runtime.take_state(number, parts, int(state.get("step", 0)))
-    made: dict[nn.EmbeddingBag, AdaptiveEmbeddingBag] = {}
+        runtime.host_rows(number).copy_(weight)
+    gradient = None if runtime.updates_in_backward else weight.grad
+    weight.grad = None
+    torch.utils.swap_tensors(weight, TieredWeight(runtime, number))
+    assert isinstance(weight, TieredWeight)
+    if gradient is not None:
+        weight.grad = gradient.to_dense() if gradient.is_sparse else gradient
+    if holder is not None:
+        hand_over_state(holder, weight)
     for name, module in table.modules:
-        if module not in made:
-            made[module] = AdaptiveEmbeddingBag.of(runtime, number, module, name)
-        parent, _, own = name.rpartition(".")
-        setattr(model.get_submodule(parent), own, made[module])
-        module.forward = partial(_refuse_call, name)  # type: ignore[method-assign]
-    names = ", ".join(name for name, _ in table.modules)
-    table.weight = None  # frees its memory, unless the user holds it too
-    table.modules.clear()
-    return names
-
-
-def _refuse_call(name: str, *_: Any, **__: Any) -> NoReturn:
-    """Stand in for the ``forward`` of a replaced module, whose rows are no longer trained."""
-    raise ConflictError(
-        f"{name} was replaced by wrap: a model must reach it by that path, not by a reference of its own"
-    )
+        if not isinstance(module, TieredModule):
+            module.__class__ = ADAPTIVE.get(type(module)) or tiered_class(type(module))
+        if name:
+            runtime.register(name, module)  # type: ignore[arg-type]
+    return ", ".join(name for name, _ in table.modules if name)
 
 
 def _report(runtime: EmbeddingRuntime, paths: list[str], left: list[tuple[str, str]]) -> WrapReport:

@@ -1,0 +1,92 @@
+"""Updates of rows in the ``step()`` of torch's optimizers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from adaptive_rec.modules.rates import STATE_NAMES, take_state
+from adaptive_rec.modules.row_gradient import RowGradient
+from adaptive_rec.modules.weight import TieredWeight
+
+Given = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+@cache
+def follow_optimizers() -> None:
+    """Have every optimizer update the rows of the weights it holds in its ``step()``, as it would update an ordinary parameter."""
+    taken: dict[int, list[tuple[TieredWeight, Tensor]]] = {}
+
+    def before(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Given | None:
+        if not any(isinstance(one, TieredWeight) for group in optimizer.param_groups for one in group["params"]):
+            return None
+        optimizer_itself, *rest = args  # torch passes the optimizer first
+        closure = rest[0] if rest else kwargs.get("closure")
+        if closure is None:
+            taken[id(optimizer)] = _update(optimizer)
+            return None
+
+        def closure_then_rows() -> Any:
+            loss = closure()
+            taken[id(optimizer)] = _update(optimizer)
+            return loss
+
+        if rest:
+            return (optimizer_itself, closure_then_rows, *rest[1:]), kwargs
+        return args, {**kwargs, "closure": closure_then_rows}
+
+    def after(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        for weight, gradient in taken.pop(id(optimizer), ()):
+            weight.grad = gradient  # as torch leaves it, until zero_grad
+
+    register_optimizer_step_pre_hook(before)
+    register_optimizer_step_post_hook(after)
+
+
+def _update(optimizer: torch.optim.Optimizer) -> list[tuple[TieredWeight, Tensor]]:
+    """Update the rows of all weights of an optimizer that have a gradient. Their gradients are taken away, so that the optimizer
+    passes them over, and returned."""
+    found = [
+        (one, one.grad, group)
+        for group in optimizer.param_groups
+        for one in group["params"]
+        if isinstance(one, TieredWeight) and one.grad is not None
+    ]
+    change = _unscaling(optimizer)
+    for runtime in {id(weight.runtime): weight.runtime for weight, _, _ in found}.values():
+        own = [(weight, gradient, group) for weight, gradient, group in found if weight.runtime is runtime]
+        for group in {id(group): group for _, _, group in own}.values():
+            runtime.rates.check_group(optimizer, group)
+        for weight, _, _ in own:
+            hand_over_state(optimizer, weight)
+        if change is not None:
+            runtime.step_rows([(w.table, change(gradient), float(group["lr"])) for w, gradient, group in own])
+    for weight, _, _ in found:
+        weight.grad = None
+    return [(weight, gradient) for weight, gradient, _ in found]
+
+
+def hand_over_state(optimizer: torch.optim.Optimizer, weight: TieredWeight) -> None:
+    """Move the state that an optimizer has for a weight to the tiers: it made steps before, or loaded it."""
+    state, runtime = take_state(optimizer, weight), weight.runtime
+    parts = [state[name] for name in STATE_NAMES.get(runtime.rates.rule.embedding, ()) if name in state]
+    if parts:
+        runtime.take_state(weight.table, parts, int(state.get("step", 0)))
+
+
+def _unscaling(optimizer: Any) -> Callable[[Tensor], Tensor] | None:
+    """Return what is done to gradients for a fused optimizer, which ``GradScaler`` lets unscale by itself; None: leave the step
+    out."""
+    found_inf, scale = getattr(optimizer, "found_inf", None), getattr(optimizer, "grad_scale", None)
+    if found_inf is not None and found_inf.item():
+        return None
+    if scale is None:
+        return lambda gradient: gradient
+    return lambda gradient: (
+        gradient.each(lambda part: part / scale) if isinstance(gradient, RowGradient) else gradient / scale
+    )
