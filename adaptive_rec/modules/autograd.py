@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -32,6 +32,10 @@ from adaptive_rec.policy.find import load_policy
 from adaptive_rec.policy.skipping import plan_step
 from adaptive_rec.runtime.control import Control
 from adaptive_rec.runtime.session import Report, Session
+
+
+MOST_READS = 64
+"""Limit of the lookups of a table that are counted in one step."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +88,8 @@ class AutogradSession(Session):
         self.updates_in_backward = setup.update == "backward"
         """Whether the end of a backward pass is a step; otherwise gradients wait in ``weight.grad`` for an optimizer's."""
         self._passes = Passes(self._end_pass)
+        self._reads: dict[int, deque[Bags]] = defaultdict(lambda: deque(maxlen=MOST_READS))
+        """Lookups of each table since its last step, where an optimizer makes the steps."""
         self._anchor = torch.zeros((), requires_grad=True)
         self._ahead: AheadBatch | None = None
         self._steps_ahead = 0
@@ -120,8 +126,15 @@ class AutogradSession(Session):
 
     def _keep(self, weight: Tensor, call: PoolCall, gradient_LD: Tensor) -> Tensor:
         """Return the gradient of a weight, for autograd to add to its ``grad``."""
-        _, low, _ = self.store.space.table_range(call.bags.tables[0])
-        return RowGradient(weight, [(call, gradient_LD)], low)
+        table = call.bags.tables[0]
+        read = self._reads[table]
+        read.append(call.bags)
+        if len(read) == MOST_READS:
+            self.state.warn(
+                f"rows of {self.store.space.tables[table].name} were read in {MOST_READS} backward passes since the last step of an "
+                "optimizer that holds its weight; without steps they are not updated"
+            )
+        return RowGradient(weight, [(call, gradient_LD)], self.store.space.table_range(table)[1])
 
     def start(self) -> None:
         """Start training, or resume it from a state that was loaded."""
@@ -145,18 +158,20 @@ class AutogradSession(Session):
         parts: list[Part] = []
         seen: list[Bags] = []
         for table, gradient, lr in gradients:
-            if isinstance(gradient, RowGradient) and gradient.in_calls:
+            if isinstance(gradient, RowGradient) and gradient.calls is not None:
                 parts += [Part(call, gradient_LD, lr) for call, gradient_LD in gradient.calls]
                 continue
             if isinstance(gradient, RowGradient):
                 rows, values = gradient.rows, gradient.values
-                seen += [call.bags for call, _ in gradient.calls]
             else:
                 rows, values = torch.arange(len(gradient)), gradient
+            seen += self._reads[table]
             each = np.arange(len(rows) + 1, dtype=np.int64)
             bags = PoolTables.of(self.store.space, [table], [False]).bags(as_ids(rows), each, self.dtype)
             parts.append(Part(PoolCall(bags), values, lr, counts=False))
         self._step(parts, seen, [table for table, _, _ in gradients])
+        for table, _, _ in gradients:
+            self._reads[table].clear()
 
     def _step(self, parts: list[Part], seen: list[Bags], tables: Sequence[int]) -> None:
         """Update each distinct row once, count the lookups, and do what is due between two steps. `seen`: lookups that count and
@@ -169,8 +184,8 @@ class AutogradSession(Session):
         updating = False
         try:
             with self.times("classify"):
-                for (number, lr, counts), some in self._by_count(parts).items():
-                    updates.append(self._join(number, lr, counts, some))
+                for number, lr, some in self._groups(parts):
+                    updates.append(self._join(number, lr, some))
             self._check([gradient for update in updates for gradient in update.gradients])
             updating = True
             for update in updates:
@@ -208,14 +223,17 @@ class AutogradSession(Session):
             if update.work.staged is not None:
                 self.store.release(update.work)
 
-    def _by_count(self, parts: list[Part]) -> dict[tuple[int, float, bool], list[Part]]:
-        """Group parts by the number of their tables' updates, which Adam's bias correction needs, as in torch, and by rate."""
-        groups: dict[tuple[int, float, bool], list[Part]] = defaultdict(list)
+    def _groups(self, parts: list[Part]) -> list[tuple[int, float, list[Part]]]:
+        """Group parts by the number of their tables' updates, which Adam's bias correction needs, as in torch, and by rate. Tables
+        all of whose lookups were made ahead are apart from others. Returns number, rate and parts of each group."""
+        groups: dict[tuple[int, float, bool, bool], list[Part]] = defaultdict(list)
         adam = self.rates.rule.embedding == "lazy_adam"
+        late = {table for part in parts if part.call.ahead is None for table in part.call.bags.tables}
         for part in parts:
             steps = int(self.steps_T[list(part.call.bags.tables)].max()) if adam else self.step_number
-            groups[steps + 1, part.lr, part.counts].append(part)
-        return groups
+            ahead = late.isdisjoint(part.call.bags.tables)
+            groups[steps + 1, part.lr, part.counts, ahead].append(part)
+        return [(number, lr, some) for (number, lr, _, _), some in groups.items()]
 
     def _update(self, update: _Update, probe: bool) -> None:
         work = update.work
@@ -228,14 +246,15 @@ class AutogradSession(Session):
             with self.times("observe"):
                 self._observe(work, probe)
 
-    def _join(self, number: int, lr: float, counts: bool, parts: list[Part]) -> _Update:
+    def _join(self, number: int, lr: float, parts: list[Part]) -> _Update:
         """Join all bags of a step and their gradients."""
         ahead = parts[0].call.ahead
         if ahead is not None and all(part.call.ahead is ahead for part in parts):
             work, firsts = ahead.work, [part.call.first for part in parts]
         else:
+            updated = {table for part in parts for table in part.call.bags.tables}
             for outdated in [*(part.call.ahead for part in parts), self._ahead]:
-                if outdated is not None:
+                if outdated is not None and not outdated.tables.isdisjoint(updated):
                     outdated.release(self.store)
             ahead = None
             parts.sort(key=lambda part: part.call.bags.pool)
@@ -256,7 +275,8 @@ class AutogradSession(Session):
         if ahead is not None:
             ahead.take_for_update(self.store)
             self._steps_ahead += len(parts) == len(ahead.batch.parts)
-        return _Update(number, lr, counts, work, joined, position_B, [(first, part.call.bags) for first, part in placed])
+        bags_of_parts = [(first, part.call.bags) for first, part in placed]
+        return _Update(number, lr, parts[0].counts, work, joined, position_B, bags_of_parts)
 
     def _join_gradients(self, pool: int, parts: list[Tensor]) -> Tensor:
         if not parts:

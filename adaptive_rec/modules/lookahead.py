@@ -22,6 +22,7 @@ class AheadBatch:
         assert isinstance(work.batch, BagBatch)
         self.work = work
         self.batch: BagBatch = work.batch
+        self.tables = {table for _, bags, _ in self.batch.parts for table in bags.tables}
         self.over = False
         """Whether the update is done or the batch was released: calls are then looked up like any others."""
         self._taken = False

@@ -63,7 +63,8 @@ class Rates:
             own, other = getattr(self.rule, name, None), getattr(found, name, None)
             if own != other:
                 raise ConfigError(
-                    f"{type(optimizer).__name__} must update rows as the optimizer that wrap was given: {name} {own}, got {other}"
+                    f"{name} of {type(optimizer).__name__} must stay {own} for embedding rows, got {other}; a OneCycleLR leaves it "
+                    "alone with cycle_momentum=False"
                 )
 
     def _options(self) -> dict[str, Any]:
@@ -95,7 +96,7 @@ def rule_of(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> Optim
         if group.get(option):
             raise ConfigError(
                 f"{option} of {type(optimizer).__name__} must be 0 for embedding rows, got {group[option]}; "
-                "give the tables a param group or an optimizer without it"
+                "give the tables a param group or an optimizer without it (a OneCycleLR leaves it alone with cycle_momentum=False)"
             )
     values: dict[str, Any] = {"embedding": kind, "embedding_lr": float(group["lr"]) or 1.0}  # a warm-up may begin at 0
     values |= {name: group[name] for name in ("eps", "betas") if name in group}

@@ -28,11 +28,8 @@ class RowGradient(Tensor):
     1 GiB.
     """
 
-    calls: list[CallGradient]
-    """Gradients of pooled vectors that sum to this gradient. After a change that they cannot express, their vectors no longer
-    count, and only `rows` and `values` do."""
-    in_calls: bool
-    """Whether `calls` hold the gradient."""
+    calls: list[CallGradient] | None
+    """Gradients of pooled vectors that sum to this gradient; None after a change that they cannot express."""
     _summed: tuple[Tensor, Tensor] | None
     __torch_function__ = torch._C._disabled_torch_function_impl
 
@@ -40,15 +37,14 @@ class RowGradient(Tensor):
     def __new__(
         cls,
         like: Tensor,
-        calls: Sequence[CallGradient],
+        calls: Sequence[CallGradient] | None,
         first_row: int,
         summed: tuple[Tensor, Tensor] | None = None,
-        in_calls: bool = True,
     ) -> RowGradient:
         """`like`: a tensor of its shape, type and device. `first_row`: number of the table's first row within its pool. `summed`:
         distinct rows (U) and their gradients (U, D), where they are known."""
         made = torch.Tensor._make_wrapper_subclass(cls, like.shape, dtype=like.dtype, device=like.device)  # type: ignore[attr-defined]
-        made.calls, made.first_row, made._summed, made.in_calls = list(calls), first_row, summed, in_calls
+        made.calls, made.first_row, made._summed = calls and list(calls), first_row, summed
         return made  # type: ignore[no-any-return]
 
     # Rows ------------------------------------------------------------------------------------------------------------
@@ -65,6 +61,7 @@ class RowGradient(Tensor):
 
     def _sums(self) -> tuple[Tensor, Tensor]:
         if self._summed is None:
+            assert self.calls is not None
             self._summed = _sum_by_row([_by_lookup(call, gradient) for call, gradient in self.calls], self)
             rows, values = self._summed
             self._summed = rows - self.first_row, values
@@ -75,11 +72,11 @@ class RowGradient(Tensor):
         whole = torch.zeros(self.shape, dtype=self.dtype, device=self.device)
         return whole.index_add_(0, self.rows, self.values)
 
-    def _like(self, calls: Sequence[CallGradient], summed: tuple[Tensor, Tensor] | None, in_calls: bool) -> RowGradient:
-        return RowGradient(self, calls, self.first_row, summed, in_calls)
+    def _like(self, calls: Sequence[CallGradient] | None, summed: tuple[Tensor, Tensor] | None) -> RowGradient:
+        return RowGradient(self, calls, self.first_row, summed)
 
     def _set(self, other: RowGradient) -> RowGradient:
-        self.calls, self._summed, self.in_calls = list(other.calls), other._summed, other.in_calls
+        self.calls, self._summed = other.calls, other._summed
         return self
 
     # Arithmetic ------------------------------------------------------------------------------------------------------
@@ -88,24 +85,21 @@ class RowGradient(Tensor):
         """Return the sum with another gradient, of rows or dense."""
         if isinstance(other, RowGradient):
             other = other if alpha == 1 else other.each(lambda part: part * alpha)
-            if self.in_calls and other.in_calls:
-                return self._like([*self.calls, *other.calls], None, True)
-            pairs = [(self.rows, self.values), (other.rows, other.values)]
-            return self._like([*self.calls, *other.calls], _sum_by_row(pairs, self), False)
-        rows = torch.arange(len(self), device=self.device)
-        return self._like(self.calls, (rows, self.dense().add_(other, alpha=alpha)), False)
+            if self.calls is not None and other.calls is not None:
+                return self._like([*self.calls, *other.calls], None)
+            return self._like(None, _sum_by_row([(self.rows, self.values), (other.rows, other.values)], self))
+        return self._like(None, (torch.arange(len(self), device=self.device), self.dense().add_(other, alpha=alpha)))
 
     def each(self, change: Callable[[Tensor], Tensor], linear: bool = True) -> RowGradient:
         """Return the gradient with every value changed; `change` keeps zeros. A linear change may be made before the sums."""
-        if self.in_calls and linear:
-            calls = [(call, change(part)) for call, part in self.calls]
+        if self.calls is not None and linear:
             summed = self._summed and (self._summed[0], change(self._summed[1]))
-            return self._like(calls, summed, True)
-        return self._like(self.calls, (self.rows, change(self.values)), False)
+            return self._like([(call, change(part)) for call, part in self.calls], summed)
+        return self._like(None, (self.rows, change(self.values)))
 
     def nothing(self) -> RowGradient:
         """Return a gradient that is zero everywhere."""
-        return self._like([], None, True)
+        return self._like([], None)
 
     @classmethod
     def __torch_dispatch__(
@@ -166,7 +160,7 @@ def _dense(value: Any) -> Any:
 
 
 def _same(func: Any, given: RowGradient, *_: Any, **kwargs: Any) -> Any:
-    return given._like(given.calls, given._summed, given.in_calls)
+    return given._like(given.calls, given._summed)
 
 
 def _empty(func: Any, given: RowGradient, size: Sequence[int], *_: Any, **kwargs: Any) -> Any:
@@ -250,7 +244,7 @@ def _unscale(func: Any, given: list[Any], found_inf: Tensor, inverse: Tensor) ->
     for part in given:
         if isinstance(part, RowGradient):
             part._set(part.each(torch.clone))
-            if not part.in_calls:
+            if part.calls is None:
                 plain.append(part.values)
             else:
                 part._summed = None

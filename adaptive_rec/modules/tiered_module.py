@@ -28,6 +28,14 @@ class TieredModule(nn.Module):
         """The runtime that has the rows; None where the module holds its table as an ordinary parameter."""
         return next((weight.runtime for weight in tiered_weights(self).values()), None)
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(value, nn.Parameter) and not isinstance(value, TieredWeight) and name in tiered_weights(self):
+            raise ConfigError(
+                f"{name} of {type(self).__name__} must stay the parameter that it is, as its rows are in two tiers; write to it with "
+                f"{name}.copy_() under torch.no_grad()"
+            )
+        super().__setattr__(name, value)
+
     def parts(self, given: Any) -> Iterator[tuple[CallKey, Bags]]:
         """Yield the bags of an input, for `EmbeddingRuntime.prefetch`: ids, or for bags also (ids, offsets)."""
         weight, padding_idx = next(iter(tiered_weights(self).values())), getattr(self, "padding_idx", None)
@@ -86,7 +94,7 @@ class TieredModule(nn.Module):
     def __reduce_ex__(self, protocol: Any) -> Any:
         if not tiered_weights(self):
             return super().__reduce_ex__(protocol)
-        return copyreg.__newobj__, (self.plain_class,), self.__dict__  # type: ignore[attr-defined]
+        return copyreg._reconstructor, (self.plain_class, object, None), self.__dict__  # type: ignore[attr-defined]
 
 
 def tiered_weights(module: nn.Module) -> dict[str, TieredWeight]:

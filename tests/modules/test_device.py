@@ -131,7 +131,7 @@ def test_a_failed_step_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) ->
     losses, weights = [], []
     for given in (None, {"policy": "hybrid"}):
         monkeypatch.setattr(AutogradSession, "_join_gradients", too_large)
-        loop = Loop(CASES["dlrm"], "adagrad", given, prefetch=given is not None)
+        loop = Loop(CASES["dlrm"], "adagrad", given and {**given, "update": "backward"}, prefetch=given is not None)
 
         def leave_one_out(model: Any, batch: Any, own: Loop) -> torch.Tensor:
             if own.number != left_out:
@@ -155,7 +155,7 @@ def test_a_failed_step_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.usefixtures("_device")
 def test_an_interrupted_update_is_reported(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """Some rows may have moved by then, so the error must reach the user."""
-    loop, queue = Loop(CASES["dlrm"], "adagrad", {}, prefetch=True), DeviceStep._update_pool
+    loop, queue = Loop(CASES["dlrm"], "adagrad", {"update": "backward"}, prefetch=True), DeviceStep._update_pool
 
     def out(*given: Any) -> None:
         queue(*given)

@@ -13,14 +13,15 @@ import adaptive_rec
 from .training import CASES, QUICK_WINDOWS, RULES, Loop, assert_moved, assert_same, data, tables_of, wrapped
 
 
-def test_only_the_tables_are_removed_from_an_optimizer() -> None:
+def test_an_optimizer_goes_on_to_hold_the_tables_and_hands_over_their_state() -> None:
     model = CASES["dlrm"].make()
     others = [*model.bot_l.parameters(), *model.top_l.parameters()]
+    everything = {id(one) for one in model.parameters()}
     optimizer = torch.optim.Adagrad([{"params": tables_of(model), "lr": 0.3}, {"params": others, "lr": 0.01}])
     tables = tables_of(model)
     runtime = wrapped(model, optimizer)
     held = [one for group in optimizer.param_groups for one in group["params"]]
-    assert {id(one) for one in held} == {id(one) for one in others}
+    assert {id(one) for one in held} == {id(one) for one in model.parameters()} == everything
     assert not any(table in optimizer.state for table in tables)
     assert runtime.lr == 0.3
     optimizer.param_groups[0]["lr"] = 0.2

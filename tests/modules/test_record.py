@@ -22,7 +22,7 @@ def snapshots(out: Path) -> list[dict[str, Any]]:
 
 def recorded(out: Path, when: str) -> list[float]:
     """Train, with losses recorded after the backward pass, before it, or not at all. Returns the losses."""
-    loop = Loop(CASES["dlrm"], "adagrad", {"report_every": 5})
+    loop = Loop(CASES["dlrm"], "adagrad", {"report_every": 5, "update": "backward"})
     loop.runtime._directory = LoopDirectory(loop.runtime, out)
 
     def step(model: Any, batch: Any, own: Loop) -> Any:

@@ -172,8 +172,11 @@ def tables_of(model: nn.Module) -> list[nn.Parameter]:
     return list(found.values())
 
 
-def wrapped(model: nn.Module, optimizer: Any, policy: str = "hotline", budget: Any = BUDGET, **knobs: Any) -> Any:
-    return adaptive_rec.wrap(model, budget=budget, optimizer=optimizer, policy=policy, knobs={**QUICK_WINDOWS, **knobs})
+def wrapped(
+    model: nn.Module, optimizer: Any, policy: str = "hotline", budget: Any = BUDGET, update: str | None = None, **knobs: Any
+) -> Any:
+    options = {"budget": budget, "optimizer": optimizer, "policy": policy, "update": update}
+    return adaptive_rec.wrap(model, **options, knobs={**QUICK_WINDOWS, **knobs})
 
 
 @cache
