@@ -11,6 +11,7 @@ from torch import Tensor
 TABLE_ROWS = (20_000, 6_000, 900, 24)
 """Rows of each table of the click data. A sample has one id per table, but none to three of the second table."""
 DENSE_FEATURES = 4
+SEQUENCE_LENGTH = 20
 USERS, ITEMS, TASTES = 8_000, 12_000, 20
 """Users and items of the viewing data; a user mostly views items of the same taste."""
 
@@ -63,6 +64,30 @@ def views(batches: int, size: int = 128, seed: int = 0) -> Iterator[Views]:
         items = skewed(ITEMS // TASTES, len(viewers), dice) * TASTES + viewers % TASTES
         history, candidates = items.split([len(items) - size, size])
         yield Views(users.unsqueeze(1), history, lengths.cumsum(0) - lengths, candidates.unsqueeze(1))
+
+
+@dataclass
+class Sequences:
+    """A batch of B sequences of items that a user viewed, one after the other; id 0 fills the places before the first."""
+
+    viewed: Tensor
+    """(B, SEQUENCE_LENGTH)"""
+    following: Tensor
+    """(B, SEQUENCE_LENGTH) The item viewed next, at each place; 0 where there is none."""
+    others: Tensor
+    """(B, SEQUENCE_LENGTH) Items that were not viewed."""
+
+
+def sequences(batches: int, size: int = 128, seed: int = 0) -> Iterator[Sequences]:
+    for number in range(batches):
+        dice = torch.Generator().manual_seed(1000 * seed + number)
+        shape = size, SEQUENCE_LENGTH + 1
+        tastes = torch.randint(TASTES, (size, 1), generator=dice)
+        items = 1 + skewed((ITEMS - 1) // TASTES, size * shape[1], dice).view(shape) * TASTES + tastes
+        lengths = torch.randint(2, shape[1] + 1, (size, 1), generator=dice)
+        items[torch.arange(shape[1]) < shape[1] - lengths] = 0
+        others = 1 + skewed(ITEMS - 1, size * SEQUENCE_LENGTH, dice).view(size, SEQUENCE_LENGTH)
+        yield Sequences(items[:, :-1], torch.where(items[:, :-1] > 0, items[:, 1:], 0), others)
 
 
 def skewed(rows: int, count: int, dice: torch.Generator) -> Tensor:

@@ -136,7 +136,8 @@ def _by_lookup(call: PoolCall, gradient_LD: Tensor) -> tuple[Tensor, Tensor]:
 def _sum_by_row(parts: Sequence[tuple[Tensor, Tensor]], like: Tensor) -> tuple[Tensor, Tensor]:
     """Return the distinct rows of all parts and the sums of their values."""
     if not parts:
-        return torch.empty(0, dtype=torch.int64, device=like.device), like.new_empty((0, like.shape[1]))
+        rows = torch.empty(0, dtype=torch.int64, device=like.device)
+        return rows, torch.empty((0, like.shape[1]), dtype=like.dtype, device=like.device)
     rows, place = torch.cat([rows for rows, _ in parts]).unique(return_inverse=True)
     values = torch.cat([values for _, values in parts])
     return rows, values.new_zeros((len(rows), values.shape[1])).index_add_(0, place, values)
@@ -176,8 +177,10 @@ def _copy(func: Any, given: RowGradient, source: Tensor, *_: Any) -> Any:
 
 
 def _add(func: Any, given: Tensor, other: Any, *, alpha: float = 1.0) -> Any:
-    if not isinstance(given, RowGradient) or not isinstance(other, Tensor) or other.shape != given.shape:
+    if not isinstance(given, RowGradient):
         return NotImplemented
+    if not isinstance(other, Tensor) or other.shape != given.shape:
+        other = torch.as_tensor(other, dtype=given.dtype, device=given.device).expand(given.shape)
     return given.plus(other, alpha)
 
 

@@ -18,7 +18,7 @@ import adaptive_rec
 from . import training
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
-NAMES = ["dlrm", "two_tower", "deepfm", "kjt"]
+NAMES = ["dlrm", "two_tower", "deepfm", "sasrec", "kjt"]
 RULES = {"sgd": torch.optim.SGD, "adagrad": torch.optim.Adagrad, "lazy_adam": torch.optim.SparseAdam}
 
 

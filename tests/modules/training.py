@@ -22,6 +22,7 @@ import data
 import deepfm_plain
 import dlrm_plain
 import kjt_plain
+import sasrec_plain
 import two_tower_plain
 
 EXAMPLES = Path(__file__).parent.parent.parent / "examples"
@@ -85,6 +86,12 @@ CASES = {
         lambda steps: data.clicks(steps, SIZE),
         lambda model, batch: _click_loss(model(batch), batch.labels),
         lambda batch: {f"{part}.{k}": bag for part in ("first", "second") for k, bag in enumerate(batch.bags)},
+    ),
+    "sasrec": Case(
+        sasrec_plain.SASRec,
+        lambda steps: data.sequences(steps, SIZE),
+        lambda model, batch: sasrec_plain.loss_of(model(batch), batch),
+        lambda batch: {"items": [batch.viewed, batch.following, batch.others]},
     ),
     "kjt": Case(
         lambda: kjt_plain.Model("adagrad"),
@@ -168,7 +175,7 @@ class Loop:
 
 
 def tables_of(model: nn.Module) -> list[nn.Parameter]:
-    found = {id(part.weight): part.weight for part in model.modules() if isinstance(part, nn.EmbeddingBag)}
+    found = {id(part.weight): part.weight for part in model.modules() if isinstance(part, (nn.EmbeddingBag, nn.Embedding))}
     return list(found.values())
 
 
