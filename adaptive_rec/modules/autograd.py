@@ -1,11 +1,10 @@
-"""A session whose steps are backward passes: rows are looked up under autograd and updated once, when the pass is over."""
+"""A session in the user's loop: rows are looked up under autograd, and updated once a step."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -27,43 +26,15 @@ from adaptive_rec.modules.options import Setup, check_policy_fits
 from adaptive_rec.modules.rates import Rates
 from adaptive_rec.modules.reading import gather
 from adaptive_rec.modules.row_gradient import CallGradient, RowGradient
+from adaptive_rec.modules.step_parts import StepPart, StepParts, StepUpdate
 from adaptive_rec.policy import BatchView
 from adaptive_rec.policy.find import load_policy
 from adaptive_rec.policy.skipping import plan_step
 from adaptive_rec.runtime.control import Control
 from adaptive_rec.runtime.session import Report, Session
 
-
 MOST_READS = 64
 """Limit of the lookups of a table that are counted in one step."""
-
-
-@dataclass(frozen=True)
-class Part:
-    """A call's share in a step."""
-
-    call: PoolCall
-    gradient_LD: Tensor
-    lr: float
-    counts: bool = True
-    """Whether the call was made by the model, so that its lookups count."""
-
-
-@dataclass(frozen=True)
-class _Update:
-    """The update of a step, or of those of its tables that were updated equally often before and have the same learning rate."""
-
-    number: int
-    """Number of these tables' updates, this one included."""
-    lr: float
-    counts: bool
-    work: ClassifiedBatch
-    gradients: list[Tensor]
-    """Gradients of pooled vectors (L, 1, D), for each pool."""
-    position_B: NDArray[np.int64]
-    """Index of each bag of the batch in the gradients of its pool."""
-    bags: list[tuple[int, Bags]]
-    """Bags, with the number of the first of them in the batch."""
 
 
 class AutogradSession(Session):
@@ -87,12 +58,12 @@ class AutogradSession(Session):
         self._first_row_T = store.space.table_first_row[self._table_order]
         self.updates_in_backward = setup.update == "backward"
         """Whether the end of a backward pass is a step; otherwise gradients wait in ``weight.grad`` for an optimizer's."""
+        self._parts = StepParts(store, dtype, self.steps_T, by_table=rates.rule.embedding == "lazy_adam")
         self._passes = Passes(self._end_pass)
         self._reads: dict[int, deque[Bags]] = defaultdict(lambda: deque(maxlen=MOST_READS))
         """Lookups of each table since its last step, where an optimizer makes the steps."""
         self._anchor = torch.zeros((), requires_grad=True)
         self._ahead: AheadBatch | None = None
-        self._steps_ahead = 0
         self._looking_ahead = False
         """Whether a loop over `prefetch` is running."""
         self._stop_is_read = False
@@ -131,8 +102,8 @@ class AutogradSession(Session):
         read.append(call.bags)
         if len(read) == MOST_READS:
             self.state.warn(
-                f"rows of {self.store.space.tables[table].name} were read in {MOST_READS} backward passes since the last step of an "
-                "optimizer that holds its weight; without steps they are not updated"
+                f"rows of {self.store.space.tables[table].name} were read in {MOST_READS} backward passes since the last step "
+                "of an optimizer that holds its weight; without steps they are not updated"
             )
         return RowGradient(weight, [(call, gradient_LD)], self.store.space.table_range(table)[1])
 
@@ -151,15 +122,15 @@ class AutogradSession(Session):
     def _end_pass(self, found: list[CallGradient]) -> None:
         """End a backward pass that updates rows."""
         tables = sorted({table for call, _ in found for table in call.bags.tables})
-        self._step([Part(call, gradient_LD, self.rates.lr) for call, gradient_LD in found], [], tables)
+        self._step([StepPart(call, gradient_LD, self.rates.lr) for call, gradient_LD in found], [], tables)
 
     def step_rows(self, gradients: Sequence[tuple[int, Tensor, float]]) -> None:
         """Update the rows of tables as an optimizer's step, each with the gradient of its weight and its learning rate."""
-        parts: list[Part] = []
+        parts: list[StepPart] = []
         seen: list[Bags] = []
         for table, gradient, lr in gradients:
             if isinstance(gradient, RowGradient) and gradient.calls is not None:
-                parts += [Part(call, gradient_LD, lr) for call, gradient_LD in gradient.calls]
+                parts += [StepPart(call, gradient_LD, lr) for call, gradient_LD in gradient.calls]
                 continue
             if isinstance(gradient, RowGradient):
                 rows, values = gradient.rows, gradient.values
@@ -168,24 +139,24 @@ class AutogradSession(Session):
             seen += self._reads[table]
             each = np.arange(len(rows) + 1, dtype=np.int64)
             bags = PoolTables.of(self.store.space, [table], [False]).bags(as_ids(rows), each, self.dtype)
-            parts.append(Part(PoolCall(bags), values, lr, counts=False))
+            parts.append(StepPart(PoolCall(bags), values, lr, counts=False))
         self._step(parts, seen, [table for table, _, _ in gradients])
         for table, _, _ in gradients:
             self._reads[table].clear()
 
-    def _step(self, parts: list[Part], seen: list[Bags], tables: Sequence[int]) -> None:
+    def _step(self, parts: list[StepPart], seen: list[Bags], tables: Sequence[int]) -> None:
         """Update each distinct row once, count the lookups, and do what is due between two steps. `seen`: lookups that count and
         have no part of their own."""
         if self.closed:
             raise ConflictError("the runtime was closed, so rows are no longer updated")
         self.rates.check()
         probe = not self.policy.exact and bool(self.state.random("probe").random() < self.knobs.probe_ratio)
-        updates: list[_Update] = []
+        updates: list[StepUpdate] = []
         updating = False
         try:
             with self.times("classify"):
-                for number, lr, some in self._groups(parts):
-                    updates.append(self._join(number, lr, some))
+                for number, lr, some in self._parts.groups(parts, self.step_number):
+                    updates.append(self._parts.join(number, lr, some, self._ahead))
             self._check([gradient for update in updates for gradient in update.gradients])
             updating = True
             for update in updates:
@@ -205,7 +176,7 @@ class AutogradSession(Session):
         for report in self.boundary():
             self.emit(report)
 
-    def _count_only(self, seen: list[Bags]) -> _Update:
+    def _count_only(self, seen: list[Bags]) -> StepUpdate:
         """Count lookups whose gradients were updated as sums by row."""
         batch = BagBatch.of(self.store.space, [(NO_CALL, bags) for bags in seen])
         work = ClassifiedBatch(batch, self.store.space, self.store.threads)
@@ -213,9 +184,9 @@ class AutogradSession(Session):
         self._observe(work, probe=False)
         self.store.release(work)
         bags = [(first, bags) for _, bags, first in batch.parts]
-        return _Update(0, 0.0, True, work, [], np.empty(0, dtype=np.int64), bags)
+        return StepUpdate(0, 0.0, True, work, [], np.empty(0, dtype=np.int64), bags)
 
-    def _release(self, updates: list[_Update]) -> None:
+    def _release(self, updates: list[StepUpdate]) -> None:
         """Free the rows that a failed step holds on a device: they are out of date."""
         if self._ahead is not None:
             self._ahead.release(self.store)
@@ -223,19 +194,7 @@ class AutogradSession(Session):
             if update.work.staged is not None:
                 self.store.release(update.work)
 
-    def _groups(self, parts: list[Part]) -> list[tuple[int, float, list[Part]]]:
-        """Group parts by the number of their tables' updates, which Adam's bias correction needs, as in torch, and by rate. Tables
-        all of whose lookups were made ahead are apart from others. Returns number, rate and parts of each group."""
-        groups: dict[tuple[int, float, bool, bool], list[Part]] = defaultdict(list)
-        adam = self.rates.rule.embedding == "lazy_adam"
-        late = {table for part in parts if part.call.ahead is None for table in part.call.bags.tables}
-        for part in parts:
-            steps = int(self.steps_T[list(part.call.bags.tables)].max()) if adam else self.step_number
-            ahead = late.isdisjoint(part.call.bags.tables)
-            groups[steps + 1, part.lr, part.counts, ahead].append(part)
-        return [(number, lr, some) for (number, lr, _, _), some in groups.items()]
-
-    def _update(self, update: _Update, probe: bool) -> None:
+    def _update(self, update: StepUpdate, probe: bool) -> None:
         work = update.work
         with self.times("update"):
             self.store.take(work)
@@ -245,44 +204,6 @@ class AutogradSession(Session):
         if update.counts:
             with self.times("observe"):
                 self._observe(work, probe)
-
-    def _join(self, number: int, lr: float, parts: list[Part]) -> _Update:
-        """Join all bags of a step and their gradients."""
-        ahead = parts[0].call.ahead
-        if ahead is not None and all(part.call.ahead is ahead for part in parts):
-            work, firsts = ahead.work, [part.call.first for part in parts]
-        else:
-            updated = {table for part in parts for table in part.call.bags.tables}
-            for outdated in [*(part.call.ahead for part in parts), self._ahead]:
-                if outdated is not None and not outdated.tables.isdisjoint(updated):
-                    outdated.release(self.store)
-            ahead = None
-            parts.sort(key=lambda part: part.call.bags.pool)
-            batch = BagBatch.of(self.store.space, [(NO_CALL, part.call.bags) for part in parts])
-            work, firsts = ClassifiedBatch(batch, self.store.space, self.store.threads), [f for _, _, f in batch.parts]
-        position_B = np.full(work.batch.size, -1, dtype=np.int64)
-        gradients: list[list[Tensor]] = [[] for _ in self.store.space.pools]
-        vectors = [0] * len(gradients)
-        placed = sorted(zip(firsts, parts, strict=True), key=lambda pair: pair[0])
-        for first, part in placed:
-            bags, gradient_LD = part.call.bags, part.gradient_LD
-            if bags.divisor_L1 is not None:
-                gradient_LD = gradient_LD / bags.divisor_L1.to(gradient_LD.device)
-            gradients[bags.pool].append(gradient_LD)
-            position_B[first : first + len(bags)] = np.arange(vectors[bags.pool], vectors[bags.pool] + len(bags))
-            vectors[bags.pool] += len(bags)
-        joined = [self._join_gradients(pool, parts) for pool, parts in enumerate(gradients)]
-        if ahead is not None:
-            ahead.take_for_update(self.store)
-            self._steps_ahead += len(parts) == len(ahead.batch.parts)
-        bags_of_parts = [(first, part.call.bags) for first, part in placed]
-        return _Update(number, lr, parts[0].counts, work, joined, position_B, bags_of_parts)
-
-    def _join_gradients(self, pool: int, parts: list[Tensor]) -> Tensor:
-        if not parts:
-            return torch.empty((0, 1, self.store.space.pools[pool].dim), dtype=self.dtype, device=self.device)
-        whole = torch.cat(parts) if len(parts) > 1 else parts[0].contiguous()
-        return whole.unsqueeze(1)
 
     def _check(self, gradients: list[Tensor]) -> None:
         """Raise TrainingError before any update where a gradient is not finite. On a device this is not checked, as it would have
@@ -314,7 +235,7 @@ class AutogradSession(Session):
         kernels.count_by_table(work.distinct_U, work.segments_U1, work.source_U, self._first_row_T, lookups_T, hot_T)
         tally.add_lookups(self._table_order, lookups_T, hot_T)
 
-    def _count(self, updates: list[_Update]) -> None:
+    def _count(self, updates: list[StepUpdate]) -> None:
         """Count the samples of a step, and its popular samples."""
         samples = max((bags.samples for update in updates for _, bags in update.bags), default=0)
         popular_B = np.ones(samples, dtype=np.bool_)

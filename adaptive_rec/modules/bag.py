@@ -55,14 +55,22 @@ class AdaptiveEmbeddingBag(TieredModule, nn.EmbeddingBag):
         _check_table(num_embeddings, embedding_dim, padding_idx, _weight)
         how: dict[str, Any] = {"mode": mode, "sparse": sparse, "include_last_offset": include_last_offset}
         if is_plain(options):
-            place = {"device": device, "dtype": dtype, "padding_idx": padding_idx}
-            nn.EmbeddingBag.__init__(self, num_embeddings, embedding_dim, _weight=_weight, **how, **place)
+            how |= {"device": device, "dtype": dtype, "padding_idx": padding_idx, "_weight": _weight}
+            nn.EmbeddingBag.__init__(self, num_embeddings, embedding_dim, **how)
             return
         nn.EmbeddingBag.__init__(self, 1, embedding_dim, device="meta", **how)
         self.num_embeddings, self.padding_idx = num_embeddings, _positive(padding_idx, num_embeddings)
         self.weight = make_weight(self, (num_embeddings, embedding_dim), _weight, device, dtype, name, options)
 
     forward = torch.compiler.disable(nn.EmbeddingBag.forward)  # a compiled model calls it uncompiled
+
+    @classmethod
+    def over(cls, weight: TieredWeight, mode: str) -> AdaptiveEmbeddingBag:
+        """Make a module over a weight that exists."""
+        made = cls.__new__(cls)
+        nn.EmbeddingBag.__init__(made, 1, weight.shape[1], mode=mode, device="meta")
+        made.num_embeddings, made.weight = len(weight), cast("nn.Parameter", weight)
+        return made
 
     def extra_repr(self) -> str:
         return nn.EmbeddingBag.extra_repr(self) + policy_repr(self)
@@ -71,8 +79,8 @@ class AdaptiveEmbeddingBag(TieredModule, nn.EmbeddingBag):
 class AdaptiveEmbedding(TieredModule, nn.Embedding):
     """Looks up rows of one table by ids of any shape, with the constructor and the ``forward`` of `torch.nn.Embedding`.
 
-    ``optimizer=`` and the other options are those of `AdaptiveEmbeddingBag`; without them it is `torch.nn.Embedding`. Each distinct
-    row is updated once a step, however often its id occurs. Rows of ``padding_idx`` are read, and never updated.
+    ``optimizer=`` and the other options are those of `AdaptiveEmbeddingBag`; without them it is `torch.nn.Embedding`. Each
+    distinct row is updated once a step, however often its id occurs. Rows of ``padding_idx`` are read, and never updated.
     """
 
     plain_class = nn.Embedding
@@ -99,10 +107,8 @@ class AdaptiveEmbedding(TieredModule, nn.Embedding):
             raise ConfigError(reason)
         _check_table(num_embeddings, embedding_dim, padding_idx, _weight)
         if is_plain(options):
-            place = {"device": device, "dtype": dtype}
-            nn.Embedding.__init__(
-                self, num_embeddings, embedding_dim, padding_idx, sparse=sparse, _weight=_weight, _freeze=_freeze, **place
-            )  # type: ignore[misc]
+            how: dict[str, Any] = {"sparse": sparse, "_weight": _weight, "_freeze": _freeze, "device": device, "dtype": dtype}
+            nn.Embedding.__init__(self, num_embeddings, embedding_dim, padding_idx, **how)
             return
         nn.Embedding.__init__(self, 1, embedding_dim, sparse=sparse, device="meta")
         self.num_embeddings, self.padding_idx = num_embeddings, _positive(padding_idx, num_embeddings)
@@ -112,11 +118,14 @@ class AdaptiveEmbedding(TieredModule, nn.Embedding):
     forward = torch.compiler.disable(nn.Embedding.forward)  # a compiled model calls it uncompiled
 
     @classmethod
-    def from_pretrained(cls, embeddings: Tensor, freeze: bool = True, **how: Any) -> AdaptiveEmbedding:
+    def from_pretrained(
+        cls, embeddings: Tensor, freeze: bool = True, padding_idx: int | None = None, *torch_s: Any, **options: Any
+    ) -> AdaptiveEmbedding:
         """Make a module with given rows (R, D), as `torch.nn.Embedding.from_pretrained` does."""
         if embeddings.dim() != 2:
             raise ConfigError(f"embeddings must have two dimensions, got {embeddings.dim()}")
-        return cls(*embeddings.shape, _weight=embeddings, _freeze=freeze, **how)
+        rows, dim = embeddings.shape
+        return cls(rows, dim, padding_idx, *torch_s, _weight=embeddings, _freeze=freeze, **options)  # type: ignore[misc]
 
     def extra_repr(self) -> str:
         return nn.Embedding.extra_repr(self) + policy_repr(self)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Unpack, cast
+from typing import Any, Unpack
 
 import numpy as np
 import torch
@@ -106,7 +106,10 @@ class AdaptiveEmbeddingBagCollection(nn.Module):
         for number, table in enumerate(tables):
             _init_rows(table, self.runtime.host_rows(number))
         self.embedding_bags = nn.ModuleDict(
-            {table.name: _module_of(table, TieredWeight(self.runtime, number)) for number, table in enumerate(tables)}
+            {
+                table.name: AdaptiveEmbeddingBag.over(TieredWeight(self.runtime, number), "mean" if _is_mean(table) else "sum")
+                for number, table in enumerate(tables)
+            }
         )
 
     def embedding_bag_configs(self) -> list[Any]:
@@ -174,14 +177,6 @@ class AdaptiveEmbeddingBagCollection(nn.Module):
             f"{table.name}: {table.num_embeddings} x {table.embedding_dim}, {', '.join(table.feature_names)}"
             for table in self._tables
         )
-
-
-def _module_of(table: Any, weight: TieredWeight) -> nn.Module:
-    """Return the module that holds a table's weight, as TorchRec's collection has one."""
-    module = nn.EmbeddingBag(1, table.embedding_dim, mode="mean" if _is_mean(table) else "sum", device="meta")
-    module.num_embeddings, module.weight = table.num_embeddings, cast("nn.Parameter", weight)
-    module.__class__ = AdaptiveEmbeddingBag
-    return module
 
 
 def _check_tables(tables: Sequence[Any]) -> None:

@@ -82,7 +82,7 @@ class EmbeddingRuntime(AutogradSession):
             lambda: (self.knobs.prefetch_depth if depth is None else depth) if reads_ahead else 0,
             self.times,
             self.config.run.thread_budget(self.store.stages_ahead).classify,
-            lambda given: BagBatch.of(self.store.space, self._parts(sparse(given[0])), given[0]),
+            lambda given: BagBatch.of(self.store.space, self._announced(sparse(given[0])), given[0]),
         )
         self._looking_ahead = True
         try:
@@ -106,7 +106,7 @@ class EmbeddingRuntime(AutogradSession):
         self.state.expect_steps(step)
         self.publisher.board()
 
-    def _parts(self, given: Any) -> list[tuple[CallKey, Bags]]:
+    def _announced(self, given: Any) -> list[tuple[CallKey, Bags]]:
         """Return the bags that an item's step will look up."""
         if not isinstance(given, Mapping):
             if len(self._modules) != 1:
@@ -187,7 +187,7 @@ class EmbeddingRuntime(AutogradSession):
 
     def stats(self) -> RuntimeStats:
         """Return figures of everything done so far."""
-        return stats_of(self.state, ratio(self._steps_ahead, self.step_number))
+        return stats_of(self.state, ratio(self._parts.steps_ahead, self.step_number))
 
     def state_dict(self) -> dict[str, Any]:
         """Return optimizer state of all rows, which rows are hot, and all counts, for ``torch.save`` with the model's state

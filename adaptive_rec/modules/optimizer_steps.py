@@ -19,7 +19,7 @@ Given = tuple[tuple[Any, ...], dict[str, Any]]
 
 @cache
 def follow_optimizers() -> None:
-    """Have every optimizer update the rows of the weights it holds in its ``step()``, as it would update an ordinary parameter."""
+    """Have every optimizer update the rows of the weights that it holds in its ``step()``."""
     taken: dict[int, list[tuple[TieredWeight, Tensor]]] = {}
 
     def before(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Given | None:

@@ -92,7 +92,9 @@ def _update_from(options: Options) -> str:
             raise ConfigError(f"update must be backward for the rule {optimizer}, which no optimizer carries out, got step")
         return "backward"
     if isinstance(optimizer, type) and update == "backward":
-        raise ConfigError("update must be step where the optimizer is yet to be made, as its learning rate is not known; got backward")
+        raise ConfigError(
+            "update must be step where the optimizer is yet to be made, as its learning rate is not known, got backward"
+        )
     return update or "step"
 
 

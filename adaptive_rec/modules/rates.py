@@ -63,8 +63,8 @@ class Rates:
             own, other = getattr(self.rule, name, None), getattr(found, name, None)
             if own != other:
                 raise ConfigError(
-                    f"{name} of {type(optimizer).__name__} must stay {own} for embedding rows, got {other}; a OneCycleLR leaves it "
-                    "alone with cycle_momentum=False"
+                    f"{name} of {type(optimizer).__name__} must stay {own} for embedding rows, got {other}; a OneCycleLR leaves "
+                    "it alone with cycle_momentum=False"
                 )
 
     def _options(self) -> dict[str, Any]:
@@ -90,13 +90,14 @@ def named_rates(name: str, lr: float | None, eps: float | None, betas: tuple[flo
 
 
 def rule_of(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> OptimizerConfig:
-    """Return the rule by which a param group of a torch optimizer updates rows. Raises ConfigError where rows cannot follow it."""
+    """Return the rule by which a param group of a torch optimizer updates rows. Raises ConfigError where rows cannot follow."""
     kind = _kind(type(optimizer))
     for option in NOT_FUSED:
         if group.get(option):
             raise ConfigError(
                 f"{option} of {type(optimizer).__name__} must be 0 for embedding rows, got {group[option]}; "
-                "give the tables a param group or an optimizer without it (a OneCycleLR leaves it alone with cycle_momentum=False)"
+                "give the tables a param group or an optimizer without it; a OneCycleLR leaves it alone with "
+                "cycle_momentum=False"
             )
     values: dict[str, Any] = {"embedding": kind, "embedding_lr": float(group["lr"]) or 1.0}  # a warm-up may begin at 0
     values |= {name: group[name] for name in ("eps", "betas") if name in group}
@@ -119,7 +120,8 @@ def _kind(given: type[torch.optim.Optimizer]) -> str:
 def rates_of_class(given: type[torch.optim.Optimizer]) -> Rates:
     """Return the rates of an optimizer that is yet to be made, with the defaults of its class."""
     _kind(given)
-    sample = given([torch.zeros(1, requires_grad=True)])
+    make: Any = given
+    sample = make([torch.zeros(1, requires_grad=True)])
     return Rates(rule_of(sample, sample.param_groups[0]))
 
 

@@ -31,7 +31,8 @@ class RowGradient(Tensor):
     calls: list[CallGradient] | None
     """Gradients of pooled vectors that sum to this gradient; None after a change that they cannot express."""
     _summed: tuple[Tensor, Tensor] | None
-    __torch_function__ = torch._C._disabled_torch_function_impl
+    first_row: int
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
     def __new__(
@@ -43,9 +44,9 @@ class RowGradient(Tensor):
     ) -> RowGradient:
         """`like`: a tensor of its shape, type and device. `first_row`: number of the table's first row within its pool. `summed`:
         distinct rows (U) and their gradients (U, D), where they are known."""
-        made = torch.Tensor._make_wrapper_subclass(cls, like.shape, dtype=like.dtype, device=like.device)  # type: ignore[attr-defined]
-        made.calls, made.first_row, made._summed = calls and list(calls), first_row, summed
-        return made  # type: ignore[no-any-return]
+        made = torch.Tensor._make_wrapper_subclass(cls, like.shape, dtype=like.dtype, device=like.device)
+        made.calls, made.first_row, made._summed = None if calls is None else list(calls), first_row, summed
+        return made
 
     # Rows ------------------------------------------------------------------------------------------------------------
 
@@ -102,7 +103,7 @@ class RowGradient(Tensor):
         return self._like([], None)
 
     @classmethod
-    def __torch_dispatch__(
+    def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
@@ -117,7 +118,7 @@ class RowGradient(Tensor):
             raise NotImplementedError(f"{func} cannot change a gradient of rows: change its .values by .copy_(), or use .dense()")
         return func(*map(_dense, args), **{name: _dense(value) for name, value in kwargs.items()})
 
-    def __repr__(self, *, tensor_contents: Any = None) -> str:
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"RowGradient({len(self)} x {self.shape[1]}, rows={self.rows}, values={self.values})"
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import copyreg
 from collections.abc import Callable, Iterator
 from functools import cache
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -17,8 +18,8 @@ from adaptive_rec.modules.weight import TieredWeight
 
 
 class TieredModule(nn.Module):
-    """Base of modules with a `TieredWeight`. State dicts hold ordinary copies of the rows; a copy of the module, or the module that
-    ``torch.save`` writes, is an ordinary one."""
+    """Base of modules with a `TieredWeight`. State dicts hold ordinary copies of the rows; a copy of the module, or the module
+    that ``torch.save`` writes, is an ordinary one."""
 
     plain_class: type[nn.Module] = nn.Module
     """Class of the module without tiers."""
@@ -31,8 +32,8 @@ class TieredModule(nn.Module):
     def __setattr__(self, name: str, value: Any) -> None:
         if isinstance(value, nn.Parameter) and not isinstance(value, TieredWeight) and name in tiered_weights(self):
             raise ConfigError(
-                f"{name} of {type(self).__name__} must stay the parameter that it is, as its rows are in two tiers; write to it with "
-                f"{name}.copy_() under torch.no_grad()"
+                f"{name} of {type(self).__name__} must stay the parameter that it is, as its rows are in two tiers; write to it "
+                f"with {name}.copy_() under torch.no_grad()"
             )
         super().__setattr__(name, value)
 
@@ -81,11 +82,9 @@ class TieredModule(nn.Module):
         try:
             return super()._apply(fn, recurse)
         finally:
-            self._parameters.update(tables)
+            self._parameters.update(cast("dict[str, nn.Parameter]", tables))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> nn.Module:
-        import copy
-
         made = object.__new__(self.plain_class if tiered_weights(self) else type(self))
         memo[id(self)] = made
         made.__dict__.update(copy.deepcopy(self.__dict__, memo))
@@ -99,11 +98,12 @@ class TieredModule(nn.Module):
 
 def tiered_weights(module: nn.Module) -> dict[str, TieredWeight]:
     """Return the weights in tiers that a module itself holds, by their names."""
-    return {name: one for name, one in module._parameters.items() if isinstance(one, TieredWeight)}
+    parameters: dict[str, Any] = module._parameters
+    return {name: one for name, one in parameters.items() if isinstance(one, TieredWeight)}
 
 
 @cache
-def tiered_class(plain: type[nn.Module]) -> type[nn.Module]:
+def tiered_class(plain: Any) -> type[nn.Module]:
     """Return the class of a module of this class whose table lies in two tiers: it computes the same."""
     members: dict[str, Any] = {"plain_class": plain, "__module__": plain.__module__}
     if issubclass(plain, (nn.Embedding, nn.EmbeddingBag)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Unpack
+from typing import Any, Unpack
 
 import torch
 from pydantic import ByteSize
@@ -164,8 +164,8 @@ def _place(model: nn.Module, weights: Sequence[Tensor]) -> torch.device:
 
 
 def _move(runtime: EmbeddingRuntime, number: int, table: _Table, holder: torch.optim.Optimizer | None) -> str:
-    """Move a table's rows and their optimizer state into the tiers. Its weight stays the same object, for all who hold it. Returns
-    the paths of its modules."""
+    """Move a table's rows and their optimizer state into the tiers. Its weight stays the same object, for all who hold it.
+    Returns the paths of its modules."""
     weight = table.weight
     with torch.no_grad():
         runtime.host_rows(number).copy_(weight)
@@ -179,7 +179,8 @@ def _move(runtime: EmbeddingRuntime, number: int, table: _Table, holder: torch.o
         hand_over_state(holder, weight)
     for name, module in table.modules:
         if not isinstance(module, TieredModule):
-            module.__class__ = ADAPTIVE.get(type(module)) or tiered_class(type(module))
+            plain: Any = type(module)
+            module.__class__ = ADAPTIVE.get(plain) or tiered_class(plain)
         if name:
             runtime.register(name, module)  # type: ignore[arg-type]
     return ", ".join(name for name, _ in table.modules if name)

@@ -16,7 +16,7 @@ from adaptive_rec.embedding.staged.device_step import DeviceStep
 from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.errors import MemoryPlanError
 from adaptive_rec.modules import bag, collection, options, wrap
-from adaptive_rec.modules.autograd import AutogradSession
+from adaptive_rec.modules.step_parts import StepParts
 
 from .training import CASES, Loop, assert_moved, assert_same, plain
 
@@ -120,17 +120,17 @@ def test_a_nested_prefetch_loop_looks_up_in_its_forward_calls() -> None:
 @pytest.mark.usefixtures("_device")
 def test_a_failed_step_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory is short once, before anything was updated: the batch is left out, and that is all."""
-    joined, left_out = AutogradSession._join_gradients, 5
+    joined, left_out = StepParts._whole, 5
 
-    def too_large(self: AutogradSession, pool: int, parts: list[torch.Tensor]) -> torch.Tensor:
-        if self.step_number == left_out and not hasattr(self, "broke_off"):
+    def too_large(self: Any, pool: int, parts: list[torch.Tensor]) -> torch.Tensor:
+        if self._steps_T.max() == left_out and not hasattr(self, "broke_off"):
             self.broke_off = True
             raise torch.OutOfMemoryError("no memory")
         return joined(self, pool, parts)
 
     losses, weights = [], []
     for given in (None, {"policy": "hybrid"}):
-        monkeypatch.setattr(AutogradSession, "_join_gradients", too_large)
+        monkeypatch.setattr(StepParts, "_whole", too_large)
         loop = Loop(CASES["dlrm"], "adagrad", given and {**given, "update": "backward"}, prefetch=given is not None)
 
         def leave_one_out(model: Any, batch: Any, own: Loop) -> torch.Tensor:

@@ -1,0 +1,105 @@
+"""The parts of a step: each call's bags with the gradients of their vectors, joined for the update of rows."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from adaptive_rec.classify import ClassifiedBatch
+from adaptive_rec.embedding.store import EmbeddingStore
+from adaptive_rec.modules.bags import NO_CALL, BagBatch, Bags
+from adaptive_rec.modules.lookahead import AheadBatch, PoolCall
+
+
+@dataclass(frozen=True)
+class StepPart:
+    """A call's share in a step."""
+
+    call: PoolCall
+    gradient_LD: Tensor
+    lr: float
+    counts: bool = True
+    """Whether the call was made by the model, so that its lookups count."""
+
+
+@dataclass(frozen=True)
+class StepUpdate:
+    """The update of a step, or of those of its tables that were updated equally often before and have the same learning rate."""
+
+    number: int
+    """Number of these tables' updates, this one included."""
+    lr: float
+    counts: bool
+    work: ClassifiedBatch
+    gradients: list[Tensor]
+    """Gradients of pooled vectors (L, 1, D), for each pool."""
+    position_B: NDArray[np.int64]
+    """Index of each bag of the batch in the gradients of its pool."""
+    bags: list[tuple[int, Bags]]
+    """Bags, with the number of the first of them in the batch."""
+
+
+class StepParts:
+    """Groups and joins the parts of steps."""
+
+    def __init__(self, store: EmbeddingStore, dtype: torch.dtype, steps_T: NDArray[np.int64], by_table: bool) -> None:
+        """`steps_T`: number of steps of each table. `by_table`: whether the update rule counts the steps of each table."""
+        self._store, self._dtype, self._steps_T, self._by_table = store, dtype, steps_T, by_table
+        self.steps_ahead = 0
+        """Number of steps whose announced lookups were all made ahead."""
+
+    def groups(self, parts: list[StepPart], steps: int) -> list[tuple[int, float, list[StepPart]]]:
+        """Group parts by the number of their tables' updates, which Adam's bias correction needs, as in torch, and by rate.
+        Tables all of whose lookups were made ahead are apart from others. Returns number, rate and parts of each group; `steps`:
+        the number of steps so far."""
+        groups: dict[tuple[int, float, bool, bool], list[StepPart]] = defaultdict(list)
+        late = {table for part in parts if part.call.ahead is None for table in part.call.bags.tables}
+        for part in parts:
+            number = int(self._steps_T[list(part.call.bags.tables)].max()) if self._by_table else steps
+            ahead = late.isdisjoint(part.call.bags.tables)
+            groups[number + 1, part.lr, part.counts, ahead].append(part)
+        return [(number, lr, some) for (number, lr, _, _), some in groups.items()]
+
+    def join(self, number: int, lr: float, parts: list[StepPart], announced: AheadBatch | None) -> StepUpdate:
+        """Join the bags of a group and their gradients. `announced`: the batch that was looked up ahead for this step; it is
+        released where its rows are about to be out of date."""
+        ahead = parts[0].call.ahead
+        if ahead is not None and all(part.call.ahead is ahead for part in parts):
+            work, firsts = ahead.work, [part.call.first for part in parts]
+        else:
+            updated = {table for part in parts for table in part.call.bags.tables}
+            for outdated in [*(part.call.ahead for part in parts), announced]:
+                if outdated is not None and not outdated.tables.isdisjoint(updated):
+                    outdated.release(self._store)
+            ahead = None
+            parts.sort(key=lambda part: part.call.bags.pool)
+            batch = BagBatch.of(self._store.space, [(NO_CALL, part.call.bags) for part in parts])
+            work, firsts = ClassifiedBatch(batch, self._store.space, self._store.threads), [f for _, _, f in batch.parts]
+        position_B = np.full(work.batch.size, -1, dtype=np.int64)
+        gradients: list[list[Tensor]] = [[] for _ in self._store.space.pools]
+        vectors = [0] * len(gradients)
+        placed = sorted(zip(firsts, parts, strict=True), key=lambda pair: pair[0])
+        for first, part in placed:
+            bags, gradient_LD = part.call.bags, part.gradient_LD
+            if bags.divisor_L1 is not None:
+                gradient_LD = gradient_LD / bags.divisor_L1.to(gradient_LD.device)
+            gradients[bags.pool].append(gradient_LD)
+            position_B[first : first + len(bags)] = np.arange(vectors[bags.pool], vectors[bags.pool] + len(bags))
+            vectors[bags.pool] += len(bags)
+        joined = [self._whole(pool, parts) for pool, parts in enumerate(gradients)]
+        if ahead is not None:
+            ahead.take_for_update(self._store)
+            self.steps_ahead += len(parts) == len(ahead.batch.parts)
+        bags_of_parts = [(first, part.call.bags) for first, part in placed]
+        return StepUpdate(number, lr, parts[0].counts, work, joined, position_B, bags_of_parts)
+
+    def _whole(self, pool: int, parts: list[Tensor]) -> Tensor:
+        if not parts:
+            return torch.empty((0, 1, self._store.space.pools[pool].dim), dtype=self._dtype, device=self._store.torch_device)
+        whole = torch.cat(parts) if len(parts) > 1 else parts[0].contiguous()
+        return whole.unsqueeze(1)

@@ -1,0 +1,354 @@
+"""A weight in two tiers reads and writes as an ordinary parameter, and copies of it are ordinary ones."""
+
+from __future__ import annotations
+
+import copy
+import io
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import adaptive_rec
+from adaptive_rec import AdaptiveEmbedding
+from adaptive_rec.errors import AdaptiveRecError
+from adaptive_rec.modules.weight import TieredWeight
+
+from .training import QUICK_WINDOWS, wrapped
+
+ROWS, DIM = 40, 6
+TIERS = {"cold": {"budget": 0}, "some hot": {"budget": 1500}, "hot": {"budget": "1MiB"}}
+
+
+def modules(tier: str, **more: Any) -> tuple[nn.Embedding, nn.Embedding]:
+    """Torch's module, and the same with rows in some tier: it has made a few steps, so that rows are hot."""
+    torch.manual_seed(1)
+    theirs = nn.Embedding(ROWS, DIM, **more)
+    holder = nn.ModuleDict({"table": copy.deepcopy(theirs)})
+    optimizers = [torch.optim.Adagrad(one.parameters(), lr=0.1) for one in (theirs, holder)]
+    wrapped(holder, optimizers[1], **TIERS[tier], reclassify_every=1)
+    for number in range(4):
+        ids = torch.randint(ROWS, (5, 3), generator=torch.Generator().manual_seed(number))
+        for one, optimizer in zip((theirs, holder["table"]), optimizers, strict=True):
+            optimizer.zero_grad()
+            one(ids).square().sum().backward()
+            optimizer.step()
+    assert (holder["table"].weight.runtime.stats().hot_rows > 0) == (tier != "cold")
+    return theirs, holder["table"]
+
+
+each_tier = pytest.mark.parametrize("tier", TIERS)
+READS: dict[str, Callable[[Tensor], Any]] = {
+    "whole": lambda w: w * 1,
+    "a row": lambda w: w[3],
+    "the last row": lambda w: w[-1],
+    "rows": lambda w: w[torch.tensor([3, 3, 7])],
+    "rows in two dimensions": lambda w: w[torch.tensor([[3, 0], [39, -1]])],
+    "a list": lambda w: w[[1, 2, 5]],
+    "an array": lambda w: w[np.array([4, 4])],
+    "a slice": lambda w: w[5:9],
+    "a slice with steps": lambda w: w[5:30:7],
+    "all rows by a slice": lambda w: w[:],
+    "a column": lambda w: w[:, 2],
+    "a value": lambda w: w[3, 2],
+    "parts of rows": lambda w: w[torch.tensor([2, 4]), 1:3],
+    "pairs": lambda w: w[torch.tensor([2, 4]), torch.tensor([1, 0])],
+    "a mask": lambda w: w[torch.arange(ROWS) % 3 == 0],
+    "a mask of values": lambda w: w[w > 0.5],
+    "an ellipsis": lambda w: w[..., 0],
+    "a new dimension": lambda w: w[None, 2],
+    "no rows": lambda w: w[torch.empty(0, dtype=torch.int64)],
+    "index_select": lambda w: w.index_select(0, torch.tensor([1, 8])),
+    "torch.index_select": lambda w: torch.index_select(w, 0, torch.tensor([1, 8])),
+    "columns selected": lambda w: w.index_select(1, torch.tensor([1, 2])),
+    "gather": lambda w: w.gather(0, torch.tensor([[1, 2, 3, 4, 5, 6]])),
+    "the norm": lambda w: w.norm(),
+    "a product": lambda w: torch.ones(2, DIM) @ w.T,
+    "linear": lambda w: F.linear(torch.ones(2, DIM), w),
+    "concatenation": lambda w: torch.cat([w, w]),
+    "stacked": lambda w: torch.stack([w[0], w[1]]),
+    "a view": lambda w: w.view(-1)[7],
+    "chunks": lambda w: w.chunk(2)[1],
+    "iteration": lambda w: next(iter(w)),
+    "embedding": lambda w: F.embedding(torch.tensor([[1, 2], [2, 2]]), w),
+    "embedding of one id": lambda w: F.embedding(torch.tensor(5), w),
+    "embedding with padding": lambda w: F.embedding(torch.tensor([1, 2, 1]), w, padding_idx=2),
+    "embedding with padding from the end": lambda w: F.embedding(torch.tensor([39, 2, 1]), w, padding_idx=-1),
+    "embedding of no ids": lambda w: F.embedding(torch.empty(0, 3, dtype=torch.int64), w),
+    "int32 ids": lambda w: F.embedding(torch.tensor([1, 2], dtype=torch.int32), w),
+    "bags": lambda w: F.embedding_bag(torch.tensor([[1, 2], [2, 2]]), w, mode="sum"),
+    "mean bags": lambda w: F.embedding_bag(torch.tensor([1, 2, 3]), w, torch.tensor([0, 1])),
+    "another type": lambda w: w.to(torch.float32).sum(),
+    "detached": lambda w: w.detach() + 1,
+    "data": lambda w: w.data + 1,
+}
+
+
+@each_tier
+@pytest.mark.parametrize("read", READS)
+def test_reads_and_their_gradients_are_those_of_a_parameter(read: str, tier: str) -> None:
+    theirs, ours = modules(tier)
+    found = [READS[read](one.weight) for one in (theirs, ours)]
+    torch.testing.assert_close(*found, rtol=1e-13, atol=0)
+    assert found[0].requires_grad == found[1].requires_grad
+    with torch.no_grad():
+        torch.testing.assert_close(*(READS[read](one.weight) for one in (theirs, ours)), rtol=1e-13, atol=0)
+    for one, value in zip((theirs, ours), found, strict=True):
+        one.zero_grad()
+        if value.requires_grad:
+            value.square().sum().backward()
+    if found[0].requires_grad:
+        assert ours.weight.grad is not None
+        torch.testing.assert_close(ours.weight.grad + torch.zeros(ROWS, DIM), theirs.weight.grad, rtol=1e-12, atol=0)
+    assert torch.equal(theirs.weight.detach(), ours.weight.detach() + 0), "reading changes nothing"
+
+
+def put(weight: Tensor, index: Any, value: Any) -> None:
+    weight[index] = value
+
+
+WRITES: dict[str, Callable[[Tensor], Any]] = {
+    "normal_": lambda w: nn.init.normal_(w, generator=torch.Generator().manual_seed(1)),
+    "uniform_": lambda w: w.uniform_(-1, 1, generator=torch.Generator().manual_seed(1)),
+    "xavier": lambda w: nn.init.xavier_uniform_(w, generator=torch.Generator().manual_seed(1)),
+    "zero_": lambda w: w.zero_(),
+    "times": lambda w: w.mul_(2),
+    "plus": lambda w: w.add_(torch.ones(DIM)),
+    "clamped": lambda w: w.clamp_(-0.1, 0.1),
+    "copy_": lambda w: w.copy_(torch.arange(ROWS * DIM).view(ROWS, DIM)),
+    "data.copy_": lambda w: w.data.copy_(torch.arange(ROWS * DIM).view(ROWS, DIM)),
+    "data.fill_": lambda w: w.data.fill_(3.0),
+    "a row": lambda w: put(w, 3, 0.5),
+    "a row from the end": lambda w: put(w, -1, torch.ones(DIM)),
+    "rows": lambda w: put(w, torch.tensor([3, 8]), torch.rand(2, DIM, generator=torch.Generator().manual_seed(1))),
+    "a slice": lambda w: put(w, slice(2, 9), 1.0),
+    "a column": lambda w: put(w, (slice(None), 1), 1.0),
+    "values of rows": lambda w: put(w, (torch.tensor([1, 2]), slice(0, 2)), 7.0),
+    "a mask": lambda w: put(w, w > 0, 0.25),
+    "all": lambda w: put(w, slice(None), 0.25),
+    "a row filled": lambda w: w[4].fill_(9.0),
+    "a row of data": lambda w: w.data[4].zero_(),
+    "rows multiplied": lambda w: w[2:5].mul_(3.0),
+    "rows plus": lambda w: w.data[2:5].__iadd__(3.0),
+    "an item of rows": lambda w: put(w[2:5], 1, 3.0),
+    "lerp_": lambda w: w.lerp_(torch.ones(ROWS, DIM), 0.25),
+    "index_fill_": lambda w: w.index_fill_(0, torch.tensor([1, 2]), 3.0),
+    "index_copy_": lambda w: w.index_copy_(0, torch.tensor([1, 2]), torch.ones(2, DIM)),
+}
+
+
+@each_tier
+@pytest.mark.parametrize("write", WRITES)
+def test_writes_reach_the_rows_and_training_goes_on_from_them(write: str, tier: str) -> None:
+    theirs, ours = modules(tier)
+    hot = ours.weight.runtime.stats().hot_rows
+    with torch.no_grad():
+        for one in (theirs, ours):
+            WRITES[write](one.weight)
+    assert torch.equal(theirs.weight.detach(), ours.weight.detach() + 0)
+    assert ours.weight.runtime.stats().hot_rows == hot
+    torch.testing.assert_close(ours(torch.arange(ROWS)), theirs(torch.arange(ROWS)), rtol=0, atol=0)
+
+
+def test_a_write_under_autograd_is_refused_as_in_torch() -> None:
+    for one in modules("some hot"):
+        before = one.weight.detach().clone()
+        for write in (lambda w: w.zero_(), lambda w: put(w, 3, 1.0)):
+            with pytest.raises(RuntimeError, match="leaf"):
+                write(one.weight)
+        assert torch.equal(one.weight.detach() + 0, before)
+
+
+def test_its_properties_are_those_of_a_parameter() -> None:
+    theirs, ours = modules("some hot")
+    weight = ours.weight
+    assert isinstance(weight, TieredWeight)
+    assert isinstance(weight, nn.Parameter)
+    assert (weight.shape, weight.dtype, weight.device, weight.is_leaf, weight.requires_grad, weight.dim()) == (
+        theirs.weight.shape, theirs.weight.dtype, theirs.weight.device, True, True, 2,
+    )  # fmt: skip
+    assert (weight.numel(), len(weight), weight.element_size()) == (ROWS * DIM, ROWS, 8)
+    assert "table: 40 x 6" in repr(weight)
+    assert sum(one.numel() for one in ours.parameters()) == ROWS * DIM
+    assert np.array_equal(weight.detach().numpy(), theirs.weight.detach().numpy())
+    assert weight.tolist() == theirs.weight.tolist()
+    assert torch.zeros_like(weight).shape == (ROWS, DIM)
+    with pytest.raises(RuntimeError, match="not allocated"):  # it has no memory of its own
+        weight.untyped_storage()[0]
+    nn.utils.parameters_to_vector(ours.parameters())
+
+
+# Modules -------------------------------------------------------------------------------------------------------------
+
+
+def plain_parts(model: nn.Module) -> bool:
+    parts = all(type(one).__module__.startswith("torch.") for one in model.modules())
+    return parts and all(type(one) is nn.Parameter for one in model.parameters())
+
+
+def through_save(model: nn.Module) -> nn.Module:
+    buffer = io.BytesIO()
+    torch.save(model, buffer)
+    buffer.seek(0)
+    return torch.load(buffer, weights_only=False)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("how", [copy.deepcopy, through_save], ids=["deepcopy", "torch.save"])
+def test_a_copy_is_an_ordinary_module(how: Callable[[nn.Module], nn.Module]) -> None:
+    theirs, ours = modules("some hot", padding_idx=3)
+    twin = how(ours)
+    assert plain_parts(twin)
+    assert (twin.padding_idx, repr(twin)) == (3, repr(theirs))
+    torch.testing.assert_close(twin(torch.arange(ROWS)), theirs(torch.arange(ROWS)), rtol=0, atol=0)
+    with torch.no_grad():
+        ours.weight.zero_()
+    assert twin.weight.abs().sum() > 0
+
+
+def test_an_average_of_a_wrapped_model_is_kept_as_of_a_plain_one() -> None:
+    averages = []
+    for adaptive in (False, True):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Embedding(ROWS, DIM), nn.Flatten(), nn.Linear(3 * DIM, 1))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        if adaptive:
+            wrapped(model, optimizer, budget=1500)
+        average = torch.optim.swa_utils.AveragedModel(model, avg_fn=lambda mean, one, _: 0.9 * mean + 0.1 * one)
+        for number in range(12):
+            ids = torch.randint(ROWS, (8, 3), generator=torch.Generator().manual_seed(number))
+            optimizer.zero_grad()
+            model(ids).square().mean().backward()
+            optimizer.step()
+            average.update_parameters(model)
+        averages.append(average.state_dict())
+    for name, value in averages[0].items():
+        torch.testing.assert_close(averages[1][name], value, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "change", [lambda m: m.half(), lambda m: m.float(), lambda m: m.to(torch.bfloat16), lambda m: m.to("meta")]
+)
+def test_another_type_or_device_is_refused_by_name(change: Callable[[nn.Module], Any]) -> None:
+    _, ours = modules("some hot")
+    before = ours.weight.detach().clone()
+    with pytest.raises(AdaptiveRecError, match="weight of AdaptiveEmbedding must"):
+        change(nn.ModuleDict({"part": ours}))
+    assert torch.equal(ours.weight.detach() + 0, before)
+    assert ours.double().to("cpu").cpu() is ours
+
+
+def test_a_tied_layer_moves_and_saves_with_its_model() -> None:
+    model = nn.ModuleDict({"table": nn.Embedding(ROWS, DIM), "out": nn.Linear(DIM, ROWS, bias=False)})
+    model["out"].weight = model["table"].weight
+    before = model["table"].weight.detach().clone()
+    adaptive_rec.wrap(model, budget="1KiB", optimizer=torch.optim.SGD(model.parameters(), lr=0.1), knobs=QUICK_WINDOWS)
+    assert model["out"].weight is model["table"].weight
+    assert isinstance(model["out"], nn.Linear)
+    state = model.double().state_dict()
+    assert {name: type(value) for name, value in state.items()} == {"table.weight": Tensor, "out.weight": Tensor}
+    assert all(torch.equal(value, before) for value in state.values())
+    assert len(list(model.parameters())) == 1
+    twin = copy.deepcopy(model)
+    assert plain_parts(twin)
+    assert twin["out"].weight is twin["table"].weight
+    state["table.weight"] = state["out.weight"] = torch.ones(ROWS, DIM)
+    model.load_state_dict(state)
+    assert model["table"](torch.tensor([3])).tolist() == [[1.0] * DIM]
+    with pytest.raises(AdaptiveRecError, match="assign"):
+        model.load_state_dict(state, assign=True)
+
+
+# AdaptiveEmbedding ---------------------------------------------------------------------------------------------------
+
+
+def test_an_embedding_has_torch_s_constructor_and_first_rows() -> None:
+    for given in (
+        {"padding_idx": 2}, {"padding_idx": -1}, {"_weight": torch.rand(9, 4)}, {"dtype": torch.float32}, {"sparse": True},
+    ):  # fmt: skip
+        torch.manual_seed(5)
+        theirs = nn.Embedding(9, 4, **given)
+        torch.manual_seed(5)
+        ours = AdaptiveEmbedding(9, 4, **given, optimizer="sgd", lr=0.1, budget="1KiB")
+        assert torch.equal(ours.weight.detach() + 0, theirs.weight.detach())
+        for name in ("num_embeddings", "embedding_dim", "padding_idx", "max_norm", "sparse", "scale_grad_by_freq"):
+            assert getattr(ours, name) == getattr(theirs, name)
+        assert isinstance(ours, nn.Embedding)
+        assert repr(ours).startswith("AdaptiveEmbedding(9, 4")
+
+
+def test_an_embedding_without_an_optimizer_is_torch_s() -> None:
+    ours = AdaptiveEmbedding(9, 4, padding_idx=1)
+    assert type(ours.weight) is nn.Parameter
+    assert ours.runtime is None
+    assert ours(torch.tensor([[1, 2]])).shape == (1, 2, 4)
+    with pytest.raises(AdaptiveRecError, match="budget"):
+        AdaptiveEmbedding(9, 4, budget="1KiB")
+
+
+@pytest.mark.parametrize("freeze", [True, False])
+def test_an_embedding_from_given_rows(freeze: bool) -> None:
+    rows = torch.rand(9, 4)
+    ours = AdaptiveEmbedding.from_pretrained(rows, freeze=freeze, padding_idx=1, optimizer="sgd", lr=0.1, budget="1KiB")
+    assert ours.weight.requires_grad is not freeze
+    found = ours(torch.arange(9))
+    assert torch.equal(found, rows)
+    if not freeze:
+        found.sum().backward()
+    expected = rows if freeze else rows - 0.1 * (torch.arange(9) != 1).unsqueeze(1)
+    torch.testing.assert_close(ours.weight.detach() + 0, expected)
+
+
+def test_an_optimizer_made_of_its_parameters_updates_an_embedding() -> None:
+    torch.manual_seed(5)
+    theirs = nn.Embedding(200, 4, sparse=True)
+    ours = AdaptiveEmbedding(
+        200, 4, _weight=theirs.weight.detach(), optimizer=torch.optim.SparseAdam, budget="2KiB", knobs=QUICK_WINDOWS
+    )
+    optimizers = [torch.optim.SparseAdam(one.parameters(), lr=0.1) for one in (theirs, ours)]
+    for number in range(30):
+        ids = (200 * torch.rand(6, 5, generator=torch.Generator().manual_seed(number)) ** 3).long()
+        for one, optimizer in zip((theirs, ours), optimizers, strict=True):
+            optimizer.zero_grad()
+            one(ids).sin().sum().backward()
+            optimizer.step()
+    torch.testing.assert_close(ours.weight.detach() + 0, theirs.weight.detach(), rtol=0, atol=1e-12)
+    assert ours.runtime is not None
+    assert ours.runtime.stats().migrated_rows > 0
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        ({"max_norm": 1.0}, "max_norm"), ({"scale_grad_by_freq": True}, "scale_grad_by_freq"),
+        ({"padding_idx": 9}, "padding_idx"), ({"_weight": torch.zeros(3, 3)}, "_weight"), ({"dtype": torch.float16}, "float16"),
+    ],
+)  # fmt: skip
+def test_what_an_embedding_cannot_do_is_refused(given: dict[str, Any], match: str) -> None:
+    with pytest.raises(AdaptiveRecError, match=match):
+        AdaptiveEmbedding(9, 4, **given, optimizer="sgd", lr=0.1)
+
+
+@pytest.mark.parametrize("ids", [torch.tensor([1.0]), torch.tensor([9]), torch.tensor([[-1]])])
+def test_ids_that_torch_refuses_are_refused(ids: Tensor) -> None:
+    ours = AdaptiveEmbedding(9, 4, optimizer="sgd", lr=0.1)
+    with pytest.raises((ValueError, AdaptiveRecError)):
+        ours(ids)
+    with pytest.raises((RuntimeError, IndexError)):
+        nn.Embedding(9, 4)(ids)
+
+
+def test_options_of_functional_calls_that_rows_cannot_follow_are_refused() -> None:
+    _, ours = modules("some hot")
+    ids = torch.tensor([1])
+    for call, match in (
+        (lambda: F.embedding(ids, ours.weight, max_norm=1.0), "max_norm"),
+        (lambda: F.embedding(ids, ours.weight, scale_grad_by_freq=True), "scale_grad_by_freq"),
+        (lambda: F.embedding_bag(ids.view(1, 1), ours.weight, mode="max"), "mode"),
+        (lambda: F.embedding_bag(ids.view(1, 1), ours.weight, max_norm=1.0), "max_norm"),
+    ):
+        with pytest.raises(AdaptiveRecError, match=match):
+            call()
