@@ -29,6 +29,7 @@ export function start() {
   }
   buttons.resume.hidden = true;
   byId("theme").addEventListener("click", switchTheme);
+  byId("sign-out").addEventListener("click", signOut);
   byId("stop-dialog").addEventListener("close", (event) => {
     if (event.target.returnValue === "stop") send("stop");
     event.target.returnValue = "";
@@ -59,6 +60,16 @@ async function send(name) {
   refreshStatus();
 }
 
+/** Ends this browser's session and goes to the sign-in page. */
+async function signOut() {
+  try {
+    await request("DELETE", "/session");
+    location.assign("/");
+  } catch (error) {
+    toast(`Sign out: ${error.message}`, "bad");
+  }
+}
+
 function showStatus() {
   const { status } = store;
   if (!status) return;
@@ -68,6 +79,7 @@ function showStatus() {
   setText(byId("run-facts"), [status.policy, run.device, run.precision, `seed ${run.seed}`].join(" · "));
   setText(byId("phase"), status.phase);
   byId("phase").dataset.phase = status.phase;
+  byId("sign-out").hidden = !status.session;
   showProgress(status);
   showActions(status);
 }

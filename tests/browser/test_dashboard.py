@@ -81,6 +81,18 @@ def test_a_link_opened_by_who_is_signed_in_widens_the_session(browser: Any, trai
     assert "End the window" not in browser.execute_script("return document.getElementById('do-reclassify').title")
 
 
+def test_signing_out_ends_the_session_of_this_browser(signed_in: Any, training: Served) -> None:
+    screen(signed_in, "knobs")
+    button = wait_for(lambda: signed_in.find_element("css selector", "#sign-out:not([hidden])"), "the button")
+    assert button.accessible_name == "Sign out"
+    button.click()
+    wait_for(lambda: "access token" in text(signed_in, "body"), "the sign-in page")
+    assert signed_in.current_url == training.url + "/"
+    assert signed_in.get_cookies() == []
+    signed_in.back()
+    wait_for(lambda: "access token" in text(signed_in, "body"), "the sign-in page again")
+
+
 def test_first_paint_comes_within_a_second(signed_in: Any) -> None:
     script = "return performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
     times = []
