@@ -99,7 +99,7 @@ def router(view: RunView, limits: RequestLimits) -> APIRouter:
 
 
 class Feed:
-    """Holds the newest message for each kind of client (its scope, and whether it came with a cookie), made once for all streams."""
+    """Holds the newest message for each scope, with and without a session, made once for all streams."""
 
     def __init__(self, view: RunView) -> None:
         self._view = view
