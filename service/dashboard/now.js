@@ -17,6 +17,7 @@ let shown = false;
 let charts;
 let stages;
 const changes = h("div", { class: "changes" });
+const chips = new Map(); // those shown of the knob changes, by what they say
 
 export function start() {
   const grid = h("div", { class: "tiles" }, TILES.map(([key, label]) => {
@@ -75,15 +76,24 @@ function bar() {
 }
 
 function showChanges() {
-  const list = knobChanges();
-  const chips = list.slice(-12).reverse().map(({ number, step, text }) => {
-    const on = () => highlight(number);
-    const off = () => highlight(null);
-    return h("button", { type: "button", class: "chip", title: `step ${integer(step)}: ${text}`, onmouseenter: on, onmouseleave: off, onfocus: on, onblur: off },
-      h("i", {}, String(number)), h("span", {}, text), h("span", { class: "muted" }, `step ${integer(step)}`));
-  });
-  changes.replaceChildren(...(chips.length ? chips : [h("span", { class: "muted" }, "Knob changes are marked in the charts at the step where they took effect. There are none yet.")]));
+  const wanted = new Map(knobChanges().slice(-12).reverse().map((change) => [JSON.stringify(change), change]));
+  for (const [key, chip] of chips) if (!wanted.has(key)) { chip.remove(); chips.delete(key); }
+  if (!wanted.size) changes.replaceChildren(h("span", { class: "muted" }, "Knob changes are marked in the charts at the step where they took effect. There are none yet."));
+  else if (!chips.size) changes.replaceChildren();
+  let before = changes.firstElementChild;
+  for (const [key, change] of wanted) {
+    if (chips.has(key)) { before = chips.get(key).nextElementSibling; continue; } // one that stays keeps the keyboard's focus
+    chips.set(key, chip(change));
+    changes.insertBefore(chips.get(key), before);
+  }
   for (const chart of Object.values(charts)) chart.redraw();
+}
+
+function chip({ number, step, text }) {
+  const on = () => highlight(number);
+  const off = () => highlight(null);
+  return h("button", { type: "button", class: "chip", title: `step ${integer(step)}: ${text}`, onmouseenter: on, onmouseleave: off, onfocus: on, onblur: off },
+    h("i", {}, String(number)), h("span", {}, text), h("span", { class: "muted" }, `step ${integer(step)}`));
 }
 
 function showFigures() {

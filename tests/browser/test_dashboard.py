@@ -81,6 +81,18 @@ def test_a_link_opened_by_who_is_signed_in_widens_the_session(browser: Any, trai
     assert "End the window" not in browser.execute_script("return document.getElementById('do-reclassify').title")
 
 
+def test_signing_out_ends_the_session_of_this_browser(signed_in: Any, training: Served) -> None:
+    screen(signed_in, "knobs")
+    button = wait_for(lambda: signed_in.find_element("css selector", "#sign-out:not([hidden])"), "the button")
+    assert button.accessible_name == "Sign out"
+    button.click()
+    wait_for(lambda: "access token" in text(signed_in, "body"), "the sign-in page")
+    assert signed_in.current_url == training.url + "/"
+    assert signed_in.get_cookies() == []
+    signed_in.back()
+    wait_for(lambda: "access token" in text(signed_in, "body"), "the sign-in page again")
+
+
 def test_first_paint_comes_within_a_second(signed_in: Any) -> None:
     script = "return performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
     times = []
@@ -143,6 +155,79 @@ def test_a_knob_changed_in_the_form_takes_effect(signed_in: Any, training: Serve
     assert knobs["effective_since_step"] == int(said[1].replace(",", ""))
     screen(signed_in, "now")
     wait_for(lambda: "→ 0.375" in text(signed_in, ".changes"), "the change among the charts")
+
+
+FOCUSED = "const e = document.activeElement; return e === document.body ? 'nothing' : e.id || e.className || e.tagName"
+
+
+def focused(browser: Any) -> str:
+    """What the keyboard acts on, after the browser has taken the focus from what is hidden or disabled."""
+    drawn = "const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 0)))"
+    browser.execute_async_script(drawn)
+    return str(browser.execute_script(FOCUSED))
+
+
+def press(browser: Any, key: str = "ENTER") -> None:
+    keys = pytest.importorskip("selenium.webdriver.common.keys").Keys
+    browser.switch_to.active_element.send_keys(getattr(keys, key))
+
+
+def test_the_keyboard_stays_where_it_was_after_pause_and_resume(signed_in: Any, training: Served) -> None:
+    for before, after, phase in (("do-pause", "do-resume", "paused"), ("do-resume", "do-pause", "training")):
+        signed_in.execute_script("document.getElementById(arguments[0]).focus()", before)
+        press(signed_in)
+        wait_for(lambda wanted=phase: text(signed_in, "#phase") == wanted, phase)
+        assert focused(signed_in) == after
+    signed_in.execute_script("document.getElementById('do-checkpoint').focus()")
+    press(signed_in)
+    assert focused(signed_in) == "do-checkpoint"
+    wait_for(lambda: "Checkpoint written" in text(signed_in, "#toasts"), "the checkpoint")
+    assert focused(signed_in) == "do-checkpoint"
+    signed_in.execute_script("document.getElementById('do-stop').focus()")
+    press(signed_in)
+    wait_for(lambda: signed_in.execute_script("return document.getElementById('stop-dialog').open"), "the question")
+    press(signed_in, "ESCAPE")
+    assert focused(signed_in) == "do-stop"
+    assert training.get("/api/v1/status")["phase"] == "training"
+
+
+def test_the_keyboard_stays_in_the_form_of_knobs(signed_in: Any) -> None:
+    screen(signed_in, "knobs")
+    wait_for(lambda: text(signed_in, "[data-knob=hysteresis]"), "the form")
+    field = signed_in.find_element("css selector", "#knob-hysteresis")
+    dock = "return document.querySelector('.dock').hidden"
+    for button in (".dock .primary", ".dock button[type=button]", "[data-knob=hysteresis] .icon"):
+        field.clear()
+        field.send_keys("0.25" if button == ".dock .primary" else "0.5")
+        signed_in.execute_script("document.querySelector(arguments[0]).focus()", button)
+        press(signed_in)
+        if "icon" not in button:
+            wait_for(lambda: signed_in.execute_script(dock), "the end of the edit")
+        assert focused(signed_in) == "knob-hysteresis", button
+    signed_in.find_element("css selector", ".dock .primary").click()
+    wait_for(lambda: signed_in.execute_script(dock), "the default")
+
+
+def test_the_keyboard_stays_in_what_comes_and_goes(signed_in: Any) -> None:
+    """Messages that are dismissed, pages of rows, changes of knobs among the charts."""
+    make = "import('/assets/dom.js').then(({ toast }) => { toast('one'); toast('two'); })"
+    signed_in.execute_script(make)
+    wait_for(lambda: "two" in text(signed_in, "#toasts"), "the messages")
+    signed_in.execute_script("document.querySelector('#toasts button').focus()")
+    press(signed_in)
+    assert signed_in.execute_script("return document.activeElement.closest('.toast')?.textContent") == "two"
+    press(signed_in)
+    assert focused(signed_in) == "content"
+    screen(signed_in, "tables/0")
+    wait_for(lambda: text(signed_in, "#table-dialog tbody"), "the rows of a table")
+    signed_in.execute_script("document.querySelector('#table-dialog [value=cold]').click()")
+    more = ".drawer-body > button:not([hidden])"
+    wait_for(lambda: text(signed_in, more), "more rows")
+    signed_in.execute_script("document.querySelector(arguments[0]).focus()", more)
+    press(signed_in)
+    rows = "return document.querySelectorAll('#table-dialog tbody tr').length"
+    wait_for(lambda: signed_in.execute_script(rows) > 100, "the next rows")
+    assert focused(signed_in) != "nothing"
 
 
 REFUSED_LATER = """

@@ -168,7 +168,7 @@ def live_run(folder: Path, environment: dict[str, str]) -> None:
 Maker = Callable[[Path, dict[str, str]], None]
 NEEDS: dict[str, tuple[Maker, ...]] = {
     "README.md": (live_run,),
-    "command-line.md": (finished_runs, configuration, tables, live_run),
+    "command-line.md": (finished_runs, tables, live_run),
     "checkpoints.md": (finished_runs, configuration),
     "compare.md": (own_policy,),
     "report.md": (finished_runs,),

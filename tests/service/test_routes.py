@@ -93,6 +93,17 @@ def test_livez_turns_red_when_steps_stop_coming(client: Any, run: Any, monkeypat
     assert client.get("/livez").status_code == 200
 
 
+def test_status_says_whether_a_cookie_let_the_request_in(client: Any) -> None:
+    """Where a program or a proxy sends the token, there is no session that a page could end."""
+    assert client.get("/api/v1/status").json()["session"] is False
+    assert client.post("/api/v1/session").status_code == 204
+    assert client.get("/api/v1/status").json()["session"] is False
+    del client.headers["Authorization"]
+    assert client.get("/api/v1/status").json()["session"] is True
+    client.cookies.clear()
+    assert client.get("/api/v1/status").status_code == 401
+
+
 def test_finished_status(finished: Any) -> None:
     status = finished.get("/api/v1/status").json()
     assert (status["live"], status["phase"], status["step"]) == (False, "finished", 40)
