@@ -46,13 +46,13 @@ function makeCharts() {
   const speed = (value) => `${bytes(value)}/s`;
   const sizes = [1, 2 ** 10, 2 ** 20, 2 ** 30].flatMap((unit) => [1, 2, 4, 8, 16, 32, 64, 128, 256, 512].map((times) => times * unit));
   return {
-    rate: new Chart({ title: "Rate", unit: "samples/s", format: count, floor: 0, series: [{ label: "samples seen", color: "line-1", fill: true }] }),
-    loss: new Chart({ title: "Loss", unit: "◆ evaluation", format: (value) => fixed(value, 3), points: evaluationPoints, series: [{ label: "training", color: "line-1" }] }),
+    rate: new Chart({ title: "Rate", unit: "samples/s", spokenUnit: "samples/s", format: count, floor: 0, series: [{ label: "samples seen", color: "line-1", fill: true }] }),
+    loss: new Chart({ title: "Loss", unit: "◆ evaluation", spokenUnit: "nats", pointsLabel: "evaluation", format: (value) => fixed(value, 3), points: evaluationPoints, series: [{ label: "training", color: "line-1" }] }),
     hot: new Chart({ title: "Lookups and samples", format: share, floor: 0, ceiling: 1,
       series: [{ label: "hot lookups", color: "hot" }, { label: "popular samples", color: "line-1" }] }),
     skipped: new Chart({ title: "Skipped", format: share, floor: 0, ceiling: 1,
       series: [{ label: "row updates", color: "stale-line" }, { label: "samples", color: "line-1" }] }),
-    rows: new Chart({ title: "Rows on the device", format: count, floor: 0, series: [{ label: "hot", color: "hot" }, { label: "of them stale", color: "stale-line" }] }),
+    rows: new Chart({ title: "Rows on the device", spokenUnit: "rows", format: count, floor: 0, series: [{ label: "hot", color: "hot" }, { label: "of them stale", color: "stale-line" }] }),
     moved: new Chart({ title: "Bytes moved", unit: "between the tiers", format: speed, tick: (value) => (value ? exactBytes(value) : "0"), steps: sizes, floor: 0,
       series: [{ label: "to device", color: "line-1" }, { label: "to host", color: "line-2" }] }),
   };

@@ -191,6 +191,39 @@ def test_the_keyboard_stays_where_it_was_after_pause_and_resume(signed_in: Any, 
     assert training.get("/api/v1/status")["phase"] == "training"
 
 
+CHARTS = """return [...document.querySelectorAll('.chart')].map((chart) => {
+  const picture = chart.querySelector('[role=img]');
+  return [chart.querySelector('h2').textContent, picture?.getAttribute('aria-label') ?? '',
+    chart.querySelectorAll('[aria-live], [role=status], [role=alert]').length];
+});"""
+SAID = {
+    "Rate": r"samples seen: newest [\d.,]+( [kMG])? samples/s, least .* samples/s, greatest .* samples/s",
+    "Loss": r"training: newest 0\.\d+ nats, least 0\.\d+ nats, greatest 0\.\d+ nats; evaluation: ",
+    "Lookups and samples": r"hot lookups: newest [\d.]+%, .*; popular samples: newest [\d.]+%, ",
+    "Skipped": r"row updates: newest [\d.]+%, .*; samples: newest ",
+    "Rows on the device": r"hot: newest [\d.,]+( [kMG])? rows, .*; of them stale: newest ",
+    "Bytes moved": r"to device: newest [\d.]+ \w*B/s, .*; to host: newest ",
+}
+
+
+def test_charts_say_in_words_what_they_draw(signed_in: Any) -> None:
+    """For those who cannot see them: title, steps, and the newest, least and greatest value of each series."""
+    screen(signed_in, "now")
+    step = re.compile(r"over steps ([\d,]+) to ([\d,]+)")
+    charts = wait_for(
+        lambda: (found := signed_in.execute_script(CHARTS)) and all(step.search(said) for _, said, _ in found) and found,
+        "the charts",
+    )
+    assert len(charts) == len(SAID)
+    for title, said, live in charts:
+        [name] = [name for name in SAID if title.startswith(name)]
+        assert said.startswith(f"Line chart of {name.lower()} over steps ")
+        assert re.search(SAID[name], said), said
+        assert live == 0
+    before = step.search(charts[0][1])[2]
+    wait_for(lambda: step.search(signed_in.execute_script(CHARTS)[0][1])[2] != before, "the words to follow the run")
+
+
 def test_the_keyboard_stays_in_the_form_of_knobs(signed_in: Any) -> None:
     screen(signed_in, "knobs")
     wait_for(lambda: text(signed_in, "[data-knob=hysteresis]"), "the form")
