@@ -66,7 +66,7 @@ def _start(words: list[str], out: Path, log: Path) -> subprocess.Popen[bytes]:
     """Start training; wait for its first line of metrics or its end."""
     import subprocess
 
-    from adaptive_rec.live.sidecar import own_modules_only
+    from adaptive_rec.live.sidecar_process import own_modules_only
 
     metrics, events = out / "metrics.jsonl", out / "events.jsonl"
     metrics_before, events_before = _size(metrics), _size(events)
