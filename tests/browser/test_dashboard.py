@@ -346,6 +346,45 @@ def test_markup_in_names_is_shown_as_text(browser: Any, hostile_run: Path) -> No
             browser.switch_to.alert.dismiss()
 
 
+def evaluation(step: int, auc: float | None, logloss: float) -> dict[str, Any]:
+    return {"event": "evaluation", "step": step, "auc": auc, "logloss": logloss, "samples": 100}
+
+
+def tile(browser: Any, name: str) -> tuple[str, ...]:
+    """Label, value and small print of a tile that is shown."""
+    script = "return [...document.querySelectorAll(`#tile-${arguments[0]}:not([hidden]) > *`)].map((e) => e.textContent)"
+    return tuple(browser.execute_script(script, name))
+
+
+def said_of(kind: str, found: dict[str, Any]) -> tuple[str, ...]:
+    return f"{kind} AUC", f"{found['auc']:.4f}", f"logloss {found['logloss']:.4f} at step {found['step']:,}"
+
+
+def test_an_ended_run_shows_its_final_and_its_best_evaluation(browser: Any, hostile_run: Path) -> None:
+    made = [evaluation(10**9 + at, auc, loss) for at, auc, loss in ((1, 0.7, 0.5), (2, 0.8, 0.46), (3, None, 0.4))]
+    made.append(evaluation(10**9 + 4, 0.75, 0.45))
+    with (hostile_run / "metrics.jsonl").open("a") as metrics:
+        metrics.writelines(json.dumps(line) + "\n" for line in made)
+    with serving(hostile_run, ["serve", str(hostile_run)]) as served:
+        browser.get(served.dashboard_url)
+        wait_for(lambda: tile(browser, "auc") == said_of("Final", made[3]), "the final evaluation")
+        wait_for(lambda: tile(browser, "best") == said_of("Best", made[1]), "the best evaluation")
+
+
+def test_a_run_that_lingers_shows_its_final_and_its_best_evaluation(browser: Any, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    words = ["train", "tiny", "--steps=60", "--set=eval.every_steps=20", "--linger", f"--out={run}"]
+    with serving(run, words) as served:
+        browser.get(served.dashboard_url)
+        wait_for(lambda: text(browser, "#phase") == "finished", "the end", 60)
+        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        made = [line for line in lines if line["event"] == "evaluation"]
+        assert [each["step"] for each in made] == [20, 40, 60]
+        wait_for(lambda: tile(browser, "auc") == said_of("Final", made[-1]), "the final evaluation")
+        assert tile(browser, "best") == said_of("Best", max(made, key=lambda each: float(each["auc"])))
+        assert tile(browser, "moved") == ()
+
+
 def test_what_a_device_took_and_how_batches_ran_is_shown(browser: Any, hostile_run: Path) -> None:
     choice = {
         "time": time.time(),
