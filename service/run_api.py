@@ -105,12 +105,22 @@ def status(view: RunView, scope: str, session: bool = False) -> Values:
         "seconds": snapshot.get("seconds", 0.0),
         "eta_seconds": max(0, total - step) / pace if total and pace and phase in STEPPING else None,
         "loss": snapshot.get("loss"),
-        "evaluation": board.get("evaluation"),
+        "evaluation": newest_evaluation(view, step),
         "checkpoint": board.get("checkpoint"),
         "staging_bytes": memory.staging_bytes,
         "peak_bytes": memory.peak_bytes,
         "last_step_age_seconds": round(max(0.0, time.time() - pulse[1]), 3) if pulse else None,
     }
+
+
+def newest_evaluation(view: RunView, step: int) -> Values | None:
+    """Return the newest evaluation: of the board, or of the file where that is newer. A run that is resumed at its end has saved
+    the one before its final checkpoint. The file of a resumed run may hold steps that it has still to make again."""
+    saved: Values | None = view.board().get("evaluation")
+    written = next((each for each in reversed(view.history.evaluations.points) if each["step"] <= step), None)
+    if written and (saved["step"] if saved else -1) < written["step"]:
+        return written
+    return saved
 
 
 def stats(view: RunView) -> Values:

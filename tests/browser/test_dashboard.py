@@ -191,6 +191,39 @@ def test_the_keyboard_stays_where_it_was_after_pause_and_resume(signed_in: Any, 
     assert training.get("/api/v1/status")["phase"] == "training"
 
 
+CHARTS = """return [...document.querySelectorAll('.chart')].map((chart) => {
+  const picture = chart.querySelector('[role=img]');
+  return [chart.querySelector('h2').textContent, picture?.getAttribute('aria-label') ?? '',
+    chart.querySelectorAll('[aria-live], [role=status], [role=alert]').length];
+});"""
+SAID = {
+    "Rate": r"samples seen: newest [\d.,]+( [kMG])? samples/s, least .* samples/s, greatest .* samples/s",
+    "Loss": r"training: newest 0\.\d+ nats, least 0\.\d+ nats, greatest 0\.\d+ nats; evaluation: ",
+    "Lookups and samples": r"hot lookups: newest [\d.]+%, .*; popular samples: newest [\d.]+%, ",
+    "Skipped": r"row updates: newest [\d.]+%, .*; samples: newest ",
+    "Rows on the device": r"hot: newest [\d.,]+( [kMG])? rows, .*; of them stale: newest ",
+    "Bytes moved": r"to device: newest [\d.]+ \w*B/s, .*; to host: newest ",
+}
+
+
+def test_charts_say_in_words_what_they_draw(signed_in: Any) -> None:
+    """For those who cannot see them: title, steps, and the newest, least and greatest value of each series."""
+    screen(signed_in, "now")
+    step = re.compile(r"over steps ([\d,]+) to ([\d,]+)")
+    charts = wait_for(
+        lambda: (found := signed_in.execute_script(CHARTS)) and all(step.search(said) for _, said, _ in found) and found,
+        "the charts",
+    )
+    assert len(charts) == len(SAID)
+    for title, said, live in charts:
+        [name] = [name for name in SAID if title.startswith(name)]
+        assert said.startswith(f"Line chart of {name.lower()} over steps ")
+        assert re.search(SAID[name], said), said
+        assert live == 0
+    before = step.search(charts[0][1])[2]
+    wait_for(lambda: step.search(signed_in.execute_script(CHARTS)[0][1])[2] != before, "the words to follow the run")
+
+
 def test_the_keyboard_stays_in_the_form_of_knobs(signed_in: Any) -> None:
     screen(signed_in, "knobs")
     wait_for(lambda: text(signed_in, "[data-knob=hysteresis]"), "the form")
@@ -311,6 +344,45 @@ def test_markup_in_names_is_shown_as_text(browser: Any, hostile_run: Path) -> No
         assert browser.execute_script("return document.querySelectorAll('img:not(.mark)').length") == 0
         with pytest.raises(errors.NoAlertPresentException):
             browser.switch_to.alert.dismiss()
+
+
+def evaluation(step: int, auc: float | None, logloss: float) -> dict[str, Any]:
+    return {"event": "evaluation", "step": step, "auc": auc, "logloss": logloss, "samples": 100}
+
+
+def tile(browser: Any, name: str) -> tuple[str, ...]:
+    """Label, value and small print of a tile that is shown."""
+    script = "return [...document.querySelectorAll(`#tile-${arguments[0]}:not([hidden]) > *`)].map((e) => e.textContent)"
+    return tuple(browser.execute_script(script, name))
+
+
+def said_of(kind: str, found: dict[str, Any]) -> tuple[str, ...]:
+    return f"{kind} AUC", f"{found['auc']:.4f}", f"logloss {found['logloss']:.4f} at step {found['step']:,}"
+
+
+def test_an_ended_run_shows_its_final_and_its_best_evaluation(browser: Any, hostile_run: Path) -> None:
+    made = [evaluation(10**9 + at, auc, loss) for at, auc, loss in ((1, 0.7, 0.5), (2, 0.8, 0.46), (3, None, 0.4))]
+    made.append(evaluation(10**9 + 4, 0.75, 0.45))
+    with (hostile_run / "metrics.jsonl").open("a") as metrics:
+        metrics.writelines(json.dumps(line) + "\n" for line in made)
+    with serving(hostile_run, ["serve", str(hostile_run)]) as served:
+        browser.get(served.dashboard_url)
+        wait_for(lambda: tile(browser, "auc") == said_of("Final", made[3]), "the final evaluation")
+        wait_for(lambda: tile(browser, "best") == said_of("Best", made[1]), "the best evaluation")
+
+
+def test_a_run_that_lingers_shows_its_final_and_its_best_evaluation(browser: Any, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    words = ["train", "tiny", "--steps=60", "--set=eval.every_steps=20", "--linger", f"--out={run}"]
+    with serving(run, words) as served:
+        browser.get(served.dashboard_url)
+        wait_for(lambda: text(browser, "#phase") == "finished", "the end", 60)
+        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        made = [line for line in lines if line["event"] == "evaluation"]
+        assert [each["step"] for each in made] == [20, 40, 60]
+        wait_for(lambda: tile(browser, "auc") == said_of("Final", made[-1]), "the final evaluation")
+        assert tile(browser, "best") == said_of("Best", max(made, key=lambda each: float(each["auc"])))
+        assert tile(browser, "moved") == ()
 
 
 def test_what_a_device_took_and_how_batches_ran_is_shown(browser: Any, hostile_run: Path) -> None:

@@ -104,6 +104,15 @@ def test_status_says_whether_a_cookie_let_the_request_in(client: Any) -> None:
     assert client.get("/api/v1/status").status_code == 401
 
 
+def test_the_evaluation_is_the_newest_up_to_the_step(client: Any, run: Any) -> None:
+    """A run that is resumed at its end was saved before its final evaluation; one resumed earlier makes steps again."""
+    run.board("finished", run.snapshot(40), evaluation={"step": 20, "auc": 0.7, "logloss": 0.5})
+    assert client.get("/api/v1/status").json()["evaluation"]["step"] == 20
+    for step, expected in ((40, 40), (60, 40)):
+        run.append("metrics.jsonl", {"event": "evaluation", "step": step, "auc": 0.8, "logloss": 0.4})
+        assert client.get("/api/v1/status").json()["evaluation"]["step"] == expected
+
+
 def test_finished_status(finished: Any) -> None:
     status = finished.get("/api/v1/status").json()
     assert (status["live"], status["phase"], status["step"]) == (False, "finished", 40)
