@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from adaptive_rec.batch import Position
 from adaptive_rec.classify import ClassifiedBatch
-from adaptive_rec.config.knobs import Knobs
+from adaptive_rec.config.knobs import Knobs, within_bounds
 from adaptive_rec.config.tree import Config
 from adaptive_rec.embedding.device import all_rows_bytes
 from adaptive_rec.embedding.store import EmbeddingStore
@@ -330,7 +330,7 @@ class RunState:
 def saved_knobs(found: Saved) -> Knobs:
     """Read the knobs of a checkpoint. Raises CheckpointError."""
     try:
-        return Knobs().changed(found.everything())
+        return Knobs().changed(within_bounds(found.everything()))
     except ConfigError as error:
         raise CheckpointError(f"knobs of a checkpoint must be valid: {error}") from None
 

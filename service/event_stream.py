@@ -18,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 from adaptive_rec.service.documented import answers
 from adaptive_rec.service.knobs_api import etag
 from adaptive_rec.service.problems import json_bytes, problem_response
-from adaptive_rec.service.run_api import stats, status
+from adaptive_rec.service.run_api import by_cookie, stats, status
 from adaptive_rec.service.run_view import RunView
 from adaptive_rec.service.security import Lane, RequestLimits
 
@@ -93,19 +93,19 @@ def router(view: RunView, limits: RequestLimits) -> APIRouter:
         request: Request, hz: Annotated[float, Query(ge=1, le=10, description="Messages a second, at most.")] = 2
     ) -> LiveStream:
         """Newest status and counters whenever they have changed; never older ones."""
-        return LiveStream(slots, messages(feed, request.state.scope), 1 / hz)
+        return LiveStream(slots, messages(feed, request.state.scope, by_cookie(request)), 1 / hz)
 
     return routes
 
 
 class Feed:
-    """Holds the newest message for each scope, made once for all streams."""
+    """Holds the newest message for each scope, with and without a session, made once for all streams."""
 
     def __init__(self, view: RunView) -> None:
         self._view = view
         self._state: Any = None
         self._made_at = -math.inf
-        self._texts: dict[str, tuple[int, str]] = {}
+        self._texts: dict[tuple[str, bool], tuple[int, str]] = {}
         self.number = 0
         """Grows with each new message."""
 
@@ -121,18 +121,18 @@ class Feed:
                 self.number += 1
         return self.number
 
-    def message(self, scope: str) -> tuple[int, str]:
+    def message(self, scope: str, session: bool = False) -> tuple[int, str]:
         """Return the step and the data of the newest message."""
-        if scope not in self._texts:
+        if (scope, session) not in self._texts:
             view = self._view
-            now = status(view, scope)
+            now = status(view, scope, session)
             tag = etag(view.knobs.desired)
             data = {"status": now, "stats": stats(view), "last_event_id": view.events.last_id, "knobs_etag": tag}
-            self._texts[scope] = (now["step"], json_bytes(data).decode())
-        return self._texts[scope]
+            self._texts[scope, session] = (now["step"], json_bytes(data).decode())
+        return self._texts[scope, session]
 
 
-def messages(feed: Feed, scope: str) -> Callable[[], bytes]:
+def messages(feed: Feed, scope: str, session: bool = False) -> Callable[[], bytes]:
     """Return a function that gives one client its next message: empty if nothing changed, a comment after a long silence."""
     sent = -1
     sent_at = time.monotonic()
@@ -147,7 +147,7 @@ def messages(feed: Feed, scope: str) -> Callable[[], bytes]:
             return format_sse_event(comment="nothing new")
         retry = RETRY_MILLISECONDS if sent < 0 else None
         sent, sent_at = number, time.monotonic()
-        step, text = feed.message(scope)
+        step, text = feed.message(scope, session)
         return format_sse_event(event="snapshot", id=str(step), data_str=text, retry=retry)
 
     return message

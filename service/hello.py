@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from adaptive_rec.config.knobs import Knobs
+from adaptive_rec.config.knobs import Knobs, within_bounds
 from adaptive_rec.errors import ConfigError
 
 Values = dict[str, Any]
@@ -88,9 +88,8 @@ ABOUT = ("run", "run_name", "started", "seed", "device", "precision", "version")
 def knob_values(given: Mapping[str, Any]) -> Values:
     """Return a value for every knob: runs of other versions may lack some and have others."""
     try:
-        return (
-            Knobs().changed({name: value for name, value in given.items() if name in Knobs.model_fields}).model_dump()
-        )
+        known = {name: value for name, value in given.items() if name in Knobs.model_fields}
+        return Knobs().changed(within_bounds(known)).model_dump()
     except ConfigError as error:
         raise ValueError(str(error)) from None
 

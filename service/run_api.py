@@ -28,7 +28,7 @@ def router(view: RunView) -> APIRouter:
     async def get_status(request: Request) -> Json:
         """Phase, step, pace and quality of the run."""
         view.refresh()
-        return Json(status(view, request.state.scope))
+        return Json(status(view, request.state.scope, by_cookie(request)))
 
     @routes.get("/stats", **answers(schemas.Stats, 503), operation_id="get_stats")
     async def get_stats() -> Json:
@@ -71,8 +71,13 @@ STEPPING = ("training", "evaluating", "checkpointing")
 """Phases of a run that goes on to its end."""
 
 
-def status(view: RunView, scope: str) -> Values:
-    """Return the answer of /status: numbers of the newest snapshot, and the last step done."""
+def by_cookie(request: Request) -> bool:
+    """Return whether the gate let the request in for its cookie: it looks at cookies only where there is no such header."""
+    return "authorization" not in request.headers
+
+
+def status(view: RunView, scope: str, session: bool = False) -> Values:
+    """Return the answer of /status: numbers of the newest snapshot, and the last step done. `session`: see `by_cookie`."""
     board, hello, pulse = view.board(), view.hello, view.pulse()
     snapshot = board.get("snapshot") or {}
     step = max(board.get("step", 0), pulse[0] if pulse else 0)
@@ -89,6 +94,7 @@ def status(view: RunView, scope: str) -> Values:
         },
         "live": hello.live,
         "scope": scope,
+        "session": session,
         "policy": view.knobs.effective.get("policy", ""),
         "phase": phase,
         "step": step,
@@ -99,12 +105,22 @@ def status(view: RunView, scope: str) -> Values:
         "seconds": snapshot.get("seconds", 0.0),
         "eta_seconds": max(0, total - step) / pace if total and pace and phase in STEPPING else None,
         "loss": snapshot.get("loss"),
-        "evaluation": board.get("evaluation"),
+        "evaluation": newest_evaluation(view, step),
         "checkpoint": board.get("checkpoint"),
         "staging_bytes": memory.staging_bytes,
         "peak_bytes": memory.peak_bytes,
         "last_step_age_seconds": round(max(0.0, time.time() - pulse[1]), 3) if pulse else None,
     }
+
+
+def newest_evaluation(view: RunView, step: int) -> Values | None:
+    """Return the newest evaluation: of the board, or of the file where that is newer. A run that is resumed at its end has saved
+    the one before its final checkpoint. The file of a resumed run may hold steps that it has still to make again."""
+    saved: Values | None = view.board().get("evaluation")
+    written = next((each for each in reversed(view.history.evaluations.points) if each["step"] <= step), None)
+    if written and (saved["step"] if saved else -1) < written["step"]:
+        return written
+    return saved
 
 
 def stats(view: RunView) -> Values:

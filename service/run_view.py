@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
-from adaptive_rec.config.knobs import Knobs
+from adaptive_rec.config.knobs import Knobs, within_bounds
 from adaptive_rec.errors import ConfigError
 from adaptive_rec.live.shared_state import PlacementArrays, StateReader
 from adaptive_rec.service.hello import Hello, Table, Values
@@ -146,5 +146,5 @@ def last_values(first: Values, changed: Values) -> Values:
     values = first
     for name, value in changed.items():
         with suppress(ConfigError):
-            values = Knobs.model_validate(values).changed({name: value}).model_dump()
+            values = Knobs.model_validate(values).changed(within_bounds({name: value})).model_dump()
     return values

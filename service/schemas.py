@@ -71,6 +71,9 @@ class Status(Answer):
     run: RunInfo
     live: bool
     scope: Literal["control", "read"]
+    session: Annotated[
+        bool, Field(description="Whether the request came with a session's cookie; DELETE /api/v1/session ends it")
+    ]
     policy: str
     phase: str
     step: int

@@ -84,9 +84,11 @@ class TrainerLink:
                 self.take(json.loads(line))
 
     def take(self, message: Mapping[str, Any]) -> None:
-        """Take one message: new values of the knobs, or an answer to a command."""
+        """Take one message: new values of the knobs, the question whether the sidecar lives, or an answer to a command."""
         if "knobs" in message:
             return self.knobs.take_report(message["knobs"])
+        if "ping" in message:
+            return self._writer.write(b'{"id": 0, "command": "alive"}\n')
         sent = self._waiting.get(message["id"])
         if sent is None:
             return

@@ -24,12 +24,13 @@ SIDECAR_SECONDS = 5.0
 def detach(words: list[str], out: Path, resume: bool, serve: bool, as_json: bool) -> int:
     """Start the same command in a session of its own. Returns once it trains, or has ended, then with its exit code.
 
-    The child creates the run directory. Its log starts next to that directory and is moved into it later.
+    With --verify the data was verified before, so the child does not do it again. The child creates the run directory. Its log
+    starts next to that directory and is moved into it later.
     """
     config, log = out / "config.toml", out / "log.txt"
     existed = config.exists()
     draft = log if existed and resume else out.with_name(f".{out.name}.log")
-    child = _start([word for word in words if word not in ("--detach", "--json")], out, draft)
+    child = _start([word for word in words if word not in ("--detach", "--json", "--verify")], out, draft)
     file = _runtime_file(child) if serve and child.returncode is None else None
     code = child.poll()
     if not existed and config.exists():
@@ -66,7 +67,7 @@ def _start(words: list[str], out: Path, log: Path) -> subprocess.Popen[bytes]:
     """Start training; wait for its first line of metrics or its end."""
     import subprocess
 
-    from adaptive_rec.live.sidecar import own_modules_only
+    from adaptive_rec.live.sidecar_process import own_modules_only
 
     metrics, events = out / "metrics.jsonl", out / "events.jsonl"
     metrics_before, events_before = _size(metrics), _size(events)

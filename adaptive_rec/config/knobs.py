@@ -22,6 +22,9 @@ from adaptive_rec.errors import ConfigError, did_you_mean
 from adaptive_rec.units import parse_size
 
 LARGEST = (1 << 63) - 1
+MOST_STEPS, MOST_BYTES = 10**9, 1 << 50
+"""Upper bounds of knobs that count steps and bytes; a value above them is a mistake. At a thousand steps a second 10**9 of them
+take eleven days, and no device has a pebibyte."""
 LONGEST_NAME, LONGEST_DETAIL, MOST_FAULTS = 100, 500, 20
 """Limits of what an error says of wrong knobs to a client, which may have sent anything."""
 
@@ -82,15 +85,24 @@ class Knobs(Frozen):
         min_length=1,
     )
     hot_budget_bytes: Bytes = knob(
-        8 << 20, "bytes", "Device memory for hot rows: weights, optimizer state and movement record together.", ge=0
+        8 << 20,
+        "bytes",
+        "Device memory for hot rows: weights, optimizer state and movement record together.",
+        ge=0,
+        le=MOST_BYTES,
     )
     reclassify_every: PositiveInt = knob(
         100,
         "steps",
         "Length of a window: rows change class only at its end. Under the policy adaptive windows are 1 to 8 of these.",
+        le=MOST_STEPS,
     )
     max_moved_bytes: Bytes = knob(
-        64 << 20, "bytes", "Most bytes that one reclassification may move between the tiers.", ge=0
+        64 << 20,
+        "bytes",
+        "Most bytes that one reclassification may move between the tiers.",
+        ge=0,
+        le=MOST_BYTES,
     )
     hysteresis: float = knob(
         0.1, "ratio", "A cold row replaces a hot one only when it is estimated this much more popular.", ge=0, le=10
@@ -139,7 +151,10 @@ class Knobs(Frozen):
         le=1,
     )
     min_probe_touches: PositiveInt = knob(
-        2, "probe steps", "Probe steps of a window that must have touched a hot row before its movement says anything."
+        2,
+        "probe steps",
+        "Probe steps of a window that must have touched a hot row before its movement says anything.",
+        le=MOST_STEPS,
     )
     min_touch_ratio: float = knob(
         0.3,
@@ -176,8 +191,11 @@ class Knobs(Frozen):
         2,
         "batches",
         "Batches that the policy cdlrm looks ahead: their rows are made hot together. More move fewer rows.",
+        le=MOST_STEPS,
     )
-    report_every: PositiveInt = knob(20, "steps", "Steps between two published snapshots and lines of metrics.jsonl.")
+    report_every: PositiveInt = knob(
+        20, "steps", "Steps between two published snapshots and lines of metrics.jsonl.", le=MOST_STEPS
+    )
 
     def changed(self, changes: dict[str, Any]) -> Knobs:
         """Return these knobs with some new values, checked as a whole. Raises ConfigError where one is invalid."""
@@ -210,6 +228,23 @@ class Knobs(Frozen):
         """Return the old and the new value of every knob that other knobs change."""
         old, new = self.model_dump(), after.model_dump()
         return {name: {"old": old[name], "new": new[name]} for name in new if new[name] != old[name]}
+
+
+def within_bounds(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Return knob values from a run's files, those above an upper bound lowered to it.
+
+    Older versions had no such bounds, and runs may hold a huge number for "never" or "everything". The bound means the same.
+    """
+    bounds = {
+        name: rule.le
+        for name, field in Knobs.model_fields.items()
+        for rule in field.metadata
+        if getattr(rule, "le", None) in (MOST_STEPS, MOST_BYTES)
+    }
+    return {
+        name: bounds[name] if name in bounds and type(value) is int and bounds[name] < value <= LARGEST else value
+        for name, value in saved.items()
+    }
 
 
 def knobs_version(values: Mapping[str, Any]) -> str:

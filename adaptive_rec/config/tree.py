@@ -16,13 +16,15 @@ from pydantic import BaseModel, PositiveInt, ValidationError, model_validator
 
 from adaptive_rec.config.checkpoint import CheckpointConfig
 from adaptive_rec.config.data import DataConfig
-from adaptive_rec.config.knobs import Frozen, Knobs, describe, knob
+from adaptive_rec.config.knobs import Frozen, Knobs, describe, knob, within_bounds
 from adaptive_rec.config.model import ModelConfig, OptimizerConfig
 from adaptive_rec.config.policy import PolicyConfig
 from adaptive_rec.config.run import RunConfig
 from adaptive_rec.errors import ConfigError, did_you_mean
 
 ENVIRONMENT_PREFIX = "ADAPTIVE_REC_"
+DESCRIPTION = "run.json"
+"""The file beside the `config.toml` of a run's directory."""
 PRESETS_FOLDER = Path(__file__).parents[1] / "configs"
 MAX_FILE_BYTES = 1 << 20
 TOO_DEEP = "values must not be nested so deep"
@@ -85,7 +87,10 @@ def load_config(source: str | None, environment: Mapping[str, str], settings: Se
                 raise ConfigError(
                     f"no preset or file named {source}{did_you_mean(source, presets())} (presets: {', '.join(presets())})"
                 )
-        _merge(tree, _read_toml(path), f"in {source}")
+        layer = _read_toml(path)
+        if path.with_name(DESCRIPTION).exists() and isinstance(layer.get("knobs"), dict):  # a run wrote the file
+            layer["knobs"] = within_bounds(layer["knobs"])
+        _merge(tree, layer, f"in {source}")
     _merge_overrides(tree, environment, settings)
     return validate(tree)
 

@@ -1,8 +1,9 @@
-"""The trainer starts the sidecar, a process that serves the run over HTTP, and starts another one when it dies.
+"""The trainer starts the sidecar, a process that serves the run over HTTP, and starts another one when it dies or hangs.
 
 The trainer owns what has to outlive the sidecar: listening sockets, tokens, the shared state and the desired knobs. A thread
-reads the commands of the sidecar and puts them into the mailbox; training waits for neither. The sidecar ends when the trainer's
-end of the link closes, which also happens when the trainer is killed.
+reads the commands of the sidecar and puts them into the mailbox; training waits for neither. It also asks the sidecar whether it
+lives, and kills one that does not answer. The sidecar ends when the trainer's end of the link closes, which also happens when the
+trainer is killed.
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import os
 import secrets
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -26,11 +26,13 @@ from adaptive_rec.config.knobs import KnobError, Knobs
 from adaptive_rec.errors import AdaptiveRecError, CheckpointError, ConfigError, ConflictError, UsageError
 from adaptive_rec.live import runtime_file
 from adaptive_rec.live.channel import SidecarChannel
+from adaptive_rec.live.heartbeat import Heartbeat
 from adaptive_rec.live.knob_patch import KnobPatches
 from adaptive_rec.live.listen import Listeners, ServeOptions
 from adaptive_rec.live.mailbox import Command, Mailbox, StaleError, Verb
 from adaptive_rec.live.runtime_file import RuntimeFile
 from adaptive_rec.live.scrapes import Scrapes, wait_for_the_last
+from adaptive_rec.live.sidecar_process import END_SECONDS, end, start
 from adaptive_rec.live.state_writer import StateWriter
 
 FIRST_WAIT_SECONDS, LONGEST_WAIT_SECONDS = 0.1, 2.0
@@ -40,8 +42,6 @@ UNUSABLE = 2
 """Exit code of a sidecar that cannot read the description of its run. Another one could not read it either."""
 HOPELESS_AFTER, HOPELESS_WAIT_SECONDS = 5, 60.0
 """After so many sidecars that never served, only one a minute is started."""
-END_SECONDS = 0.5
-"""Time the sidecar gets to end before it is killed; nothing in it could be lost."""
 Note = Callable[[str], None]
 VERBS = frozenset(get_args(Verb)) - {"note", "choose_split", "halve_budget"}
 
@@ -104,6 +104,9 @@ class Sidecar:
         self._control_token = secrets.token_urlsafe(32)
         self._link: SidecarChannel | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._heartbeat: Heartbeat | None = None
+        self._how_it_ended = ""
+        """What became of the last sidecar."""
         self._closing = threading.Event()
         self._released = threading.Event()
         self._scrapes = Scrapes()
@@ -181,13 +184,22 @@ class Sidecar:
     def wait_for_the_last_scrape(self) -> None:
         """Where a scraper reads the run, serve its end until it has been read: alerts tell an end from a crash by that.
 
-        A request to stop ends the wait, and so does another process that resumes the run. A signal handler may raise.
+        A request to stop ends the wait, and so do another process that resumes the run, and a sidecar that does not answer. A
+        signal handler may raise.
         """
         if self._training is not None and not self._waited:
             self._waited = True
-            wait_for_the_last(
-                self._scrapes, self._training.state, self._run / "run.json", self._released.is_set, self._note
-            )
+            run = self._training.state
+            wait_for_the_last(self._scrapes, run, self._run / "run.json", self._wait_is_vain, self._note)
+            if self._is_silent() and self._scrapes.seconds_to_wait(run.hurried) > 0:
+                self._note("the sidecar does not answer, so the scraper cannot see that the run has ended")
+
+    def _wait_is_vain(self) -> bool:
+        return self._released.is_set() or self._is_silent()
+
+    def _is_silent(self) -> bool:
+        """Return whether the sidecar has not answered for so long that nothing more should wait for it."""
+        return (heartbeat := self._heartbeat) is not None and heartbeat.doubtful
 
     # The thread ------------------------------------------------------------------------------------------------------
 
@@ -213,49 +225,52 @@ class Sidecar:
             wait_seconds = FIRST_WAIT_SECONDS if calm else min(2 * wait_seconds, LONGEST_WAIT_SECONDS)
             hopeless = 0 if served else hopeless + 1
             if hopeless <= HOPELESS_AFTER:
-                self._report(f"the sidecar ended (exit code {code}) and is started again; training continues")
+                self._report(f"the sidecar {self._how_it_ended} and is started again; training continues")
             if hopeless == HOPELESS_AFTER:
                 self._report(f"the sidecar does not start, see {self._run / 'sidecar.log'}; it is tried once a minute")
             self._closing.wait(wait_seconds if hopeless < HOPELESS_AFTER else HOPELESS_WAIT_SECONDS)
 
     def _live(self) -> bool:
-        """Start a sidecar and pass its commands on until it ends. Return whether it served at all."""
+        """Start a sidecar and pass its commands on until it ends or hangs. Return whether it served at all."""
         ours, theirs = socket.socketpair()
-        link, served = SidecarChannel(ours), False
-        fds = [theirs.fileno(), *self._listeners.fds, *filter(None, [self._hello["state_fd"]])]
-        with ours, open(self._run / "sidecar.log", "ab") as log:
+        self._how_it_ended, served = "did not start", False
+        fds = [*self._listeners.fds, *filter(None, [self._hello["state_fd"]])]
+        with ours:
             with theirs:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-m", "adaptive_rec.service", "--link", str(theirs.fileno())],
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=log,
-                    env=_environment(),
-                    pass_fds=fds,
-                    start_new_session=True,  # Ctrl-C in a terminal is for the trainer
-                )
+                self._process = start(theirs.fileno(), fds, self._run / "sidecar.log")
+            self._heartbeat = heartbeat = Heartbeat(self._process.pid)
+            link = SidecarChannel(ours, partial(self._beat, heartbeat))
             try:
                 with suppress(ConnectionError):
-                    ours.sendall(json.dumps(self._hello | self._knobs()).encode() + b"\n")
+                    link.greet(self._hello | self._knobs())
                     self._link = link
                     self._send_knobs()  # they may have changed since the first line was made
                     if self._closing.is_set():
                         link.hang_up()
                     for message in link.listen():
+                        heartbeat.hear()
                         served = True
                         self._take(link, message)
             finally:
-                self._link = None
-                self._end(self._process)
+                self._link = self._heartbeat = None
+                end(self._process, 0.0 if heartbeat.doubtful else END_SECONDS)
                 self._hello["codes_since"] = time.time()  # codes that this one accepted are not accepted by the next one
+        silent = f"did not answer for {heartbeat.limit_seconds:.0f} s, was killed"
+        self._how_it_ended = silent if heartbeat.hung else f"ended (exit code {self._process.returncode})"
         return served
+
+    def _beat(self, heartbeat: Heartbeat, link: SidecarChannel) -> None:
+        """Ask the sidecar whether it lives; give up one that hangs."""
+        heartbeat.beat(lambda: link.send(lambda: {"ping": True}))
+        if heartbeat.hung or self._closing.is_set():
+            link.hang_up()
 
     def _take(self, link: SidecarChannel, message: Mapping[str, Any]) -> None:
         """Pass one command on to the training thread."""
         answer = partial(self._answer, link, message["id"])
         verb = message.get("command")
         try:
-            if verb == "ready":
+            if verb in ("ready", "alive"):
                 return
             if verb == "scraped":
                 self._scrapes.note(str(message.get("phase")))
@@ -309,14 +324,6 @@ class Sidecar:
             with suppress(AdaptiveRecError):
                 self._training.mailbox.send(Command("note", {"kind": "sidecar", "text": text}))
 
-    @staticmethod
-    def _end(process: subprocess.Popen[bytes]) -> None:
-        try:
-            process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-
 
 def serve_finished(run: Path, options: ServeOptions, announce: Callable[[Sidecar], None], note: Note) -> int:
     """Serve a finished run's history, read-only, until interrupted."""
@@ -353,17 +360,3 @@ def _status(error: AdaptiveRecError) -> int:
         (CheckpointError, 507),
     ]
     return next((status for kind, status in kinds if isinstance(error, kind)), 500)
-
-
-def _environment() -> dict[str, str]:
-    """Environment of the sidecar: without secrets and systemd's variables, with one thread for NumPy."""
-    left_out = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID", "ADAPTIVE_REC_TOKEN")
-    kept = {name: value for name, value in own_modules_only().items() if name not in left_out}
-    return kept | {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-
-
-def own_modules_only() -> dict[str, str]:
-    """Environment for a Python process that runs this package and imports no module from the working directory."""
-    package = str(Path(__file__).parents[2])
-    path = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
-    return {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": path}

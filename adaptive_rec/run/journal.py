@@ -10,7 +10,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from adaptive_rec.config.knobs import Knobs
+from adaptive_rec.config.knobs import Knobs, within_bounds
 from adaptive_rec.errors import ConfigError, DataError
 from adaptive_rec.live.mailbox import Command
 from adaptive_rec.live.telemetry import Event, to_json
@@ -66,7 +66,7 @@ def commands(run: Path) -> dict[int, list[Command]]:
                 how = "was resumed under knobs that cannot change while a run trains"
                 raise DataError(f"journal {path} is of a run that {how}: it cannot be replayed")
             elif event["kind"] == "knobs":
-                new = {name: values["new"] for name, values in event["details"]["changed"].items()}
+                new = within_bounds({name: each["new"] for name, each in event["details"]["changed"].items()})
                 by_itself = event["details"].get("before_step", False)
                 found[event["step"]].append(Command("halve_budget" if by_itself else "change_knobs", new))
             elif event["kind"] == "split":

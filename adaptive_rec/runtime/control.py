@@ -74,7 +74,7 @@ class Control:
         state = self._state
         if not state.paused:
             return
-        yield from self._reports.finish(wait=True)
+        yield from self._reports.up_to_here()
         with state.recorder.paused(), self._publisher.during("paused"):
             while state.paused and not state.stop_requested:
                 yield from self._carry_out(self._mailbox.wait(PAUSED_POLL_SECONDS))

@@ -68,10 +68,15 @@ class Reports:
             )
         yield snapshot
 
-    def finish_last(self) -> Iterator[Snapshot]:
-        """Publish the last snapshot at the end of the run."""
+    @property
+    def made(self) -> bool:
+        """Whether the present step has its snapshot: the run stood still here, and may have been saved since."""
+        return self._state.tally.counters.steps <= self._state.recorder.steps_reported
+
+    def up_to_here(self) -> Iterator[Snapshot]:
+        """Publish a snapshot of the present step, where the run stands still or ends, unless there is one."""
         yield from self.finish(wait=True)
-        if self._state.tally.counters.steps > self._state.recorder.steps_reported:
+        if not self.made:
             self.begin()
             yield from self.finish(wait=True)
 

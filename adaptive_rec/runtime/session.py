@@ -119,7 +119,7 @@ class Session(ABC):
                 if not self.reclassifier.window.first:
                     self.splitting.begin_trial(step)
         self.state.end_windows()
-        if step % knobs.report_every == 0:
+        if step % knobs.report_every == 0 and not self.reports.made:
             yield from self.reports.finish(wait=True)
             self.reports.begin()
             yield from self.reports.finish(wait=False)
@@ -137,7 +137,7 @@ class Session(ABC):
     def last_report(self) -> Iterator[Report]:
         """Yield the reports that are still to come, at the end."""
         self.observer.settle()
-        yield from self.reports.finish_last()
+        yield from self.reports.up_to_here()
 
     # Read-only views of the state ------------------------------------------------------------------------------------
 

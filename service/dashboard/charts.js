@@ -1,5 +1,6 @@
 // Line charts over steps: one uPlot per quantity, with the knob changes drawn through all of them.
 
+import { inWords } from "./chart_words.js";
 import { h, setText } from "./dom.js";
 import { count, integer } from "./format.js";
 import { knobChanges, on } from "./store.js";
@@ -19,10 +20,12 @@ export function highlight(number) {
 }
 
 /** One chart: `series` [{label, color (css variable), fill}], `format` of its values, `tick` of its axis (and
- * `steps` between ticks), `floor`/`ceiling` of the axis, `points` {x, y, text} drawn as diamonds. */
+ * `steps` between ticks), `floor`/`ceiling` of the axis, `points` {x, y, text} drawn as diamonds (`pointsLabel`: what they are),
+ * `spokenUnit` of the values in words where `format` writes none. */
 export class Chart {
-  constructor({ title, unit, series, format, tick, steps, floor, ceiling, points }) {
-    Object.assign(this, { series, format, tick: tick ?? format, steps, floor, ceiling, points: points ?? (() => []), plot: null, data: null });
+  constructor({ title, unit, spokenUnit, series, format, tick, steps, floor, ceiling, points, pointsLabel }) {
+    const say = (value) => (spokenUnit ? `${format(value)} ${spokenUnit}` : format(value));
+    Object.assign(this, { title, say, pointsLabel, series, format, tick: tick ?? format, steps, floor, ceiling, points: points ?? (() => []), plot: null, data: null });
     this.values = series.map((entry) => {
       const value = h("b", {}, "–");
       const swatch = h("i", { class: "swatch" });
@@ -30,7 +33,7 @@ export class Chart {
       return { value, item: h("span", { class: "legend" }, swatch, entry.label, " ", value) };
     });
     this.at = h("span", { class: "muted at" });
-    this.box = h("div", { class: "plot" });
+    this.box = h("div", { class: "plot", role: "img", "aria-label": `Line chart of ${title.toLowerCase()}. No figures yet.` });
     this.tip = h("div", { class: "tip", hidden: true });
     this.empty = h("p", { class: "notice" }, "No figures yet.");
     this.element = h("figure", { class: "card chart" },
@@ -47,6 +50,7 @@ export class Chart {
     this.data = data;
     const some = data[0].length > 0;
     this.empty.hidden = some;
+    if (some) this.box.setAttribute("aria-label", inWords({ ...this, points: this.points() }));
     if (!some || !this.box.clientWidth) return;
     if (this.plot) this.plot.setData(data);
     else this.#build();

@@ -31,6 +31,11 @@ export function setText(element, text) {
   if (element.textContent !== text) element.textContent = text;
 }
 
+/** Makes a button inactive for a while. Unlike one that is `disabled`, it keeps the keyboard's focus; its handler asks `isInactive`. */
+export const setInactive = (button, inactive) => button.setAttribute("aria-disabled", String(inactive));
+
+export const isInactive = (button) => button.getAttribute("aria-disabled") === "true";
+
 /** Calls `run` once, `milliseconds` after the last call. */
 export function debounce(run, milliseconds) {
   let timer;
@@ -43,10 +48,18 @@ export function debounce(run, milliseconds) {
 /** A message in the corner that goes away; errors stay longer. */
 export function toast(text, kind = "good") {
   const note = h("div", { class: `toast ${kind}` }, h("span", {}, text),
-    h("button", { class: "icon", type: "button", "aria-label": "Dismiss", onclick: () => note.remove() }, icon("close")));
+    h("button", { class: "icon", type: "button", "aria-label": "Dismiss", onclick: () => dismiss(note) }, icon("close")));
   byId("toasts").append(note);
-  while (byId("toasts").childElementCount > 4) byId("toasts").firstElementChild.remove();
-  setTimeout(() => note.remove(), kind === "bad" ? 12000 : 6000);
+  while (byId("toasts").childElementCount > 4) dismiss(byId("toasts").firstElementChild);
+  setTimeout(() => dismiss(note), kind === "bad" ? 12000 : 6000);
+}
+
+/** Takes a message away. The keyboard's focus goes to the next message, or to the page's content where there is none. */
+function dismiss(note) {
+  const focused = note.contains(document.activeElement);
+  const next = note.nextElementSibling ?? note.previousElementSibling;
+  note.remove();
+  if (focused) (next?.querySelector("button") ?? byId("content")).focus({ preventScroll: true });
 }
 
 /** A line in place of content: loading, empty or failed. */

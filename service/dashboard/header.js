@@ -1,7 +1,7 @@
 // The header: which run, how far it is, whether the figures are live, and the buttons that steer it.
 
 import { request } from "./api.js";
-import { byId, h, icon, setText, toast } from "./dom.js";
+import { byId, h, icon, isInactive, setInactive, setText, toast } from "./dom.js";
 import { duration, integer, percent } from "./format.js";
 import { announce, mayWrite, on, readOnlyReason, refreshStatus, store } from "./store.js";
 
@@ -20,6 +20,7 @@ const CONNECTION = {
   asleep: ["asleep", "This tab was in the background"],
 };
 const buttons = {};
+const sending = new Set();
 
 export function start() {
   for (const [name, { label, title }] of Object.entries(COMMANDS)) {
@@ -29,6 +30,7 @@ export function start() {
   }
   buttons.resume.hidden = true;
   byId("theme").addEventListener("click", switchTheme);
+  byId("sign-out").addEventListener("click", signOut);
   byId("stop-dialog").addEventListener("close", (event) => {
     if (event.target.returnValue === "stop") send("stop");
     event.target.returnValue = "";
@@ -39,13 +41,14 @@ export function start() {
 }
 
 function act(name) {
+  if (isInactive(buttons[name])) return;
   if (name === "stop") byId("stop-dialog").showModal();
   else send(name);
 }
 
 async function send(name) {
-  buttons[name].classList.add("busy");
-  buttons[name].disabled = true;
+  sending.add(name);
+  setInactive(buttons[name], true);
   try {
     const { status, data } = await request("POST", `/control/${name}`, { timeout: 30000 });
     const { done, label } = COMMANDS[name];
@@ -55,8 +58,18 @@ async function send(name) {
   } catch (error) {
     toast(`${COMMANDS[name].label}: ${error.message}`, "bad");
   }
-  buttons[name].classList.remove("busy");
+  sending.delete(name);
   refreshStatus();
+}
+
+/** Ends this browser's session and goes to the sign-in page. */
+async function signOut() {
+  try {
+    await request("DELETE", "/session");
+    location.assign("/");
+  } catch (error) {
+    toast(`Sign out: ${error.message}`, "bad");
+  }
 }
 
 function showStatus() {
@@ -68,6 +81,7 @@ function showStatus() {
   setText(byId("run-facts"), [status.policy, run.device, run.precision, `seed ${run.seed}`].join(" · "));
   setText(byId("phase"), status.phase);
   byId("phase").dataset.phase = status.phase;
+  byId("sign-out").hidden = !status.session;
   showProgress(status);
   showActions(status);
 }
@@ -87,13 +101,20 @@ function showProgress({ step, steps_total: total, eta_seconds: eta, seconds, pha
 function showActions({ phase, live }) {
   const reason = readOnlyReason();
   byId("actions").hidden = !live;
-  const paused = phase === "paused";
-  buttons.pause.hidden = paused;
-  buttons.resume.hidden = !paused;
+  showPair(phase === "paused" ? ["resume", "pause"] : ["pause", "resume"]);
   for (const [name, button] of Object.entries(buttons)) {
-    button.disabled = !mayWrite() || store.connection === "lost" || button.classList.contains("busy");
+    button.disabled = !mayWrite();
+    setInactive(button, store.connection === "lost" || sending.has(name));
     button.title = reason || COMMANDS[name].title || COMMANDS[name].label;
   }
+}
+
+/** Shows one of the buttons pause and resume. The keyboard's focus goes from the hidden one to the shown one. */
+function showPair([shown, hidden]) {
+  const focused = document.activeElement === buttons[hidden];
+  buttons[shown].hidden = false;
+  if (focused) buttons[shown].focus();
+  buttons[hidden].hidden = true;
 }
 
 function showConnection() {

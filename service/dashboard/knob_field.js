@@ -106,9 +106,13 @@ export class KnobField {
     this.reset = this.knob.desired !== this.knob.default;
     this.text = null;
     this.setError("");
+    const focused = document.activeElement === this.resetButton;
     this.#show();
+    if (focused) this.focus();
     this.onEdit(this);
   }
+
+  focus() { (this.input.classList.contains("gone") ? this.radios.find((radio) => radio.checked) : this.input).focus(); }
 
   discard() {
     Object.assign(this, { text: null, reset: false });

@@ -1,7 +1,7 @@
 // Knobs: a form made from what GET /knobs describes. Edits are collected, checked by a dry run, and sent as one change.
 
 import { request } from "./api.js";
-import { byId, debounce, h, notice, setText, toast } from "./dom.js";
+import { byId, debounce, h, notice, setInactive, setText, toast } from "./dom.js";
 import { integer, knobValue } from "./format.js";
 import { KnobField } from "./knob_field.js";
 import { on, readOnlyReason, store } from "./store.js";
@@ -25,6 +25,8 @@ const apply = h("button", { type: "submit", class: "primary" }, "Apply");
 const dock = h("div", { class: "dock", hidden: true }, staged, h("div", { class: "buttons" }, h("button", { type: "button", onclick: discard }, "Discard"), apply));
 let etag = null;
 let sending = false;
+let lastEdited = null; // the field
+let lockedOut = null; // the control that had the keyboard's focus when the fields were locked
 let checks = 0;
 const waitingFor = new Map(); // knobs sent and still pending: name -> the value that was accepted
 
@@ -76,7 +78,10 @@ function lock() {
   const reason = readOnlyReason() || (store.connection === "lost" ? "No connection to the sidecar." : "");
   if (reason === lockedFor || !fields.size) return;
   lockedFor = reason;
+  if (reason && form.contains(document.activeElement)) lockedOut = document.activeElement;
   for (const field of fields.values()) field.setDisabled(reason);
+  if (!reason && document.activeElement === document.body) lockedOut?.focus();
+  if (!reason) lockedOut = null;
   message.replaceChildren(...(reason ? [notice(reason)] : []));
 }
 
@@ -93,13 +98,15 @@ function patch() {
   return good ? changes : null;
 }
 
-function edited() {
+function edited(field) {
+  lastEdited = field;
   showStaged();
   check();
 }
 
 function showStaged() {
   const list = editedFields();
+  if (!list.length && dock.contains(document.activeElement)) lastEdited?.focus();
   dock.hidden = list.length === 0;
   form.classList.toggle("docked", list.length > 0);
   setText(staged, `${list.length === 1 ? "1 change" : `${list.length} changes`}: ${list.map((field) => field.summary()).join(", ")}`);
@@ -136,7 +143,7 @@ async function send() {
   const changes = patch();
   if (!changes) return;
   sending = true;
-  apply.disabled = true;
+  setInactive(apply, true);
   setText(apply, "Applying …");
   try {
     const { status, data } = await request("PATCH", "/knobs", { body: changes, etag });
@@ -146,7 +153,7 @@ async function send() {
     else { showErrors(error); if (error.errors.length === 0 && error.status !== 422) toast(error.message, "bad"); }
   }
   sending = false;
-  apply.disabled = false;
+  setInactive(apply, false);
   setText(apply, "Apply");
 }
 

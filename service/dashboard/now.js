@@ -6,10 +6,11 @@ import { bytes, count, exactBytes, fixed, integer, percent, significant } from "
 import { Stages } from "./stages.js";
 import { knobChanges, on, store } from "./store.js";
 
+const ENDED = ["finished", "stopped", "failed"];
 const RANGES = [["All", Infinity], ["Last 2,000 steps", 2000], ["Last 500", 500]];
 const TILES = [
   ["rate", "Samples / s"], ["loss", "Training loss"], ["auc", "AUC"], ["hot", "Hot lookups"],
-  ["skipped", "Skipped"], ["moved", "Bytes moved / s"], ["rows", "Hot rows"], ["stale", "Stale rows"],
+  ["skipped", "Skipped"], ["moved", "Bytes moved / s"], ["best", "Best AUC"], ["rows", "Hot rows"], ["stale", "Stale rows"],
 ];
 const tiles = {};
 let range = Infinity;
@@ -17,17 +18,18 @@ let shown = false;
 let charts;
 let stages;
 const changes = h("div", { class: "changes" });
+const chips = new Map(); // those shown of the knob changes, by what they say
 
 export function start() {
   const grid = h("div", { class: "tiles" }, TILES.map(([key, label]) => {
-    tiles[key] = { value: h("b", {}, "–"), sub: h("span", { class: "muted" }, "\u00a0") };
-    return h("div", { class: "card tile", id: `tile-${key}` }, h("span", { class: "label" }, label), tiles[key].value, tiles[key].sub);
+    tiles[key] = { label: h("span", { class: "label" }, label), value: h("b", {}, "–"), sub: h("span", { class: "muted" }, "\u00a0") };
+    return (tiles[key].element = h("div", { class: "card tile", id: `tile-${key}`, hidden: key === "best" }, tiles[key].label, tiles[key].value, tiles[key].sub));
   }));
   stages = new Stages();
   charts = makeCharts();
   byId("screen-now").append(grid, bar(), h("div", { class: "charts" }, Object.values(charts).map((chart) => chart.element), stages.element));
   on("snapshot", () => shown && showFigures());
-  on("history", () => shown && showCharts());
+  on("history", () => { if (shown) { showCharts(); if (store.stats) showQuality(); } });
   on("events", () => shown && showChanges());
 }
 
@@ -45,13 +47,13 @@ function makeCharts() {
   const speed = (value) => `${bytes(value)}/s`;
   const sizes = [1, 2 ** 10, 2 ** 20, 2 ** 30].flatMap((unit) => [1, 2, 4, 8, 16, 32, 64, 128, 256, 512].map((times) => times * unit));
   return {
-    rate: new Chart({ title: "Rate", unit: "samples/s", format: count, floor: 0, series: [{ label: "samples seen", color: "line-1", fill: true }] }),
-    loss: new Chart({ title: "Loss", unit: "◆ evaluation", format: (value) => fixed(value, 3), points: evaluationPoints, series: [{ label: "training", color: "line-1" }] }),
+    rate: new Chart({ title: "Rate", unit: "samples/s", spokenUnit: "samples/s", format: count, floor: 0, series: [{ label: "samples seen", color: "line-1", fill: true }] }),
+    loss: new Chart({ title: "Loss", unit: "◆ evaluation", spokenUnit: "nats", pointsLabel: "evaluation", format: (value) => fixed(value, 3), points: evaluationPoints, series: [{ label: "training", color: "line-1" }] }),
     hot: new Chart({ title: "Lookups and samples", format: share, floor: 0, ceiling: 1,
       series: [{ label: "hot lookups", color: "hot" }, { label: "popular samples", color: "line-1" }] }),
     skipped: new Chart({ title: "Skipped", format: share, floor: 0, ceiling: 1,
       series: [{ label: "row updates", color: "stale-line" }, { label: "samples", color: "line-1" }] }),
-    rows: new Chart({ title: "Rows on the device", format: count, floor: 0, series: [{ label: "hot", color: "hot" }, { label: "of them stale", color: "stale-line" }] }),
+    rows: new Chart({ title: "Rows on the device", spokenUnit: "rows", format: count, floor: 0, series: [{ label: "hot", color: "hot" }, { label: "of them stale", color: "stale-line" }] }),
     moved: new Chart({ title: "Bytes moved", unit: "between the tiers", format: speed, tick: (value) => (value ? exactBytes(value) : "0"), steps: sizes, floor: 0,
       series: [{ label: "to device", color: "line-1" }, { label: "to host", color: "line-2" }] }),
   };
@@ -75,15 +77,24 @@ function bar() {
 }
 
 function showChanges() {
-  const list = knobChanges();
-  const chips = list.slice(-12).reverse().map(({ number, step, text }) => {
-    const on = () => highlight(number);
-    const off = () => highlight(null);
-    return h("button", { type: "button", class: "chip", title: `step ${integer(step)}: ${text}`, onmouseenter: on, onmouseleave: off, onfocus: on, onblur: off },
-      h("i", {}, String(number)), h("span", {}, text), h("span", { class: "muted" }, `step ${integer(step)}`));
-  });
-  changes.replaceChildren(...(chips.length ? chips : [h("span", { class: "muted" }, "Knob changes are marked in the charts at the step where they took effect. There are none yet.")]));
+  const wanted = new Map(knobChanges().slice(-12).reverse().map((change) => [JSON.stringify(change), change]));
+  for (const [key, chip] of chips) if (!wanted.has(key)) { chip.remove(); chips.delete(key); }
+  if (!wanted.size) changes.replaceChildren(h("span", { class: "muted" }, "Knob changes are marked in the charts at the step where they took effect. There are none yet."));
+  else if (!chips.size) changes.replaceChildren();
+  let before = changes.firstElementChild;
+  for (const [key, change] of wanted) {
+    if (chips.has(key)) { before = chips.get(key).nextElementSibling; continue; } // one that stays keeps the keyboard's focus
+    chips.set(key, chip(change));
+    changes.insertBefore(chips.get(key), before);
+  }
   for (const chart of Object.values(charts)) chart.redraw();
+}
+
+function chip({ number, step, text }) {
+  const on = () => highlight(number);
+  const off = () => highlight(null);
+  return h("button", { type: "button", class: "chip", title: `step ${integer(step)}: ${text}`, onmouseenter: on, onmouseleave: off, onfocus: on, onblur: off },
+    h("i", {}, String(number)), h("span", {}, text), h("span", { class: "muted" }, `step ${integer(step)}`));
 }
 
 function showFigures() {
@@ -93,7 +104,6 @@ function showFigures() {
   const { evaluation } = status;
   set("rate", count(status.samples_per_second), `${significant(round3(status.steps_per_second))} steps/s`);
   set("loss", fixed(status.loss), evaluation ? `evaluated ${fixed(evaluation.logloss)}` : "last snapshot");
-  set("auc", fixed(evaluation?.auc), evaluation ? `at step ${integer(evaluation.step)}` : status.live ? "no evaluation yet" : "no evaluation");
   set("hot", percent(ratios.hot_lookup), `popular ${percent(ratios.popular_sample, 0)}`);
   const bySample = ratios.skipped_sample > ratios.skipped_row_update;
   set("skipped", percent(bySample ? ratios.skipped_sample : ratios.skipped_row_update),
@@ -101,8 +111,26 @@ function showFigures() {
   set("rows", count(stats.hot_rows), `placement ${integer(stats.placement_version)}`);
   set("stale", count(stats.stale_rows), staleIn(stats));
   showMoved();
+  showQuality();
   stages.show();
 }
+
+/** The newest evaluation; of a run that has ended the final and the best one, which takes the place of the bytes moved. */
+function showQuality() {
+  const { evaluation, live, phase } = store.status;
+  const over = !live || ENDED.includes(phase);
+  const best = over && evaluation ? bestOf([...store.evaluations, evaluation]) : null;
+  const figures = ({ logloss, step }) => `logloss ${fixed(logloss)} at step ${integer(step)}`;
+  setText(tiles.auc.label, over && evaluation ? "Final AUC" : "AUC");
+  if (!evaluation) set("auc", "–", over ? "no evaluation" : "no evaluation yet");
+  else set("auc", fixed(evaluation.auc), over ? figures(evaluation) : `at step ${integer(evaluation.step)}`);
+  tiles.best.element.hidden = !best;
+  tiles.moved.element.hidden = Boolean(best);
+  if (best) set("best", fixed(best.auc), figures(best));
+}
+
+/** The evaluation of the greatest AUC, the earliest of equal ones; null where none has an AUC. */
+const bestOf = (evaluations) => evaluations.filter(({ auc }) => typeof auc === "number").reduce((best, each) => (best && best.auc >= each.auc ? best : each), null);
 
 /** Rows move in bursts, when classes change: the figure is over the last snapshots together. */
 function showMoved() {

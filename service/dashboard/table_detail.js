@@ -96,7 +96,7 @@ export class TableDialog {
     const asked = (this.asked += 1);
     const sort = this.class === "cold" ? "id" : "estimate";
     const cursor = this.cursor ? `&cursor=${encodeURIComponent(this.cursor)}` : "";
-    this.more.hidden = true;
+    this.more.hidden = this.cursor === null;
     this.message.replaceChildren(notice("Loading rows …"));
     try {
       const page = await get(`/placement/${this.index}?class=${this.class}&sort=${sort}&limit=${PAGE}${cursor}`);
@@ -104,6 +104,7 @@ export class TableDialog {
       this.cursor = page.cursor;
       setText(this.title, page.table);
       this.list.append(...page.rows.map(line));
+      if (page.cursor === null && document.activeElement === this.more) this.element.firstElementChild.focus();
       this.more.hidden = page.cursor === null;
       this.message.replaceChildren(...(this.list.childElementCount ? [] : [notice(`No ${this.class} rows in this table now.`)]));
     } catch (error) {

@@ -81,6 +81,18 @@ def test_a_link_opened_by_who_is_signed_in_widens_the_session(browser: Any, trai
     assert "End the window" not in browser.execute_script("return document.getElementById('do-reclassify').title")
 
 
+def test_signing_out_ends_the_session_of_this_browser(signed_in: Any, training: Served) -> None:
+    screen(signed_in, "knobs")
+    button = wait_for(lambda: signed_in.find_element("css selector", "#sign-out:not([hidden])"), "the button")
+    assert button.accessible_name == "Sign out"
+    button.click()
+    wait_for(lambda: "access token" in text(signed_in, "body"), "the sign-in page")
+    assert signed_in.current_url == training.url + "/"
+    assert signed_in.get_cookies() == []
+    signed_in.back()
+    wait_for(lambda: "access token" in text(signed_in, "body"), "the sign-in page again")
+
+
 def test_first_paint_comes_within_a_second(signed_in: Any) -> None:
     script = "return performance.getEntriesByName('first-contentful-paint')[0]?.startTime"
     times = []
@@ -143,6 +155,112 @@ def test_a_knob_changed_in_the_form_takes_effect(signed_in: Any, training: Serve
     assert knobs["effective_since_step"] == int(said[1].replace(",", ""))
     screen(signed_in, "now")
     wait_for(lambda: "→ 0.375" in text(signed_in, ".changes"), "the change among the charts")
+
+
+FOCUSED = "const e = document.activeElement; return e === document.body ? 'nothing' : e.id || e.className || e.tagName"
+
+
+def focused(browser: Any) -> str:
+    """What the keyboard acts on, after the browser has taken the focus from what is hidden or disabled."""
+    drawn = "const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 0)))"
+    browser.execute_async_script(drawn)
+    return str(browser.execute_script(FOCUSED))
+
+
+def press(browser: Any, key: str = "ENTER") -> None:
+    keys = pytest.importorskip("selenium.webdriver.common.keys").Keys
+    browser.switch_to.active_element.send_keys(getattr(keys, key))
+
+
+def test_the_keyboard_stays_where_it_was_after_pause_and_resume(signed_in: Any, training: Served) -> None:
+    for before, after, phase in (("do-pause", "do-resume", "paused"), ("do-resume", "do-pause", "training")):
+        signed_in.execute_script("document.getElementById(arguments[0]).focus()", before)
+        press(signed_in)
+        wait_for(lambda wanted=phase: text(signed_in, "#phase") == wanted, phase)
+        assert focused(signed_in) == after
+    signed_in.execute_script("document.getElementById('do-checkpoint').focus()")
+    press(signed_in)
+    assert focused(signed_in) == "do-checkpoint"
+    wait_for(lambda: "Checkpoint written" in text(signed_in, "#toasts"), "the checkpoint")
+    assert focused(signed_in) == "do-checkpoint"
+    signed_in.execute_script("document.getElementById('do-stop').focus()")
+    press(signed_in)
+    wait_for(lambda: signed_in.execute_script("return document.getElementById('stop-dialog').open"), "the question")
+    press(signed_in, "ESCAPE")
+    assert focused(signed_in) == "do-stop"
+    assert training.get("/api/v1/status")["phase"] == "training"
+
+
+CHARTS = """return [...document.querySelectorAll('.chart')].map((chart) => {
+  const picture = chart.querySelector('[role=img]');
+  return [chart.querySelector('h2').textContent, picture?.getAttribute('aria-label') ?? '',
+    chart.querySelectorAll('[aria-live], [role=status], [role=alert]').length];
+});"""
+SAID = {
+    "Rate": r"samples seen: newest [\d.,]+( [kMG])? samples/s, least .* samples/s, greatest .* samples/s",
+    "Loss": r"training: newest 0\.\d+ nats, least 0\.\d+ nats, greatest 0\.\d+ nats; evaluation: ",
+    "Lookups and samples": r"hot lookups: newest [\d.]+%, .*; popular samples: newest [\d.]+%, ",
+    "Skipped": r"row updates: newest [\d.]+%, .*; samples: newest ",
+    "Rows on the device": r"hot: newest [\d.,]+( [kMG])? rows, .*; of them stale: newest ",
+    "Bytes moved": r"to device: newest [\d.]+ \w*B/s, .*; to host: newest ",
+}
+
+
+def test_charts_say_in_words_what_they_draw(signed_in: Any) -> None:
+    """For those who cannot see them: title, steps, and the newest, least and greatest value of each series."""
+    screen(signed_in, "now")
+    step = re.compile(r"over steps ([\d,]+) to ([\d,]+)")
+    charts = wait_for(
+        lambda: (found := signed_in.execute_script(CHARTS)) and all(step.search(said) for _, said, _ in found) and found,
+        "the charts",
+    )
+    assert len(charts) == len(SAID)
+    for title, said, live in charts:
+        [name] = [name for name in SAID if title.startswith(name)]
+        assert said.startswith(f"Line chart of {name.lower()} over steps ")
+        assert re.search(SAID[name], said), said
+        assert live == 0
+    before = step.search(charts[0][1])[2]
+    wait_for(lambda: step.search(signed_in.execute_script(CHARTS)[0][1])[2] != before, "the words to follow the run")
+
+
+def test_the_keyboard_stays_in_the_form_of_knobs(signed_in: Any) -> None:
+    screen(signed_in, "knobs")
+    wait_for(lambda: text(signed_in, "[data-knob=hysteresis]"), "the form")
+    field = signed_in.find_element("css selector", "#knob-hysteresis")
+    dock = "return document.querySelector('.dock').hidden"
+    for button in (".dock .primary", ".dock button[type=button]", "[data-knob=hysteresis] .icon"):
+        field.clear()
+        field.send_keys("0.25" if button == ".dock .primary" else "0.5")
+        signed_in.execute_script("document.querySelector(arguments[0]).focus()", button)
+        press(signed_in)
+        if "icon" not in button:
+            wait_for(lambda: signed_in.execute_script(dock), "the end of the edit")
+        assert focused(signed_in) == "knob-hysteresis", button
+    signed_in.find_element("css selector", ".dock .primary").click()
+    wait_for(lambda: signed_in.execute_script(dock), "the default")
+
+
+def test_the_keyboard_stays_in_what_comes_and_goes(signed_in: Any) -> None:
+    """Messages that are dismissed, pages of rows, changes of knobs among the charts."""
+    make = "import('/assets/dom.js').then(({ toast }) => { toast('one'); toast('two'); })"
+    signed_in.execute_script(make)
+    wait_for(lambda: "two" in text(signed_in, "#toasts"), "the messages")
+    signed_in.execute_script("document.querySelector('#toasts button').focus()")
+    press(signed_in)
+    assert signed_in.execute_script("return document.activeElement.closest('.toast')?.textContent") == "two"
+    press(signed_in)
+    assert focused(signed_in) == "content"
+    screen(signed_in, "tables/0")
+    wait_for(lambda: text(signed_in, "#table-dialog tbody"), "the rows of a table")
+    signed_in.execute_script("document.querySelector('#table-dialog [value=cold]').click()")
+    more = ".drawer-body > button:not([hidden])"
+    wait_for(lambda: text(signed_in, more), "more rows")
+    signed_in.execute_script("document.querySelector(arguments[0]).focus()", more)
+    press(signed_in)
+    rows = "return document.querySelectorAll('#table-dialog tbody tr').length"
+    wait_for(lambda: signed_in.execute_script(rows) > 100, "the next rows")
+    assert focused(signed_in) != "nothing"
 
 
 REFUSED_LATER = """
@@ -226,6 +344,45 @@ def test_markup_in_names_is_shown_as_text(browser: Any, hostile_run: Path) -> No
         assert browser.execute_script("return document.querySelectorAll('img:not(.mark)').length") == 0
         with pytest.raises(errors.NoAlertPresentException):
             browser.switch_to.alert.dismiss()
+
+
+def evaluation(step: int, auc: float | None, logloss: float) -> dict[str, Any]:
+    return {"event": "evaluation", "step": step, "auc": auc, "logloss": logloss, "samples": 100}
+
+
+def tile(browser: Any, name: str) -> tuple[str, ...]:
+    """Label, value and small print of a tile that is shown."""
+    script = "return [...document.querySelectorAll(`#tile-${arguments[0]}:not([hidden]) > *`)].map((e) => e.textContent)"
+    return tuple(browser.execute_script(script, name))
+
+
+def said_of(kind: str, found: dict[str, Any]) -> tuple[str, ...]:
+    return f"{kind} AUC", f"{found['auc']:.4f}", f"logloss {found['logloss']:.4f} at step {found['step']:,}"
+
+
+def test_an_ended_run_shows_its_final_and_its_best_evaluation(browser: Any, hostile_run: Path) -> None:
+    made = [evaluation(10**9 + at, auc, loss) for at, auc, loss in ((1, 0.7, 0.5), (2, 0.8, 0.46), (3, None, 0.4))]
+    made.append(evaluation(10**9 + 4, 0.75, 0.45))
+    with (hostile_run / "metrics.jsonl").open("a") as metrics:
+        metrics.writelines(json.dumps(line) + "\n" for line in made)
+    with serving(hostile_run, ["serve", str(hostile_run)]) as served:
+        browser.get(served.dashboard_url)
+        wait_for(lambda: tile(browser, "auc") == said_of("Final", made[3]), "the final evaluation")
+        wait_for(lambda: tile(browser, "best") == said_of("Best", made[1]), "the best evaluation")
+
+
+def test_a_run_that_lingers_shows_its_final_and_its_best_evaluation(browser: Any, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    words = ["train", "tiny", "--steps=60", "--set=eval.every_steps=20", "--linger", f"--out={run}"]
+    with serving(run, words) as served:
+        browser.get(served.dashboard_url)
+        wait_for(lambda: text(browser, "#phase") == "finished", "the end", 60)
+        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        made = [line for line in lines if line["event"] == "evaluation"]
+        assert [each["step"] for each in made] == [20, 40, 60]
+        wait_for(lambda: tile(browser, "auc") == said_of("Final", made[-1]), "the final evaluation")
+        assert tile(browser, "best") == said_of("Best", max(made, key=lambda each: float(each["auc"])))
+        assert tile(browser, "moved") == ()
 
 
 def test_what_a_device_took_and_how_batches_ran_is_shown(browser: Any, hostile_run: Path) -> None:

@@ -146,7 +146,7 @@ def test_what_no_machine_can_hold_is_refused_before_it_is_made(setting: str) -> 
 
 
 @pytest.mark.parametrize("setting", ["data.max_table_rows=9223372036854775807", "data.epochs=9223372036854775807",
-                                     "run.steps=9223372036854775807", "knobs.hot_budget_bytes=9223372036854775807"])  # fmt: skip
+                                     "run.steps=9223372036854775807", "knobs.hot_budget_bytes=1125899906842624"])  # fmt: skip
 def test_the_largest_numbers_do_no_harm(setting: str) -> None:
     with harmless():
         plan_run(load_config(None, {}, [*SMALL, setting]))
@@ -217,6 +217,7 @@ def spoilt_copy(folder: Path, tmp_path: Path) -> Path:
 def test_values_of_meta_json(folder: Path, tmp_path: Path, data: st.DataObject) -> None:
     copy = spoilt_copy(folder, tmp_path)
     meta = json.loads((copy / "meta.json").read_text())
+    del meta["meta_sha256"]  # which would find everything
     *path, last = data.draw(st.sampled_from(list(places(meta))))
     part = meta
     for key in path:

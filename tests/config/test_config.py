@@ -12,8 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adaptive_rec.config import reference as config_reference
+from adaptive_rec.config.knobs import LARGEST, MOST_BYTES, MOST_STEPS, Knobs
 from adaptive_rec.config.tree import PRESETS_FOLDER, Config, leaves, load_config, presets, to_toml
-from adaptive_rec.errors import ConfigError
+from adaptive_rec.errors import CheckpointError, ConfigError
+from adaptive_rec.live.telemetry import Event
+from adaptive_rec.run.journal import commands, line_of
+from adaptive_rec.saved import Saved
+from adaptive_rec.state import saved_knobs
 
 VALUES = {
     "run.steps": st.integers(0, 10_000),
@@ -92,6 +97,12 @@ def test_an_unknown_key_names_the_nearest_one_in_every_layer(tmp_path):
         "knobs.hot_budget_bytes=true",
         "knobs.hot_budget_bytes=8 parsecs",
         "knobs.hot_budget_bytes=-1",
+        "knobs.hot_budget_bytes=1125899906842625",
+        "knobs.max_moved_bytes=2048TiB",
+        "knobs.reclassify_every=1000000001",
+        "knobs.min_probe_touches=1000000001",
+        "knobs.lookahead_batches=1000000001",
+        "knobs.report_every=1000000000000",
         "knobs.action=frees",
         "data.train_range=[0.0, 0.95]",  # overlaps the held-out range
         "data.feature_tables=[26]",
@@ -186,3 +197,31 @@ def test_threads_follow_from_the_cores_unless_configured(
 def test_threads_below_zero_are_refused(key: str) -> None:
     with pytest.raises(ConfigError, match=f"run.{key} should be greater than or equal to 0, got -1"):
         load_config(None, {}, [f"run.{key}=-1"])
+
+
+HUGE = {"report_every": 10**12, "reclassify_every": LARGEST, "hot_budget_bytes": LARGEST}
+
+
+def test_a_count_that_cannot_be_meant_is_refused_with_rule_name_and_value():
+    with pytest.raises(ConfigError) as error:
+        load_config(None, {"ADAPTIVE_REC_KNOBS__REPORT_EVERY": "1000000000000"})
+    assert str(error.value) == "knobs.report_every should be less than or equal to 1000000000, got 1000000000000"
+    assert load_config(None, {}, ["knobs.report_every=1000000000"]).knobs.report_every == MOST_STEPS
+
+
+def test_a_run_of_before_the_bounds_still_loads(tmp_path):
+    """Its configuration, its checkpoints and its journal may hold a huge number for never or everything."""
+    toml = "[knobs]\n" + "\n".join(f"{name} = {value}" for name, value in HUGE.items())
+    (tmp_path / "config.toml").write_text(toml)
+    with pytest.raises(ConfigError, match="report_every should be less"):
+        load_config(str(tmp_path / "config.toml"), {})
+    (tmp_path / "run.json").write_text("{}")
+    lowered = {"report_every": MOST_STEPS, "reclassify_every": MOST_STEPS, "hot_budget_bytes": MOST_BYTES}
+    for knobs in (load_config(str(tmp_path / "config.toml"), {}).knobs, saved_knobs(Saved(HUGE))):
+        assert knobs == Knobs(**lowered)
+    event = Event(7, "knobs", "", {"changed": {name: {"old": 1, "new": value} for name, value in HUGE.items()}})
+    (tmp_path / "events.jsonl").write_text(line_of(event) + "\n")
+    [command] = commands(tmp_path)[7]
+    assert command.values == lowered
+    with pytest.raises(CheckpointError, match="report_every"):
+        saved_knobs(Saved({"report_every": LARGEST + 1}))

@@ -38,14 +38,14 @@ def training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> TrainingRun:
 
 
 @pytest.fixture
-def standing_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[str], None]:
-    """Puts a program in the sidecar's place; `link` is its socket, `hello` what it was told."""
+def standing_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., None]:
+    """Puts a program in the sidecar's place; `link` is its socket, `hello` what it was told. It begins with `first`."""
 
-    def stand_in(program: str) -> None:
+    def stand_in(program: str, first: str = "") -> None:
         package = tmp_path / "stand_in" / "adaptive_rec_stand_in"
         package.mkdir(parents=True)
         start = (
-            "import json, socket, sys, time\n"
+            f"import json, socket, sys, time\n{first}\n"
             "link = socket.socket(fileno=int(sys.argv[sys.argv.index('--link') + 1]))\n"
             "lines = link.makefile('rb')\nhello = json.loads(lines.readline())\n"
             "def say(**message): link.sendall(json.dumps(message).encode() + b'\\n')\n"
@@ -243,3 +243,27 @@ def test_a_run_that_cannot_be_served_is_given_up(tmp_path: Path, monkeypatch: py
     (run / "run.json").write_text("no json")
     with pytest.raises(AdaptiveRecError, match="must be the description of a run"):
         sidecar.serve_finished(run, ServeOptions(port=0), lambda _: None, notes.append)
+
+
+def test_a_sidecar_that_loops_is_replaced(training: TrainingRun, standing_in: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("adaptive_rec.live.heartbeat.HUNG_SECONDS", 0.5)
+    standing_in("say(id=0, command='ready')\nwhile True: pass")
+    notes: list[str] = []
+    with serve(training, notes):
+        wait_for(lambda: len(notes) >= 2, 60)
+    assert all("did not answer" in note for note in notes)
+
+
+def test_a_sidecar_that_does_not_even_read_holds_up_nothing(training: TrainingRun, standing_in: Any) -> None:
+    """The first line may be longer than what fits into the link."""
+    standing_in("", first="time.sleep(1000)")
+    one = serve(training, [])
+    one._hello["tables"] = ["x" * 100] * 100_000
+    with one:
+        wait_for(lambda: one._process)
+        time.sleep(1)
+        began = time.monotonic()
+    assert time.monotonic() - began < 3
+    assert not one._thread.is_alive()
+    assert one._process is not None
+    assert one._process.poll() is not None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 from adaptive_rec import checkpoint
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.live.mailbox import Command
-from adaptive_rec.live.telemetry import Event
+from adaptive_rec.live.telemetry import Event, Snapshot
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import RunOptions, Runtime
 
@@ -22,17 +24,17 @@ TINY = [
 ]  # fmt: skip
 
 
-def build(options: RunOptions | None = None) -> Runtime:
-    return assemble(load_config(None, {}, TINY), options=options)
+def build(options: RunOptions | None = None, report_every: int = 20) -> Runtime:
+    return assemble(load_config(None, {}, [*TINY, f"knobs.report_every={report_every}"]), options=options)
 
 
 def tables_of(runtime: Runtime) -> list[Any]:
     return [part for table in range(2) for part in runtime.store.export_table(table)]
 
 
-def paused_at(step: int, folder: Path, asked_to_stop: bool = False) -> Path:
+def paused_at(step: int, folder: Path, asked_to_stop: bool = False, report_every: int = 20) -> Path:
     """A run that was paused at a step and ended there, by a signal or by a command."""
-    runtime = build(RunOptions(folder, replayed={step: [Command("pause")]}))
+    runtime = build(RunOptions(folder, replayed={step: [Command("pause")]}), report_every)
     for event in runtime.run():
         if isinstance(event, Event) and event.kind == "paused":
             if asked_to_stop:
@@ -66,6 +68,49 @@ def test_it_stays_paused_until_a_command_resumes_it(tmp_path: Path, step: int) -
     assert runtime.step_number == straight.step_number == 12
     for mine, other in zip(tables_of(runtime), tables_of(straight), strict=True):
         np.testing.assert_array_equal(mine, other)
+
+
+def shown(runtime: Runtime) -> int:
+    newest = runtime.mailbox.newest
+    return newest.step if newest else 0
+
+
+def reports(runtime: Runtime) -> list[tuple[str, int]]:
+    """Return kind and step of all reports, and what a paused run showed as its newest step."""
+    found = []
+
+    def resume() -> None:
+        while runtime.state.phase != "paused":
+            time.sleep(0.001)
+        found.append(("shown", shown(runtime)))
+        runtime.mailbox.send(Command("resume"))
+
+    for report in runtime.run():
+        if isinstance(report, Snapshot):
+            found.append(("snapshot", report.step))
+        if isinstance(report, Event) and report.kind == "paused":
+            threading.Thread(target=resume).start()
+    return found
+
+
+@pytest.mark.parametrize(("step", "snapshots"), [(4, [4, 8, 12]), (5, [4, 5, 8, 12])])
+def test_the_figures_of_a_paused_run_are_those_of_its_step(step: int, snapshots: list[int]) -> None:
+    """At a step of which a report is due after the pause, which is not made twice, and at another one."""
+    paused = build(RunOptions(replayed={step: [Command("pause")]}), report_every=4)
+    straight = build(report_every=4)
+    found = reports(paused)
+    assert [at for kind, at in found if kind == "snapshot"] == snapshots
+    assert [at for kind, at in found if kind == "shown"] == [step]
+    assert reports(straight) == [("snapshot", 4), ("snapshot", 8), ("snapshot", 12)]
+    for mine, other in zip(tables_of(paused), tables_of(straight), strict=True):
+        np.testing.assert_array_equal(mine, other)
+
+
+def test_a_run_saved_in_a_pause_does_not_report_its_step_again(tmp_path: Path) -> None:
+    saved = paused_at(4, tmp_path, report_every=4)
+    runtime = build(report_every=4)
+    checkpoint.load(runtime.parts, saved)
+    assert [at for kind, at in reports(runtime) if kind == "snapshot"] == [8, 12]
 
 
 def test_it_trains_where_no_command_can_reach_it(tmp_path: Path) -> None:

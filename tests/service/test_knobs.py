@@ -96,6 +96,8 @@ WRONG: list[tuple[Any, list[str]]] = [
     ({"alpha": {"deep": 1}}, ["alpha"]),
     ({"hot_budget_bytes": 2**63}, ["hot_budget_bytes"]),
     (b'{"hot_budget_bytes": 1e300}', ["hot_budget_bytes"]),
+    ({"hot_budget_bytes": 2**50 + 1}, ["hot_budget_bytes"]),
+    (b'{"report_every": 1e12}', ["report_every"]),
     ({"alfa": 0.5}, ["alfa"]),
     ({"alpha": 2, "decay": 2, "probe_ratio": 0.5}, ["alpha", "decay"]),
     ({"policy": "nobody"}, ["policy"]),
@@ -130,6 +132,14 @@ def test_the_trainer_names_the_rule_and_the_value_of_every_wrong_knob(client: An
     assert patch(client, {"policy": "os:system"}).json()["errors"] == [
         {"knob": "policy", "detail": "must be one of slipstream, hotline, fae, got 'os:system'"}
     ]
+
+
+def test_a_dry_run_refuses_what_cannot_be_meant(client: Any) -> None:
+    headers = {"If-Match": "*", "Content-Type": "application/merge-patch+json"}
+    answer = client.patch(f"{URL}?dry_run=1", content=b'{"report_every": 1e12}', headers=headers)
+    fault = {"knob": "report_every", "detail": "should be less than or equal to 1000000000, got 1000000000000"}
+    assert (answer.status_code, answer.json()["errors"]) == (422, [fault])
+    assert client.get(URL).json()["knobs"]["report_every"]["maximum"] == 10**9
 
 
 def test_an_answer_to_much_nonsense_is_short(client: Any) -> None:

@@ -93,6 +93,26 @@ def test_livez_turns_red_when_steps_stop_coming(client: Any, run: Any, monkeypat
     assert client.get("/livez").status_code == 200
 
 
+def test_status_says_whether_a_cookie_let_the_request_in(client: Any) -> None:
+    """Where a program or a proxy sends the token, there is no session that a page could end."""
+    assert client.get("/api/v1/status").json()["session"] is False
+    assert client.post("/api/v1/session").status_code == 204
+    assert client.get("/api/v1/status").json()["session"] is False
+    del client.headers["Authorization"]
+    assert client.get("/api/v1/status").json()["session"] is True
+    client.cookies.clear()
+    assert client.get("/api/v1/status").status_code == 401
+
+
+def test_the_evaluation_is_the_newest_up_to_the_step(client: Any, run: Any) -> None:
+    """A run that is resumed at its end was saved before its final evaluation; one resumed earlier makes steps again."""
+    run.board("finished", run.snapshot(40), evaluation={"step": 20, "auc": 0.7, "logloss": 0.5})
+    assert client.get("/api/v1/status").json()["evaluation"]["step"] == 20
+    for step, expected in ((40, 40), (60, 40)):
+        run.append("metrics.jsonl", {"event": "evaluation", "step": step, "auc": 0.8, "logloss": 0.4})
+        assert client.get("/api/v1/status").json()["evaluation"]["step"] == expected
+
+
 def test_finished_status(finished: Any) -> None:
     status = finished.get("/api/v1/status").json()
     assert (status["live"], status["phase"], status["step"]) == (False, "finished", 40)

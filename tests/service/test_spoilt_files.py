@@ -172,8 +172,8 @@ def ended(run: Any, **wrong: Any) -> str:
 
 
 def test_a_run_of_another_version_is_shown(run: Any) -> None:
-    values = {**run.hello(), "defaults": {"alpha": 0.5, "knob_of_old": 1}}
-    assert Hello.parse(values).defaults == {**run.knobs, "alpha": 0.5}
+    values = {**run.hello(), "defaults": {"alpha": 0.5, "knob_of_old": 1, "report_every": 10**12}}
+    assert Hello.parse(values).defaults == {**run.knobs, "alpha": 0.5, "report_every": 10**9}
 
 
 def test_of_a_long_file_a_sample_is_read(tmp_path: Path, run: Any) -> None:

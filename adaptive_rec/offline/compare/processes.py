@@ -22,7 +22,7 @@ from typing import IO, Any
 
 from adaptive_rec.config.tree import ENVIRONMENT_PREFIX
 from adaptive_rec.errors import UsageError
-from adaptive_rec.live.sidecar import own_modules_only
+from adaptive_rec.live.sidecar_process import own_modules_only
 from adaptive_rec.live.telemetry import COMPILING, to_json
 from adaptive_rec.offline.compare.plan import Turn
 from adaptive_rec.offline.pages.page import write_page

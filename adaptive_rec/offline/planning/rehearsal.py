@@ -26,7 +26,7 @@ from adaptive_rec.config.tree import Config, load_config, to_toml
 from adaptive_rec.data.open import open_source
 from adaptive_rec.data.source import Source
 from adaptive_rec.errors import first_line
-from adaptive_rec.live.sidecar import own_modules_only
+from adaptive_rec.live.sidecar_process import own_modules_only
 from adaptive_rec.memory.parts import WHILE_TRAINING, peak_bytes
 from adaptive_rec.memory.plan import MemoryPart, MemoryPlan
 from adaptive_rec.memory.rows import COPIES, row_parts, row_rule, row_type
