@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from adaptive_rec.modules.collection import PooledVectors as PooledVectors
     from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime as EmbeddingRuntime
     from adaptive_rec.modules.stats import RuntimeStats as RuntimeStats
+    from adaptive_rec.modules.wrap import unwrap as unwrap
     from adaptive_rec.modules.wrap import wrap as wrap
 
 _PUBLIC = {
@@ -25,6 +26,7 @@ _PUBLIC = {
     "EmbeddingRuntime": "embedding_runtime",
     "PooledVectors": "collection",
     "RuntimeStats": "stats",
+    "unwrap": "wrap",
     "wrap": "wrap",
 }
 """Names for a training loop of one's own, and where they are: found when they are asked for, as torch takes a second to load."""

@@ -16,7 +16,7 @@ from adaptive_rec.batch import TableSpec
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.embedding.records import Fetched, RowUpdate
-from adaptive_rec.errors import ConflictError, TrainingError
+from adaptive_rec.errors import ConfigError, ConflictError, TrainingError
 from adaptive_rec.kernels import lookups as kernels
 from adaptive_rec.modules.bags import NO_CALL, BagBatch, Bags, CallKey, PoolTables
 from adaptive_rec.modules.gradients import Passes, PooledRows
@@ -37,6 +37,15 @@ MOST_READS = 64
 """Limit of the lookups of a table that are counted in one step."""
 
 
+def check_one_process() -> None:
+    """Raise ConfigError in one of several processes: their rows would come apart."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
+        raise ConfigError(
+            "tables in two tiers must be trained in one process, there are "
+            f"{torch.distributed.get_world_size()} in the process group: rows are not synchronised between processes"
+        )
+
+
 class AutogradSession(Session):
     """Training in the user's loop. A forward call reads rows from both tiers (`pooled`). A step of the optimizer that holds the
     tables' weights (`step_rows`), or the end of a backward pass where rows are updated there, is a step: each distinct row is
@@ -52,6 +61,7 @@ class AutogradSession(Session):
         self.dtype = dtype
         self.rates = rates
         self.closed = False
+        check_one_process()
         self.steps_T = np.zeros(len(tables), dtype=np.int64)
         """Number of steps in which each table was looked up."""
         self._table_order = np.argsort(store.space.table_first_row, kind="stable")
@@ -60,12 +70,15 @@ class AutogradSession(Session):
         """Whether the end of a backward pass is a step; otherwise gradients wait in ``weight.grad`` for an optimizer's."""
         self._parts = StepParts(store, dtype, self.steps_T, by_table=rates.rule.embedding == "lazy_adam")
         self._passes = Passes(self._end_pass)
+        self.passes_since_step = 0
+        """Backward passes that updated rows since the last step of an optimizer."""
         self._reads: dict[int, deque[Bags]] = defaultdict(lambda: deque(maxlen=MOST_READS))
         """Lookups of each table since its last step, where an optimizer makes the steps."""
         self._anchor = torch.zeros((), requires_grad=True)
         self._ahead: AheadBatch | None = None
         self._looking_ahead = False
         """Whether a loop over `prefetch` is running."""
+        self._passes_warned = False
         self._stop_is_read = False
         """Whether the user's loop has read `stop_requested`."""
         self._loss: Tensor | None = None
@@ -109,6 +122,7 @@ class AutogradSession(Session):
 
     def start(self) -> None:
         """Start training, or resume it from a state that was loaded."""
+        check_one_process()
         if not self.state.rows_placed:
             self.begin()
         self.publisher.enter("training")
@@ -121,8 +135,19 @@ class AutogradSession(Session):
 
     def _end_pass(self, found: list[CallGradient]) -> None:
         """End a backward pass that updates rows."""
+        self.passes_since_step += 1
         tables = sorted({table for call, _ in found for table in call.bags.tables})
         self._step([StepPart(call, gradient_LD, self.rates.lr) for call, gradient_LD in found], [], tables)
+
+    def optimizer_stepped(self) -> None:
+        """Warn once where rows were updated in several backward passes between two steps of the model's optimizer."""
+        if self.passes_since_step > 1 and not self._passes_warned:
+            self._passes_warned = True
+            self.state.warn(
+                f"rows were updated in each of {self.passes_since_step} backward passes since the last optimizer step; to have "
+                "their gradients summed, hand wrap the optimizer that holds the weights (update=\"step\")"
+            )
+        self.passes_since_step = 0
 
     def step_rows(self, gradients: Sequence[tuple[int, Tensor, float]]) -> None:
         """Update the rows of tables as an optimizer's step, each with the gradient of its weight and its learning rate."""

@@ -155,8 +155,7 @@ def make_weight(
     setup = setup_from(options, place)
     runtime = EmbeddingRuntime([TableSpec(name, *shape)], setup, rates_from(options), dtype)
     runtime.register(name, module)  # type: ignore[arg-type]
-    if not runtime.updates_in_backward:
-        follow_optimizers()
+    follow_optimizers(runtime)
     rows, padding_idx = runtime.host_rows(0), cast("int | None", module.padding_idx)
     with torch.no_grad():
         if weight is not None:
@@ -165,7 +164,9 @@ def make_weight(
             nn.init.normal_(rows)
             if padding_idx is not None:
                 rows[padding_idx] = 0
-    return cast("nn.Parameter", TieredWeight(runtime, 0))
+    made = TieredWeight(runtime, 0)
+    runtime.hold(0, made)
+    return cast("nn.Parameter", made)
 
 
 def policy_repr(module: TieredModule) -> str:

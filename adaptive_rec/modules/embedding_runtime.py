@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from adaptive_rec.batch import TableSpec
-from adaptive_rec.errors import ConflictError, UsageError
+from adaptive_rec.errors import ConfigError, ConflictError, UsageError
 from adaptive_rec.live.listen import ServeOptions
 from adaptive_rec.live.sidecar import Sidecar
 from adaptive_rec.live.telemetry import Event, Snapshot, ratio
@@ -22,7 +22,8 @@ from adaptive_rec.modules.bags import BagBatch, Bags, CallKey
 from adaptive_rec.modules.lookahead import AheadBatch, Sparse
 from adaptive_rec.modules.loop_directory import LOG, LoopDirectory
 from adaptive_rec.modules.options import Setup
-from adaptive_rec.modules.rates import Rates
+from adaptive_rec.modules.rates import STATE_NAMES, Rates
+from adaptive_rec.modules.row_gradient import RowGradient
 from adaptive_rec.modules.state_dict import LoopParts, set_state, state_of
 from adaptive_rec.modules.stats import RuntimeStats, stats_of
 from adaptive_rec.run.new_directory import new_directory
@@ -47,6 +48,8 @@ class EmbeddingRuntime(AutogradSession):
         super().__init__(tables, setup, rates, dtype)
         self._modules: dict[str, LookupModule] = {}
         """Modules that look rows up, by their names for `prefetch`."""
+        self._weights: dict[int, Tensor] = {}
+        """Weights of the tables that a model holds as parameters."""
         self._saved_parts = LoopParts(self.state, rates.rule.embedding, self.steps_T, self.observer, self.reclassifier)
         self._directory: LoopDirectory | None = None
         self._sidecar: Sidecar | None = None
@@ -56,6 +59,21 @@ class EmbeddingRuntime(AutogradSession):
     def register(self, name: str, module: LookupModule) -> None:
         """Make a module known to `prefetch`."""
         self._modules[name] = module
+
+    def hold(self, number: int, weight: Tensor) -> None:
+        """Know the parameter that is a table's weight."""
+        self._weights[number] = weight
+        if self.updates_in_backward:
+            weight.register_post_accumulate_grad_hook(self._refuse_gradient)
+
+    def _refuse_gradient(self, weight: Tensor) -> None:
+        if weight.grad is None:  # the pass read rows only
+            return
+        weight.grad = None
+        raise ConfigError(
+            "a loss must not use the weight of a table as a whole where rows are updated in the backward pass, as its gradient "
+            "would be lost: hand wrap the optimizer that holds the weight (update=\"step\")"
+        )
 
     # Ahead of the loop -----------------------------------------------------------------------------------------------
 
@@ -184,6 +202,21 @@ class EmbeddingRuntime(AutogradSession):
         assert not self.state.rows_placed, "rows are set in place before the first step only"
         pool, low, high = self.store.space.table_range(number)
         return torch.from_numpy(self.store.host.weights[pool][low:high])
+
+    def optimizer_state(self, number: int) -> dict[str, Any]:
+        """Return copies of the optimizer state of a table's rows as torch keeps it: parts (rows, dim) by name, and the step."""
+        names = STATE_NAMES.get(self.rates.rule.embedding, ())
+        if not names:
+            return {}
+        parts = torch.from_numpy(self.store.export_table(number)[1]).to(self.device).chunk(len(names), dim=1)
+        steps = int(self.steps_T[number])
+        step = steps if self.rates.rule.embedding == "lazy_adam" else torch.tensor(float(steps), dtype=torch.get_default_dtype())
+        return {"step": step, **{name: part.contiguous() for name, part in zip(names, parts, strict=True)}}
+
+    def gradients(self) -> dict[str, RowGradient]:
+        """Return the gradients that wait for the optimizer's step, by the names of their tables."""
+        names = [table.name for table in self.store.space.tables]
+        return {names[number]: one.grad for number, one in self._weights.items() if isinstance(one.grad, RowGradient)}
 
     def stats(self) -> RuntimeStats:
         """Return figures of everything done so far."""

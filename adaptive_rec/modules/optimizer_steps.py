@@ -5,24 +5,38 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cache
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime
 from adaptive_rec.modules.rates import STATE_NAMES, take_state
 from adaptive_rec.modules.row_gradient import RowGradient
 from adaptive_rec.modules.weight import TieredWeight
 
+IN_BACKWARD: WeakSet[EmbeddingRuntime] = WeakSet()
+"""Runtimes that update rows in the backward pass."""
 Given = tuple[tuple[Any, ...], dict[str, Any]]
 
 
+def follow_optimizers(runtime: EmbeddingRuntime) -> None:
+    """Have every optimizer update the rows of the weights that it holds in its ``step()``, or, where rows are updated in the
+    backward pass, have the runtime know of its steps."""
+    if runtime.updates_in_backward:
+        IN_BACKWARD.add(runtime)
+    _register_hooks()
+
+
 @cache
-def follow_optimizers() -> None:
-    """Have every optimizer update the rows of the weights that it holds in its ``step()``."""
+def _register_hooks() -> None:
+    """Register with torch what is done before and after the steps of all optimizers."""
     taken: dict[int, list[tuple[TieredWeight, Tensor]]] = {}
 
     def before(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Given | None:
+        for runtime in IN_BACKWARD:
+            runtime.optimizer_stepped()
         if not any(isinstance(one, TieredWeight) for group in optimizer.param_groups for one in group["params"]):
             return None
         optimizer_itself, *rest = args  # torch passes the optimizer first

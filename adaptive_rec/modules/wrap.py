@@ -13,12 +13,14 @@ from torch import Tensor, nn
 from adaptive_rec.batch import TableSpec
 from adaptive_rec.errors import ConfigError
 from adaptive_rec.modules.bag import AdaptiveEmbedding, AdaptiveEmbeddingBag, why_unsupported
+from adaptive_rec.modules.collection import AdaptiveEmbeddingBagCollection
 from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime
 from adaptive_rec.modules.loop_directory import LOG
 from adaptive_rec.modules.optimizer_steps import follow_optimizers, hand_over_state
 from adaptive_rec.modules.options import PRECISIONS, Options, rates_from, setup_from
 from adaptive_rec.modules.rates import rates_of_optimizer
-from adaptive_rec.modules.tiered_module import TieredModule, tiered_class
+from adaptive_rec.modules.row_gradient import RowGradient
+from adaptive_rec.modules.tiered_module import TieredModule, tiered_class, tiered_weights
 from adaptive_rec.modules.weight import TieredWeight
 
 WEIGHT_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
@@ -84,8 +86,7 @@ def wrap(model: nn.Module, *, device: torch.device | str | None = None, **option
     runtime = WrappedRuntime(specs, setup_from(options, place), rates, dtype)
     if in_backward and (pending := [table.name for table in tables if _has_gradient(table.weight)]):
         LOG.warning("wrap drops the gradients of %s: no later optimizer step will use them", ", ".join(pending))
-    if not in_backward:
-        follow_optimizers()
+    follow_optimizers(runtime)
     del weights
     paths = [_move(runtime, number, table, holder) for number, table in enumerate(tables)]
     runtime.report = _report(runtime, paths, left)
@@ -173,6 +174,7 @@ def _move(runtime: EmbeddingRuntime, number: int, table: _Table, holder: torch.o
     weight.grad = None
     torch.utils.swap_tensors(weight, TieredWeight(runtime, number))
     assert isinstance(weight, TieredWeight)
+    runtime.hold(number, weight)
     if gradient is not None:
         weight.grad = gradient.to_dense() if gradient.is_sparse else gradient
     if holder is not None:
@@ -184,6 +186,41 @@ def _move(runtime: EmbeddingRuntime, number: int, table: _Table, holder: torch.o
         if name:
             runtime.register(name, module)  # type: ignore[arg-type]
     return ", ".join(name for name, _ in table.modules if name)
+
+
+def unwrap(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> nn.Module:
+    """Turn a wrapped model into an ordinary one again, in place, with the rows as they are, and close its runtimes. Returns it.
+
+    The tables must fit in memory, on the device of the looked-up vectors. `optimizer`: one that holds the weights; it gets the
+    optimizer state of the rows, and goes on as if they had never been wrapped. Raises ConfigError where no table is in tiers.
+    """
+    runtimes = {}
+    for name, module in model.named_modules():
+        for weight in tiered_weights(module).values():
+            runtimes[id(weight.runtime)] = weight.runtime
+            _move_back(weight, optimizer)
+        if isinstance(module, TieredModule):
+            plain: Any = module.plain_class
+            module.__class__ = plain
+        elif isinstance(module, AdaptiveEmbeddingBagCollection):
+            raise ConfigError(f"model must have modules of torch to unwrap, {name or 'it'} is an AdaptiveEmbeddingBagCollection")
+    if not runtimes:
+        raise ConfigError("model must be wrapped to be unwrapped, it has no table in tiers")
+    for runtime in runtimes.values():
+        runtime.close()
+    return model
+
+
+def _move_back(weight: TieredWeight, optimizer: torch.optim.Optimizer | None) -> None:
+    """Turn a weight into an ordinary parameter, the same object for all who hold it."""
+    plain, gradient = nn.Parameter(weight.whole(), weight.requires_grad), weight.grad
+    state = weight.runtime.optimizer_state(weight.table)
+    weight.grad = None
+    torch.utils.swap_tensors(weight, plain)
+    if gradient is not None:
+        weight.grad = gradient.dense() if isinstance(gradient, RowGradient) else gradient
+    if optimizer is not None and state and any(one is weight for g in optimizer.param_groups for one in g["params"]):
+        optimizer.state[weight] = state
 
 
 def _report(runtime: EmbeddingRuntime, paths: list[str], left: list[tuple[str, str]]) -> WrapReport:

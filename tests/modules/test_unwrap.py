@@ -1,0 +1,97 @@
+"""`unwrap` makes a model ordinary again; what cannot be served is refused, or warned of by name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import adaptive_rec
+from adaptive_rec.errors import AdaptiveRecError
+from adaptive_rec.modules.row_gradient import RowGradient
+
+from .training import CASES, RULES, Loop, assert_same, data, wrapped
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("case", ["sasrec", "two_tower"])
+def test_an_unwrapped_model_goes_on_as_if_it_had_never_been_wrapped(case: str, rule: str) -> None:
+    theirs, ours = Loop(CASES[case], rule), Loop(CASES[case], rule, {})
+    first = [loop.run(20) for loop in (theirs, ours)]
+    assert_same(first[1], first[0])
+    assert adaptive_rec.unwrap(ours.model, ours.sparse) is ours.model
+    assert ours.runtime.closed
+    assert {type(one) for one in ours.model.modules()} == {type(one) for one in theirs.model.modules()}
+    assert all(type(one) is nn.Parameter for one in ours.model.parameters())
+    ours.runtime = None
+    assert_same(ours.run(15), theirs.run(15))
+
+
+def test_an_unwrapped_model_exports(tmp_path: Any) -> None:
+    loop = Loop(CASES["sasrec"], "adagrad", {})
+    loop.run(5)
+    batch = next(iter(data.sequences(1, 4)))
+    items = adaptive_rec.unwrap(nn.Sequential(loop.model.items, nn.Linear(16, 2)))
+    exported = torch.export.export(items, (batch.viewed,))
+    torch.testing.assert_close(exported.module()(batch.viewed), items(batch.viewed))
+    torch.testing.assert_close(torch.jit.trace(items, (batch.viewed,))(batch.viewed), items(batch.viewed))
+
+
+def test_only_a_wrapped_model_is_unwrapped() -> None:
+    with pytest.raises(AdaptiveRecError, match="must be wrapped"):
+        adaptive_rec.unwrap(nn.Embedding(3, 2))
+
+
+def test_a_pending_gradient_stays_when_a_model_is_unwrapped() -> None:
+    model = nn.ModuleDict({"table": nn.Embedding(9, 2)})
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    runtime = wrapped(model, optimizer)
+    model["table"](torch.tensor([[1, 1], [2, 3]])).sum().backward()
+    (gradient,) = runtime.gradients().values()
+    assert isinstance(gradient, RowGradient)
+    assert (gradient.rows.tolist(), gradient.values[:, 0].tolist()) == ([1, 2, 3], [2.0, 1.0, 1.0])
+    adaptive_rec.unwrap(model)
+    assert model["table"].weight.grad[:, 0].tolist() == [0, 2, 1, 1, 0, 0, 0, 0, 0]
+
+
+# Where rows are updated in the backward pass ---------------------------------------------------------------------------
+
+
+def in_backward(caplog: pytest.LogCaptureFixture, passes: int) -> str:
+    model = nn.ModuleDict({"table": nn.Embedding(9, 2), "dense": nn.Linear(2, 1)})
+    runtime = adaptive_rec.wrap(model, optimizer="sgd", lr=0.1, budget="1KiB")
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(5):
+        for _ in range(passes):
+            model["dense"](model["table"](torch.tensor([1, 2]))).sum().backward()
+        optimizer.step()
+    runtime.close()
+    return caplog.text
+
+
+def test_sums_over_passes_that_rows_do_not_follow_are_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    assert "backward passes" not in in_backward(caplog, 1)
+    assert in_backward(caplog, 3).count("rows were updated in each of 3 backward passes") == 1
+
+
+def test_a_term_on_a_weight_that_would_be_lost_is_refused() -> None:
+    model = nn.ModuleDict({"table": nn.Embedding(9, 2)})
+    adaptive_rec.wrap(model, optimizer="sgd", lr=0.1, budget="1KiB")
+    with pytest.raises(AdaptiveRecError, match="must not use the weight of a table as a whole"):
+        model["table"].weight.square().sum().backward()
+    assert model["table"].weight.grad is None
+    model["table"](torch.tensor([1])).sum().backward()
+
+
+def test_one_of_several_processes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.ModuleDict({"table": nn.Embedding(9, 2)})
+    other = nn.ModuleDict({"table": nn.Embedding(9, 2)})
+    wrapped(other, torch.optim.SGD(other.parameters(), lr=0.1))
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    with pytest.raises(AdaptiveRecError, match="there are 2 in the process group"):
+        wrapped(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    with pytest.raises(AdaptiveRecError, match="there are 2 in the process group"):
+        other["table"](torch.tensor([1]))
