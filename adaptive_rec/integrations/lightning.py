@@ -63,7 +63,7 @@ class AdaptiveRecCallback(Callback):
                 "AdaptiveRecCallback must be given a runtime or a LightningModule with adaptive modules (adaptive_rec.wrap makes "
                 f"them), {type(pl_module).__name__} has none"
             )
-        _check(trainer)
+        _check(trainer, any(runtime.updates_in_backward for runtime in self._runtimes))
         if self._to_load is not None:
             if len(self._to_load) != len(self._runtimes):
                 raise CheckpointError(
@@ -140,12 +140,14 @@ def runtimes_of(module: Any) -> list[EmbeddingRuntime]:
     return list({id(each): each for each in found if isinstance(each, EmbeddingRuntime)}.values())
 
 
-def _check(trainer: Trainer) -> None:
+def _check(trainer: Trainer, in_backward: bool) -> None:
     """Raise UsageError where rows would be updated wrongly; warn of options that do not apply to rows."""
     if trainer.world_size > 1:
         raise UsageError(
             f"Trainer must have one process, as tables in two tiers belong to one, got {trainer.world_size}"
         )
+    if not in_backward:
+        return
     if getattr(trainer.precision_plugin, "scaler", None) is not None:
         raise UsageError(
             f"Trainer must not scale gradients, as rows are updated with them at once, got precision={trainer.precision}; "

@@ -163,8 +163,8 @@ class EmbeddingRuntime(AutogradSession):
 
     def record_loss(self, loss: Tensor | float) -> None:
         """Record the mean loss of the present step for the dashboard, metrics and trackers; optional. A loss counts for its step
-        when it is recorded before ``backward``, and for the next step after it. A step without a loss counts with the last
-        one."""
+        when it is recorded before rows are updated, and for the next step after it. A step without a loss counts with the
+        last one."""
         given = torch.as_tensor(loss).detach()
         if given.numel() != 1:
             raise UsageError(
