@@ -8,26 +8,36 @@ from typing import TYPE_CHECKING, Any
 from adaptive_rec.system.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from adaptive_rec.errors import AdaptiveRecError as AdaptiveRecError
+    from adaptive_rec.errors import ConfigError as ConfigError
     from adaptive_rec.modules.bag import AdaptiveEmbedding as AdaptiveEmbedding
     from adaptive_rec.modules.bag import AdaptiveEmbeddingBag as AdaptiveEmbeddingBag
     from adaptive_rec.modules.collection import AdaptiveEmbeddingBagCollection as AdaptiveEmbeddingBagCollection
     from adaptive_rec.modules.collection import EmbeddingBagConfig as EmbeddingBagConfig
     from adaptive_rec.modules.collection import PooledVectors as PooledVectors
     from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime as EmbeddingRuntime
+    from adaptive_rec.modules.options import Options as Options
+    from adaptive_rec.modules.row_gradient import RowGradient as RowGradient
     from adaptive_rec.modules.stats import RuntimeStats as RuntimeStats
+    from adaptive_rec.modules.weight import TieredWeight as TieredWeight
     from adaptive_rec.modules.wrap import unwrap as unwrap
     from adaptive_rec.modules.wrap import wrap as wrap
 
 _PUBLIC = {
-    "AdaptiveEmbedding": "bag",
-    "AdaptiveEmbeddingBag": "bag",
-    "AdaptiveEmbeddingBagCollection": "collection",
-    "EmbeddingBagConfig": "collection",
-    "EmbeddingRuntime": "embedding_runtime",
-    "PooledVectors": "collection",
-    "RuntimeStats": "stats",
-    "unwrap": "wrap",
-    "wrap": "wrap",
+    "AdaptiveEmbedding": "modules.bag",
+    "AdaptiveEmbeddingBag": "modules.bag",
+    "AdaptiveEmbeddingBagCollection": "modules.collection",
+    "AdaptiveRecError": "errors",
+    "ConfigError": "errors",
+    "EmbeddingBagConfig": "modules.collection",
+    "EmbeddingRuntime": "modules.embedding_runtime",
+    "Options": "modules.options",
+    "PooledVectors": "modules.collection",
+    "RowGradient": "modules.row_gradient",
+    "RuntimeStats": "modules.stats",
+    "TieredWeight": "modules.weight",
+    "unwrap": "modules.wrap",
+    "wrap": "modules.wrap",
 }
 """Names for a training loop of one's own, and where they are: found when they are asked for, as torch takes a second to load."""
 
@@ -37,7 +47,7 @@ __all__ = [*_PUBLIC, "__version__"]
 def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
         raise AttributeError(f"module adaptive_rec has no attribute {name!r}")
-    found = globals()[name] = getattr(importlib.import_module(f"adaptive_rec.modules.{_PUBLIC[name]}"), name)
+    found = globals()[name] = getattr(importlib.import_module(f"adaptive_rec.{_PUBLIC[name]}"), name)
     return found
 
 

@@ -28,7 +28,7 @@ class UsageError(AdaptiveRecError):
 
 
 class ConfigError(UsageError):
-    pass
+    """An option, a configuration value or a model that does not fit; the message names the rule and the value."""
 
 
 class ConflictError(AdaptiveRecError):
