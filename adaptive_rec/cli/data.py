@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adaptive_rec.cli.output import pairs, print_json, show
+from adaptive_rec.cli.output import pairs, print_json, say, show
 from adaptive_rec.cli.parser import Parser, add_command
 from adaptive_rec.units import clock, count, size, whole
 
@@ -99,7 +99,7 @@ def verify(args: argparse.Namespace) -> int:
     with StageBar(sys.stdout) as bar:
         run(args.directory, meta, bar.show)
     files = [file.size_bytes for file in meta.array_files()]
-    print(f"{args.directory} is whole: {len(files)} files, {size(sum(files))}, {whole(meta.rows)} rows")
+    say(f"{args.directory} is whole: {len(files)} files, {size(sum(files))}, {whole(meta.rows)} rows")
     return 0
 
 
@@ -112,7 +112,7 @@ def note_order(sources: list[Path]) -> None:
 
     if sources == sorted(sources) and sources != sorted(sources, key=natural):
         names = ", ".join(path.name for path in sources[:4])
-        print(f"note: rows keep the order {names}, ...; list the files in numerical order if you want that", file=sys.stderr)
+        say(f"note: rows keep the order {names}, ...; list the files in numerical order if you want that", sys.stderr)
 
 
 def summary(meta: Meta, out: Path, seconds: float) -> list[tuple[str, str]]:

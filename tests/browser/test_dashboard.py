@@ -346,6 +346,31 @@ def test_markup_in_names_is_shown_as_text(browser: Any, hostile_run: Path) -> No
             browser.switch_to.alert.dismiss()
 
 
+ODD = {"a\u202eb": r"a\u202eb", "half\udcff": r"half\udcff", "  ": r"\x20\x20", "\x1b[2J\U000e0041": r"\x1b[2J\U000e0041"}
+"""Names that cannot be seen as they are, and what is shown in their place."""
+
+
+@pytest.mark.parametrize("name", ODD, ids=lambda name: ascii(name))
+def test_what_cannot_be_seen_is_written_out(browser: Any, hostile_run: Path, name: str) -> None:
+    about = json.loads((hostile_run / "run.json").read_text())
+    about["tables"][0]["name"] = about["run_name"] = name
+    (hostile_run / "run.json").write_text(json.dumps(about))
+    event = {"time": time.time(), "step": 1, "kind": "warning", "text": f"about {name}", "details": {"it": name}}
+    with (hostile_run / "events.jsonl").open("a") as events:
+        events.write(json.dumps(event) + "\n")
+    with serving(hostile_run, ["serve", str(hostile_run)]) as served:
+        browser.get(served.dashboard_url)
+        wait_for(lambda: "history" in text(browser, "#connection"), "the run's history")
+        screen(browser, "tables/0")
+        wait_for(lambda: text(browser, "#table-title") == ODD[name], "the table's rows")
+        names = "return [...document.querySelectorAll('#screen-tables tbody a')].map((link) => link.textContent)"
+        assert ODD[name] in browser.execute_script(names)
+        screen(browser, "events")
+        if name.strip() and "\udcff" not in name:  # a line with half a surrogate pair is left out of the events
+            wait_for(lambda: f"about {ODD[name]}" in text(browser, "#screen-events"), "the event")
+        assert text(browser, "#run-name") == ODD[name]
+
+
 def evaluation(step: int, auc: float | None, logloss: float) -> dict[str, Any]:
     return {"event": "evaluation", "step": step, "auc": auc, "logloss": logloss, "samples": 100}
 
