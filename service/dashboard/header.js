@@ -3,7 +3,7 @@
 import { request } from "./api.js";
 import { byId, h, icon, isInactive, setInactive, setText, toast } from "./dom.js";
 import { duration, integer, nameOf, percent, printable } from "./format.js";
-import { announce, mayWrite, on, readOnlyReason, refreshStatus, store } from "./store.js";
+import { ENDED, announce, mayWrite, on, readOnlyReason, refreshStatus, store } from "./store.js";
 
 const COMMANDS = {
   pause: { label: "Pause", done: "Paused" },
@@ -102,6 +102,11 @@ function showActions({ phase, live }) {
   const reason = readOnlyReason();
   byId("actions").hidden = !live;
   showPair(phase === "paused" ? ["resume", "pause"] : ["pause", "resume"]);
+  const ended = ENDED.has(phase);
+  if (ended) buttons.pause.hidden = true;
+  buttons.reclassify.hidden = buttons.checkpoint.hidden = ended;
+  byId("stop-training").hidden = ended;
+  byId("stop-service").hidden = !ended;
   for (const [name, button] of Object.entries(buttons)) {
     button.disabled = !mayWrite();
     setInactive(button, store.connection === "lost" || sending.has(name));

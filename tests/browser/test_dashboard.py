@@ -382,7 +382,7 @@ def tile(browser: Any, name: str) -> tuple[str, ...]:
 
 
 def said_of(kind: str, found: dict[str, Any]) -> tuple[str, ...]:
-    return f"{kind} AUC", f"{found['auc']:.4f}", f"logloss {found['logloss']:.4f} at step {found['step']:,}"
+    return f"{kind} AUC", f"{found['auc']:.4f}", f"logloss {found['logloss']:.4f} at\xa0step\xa0{found['step']:,}"
 
 
 def test_an_ended_run_shows_its_final_and_its_best_evaluation(browser: Any, hostile_run: Path) -> None:
@@ -408,6 +408,8 @@ def test_a_run_that_lingers_shows_its_final_and_its_best_evaluation(browser: Any
         wait_for(lambda: tile(browser, "auc") == said_of("Final", made[-1]), "the final evaluation")
         assert tile(browser, "best") == said_of("Best", max(made, key=lambda each: float(each["auc"])))
         assert tile(browser, "moved") == ()
+        buttons = "return [...document.querySelectorAll('.action:not([hidden])')].map((button) => button.textContent)"
+        assert browser.execute_script(buttons) == ["Stop"], "what else there was to steer is over"
 
 
 def test_what_a_device_took_and_how_batches_ran_is_shown(browser: Any, hostile_run: Path) -> None:
