@@ -167,6 +167,12 @@ def focused(browser: Any) -> str:
     return str(browser.execute_script(FOCUSED))
 
 
+def focus(browser: Any, selector: str) -> None:
+    """Give the keyboard to an element, once it can take it: buttons are disabled until the first figures are there."""
+    script = "const e = document.querySelector(arguments[0]); e.focus(); return document.activeElement === e"
+    wait_for(lambda: browser.execute_script(script, selector), f"{selector} to take the focus")
+
+
 def press(browser: Any, key: str = "ENTER") -> None:
     keys = pytest.importorskip("selenium.webdriver.common.keys").Keys
     browser.switch_to.active_element.send_keys(getattr(keys, key))
@@ -174,16 +180,16 @@ def press(browser: Any, key: str = "ENTER") -> None:
 
 def test_the_keyboard_stays_where_it_was_after_pause_and_resume(signed_in: Any, training: Served) -> None:
     for before, after, phase in (("do-pause", "do-resume", "paused"), ("do-resume", "do-pause", "training")):
-        signed_in.execute_script("document.getElementById(arguments[0]).focus()", before)
+        focus(signed_in, f"#{before}")
         press(signed_in)
         wait_for(lambda wanted=phase: text(signed_in, "#phase") == wanted, phase)
         assert focused(signed_in) == after
-    signed_in.execute_script("document.getElementById('do-checkpoint').focus()")
+    focus(signed_in, "#do-checkpoint")
     press(signed_in)
     assert focused(signed_in) == "do-checkpoint"
     wait_for(lambda: "Checkpoint written" in text(signed_in, "#toasts"), "the checkpoint")
     assert focused(signed_in) == "do-checkpoint"
-    signed_in.execute_script("document.getElementById('do-stop').focus()")
+    focus(signed_in, "#do-stop")
     press(signed_in)
     wait_for(lambda: signed_in.execute_script("return document.getElementById('stop-dialog').open"), "the question")
     press(signed_in, "ESCAPE")
@@ -232,7 +238,7 @@ def test_the_keyboard_stays_in_the_form_of_knobs(signed_in: Any) -> None:
     for button in (".dock .primary", ".dock button[type=button]", "[data-knob=hysteresis] .icon"):
         field.clear()
         field.send_keys("0.25" if button == ".dock .primary" else "0.5")
-        signed_in.execute_script("document.querySelector(arguments[0]).focus()", button)
+        focus(signed_in, button)
         press(signed_in)
         if "icon" not in button:
             wait_for(lambda: signed_in.execute_script(dock), "the end of the edit")
@@ -246,7 +252,7 @@ def test_the_keyboard_stays_in_what_comes_and_goes(signed_in: Any) -> None:
     make = "import('/assets/dom.js').then(({ toast }) => { toast('one'); toast('two'); })"
     signed_in.execute_script(make)
     wait_for(lambda: "two" in text(signed_in, "#toasts"), "the messages")
-    signed_in.execute_script("document.querySelector('#toasts button').focus()")
+    focus(signed_in, "#toasts button")
     press(signed_in)
     assert signed_in.execute_script("return document.activeElement.closest('.toast')?.textContent") == "two"
     press(signed_in)
@@ -256,7 +262,7 @@ def test_the_keyboard_stays_in_what_comes_and_goes(signed_in: Any) -> None:
     signed_in.execute_script("document.querySelector('#table-dialog [value=cold]').click()")
     more = ".drawer-body > button:not([hidden])"
     wait_for(lambda: text(signed_in, more), "more rows")
-    signed_in.execute_script("document.querySelector(arguments[0]).focus()", more)
+    focus(signed_in, more)
     press(signed_in)
     rows = "return document.querySelectorAll('#table-dialog tbody tr').length"
     wait_for(lambda: signed_in.execute_script(rows) > 100, "the next rows")
