@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from adaptive_rec.cli.output import pairs, print_json, say, show
 from adaptive_rec.cli.parser import Parser, add_command
+from adaptive_rec.errors import UsageError
 from adaptive_rec.units import clock, count, size, whole
 
 if TYPE_CHECKING:
@@ -23,7 +25,7 @@ examples:
   adaptive-rec data prepare clicks.parquet --schema clicks.toml --out clicks
   adaptive-rec data prepare UserBehavior.csv --out taobao    rows with a history, then: train taobao_tbsm --data taobao
   adaptive-rec train --data criteo                           train from the folder
-  adaptive-rec data verify criteo                            check every checksum
+  adaptive-rec data verify criteo                            check every checksum; train --verify does it before a run
 """
 
 DESCRIPTION = """\
@@ -61,7 +63,7 @@ def add_commands(subparsers: Any) -> None:
     add("--on-bad-row", choices=("error", "skip"), default="error", help="stop at a malformed row (the default) or skip it")
     add("--seed", metavar="N", type=int, default=1, help="seed of random choices, such as negative samples (default: 1)")
     add("--json", action="store_true", help="print the result as JSON; progress goes to stderr")
-    parser = add_command(parts, "verify", verify, "compute every checksum of a prepared folder again")
+    parser = add_command(parts, "verify", verify, "check a prepared folder as training does, and every checksum")
     parser.add_argument("directory", metavar="DIR", type=Path, help="prepared folder")
 
 
@@ -90,17 +92,35 @@ def prepare(args: argparse.Namespace) -> int:
 
 
 def verify(args: argparse.Namespace) -> int:
-    """Compare every file with its checksum. The first difference is an error."""
+    """Check a folder and compare every file with its checksum. The first difference is an error."""
+    verify_folder(args.directory, sys.stdout)
+    return 0
+
+
+def verify_folder(folder: Path, stream: TextIO) -> None:
+    """Check a folder, with progress on a stream, and write there that it is whole. Raises DataError for the first fault."""
     from adaptive_rec.cli.progress import StageBar
     from adaptive_rec.data.prepare.checksums import verify as run
     from adaptive_rec.data.prepare.meta import load_meta
 
-    meta = load_meta(args.directory)
-    with StageBar(sys.stdout) as bar:
-        run(args.directory, meta, bar.show)
+    meta = load_meta(folder)
+    with StageBar(stream) as bar:
+        run(folder, meta, bar.show)
     files = [file.size_bytes for file in meta.array_files()]
-    say(f"{args.directory} is whole: {len(files)} files, {size(sum(files))}, {whole(meta.rows)} rows")
-    return 0
+    say(f"{folder} is whole: {len(files)} files, {size(sum(files))}, {whole(meta.rows)} rows", stream)
+
+
+def verify_source(source: str, stream: TextIO) -> None:
+    """Check the prepared folder that a run reads. Raises UsageError where it reads something else."""
+    from adaptive_rec.data.open import check_file
+    from adaptive_rec.data.prepare.meta import META
+
+    folder = Path(source)
+    if source == "synthetic" or os.path.isfile(folder):
+        raise UsageError(f"--verify needs a prepared folder as --data, which has checksums; got {source}")
+    if not os.path.isfile(folder / META):
+        check_file(folder)
+    verify_folder(folder, stream)
 
 
 def note_order(sources: list[Path]) -> None:

@@ -25,12 +25,13 @@ SIDECAR_SECONDS = 5.0
 def detach(words: list[str], out: Path, resume: bool, serve: bool, as_json: bool) -> int:
     """Start the same command in a session of its own. Returns once it trains, or has ended, then with its exit code.
 
-    The child creates the run directory. Its log starts next to that directory and is moved into it later.
+    With --verify the data was verified before, so the child does not do it again. The child creates the run directory. Its log
+    starts next to that directory and is moved into it later.
     """
     config, log = out / "config.toml", out / "log.txt"
     existed = config.exists()
     draft = log if existed and resume else out.with_name(f".{out.name}.log")
-    child = _start([word for word in words if word not in ("--detach", "--json")], out, draft)
+    child = _start([word for word in words if word not in ("--detach", "--json", "--verify")], out, draft)
     file = _runtime_file(child) if serve and child.returncode is None else None
     code = child.poll()
     if not existed and config.exists():

@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from adaptive_rec.cli.data import verify_source
 from adaptive_rec.cli.detach import detach
 from adaptive_rec.cli.parser import (
     add_command,
@@ -64,6 +65,8 @@ def add_commands(subparsers: Any) -> None:
     add("--resume", action="store_true", help=resumed)
     replayed = "repeat a run: its configuration, and its knob changes at the same steps"
     add("--replay", metavar="RUN", type=Path, help=replayed)
+    verified = "check the prepared folder in --data first, every checksum included, as data verify does"
+    add("--verify", action="store_true", help=verified)
     add("--detach", action="store_true", help="train in the background; returns once training is under way")
     add("--dry-run", action="store_true", help="print the memory that the run would need, and exit")
     add("--print-config", action="store_true", help="print the resolved configuration as TOML, and exit")
@@ -93,6 +96,8 @@ def train(args: argparse.Namespace) -> int:
     out = args.out or new_directory(config.knobs.policy)
     if not args.resume:
         check_is_new(out)
+    if args.verify:
+        verify_source(config.data.source, sys.stderr if args.json else sys.stdout)
     if args.detach:
         return detach(args.argv, out, args.resume, options is not None, args.json)
 

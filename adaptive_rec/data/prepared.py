@@ -38,17 +38,17 @@ class PreparedSource:
         folder = Path(config.data.source)
         meta = load_meta(folder)
         check_settings(config, meta)
-        self._train, self._test = row_ranges(config, meta.rows)
         self.tables = table_specs(config, meta)
         number = {table.name: t for t, table in enumerate(self.tables)}
         columns = Columns.of(meta)
         self.features = feature_specs(meta, number, columns, config.data.pooling)
         self.sequence = sequence_spec(meta, columns)
         self.dense_features = len(meta.dense_names)
-        self.train_samples = len(self._train)
         self.epochs = config.data.epochs
         self._shuffle = config.data.shuffle
         self._arrays = FolderArrays(folder, meta, tuple(self.tables[number[c.table]].rows for c in meta.columns))
+        self._train, self._test = row_ranges(config, meta.rows)
+        self.train_samples = len(self._train)
 
     def train_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
         """Yield the batches from `position` on."""

@@ -136,7 +136,11 @@ class MappedSource:
     """The arrays made of one source."""
 
     def __init__(self, folder: Path, meta: Meta, name: str, rows: int) -> None:
-        single = sum(not column.bag for column in meta.columns)
+        self._single = [column for column in meta.columns if not column.bag]
+        self._with_bags = [column for column in meta.columns if column.bag]
+        self._most_ids = {history.column: meta.sequence.steps for history in meta.sequence.histories} if meta.sequence else {}
+        single = len(self._single)
+        self._rows_C = np.array([column.cardinality for column in self._single], dtype=np.int32)
         self._dense_RX = NpyRows(folder / dense_file(name), np.float32, (rows, len(meta.dense_names)))
         self._labels_R1 = NpyRows(folder / labels_file(name), np.int32, (rows, 1))
         self._ids_RC = NpyRows(folder / sparse_file(name), np.int32, (rows, single)) if single else None
@@ -150,19 +154,28 @@ class MappedSource:
 
     def read(self, start: int, stop: int) -> LoadedSamples:
         """Copy rows from `start` to `stop` into memory. Raises DataError where a label is not 0 or 1, a dense value is not
-        finite, offsets do not rise, or a file has become shorter."""
+        finite, an id lies outside its table, offsets do not rise, a history is too long, or a file has become shorter."""
         bags = []
-        for values_N, offsets_R in self._bags:
+        for column, (values_N, offsets_R) in zip(self._with_bags, self._bags, strict=True):
             offsets = offsets_R.read(start, stop + 1)
             if offsets[0] < 0 or offsets[-1] > len(values_N) or (np.diff(offsets) < 0).any():
                 raise DataError(
                     f"offsets of bags must rise from 0 to {len(values_N)}, those of rows {start} to {stop} do not"
                 )
-            bags.append(ColumnBags(values_N.read(int(offsets[0]), int(offsets[-1])), offsets - offsets[0]))
+            lengths_B, most = np.diff(offsets), self._most_ids.get(column.name, len(values_N))
+            check_values(offsets_R, f"histories must have at most {most} steps", start, lengths_B, lengths_B <= most)
+            ids_N = values_N.read(int(offsets[0]), int(offsets[-1]))
+            inside_N = (ids_N >= 0) & (ids_N < column.cardinality)
+            check_values(values_N, f"ids must lie in [0, {column.cardinality})", int(offsets[0]), ids_N, inside_N)
+            bags.append(ColumnBags(ids_N, offsets - offsets[0]))
         dense_BX, labels_B = self._dense_RX.read(start, stop), self._labels_R1.read(start, stop)[:, 0]
         check_values(self._labels_R1, "labels must be 0 or 1", start, labels_B, (labels_B == 0) | (labels_B == 1))
         check_values(self._dense_RX, "dense values must be finite", start, dense_BX, np.isfinite(dense_BX))
-        ids_BC = np.empty((stop - start, 0), np.int32) if self._ids_RC is None else self._ids_RC.read(start, stop)
+        ids_BC = np.empty((stop - start, 0), np.int32)
+        if self._ids_RC is not None:
+            ids_BC = self._ids_RC.read(start, stop)
+            rule = "ids must lie below the rows of their tables and not below 0"
+            check_values(self._ids_RC, rule, start, ids_BC, (ids_BC >= 0) & (ids_BC < self._rows_C))
         return LoadedSamples(dense_BX, labels_B, ids_BC, tuple(bags))
 
 

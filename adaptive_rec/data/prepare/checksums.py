@@ -1,4 +1,4 @@
-"""Checksums of a prepared folder, and how far each stage of preparing it is."""
+"""Checks of a prepared folder, checksums above all, and how far each stage of preparing or checking it is."""
 
 from __future__ import annotations
 
@@ -12,16 +12,19 @@ from threading import Lock
 from typing import Literal
 
 from adaptive_rec.data.prepare.meta import META, Meta
+from adaptive_rec.data.prepared_arrays import FolderArrays
 from adaptive_rec.errors import DataError
 
 HASH_CHUNK_BYTES = 4 << 20
+CHECKED_ROWS = 1 << 16
+"""Rows that are read at a time to check their values."""
 
 
 @dataclass(frozen=True)
 class StageProgress:
     """How far a stage is."""
 
-    stage: Literal["reading", "numbering", "writing", "checksums"]
+    stage: Literal["reading", "numbering", "writing", "checksums", "checking"]
     what: str
     done_ratio: float
     rows: int
@@ -33,7 +36,9 @@ Report = Callable[[StageProgress], None]
 
 
 def verify(folder: Path, meta: Meta, report: Report) -> None:
-    """Compute every checksum of a folder again; raise DataError for the first file that differs from `meta.json`."""
+    """Open the arrays of a folder as training does, and compute every checksum again. Where `meta.json` has no checksum of its
+    own, also check all values by its table sizes, as training does when it reads them. Raises DataError for the first fault."""
+    arrays = FolderArrays(folder, meta, tuple(column.cardinality for column in meta.columns))
     files = list(meta.array_files())
     with ThreadPoolExecutor(len(os.sched_getaffinity(0)), "verify") as pool:
         paths = [folder / file.name for file in files]
@@ -42,6 +47,10 @@ def verify(folder: Path, meta: Meta, report: Report) -> None:
     for path, file, found in zip(paths, files, sums, strict=True):
         if found != file.sha256:
             raise DataError(f"{path} must have the SHA-256 {file.sha256}, as {META} says, got {found}")
+    if meta.meta_sha256 is None:
+        for start in range(0, meta.rows, CHECKED_ROWS):
+            arrays.read(start, min(start + CHECKED_ROWS, meta.rows))
+            report(StageProgress("checking", "values", min(1.0, (start + CHECKED_ROWS) / meta.rows), meta.rows))
 
 
 def checksums(paths: list[Path], pool: ThreadPoolExecutor, report: Callable[[float], None]) -> list[str]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
@@ -15,6 +17,8 @@ from adaptive_rec.kernels.number_keys import FIRST_ID, INFREQUENT_ID, MAX_COUNT,
 
 META = "meta.json"
 MAX_META_BYTES = 64 << 20
+MAX_TABLE_ROWS = (1 << 31) - 1
+"""Ids are stored in 32 bits."""
 
 ROWS_VERSIONS = {"globo": 2, "globo_sequence": 2}
 """The current version of the rows of each format whose rows have changed; a folder of an older version is refused."""
@@ -59,7 +63,7 @@ class Ids(Frozen):
 
 class TableMeta(Frozen):
     name: str
-    rows: int = Field(ge=FIRST_ID)
+    rows: int = Field(ge=FIRST_ID, le=MAX_TABLE_ROWS)
     """Ids lie below this: two, and one for each distinct value that occurs often enough."""
 
 
@@ -101,6 +105,13 @@ class Meta(Frozen):
     """The columns of a sample's history, if samples have one."""
     sources: tuple[SourceMeta, ...] = Field(min_length=1)
     job: Job
+    meta_sha256: str | None = Field(None, pattern=r"^[0-9a-f]{64}$")
+    """The checksum of all other values (`sum_of_values`); null in folders that older versions prepared."""
+
+    def sealed(self) -> Meta:
+        """Return the same with the checksum of its values."""
+        values = self.model_dump(mode="json", exclude={"meta_sha256"})
+        return self.model_copy(update={"meta_sha256": sum_of_values(values)})
 
     def array_files(self) -> Iterator[ArrayFile]:
         for source in self.sources:
@@ -155,7 +166,29 @@ def load_meta(folder: Path) -> Meta:
         if size_bytes != file.size_bytes:
             raise DataError(f"{folder / file.name} must have {file.size_bytes} bytes, as {META} says, got {size_bytes}")
     _check_sums(meta, path)
+    if meta.meta_sha256 is not None:
+        _check_seal(meta, path, content)
     return meta
+
+
+def sum_of_values(values: dict[str, Any]) -> str:
+    """Return the SHA-256 of the values of ``meta.json``: written as JSON with sorted keys, in ASCII without spaces."""
+    return hashlib.sha256(json.dumps(values, sort_keys=True, separators=(",", ":")).encode("ascii")).hexdigest()
+
+
+def _check_seal(meta: Meta, path: Path, content: bytes) -> None:
+    """Raise where `meta.json` was changed since it was made."""
+    try:
+        values = json.loads(content)
+        del values["meta_sha256"]
+        found = sum_of_values(values)
+    except ValueError as error:  # a number of thousands of digits
+        raise DataError(f"{path} breaks the rules of its format: {error}") from None
+    if found != meta.meta_sha256:
+        raise DataError(
+            f"{path}: the values must have the SHA-256 {meta.meta_sha256}, as meta_sha256 says, got {found}: a value was "
+            "changed after the folder was made; prepare it again, or remove meta_sha256 to use it as it is"
+        )
 
 
 def rows_version(format_: str) -> int:

@@ -242,7 +242,7 @@ class Preparation:
             sequence=self._readers[0].sequence,
             sources=sources,
             job=self._job,
-        )
+        ).sealed()
 
 
 def check_same_columns(paths: Sequence[Path], readers: list[RawReader]) -> None:
