@@ -18,6 +18,7 @@ from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime
 from adaptive_rec.modules.loop_directory import LOG
 from adaptive_rec.modules.options import PRECISIONS, Options, rates_from, setup_from
 from adaptive_rec.modules.rates import STATE_NAMES, Rates, rates_of_optimizer, take_out
+from adaptive_rec.units import printable
 
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 WEIGHT_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
@@ -80,7 +81,7 @@ def wrap(model: nn.Module, *, device: torch.device | str | None = None, **option
     runtime = WrappedRuntime(specs, setup_from(options, place), rates, dtype)
     pending = [table.name for table, weight in zip(tables, weights, strict=True) if _has_gradient(weight)]
     if pending:
-        LOG.warning("wrap drops the gradients of %s: no later optimizer step will use them", ", ".join(pending))
+        LOG.warning("wrap drops the gradients of %s: no later optimizer step will use them", printable(", ".join(pending)))
     states = [{} for _ in weights] if holder is None else take_out(holder, weights)
     weights.clear()
     paths = [
