@@ -75,6 +75,15 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}" if minutes else f"{rest} s"
 
 
-def printable(text: str) -> str:
-    """Return text from elsewhere with control characters, which would steer a terminal, written out as ``\\x1b``."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+def printable(text: str, keep: str = "") -> str:
+    """Return text from elsewhere with every character that cannot be seen written out, as in Python.
+
+    Those are control characters, which steer a terminal (``\\x1b``), marks that change the direction of writing (``\\u202e``),
+    lone surrogates, which stand for bytes of file names and which UTF-8 cannot hold, and blanks where there is nothing else
+    (``\\x20``). Characters in `keep` stay.
+    """
+    if text and not text.strip(" "):
+        return r"\x20" * len(text)
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode("ascii") for c in text)

@@ -23,6 +23,7 @@ from adaptive_rec.service.run_view import FinishedRun, LiveRun, RunView
 from adaptive_rec.service.security import Security
 from adaptive_rec.service.serve import make_server
 from adaptive_rec.service.trainer_link import KnobState, TrainerLink
+from adaptive_rec.units import printable
 
 UNUSABLE = 2
 """Exit code if the trainer's first line or the run's description cannot be used: a restart would not help."""
@@ -68,22 +69,34 @@ async def main(link_fd: int) -> None:
     listening.cancel()
 
 
+class PrintableFormatter(logging.Formatter):
+    """Writes out what cannot be seen: messages and tracebacks may quote names and what clients sent."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record), keep="\n")
+
+
+def log_to(handler: logging.Handler) -> None:
+    handler.setFormatter(PrintableFormatter(LOG_FORMAT))
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+
+
 def bound_log(path: Path) -> None:
     """Let messages go to a file that is set aside as NAME.1 when it has LOG_BYTES; older ones are removed. Where it cannot be
     written, they go on to stderr."""
     with suppress(OSError):
         handler = RotatingFileHandler(path, maxBytes=LOG_BYTES, backupCount=1, encoding="utf-8")
-        logging.basicConfig(format=LOG_FORMAT, level=logging.WARNING, handlers=[handler], force=True)
+        log_to(handler)
 
 
 def give_up(reason: str) -> NoReturn:
     """Print one line on stderr and end the process."""
-    print(f"sidecar: {' '.join(reason.split())}", file=sys.stderr)
+    print(printable(f"sidecar: {' '.join(reason.split())}"), file=sys.stderr)
     sys.exit(UNUSABLE)
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(prog="adaptive_rec.service", description="The sidecar of a training run.")
     parser.add_argument("--link", type=int, required=True, metavar="FD", help="socket to the trainer")
-    logging.basicConfig(format=LOG_FORMAT, level=logging.WARNING)
+    log_to(logging.StreamHandler())
     asyncio.run(main(parser.parse_args().link))

@@ -8,6 +8,8 @@ from zlib import crc32
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
+from adaptive_rec.units import printable
+
 PREFIX = "adaptive_rec_"
 ByLabels = dict[tuple[str, ...], Any]
 """Values by the values of a metric's labels, in the order of the labels; those that are no numbers are left out."""
@@ -18,21 +20,13 @@ LABEL_LIMIT = 100
 def label_value(text: str) -> str:
     """Return a text as a label value: printable, at most LABEL_LIMIT characters, and another one for each other text.
 
-    What is not printable becomes an escape as in Python: control characters, marks that change the direction of writing, and lone
-    surrogates, which stand for bytes of file names and which UTF-8 cannot hold. Backslashes are doubled. A longer text ends in
-    its checksum.
+    What cannot be seen is written out by `printable`, and backslashes are doubled. A longer text ends in its checksum.
     """
-    shown = "".join(_escaped(character) for character in text)
+    shown = printable(text.replace("\\", "\\\\"))
     if len(shown) <= LABEL_LIMIT:
         return shown
     checksum = crc32(text.encode("utf-8", "surrogatepass"))
     return f"{shown[: LABEL_LIMIT - 9]}~{checksum:08x}"
-
-
-def _escaped(character: str) -> str:
-    if character == "\\" or not character.isprintable():
-        return character.encode("unicode_escape").decode("ascii")
-    return character
 
 
 def is_number(value: Any) -> bool:

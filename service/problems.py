@@ -43,9 +43,17 @@ class Json(Response):
 
 
 def json_bytes(content: Any) -> bytes:
-    """Return JSON with null for NaN and infinities. Half surrogate pairs from clients, which UTF-8 cannot hold, are escaped."""
+    """Return JSON with null for NaN and infinities.
+
+    Characters that cannot be seen, such as marks that change the direction of writing, are escaped, and so are half surrogate
+    pairs from clients, which UTF-8 cannot hold: programs read the same text, and a terminal shows what there is.
+    """
     try:
-        return to_json(content, inf_nan_mode="null")  # six times as fast on a page of 1000 rows
+        written = to_json(content, inf_nan_mode="null")  # six times as fast on a page of 1000 rows
+        text = written.decode()
+        if text.isprintable():
+            return written
+        return "".join(c if c.isprintable() else json.dumps(c)[1:-1] for c in text).encode()
     except (PydanticSerializationError, UnicodeEncodeError):
         return json.dumps(content, allow_nan=False, separators=(",", ":")).encode("ascii")
 

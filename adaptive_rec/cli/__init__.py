@@ -23,6 +23,7 @@ from adaptive_rec.cli import (
     status,
     train,
 )
+from adaptive_rec.cli.output import say
 from adaptive_rec.cli.parser import Parser
 from adaptive_rec.errors import (
     AdaptiveRecError,
@@ -65,12 +66,12 @@ def main(argv: list[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except AdaptiveRecError as error:
-        print(f"error: {error}", file=sys.stderr)
+        say(f"error: {error}", sys.stderr)
         return error.exit_code
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        print(OUT_OF_MEMORY.format(first_line(error)), file=sys.stderr)
+        say(OUT_OF_MEMORY.format(first_line(error)), sys.stderr)
         return MemoryPlanError.exit_code
     except KeyboardInterrupt:
         return 128 + signal.SIGINT

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from adaptive_rec.cli.checkpoint_import import add_import, progress
 from adaptive_rec.cli.checkpoint_paths import checkpoints_at, is_of_run, with_found
-from adaptive_rec.cli.output import columns, print_json, show
+from adaptive_rec.cli.output import columns, print_json, say, show
 from adaptive_rec.cli.parser import Parser, add_command
 from adaptive_rec.cli.signals import ended_by_sigterm
 from adaptive_rec.errors import CheckpointError
@@ -131,7 +131,7 @@ def verify(args: argparse.Namespace) -> int:
         paths = [path for path in paths if path.name not in gone]
         lines, broken = ([entry for entry in part if entry["checkpoint"] not in gone] for part in (lines, broken))
         for name in gone:
-            print(f"note: {name} was removed in the meantime", file=sys.stderr)
+            say(f"note: {name} was removed in the meantime", sys.stderr)
     damaged, others = ([path for path in paths if (path.name in wrong) == is_wrong] for is_wrong in (True, False))
     lost = [entry["checkpoint"] for entry in broken]
     if args.json:
@@ -220,7 +220,7 @@ def diff(args: argparse.Namespace) -> int:
             print()
             show(columns(("value", "A", "B"), values))
     else:
-        print(f"{a} and {b} are the same, bit by bit")
+        say(f"{a} and {b} are the same, bit by bit")
     return 1 if found else 0
 
 

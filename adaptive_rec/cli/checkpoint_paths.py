@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TypeVar
 
+from adaptive_rec.cli.output import say
 from adaptive_rec.errors import CheckpointError, UsageError
 
 T = TypeVar("T")
@@ -60,7 +61,7 @@ def one_at(path: Path) -> Iterator[Path]:
         return
     with newest_held(DISK, path / "checkpoints") as found:
         for name, why in found.skipped:
-            print(f"note: {name} is skipped: {why}", file=sys.stderr)
+            say(f"note: {name} is skipped: {why}", sys.stderr)
         if found.generation is None:
             raise CheckpointError(f"a checkpoint of {path} must be whole, all {len(found.skipped)} are damaged")
         yield found.generation

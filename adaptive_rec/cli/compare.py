@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from adaptive_rec.cli.output import say
 from adaptive_rec.cli.parser import (
     add_command,
     add_settings,
@@ -83,7 +84,7 @@ def compare(args: argparse.Namespace) -> int:
     show_results(results, out, args.json)
     if stopped:
         left = results["planned_runs"] - len(results["runs"]) - len(results["failed"])
-        print(f"stopped with {left} of {results['planned_runs']} runs to go; {again(args.argv, out)}", file=sys.stderr)
+        say(f"stopped with {left} of {results['planned_runs']} runs to go; {again(args.argv, out)}", sys.stderr)
         return 128 + stopped
     return 1 if results["failed"] else 0
 

@@ -106,14 +106,14 @@ def show_comparison(results: Results, files: Sequence[Path]) -> None:
     parts: list[Any] = [""]
     if results["runs"]:
         parts += [columns(QUALITY_HEADS, quality_rows(results)), "", columns(WORK_HEADS, work_rows(results)), ""]
-        parts += [*(Text(line, style="dim") for line in (_key(results), *uneven(results), *disturbed(results))), ""]
+        parts += [*(Text(printable(line), style="dim") for line in (_key(results), *uneven(results), *disturbed(results))), ""]
     parts += [Text(printable(line), style="bold") for line in headline(results)]
     for policy, statement in statements(results, spans=False).items():
         parts += [Text(printable(policy)), Padding(Text(printable(statement), style="dim"), (0, 0, 0, 2))]
     failed = list(failures(results, files[0].parent))
     if failed:
         parts += ["", Text("failed", style="bold red"), *(Text(printable(each)) for each in failed)]
-    parts += ["", *(Text(str(file)) for file in files)]
+    parts += ["", *(Text(printable(str(file))) for file in files)]
     show(Group(*parts))
 
 

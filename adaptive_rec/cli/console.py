@@ -137,10 +137,10 @@ class Screen(Display):
             table.add_row(label, value)
         if self._stopping:
             table.add_row("stopped", "before its end; train --resume continues it")
-        table.add_row("directory", Text(str(out), style="bold"))
+        table.add_row("directory", Text(printable(str(out)), style="bold"))
         if (out / "report.html").is_file():
-            table.add_row("report", Text(str(out / "report.html")))
-        table.add_row("reopen", Text(f"{program()} serve {shlex.quote(str(out))}"))
+            table.add_row("report", Text(printable(str(out / "report.html"))))
+        table.add_row("reopen", Text(printable(f"{program()} serve {shlex.quote(str(out))}")))
         self.console.print()
         self.console.print(table, soft_wrap=False, width=min(self.console.width, MAX_WIDTH))
 

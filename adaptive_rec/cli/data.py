@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from adaptive_rec.cli.output import pairs, print_json, show
+from adaptive_rec.cli.output import pairs, print_json, say, show
 from adaptive_rec.cli.parser import Parser, add_command
 from adaptive_rec.errors import UsageError
 from adaptive_rec.units import clock, count, size, whole
@@ -107,7 +107,7 @@ def verify_folder(folder: Path, stream: TextIO) -> None:
     with StageBar(stream) as bar:
         run(folder, meta, bar.show)
     files = [file.size_bytes for file in meta.array_files()]
-    print(f"{folder} is whole: {len(files)} files, {size(sum(files))}, {whole(meta.rows)} rows", file=stream, flush=True)
+    say(f"{folder} is whole: {len(files)} files, {size(sum(files))}, {whole(meta.rows)} rows", stream)
 
 
 def verify_source(source: str, stream: TextIO) -> None:
@@ -132,7 +132,7 @@ def note_order(sources: list[Path]) -> None:
 
     if sources == sorted(sources) and sources != sorted(sources, key=natural):
         names = ", ".join(path.name for path in sources[:4])
-        print(f"note: rows keep the order {names}, ...; list the files in numerical order if you want that", file=sys.stderr)
+        say(f"note: rows keep the order {names}, ...; list the files in numerical order if you want that", sys.stderr)
 
 
 def summary(meta: Meta, out: Path, seconds: float) -> list[tuple[str, str]]:

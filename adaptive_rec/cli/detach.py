@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from adaptive_rec.cli.output import say
 from adaptive_rec.cli.parser import on_terminal
 from adaptive_rec.errors import AdaptiveRecError, UsageError
 
@@ -36,7 +37,7 @@ def detach(words: list[str], out: Path, resume: bool, serve: bool, as_json: bool
     if not existed and config.exists():
         draft = draft.rename(log)
     if code:
-        print(draft.read_text(encoding="utf-8", errors="replace"), end="", file=sys.stderr)
+        say(draft.read_text(encoding="utf-8", errors="replace").removesuffix("\n"), sys.stderr)
         print(f"training ended with exit code {code}", file=sys.stderr)
         if draft != log:
             draft.unlink()
@@ -44,7 +45,7 @@ def detach(words: list[str], out: Path, resume: bool, serve: bool, as_json: bool
     if as_json:
         print(json.dumps({"pid": child.pid, "run": str(out), "url": file.url if file else None}))
     else:
-        print(description(child.pid, out, log, file))
+        say(description(child.pid, out, log, file))
     return 0
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from adaptive_rec.units import printable
 
@@ -20,6 +20,11 @@ PIPE_WIDTH = 400
 
 def print_json(values: Any) -> None:
     print(json.dumps(values, indent=2, allow_nan=False), flush=True)
+
+
+def say(line: Any, to: TextIO | None = None) -> None:
+    """Print words, a path or an error for people, by default to standard output. What cannot be seen is written out."""
+    print(printable(str(line), keep="\n"), file=to, flush=True)
 
 
 def console() -> Console:

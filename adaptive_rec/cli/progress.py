@@ -71,7 +71,7 @@ class Display:
 
     def note(self, text: str) -> None:
         """Print a line, never broken; may be called from any thread."""
-        self.console.print(Text(text), soft_wrap=True)
+        self.console.print(Text(printable(text, keep="\n")), soft_wrap=True)
         self.console.file.flush()
 
     def compiling(self, starts: bool) -> None:

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from adaptive_rec.live.telemetry import ratio
-from adaptive_rec.units import clock, count, percent, size, whole
+from adaptive_rec.units import clock, count, percent, printable, size, whole
 
 if TYPE_CHECKING:
     from adaptive_rec.runtime.loop import Runtime
@@ -26,7 +26,7 @@ def header(runtime: Runtime) -> str:
     tables_size = size(sum(weights.nbytes for weights in runtime.store.host.weights))
     tables = f"{len(space.tables)} tables, {count(space.rows)} rows x {dims}, {tables_size}"
     hot_tier = f"hot tier {size(runtime.store.device_bytes)}"
-    name = f"[bold]{escape(config.knobs.policy)}[/] on {runtime.device}"
+    name = f"[bold]{escape(printable(config.knobs.policy))}[/] on {runtime.device}"
     return " · ".join([name, tables, hot_tier])
 
 

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from adaptive_rec.cli.output import columns, print_json, show
+from adaptive_rec.cli.output import columns, print_json, say, show
 from adaptive_rec.cli.parser import (
     LINK_HINT,
     add_client_options,
@@ -84,7 +84,7 @@ def serve(args: argparse.Namespace) -> int:
 
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        return serve_finished(args.directory, options, announce, lambda text: print(text, file=sys.stderr))
+        return serve_finished(args.directory, options, announce, lambda text: say(text, sys.stderr))
     except KeyboardInterrupt:
         return 0
     finally:
@@ -98,7 +98,7 @@ def evaluate(args: argparse.Namespace) -> int:
     from adaptive_rec.live.telemetry import to_json
     from adaptive_rec.run.resume import evaluate_run
 
-    result = evaluate_run(args.directory, lambda text: print(f"warning: {text}", file=sys.stderr))
+    result = evaluate_run(args.directory, lambda text: say(f"warning: {text}", sys.stderr))
     figures = {"step": result.step, **asdict(result.quality)}
     if args.json:
         print(to_json(figures))
@@ -112,5 +112,5 @@ def report(args: argparse.Namespace) -> int:
     """Write the report and print its path."""
     from adaptive_rec.offline.report.run_report import write_report
 
-    print(write_report(args.directory, args.out))
+    say(write_report(args.directory, args.out))
     return 0

@@ -31,6 +31,7 @@ from adaptive_rec.runtime.pipeline import Pipeline
 from adaptive_rec.runtime.session import Report
 from adaptive_rec.tracker.feed import Trackers
 from adaptive_rec.tracker.values import SnapshotFigures
+from adaptive_rec.units import printable
 
 
 class LookupModule(Protocol):
@@ -282,7 +283,7 @@ class EmbeddingRuntime(AutogradSession):
         if self._directory is not None:
             self._directory.append(report)
         if isinstance(report, Event) and report.kind == "warning":
-            LOG.warning(report.text)
+            LOG.warning(printable(report.text))
         if self._trackers is not None:
             if isinstance(report, Snapshot):
                 self._trackers.log(report.step, self._figures.of_snapshot(report))
@@ -313,7 +314,7 @@ class EmbeddingRuntime(AutogradSession):
         if self._trackers is not None:
             self._trackers.close()
             for text in self._trackers.complaints():
-                LOG.warning(text)
+                LOG.warning(printable(text))
         if self._directory is not None:
             self._directory.close()
         if self._sidecar is not None:

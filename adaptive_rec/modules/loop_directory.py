@@ -12,6 +12,7 @@ from adaptive_rec.run.description import description
 from adaptive_rec.run.directory import RunDirectory
 from adaptive_rec.run.new_directory import check_is_new
 from adaptive_rec.runtime.session import Report, Session
+from adaptive_rec.units import printable
 
 LOG = logging.getLogger("adaptive_rec")
 
@@ -32,7 +33,7 @@ class LoopDirectory:
         """Write an event to the journal, or figures to the metrics. A full disk is logged and is not an error."""
         self._directory.append(report)
         for text in self._directory.complaints():
-            LOG.warning(text)
+            LOG.warning(printable(text))
 
     def close(self) -> None:
         """Write the last event and release the directory."""

@@ -22,6 +22,7 @@ from adaptive_rec.modules.rates import rates_of_optimizer
 from adaptive_rec.modules.row_gradient import RowGradient
 from adaptive_rec.modules.tiered_module import TieredModule, tiered_class, tiered_weights
 from adaptive_rec.modules.weight import TieredWeight
+from adaptive_rec.units import printable
 
 WEIGHT_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 ADAPTIVE: dict[type[nn.Module], type[nn.Module]] = {nn.EmbeddingBag: AdaptiveEmbeddingBag, nn.Embedding: AdaptiveEmbedding}
@@ -85,7 +86,7 @@ def wrap(model: nn.Module, *, device: torch.device | str | None = None, **option
     specs = [TableSpec(table.name, *map(int, weight.shape)) for table, weight in zip(tables, weights, strict=True)]
     runtime = WrappedRuntime(specs, setup_from(options, place), rates, dtype)
     if in_backward and (pending := [table.name for table in tables if _has_gradient(table.weight)]):
-        LOG.warning("wrap drops the gradients of %s: no later optimizer step will use them", ", ".join(pending))
+        LOG.warning("wrap drops the gradients of %s: no later optimizer step will use them", printable(", ".join(pending)))
     follow_optimizers(runtime)
     del weights
     paths = [_move(runtime, number, table, holder) for number, table in enumerate(tables)]

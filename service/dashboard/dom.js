@@ -1,4 +1,8 @@
-// Builds elements. Text only ever goes in as text nodes: table names and event texts come from outside.
+// Builds elements. Text only ever goes in as text nodes, and printable: table names and event texts come from outside.
+
+import { printable } from "./format.js";
+
+const SEEN = ["title", "aria-label", "placeholder"]; // attributes that people read
 
 /** An element: `h("td", {class: "n", onclick: f}, "text", child)`. Attributes that are null or false are left out. */
 export function h(tag, attributes = {}, ...children) {
@@ -6,9 +10,9 @@ export function h(tag, attributes = {}, ...children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (value === null || value === undefined || value === false) continue;
     if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
-    else element.setAttribute(name, value === true ? "" : String(value));
+    else element.setAttribute(name, value === true ? "" : SEEN.includes(name) ? printable(String(value)) : String(value));
   }
-  element.append(...children.flat().filter((child) => child !== null && child !== undefined));
+  element.append(...children.flat().filter((child) => child !== null && child !== undefined).map((child) => (typeof child === "string" ? printable(child) : child)));
   return element;
 }
 
@@ -28,7 +32,8 @@ export const byId = (id) => document.getElementById(id);
 
 /** Writes text only where it changed, so that nothing is laid out again for it. */
 export function setText(element, text) {
-  if (element.textContent !== text) element.textContent = text;
+  const seen = printable(String(text ?? ""));
+  if (element.textContent !== seen) element.textContent = seen;
 }
 
 /** Makes a button inactive for a while. Unlike one that is `disabled`, it keeps the keyboard's focus; its handler asks `isInactive`. */

@@ -40,6 +40,22 @@ export function percent(value, digits = 1) {
 
 export const fixed = (value, digits = 4) => (known(value) ? value.toFixed(digits) : NONE);
 
+/** What cannot be seen: control characters, marks that change the direction of writing, lone surrogates. */
+const UNSEEN = /[\p{Cc}\p{Cf}\p{Cs}\p{Co}\p{Cn}\p{Zl}\p{Zp}]/gu;
+const SHORT = { "\t": "\\t", "\r": "\\r", "\n": "\\n" };
+
+/** Text from elsewhere with what cannot be seen written out, as the commands do: U+202E as "\u202e". Line ends stay. */
+export const printable = (text) => text.replace(UNSEEN, (unseen) => (unseen === "\n" ? unseen : written(unseen)));
+
+function written(character) {
+  const code = character.codePointAt(0);
+  const [mark, digits] = code < 0x100 ? ["x", 2] : code < 0x10000 ? ["u", 4] : ["U", 8];
+  return SHORT[character] ?? `\\${mark}${code.toString(16).padStart(digits, "0")}`;
+}
+
+/** A name as `printable` text; blanks where there is nothing else are written out. */
+export const nameOf = (text) => (/^ +$/.test(text) ? "\\x20".repeat(text.length) : printable(text));
+
 /** Up to four significant digits, for values of any size. */
 export function significant(value) {
   if (!known(value)) return NONE;

@@ -2,8 +2,8 @@
 
 import { request } from "./api.js";
 import { byId, h, icon, isInactive, setInactive, setText, toast } from "./dom.js";
-import { duration, integer, percent } from "./format.js";
-import { announce, mayWrite, on, readOnlyReason, refreshStatus, store } from "./store.js";
+import { duration, integer, nameOf, percent, printable } from "./format.js";
+import { ENDED, announce, mayWrite, on, readOnlyReason, refreshStatus, store } from "./store.js";
 
 const COMMANDS = {
   pause: { label: "Pause", done: "Paused" },
@@ -76,8 +76,8 @@ function showStatus() {
   const { status } = store;
   if (!status) return;
   const { run } = status;
-  setText(byId("run-name"), run.name);
-  byId("run-name").title = run.path;
+  setText(byId("run-name"), nameOf(run.name));
+  byId("run-name").title = printable(run.path);
   setText(byId("run-facts"), [status.policy, run.device, run.precision, `seed ${run.seed}`].join(" · "));
   setText(byId("phase"), status.phase);
   byId("phase").dataset.phase = status.phase;
@@ -95,13 +95,18 @@ function showProgress({ step, steps_total: total, eta_seconds: eta, seconds, pha
   setText(byId("steps-total"), total ? `of ${integer(total)} (${percent(share, 0)})` : "no planned end");
   const left = live && total && phase !== "paused" && typeof eta === "number" ? `${duration(eta)} left` : "";
   setText(byId("eta"), left || `${duration(seconds)} of training`);
-  document.title = `${total ? `${percent(share, 0)} · ` : ""}${store.status.run.name} · adaptive-rec`;
+  document.title = `${total ? `${percent(share, 0)} · ` : ""}${nameOf(store.status.run.name)} · adaptive-rec`;
 }
 
 function showActions({ phase, live }) {
   const reason = readOnlyReason();
   byId("actions").hidden = !live;
   showPair(phase === "paused" ? ["resume", "pause"] : ["pause", "resume"]);
+  const ended = ENDED.has(phase);
+  if (ended) buttons.pause.hidden = true;
+  buttons.reclassify.hidden = buttons.checkpoint.hidden = ended;
+  byId("stop-training").hidden = ended;
+  byId("stop-service").hidden = !ended;
   for (const [name, button] of Object.entries(buttons)) {
     button.disabled = !mayWrite();
     setInactive(button, store.connection === "lost" || sending.has(name));

@@ -1,7 +1,7 @@
 // One knob's line in the form: its control by type and range, what it is now, and the edit not yet sent.
 
 import { h, icon, setText } from "./dom.js";
-import { exactBytes, integer, knobValue, parseBytes, significant } from "./format.js";
+import { exactBytes, integer, knobValue, parseBytes, printable, significant } from "./format.js";
 
 const plain = (value) => (typeof value === "number" ? String(value) : value ?? "");
 
@@ -152,7 +152,7 @@ export class KnobField {
     this.element.classList.toggle("edited", this.edited);
     const show = (value) => knobValue(value, knob.unit);
     const isDefault = knob.desired === knob.default && !this.edited;
-    this.resetButton.title = `Back to the default, ${show(knob.default)}`;
+    this.resetButton.title = printable(`Back to the default, ${show(knob.default)}`);
     this.resetButton.setAttribute("aria-label", this.resetButton.title);
     this.resetButton.classList.toggle("gone", isDefault || this.reset || this.locked);
     const pending = knob.desired !== knob.effective;

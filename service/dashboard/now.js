@@ -4,13 +4,12 @@ import { Chart, highlight } from "./charts.js";
 import { byId, h, setText } from "./dom.js";
 import { bytes, count, exactBytes, fixed, integer, percent, significant } from "./format.js";
 import { Stages } from "./stages.js";
-import { knobChanges, on, store } from "./store.js";
+import { ENDED, knobChanges, on, store } from "./store.js";
 
-const ENDED = ["finished", "stopped", "failed"];
 const RANGES = [["All", Infinity], ["Last 2,000 steps", 2000], ["Last 500", 500]];
 const TILES = [
-  ["rate", "Samples / s"], ["loss", "Training loss"], ["auc", "AUC"], ["hot", "Hot lookups"],
-  ["skipped", "Skipped"], ["moved", "Bytes moved / s"], ["best", "Best AUC"], ["rows", "Hot rows"], ["stale", "Stale rows"],
+  ["rate", "Samples / s"], ["loss", "Training loss"], ["auc", "AUC"], ["best", "Best AUC"], ["hot", "Hot lookups"],
+  ["skipped", "Skipped"], ["moved", "Bytes moved / s"], ["rows", "Hot rows"], ["stale", "Stale rows"],
 ];
 const tiles = {};
 let range = Infinity;
@@ -118,9 +117,9 @@ function showFigures() {
 /** The newest evaluation; of a run that has ended the final and the best one, which takes the place of the bytes moved. */
 function showQuality() {
   const { evaluation, live, phase } = store.status;
-  const over = !live || ENDED.includes(phase);
+  const over = !live || ENDED.has(phase);
   const best = over && evaluation ? bestOf([...store.evaluations, evaluation]) : null;
-  const figures = ({ logloss, step }) => `logloss ${fixed(logloss)} at step ${integer(step)}`;
+  const figures = ({ logloss, step }) => `logloss ${fixed(logloss)} at\u00a0step\u00a0${integer(step)}`;
   setText(tiles.auc.label, over && evaluation ? "Final AUC" : "AUC");
   if (!evaluation) set("auc", "–", over ? "no evaluation" : "no evaluation yet");
   else set("auc", fixed(evaluation.auc), over ? figures(evaluation) : `at step ${integer(evaluation.step)}`);

@@ -15,6 +15,9 @@ export const store = {
   recent: [], // last snapshots, for what happened lately
 };
 
+/** Phases of a run that trains no more; its sidecar may go on. */
+export const ENDED = new Set(["finished", "stopped", "failed"]);
+
 const topics = new EventTarget();
 let knobsEtag = null;
 let run = null;

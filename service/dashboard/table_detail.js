@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { h, icon, notice, setText } from "./dom.js";
-import { bytes, count, fixed, integer, percent, significant } from "./format.js";
+import { bytes, count, fixed, integer, nameOf, percent, significant } from "./format.js";
 import { store } from "./store.js";
 
 const PAGE = 100;
@@ -47,7 +47,7 @@ export class TableDialog {
     this.placement = placement;
     const table = placement.tables.find((entry) => entry.index === this.index);
     if (!this.element.open || !table) return;
-    setText(this.title, table.table);
+    setText(this.title, nameOf(table.table));
     const hot = `${count(table.hot)} hot (${percent(table.rows ? table.hot / table.rows : 0)}), ${count(table.stale)} of them stale`;
     setText(this.facts, `${count(table.rows)} rows × ${table.dim} · ${hot} · ${bytes(table.device_bytes)} on the device`);
   }
@@ -102,7 +102,7 @@ export class TableDialog {
       const page = await get(`/placement/${this.index}?class=${this.class}&sort=${sort}&limit=${PAGE}${cursor}`);
       if (asked !== this.asked) return;
       this.cursor = page.cursor;
-      setText(this.title, page.table);
+      setText(this.title, nameOf(page.table));
       this.list.append(...page.rows.map(line));
       if (page.cursor === null && document.activeElement === this.more) this.element.firstElementChild.focus();
       this.more.hidden = page.cursor === null;

@@ -2,7 +2,7 @@
 
 import { get } from "./api.js";
 import { byId, debounce, h, notice, setText } from "./dom.js";
-import { bytes, count, integer, percent } from "./format.js";
+import { bytes, count, integer, nameOf, percent } from "./format.js";
 import { on, store } from "./store.js";
 import { TableDialog } from "./table_detail.js";
 
@@ -105,7 +105,7 @@ function make(table) {
   line.shareText = h("b");
   line.bytesText = h("b");
   line.share = h("div", { class: "class-bar" }, line.hotBar, line.staleBar);
-  const link = h("a", { href: `#tables/${table.index}` }, table.table);
+  const link = h("a", { href: `#tables/${table.index}` }, nameOf(table.table));
   line.element = h("tr", { onclick: () => { location.hash = `tables/${table.index}`; } },
     h("th", { scope: "row" }, link), line.rows, line.dim, line.hot, line.stale,
     h("td", { class: "b", "data-label": "On the device" }, h("div", { class: "barred" }, line.share, line.shareText)),

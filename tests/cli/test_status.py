@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from adaptive_rec.cli import main
+from adaptive_rec.units import printable
 
 
 def test_status_is_a_line_for_each_thing(rows_of, told, service):
@@ -125,3 +126,34 @@ def test_watching_ends_with_a_service_that_does_not(capsys, service, answers, qu
 def test_watching_needs_a_first_answer(refused, service):
     service.refuse("GET", "/api/v1/status", 503, "starting")
     assert "starting" in refused("status", "--watch", code=1)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("a\u202eb", r"a\u202eb"),
+        ("half\udcff", r"half\udcff"),
+        ("  ", r"\x20\x20"),
+        ("", ""),
+        ("two words", "two words"),
+        ("\x1b[2J\U000e0041", r"\x1b[2J\U000e0041"),
+        ("a\nb", r"a\nb"),
+        ("日本", "日本"),
+    ],
+)
+def test_what_cannot_be_seen_is_written_out(text: str, shown: str) -> None:
+    assert printable(text) == shown
+    assert printable("a\nb", keep="\n") == "a\nb"
+
+
+def test_errors_quote_words_of_the_user_printably(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (
+        ["sta\u202etus"],
+        ["status", "--ru\u202en"],
+        ["report", "no\u202e\udcff"],
+        ["train", "--set=knobs.al\u202e=1"],
+    ):
+        assert main(words) != 0
+        said = capsys.readouterr().err
+        assert r"\u202e" in said, words
+        assert all(line.isprintable() for line in said.splitlines()), words

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from starlette.testclient import TestClient
@@ -111,6 +112,20 @@ def test_the_evaluation_is_the_newest_up_to_the_step(client: Any, run: Any) -> N
     for step, expected in ((40, 40), (60, 40)):
         run.append("metrics.jsonl", {"event": "evaluation", "step": step, "auc": 0.8, "logloss": 0.4})
         assert client.get("/api/v1/status").json()["evaluation"]["step"] == expected
+
+
+def test_answers_hold_no_character_that_cannot_be_seen(client: Any, run: Any) -> None:
+    """A terminal shows what there is; programs read the same text."""
+    odd = "a\u202eb\u200b\x7f\U000e0041"
+    run.event("warning", odd)
+    for answer in (
+        client.get("/api/v1/events"),
+        client.get(f"/api/v1/placement/{quote(odd)}"),
+        client.get(f"/api/v1/events?limit={quote(odd)}"),
+    ):
+        assert answer.text.isprintable()
+    assert client.get("/api/v1/events").json()["events"][-1]["text"] == odd
+    assert "\\u202e" in client.get("/api/v1/events").text
 
 
 def test_finished_status(finished: Any) -> None:

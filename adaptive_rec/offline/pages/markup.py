@@ -8,6 +8,8 @@ from typing import Any
 from markupsafe import Markup
 from markupsafe import escape as escape_html
 
+from adaptive_rec.units import printable
+
 VOID = {"meta", "path"}
 """Elements that have no content in these pages."""
 
@@ -31,10 +33,7 @@ def escape(part: Any) -> Markup:
     """Return a part as markup. In text, characters that control or reorder what follows are written out."""
     if isinstance(part, Markup):
         return part
-    text = str(part)
-    if not text.isprintable():
-        text = "".join(c if c.isprintable() or c == "\n" else f"\\u{ord(c):04x}" for c in text)
-    return escape_html(text)
+    return escape_html(printable(str(part), keep="\n"))
 
 
 def data(values: Any, **attributes: Any) -> Markup:

@@ -23,11 +23,11 @@ def test_json_for_the_script_ends_no_element() -> None:
 
 def test_text_is_escaped_and_markup_is_not() -> None:
     assert tag("p", "<b>", tag("i", '"'), None, title='"><') == '<p title="&#34;&gt;&lt;">&lt;b&gt;<i>&#34;</i></p>'
-    assert tag("p", "a\x1b[2Jb\nc") == "<p>a\\u001b[2Jb\nc</p>"
+    assert tag("p", "a\x1b[2Jb\nc") == "<p>a\\x1b[2Jb\nc</p>"
 
 
 def test_control_characters_are_written_out_in_attributes_too() -> None:
-    assert tag("p", title="a\x1b\u202e") == '<p title="a\\u001b\\u202e"></p>'
+    assert tag("p", title="a\x1b\u202e") == '<p title="a\\x1b\\u202e"></p>'
 
 
 # Scales --------------------------------------------------------------------------------------------------------------
