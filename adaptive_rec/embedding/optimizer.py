@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -20,7 +21,8 @@ ROW_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 @dataclass(frozen=True)
 class RowRule:
-    """An update rule. Adam is lazy: a row moves only when it is touched, with the global step in its bias correction."""
+    """An update rule. Lazy Adam moves a row only when it is touched, with the global step in its bias correction. Where rows
+    catch up, they make the steps that they missed when they are needed (`kernels/catch_up.py`)."""
 
     code: int
     eps: float
@@ -28,10 +30,16 @@ class RowRule:
     beta2: float
     row_precision: str = "float32"
     """The type that weights are rounded to; float32 means no rounding. Optimizer state is not rounded."""
+    catches_up: bool = False
+    """Whether the rule is dense Adam: the last column of a row's state is the number of its last step."""
 
     @staticmethod
-    def of(config: OptimizerConfig, row_precision: str = "float32") -> RowRule:
-        return RowRule(RULES[config.embedding], config.eps, *config.betas, row_precision)
+    def of(config: OptimizerConfig, row_precision: str = "float32", catches_up: bool = False) -> RowRule:
+        return RowRule(RULES[config.embedding], config.eps, *config.betas, row_precision, catches_up)
+
+    def eps_at(self, step: int) -> float:
+        """Return what is added to the root of a second moment that has no bias correction. Dense Adam adds eps after it."""
+        return self.eps * math.sqrt(1 - self.beta2**step) if self.catches_up else self.eps
 
     def state_width(self, dim: int) -> int:
         """Return the components of optimizer state of a row of `dim` components."""
@@ -39,7 +47,7 @@ class RowRule:
             row_update.SGD: 0,
             row_update.ROWWISE_ADAGRAD: 1,
             row_update.ADAGRAD: dim,
-            row_update.LAZY_ADAM: 2 * dim,
+            row_update.LAZY_ADAM: 2 * dim + self.catches_up,
         }[self.code]
 
     def weight_type(self, dtype: torch.dtype) -> torch.dtype:

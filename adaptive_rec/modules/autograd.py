@@ -15,6 +15,8 @@ from torch import Tensor
 from adaptive_rec.batch import TableSpec
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.knobs import Knobs
+from adaptive_rec.embedding.direct import DirectStore
+from adaptive_rec.embedding.missed_steps import MissedSteps
 from adaptive_rec.embedding.records import Fetched, RowUpdate
 from adaptive_rec.errors import ConfigError, ConflictError, TrainingError
 from adaptive_rec.kernels import lookups as kernels
@@ -52,7 +54,7 @@ class AutogradSession(Session):
     updated once and the lookups are counted. Between two steps rows move and commands are carried out (`session.py`)."""
 
     def __init__(self, tables: Sequence[TableSpec], setup: Setup, rates: Rates, dtype: torch.dtype) -> None:
-        config, policy, store = setup.build(tuple(tables), rates.rule, dtype)
+        config, policy, store = setup.build(tuple(tables), rates, dtype)
         super().__init__(config, policy, store, ends_on_bad_loss=False)
         self.control = Control(
             self.state, self.reclassifier, self.splitting, self.mailbox, self.publisher, self.reports,
@@ -68,6 +70,8 @@ class AutogradSession(Session):
         self._first_row_T = store.space.table_first_row[self._table_order]
         self.updates_in_backward = setup.update == "backward"
         """Whether the end of a backward pass is a step; otherwise gradients wait in ``weight.grad`` for an optimizer's."""
+        self._missed_steps = [self._no_steps() for _ in tables] if rates.is_dense else None
+        """Steps of each table, for rows that were not touched in them; None where only touched rows move."""
         self._parts = StepParts(store, dtype, self.steps_T, by_table=rates.rule.embedding == "lazy_adam")
         self._passes = Passes(self._end_pass)
         self.passes_since_step = 0
@@ -127,8 +131,22 @@ class AutogradSession(Session):
             self.begin()
         self.publisher.enter("training")
 
+    def _no_steps(self) -> MissedSteps:
+        rule = self.rates.rule
+        return MissedSteps(rule.betas, rule.eps, self.rates.weight_decay)
+
+    def _catch_up(self, table: int, row_N: NDArray[np.int64] | None = None, next_step: int = 0) -> None:
+        """Have rows of a table, by default all, make the steps that they missed. `row_N`: numbers within the pool."""
+        if self._missed_steps is None:
+            return
+        pool, low, high = self.store.space.table_range(table)
+        rows = np.arange(low, high) if row_N is None else row_N
+        assert isinstance(self.store, DirectStore)
+        self.store.catch_up(pool, rows, self._missed_steps[table].history(), next_step)
+
     def _gather(self, call: PoolCall) -> Tensor:
         with self.times("gather"):
+            self._catch_up(call.bags.tables[0], call.bags.row_N)
             return gather(self.store, call, self.step_number)
 
     # The step --------------------------------------------------------------------------------------------------------
@@ -165,6 +183,11 @@ class AutogradSession(Session):
             each = np.arange(len(rows) + 1, dtype=np.int64)
             bags = PoolTables.of(self.store.space, [table], [False]).bags(as_ids(rows), each, self.dtype)
             parts.append(StepPart(PoolCall(bags), values, lr, counts=False))
+        for table, _, lr in gradients if self._missed_steps is not None else ():
+            number = self._missed_steps[table].announce(lr)
+            for part in parts:
+                if part.call.bags.tables == (table,):
+                    self._catch_up(table, part.call.bags.row_N, number)
         self._step(parts, seen, [table for table, _, _ in gradients])
         for table, _, _ in gradients:
             self._reads[table].clear()
@@ -195,6 +218,8 @@ class AutogradSession(Session):
                 )
             raise
         self.steps_T[list(tables)] += 1
+        for table in tables if self._missed_steps is not None else ():
+            self._missed_steps[table].complete()
         self.state.step_done()
         counted = [update for update in updates if update.counts]
         self._count([*counted, self._count_only(seen)] if seen else counted)

@@ -51,7 +51,7 @@ class EmbeddingRuntime(AutogradSession):
         """Modules that look rows up, by their names for `prefetch`."""
         self._weights: dict[int, Tensor] = {}
         """Weights of the tables that a model holds as parameters."""
-        self._saved_parts = LoopParts(self.state, rates.rule.embedding, self.steps_T, self.observer, self.reclassifier)
+        self._saved_parts = LoopParts(self.state, rates.name, self.steps_T, self.observer, self.reclassifier)
         self._directory: LoopDirectory | None = None
         self._sidecar: Sidecar | None = None
         self._trackers: Trackers | None = None
@@ -177,11 +177,13 @@ class EmbeddingRuntime(AutogradSession):
 
     def table(self, number: int) -> Tensor:
         """Return a copy of a table's rows (rows, dim), in host memory."""
+        self._catch_up(number)
         return torch.from_numpy(self.store.export_table(number)[0])
 
     def set_table(self, number: int, rows: Tensor) -> None:
         """Set all rows of a table, in both tiers; their optimizer state stays."""
         self.release_ahead()
+        self._catch_up(number)
         self.store.replace_table(number, rows.detach().cpu().to(self.dtype).numpy(), None)
 
     def set_rows(self, number: int, row_N: NDArray[np.int64], values: Tensor) -> None:
@@ -189,13 +191,17 @@ class EmbeddingRuntime(AutogradSession):
         self.release_ahead()
         last = dict(zip(row_N.tolist(), range(len(row_N)), strict=True))
         given = values.detach().cpu().to(self.dtype).numpy()
+        self._catch_up(number, self.store.space.table_range(number)[1] + row_N)
         places = np.fromiter(last.values(), np.int64, len(last))
         self.store.replace_rows(number, np.fromiter(last.keys(), np.int64, len(last)), given[places])
 
     def take_state(self, number: int, parts: Sequence[Tensor], step: int) -> None:
         """Set the optimizer state of a table's rows, from the parts that torch keeps, and its number of steps so far."""
-        state_RK = torch.cat([part.detach().cpu().to(self.dtype) for part in parts], dim=1).numpy()
-        self.store.replace_table(number, None, state_RK)
+        columns = [part.detach().cpu().to(self.dtype) for part in parts]
+        if self._missed_steps is not None:
+            columns.append(torch.full((len(columns[0]), 1), float(step), dtype=self.dtype))
+            self._missed_steps[number].start_at(step)
+        self.store.replace_table(number, None, torch.cat(columns, dim=1).numpy())
         self.steps_T[number] = step
 
     def host_rows(self, number: int) -> Tensor:
@@ -209,9 +215,12 @@ class EmbeddingRuntime(AutogradSession):
         names = STATE_NAMES.get(self.rates.rule.embedding, ())
         if not names:
             return {}
-        parts = torch.from_numpy(self.store.export_table(number)[1]).to(self.device).chunk(len(names), dim=1)
+        self._catch_up(number)
+        state_RK = torch.from_numpy(self.store.export_table(number)[1]).to(self.device)
+        parts = state_RK[:, : state_RK.shape[1] - self.rates.is_dense].chunk(len(names), dim=1)
         steps = int(self.steps_T[number])
-        step = steps if self.rates.rule.embedding == "lazy_adam" else torch.tensor(float(steps), dtype=torch.get_default_dtype())
+        lazy = self.rates.rule.embedding == "lazy_adam" and not self.rates.is_dense
+        step = steps if lazy else torch.tensor(float(steps), dtype=torch.get_default_dtype())
         return {"step": step, **{name: part.contiguous() for name, part in zip(names, parts, strict=True)}}
 
     def gradients(self) -> dict[str, RowGradient]:
@@ -226,6 +235,8 @@ class EmbeddingRuntime(AutogradSession):
     def state_dict(self) -> dict[str, Any]:
         """Return optimizer state of all rows, which rows are hot, and all counts, for ``torch.save`` with the model's state
         dict."""
+        for number in range(len(self.steps_T)):
+            self._catch_up(number)
         return state_of(self._saved_parts)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -233,6 +244,8 @@ class EmbeddingRuntime(AutogradSession):
         budget stay those of this runtime. Raises CheckpointError where the state does not fit."""
         self.release_ahead()
         set_state(self._saved_parts, state)
+        for number, missed in enumerate(self._missed_steps or ()):
+            missed.start_at(int(self.steps_T[number]))
         if self.state.rows_placed:
             self.begin()
 

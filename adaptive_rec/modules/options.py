@@ -10,7 +10,6 @@ import torch
 
 from adaptive_rec.batch import TableSpec
 from adaptive_rec.config.knobs import Knobs
-from adaptive_rec.config.model import OptimizerConfig
 from adaptive_rec.config.tree import Config, validate
 from adaptive_rec.embedding.optimizer import RULES
 from adaptive_rec.embedding.staged.streams import CudaStreams, Streams
@@ -113,7 +112,7 @@ class Setup:
     """Queues of a device that tests make up."""
 
     def build(
-        self, tables: tuple[TableSpec, ...], rule: OptimizerConfig, dtype: torch.dtype
+        self, tables: tuple[TableSpec, ...], rates: Rates, dtype: torch.dtype
     ) -> tuple[Config, Policy, EmbeddingStore]:
         """Build configuration, policy and store; all rows are 0. Raises ConfigError where the options do not fit together."""
         if dtype not in PRECISIONS:
@@ -128,13 +127,20 @@ class Setup:
             ) from None
         knobs = knobs.changed({"action": "freeze", **self.knobs, "policy": self.policy})
         run = {"seed": self.seed, "precision": PRECISIONS[dtype], "split": "never"}
-        config = validate({"run": run, "optimizer": rule.model_dump(), "knobs": knobs.model_dump()})
+        config = validate({"run": run, "optimizer": rates.rule.model_dump(), "knobs": knobs.model_dump()})
         policy = load_policy(self.policy)
         check_policy_fits(policy, config.knobs.action)
+        if rates.is_dense and (self.streams is not None or self.device.type != "cpu" or not policy.exact):
+            raise ConfigError(
+                f"{rates.name} moves every row at every step, which needs a run on the CPU under an exact policy, got "
+                f"{self.device} and {policy.name}; SparseAdam moves the rows that were looked up"
+            )
         streams = self.streams or (CudaStreams(self.device, False) if self.device.type == "cuda" else None)
         keep_freed_memory()
         space = RowSpace.by_pool(tables)
-        return config, policy, build_store(config, space, policy, streams, drawn=False)
+        return config, policy, build_store(
+            config, space, policy, streams, drawn=False, catches_up=rates.is_dense
+        )
 
 
 def check_policy_fits(policy: Policy, action: str) -> None:

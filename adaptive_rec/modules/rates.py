@@ -18,8 +18,12 @@ TORCH_RULES: dict[type[torch.optim.Optimizer], str] = {
     torch.optim.SGD: "sgd",
     torch.optim.Adagrad: "adagrad",
     torch.optim.SparseAdam: "lazy_adam",
+    torch.optim.Adam: "lazy_adam",
+    torch.optim.AdamW: "lazy_adam",
 }
-NOT_FUSED = ("momentum", "dampening", "weight_decay", "nesterov", "maximize", "lr_decay")
+DENSE = (torch.optim.Adam, torch.optim.AdamW)
+"""Optimizers that move every row at every step."""
+NOT_FUSED = ("momentum", "dampening", "weight_decay", "nesterov", "maximize", "lr_decay", "amsgrad")
 """Options of torch optimizers that the update of rows does not support; they must be 0 or off."""
 STATE_NAMES = {"sgd": (), "adagrad": ("sum",), "lazy_adam": ("exp_avg", "exp_avg_sq")}
 """torch's names for the parts of a row's optimizer state, in the order that the store keeps."""
@@ -30,9 +34,21 @@ TORCH_EPS = {"adagrad": 1e-10}
 class Rates:
     """An update rule with its constants and its present learning rate."""
 
-    def __init__(self, rule: OptimizerConfig, optimizer: torch.optim.Optimizer | None = None, group: int = 0) -> None:
-        """With an optimizer, the learning rate is always that of one of its param groups."""
+    def __init__(
+        self,
+        rule: OptimizerConfig,
+        optimizer: torch.optim.Optimizer | None = None,
+        group: int = 0,
+        kind: type[torch.optim.Optimizer] | None = None,
+        weight_decay: float = 0.0,
+    ) -> None:
+        """With an optimizer, the learning rate is always that of one of its param groups. `kind`: the class of the optimizer that
+        updates rows. `weight_decay`: that of AdamW."""
         self.rule = rule
+        self.is_dense = kind in DENSE
+        """Whether every row moves at every step."""
+        self.name = kind.__name__ if kind is not None and self.is_dense else rule.embedding
+        self.weight_decay = weight_decay
         self._optimizer, self._group = optimizer, group
         self._own = rule.embedding_lr
         self._fixed = self._options()
@@ -58,7 +74,12 @@ class Rates:
 
     def check_group(self, optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> None:
         """Raise ConfigError where an optimizer's param group does not update rows by this rule."""
-        found = rule_of(optimizer, group)
+        found, own_kind = rule_of(optimizer, group), type(optimizer)
+        if (own_kind in DENSE) != self.is_dense or decoupled_decay(group) != self.weight_decay:
+            raise ConfigError(
+                f"rows must be updated by the kind of optimizer that wrap was given, {self.name} with weight_decay "
+                f"{self.weight_decay}, got {own_kind.__name__} with {decoupled_decay(group)}"
+            )
         for name in ("embedding", "eps", "betas"):
             own, other = getattr(self.rule, name, None), getattr(found, name, None)
             if own != other:
@@ -93,7 +114,7 @@ def rule_of(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> Optim
     """Return the rule by which a param group of a torch optimizer updates rows. Raises ConfigError where rows cannot follow."""
     kind = _kind(type(optimizer))
     for option in NOT_FUSED:
-        if group.get(option):
+        if group.get(option) and not (option == "weight_decay" and decoupled_decay(group)):
             raise ConfigError(
                 f"{option} of {type(optimizer).__name__} must be 0 for embedding rows, got {group[option]}; "
                 "give the tables a param group or an optimizer without it; a OneCycleLR leaves it alone with "
@@ -105,10 +126,15 @@ def rule_of(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> Optim
     return _rule(values)
 
 
+def decoupled_decay(group: Mapping[str, Any]) -> float:
+    """Return the weight decay of AdamW, which is apart from the gradient."""
+    return float(group.get("weight_decay", 0.0)) if group.get("decoupled_weight_decay") else 0.0
+
+
 def _kind(given: type[torch.optim.Optimizer]) -> str:
     kind = next((rule for known, rule in TORCH_RULES.items() if given is known), None)
     if kind is None:
-        hint = "; only rows that were looked up are updated, so take SparseAdam" if "Adam" in given.__name__ else ""
+        hint = "; Adam, AdamW and SparseAdam are served" if "Adam" in given.__name__ else ""
         known = ", ".join(one.__name__ for one in TORCH_RULES)
         raise ConfigError(
             f"optimizer must be one of torch's {known} for rows to be updated as it would, got {given.__name__}{hint}, "
@@ -122,7 +148,8 @@ def rates_of_class(given: type[torch.optim.Optimizer]) -> Rates:
     _kind(given)
     make: Any = given
     sample = make([torch.zeros(1, requires_grad=True)])
-    return Rates(rule_of(sample, sample.param_groups[0]))
+    (group,) = sample.param_groups
+    return Rates(rule_of(sample, group), kind=given, weight_decay=decoupled_decay(group))
 
 
 def rates_of_optimizer(optimizer: torch.optim.Optimizer, weights: Sequence[Tensor], one_group: bool) -> Rates:
@@ -139,7 +166,8 @@ def rates_of_optimizer(optimizer: torch.optim.Optimizer, weights: Sequence[Tenso
         raise ConfigError(
             f"optimizer must hold the weights of all {len(wanted)} tables{where}, got {held} of them in {len(groups)} groups"
         )
-    rates = Rates(rule_of(optimizer, optimizer.param_groups[groups[0]]), optimizer, groups[0])
+    first = optimizer.param_groups[groups[0]]
+    rates = Rates(rule_of(optimizer, first), optimizer, groups[0], type(optimizer), decoupled_decay(first))
     for number in groups[1:]:
         rates.check_group(optimizer, optimizer.param_groups[number])
     return rates

@@ -227,7 +227,7 @@ def _move_back(weight: TieredWeight, optimizer: torch.optim.Optimizer | None) ->
 def _report(runtime: EmbeddingRuntime, paths: list[str], left: list[tuple[str, str]]) -> WrapReport:
     specs = runtime.store.space.tables
     replaced = [f"{names}: {spec.rows:,} rows x {spec.dim}" for names, spec in zip(paths, specs, strict=True)]
-    stats, rules = runtime.stats(), runtime.rates.rule.embedding
+    stats, rules = runtime.stats(), runtime.rates.name
     budget = ByteSize(stats.budget_bytes).human_readable()
     summary = (
         f"{len(replaced)} table{'s' if len(replaced) > 1 else ''}, {stats.total_rows:,} rows in two tiers: "

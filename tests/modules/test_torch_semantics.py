@@ -21,6 +21,8 @@ STEPS = 30
 RULES: dict[str, Callable[[Any], torch.optim.Optimizer]] = {
     "sgd": lambda weights: torch.optim.SGD(weights, lr=0.5),
     "adagrad": lambda weights: torch.optim.Adagrad(weights, lr=0.1, initial_accumulator_value=0.01),
+    "adam": lambda weights: torch.optim.Adam(weights, lr=0.01),
+    "adamw": lambda weights: torch.optim.AdamW(weights, lr=0.01, weight_decay=0.1),
 }
 
 
