@@ -212,7 +212,7 @@ def test_the_sidecar_is_nice_and_the_trainer_is_not(job: Job) -> None:
     assert os.getpriority(os.PRIO_PROCESS, sidecar) == 19
     group = Path(f"/proc/{sidecar}/autogroup")
     if group.exists() and Path("/proc/sys/kernel/sched_autogroup_enabled").read_text() == "1\n":
-        assert group.read_text().endswith("nice 19\n"), "niceness counts within a session only"
+        assert group.read_text().endswith("nice 12\n"), "niceness counts within a session only"
     assert os.getpriority(os.PRIO_PROCESS, job.process.pid) == os.getpriority(os.PRIO_PROCESS, 0)
 
 
