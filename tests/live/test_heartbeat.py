@@ -71,7 +71,7 @@ def test_an_answer_at_any_time_is_enough() -> None:
 
 
 def test_waiting_for_a_processor_is_not_silence() -> None:
-    """At nice 19 beside eight busy processes it gets a hundredth of a core."""
+    """A low priority beside many busy processes leaves a hundredth of a core."""
     watched = Watched().answer()
     watched.beat("R", 60, worked=0.01)
     assert not watched.heartbeat.doubtful

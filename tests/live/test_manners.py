@@ -209,10 +209,10 @@ def test_the_token_is_nowhere_but_in_the_runtime_file(start: Start, tmp_path: Pa
 def test_the_sidecar_is_nice_and_the_trainer_is_not(job: Job) -> None:
     sidecar = job.sidecar()
     assert sidecar is not None
-    assert os.getpriority(os.PRIO_PROCESS, sidecar) == 19
+    assert os.getpriority(os.PRIO_PROCESS, sidecar) == 12
     group = Path(f"/proc/{sidecar}/autogroup")
     if group.exists() and Path("/proc/sys/kernel/sched_autogroup_enabled").read_text() == "1\n":
-        assert group.read_text().endswith("nice 19\n"), "niceness counts within a session only"
+        assert group.read_text().endswith("nice 12\n"), "niceness counts within a session only"
     assert os.getpriority(os.PRIO_PROCESS, job.process.pid) == os.getpriority(os.PRIO_PROCESS, 0)
 
 
