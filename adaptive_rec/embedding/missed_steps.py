@@ -77,14 +77,3 @@ class MissedSteps:
             self._first, self._last, self._rate_S, self._root_S, self._decay_S1, self._series_ST, self._centre_S, self._to_S,
             self._is_series_S, self._horizon, *self._betas, self._eps,
         )  # fmt: skip
-
-    def start_at(self, step: int) -> None:
-        """Begin at a step that every row has had."""
-        self._first = self._last = step
-        self._allot(_GROWTH)
-
-    @property
-    def last(self) -> int:
-        """Number of steps made."""
-        return self._last
-

@@ -70,8 +70,8 @@ class AutogradSession(Session):
         self._first_row_T = store.space.table_first_row[self._table_order]
         self.updates_in_backward = setup.update == "backward"
         """Whether the end of a backward pass is a step; otherwise gradients wait in ``weight.grad`` for an optimizer's."""
-        self._missed_steps = [self._no_steps() for _ in tables] if rates.is_dense else None
-        """Steps of each table, for rows that were not touched in them; None where only touched rows move."""
+        self._missed_steps: dict[int, MissedSteps] = {}
+        """Steps of each table that every row makes, for those that were not touched in them."""
         self._parts = StepParts(store, dtype, self.steps_T, by_table=rates.rule.embedding == "lazy_adam")
         self._passes = Passes(self._end_pass)
         self.passes_since_step = 0
@@ -131,22 +131,31 @@ class AutogradSession(Session):
             self.begin()
         self.publisher.enter("training")
 
-    def _no_steps(self) -> MissedSteps:
-        rule = self.rates.rule
-        return MissedSteps(rule.betas, rule.eps, self.rates.weight_decay)
+    def missed_steps(self, table: int) -> MissedSteps:
+        """Return the steps of a table under dense Adam."""
+        if table not in self._missed_steps:
+            rule, first = self.rates.rule, int(self.steps_T[table])
+            self._missed_steps[table] = MissedSteps(rule.betas, rule.eps, self.rates.weight_decay or 0.0, first)
+        return self._missed_steps[table]
 
     def _catch_up(self, table: int, row_N: NDArray[np.int64] | None = None, next_step: int = 0) -> None:
         """Have rows of a table, by default all, make the steps that they missed. `row_N`: numbers within the pool."""
-        if self._missed_steps is None:
+        if table not in self._missed_steps:
             return
         pool, low, high = self.store.space.table_range(table)
         rows = np.arange(low, high) if row_N is None else row_N
         assert isinstance(self.store, DirectStore)
         self.store.catch_up(pool, rows, self._missed_steps[table].history(), next_step)
 
+    def _read_together(self, call: PoolCall) -> list[Bags]:
+        """Return the bags whose rows are read with those of a call: all of its pool that were announced with it."""
+        parts = [] if call.ahead is None else call.ahead.batch.parts
+        return [bags for _, bags, _ in parts if bags.pool == call.bags.pool] or [call.bags]
+
     def _gather(self, call: PoolCall) -> Tensor:
         with self.times("gather"):
-            self._catch_up(call.bags.tables[0], call.bags.row_N)
+            for bags in self._read_together(call) if self._missed_steps else ():
+                self._catch_up(bags.tables[0], bags.row_N)
             return gather(self.store, call, self.step_number)
 
     # The step --------------------------------------------------------------------------------------------------------
@@ -183,8 +192,8 @@ class AutogradSession(Session):
             each = np.arange(len(rows) + 1, dtype=np.int64)
             bags = PoolTables.of(self.store.space, [table], [False]).bags(as_ids(rows), each, self.dtype)
             parts.append(StepPart(PoolCall(bags), values, lr, counts=False))
-        for table, _, lr in gradients if self._missed_steps is not None else ():
-            number = self._missed_steps[table].announce(lr)
+        for table, _, lr in gradients if self.rates.is_dense else ():
+            number = self.missed_steps(table).announce(lr)
             for part in parts:
                 if part.call.bags.tables == (table,):
                     self._catch_up(table, part.call.bags.row_N, number)
@@ -218,7 +227,7 @@ class AutogradSession(Session):
                 )
             raise
         self.steps_T[list(tables)] += 1
-        for table in tables if self._missed_steps is not None else ():
+        for table in tables if self.rates.is_dense else ():
             self._missed_steps[table].complete()
         self.state.step_done()
         counted = [update for update in updates if update.counts]

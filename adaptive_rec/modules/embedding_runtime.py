@@ -198,9 +198,9 @@ class EmbeddingRuntime(AutogradSession):
     def take_state(self, number: int, parts: Sequence[Tensor], step: int) -> None:
         """Set the optimizer state of a table's rows, from the parts that torch keeps, and its number of steps so far."""
         columns = [part.detach().cpu().to(self.dtype) for part in parts]
-        if self._missed_steps is not None:
+        if self.rates.is_dense:
             columns.append(torch.full((len(columns[0]), 1), float(step), dtype=self.dtype))
-            self._missed_steps[number].start_at(step)
+            self._missed_steps.pop(number, None)  # it begins anew at this step
         self.store.replace_table(number, None, torch.cat(columns, dim=1).numpy())
         self.steps_T[number] = step
 
@@ -244,8 +244,7 @@ class EmbeddingRuntime(AutogradSession):
         budget stay those of this runtime. Raises CheckpointError where the state does not fit."""
         self.release_ahead()
         set_state(self._saved_parts, state)
-        for number, missed in enumerate(self._missed_steps or ()):
-            missed.start_at(int(self.steps_T[number]))
+        self._missed_steps.clear()  # every row was saved at the present step
         if self.state.rows_placed:
             self.begin()
 

@@ -40,10 +40,10 @@ class Rates:
         optimizer: torch.optim.Optimizer | None = None,
         group: int = 0,
         kind: type[torch.optim.Optimizer] | None = None,
-        weight_decay: float = 0.0,
+        weight_decay: float | None = 0.0,
     ) -> None:
         """With an optimizer, the learning rate is always that of one of its param groups. `kind`: the class of the optimizer that
-        updates rows. `weight_decay`: that of AdamW."""
+        updates rows. `weight_decay`: that of AdamW; None: it is known with the first step."""
         self.rule = rule
         self.is_dense = kind in DENSE
         """Whether every row moves at every step."""
@@ -75,6 +75,8 @@ class Rates:
     def check_group(self, optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> None:
         """Raise ConfigError where an optimizer's param group does not update rows by this rule."""
         found, own_kind = rule_of(optimizer, group), type(optimizer)
+        if self.weight_decay is None:
+            self.weight_decay = decoupled_decay(group)
         if (own_kind in DENSE) != self.is_dense or decoupled_decay(group) != self.weight_decay:
             raise ConfigError(
                 f"rows must be updated by the kind of optimizer that wrap was given, {self.name} with weight_decay "
@@ -149,7 +151,7 @@ def rates_of_class(given: type[torch.optim.Optimizer]) -> Rates:
     make: Any = given
     sample = make([torch.zeros(1, requires_grad=True)])
     (group,) = sample.param_groups
-    return Rates(rule_of(sample, group), kind=given, weight_decay=decoupled_decay(group))
+    return Rates(rule_of(sample, group), kind=given, weight_decay=None)
 
 
 def rates_of_optimizer(optimizer: torch.optim.Optimizer, weights: Sequence[Tensor], one_group: bool) -> Rates:

@@ -60,10 +60,15 @@ class RowsInTiers(Protocol):
 
 
 class RowsCopy(Tensor):
-    """Copies of some rows of a weight. A change of it in place also changes the weight, as with a view of an ordinary one."""
+    """A copy of a weight's rows, or of parts of them, where an ordinary weight would give a view: a change of it in place also
+    changes the weight."""
 
     weight: RowsInTiers
     row_N: NDArray[np.int64]
+    whole: Tensor
+    """The rows themselves."""
+    part: tuple[Any, ...]
+    """Index of what was copied in these rows."""
 
     @classmethod
     def __torch_function__(
@@ -73,8 +78,8 @@ class RowsCopy(Tensor):
             found = func(*args, **(kwargs or {}))
             changed = args[0] if args and isinstance(args[0], RowsCopy) else None
             if changed is not None and _is_in_place(getattr(func, "__name__", "")):
-                values = changed.as_subclass(Tensor).reshape(len(changed.row_N), -1)
-                changed.weight.set_rows(changed.row_N, values)
+                changed.whole[changed.part] = changed.as_subclass(Tensor)
+                changed.weight.set_rows(changed.row_N, changed.whole.reshape(len(changed.row_N), -1))
         return found.as_subclass(Tensor) if isinstance(found, RowsCopy) and found is not changed else found
 
 
@@ -159,11 +164,14 @@ def _get(weight: RowsInTiers, index: Any) -> Any:
         vectors = weight.embedding(ids)
         return vectors[_of_rows(ids, rest)] if rest else vectors
     row_N = as_ids(ids.reshape(-1))
-    values = weight.rows(row_N).unflatten(0, ids.shape) if ids.dim() else weight.rows(row_N)[0]
-    if rest:
-        return values[_of_rows(ids, rest)]
+    whole = weight.rows(row_N).unflatten(0, ids.shape) if ids.dim() else weight.rows(row_N)[0]
+    part = _of_rows(ids, rest)
+    values = whole[part].clone()
+    first = index[0] if isinstance(index, tuple) else index
+    if not isinstance(first, (int, np.integer, slice)):
+        return values  # a copy in torch too
     copy = values.as_subclass(RowsCopy)
-    copy.weight, copy.row_N = weight, row_N
+    copy.weight, copy.row_N, copy.whole, copy.part = weight, row_N, whole, part
     return copy
 
 

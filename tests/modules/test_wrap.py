@@ -312,8 +312,9 @@ REFUSED: dict[str, tuple[Callable[[Any], torch.optim.Optimizer], str]] = {
     "lr decay": (lambda weights: torch.optim.Adagrad(weights, lr=0.1, lr_decay=0.2), r"lr_decay.*0\.2"),
     "adagrad's decay": (lambda weights: torch.optim.Adagrad(weights, lr=0.1, weight_decay=0.3), r"weight_decay.*0\.3"),
     "SparseAdam uphill": (lambda weights: torch.optim.SparseAdam(weights, lr=0.1, maximize=True), "maximize"),
-    "Adam": (lambda weights: torch.optim.Adam(weights, lr=0.1), "SparseAdam"),
-    "AdamW": (lambda weights: torch.optim.AdamW(weights, lr=0.1), "SparseAdam"),
+    "Adam with an L2 term": (lambda weights: torch.optim.Adam(weights, lr=0.1, weight_decay=0.1), r"weight_decay of Adam.*0\.1"),
+    "AMSGrad": (lambda weights: torch.optim.Adam(weights, lr=0.1, amsgrad=True), "amsgrad of Adam"),
+    "NAdam": (lambda weights: torch.optim.NAdam(weights, lr=0.1), "Adam, AdamW and SparseAdam are served"),
     "RMSprop": (lambda weights: torch.optim.RMSprop(weights, lr=0.1), "RMSprop"),
 }
 
