@@ -72,6 +72,9 @@ bench-all: $(VENV)/installed-bench
 bench-drop-in: $(VENV)/installed-bench
 	@$(BIN)/python -m benchmarks.drop_in $(ARGS)
 
+bench-unpooled: $(VENV)/installed
+	@$(BIN)/python -m benchmarks.unpooled $(ARGS)
+
 $(VENV)/installed-bench: $(VENV)/installed
 	@$(INSTALL) --no-deps $(RIVALS) && touch $@ || echo "not all rivals could be installed; the results name those that are absent"
 

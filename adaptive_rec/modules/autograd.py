@@ -15,16 +15,15 @@ from torch import Tensor
 from adaptive_rec.batch import TableSpec
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.knobs import Knobs
-from adaptive_rec.embedding.direct import DirectStore
-from adaptive_rec.embedding.missed_steps import MissedSteps
 from adaptive_rec.embedding.records import Fetched, RowUpdate
-from adaptive_rec.errors import ConfigError, ConflictError, TrainingError
+from adaptive_rec.errors import ConflictError, TrainingError
 from adaptive_rec.kernels import lookups as kernels
 from adaptive_rec.modules.bags import NO_CALL, BagBatch, Bags, CallKey, PoolTables
+from adaptive_rec.modules.dense_adam import DenseAdam
 from adaptive_rec.modules.gradients import Passes, PooledRows
 from adaptive_rec.modules.inputs import as_ids
 from adaptive_rec.modules.lookahead import AheadBatch, PoolCall
-from adaptive_rec.modules.options import Setup, check_policy_fits
+from adaptive_rec.modules.options import Setup, check_one_process, check_policy_fits
 from adaptive_rec.modules.rates import Rates
 from adaptive_rec.modules.reading import gather
 from adaptive_rec.modules.row_gradient import CallGradient, RowGradient
@@ -37,15 +36,6 @@ from adaptive_rec.runtime.session import Report, Session
 
 MOST_READS = 64
 """Limit of the lookups of a table that are counted in one step."""
-
-
-def check_one_process() -> None:
-    """Raise ConfigError in one of several processes: their rows would come apart."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
-        raise ConfigError(
-            "tables in two tiers must be trained in one process, there are "
-            f"{torch.distributed.get_world_size()} in the process group: rows are not synchronised between processes"
-        )
 
 
 class AutogradSession(Session):
@@ -70,8 +60,7 @@ class AutogradSession(Session):
         self._first_row_T = store.space.table_first_row[self._table_order]
         self.updates_in_backward = setup.update == "backward"
         """Whether the end of a backward pass is a step; otherwise gradients wait in ``weight.grad`` for an optimizer's."""
-        self._missed_steps: dict[int, MissedSteps] = {}
-        """Steps of each table that every row makes, for those that were not touched in them."""
+        self.dense_adam = DenseAdam(store, rates, self.steps_T, dtype)
         self._parts = StepParts(store, dtype, self.steps_T, by_table=rates.rule.embedding == "lazy_adam")
         self._passes = Passes(self._end_pass)
         self.passes_since_step = 0
@@ -131,22 +120,6 @@ class AutogradSession(Session):
             self.begin()
         self.publisher.enter("training")
 
-    def missed_steps(self, table: int) -> MissedSteps:
-        """Return the steps of a table under dense Adam."""
-        if table not in self._missed_steps:
-            rule, first = self.rates.rule, int(self.steps_T[table])
-            self._missed_steps[table] = MissedSteps(rule.betas, rule.eps, self.rates.weight_decay or 0.0, first)
-        return self._missed_steps[table]
-
-    def _catch_up(self, table: int, row_N: NDArray[np.int64] | None = None, next_step: int = 0) -> None:
-        """Have rows of a table, by default all, make the steps that they missed. `row_N`: numbers within the pool."""
-        if table not in self._missed_steps:
-            return
-        pool, low, high = self.store.space.table_range(table)
-        rows = np.arange(low, high) if row_N is None else row_N
-        assert isinstance(self.store, DirectStore)
-        self.store.catch_up(pool, rows, self._missed_steps[table].history(), next_step)
-
     def _read_together(self, call: PoolCall) -> list[Bags]:
         """Return the bags whose rows are read with those of a call: all of its pool that were announced with it."""
         parts = [] if call.ahead is None else call.ahead.batch.parts
@@ -154,8 +127,8 @@ class AutogradSession(Session):
 
     def _gather(self, call: PoolCall) -> Tensor:
         with self.times("gather"):
-            for bags in self._read_together(call) if self._missed_steps else ():
-                self._catch_up(bags.tables[0], bags.row_N)
+            for bags in self._read_together(call) if self.rates.is_dense else ():
+                self.dense_adam.catch_up(bags.tables[0], bags.row_N)
             return gather(self.store, call, self.step_number)
 
     # The step --------------------------------------------------------------------------------------------------------
@@ -193,10 +166,7 @@ class AutogradSession(Session):
             bags = PoolTables.of(self.store.space, [table], [False]).bags(as_ids(rows), each, self.dtype)
             parts.append(StepPart(PoolCall(bags), values, lr, counts=False))
         for table, _, lr in gradients if self.rates.is_dense else ():
-            number = self.missed_steps(table).announce(lr)
-            for part in parts:
-                if part.call.bags.tables == (table,):
-                    self._catch_up(table, part.call.bags.row_N, number)
+            self.dense_adam.announce(table, lr, [part.call.bags.row_N for part in parts if part.call.bags.tables == (table,)])
         self._step(parts, seen, [table for table, _, _ in gradients])
         for table, _, _ in gradients:
             self._reads[table].clear()
@@ -228,7 +198,7 @@ class AutogradSession(Session):
             raise
         self.steps_T[list(tables)] += 1
         for table in tables if self.rates.is_dense else ():
-            self._missed_steps[table].complete()
+            self.dense_adam.complete(table)
         self.state.step_done()
         counted = [update for update in updates if update.counts]
         self._count([*counted, self._count_only(seen)] if seen else counted)

@@ -7,23 +7,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from adaptive_rec.batch import TableSpec
-from adaptive_rec.errors import ConfigError, ConflictError, UsageError
+from adaptive_rec.errors import ConflictError, UsageError
 from adaptive_rec.live.listen import ServeOptions
 from adaptive_rec.live.sidecar import Sidecar
 from adaptive_rec.live.telemetry import Event, Snapshot, ratio
-from adaptive_rec.modules.autograd import AutogradSession
 from adaptive_rec.modules.bags import BagBatch, Bags, CallKey
 from adaptive_rec.modules.lookahead import AheadBatch, Sparse
 from adaptive_rec.modules.loop_directory import LOG, LoopDirectory
+from adaptive_rec.modules.loop_tables import LoopTables
 from adaptive_rec.modules.options import Setup
-from adaptive_rec.modules.rates import STATE_NAMES, Rates
-from adaptive_rec.modules.row_gradient import RowGradient
+from adaptive_rec.modules.rates import Rates
 from adaptive_rec.modules.state_dict import LoopParts, set_state, state_of
 from adaptive_rec.modules.stats import RuntimeStats, stats_of
 from adaptive_rec.run.new_directory import new_directory
@@ -42,15 +39,13 @@ class LookupModule(Protocol):
         ...
 
 
-class EmbeddingRuntime(AutogradSession):
+class EmbeddingRuntime(LoopTables):
     """Tables in two tiers for modules under autograd. `wrap` returns one; a module that is not wrapped has one as ``runtime``."""
 
     def __init__(self, tables: Sequence[TableSpec], setup: Setup, rates: Rates, dtype: torch.dtype) -> None:
         super().__init__(tables, setup, rates, dtype)
         self._modules: dict[str, LookupModule] = {}
         """Modules that look rows up, by their names for `prefetch`."""
-        self._weights: dict[int, Tensor] = {}
-        """Weights of the tables that a model holds as parameters."""
         self._saved_parts = LoopParts(self.state, rates.name, self.steps_T, self.observer, self.reclassifier)
         self._directory: LoopDirectory | None = None
         self._sidecar: Sidecar | None = None
@@ -60,21 +55,6 @@ class EmbeddingRuntime(AutogradSession):
     def register(self, name: str, module: LookupModule) -> None:
         """Make a module known to `prefetch`."""
         self._modules[name] = module
-
-    def hold(self, number: int, weight: Tensor) -> None:
-        """Know the parameter that is a table's weight."""
-        self._weights[number] = weight
-        if self.updates_in_backward:
-            weight.register_post_accumulate_grad_hook(self._refuse_gradient)
-
-    def _refuse_gradient(self, weight: Tensor) -> None:
-        if weight.grad is None:  # the pass read rows only
-            return
-        weight.grad = None
-        raise ConfigError(
-            "a loss must not use the weight of a table as a whole where rows are updated in the backward pass, as its gradient "
-            "would be lost: hand wrap the optimizer that holds the weight (update=\"step\")"
-        )
 
     # Ahead of the loop -----------------------------------------------------------------------------------------------
 
@@ -175,59 +155,6 @@ class EmbeddingRuntime(AutogradSession):
         if not known:  # the first loss may come after its step
             self._loss_sum += self._loss * self._samples
 
-    def table(self, number: int) -> Tensor:
-        """Return a copy of a table's rows (rows, dim), in host memory."""
-        self._catch_up(number)
-        return torch.from_numpy(self.store.export_table(number)[0])
-
-    def set_table(self, number: int, rows: Tensor) -> None:
-        """Set all rows of a table, in both tiers; their optimizer state stays."""
-        self.release_ahead()
-        self._catch_up(number)
-        self.store.replace_table(number, rows.detach().cpu().to(self.dtype).numpy(), None)
-
-    def set_rows(self, number: int, row_N: NDArray[np.int64], values: Tensor) -> None:
-        """Set some rows of a table, by their numbers in the table; of a row that is given twice the last value counts."""
-        self.release_ahead()
-        last = dict(zip(row_N.tolist(), range(len(row_N)), strict=True))
-        given = values.detach().cpu().to(self.dtype).numpy()
-        self._catch_up(number, self.store.space.table_range(number)[1] + row_N)
-        places = np.fromiter(last.values(), np.int64, len(last))
-        self.store.replace_rows(number, np.fromiter(last.keys(), np.int64, len(last)), given[places])
-
-    def take_state(self, number: int, parts: Sequence[Tensor], step: int) -> None:
-        """Set the optimizer state of a table's rows, from the parts that torch keeps, and its number of steps so far."""
-        columns = [part.detach().cpu().to(self.dtype) for part in parts]
-        if self.rates.is_dense:
-            columns.append(torch.full((len(columns[0]), 1), float(step), dtype=self.dtype))
-            self._missed_steps.pop(number, None)  # it begins anew at this step
-        self.store.replace_table(number, None, torch.cat(columns, dim=1).numpy())
-        self.steps_T[number] = step
-
-    def host_rows(self, number: int) -> Tensor:
-        """Return a table's rows in host memory, to be set in place before the first step."""
-        assert not self.state.rows_placed, "rows are set in place before the first step only"
-        pool, low, high = self.store.space.table_range(number)
-        return torch.from_numpy(self.store.host.weights[pool][low:high])
-
-    def optimizer_state(self, number: int) -> dict[str, Any]:
-        """Return copies of the optimizer state of a table's rows as torch keeps it: parts (rows, dim) by name, and the step."""
-        names = STATE_NAMES.get(self.rates.rule.embedding, ())
-        if not names:
-            return {}
-        self._catch_up(number)
-        state_RK = torch.from_numpy(self.store.export_table(number)[1]).to(self.device)
-        parts = state_RK[:, : state_RK.shape[1] - self.rates.is_dense].chunk(len(names), dim=1)
-        steps = int(self.steps_T[number])
-        lazy = self.rates.rule.embedding == "lazy_adam" and not self.rates.is_dense
-        step = steps if lazy else torch.tensor(float(steps), dtype=torch.get_default_dtype())
-        return {"step": step, **{name: part.contiguous() for name, part in zip(names, parts, strict=True)}}
-
-    def gradients(self) -> dict[str, RowGradient]:
-        """Return the gradients that wait for the optimizer's step, by the names of their tables."""
-        names = [table.name for table in self.store.space.tables]
-        return {names[number]: one.grad for number, one in self._weights.items() if isinstance(one.grad, RowGradient)}
-
     def stats(self) -> RuntimeStats:
         """Return figures of everything done so far."""
         return stats_of(self.state, ratio(self._parts.steps_ahead, self.step_number))
@@ -235,8 +162,7 @@ class EmbeddingRuntime(AutogradSession):
     def state_dict(self) -> dict[str, Any]:
         """Return optimizer state of all rows, which rows are hot, and all counts, for ``torch.save`` with the model's state
         dict."""
-        for number in range(len(self.steps_T)):
-            self._catch_up(number)
+        self.dense_adam.catch_up_all()
         return state_of(self._saved_parts)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -244,7 +170,8 @@ class EmbeddingRuntime(AutogradSession):
         budget stay those of this runtime. Raises CheckpointError where the state does not fit."""
         self.release_ahead()
         set_state(self._saved_parts, state)
-        self._missed_steps.clear()  # every row was saved at the present step
+        for number in range(len(self.steps_T)):
+            self.dense_adam.begin_anew(number)  # every row was saved at the present step
         if self.state.rows_placed:
             self.begin()
 

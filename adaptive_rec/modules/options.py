@@ -152,3 +152,12 @@ def check_policy_fits(policy: Policy, action: str) -> None:
         raise ConfigError(
             f"knobs.action must be freeze in a user's loop, whose samples cannot be left out, got {action}"
         )
+
+
+def check_one_process() -> None:
+    """Raise ConfigError in one of several processes: their rows would come apart."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
+        raise ConfigError(
+            "tables in two tiers must be trained in one process, there are "
+            f"{torch.distributed.get_world_size()} in the process group: rows are not synchronised between processes"
+        )

@@ -1,0 +1,60 @@
+"""Dense Adam in a user's loop: rows make the steps that they missed when they are read, updated, moved out or saved."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from adaptive_rec.embedding.direct import DirectStore
+from adaptive_rec.embedding.missed_steps import MissedSteps
+from adaptive_rec.embedding.store import EmbeddingStore
+from adaptive_rec.errors import TrainingError
+from adaptive_rec.modules.rates import Rates
+
+MOST_FLOAT32_STEPS = 1 << 24
+"""Limit of the steps that a row's state, in float32, can number."""
+
+
+class DenseAdam:
+    """The steps that every row of a table makes, touched or not. Under other rules its methods do nothing."""
+
+    def __init__(self, store: EmbeddingStore, rates: Rates, steps_T: NDArray[np.int64], dtype: torch.dtype) -> None:
+        """`steps_T`: number of steps of each table so far."""
+        self._store, self._rates, self._steps_T, self._dtype = store, rates, steps_T, dtype
+        self._missed: dict[int, MissedSteps] = {}
+
+    def catch_up(self, table: int, row_N: NDArray[np.int64] | None = None, next_step: int = 0) -> None:
+        """Have rows of a table, by default all, make the steps that they missed. `row_N`: numbers within the pool."""
+        if table not in self._missed:
+            return
+        pool, low, high = self._store.space.table_range(table)
+        assert isinstance(self._store, DirectStore)
+        rows = np.arange(low, high) if row_N is None else row_N
+        self._store.catch_up(pool, rows, self._missed[table].history(), next_step)
+
+    def catch_up_all(self) -> None:
+        """Have all rows of all tables make the steps that they missed."""
+        for table in self._missed:
+            self.catch_up(table)
+
+    def announce(self, table: int, lr: float, rows: Iterable[NDArray[np.int64]]) -> None:
+        """Begin the next step of a table, at this learning rate: `rows`, by their numbers within the pool, will be updated."""
+        if table not in self._missed:
+            rule, first = self._rates.rule, int(self._steps_T[table])
+            self._missed[table] = MissedSteps(rule.betas, rule.eps, self._rates.weight_decay or 0.0, first)
+        number = self._missed[table].announce(lr)
+        if self._dtype == torch.float32 and number > MOST_FLOAT32_STEPS:
+            raise TrainingError(f"{self._rates.name} may make {MOST_FLOAT32_STEPS:,} steps with tables of float32, not more")
+        for row_N in rows:
+            self.catch_up(table, row_N, number)
+
+    def complete(self, table: int) -> None:
+        """End a step: the rows of the table that it did not touch have missed it."""
+        self._missed[table].complete()
+
+    def begin_anew(self, table: int) -> None:
+        """Forget the steps of a table, all rows of which have been set to their state at its present step."""
+        self._missed.pop(table, None)
