@@ -17,6 +17,11 @@ from adaptive_rec.modules import wrap
 from .test_device import ReadableStreams
 from .training import RULES
 
+OPTIMIZERS = {
+    **RULES,
+    "adam": lambda weights: torch.optim.Adam(weights, lr=0.02),
+    "adamw": lambda weights: torch.optim.AdamW(weights, lr=0.02, weight_decay=0.1),
+}
 POLICIES = ["hybrid", "hotline", "slipstream"]
 EXACT = {"target_skip_ratio": 0.0, "action": "freeze"}
 """Under which slipstream skips nothing."""
@@ -27,7 +32,9 @@ class Table:
     rows: int
     dim: int
     mode: str
+    """Of its bags; "single": it is read row by row."""
     last: bool
+    """Whether offsets include the last one; whether a table read row by row has a row of padding."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,11 @@ class Step:
     """Knobs turned before it."""
     foretold: bool
     evaluate: bool
+    passes: int = 1
+    """Backward passes whose gradients are summed."""
+    clip: str = ""
+    left_out: bool = False
+    """Whether the optimizer's step is left out."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +74,7 @@ class Life:
 
 
 tables = st.builds(
-    Table, st.integers(1, 40), st.sampled_from([1, 2, 3, 8]), st.sampled_from(["sum", "mean"]), st.booleans()
+    Table, st.integers(1, 40), st.sampled_from([1, 2, 3, 8]), st.sampled_from(["sum", "mean", "single", "single"]), st.booleans()
 )
 budgets = st.sampled_from([0, 100, 700, 3000, 1 << 20])
 turns = st.fixed_dictionaries(
@@ -94,6 +106,9 @@ def lives(draw: st.DrawFn) -> Life:
         st.one_of(st.just({}), turns),
         st.sampled_from([True, True, True, False]),
         st.booleans(),
+        st.sampled_from([1, 1, 1, 2, 3]),
+        st.sampled_from(["", "", "", "norm", "value"]),
+        st.sampled_from([False, False, False, True]),
     )
     steps = draw(st.lists(step, min_size=1, max_size=10))
     return Life(
@@ -108,6 +123,8 @@ def call_of(use: Use, table: Table) -> tuple[Tensor, Tensor | None, Tensor | Non
     lengths = torch.tensor(use.lengths)
     ids = (table.rows * torch.rand(int(lengths.sum()), generator=dice) ** 3).long()
     scale = torch.rand(len(ids), generator=dice) + 0.5 if use.weighted and table.mode == "sum" else None
+    if table.mode == "single":
+        return ids.view(len(use.lengths), use.lengths[0]) if use.flat else ids, None, None
     if use.flat:
         shape = (len(use.lengths), use.lengths[0])
         return ids.view(shape), None, None if scale is None else scale.view(shape)
@@ -118,21 +135,25 @@ def call_of(use: Use, table: Table) -> tuple[Tensor, Tensor | None, Tensor | Non
 
 def model_of(life: Life) -> nn.ModuleList:
     torch.manual_seed(1)
+    sparse = life.rule == "sparse_adam"
     return nn.ModuleList(
-        nn.EmbeddingBag(table.rows, table.dim, mode=table.mode, include_last_offset=table.last, sparse=True)
+        nn.Embedding(table.rows, table.dim, padding_idx=table.rows // 2 if table.last else None, sparse=sparse)
+        if table.mode == "single"
+        else nn.EmbeddingBag(table.rows, table.dim, mode=table.mode, include_last_offset=table.last, sparse=sparse)
         for table in life.tables
     )
 
 
 def loss_of(model: nn.ModuleList, step: Step, life: Life) -> Tensor:
-    pooled = [model[use.table](*call_of(use, life.tables[use.table])) for use in step.uses]
+    calls = [(use.table, call_of(use, life.tables[use.table])) for use in step.uses]
+    pooled = [model[n](*(call[:1] if life.tables[n].mode == "single" else call)) for n, call in calls]
     # So little bent that steps of SGD on a row with a hundred lookups do not make rounding grow.
     return torch.stack([(part / 10 + number).sin().sum() for number, part in enumerate(pooled)]).sum()
 
 
 def live(life: Life, adaptive: bool) -> tuple[list[float], list[Tensor]]:
     model = model_of(life)
-    optimizer = RULES[life.rule](list(model.parameters()))
+    optimizer = OPTIMIZERS[life.rule](list(model.parameters()))
     steps: Any = life.steps
     runtime: Any = None
     if adaptive:
@@ -148,10 +169,14 @@ def live(life: Life, adaptive: bool) -> tuple[list[float], list[Tensor]]:
             if step.evaluate:
                 with torch.no_grad():
                     losses.append(loss_of(model, step, life).item())
-            loss = loss_of(model, step, life)
-            loss.backward()
-            optimizer.step()
-            losses.append(loss.item())
+            for _ in range(step.passes):
+                loss = loss_of(model, step, life)
+                loss.backward()
+                losses.append(loss.item())
+            if life.rule != "sparse_adam":  # torch does not clip sparse gradients
+                clip(step.clip, model)
+            if not step.left_out:
+                optimizer.step()
         if runtime is not None:
             stats = runtime.stats()
             assert stats.steps >= before
@@ -159,9 +184,16 @@ def live(life: Life, adaptive: bool) -> tuple[list[float], list[Tensor]]:
             before = stats.steps
     found = losses, [part.weight.detach().clone() for part in model]  # type: ignore[operator, union-attr]
     if runtime is not None:
-        assert runtime.step_number == sum(bool(step.uses) for step in life.steps)
+        assert runtime.step_number == sum(bool(step.uses) and not step.left_out for step in life.steps)
         runtime.close()
     return found
+
+
+def clip(how: str, model: nn.Module) -> None:
+    if how == "norm":
+        nn.utils.clip_grad_norm_(model.parameters(), 0.3)
+    elif how == "value":
+        nn.utils.clip_grad_value_(model.parameters(), 0.02)
 
 
 def announced(step: Step, life: Life) -> dict[str, Any]:
@@ -184,6 +216,16 @@ def check(life: Life) -> None:
 @given(life=lives())
 def test_rows_are_those_of_plain_pytorch(life: Life) -> None:
     check(life)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[*HealthCheck])
+@given(life=lives(), kind=st.sampled_from(["adam", "adamw"]))
+def test_rows_under_dense_adam_are_those_of_plain_pytorch(life: Life, kind: str) -> None:
+    exact = {"slipstream": "hotline"}
+    steps = tuple(
+        replace(step, turn={name: exact.get(value, value) for name, value in step.turn.items()}) for step in life.steps
+    )
+    check(replace(life, rule=kind, policy=exact.get(life.policy, life.policy), steps=steps))
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[*HealthCheck])
