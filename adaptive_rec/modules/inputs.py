@@ -38,8 +38,11 @@ class Jagged:
         return Jagged(self.ids_N[keep_N], kept_N1[self.offsets], weights_N)
 
 
-def bags_of(input: Tensor, offsets: Tensor | None, weights: Tensor | None, include_last_offset: bool) -> Jagged:
-    """Read the arguments of ``nn.EmbeddingBag.forward``. Raises ValueError where they do not fit together."""
+def bags_of(
+    input: Tensor, offsets: Tensor | None, weights: Tensor | None, include_last_offset: bool, padding_idx: int | None
+) -> Jagged:
+    """Read the arguments of ``nn.EmbeddingBag.forward``, without the lookups of `padding_idx`. Raises ValueError where they do
+    not fit together."""
     _check_integers("input", input)
     if weights is not None and weights.shape != input.shape:
         raise ValueError(
@@ -51,13 +54,15 @@ def bags_of(input: Tensor, offsets: Tensor | None, weights: Tensor | None, inclu
         bounds = np.arange(len(input) + 1, dtype=np.int64) * input.shape[1]
     elif input.dim() == 1:
         bounds = _bounds(offsets, len(input), include_last_offset)
+        if padding_idx is not None and len(bounds) > 1:
+            bounds[-1] = len(input)  # torch: with a padding id the last bag has all ids that are left
     else:
         raise ValueError(f"input must be 1-D or 2-D, got {input.dim()} dimensions")
     used = int(bounds[-1])
     ids_N = as_ids(input if input.dim() == 1 else input.reshape(-1))
-    return Jagged(
-        ids_N if used == len(ids_N) else ids_N[:used], bounds, None if weights is None else weights.reshape(-1)[:used]
-    )
+    kept_weights = None if weights is None else weights.reshape(-1)[:used]
+    found = Jagged(ids_N if used == len(ids_N) else ids_N[:used], bounds, kept_weights)
+    return found if padding_idx is None else found.without(padding_idx)
 
 
 def _bounds(offsets: Tensor | None, lookups: int, include_last_offset: bool) -> NDArray[np.int64]:

@@ -81,7 +81,7 @@ class TieredWeight(Tensor):
             )[0]
         if mode != "sum":
             raise NotImplementedError(f"per_sample_weights must come with mode sum, got mode {mode}")
-        found = _jagged(input, offsets, weights, include_last_offset, padding_idx)
+        found = bags_of(input, offsets, weights, include_last_offset, padding_idx)
         each = np.arange(len(found.ids_N) + 1, dtype=np.int64)
         single = replace(self._tables("single").bags(found.ids_N, each, self.dtype), samples=len(found.offsets) - 1)
         rows_ND = self.runtime.pooled(None, lambda: [single], self)[0]
@@ -106,7 +106,7 @@ class TieredWeight(Tensor):
         self, input: Tensor, offsets: Tensor | None, mode: str, include_last_offset: bool, padding_idx: int | None
     ) -> Bags:
         """Return the bags of a lookup."""
-        found = _jagged(input, offsets, None, include_last_offset, padding_idx)
+        found = bags_of(input, offsets, None, include_last_offset, padding_idx)
         return self._tables(mode).bags(found.ids_N, found.offsets, self.dtype)
 
     def _tables(self, mode: str) -> PoolTables:
@@ -190,13 +190,6 @@ class TieredWeight(Tensor):
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
         return f"TieredWeight({self.name}: {len(self):,} x {self.shape[1]}, {self.dtype}, {self.device})"
-
-
-def _jagged(
-    input: Tensor, offsets: Tensor | None, weights: Tensor | None, include_last_offset: bool, padding_idx: int | None
-) -> Jagged:
-    found = bags_of(input, offsets, weights, include_last_offset)
-    return found if padding_idx is None else found.without(padding_idx)
 
 
 def _plain(value: Any) -> Any:

@@ -99,9 +99,7 @@ def embedding(
 ) -> Tensor:  # fmt: skip
     """`torch.nn.functional.embedding`."""
     _check_options(weight, max_norm, scale_grad_by_freq)
-    if padding_idx is not None and not -len(weight) <= padding_idx < len(weight):
-        raise ConfigError(f"padding_idx must lie within the {len(weight)} rows of {weight.name}, got {padding_idx}")
-    return weight.embedding(input, padding_idx)
+    return weight.embedding(input, _positive(weight, padding_idx))
 
 
 def embedding_bag(
@@ -113,6 +111,7 @@ def embedding_bag(
     if mode not in ("sum", "mean"):
         raise ConfigError(f"mode must be sum or mean for table {weight.name}, got {mode!r}")
     _check_options(weight, max_norm, scale_grad_by_freq)
+    padding_idx = _positive(weight, padding_idx)
     return weight.embedding_bag(input, offsets, mode, per_sample_weights, include_last_offset, padding_idx)
 
 
@@ -121,6 +120,13 @@ def _check_options(weight: RowsInTiers, max_norm: float | None, scale_grad_by_fr
         raise ConfigError(f"max_norm must be None for table {weight.name}, as rows are not renormalised, got {max_norm}")
     if scale_grad_by_freq:
         raise ConfigError(f"scale_grad_by_freq must be False for table {weight.name}, as gradients are not scaled")
+
+
+def _positive(weight: RowsInTiers, padding_idx: int | None) -> int | None:
+    """Return the row of padding, counted from the first one."""
+    if padding_idx is not None and not -len(weight) <= padding_idx < len(weight):
+        raise ConfigError(f"padding_idx must lie within the {len(weight)} rows of {weight.name}, got {padding_idx}")
+    return None if padding_idx is None else padding_idx % len(weight)
 
 
 def _index_select(weight: RowsInTiers, dim: int | str, index: Tensor) -> Any:

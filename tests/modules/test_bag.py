@@ -139,6 +139,18 @@ def test_ids_after_the_last_offset_are_ignored(kind: str) -> None:
     assert torch.equal(pooled[1], torch.zeros(3)) or torch.equal(pooled[1], before[3])
 
 
+@each_kind
+@each_mode
+@pytest.mark.parametrize("padding_idx", [7, 3, -1])
+@pytest.mark.parametrize("offsets", [[0, 3, 3], [0, 3, 4], [0, 5], [0, 5, 5], [0, 2, 2, 5]])
+def test_with_a_padding_id_the_last_bag_has_all_ids_that_are_left(
+    kind: str, mode: str, padding_idx: int, offsets: list[int]
+) -> None:
+    """Torch reads the last offset then only where it ends the ids; without a padding id it is what it says."""
+    both = Both(kind, 10, 3, mode=mode, include_last_offset=True, padding_idx=padding_idx)
+    both.check(torch.tensor([0, 1, 2, 3, 9]), torch.tensor(offsets))
+
+
 # Weights of lookups --------------------------------------------------------------------------------------------------
 
 

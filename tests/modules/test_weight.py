@@ -81,6 +81,9 @@ READS: dict[str, Callable[[Tensor], Any]] = {
     "embedding of no ids": lambda w: F.embedding(torch.empty(0, 3, dtype=torch.int64), w),
     "int32 ids": lambda w: F.embedding(torch.tensor([1, 2], dtype=torch.int32), w),
     "bags": lambda w: F.embedding_bag(torch.tensor([[1, 2], [2, 2]]), w, mode="sum"),
+    "bags with padding from the end": lambda w: F.embedding_bag(
+        torch.tensor([[1, ROWS - 1], [2, 2]]), w, mode="sum", padding_idx=-1
+    ),
     "mean bags": lambda w: F.embedding_bag(torch.tensor([1, 2, 3]), w, torch.tensor([0, 1])),
     "another type": lambda w: w.to(torch.float32).sum(),
     "detached": lambda w: w.detach() + 1,
