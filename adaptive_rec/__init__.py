@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from adaptive_rec.modules.collection import AdaptiveEmbeddingBagCollection as AdaptiveEmbeddingBagCollection
     from adaptive_rec.modules.collection import EmbeddingBagConfig as EmbeddingBagConfig
     from adaptive_rec.modules.collection import PooledVectors as PooledVectors
+    from adaptive_rec.modules.embedding_collection import AdaptiveEmbeddingCollection as AdaptiveEmbeddingCollection
+    from adaptive_rec.modules.embedding_collection import JaggedVectors as JaggedVectors
     from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime as EmbeddingRuntime
     from adaptive_rec.modules.options import Options as Options
     from adaptive_rec.modules.row_gradient import RowGradient as RowGradient
@@ -27,10 +29,12 @@ _PUBLIC = {
     "AdaptiveEmbedding": "modules.bag",
     "AdaptiveEmbeddingBag": "modules.bag",
     "AdaptiveEmbeddingBagCollection": "modules.collection",
+    "AdaptiveEmbeddingCollection": "modules.embedding_collection",
     "AdaptiveRecError": "errors",
     "ConfigError": "errors",
     "EmbeddingBagConfig": "modules.collection",
     "EmbeddingRuntime": "modules.embedding_runtime",
+    "JaggedVectors": "modules.embedding_collection",
     "Options": "modules.options",
     "PooledVectors": "modules.collection",
     "RowGradient": "modules.row_gradient",

@@ -118,6 +118,14 @@ class AdaptiveEmbedding(TieredModule, nn.Embedding):
     forward = torch.compiler.disable(nn.Embedding.forward)  # a compiled model calls it uncompiled
 
     @classmethod
+    def over(cls, weight: TieredWeight) -> AdaptiveEmbedding:
+        """Make a module over a weight that exists."""
+        made = cls.__new__(cls)
+        nn.Embedding.__init__(made, 1, weight.shape[1], device="meta")
+        made.num_embeddings, made.weight = len(weight), cast("nn.Parameter", weight)
+        return made
+
+    @classmethod
     def from_pretrained(
         cls, embeddings: Tensor, freeze: bool = True, padding_idx: int | None = None, *torch_s: Any, **options: Any
     ) -> AdaptiveEmbedding:

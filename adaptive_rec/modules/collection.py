@@ -94,7 +94,7 @@ class AdaptiveEmbeddingBagCollection(nn.Module):
         **options: Unpack[Options],
     ) -> None:
         super().__init__()
-        _check_tables(tables)
+        check_tables(tables)
         self._tables, self._is_weighted = list(tables), is_weighted
         place = torch.device(device) if device is not None and str(device) != "meta" else torch.get_default_device()
         specs = [TableSpec(table.name, table.num_embeddings, table.embedding_dim) for table in tables]
@@ -104,7 +104,7 @@ class AdaptiveEmbeddingBagCollection(nn.Module):
         self._dims = [table.embedding_dim for table in tables for _ in table.feature_names]
         self.runtime.register("embedding_bags", self)
         for number, table in enumerate(tables):
-            _init_rows(table, self.runtime.host_rows(number))
+            init_rows(table, self.runtime.host_rows(number))
         self.embedding_bags = nn.ModuleDict(
             {
                 table.name: AdaptiveEmbeddingBag.over(TieredWeight(self.runtime, number), "mean" if _is_mean(table) else "sum")
@@ -179,7 +179,7 @@ class AdaptiveEmbeddingBagCollection(nn.Module):
         )
 
 
-def _check_tables(tables: Sequence[Any]) -> None:
+def check_tables(tables: Sequence[Any]) -> None:
     names = [table.name for table in tables]
     if not names:
         raise ConfigError("tables must hold at least one table, got none")
@@ -213,7 +213,7 @@ def _groups(tables: list[Any], runtime: EmbeddingRuntime) -> tuple[list[str], li
     return names, groups
 
 
-def _init_rows(table: Any, rows: Tensor) -> None:
+def init_rows(table: Any, rows: Tensor) -> None:
     """Set a table's first rows."""
     with torch.no_grad():
         if getattr(table, "init_fn", None) is not None:

@@ -1,0 +1,146 @@
+"""TorchRec's ``EmbeddingCollection`` over tables in two tiers, in one process; it does not need TorchRec."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, Unpack
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from adaptive_rec.batch import TableSpec
+from adaptive_rec.errors import ConfigError
+from adaptive_rec.modules.bag import AdaptiveEmbedding
+from adaptive_rec.modules.bags import Bags, CallKey
+from adaptive_rec.modules.collection import check_tables, init_rows
+from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime
+from adaptive_rec.modules.inputs import as_ids, check_keyed
+from adaptive_rec.modules.optimizer_steps import follow_optimizers
+from adaptive_rec.modules.options import Options, rates_from, setup_from
+from adaptive_rec.modules.weight import TieredWeight
+
+
+class JaggedVectors:
+    """Vectors of a feature's lookups (N, D), sample after sample, as in TorchRec's JaggedTensor."""
+
+    def __init__(self, values: Tensor, lengths: Tensor) -> None:
+        self._values, self._lengths = values, lengths
+
+    def values(self) -> Tensor:
+        return self._values
+
+    def lengths(self) -> Tensor:
+        """Return the number of lookups of each sample (B)."""
+        return self._lengths
+
+    def offsets(self) -> Tensor:
+        """Return the first lookup of each sample, and the end (B + 1)."""
+        return nn.functional.pad(self._lengths.cumsum(0), (1, 0))
+
+    def to_dense(self) -> list[Tensor]:
+        """Return the vectors of each sample."""
+        return list(self._values.split(self._lengths.tolist()))
+
+    def to_padded_dense(self, desired_length: int | None = None, padding_value: float = 0.0) -> Tensor:
+        """Return the vectors of each sample (B, length, D), filled up or cut to a length; by default the longest one's."""
+        length = int(self._lengths.max()) if desired_length is None and len(self._lengths) else desired_length or 0
+        places = torch.arange(length, device=self._values.device)
+        is_there_BL = places < self._lengths.to(places.device).unsqueeze(1)
+        found = (self.offsets()[:-1].to(places.device).unsqueeze(1) + places)[is_there_BL]
+        padded = self._values.new_full((len(self._lengths), length, self._values.shape[1]), padding_value)
+        return padded.index_put((is_there_BL,), self._values[found])
+
+
+class _Feature(NamedTuple):
+    name: str
+    table: str
+    output: str
+    """Name of the feature in the output: with its table where several read it."""
+
+
+class AdaptiveEmbeddingCollection(nn.Module):
+    """Looks up the features of a KeyedJaggedTensor row by row, as TorchRec's EmbeddingCollection does.
+
+    `tables` are `EmbeddingBagConfig`s, or TorchRec's EmbeddingConfigs, all of one dim. The input may be any object with
+    ``keys()``, ``values()`` and ``lengths()`` (or ``offsets()``). ``optimizer=`` must be given, as for `AdaptiveEmbedding`. A
+    feature of several tables is named ``feature@table``. Each distinct row is updated once a step, however often it is looked up.
+    """
+
+    def __init__(
+        self,
+        tables: Sequence[Any],
+        device: torch.device | str | None = None,
+        *,
+        dtype: torch.dtype | None = None,
+        **options: Unpack[Options],
+    ) -> None:
+        super().__init__()
+        check_tables(tables)
+        if len(dims := {table.embedding_dim for table in tables}) > 1:
+            raise ConfigError(f"embedding_dim of all tables must be the same, got {sorted(dims)}")
+        self._tables = list(tables)
+        place = torch.device(device) if device is not None and str(device) != "meta" else torch.get_default_device()
+        specs = [TableSpec(table.name, table.num_embeddings, table.embedding_dim) for table in tables]
+        self.runtime = EmbeddingRuntime(
+            specs, setup_from(options, place), rates_from(options), dtype or torch.get_default_dtype()
+        )
+        self.runtime.register("embeddings", self)
+        follow_optimizers(self.runtime)
+        self.embeddings = nn.ModuleDict()
+        for number, table in enumerate(tables):
+            init_rows(table, self.runtime.host_rows(number))
+            weight = TieredWeight(self.runtime, number)
+            self.runtime.hold(number, weight)
+            self.embeddings[table.name] = AdaptiveEmbedding.over(weight)
+        read = [(name, table.name) for table in tables for name in table.feature_names]
+        shared = {name for name, _ in read if sum(name == other for other, _ in read) > 1}
+        self._features = [_Feature(name, t, f"{name}@{t}" if name in shared else name) for name, t in read]
+
+    def embedding_configs(self) -> list[Any]:
+        return self._tables
+
+    def embedding_dim(self) -> int:
+        return int(self._tables[0].embedding_dim)
+
+    @torch.compiler.disable  # a compiled model calls it uncompiled
+    def forward(self, features: Any) -> dict[str, JaggedVectors]:
+        """Return the vectors of each feature. Raises ValueError where one is missing."""
+        return {
+            feature.output: JaggedVectors(self.embeddings[feature.table](ids), lengths)
+            for feature, ids, lengths in self._split(features)
+        }
+
+    def parts(self, given: Any) -> Iterator[tuple[CallKey, Bags]]:
+        """Yield the lookups of a KeyedJaggedTensor, for `EmbeddingRuntime.prefetch`."""
+        for feature, ids, _ in self._split(given):
+            weight: Any = self.embeddings[feature.table].weight
+            yield weight.key(None, None, ids), weight.single_bags(ids)
+
+    def _split(self, features: Any) -> Iterator[tuple[_Feature, Tensor, Tensor]]:
+        """Yield each feature with its ids (N) and the number of ids of each sample (B)."""
+        check_keyed(features)
+        keys, values = list(features.keys()), features.values()
+        lengths = features.lengths() if hasattr(features, "lengths") else features.offsets().diff()
+        if not keys or len(lengths) % len(keys):
+            raise ValueError(f"the number of lengths must be a multiple of the {len(keys)} keys, got {len(lengths)}")
+        length_FB = lengths.view(len(keys), -1)
+        end_F = np.cumsum(as_ids(length_FB.sum(1)))
+        if len(end_F) and end_F[-1] > len(values):
+            raise ValueError(f"lengths must sum to at most the number of values, {len(values)}, got {end_F[-1]}")
+        for feature in self._features:
+            if feature.name not in keys:
+                raise ValueError(f"features must have the key {feature.name}, got {', '.join(keys)}")
+            place = keys.index(feature.name)
+            first = int(end_F[place - 1]) if place else 0
+            yield feature, values[first : int(end_F[place])], length_FB[place]
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Refuse `copy.copy`, `copy.deepcopy` and pickling, which all come here."""
+        raise TypeError(
+            f"{type(self).__name__} must be saved and copied by its state_dict() (and runtime.state_dict()), "
+            "as its rows live in the runtime's tiers"
+        )
+
+    def extra_repr(self) -> str:
+        return "\n".join(f"{table.name}: {', '.join(table.feature_names)}" for table in self._tables)
