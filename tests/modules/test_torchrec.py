@@ -10,8 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+import adaptive_rec
 from adaptive_rec import AdaptiveEmbeddingBagCollection
 
+from .jagged import draw
 from .training import QUICK_WINDOWS, assert_moved
 
 try:
@@ -163,3 +165,44 @@ def test_a_plain_torchrec_collection_can_be_wrapped() -> None:
 def test_results_equal_torchrec() -> None:
     assert EmbeddingBagCollection.__module__.startswith("torchrec.")
     assert torchrec.__version__
+
+
+def unpooled_tables() -> list[Any]:
+    return [
+        torchrec.EmbeddingConfig(name="t_word", embedding_dim=8, num_embeddings=400, feature_names=["word", "query"]),
+        torchrec.EmbeddingConfig(name="t_place", embedding_dim=8, num_embeddings=60, feature_names=["place"]),
+    ]
+
+
+@pytest.mark.parametrize("how", ["wrap", "collection"])
+def test_un_pooled_collections_train_alike(how: str) -> None:
+    """TorchRec's EmbeddingCollection as it is, wrapped, and ours with the same rows."""
+    losses = []
+    for adaptive in (False, True):
+        torch.manual_seed(0)
+        model: Any = torchrec.EmbeddingCollection(tables=unpooled_tables()).double()
+        runtime: Any = None
+        if adaptive and how == "collection":
+            rows = model.state_dict()
+            model = adaptive_rec.AdaptiveEmbeddingCollection(
+                unpooled_tables(), optimizer=torch.optim.Adagrad, budget="8KiB", knobs=QUICK_WINDOWS
+            )
+            model.load_state_dict(rows)
+            runtime = model.runtime
+        optimizer = torch.optim.Adagrad(model.parameters(), lr=0.1)
+        if adaptive and how == "wrap":
+            runtime = adaptive_rec.wrap(model, optimizer=optimizer, budget="8KiB", knobs=QUICK_WINDOWS)
+        found = []
+        for seed in range(30):
+            drawn = draw({"word": 400, "query": 400, "place": 60}, 16, seed)
+            batch = torchrec.KeyedJaggedTensor(drawn.names, drawn.ids, lengths=drawn.counts)
+            optimizer.zero_grad()
+            vectors = model(batch)
+            loss = torch.stack([one.values().double().sin().sum() for one in vectors.values()]).sum()
+            loss.backward()
+            optimizer.step()
+            found.append(loss.item())
+        losses.append(found)
+    # TorchRec converts vectors to float32 on their way out
+    assert losses[1] == pytest.approx(losses[0], rel=1e-5 if how == "collection" else 1e-9)
+    assert_moved(runtime)
