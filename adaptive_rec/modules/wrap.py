@@ -80,7 +80,7 @@ def wrap(model: nn.Module, *, device: torch.device | str | None = None, **option
     dtype, place = _dtype(weights), torch.device(device) if device is not None else _place(model, weights)
     optimizer = options.get("optimizer")
     holder = optimizer if isinstance(optimizer, torch.optim.Optimizer) else None
-    rates = rates_from(options) if holder is None else rates_of_optimizer(holder, weights, one_group=in_backward)
+    rates = rates_from(options) if holder is None else rates_of_optimizer(holder, weights, in_backward=in_backward)
     if holder is not None and (extra := [name for name in ("lr", "eps", "betas") if options.get(name) is not None]):
         raise ConfigError(f"{extra[0]} must be left to the optimizer that is given, got {options[extra[0]]}")  # type: ignore[literal-required]
     specs = [TableSpec(table.name, *map(int, weight.shape)) for table, weight in zip(tables, weights, strict=True)]

@@ -210,7 +210,7 @@ def test_update_rows_equals_its_twin(
 ) -> None:
     """With skipped samples and frozen rows, or with every sample on its own line."""
     code, space, batch = RULES[rule], world.space, world.batch
-    hyper = (0.05, 1e-8, 0.9, 0.999, step, 1)
+    hyper = row_update.Hyper(0.05, 1e-8, 0.9, 0.999, step, 1)
     kept = np.ones(batch.size, np.bool_) if everyone else world.random.random(batch.size) < 0.6
     position_B = np.full(batch.size, -1, dtype=np.int64)
     lines = np.count_nonzero(kept)
@@ -264,7 +264,7 @@ def test_apply_rows_equals_its_twin(dtype: Any, rule: str, world: World, step: i
         active_U = world.random.random(len(source_U)) < 0.7
         tiers = world.tiers(pool, RowRule(code, 1e-8, 0.9, 0.999).state_width(spec.dim), dtype)
         before, twins = [tier.copy() for tier in tiers], [tier.copy() for tier in tiers]
-        hyper = (0.05, 1e-8, 0.9, 0.999, step)
+        hyper = row_update.Hyper(0.05, 1e-8, 0.9, 0.999, step)
         row_update.apply_rows(code, hyper, source_U, grad_UD, active_U, row_update.TierArrays(*tiers))
         reference.apply_rows(code, hyper, source_U, grad_UD, active_U, *twins)
         for mine, twin in zip(tiers, twins, strict=True):
@@ -297,7 +297,7 @@ def test_rules_equal_the_optimizers_of_torch(rule: str, make: Any) -> None:
         rows = random.choice(12, size=5, replace=False)
         grad = random.normal(size=(5, 3))
         row_update.apply_rows(
-            row_rule.code, (0.05, 1e-8, 0.9, 0.999, step), ~rows, grad, np.ones(5, np.bool_),
+            row_rule.code, row_update.Hyper(0.05, 1e-8, 0.9, 0.999, step), ~rows, grad, np.ones(5, np.bool_),
             row_update.TierArrays(np.zeros((0, 3)), np.zeros((0, state.shape[1])), weights, state),
         )  # fmt: skip
         places, values = torch.from_numpy(rows)[None], torch.from_numpy(grad)
@@ -310,7 +310,8 @@ def test_rowwise_adagrad_divides_by_the_root_of_the_summed_mean_squares() -> Non
     weights, state = np.zeros((1, 2)), np.zeros((1, 1))
     for grad in ([3.0, 4.0], [0.0, 2.0]):
         row_update.apply_rows(
-            row_update.ROWWISE_ADAGRAD, (1.0, 0.0, 0.0, 0.0, 1), np.array([-1]), np.array([grad]), np.ones(1, np.bool_),
+            row_update.ROWWISE_ADAGRAD, row_update.Hyper(1.0, 0.0, 0.0, 0.0, 1), np.array([-1]), np.array([grad]),
+            np.ones(1, np.bool_),
             row_update.TierArrays(np.zeros((0, 2)), np.zeros((0, 1)), weights, state),
         )  # fmt: skip
     first, second = np.sqrt(12.5), np.sqrt(12.5 + 2.0)
