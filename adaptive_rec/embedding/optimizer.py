@@ -53,7 +53,7 @@ class RowRule:
         return 0.0 if self.decoupled else self.decay
 
     def at(self, step: int, lr: float, seed: int = 0) -> Hyper:
-        """Return the constants of a step. Dense Adam adds eps after the bias correction of the second moment, lazy Adam before."""
+        """Return the constants of a step. Dense Adam adds eps after the second moment's bias correction, lazy Adam before."""
         adam = self.catches_up and self.code == row_update.LAZY_ADAM
         eps = self.eps * math.sqrt(1 - self.beta2**step) if adam else self.eps
         betas = float(self.beta1), float(self.beta2)

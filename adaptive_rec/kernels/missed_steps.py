@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit
 
-from adaptive_rec.kernels.jit import JIT, JIT_INLINE
+from adaptive_rec.kernels.jit import JIT, JIT_INLINE, JIT_PART
 from adaptive_rec.kernels.row_update import apply_row
 
 
@@ -53,11 +53,11 @@ def _multiply(later_4, earlier_4, out_4):
     out_4[0], out_4[1], out_4[2], out_4[3] = a, b, c, e
 
 
-@njit(**JIT)
-def product_of_steps(tree_N4, low, high, out_4):
-    """Set the product of the steps at places low to high - 1."""
-    early_4 = np.array([1.0, 0.0, 0.0, 1.0])
-    late_4 = np.array([1.0, 0.0, 0.0, 1.0])
+@njit(**JIT_PART)
+def product_of_steps(tree_N4, low, high, early_4, late_4):
+    """Set `early_4` to the product of the steps at places low to high - 1; `late_4` is room for a part of it."""
+    for i in range(4):
+        early_4[i] = late_4[i] = i == 0 or i == 3
     low, high = low + len(tree_N4) // 2, high + len(tree_N4) // 2
     while low < high:
         if low & 1:
@@ -67,14 +67,14 @@ def product_of_steps(tree_N4, low, high, out_4):
             high -= 1
             _multiply(late_4, tree_N4[high], late_4)
         low, high = low // 2, high // 2
-    _multiply(late_4, early_4, out_4)
+    _multiply(late_4, early_4, early_4)
 
 
 @njit(**JIT)
 def catch_up_linear(row_N, slot_R, history, next_step, tiers):
     """Bring rows of a pool to the last step of a history; arguments and result are those of `catch_up.catch_up_rows`."""
     hot_HD, hot_state_HK, cold_RD, cold_state_RK = tiers
-    product_4, known, changed = np.empty(4), np.int64(-1), 0
+    product_4, part_4, known, changed = np.empty(4), np.empty(4), np.int64(-1), 0
     for n in range(len(row_N)):
         slot = slot_R[row_N[n]]
         if slot >= 0:
@@ -86,7 +86,7 @@ def catch_up_linear(row_N, slot_R, history, next_step, tiers):
             continue
         if done < history.last:
             if done != known:
-                product_of_steps(history.tree_N4, done - history.first, history.last - history.first, product_4)
+                product_of_steps(history.tree_N4, done - history.first, history.last - history.first, product_4, part_4)
                 known = done
             _make(weights_D, state_K, history, product_4, history.fade ** (history.last - done))
         state_K[-1] = max(history.last, next_step)

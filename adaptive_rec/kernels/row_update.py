@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit, prange, set_num_threads
 
-from adaptive_rec.kernels.jit import JIT, JIT_INLINE, JIT_PARALLEL, PARTS_PER_THREAD, worth_waking
+from adaptive_rec.kernels.jit import JIT, JIT_INLINE, JIT_PARALLEL, JIT_PART, PARTS_PER_THREAD, worth_waking
 from adaptive_rec.kernels.prefetch import prefetch_row
 from adaptive_rec.kernels.rows16 import dice, overflows, read, row_dice, write
 
@@ -286,7 +286,7 @@ def _apply_rmsprop(factors, weights, state, r, grad_D, bits):
         write(weights, r, d, read(weights, r, d) - factors[LR] * change, dice(bits, d))
 
 
-@njit(**JIT)
+@njit(**JIT_PART)
 def apply_row(rule, factors, weights, state, r, grad_D):
     """Update one row of a tier, of 32 or 64 bits, by a step's factors."""
     _apply_row(rule, factors, weights, state, r, grad_D, np.uint32(0))

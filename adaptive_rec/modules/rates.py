@@ -31,7 +31,6 @@ NOT_SERVED = ("maximize", "amsgrad")
 """Options of torch optimizers that the update of rows does not support; they must be off."""
 TORCH_EPS = {"adagrad": 1e-10}
 """torch's defaults where they differ from those of `OptimizerConfig`."""
-_CYCLED = "a OneCycleLR leaves it alone with cycle_momentum=False"
 
 
 class Rates:
@@ -82,30 +81,27 @@ class Rates:
         name, found = rule_of(optimizer, group)
         if not self._decay_is_known and found.decoupled:
             self.rule, self._decay_is_known = dataclasses.replace(self.rule, decay=found.decay), True
-        if name != self.name:
+        if name != self.name or found != self.rule:
             raise ConfigError(
-                f"rows must be updated by the kind of optimizer that wrap was given, {self.name}, got {name}; to wrap give the "
-                "optimizer itself, or with its options: functools.partial(torch.optim.SGD, momentum=0.9)"
+                f"rows must be updated as wrap was told, by {_shown(self.name, self.rule)}, got {_shown(name, found)}; give wrap "
+                f"the optimizer itself, or functools.partial(torch.optim.SGD, momentum=0.9) of one that is made later; a "
+                "OneCycleLR changes neither momentum nor betas with cycle_momentum=False"
             )
-        for field in dataclasses.fields(RowRule):
-            own, other = getattr(self.rule, field.name), getattr(found, field.name)
-            if own != other:
-                option = _option(field.name, self.rule)
-                raise ConfigError(
-                    f"{option} of {type(optimizer).__name__} must stay {own} for embedding rows, got {other}; {_CYCLED}"
-                )
 
 
-def _option(field: str, rule: RowRule) -> str:
-    """Return torch's name for a field of a rule."""
-    adam, rmsprop = rule.code == row_update.LAZY_ADAM, rule.code == row_update.RMSPROP
-    names = {
-        "beta1": "betas[0]" if adam else "momentum",
-        "beta2": "betas[1]" if adam else "alpha",
-        "decay": "weight_decay",
-        "flag": "centered" if rmsprop else "nesterov",
+def _shown(name: str, rule: RowRule) -> str:
+    """Return a rule with its constants, by torch's names."""
+    adam = rule.code == row_update.LAZY_ADAM
+    constants = {
+        "eps": rule.eps,
+        "betas": (rule.beta1, rule.beta2) if adam else 0,
+        "momentum": 0 if adam else rule.beta1,
+        "alpha": 0 if adam else rule.beta2,
+        "dampening": rule.dampening,
+        "centered" if rule.code == row_update.RMSPROP else "nesterov": rule.flag,
+        "weight_decay": rule.decay,
     }
-    return names.get(field, field)
+    return f"{name}({', '.join(f'{key}={value}' for key, value in constants.items() if value)})"
 
 
 def named_rates(name: str, lr: float | None, eps: float | None, betas: tuple[float, float] | None) -> Rates:

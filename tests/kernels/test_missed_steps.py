@@ -79,10 +79,10 @@ def test_a_tree_gives_every_product(steps: int) -> None:
     matrix_S = dice.normal(size=(steps, 2, 2))
     for place, matrix in enumerate(matrix_S):
         set_step(tree_N4, place, matrix.ravel())
-    out_4 = np.empty(4)
+    out_4, part_4 = np.empty((2, 4))
     for low in range(steps + 1):
         for high in range(low, steps + 1):
-            product_of_steps(tree_N4, low, high, out_4)
+            product_of_steps(tree_N4, low, high, out_4, part_4)
             expected = np.eye(2)
             for matrix in matrix_S[low:high]:
                 expected = matrix @ expected
