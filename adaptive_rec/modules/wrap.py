@@ -67,8 +67,8 @@ def wrap(model: nn.Module, *, device: torch.device | str | None = None, **option
     SparseAdam, Adam, AdamW or RMSprop that holds the tables' weights, or the class of one that will be made. Rows are then
     updated in its ``step()``, as it would update ordinary parameters: with its state, the learning rate that its param group has
     at that time, and the gradients that backward passes, clipping and ``GradScaler`` have left. Or the name of a rule, with
-    ``lr=``: rows are then updated at the end of each backward pass. Wrap a model after it was moved to its device. `device`: the device of
-    looked-up vectors, by default that of the model's other parameters. See `Options` for the rest.
+    ``lr=``: rows are then updated at the end of each backward pass. Wrap a model after it was moved to its device. `device`: the
+    device of looked-up vectors, by default that of the model's other parameters. See `Options` for the rest.
 
     Weights stay the parameters that they were (`TieredWeight`), so whoever holds one goes on to hold it.
 
