@@ -144,6 +144,8 @@ def _why_left(module: nn.Embedding | nn.EmbeddingBag) -> str:
     """Return why a module's table cannot be moved, or nothing."""
     if not module.weight.requires_grad:
         return "frozen: its weight requires no gradient"
+    if not module.weight.numel():
+        return f"empty: it has {module.weight.shape[0]} rows of dim {module.weight.shape[1]}"
     if module.weight.dtype not in PRECISIONS:
         return f"of {module.weight.dtype}: tables may be of torch.float32 or torch.float64"
     if any(getattr(module.weight, hooks, None) for hooks in WEIGHT_HOOKS):
