@@ -1,7 +1,7 @@
 """torch's own sample inputs of `embedding` and `embedding_bag`, and of the modules, give the same with rows in tiers.
 
-They are those of the installed torch (``torch.testing._internal``), which its own suite runs as well. The rest of its tests of these
-modules is retold in `test_bag.py`, `test_bag_module.py`, `test_weight.py` and below; docs/torch-tests.md lists them.
+They are those of the installed torch (``torch.testing._internal``), which its own suite runs as well. The rest of its tests of
+these modules is retold in `test_bag.py`, `test_bag_module.py`, `test_weight.py` and below; docs/torch-tests.md lists them.
 """
 
 from __future__ import annotations
