@@ -1,0 +1,45 @@
+"""A client: a model of a foreign library, as that library's user trains it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+CHANGED_LINES = 2
+"""Lines of a loop that change: ``import adaptive_rec`` and the call of `adaptive_rec.wrap`."""
+
+
+@dataclass(frozen=True)
+class Client:
+    """One model with its batches and its loss. The same seed makes the same model."""
+
+    library: str
+    name: str
+    make: Callable[[], nn.Module]
+    """Return a new model, in float64."""
+    batches: Callable[[int], Sequence[Any]]
+    """Return this many batches. A step may change its batch: trials train on copies."""
+    loss: Callable[[nn.Module, Any], Tensor]
+    """Return the loss of a batch, a tensor of one number."""
+    without_tables: str = ""
+    """Why the model has no table, for a model that is listed all the same."""
+    other_parameters: Callable[[nn.Module], Sequence[nn.Parameter]] | None = None
+    """Parameters to train; none: all that require a gradient."""
+    after_wrap: Callable[[nn.Module, Any], None] | None = None
+    changed_lines: int = CHANGED_LINES
+
+
+def in_float64() -> None:
+    """Let this process compute in float64. Libraries call ``Tensor.float()``, which then returns float64 too."""
+    torch.set_default_dtype(torch.float64)
+    torch.Tensor.float = torch.Tensor.double  # type: ignore[method-assign]
+    torch.FloatTensor = torch.DoubleTensor  # type: ignore[misc]
+
+
+def ids(dice: torch.Generator, rows: int, *shape: int, first: int = 0) -> Tensor:
+    """Return popular and rare ids from `first` to rows - 1."""
+    return first + ((rows - first) * torch.rand(*shape, generator=dice, dtype=torch.float64) ** 3).long()

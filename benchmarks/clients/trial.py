@@ -1,0 +1,193 @@
+"""Train a client twice from one seed, plain and wrapped, and compare the losses of all steps and what was learnt."""
+
+from __future__ import annotations
+
+import copy
+import random
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+import adaptive_rec
+from adaptive_rec.errors import AdaptiveRecError
+from adaptive_rec.modules.row_gradient import RowGradient
+from adaptive_rec.modules.weight import TieredWeight
+from benchmarks.clients.client import Client
+
+STEPS = 20
+LOSS_TOLERANCE = 1e-10
+STATE_TOLERANCE = 1e-9
+KNOBS = {"reclassify_every": 5, "sample_ratio": 1.0, "hysteresis": 0.0}
+"""Rows change their tiers every five steps."""
+OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
+    "adagrad": lambda parameters: torch.optim.Adagrad(parameters, lr=0.05),
+    "adam": lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
+}
+
+
+@dataclass
+class Trained:
+    """What a loop leaves."""
+
+    losses: list[float]
+    state: dict[str, Tensor]
+    dice: tuple[Any, ...]
+    """States of the generators of torch, NumPy and Python."""
+    hot_rows: int = 0
+    lookups: int = 0
+    tables: int = 0
+    left: tuple[tuple[str, str], ...] = ()
+    whole: set[str] = field(default_factory=set)
+    """Tables that got a dense gradient: they were read whole."""
+
+
+@dataclass
+class Outcome:
+    """A client under one optimizer. `verdict`: equal, refused, differs, broken without us."""
+
+    library: str
+    name: str
+    optimizer: str
+    verdict: str
+    note: str = ""
+    loss_difference: float = 0.0
+    state_difference: float = 0.0
+    changed_lines: int = 0
+    tables: int = 0
+    hot_rows: int = 0
+    lookups: int = 0
+    left: list[str] = field(default_factory=list)
+    whole: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def holds_tables(model: nn.Module) -> bool:
+    return any(isinstance(module, (nn.Embedding, nn.EmbeddingBag)) for module in model.modules())
+
+
+def try_client(client: Client, rule: str, steps: int = STEPS) -> Outcome:
+    """Train a client plain and wrapped under an optimizer of `OPTIMIZERS`, and compare."""
+    started, out = time.perf_counter(), Outcome(client.library, client.name, rule, "broken without us")
+    out.changed_lines = client.changed_lines
+    try:
+        batches = client.batches(steps)
+        plain = train(client, rule, batches, wrapped=False)
+    except Exception as error:  # any fault of the library
+        out.note = _told(error)
+    else:
+        try:
+            _compare(out, plain, train(client, rule, batches, wrapped=True))
+        except AdaptiveRecError as error:
+            out.verdict, out.note = "refused", _told(error)
+        except Exception as error:  # a fault of ours
+            out.verdict, out.note = "differs", _told(error)
+    out.seconds = round(time.perf_counter() - started, 2)
+    return out
+
+
+def _told(error: Exception) -> str:
+    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
+
+
+def train(client: Client, rule: str, batches: Any, wrapped: bool) -> Trained:
+    """Train from the first seed on. The two loops differ by the call of `wrap`."""
+    _seed(7)
+    model = client.make().train()
+    optimizer = OPTIMIZERS[rule]([one for one in model.parameters() if one.requires_grad])
+    _seed(8)
+    runtime = adaptive_rec.wrap(model, budget=_budget(model), optimizer=optimizer, knobs=KNOBS) if wrapped else None
+    losses, whole = [], set()
+    for batch in batches:
+        loss = client.loss(model, copy.deepcopy(batch))
+        optimizer.zero_grad()
+        loss.backward()
+        whole |= _read_whole(model)
+        optimizer.step()
+        losses.append(loss.item())
+    out = Trained(losses, {name: value.clone() for name, value in model.state_dict().items()}, _dice(), whole=whole)
+    if runtime is not None:
+        stats = runtime.stats()
+        out.hot_rows, out.lookups, out.tables = stats.hot_rows, stats.lookups, len(stats.tables)
+        out.left = runtime.report.left
+        runtime.close()
+    return out
+
+
+def _budget(model: nn.Module) -> int:
+    """Return a third of the bytes of all tables."""
+    found = {id(m.weight): m.weight for m in model.modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag))}
+    return max(1024, sum(weight.numel() * weight.element_size() for weight in found.values()) // 3)
+
+
+def _read_whole(model: nn.Module) -> set[str]:
+    return {
+        name
+        for name, weight in model.named_parameters()
+        if isinstance(weight, TieredWeight) and weight.grad is not None and not isinstance(weight.grad, RowGradient)
+    }
+
+
+def _seed(number: int) -> None:
+    torch.manual_seed(number)
+    np.random.seed(number)
+    random.seed(number)
+
+
+def _dice() -> tuple[Any, ...]:
+    return torch.get_rng_state().tolist(), np.random.get_state()[1].tolist(), random.getstate()
+
+
+def _compare(out: Outcome, plain: Trained, ours: Trained) -> None:
+    out.tables, out.hot_rows, out.lookups = ours.tables, ours.hot_rows, ours.lookups
+    out.left, out.whole = [f"{name}: {reason}" for name, reason in ours.left], sorted(ours.whole)
+    faults = []
+    if not all(map(np.isfinite, plain.losses)):
+        faults.append("the plain losses are not finite")
+    pairs = list(zip(plain.losses, ours.losses, strict=True))
+    out.loss_difference = max(abs(a - b) / max(abs(a), 1e-300) if a != b else 0.0 for a, b in pairs)
+    if not out.loss_difference <= LOSS_TOLERANCE:
+        first = next(k for k, (a, b) in enumerate(pairs) if not abs(a - b) <= LOSS_TOLERANCE * abs(a))
+        faults.append(f"losses differ by {out.loss_difference:.1e} from step {first} on")
+    if plain.state.keys() != ours.state.keys():
+        faults.append(f"state dicts have other names: {sorted(plain.state.keys() ^ ours.state.keys())[:4]}")
+    else:
+        gaps = {name: _gap(plain.state[name], ours.state[name]) for name in plain.state}
+        worst = max(gaps, key=lambda name: gaps[name])
+        out.state_difference = gaps[worst]
+        if not out.state_difference <= STATE_TOLERANCE:
+            faults.append(f"{worst} differs by {out.state_difference:.1e}")
+    if plain.dice != ours.dice:
+        faults.append("wrapping draws random numbers")
+    if not ours.hot_rows:
+        faults.append("no row was hot")
+    out.verdict, out.note = ("differs", "; ".join(faults)) if faults else ("equal", "")
+
+
+def _gap(plain: Tensor, ours: Tensor) -> float:
+    """Return the largest difference of two tensors, relative to the larger of 1 and the largest value."""
+    if plain.shape != ours.shape or plain.dtype != ours.dtype:
+        return float("inf")
+    if not plain.numel():
+        return 0.0
+    a, b = (one.to(torch.float64) for one in (plain, ours))
+    return float((a - b).abs().max() / a.abs().max().clamp(min=1.0))
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Tiny models run faster on one thread."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
