@@ -25,11 +25,6 @@ class Client:
     """Return this many batches. A step may change its batch: trials train on copies."""
     loss: Callable[[nn.Module, Any], Tensor]
     """Return the loss of a batch, a tensor of one number."""
-    without_tables: str = ""
-    """Why the model has no table, for a model that is listed all the same."""
-    other_parameters: Callable[[nn.Module], Sequence[nn.Parameter]] | None = None
-    """Parameters to train; none: all that require a gradient."""
-    after_wrap: Callable[[nn.Module, Any], None] | None = None
     changed_lines: int = CHANGED_LINES
 
 

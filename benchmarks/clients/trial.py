@@ -49,7 +49,7 @@ class Trained:
 
 @dataclass
 class Outcome:
-    """A client under one optimizer. `verdict`: equal, refused, differs, broken without us."""
+    """A client under one optimizer. `verdict`: equal, refused, differs, broken without us, no tables."""
 
     library: str
     name: str
@@ -81,6 +81,10 @@ def try_client(client: Client, rule: str, steps: int = STEPS) -> Outcome:
     started, out = time.perf_counter(), Outcome(client.library, client.name, rule, "broken without us")
     out.changed_lines = client.changed_lines
     try:
+        _seed(7)
+        if not holds_tables(client.make()):
+            out.verdict = "no tables"
+            return out
         batches = client.batches(steps)
         plain = train(client, rule, batches, wrapped=False)
     except Exception as error:  # any fault of the library
