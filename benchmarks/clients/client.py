@@ -29,8 +29,9 @@ class Client:
 
 
 def in_float64() -> None:
-    """Let this process compute in float64. Libraries call ``Tensor.float()``, which then returns float64 too."""
+    """Let this process compute in float64, also where a library asks for ``torch.float`` or calls ``Tensor.float()``."""
     torch.set_default_dtype(torch.float64)
+    torch.float, torch.cfloat = torch.float64, torch.complex128  # type: ignore[misc]
     torch.Tensor.float = torch.Tensor.double  # type: ignore[method-assign]
     torch.FloatTensor = torch.DoubleTensor  # type: ignore[misc]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 import random
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -25,10 +25,11 @@ LOSS_TOLERANCE = 1e-10
 STATE_TOLERANCE = 1e-9
 KNOBS = {"reclassify_every": 5, "sample_ratio": 1.0, "hysteresis": 0.0}
 """Rows change their tiers every five steps."""
-OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
-    "adagrad": lambda parameters: torch.optim.Adagrad(parameters, lr=0.05),
-    "adam": lambda parameters: torch.optim.Adam(parameters, lr=1e-3),
+OPTIMIZERS: dict[str, tuple[Callable[..., torch.optim.Optimizer], float]] = {
+    "adagrad": (torch.optim.Adagrad, 0.05),
+    "adam": (torch.optim.Adam, 1e-3),
 }
+"""Classes of torch.optim, with learning rates."""
 
 
 @dataclass
@@ -55,9 +56,12 @@ class Outcome:
     name: str
     optimizer: str
     verdict: str
+    lr: float = 0.0
     note: str = ""
     loss_difference: float = 0.0
     state_difference: float = 0.0
+    chaotic: str = ""
+    """Says so where plain training from other last places has other losses."""
     undetermined: int = 0
     """Values of the state dict that plain training does not determine: another rounding moves them as far."""
     changed_lines: int = 0
@@ -77,27 +81,43 @@ def holds_tables(model: nn.Module) -> bool:
 
 
 def try_client(client: Client, rule: str, steps: int = STEPS) -> Outcome:
-    """Train a client plain and wrapped under an optimizer of `OPTIMIZERS`, and compare."""
-    started, out = time.perf_counter(), Outcome(client.library, client.name, rule, "broken without us")
-    out.changed_lines = client.changed_lines
+    """Train a client plain and wrapped under an optimizer of `OPTIMIZERS`, and compare.
+
+    A learning rate at which plain training is chaotic compares nothing: there, first values that differ in the last place lead
+    plain training itself to other losses. Such a client is tried at a tenth of the rate, and the note says so.
+    """
+    started, rate = time.perf_counter(), OPTIMIZERS[rule][1]
+    out = _try_at(client, rule, rate, steps)
+    while out.chaotic and rate > OPTIMIZERS[rule][1] / 1000:
+        rate /= 10
+        smaller = _try_at(client, rule, rate, steps)
+        smaller.note = "; ".join(filter(None, (f"lr {rate:g}: {out.chaotic}", smaller.note)))
+        smaller.chaotic = smaller.chaotic and out.chaotic
+        out = smaller
+    out.seconds = round(time.perf_counter() - started, 2)
+    return out
+
+
+def _try_at(client: Client, rule: str, lr: float, steps: int) -> Outcome:
+    out = Outcome(client.library, client.name, rule, "broken without us", lr, changed_lines=client.changed_lines)
     try:
         _seed(7)
         if not holds_tables(client.make()):
             out.verdict = "no tables"
             return out
         batches = client.batches(steps)
-        plain = train(client, rule, batches, wrapped=False)
+        plain = train(client, rule, lr, batches, wrapped=False)
     except Exception as error:  # any fault of the library
         out.note = _told(error)
+        return out
+    try:
+        wrapped = train(client, rule, lr, batches, wrapped=True)
+    except AdaptiveRecError as error:
+        out.verdict, out.note = "refused", _told(error)
+    except Exception as error:  # a fault of ours
+        out.verdict, out.note = "differs", _told(error)
     else:
-        try:
-            wrapped = train(client, rule, batches, wrapped=True)
-            _compare(out, plain, wrapped, lambda: train(client, rule, batches, wrapped=False, rounded=True))
-        except AdaptiveRecError as error:
-            out.verdict, out.note = "refused", _told(error)
-        except Exception as error:  # a fault of ours
-            out.verdict, out.note = "differs", _told(error)
-    out.seconds = round(time.perf_counter() - started, 2)
+        _compare(out, plain, wrapped, lambda: train(client, rule, lr, batches, wrapped=False, rounded=True))
     return out
 
 
@@ -105,13 +125,13 @@ def _told(error: Exception) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())[:300]
 
 
-def train(client: Client, rule: str, batches: Any, wrapped: bool, rounded: bool = False) -> Trained:
+def train(client: Client, rule: str, lr: float, batches: Any, wrapped: bool, rounded: bool = False) -> Trained:
     """Train from the first seed on. The two loops differ by the call of `wrap`. `rounded`: first values are rounded otherwise."""
     _seed(7)
     model = client.make().train()
     if rounded:
         _round_otherwise(model)
-    optimizer = OPTIMIZERS[rule]([one for one in model.parameters() if one.requires_grad])
+    optimizer = OPTIMIZERS[rule][0]([one for one in model.parameters() if one.requires_grad], lr=lr)
     _seed(8)
     runtime = adaptive_rec.wrap(model, budget=_budget(model), optimizer=optimizer, knobs=KNOBS) if wrapped else None
     losses, whole = [], set()
@@ -177,18 +197,19 @@ def _compare(out: Outcome, plain: Trained, ours: Trained, other_rounding: Callab
     faults = []
     if not all(map(np.isfinite, plain.losses)):
         faults.append("the plain losses are not finite")
-    pairs = list(zip(plain.losses, ours.losses, strict=True))
-    out.loss_difference = max(abs(a - b) / max(abs(a), 1e-300) if a != b else 0.0 for a, b in pairs)
+    twin = cache(other_rounding)
+    out.loss_difference, first = _loss_gap(plain.losses, ours.losses)
     if not out.loss_difference <= LOSS_TOLERANCE:
-        first = next(k for k, (a, b) in enumerate(pairs) if not abs(a - b) <= LOSS_TOLERANCE * abs(a))
         faults.append(f"losses differ by {out.loss_difference:.1e} from step {first} on")
+        without_us, _ = _loss_gap(plain.losses, twin().losses)
+        if not without_us * 10 <= out.loss_difference:
+            out.chaotic = f"at {out.lr:g} plain losses differ by {without_us:.0e} from another rounding alone"
     if plain.state.keys() != ours.state.keys():
         faults.append(f"state dicts have other names: {sorted(plain.state.keys() ^ ours.state.keys())[:4]}")
     else:
         gaps = {name: _gap(plain.state[name], ours.state[name]) for name in plain.state}
         if loose := [name for name, gap in gaps.items() if not gap <= STATE_TOLERANCE]:
-            twin = other_rounding().state
-            free = [name for name in loose if gaps[name] <= 10 * _gap(plain.state[name], twin[name])]
+            free = [name for name in loose if gaps[name] <= 10 * _gap(plain.state[name], twin().state[name])]
             out.undetermined = len(free)
             gaps = {name: gap for name, gap in gaps.items() if name not in free} or {"": 0.0}
         worst = max(gaps, key=lambda name: gaps[name])
@@ -197,9 +218,15 @@ def _compare(out: Outcome, plain: Trained, ours: Trained, other_rounding: Callab
             faults.append(f"{worst} differs by {out.state_difference:.1e}")
     if plain.dice != ours.dice:
         faults.append("wrapping draws random numbers")
-    if not ours.hot_rows:
+    if ours.lookups and not ours.hot_rows:
         faults.append("no row was hot")
     out.verdict, out.note = ("differs", "; ".join(faults)) if faults else ("equal", "")
+
+
+def _loss_gap(plain: list[float], ours: list[float]) -> tuple[float, int]:
+    """Return the largest relative difference, and the first step with one above the tolerance."""
+    gaps = [abs(a - b) / max(abs(a), 1e-300) if a != b else 0.0 for a, b in zip(plain, ours, strict=True)]
+    return max(gaps), next((step for step, gap in enumerate(gaps) if not gap <= LOSS_TOLERANCE), len(gaps))
 
 
 def _gap(plain: Tensor, ours: Tensor) -> float:
@@ -210,14 +237,3 @@ def _gap(plain: Tensor, ours: Tensor) -> float:
         return 0.0
     a, b = (one.to(torch.float64) for one in (plain, ours))
     return float((a - b).abs().max() / a.abs().max().clamp(min=1.0))
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Tiny models run faster on one thread."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

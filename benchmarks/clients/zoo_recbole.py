@@ -64,6 +64,42 @@ KINDS_OWN: dict[str, dict[str, Any]] = {
 }
 PAIRS = {"train_neg_sample_args": {"distribution": "uniform", "sample_num": 1}}
 PRETRAINED = {
+    "load_col": {
+        "inter": ["user_id", "item_id", "timestamp"],
+        "kg": ["head_id", "relation_id", "tail_id"],
+        "link": ["item_id", "entity_id"],
+        "ent": ["ent_id", "ent_emb"],
+        "rel": ["rel_id", "rel_emb"],
+    },
+    "additional_feat_suffix": ["ent", "rel"],
+    "alias_of_entity_id": ["ent_id"],
+    "alias_of_relation_id": ["rel_id"],
+    "preload_weight": {"ent_id": "ent_emb", "rel_id": "rel_emb"},
+    "kg_embedding_size": 8,
+}
+"""Settings of models that read vectors of entities that somebody has trained before."""
+OWN: dict[str, dict[str, Any]] = {
+    "context_aware": {
+        "load_col": FEATURES,
+        "threshold": {"rating": 3},
+        "train_neg_sample_args": None,
+        "eval_args": {"split": {"RS": [0.8, 0.1, 0.1]}, "order": "RO", "group_by": None, "mode": "labeled"},
+        "metrics": ["AUC"],
+        "valid_metric": "AUC",
+    },
+    "general": {},
+    "knowledge_aware": {
+        "load_col": {
+            "inter": ["user_id", "item_id"],
+            "kg": ["head_id", "relation_id", "tail_id"],
+            "link": ["item_id", "entity_id"],
+        },
+        "kg_embedding_size": 8,
+    },
+    "sequential": {"train_neg_sample_args": None},
+}
+PAIRS = {"train_neg_sample_args": {"distribution": "uniform", "sample_num": 1}}
+PRETRAINED = {
     "load_col": {"inter": ["user_id", "item_id", "timestamp"], "ent": ["ent_id", "ent_emb"], "rel": ["rel_id", "rel_emb"]},
     "additional_feat_suffix": ["ent", "rel"],
     "alias_of_item_id": ["ent_id"],
@@ -71,6 +107,10 @@ PRETRAINED = {
     "embedding_size": 8,
 }  # fmt: skip
 OWN: dict[str, dict[str, Any]] = {
+    "ConvNCF": {"embedding_size": 64},
+    "GRU4RecCPR": {"reranker_CAN_NUM": "20"},
+    "NCL": {"num_clusters": 5},
+    "SASRecCPR": {"reranker_CAN_NUM": "20"},
     "DIN": {**PAIRS, "load_col": FEATURES},
     "DIEN": {**PAIRS, "load_col": FEATURES},
     "FPMC": PAIRS,
@@ -111,8 +151,8 @@ def _folder() -> tempfile.TemporaryDirectory[str]:
     entities = [f"e{number}" for number in range(1, ITEMS + MORE_ENTITIES + 1)]
     facts = {(dice.choice(entities), f"r{dice.randrange(RELATIONS)}", dice.choice(entities)) for _ in range(500)}
     write("kg", "head_id:token relation_id:token tail_id:token", sorted(facts))
-    vectors = [[f"{dice.uniform(-1, 1):.4f}" for _ in range(8)] for _ in range(ITEMS + 7)]
-    write("ent", "ent_id:token ent_emb:float_seq", [(item, " ".join(vectors[item])) for item in range(1, ITEMS + 1)])
+    vectors = [[f"{dice.uniform(-1, 1):.4f}" for _ in range(8)] for _ in entities]
+    write("ent", "ent_id:token ent_emb:float_seq", [(e, " ".join(v)) for e, v in zip(entities, vectors, strict=True)])
     relations = [(f"r{number}", " ".join(vectors[number])) for number in range(RELATIONS)]
     write("rel", "rel_id:token rel_emb:float_seq", relations)
     return folder
@@ -167,7 +207,9 @@ def _batches(kind: str, name: str, steps: int) -> list[Any]:
 
 def _loss(model: Any, batch: Any) -> Tensor:
     """Return the loss, summed over its parts, with that of the knowledge graph where the model has one of its own."""
-    parts = [model.calculate_loss(batch)] if hasattr(model, "calculate_loss") else [model.calculate_rs_loss(batch)]
+    if hasattr(model, "e_step") and model.user_centroids is None:
+        model.e_step()
+    parts = [model.calculate_rs_loss(batch) if hasattr(model, "calculate_rs_loss") else model.calculate_loss(batch)]
     if hasattr(model, "calculate_kg_loss"):
         parts.append(model.calculate_kg_loss(batch))
     return sum(part.sum() for one in parts for part in (one if isinstance(one, tuple) else (one,)))  # type: ignore[return-value]
