@@ -76,36 +76,9 @@ PRETRAINED = {
     "alias_of_relation_id": ["rel_id"],
     "preload_weight": {"ent_id": "ent_emb", "rel_id": "rel_emb"},
     "kg_embedding_size": 8,
+    "eval_args": {"split": {"LS": "valid_and_test"}, "order": "TO", "mode": "full"},
 }
 """Settings of models that read vectors of entities that somebody has trained before."""
-OWN: dict[str, dict[str, Any]] = {
-    "context_aware": {
-        "load_col": FEATURES,
-        "threshold": {"rating": 3},
-        "train_neg_sample_args": None,
-        "eval_args": {"split": {"RS": [0.8, 0.1, 0.1]}, "order": "RO", "group_by": None, "mode": "labeled"},
-        "metrics": ["AUC"],
-        "valid_metric": "AUC",
-    },
-    "general": {},
-    "knowledge_aware": {
-        "load_col": {
-            "inter": ["user_id", "item_id"],
-            "kg": ["head_id", "relation_id", "tail_id"],
-            "link": ["item_id", "entity_id"],
-        },
-        "kg_embedding_size": 8,
-    },
-    "sequential": {"train_neg_sample_args": None},
-}
-PAIRS = {"train_neg_sample_args": {"distribution": "uniform", "sample_num": 1}}
-PRETRAINED = {
-    "load_col": {"inter": ["user_id", "item_id", "timestamp"], "ent": ["ent_id", "ent_emb"], "rel": ["rel_id", "rel_emb"]},
-    "additional_feat_suffix": ["ent", "rel"],
-    "alias_of_item_id": ["ent_id"],
-    "preload_weight": {"ent_id": "ent_emb", "rel_id": "rel_emb"},
-    "embedding_size": 8,
-}  # fmt: skip
 OWN: dict[str, dict[str, Any]] = {
     "ConvNCF": {"embedding_size": 64},
     "GRU4RecCPR": {"reranker_CAN_NUM": "20"},

@@ -16,6 +16,7 @@ from benchmarks.clients.client import Client, ids
 SIZE, LENGTH, NEGATIVES, DIM = 32, 6, 4, 8
 ROWS = {"user": 70, "city": 30, "item": 120, "brand": 50}
 MLP = {"dims": [16, 8], "activation": "relu", "dropout": 0.1}
+DICE = {"dims": [16, 8], "dropout": 0.1}
 TOWER = {"dims": [8], "activation": "relu", "dropout": 0.1}
 Batch = dict[str, Tensor]
 
@@ -111,6 +112,14 @@ def _tiger(make: Any, columns: Columns) -> nn.Module:
     return make(config)
 
 
+def _comirec(model: nn.Module) -> nn.Module:
+    """Fill parameters that the library leaves as memory happens to be."""
+    for name, parameter in model.named_parameters():
+        if "capsule" in name:
+            nn.init.normal_(parameter, std=0.1)
+    return model
+
+
 RANKING: dict[str, Callable[[Any, Columns], nn.Module]] = {
     "WideDeep": lambda make, c: make(c.dense, c.fields + c.mean, MLP),
     "DeepFM": lambda make, c: make(c.fields + c.dense, c.fields, MLP),
@@ -122,7 +131,7 @@ RANKING: dict[str, Callable[[Any, Columns], nn.Module]] = {
     "DeepFFM": lambda make, c: make(_linear(c), _cross(c), DIM, MLP),
     "FatDeepFFM": lambda make, c: make(_linear(c), _cross(c), DIM, 2, MLP),
     "BST": lambda make, c: make(c.fields, c.history, [c.all["item"]], MLP, nhead=2, max_seq_len=LENGTH + 1),
-    "DIN": lambda make, c: make(c.fields, c.history, [c.all["item"]], MLP, {"dims": [8], "activation": "dice"}),
+    "DIN": lambda make, c: make(c.fields, c.history, [c.all["item"]], DICE, {"dims": [8]}),
     "AutoInt": lambda make, c: make(c.fields, c.dense, num_layers=2, mlp_params=MLP),
 }
 
@@ -152,7 +161,7 @@ MATCHING: dict[str, tuple[Callable[[Any, Columns], nn.Module], Callable[[Any, Ba
     ),
     "MIND": (lambda make, c: make(c.user, c.history, [c.all["item"]], c.negatives, LENGTH), _first_of_list),
     "GRU4Rec": (
-        lambda make, c: make(c.user, c.history, [c.all["item"]], c.negatives, {"dims": [DIM], "num_layers": 2}),
+        lambda make, c: make(c.user, c.history, [c.all["item"]], c.negatives, {"dims": [DIM]}),
         _first_of_list,
     ),
     "NARM": (lambda make, c: make(c.alone, 8, 0.1, 0.1), _next_item),
@@ -162,7 +171,7 @@ MATCHING: dict[str, tuple[Callable[[Any, Columns], nn.Module], Callable[[Any, Ba
         _first_of_list,
     ),
     "STAMP": (lambda make, c: make(c.alone, 0.05, 0.05), _next_item),
-    "ComirecDR": (lambda make, c: make(c.user, c.history, [c.all["item"]], c.negatives, LENGTH), _first_of_list),
+    "ComirecDR": (lambda make, c: _comirec(make(c.user, c.history, [c.all["item"]], c.negatives, LENGTH)), _first_of_list),
     "ComirecSA": (lambda make, c: make(c.user, c.history, [c.all["item"]], c.negatives), _first_of_list),
 }
 KINDS = ["classification", "classification"]
@@ -194,7 +203,7 @@ def _cases() -> dict[str, Case]:
     found = {name: Case("ranking", make, _click) for name, make in RANKING.items()}
     found["DIEN"] = Case(
         "ranking",
-        lambda make, c: make(c.fields, c.history, c.negative_history, [c.all["item"]], MLP),
+        lambda make, c: make(c.fields, c.history, c.negative_history, [c.all["item"]], DICE),
         _click_and_auxiliary,
     )
     found |= {f"{name} (matching)": Case("matching", *both) for name, both in MATCHING.items()}

@@ -40,10 +40,6 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
         "pnn",
         {"embed_dim": 8, "mlp_dims": (16, 16), "dropout": 0.2, "method": "inner"},
     ),
-    "ProductNeuralNetworkModel (outer)": (
-        "pnn",
-        {"embed_dim": 8, "mlp_dims": (16, 16), "dropout": 0.2, "method": "outer"},
-    ),
     "DeepCrossNetworkModel": ("dcn", {"embed_dim": 8, "num_layers": 3, "mlp_dims": (16, 16), "dropout": 0.2}),
     "DeepFactorizationMachineModel": ("dfm", {"embed_dim": 8, "mlp_dims": (16, 16), "dropout": 0.2}),
     "ExtremeDeepFactorizationMachineModel": (
@@ -71,7 +67,7 @@ MODELS: dict[str, tuple[str, dict[str, Any]]] = {
 
 def _model(name: str) -> nn.Module:
     module, options = MODELS[name]
-    return getattr(importlib.import_module(f"torchfm.model.{module}"), name.split(" ")[0])(FIELDS, **options)
+    return getattr(importlib.import_module(f"torchfm.model.{module}"), name)(FIELDS, **options)
 
 
 def _batches(steps: int) -> list[Any]:
