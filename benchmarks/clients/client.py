@@ -25,6 +25,8 @@ class Client:
     """Return this many batches. A step may change its batch: trials train on copies."""
     loss: Callable[[nn.Module, Any], Tensor]
     """Return the loss of a batch, a tensor of one number."""
+    loop: Callable[[Any, torch.optim.Optimizer, Sequence[Any]], list[float]] | None = None
+    """Train with an optimizer on batches and return the losses, where the loop is that of a library."""
     changed_lines: int = CHANGED_LINES
 
 

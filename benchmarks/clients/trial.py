@@ -134,14 +134,18 @@ def train(client: Client, rule: str, lr: float, batches: Any, wrapped: bool, rou
     optimizer = OPTIMIZERS[rule][0]([one for one in model.parameters() if one.requires_grad], lr=lr)
     _seed(8)
     runtime = adaptive_rec.wrap(model, budget=_budget(model), optimizer=optimizer, knobs=KNOBS) if wrapped else None
-    losses, whole = [], set()
-    for batch in batches:
-        loss = client.loss(model, copy.deepcopy(batch))
-        optimizer.zero_grad()
-        loss.backward()
-        whole |= _read_whole(model)
-        optimizer.step()
-        losses.append(loss.item())
+    whole: set[str] = set()
+    if client.loop is not None:
+        losses = client.loop(model, optimizer, copy.deepcopy(batches))
+    else:
+        losses = []
+        for batch in batches:
+            loss = client.loss(model, copy.deepcopy(batch))
+            optimizer.zero_grad()
+            loss.backward()
+            whole |= _read_whole(model)
+            optimizer.step()
+            losses.append(loss.item())
     out = Trained(losses, {name: value.clone() for name, value in model.state_dict().items()}, _dice(), whole=whole)
     if runtime is not None:
         stats = runtime.stats()
