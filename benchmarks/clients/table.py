@@ -63,7 +63,10 @@ def clients_page(page: str, found: Sequence[Found]) -> str:
 def tables(found: Sequence[Found]) -> str:
     """Return a table for each library, with counts."""
     clients, parts = _clients(found), []
-    totals = ["| library | models | train with equal losses | refused | do not run here without us |", "|---|---|---|---|---|"]
+    totals = [
+        "| library | models | train with equal losses | refused | do not run here without us |",
+        "|---|---|---|---|---|",
+    ]
     for library, group in groupby(clients, key=lambda client: client[0]["library"]):
         own = list(group)
         verdicts = [_verdict(client) for client in own]

@@ -171,7 +171,10 @@ MATCHING: dict[str, tuple[Callable[[Any, Columns], nn.Module], Callable[[Any, Ba
         _first_of_list,
     ),
     "STAMP": (lambda make, c: make(c.alone, 0.05, 0.05), _next_item),
-    "ComirecDR": (lambda make, c: _comirec(make(c.user, c.history, [c.all["item"]], c.negatives, LENGTH)), _first_of_list),
+    "ComirecDR": (
+        lambda make, c: _comirec(make(c.user, c.history, [c.all["item"]], c.negatives, LENGTH)),
+        _first_of_list,
+    ),
     "ComirecSA": (lambda make, c: make(c.user, c.history, [c.all["item"]], c.negatives), _first_of_list),
 }
 KINDS = ["classification", "classification"]

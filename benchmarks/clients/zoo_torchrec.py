@@ -55,9 +55,7 @@ def _batches(steps: int) -> list[tuple[Tensor, Any, Tensor]]:
         lengths = torch.randint(0, 4, (len(ROWS), SIZE), generator=dice)
         parts = [ids(dice, rows, int(own.sum())) for rows, own in zip(ROWS.values(), lengths, strict=True)]
         features = torchrec.KeyedJaggedTensor(list(ROWS), torch.cat(parts), lengths=lengths.flatten())
-        found.append(
-            (torch.rand(SIZE, DENSE, generator=dice), features, torch.rand(SIZE, generator=dice).round())
-        )
+        found.append((torch.rand(SIZE, DENSE, generator=dice), features, torch.rand(SIZE, generator=dice).round()))
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -44,8 +45,17 @@ def _batches(steps: int) -> list[dict[str, Tensor]]:
     ]
 
 
+def _loader(batches: Sequence[Any]) -> Any:
+    return torch.utils.data.DataLoader(list(batches), batch_size=None)
+
+
+def _lightning() -> Any:
+    """Return Lightning, under either of its names."""
+    return importlib.import_module("lightning" if importlib.util.find_spec("lightning") else "pytorch_lightning")
+
+
 def _lightning_module() -> nn.Module:
-    base: Any = importlib.import_module("lightning").LightningModule
+    base: Any = _lightning().LightningModule
 
     class Module(base):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -67,11 +77,11 @@ def _lightning_module() -> nn.Module:
 def _fit(model: Any, optimizer: torch.optim.Optimizer, batches: Sequence[Any]) -> list[float]:
     """Lightning's ``Trainer.fit``, with gradients clipped."""
     model.optimizer = optimizer
-    trainer = importlib.import_module("lightning").Trainer(
-        accelerator="cpu", max_epochs=1, gradient_clip_val=0.5, logger=False, barebones=False,
+    trainer = _lightning().Trainer(
+        accelerator="cpu", max_epochs=1, gradient_clip_val=0.5, logger=False,
         enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
     )  # fmt: skip
-    trainer.fit(model, batches)
+    trainer.fit(model, _loader(batches))
     return model.losses
 
 
@@ -94,8 +104,7 @@ def _huggingface(model: nn.Module, optimizer: torch.optim.Optimizer, batches: Se
 def _accelerate(model: nn.Module, optimizer: torch.optim.Optimizer, batches: Sequence[Any]) -> list[float]:
     """A loop over `Accelerator.prepare`, which accumulates over two batches and clips gradients."""
     accelerator = importlib.import_module("accelerate").Accelerator(cpu=True, gradient_accumulation_steps=2)
-    loader: Any = torch.utils.data.DataLoader(list(batches), batch_size=None)
-    model, prepared, loader = accelerator.prepare(model, optimizer, loader)
+    model, prepared, loader = accelerator.prepare(model, optimizer, _loader(batches))
     losses = []
     for batch in loader:
         with accelerator.accumulate(model):
@@ -109,14 +118,22 @@ def _accelerate(model: nn.Module, optimizer: torch.optim.Optimizer, batches: Seq
     return losses
 
 
-LOOPS: dict[str, tuple[str, Callable[[], nn.Module], Callable[..., list[float]]]] = {
-    "Lightning": ("lightning", _lightning_module, _fit),
-    "Hugging Face Trainer": ("transformers", TwoTowers, _huggingface),
-    "accelerate": ("accelerate", TwoTowers, _accelerate),
+LOOPS: dict[str, tuple[Callable[[], object], Callable[[], nn.Module], Callable[..., list[float]]]] = {
+    "Lightning": (_lightning, _lightning_module, _fit),
+    "Hugging Face Trainer": (lambda: importlib.import_module("transformers"), TwoTowers, _huggingface),
+    "accelerate": (lambda: importlib.import_module("accelerate"), TwoTowers, _accelerate),
 }
 
 
 def clients() -> Iterator[Client]:
+    """Yield the clients whose library is installed. Raises ImportError where none is."""
+    errors = []
     for name, (package, make, loop) in LOOPS.items():
-        importlib.import_module(package)
-        yield Client("Trainers", name, make, _batches, lambda model, batch: model(**batch)["loss"], loop)
+        try:
+            package()
+        except ImportError as error:
+            errors.append(error)
+        else:
+            yield Client("Trainers", name, make, _batches, lambda model, batch: model(**batch)["loss"], loop)
+    if len(errors) == len(LOOPS):
+        raise errors[0]
