@@ -59,13 +59,10 @@ def _client(rows: Callable[[], nn.Embedding], fault: float = 0.0) -> Client:
         wrapped = type(model.rows.weight) is not nn.Parameter
         return model(batch) * (1 + fault * wrapped)
 
-    return Client(
-        "own",
-        "small",
-        lambda: Small(rows()).double(),
-        lambda steps: list(torch.arange(60).repeat(4).view(-1, 5, 4))[:steps],
-        loss,
-    )
+    def batches(steps: int) -> list[Tensor]:
+        return list(torch.arange(60).repeat(4).view(-1, 5, 4))[:steps]
+
+    return Client("own", "small", lambda: Small(rows()).double(), batches, loss)
 
 
 def test_a_trial_tells_equal_from_different_losses() -> None:
