@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding.host import Arrays
+from adaptive_rec.embedding.missed_steps import MissedSteps
 from adaptive_rec.embedding.records import MicroBatch, RowUpdate
 from adaptive_rec.embedding.row_types import as_array, has_infinity
 from adaptive_rec.embedding.snapshot import Tiers
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import TrainingError
 from adaptive_rec.kernels import pooling, row_update
-from adaptive_rec.kernels.catch_up import History, catch_up_rows
 from adaptive_rec.kernels.jit import usable_threads
 from adaptive_rec.kernels.staging import touched_rows
 
@@ -61,7 +61,7 @@ class DirectStore(EmbeddingStore):
         in_place = (
             len(self.space.pools) == 1 and not self.space.mean_F.any() and np.array_equal(update.position_B, everyone)
         )
-        hyper = (update.lr, rule.eps_at(update.step), rule.beta1, rule.beta2, update.step, self.seed)
+        hyper = rule.at(update.step, update.lr, self.seed)
         space = self.space
         places = row_update.GradientPlaces(
             len(space.features), work.batch.offsets, space.column_of_feature, space.mean_F, update.position_B, in_place
@@ -84,11 +84,12 @@ class DirectStore(EmbeddingStore):
             if overflowed:
                 raise TrainingError(self._overflow(work, pool, update.step))
 
-    def catch_up(self, pool: int, row_N: NDArray[np.int64], history: History, next_step: int = 0) -> None:
-        """Bring rows, by their numbers within the pool, to the present step of dense Adam; see `kernels/catch_up.py`."""
+    def catch_up(self, pool: int, row_N: NDArray[np.int64], missed: MissedSteps, next_step: int = 0) -> None:
+        """Have rows, by their numbers within the pool, make the steps that they missed. With `next_step` they are about to be
+        updated by the step of that number."""
         spec = self.space.pools[pool]
         tiers = row_update.TierArrays(*self.device.arrays(pool), *self.host.arrays(pool))
-        catch_up_rows(row_N, self.slot_of_row[spec.first_row : spec.end_row], history, next_step, tiers)
+        missed.make(row_N, self.slot_of_row[spec.first_row : spec.end_row], next_step, tiers)
 
     def _overflow(self, work: ClassifiedBatch, pool: int, step: int) -> str:
         """Return the error text for rows of a batch that have become too large for half precision."""

@@ -1,79 +1,109 @@
-"""The steps of a table under dense Adam, for rows that were not touched in them (`kernels/catch_up.py`)."""
+"""The steps of a table under an optimizer that moves every row at every step, kept for rows that were not touched in them."""
 
 from __future__ import annotations
 
-import math
+from abc import ABC, abstractmethod
 
 import numpy as np
+from numpy.typing import NDArray
 
-from adaptive_rec.kernels.catch_up import TERMS, History
+from adaptive_rec.embedding.optimizer import RowRule
+from adaptive_rec.kernels import row_update
+from adaptive_rec.kernels.missed_steps import (
+    LinearHistory,
+    StepwiseHistory,
+    catch_up_linear,
+    catch_up_stepwise,
+    set_step,
+)
+from adaptive_rec.kernels.row_update import TierArrays
 
-ROUNDING = 1e-18
-"""Part of a momentum that is too little to count."""
-LARGEST_BETA1 = 0.95
-"""Largest first beta for which many steps are made at once."""
-FIRST_SERIES_STEP = 1000
-"""Steps before it change their bias correction too fast for the power series."""
-_GROWTH = 1024
+GROWTH = 1024
+"""Steps for which memory is taken at first."""
 
 
-class MissedSteps:
-    """Learning rates of a table's steps, and the power series of the moves that rows missed in them."""
+class MissedSteps(ABC):
+    """Steps of a table, and how rows make those that they missed."""
 
-    def __init__(self, betas: tuple[float, float], eps: float, weight_decay: float, first: int = 0) -> None:
+    def __init__(self, first: int) -> None:
         """`first`: number of the step that every row has had."""
-        self._betas, self._eps, self._weight_decay = betas, eps, weight_decay
-        self._horizon = max(1, math.ceil(math.log(ROUNDING) / math.log(betas[0]))) if betas[0] > 0 else 1
         self._first = self._last = first
-        self._allot(_GROWTH)
 
-    def _allot(self, steps: int) -> None:
-        self._rate_S = np.zeros(steps)
-        self._root_S = np.ones(steps)
-        self._decay_S1 = np.zeros(steps + 1)
-        self._series_ST = np.zeros((steps, TERMS))
-        self._centre_S = np.zeros(steps)
-        self._to_S = np.zeros(steps, dtype=np.int64)
-        self._is_series_S = np.zeros(steps, dtype=np.bool_)
+    def __len__(self) -> int:
+        return self._last - self._first
 
-    def _grow(self) -> None:
-        parts = ("_rate_S", "_root_S", "_series_ST", "_centre_S", "_to_S", "_is_series_S", "_decay_S1")
-        held, steps = {name: getattr(self, name) for name in parts}, len(self._rate_S)
-        self._allot(2 * steps)
-        for name, array in held.items():
-            getattr(self, name)[: len(array)] = array
-
+    @abstractmethod
     def announce(self, lr: float) -> int:
         """Note the learning rate of the next step, whose rows are about to be updated. Returns its number."""
-        place = self._last - self._first
-        if place + 1 >= len(self._rate_S):
-            self._grow()
-        number, (beta1, beta2) = self._last + 1, self._betas
-        self._rate_S[place] = lr / (1 - beta1**number)
-        self._root_S[place] = math.sqrt(1 - beta2**number)
-        self._decay_S1[place + 1] = self._decay_S1[place] + math.log1p(-lr * self._weight_decay)
-        self._to_S[place] = self._last
-        self._centre_S[place] = math.sqrt(beta2) / self._root_S[place]
-        self._is_series_S[place] = beta1 <= LARGEST_BETA1 and self._last >= FIRST_SERIES_STEP
-        return number
 
     def complete(self) -> None:
         """Count the announced step as made: the rows that it did not touch have missed it."""
-        place = self._last - self._first
         self._last += 1
-        low = max(0, place + 1 - self._horizon)
-        since = np.arange(place + 1 - low, 0, -1, dtype=np.float64)  # missed steps of rows whose last step came before each
-        beta1, beta2 = self._betas
-        move = self._rate_S[place] * beta1**since
-        away = np.sqrt(beta2**since) / self._root_S[place] - self._centre_S[low : place + 1]
-        keep = math.exp(self._decay_S1[place + 1] - self._decay_S1[place])
-        self._series_ST[low : place + 1] *= keep
-        self._series_ST[low : place + 1] += move[:, None] * away[:, None] ** np.arange(TERMS)
-        self._to_S[low : place + 1] = self._last
 
-    def history(self) -> History:
-        """Return the steps made so far, as the kernel takes them."""
-        return History(
-            self._first, self._last, self._rate_S, self._root_S, self._decay_S1, self._series_ST, self._centre_S, self._to_S,
-            self._is_series_S, self._horizon, *self._betas, self._eps,
-        )  # fmt: skip
+    @abstractmethod
+    def make(self, row_N: NDArray[np.int64], slot_R: NDArray[np.int32], next_step: int, tiers: TierArrays) -> int:
+        """Have rows of a pool, by their numbers, make the steps that they missed; the slots of all its rows say where they live.
+        With `next_step` (0: none) they are marked as touched by the step of that number: their update follows. Returns the number
+        of rows that changed."""
+
+
+class LinearSteps(MissedSteps):
+    """Steps of SGD with momentum or weight decay, and of RMSprop without."""
+
+    def __init__(self, rule: RowRule, dim: int, first: int) -> None:
+        super().__init__(first)
+        self._rule = rule
+        self._tree_N4 = _unmoved(GROWTH)
+        squares = rule.code == row_update.RMSPROP
+        self._faded = (1 + rule.flag) * dim if squares else 0
+        self._buffer = self._faded if rule.beta1 else -1
+
+    def announce(self, lr: float) -> int:
+        if len(self) == len(self._tree_N4) // 2:
+            steps_S4, self._tree_N4 = self._tree_N4[len(self) :], _unmoved(2 * len(self))
+            for place, step_4 in enumerate(steps_S4):
+                set_step(self._tree_N4, place, step_4)
+        number = self._last + 1
+        set_step(self._tree_N4, len(self), self._step(lr, number))
+        return number
+
+    def _step(self, lr: float, number: int) -> NDArray[np.float64]:
+        """Return the matrix of a step on (weight, buffer), for a gradient of ``l2 * weight``."""
+        rule = self._rule
+        momentum, l2 = rule.beta1, rule.l2
+        fresh = l2 if number == 1 else (1 - rule.dampening) * l2
+        if not momentum:
+            return np.array([1 - lr * l2, 0.0, 0.0, 0.0])
+        nesterov = rule.flag and rule.code == row_update.MOMENTUM
+        weight, buffer = (l2 + momentum * fresh, momentum**2) if nesterov else (fresh, momentum)
+        return np.array([1 - lr * weight, -lr * buffer, fresh, momentum])
+
+    def make(self, row_N: NDArray[np.int64], slot_R: NDArray[np.int32], next_step: int, tiers: TierArrays) -> int:
+        history = LinearHistory(
+            self._first, self._last, self._tree_N4, self._buffer, float(self._rule.beta2), self._faded
+        )
+        return catch_up_linear(row_N, slot_R, history, next_step, tiers)
+
+
+def _unmoved(steps: int) -> NDArray[np.float64]:
+    return np.tile([1.0, 0.0, 0.0, 1.0], (2 * steps, 1))
+
+
+class StepwiseSteps(MissedSteps):
+    """Steps of Adam, Adagrad and RMSprop with an L2 term: each is made, as no sum of them is known."""
+
+    def __init__(self, rule: RowRule, dim: int, first: int, dtype: np.dtype) -> None:
+        super().__init__(first)
+        self._rule, self._dim = rule, dim
+        self._factor_SF = np.zeros((GROWTH, row_update.FACTORS), dtype=dtype)
+
+    def announce(self, lr: float) -> int:
+        if len(self) == len(self._factor_SF):
+            self._factor_SF = np.concatenate([self._factor_SF, np.zeros_like(self._factor_SF)])
+        number = self._last + 1
+        row_update.set_factors(self._rule.code, self._rule.at(number, lr), self._dim, self._factor_SF[len(self)])
+        return number
+
+    def make(self, row_N: NDArray[np.int64], slot_R: NDArray[np.int32], next_step: int, tiers: TierArrays) -> int:
+        history = StepwiseHistory(self._first, self._last, self._rule.code, self._factor_SF)
+        return catch_up_stepwise(row_N, slot_R, history, next_step, tiers)

@@ -9,6 +9,7 @@ import torch
 
 from adaptive_rec.config.model import OptimizerConfig
 from adaptive_rec.kernels import row_update
+from adaptive_rec.kernels.row_update import Hyper
 
 RULES = {
     "sgd": row_update.SGD,
@@ -22,33 +23,53 @@ ROW_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 @dataclass(frozen=True)
 class RowRule:
     """An update rule. Lazy Adam moves a row only when it is touched, with the global step in its bias correction. Where rows
-    catch up, they make the steps that they missed when they are needed (`kernels/catch_up.py`)."""
+    catch up, they make the steps that they missed when they are needed (`embedding/missed_steps.py`)."""
 
     code: int
     eps: float
     beta1: float
+    """Decay of the first moment, or of the momentum buffer; 0: none."""
     beta2: float
+    """Decay of the second moment."""
     row_precision: str = "float32"
     """The type that weights are rounded to; float32 means no rounding. Optimizer state is not rounded."""
     catches_up: bool = False
-    """Whether the rule is dense Adam: the last column of a row's state is the number of its last step."""
+    """Whether every row moves at every step: the last column of a row's state is the number of its last step."""
+    decay: float = 0.0
+    """torch's weight_decay."""
+    decoupled: bool = False
+    """Whether `decay` is apart from the gradient, as in AdamW."""
+    dampening: float = 0.0
+    flag: bool = False
+    """Whether momentum is Nesterov's, or RMSprop is centred."""
 
     @staticmethod
-    def of(config: OptimizerConfig, row_precision: str = "float32", catches_up: bool = False) -> RowRule:
-        return RowRule(RULES[config.embedding], config.eps, *config.betas, row_precision, catches_up)
+    def of(config: OptimizerConfig, row_precision: str = "float32") -> RowRule:
+        return RowRule(RULES[config.embedding], config.eps, *config.betas, row_precision)
 
-    def eps_at(self, step: int) -> float:
-        """Return what is added to the root of a second moment that has no bias correction. Dense Adam adds eps after it."""
-        return self.eps * math.sqrt(1 - self.beta2**step) if self.catches_up else self.eps
+    @property
+    def l2(self) -> float:
+        """Factor of a row in its own gradient."""
+        return 0.0 if self.decoupled else self.decay
+
+    def at(self, step: int, lr: float, seed: int = 0) -> Hyper:
+        """Return the constants of a step. Dense Adam adds eps after the second moment's bias correction, lazy Adam before."""
+        adam = self.catches_up and self.code == row_update.LAZY_ADAM
+        eps = self.eps * math.sqrt(1 - self.beta2**step) if adam else self.eps
+        betas = float(self.beta1), float(self.beta2)
+        return Hyper(float(lr), float(eps), *betas, step, seed, float(self.l2), float(self.dampening), self.flag)
 
     def state_width(self, dim: int) -> int:
         """Return the components of optimizer state of a row of `dim` components."""
-        return {
+        parts = {
             row_update.SGD: 0,
-            row_update.ROWWISE_ADAGRAD: 1,
-            row_update.ADAGRAD: dim,
-            row_update.LAZY_ADAM: 2 * dim + self.catches_up,
+            row_update.ROWWISE_ADAGRAD: 0,
+            row_update.ADAGRAD: 1,
+            row_update.LAZY_ADAM: 2,
+            row_update.MOMENTUM: 1,
+            row_update.RMSPROP: 1 + self.flag + (self.beta1 != 0),
         }[self.code]
+        return parts * dim + (self.code == row_update.ROWWISE_ADAGRAD) + self.catches_up
 
     def weight_type(self, dtype: torch.dtype) -> torch.dtype:
         """Return the type of stored weights where the run computes in `dtype`."""

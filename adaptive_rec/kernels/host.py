@@ -58,7 +58,7 @@ def apply_rows(
     # After infinitely many steps Adam's correction is 1: the given correction goes into the rate instead.
     rate = lr * correction if rule == row_update.LAZY_ADAM else lr
     row_update.apply_rows(
-        rule, (rate, eps, beta1, beta2, math.inf), source_U.numpy(), grad_UD.numpy(), active_U.numpy(),
+        rule, row_update.Hyper(rate, eps, beta1, beta2, math.inf), source_U.numpy(), grad_UD.numpy(), active_U.numpy(),
         row_update.TierArrays(*(tier.numpy() for tier in wide)),
     )  # fmt: skip
     if record_HR is not None and touches_H is not None:

@@ -11,12 +11,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit, prange, set_num_threads
 
-from adaptive_rec.kernels.jit import JIT, JIT_INLINE, JIT_PARALLEL, PARTS_PER_THREAD, worth_waking
+from adaptive_rec.kernels.jit import JIT, JIT_INLINE, JIT_PARALLEL, JIT_PART, PARTS_PER_THREAD, worth_waking
 from adaptive_rec.kernels.prefetch import prefetch_row
 from adaptive_rec.kernels.rows16 import dice, overflows, read, row_dice, write
 
-SGD, ROWWISE_ADAGRAD, ADAGRAD, LAZY_ADAM = 0, 1, 2, 3
-"""Update rules."""
+SGD, ROWWISE_ADAGRAD, ADAGRAD, LAZY_ADAM, MOMENTUM, RMSPROP = 0, 1, 2, 3, 4, 5
+"""Update rules. MOMENTUM is SGD with a momentum buffer."""
+LR, EPS, BETA1, BETA2, REST1, REST2, DIM, DECAY, FLAG, FACTORS = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9
+"""Places of a step's factors, in the gradients' precision, and their number."""
 
 _ROWS_AHEAD = 12
 _BAGS_AHEAD = 24
@@ -64,15 +66,33 @@ class TierArrays(NamedTuple):
     cold_state_RK: Any
 
 
+class Hyper(NamedTuple):
+    """Constants of one step of an update rule."""
+
+    lr: float
+    eps: float
+    beta1: float
+    """Decay of the first moment, or of the momentum buffer."""
+    beta2: float
+    """Decay of the second moment."""
+    step: float
+    """Number of the step, a whole number from 1. It serves Adam's bias correction, as in torch.optim.SparseAdam."""
+    seed: int = 0
+    """Rows of 16 bits are rounded by random bits drawn from seed, step and the row's number."""
+    decay: float = 0.0
+    """Factor of the row itself in its gradient: the L2 term that torch calls weight_decay."""
+    dampening: float = 0.0
+    flag: bool = False
+    """Whether momentum is Nesterov's, or RMSprop is centred."""
+
+
 def update_rows(rule, hyper, segments, places, grad_STD, rows, tiers, threads=1):
     """Update every distinct row of one pool once, where it lives, by the sum of its gradients over the bags that touch it.
 
-    `segments`, `places`, `rows` and `tiers` are the named tuples above. `hyper` holds (lr, eps, beta1, beta2, step, seed). The
-    step counts from 1 and serves the bias correction of lazy Adam (as in torch.optim.SparseAdam); rows of 16 bits are rounded by
-    random bits drawn from seed, step and the row's number.
+    `hyper`, `segments`, `places`, `rows` and `tiers` are the named tuples above.
     Rows that no trained sample touches stay as they are, and so do frozen ones; all others are marked in `changed_R`.
     State columns: none for SGD, the mean square for row-wise Adagrad, D squares for Adagrad, D first then D second moments for
-    Adam.
+    Adam, D buffers for SGD with momentum; for RMSprop D squares, D means if it is centred, D buffers if it has momentum.
 
     Returns the numbers of rows: (touched, updated, updated in the hot tier, too large now for half precision).
     """
@@ -128,7 +148,7 @@ def _update_range(first, end, counts_4, rule, hyper, segments, places, columns, 
             continue
         updated += 1
         changed_R[distinct_U[i]] = True
-        bits = row_dice(hyper[5], hyper[4], distinct_U[i])
+        bits = row_dice(hyper.seed, hyper.step, distinct_U[i])
         if source >= 0:
             hot_updated += 1
             _apply_row(rule, factors, hot_HD, hot_state_HK, source, grad_D, bits)
@@ -189,22 +209,33 @@ def _sum_segment(start, end, segment_bag_N, places, columns, grad_LD, grad_D):
 
 @njit(**JIT)
 def _factors(rule, hyper, like):
-    """Return lr (Adam's with its bias correction), eps, the betas, 1 minus each, and D, in the gradients' precision."""
-    lr, eps, beta1, beta2, step = hyper[:5]
-    if rule == LAZY_ADAM:
-        lr *= np.sqrt(1 - beta2**step) / (1 - beta1**step)
-    factors = np.empty(7, dtype=like.dtype)
-    factors[0], factors[1] = lr, eps
-    factors[2], factors[3], factors[4], factors[5] = beta1, beta2, 1 - beta1, 1 - beta2
-    factors[6] = like.shape[-1]
+    """Return the factors of a step, in the precision of `like`."""
+    factors = np.empty(FACTORS, dtype=like.dtype)
+    set_factors(rule, hyper, like.shape[-1], factors)
     return factors
+
+
+@njit(**JIT)
+def set_factors(rule, hyper, dim, factors):
+    """Set the factors of a step: constants of the rule, Adam's learning rate with its bias correction."""
+    lr, fresh = hyper.lr, 1 - hyper.beta1
+    if rule == LAZY_ADAM:
+        lr *= np.sqrt(1 - hyper.beta2**hyper.step) / (1 - hyper.beta1**hyper.step)
+    elif rule == MOMENTUM:
+        fresh = 1.0 if hyper.step == 1 else 1 - hyper.dampening
+    factors[LR], factors[EPS], factors[BETA1], factors[BETA2] = lr, hyper.eps, hyper.beta1, hyper.beta2
+    factors[REST1], factors[REST2], factors[DIM] = fresh, 1 - hyper.beta2, dim
+    factors[DECAY], factors[FLAG] = hyper.decay, hyper.flag
 
 
 @njit(**JIT_INLINE)
 def _apply_row(rule, factors, weights, state, r, grad_D, bits):
-    """Update row `r` of a tier; `bits` are its random bits for rounding."""
+    """Update row `r` of a tier; `bits` are its random bits for rounding. An L2 term is added to `grad_D`."""
     dim = len(grad_D)
-    lr, eps = factors[0], factors[1]
+    lr, eps = factors[LR], factors[EPS]
+    if factors[DECAY] != 0:
+        for d in range(dim):
+            grad_D[d] += factors[DECAY] * read(weights, r, d)
     if rule == SGD:
         for d in range(dim):
             write(weights, r, d, read(weights, r, d) - lr * grad_D[d], dice(bits, d))
@@ -212,7 +243,7 @@ def _apply_row(rule, factors, weights, state, r, grad_D, bits):
         square = grad_D[0] * grad_D[0]
         for d in range(1, dim):
             square += grad_D[d] * grad_D[d]
-        state[r, 0] += square / factors[6]
+        state[r, 0] += square / factors[DIM]
         scale = lr / (np.sqrt(state[r, 0]) + eps)
         for d in range(dim):
             write(weights, r, d, read(weights, r, d) - scale * grad_D[d], dice(bits, d))
@@ -221,20 +252,51 @@ def _apply_row(rule, factors, weights, state, r, grad_D, bits):
             state[r, d] += grad_D[d] * grad_D[d]
             change = lr * grad_D[d] / (np.sqrt(state[r, d]) + eps)
             write(weights, r, d, read(weights, r, d) - change, dice(bits, d))
-    else:
-        beta1, beta2, rest1, rest2 = factors[2], factors[3], factors[4], factors[5]
+    elif rule == LAZY_ADAM:
+        beta1, beta2, rest1, rest2 = factors[BETA1], factors[BETA2], factors[REST1], factors[REST2]
         for d in range(dim):
             state[r, d] = beta1 * state[r, d] + rest1 * grad_D[d]
             state[r, dim + d] = beta2 * state[r, dim + d] + rest2 * grad_D[d] * grad_D[d]
             change = lr * state[r, d] / (np.sqrt(state[r, dim + d]) + eps)
             write(weights, r, d, read(weights, r, d) - change, dice(bits, d))
+    elif rule == MOMENTUM:
+        beta1, rest1, nesterov = factors[BETA1], factors[REST1], factors[FLAG] != 0
+        for d in range(dim):
+            state[r, d] = beta1 * state[r, d] + rest1 * grad_D[d]
+            change = grad_D[d] + beta1 * state[r, d] if nesterov else state[r, d]
+            write(weights, r, d, read(weights, r, d) - lr * change, dice(bits, d))
+    else:
+        _apply_rmsprop(factors, weights, state, r, grad_D, bits)
+
+
+@njit(**JIT_INLINE)
+def _apply_rmsprop(factors, weights, state, r, grad_D, bits):
+    dim, beta1, centred = len(grad_D), factors[BETA1], factors[FLAG] != 0
+    buffer = 2 * dim if centred else dim
+    for d in range(dim):
+        state[r, d] = factors[BETA2] * state[r, d] + factors[REST2] * grad_D[d] * grad_D[d]
+        square = state[r, d]
+        if centred:
+            state[r, dim + d] = factors[BETA2] * state[r, dim + d] + factors[REST2] * grad_D[d]
+            square -= state[r, dim + d] * state[r, dim + d]
+        change = grad_D[d] / (np.sqrt(square) + factors[EPS])
+        if beta1 != 0:
+            state[r, buffer + d] = beta1 * state[r, buffer + d] + change
+            change = state[r, buffer + d]
+        write(weights, r, d, read(weights, r, d) - factors[LR] * change, dice(bits, d))
+
+
+@njit(**JIT_PART)
+def apply_row(rule, factors, weights, state, r, grad_D):
+    """Update one row of a tier, of 32 or 64 bits, by a step's factors."""
+    _apply_row(rule, factors, weights, state, r, grad_D, np.uint32(0))
 
 
 @njit(**JIT)
 def apply_rows(rule, hyper, source_U, grad_UD, active_U, tiers):
     """Update every active distinct row once by a gradient that is summed already; rows of 32 or 64 bits.
 
-    `hyper` and `tiers` are as in `update_rows`, without the seed.
+    `hyper` and `tiers` are as in `update_rows`; an L2 term is added to `grad_UD`.
     """
     hot_HD, hot_state_HK, cold_RD, cold_state_RK = tiers
     factors = _factors(rule, hyper, grad_UD)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import defaultdict, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -19,7 +19,7 @@ from adaptive_rec.embedding.records import Fetched, RowUpdate
 from adaptive_rec.errors import ConflictError, TrainingError
 from adaptive_rec.kernels import lookups as kernels
 from adaptive_rec.modules.bags import NO_CALL, BagBatch, Bags, CallKey, PoolTables
-from adaptive_rec.modules.dense_adam import DenseAdam
+from adaptive_rec.modules.dense_steps import DenseSteps
 from adaptive_rec.modules.gradients import Passes, PooledRows
 from adaptive_rec.modules.inputs import as_ids
 from adaptive_rec.modules.lookahead import AheadBatch, PoolCall
@@ -60,8 +60,8 @@ class AutogradSession(Session):
         self._first_row_T = store.space.table_first_row[self._table_order]
         self.updates_in_backward = setup.update == "backward"
         """Whether the end of a backward pass is a step; otherwise gradients wait in ``weight.grad`` for an optimizer's."""
-        self.dense_adam = DenseAdam(store, rates, self.steps_T, dtype)
-        self._parts = StepParts(store, dtype, self.steps_T, by_table=rates.rule.embedding == "lazy_adam")
+        self.dense_steps = DenseSteps(store, rates, self.steps_T, dtype)
+        self._parts = StepParts(store, dtype, self.steps_T, by_table=rates.counts_steps)
         self._passes = Passes(self._end_pass)
         self.passes_since_step = 0
         """Backward passes that updated rows since the last step of an optimizer."""
@@ -127,8 +127,8 @@ class AutogradSession(Session):
 
     def _gather(self, call: PoolCall) -> Tensor:
         with self.times("gather"):
-            for bags in self._read_together(call) if self.rates.is_dense else ():
-                self.dense_adam.catch_up(bags.tables[0], bags.row_N)
+            for bags in self._read_together(call) if self.rates.rule.catches_up else ():
+                self.dense_steps.catch_up(bags.tables[0], bags.row_N)
             return gather(self.store, call, self.step_number)
 
     # The step --------------------------------------------------------------------------------------------------------
@@ -137,7 +137,9 @@ class AutogradSession(Session):
         """End a backward pass that updates rows."""
         self.passes_since_step += 1
         tables = sorted({table for call, _ in found for table in call.bags.tables})
-        self._step([StepPart(call, gradient_LD, self.rates.lr) for call, gradient_LD in found], [], tables)
+        parts = [StepPart(call, gradient_LD, self.rates.lr) for call, gradient_LD in found]
+        self._announce(parts, {table: self.rates.lr for table in tables})
+        self._step(parts, [], tables)
 
     def optimizer_stepped(self) -> None:
         """Warn once where rows were updated in several backward passes between two steps of the model's optimizer."""
@@ -165,11 +167,17 @@ class AutogradSession(Session):
             each = np.arange(len(rows) + 1, dtype=np.int64)
             bags = PoolTables.of(self.store.space, [table], [False]).bags(as_ids(rows), each, self.dtype)
             parts.append(StepPart(PoolCall(bags), values, lr, counts=False))
-        for table, _, lr in gradients if self.rates.is_dense else ():
-            self.dense_adam.announce(table, lr, [part.call.bags.row_N for part in parts if part.call.bags.tables == (table,)])
+        self._announce(parts, {table: lr for table, _, lr in gradients})
         self._step(parts, seen, [table for table, _, _ in gradients])
         for table, _, _ in gradients:
             self._reads[table].clear()
+
+    def _announce(self, parts: list[StepPart], lr_of_table: Mapping[int, float]) -> None:
+        """Where every row moves at every step, have the rows that a step updates make the steps that they missed."""
+        for table, lr in lr_of_table.items() if self.rates.rule.catches_up else ():
+            own = [part.call.bags for part in parts if table in part.call.bags.tables]
+            _, low, high = self.store.space.table_range(table)
+            self.dense_steps.announce(table, lr, [b.row_N[(low <= b.row_N) & (b.row_N < high)] for b in own])
 
     def _step(self, parts: list[StepPart], seen: list[Bags], tables: Sequence[int]) -> None:
         """Update each distinct row once, count the lookups, and do what is due between two steps. `seen`: lookups that count and
@@ -197,8 +205,8 @@ class AutogradSession(Session):
                 )
             raise
         self.steps_T[list(tables)] += 1
-        for table in tables if self.rates.is_dense else ():
-            self.dense_adam.complete(table)
+        for table in tables if self.rates.rule.catches_up else ():
+            self.dense_steps.complete(table)
         self.state.step_done()
         counted = [update for update in updates if update.counts]
         self._count([*counted, self._count_only(seen)] if seen else counted)

@@ -162,7 +162,7 @@ class EmbeddingRuntime(LoopTables):
     def state_dict(self) -> dict[str, Any]:
         """Return optimizer state of all rows, which rows are hot, and all counts, for ``torch.save`` with the model's state
         dict."""
-        self.dense_adam.catch_up_all()
+        self.dense_steps.catch_up_all()
         return state_of(self._saved_parts)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -171,7 +171,7 @@ class EmbeddingRuntime(LoopTables):
         self.release_ahead()
         set_state(self._saved_parts, state)
         for number in range(len(self.steps_T)):
-            self.dense_adam.begin_anew(number)  # every row was saved at the present step
+            self.dense_steps.begin_anew(number)  # every row was saved at the present step
         if self.state.rows_placed:
             self.begin()
 

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from adaptive_rec.batch import TableSpec
 from adaptive_rec.errors import ConfigError
+from adaptive_rec.kernels.row_update import LAZY_ADAM, MOMENTUM
 from adaptive_rec.modules.autograd import AutogradSession
 from adaptive_rec.modules.options import Setup
-from adaptive_rec.modules.rates import STATE_NAMES, Rates
+from adaptive_rec.modules.rates import Rates, state_names
 from adaptive_rec.modules.row_gradient import RowGradient
 
 
@@ -43,13 +44,13 @@ class LoopTables(AutogradSession):
 
     def table(self, number: int) -> Tensor:
         """Return a copy of a table's rows (rows, dim), in host memory."""
-        self.dense_adam.catch_up(number)
+        self.dense_steps.catch_up(number)
         return torch.from_numpy(self.store.export_table(number)[0])
 
     def set_table(self, number: int, rows: Tensor) -> None:
         """Set all rows of a table, in both tiers; their optimizer state stays."""
         self.release_ahead()
-        self.dense_adam.catch_up(number)
+        self.dense_steps.catch_up(number)
         self.store.replace_table(number, rows.detach().cpu().to(self.dtype).numpy(), None)
 
     def set_rows(self, number: int, row_N: NDArray[np.int64], values: Tensor) -> None:
@@ -57,16 +58,16 @@ class LoopTables(AutogradSession):
         self.release_ahead()
         last = dict(zip(row_N.tolist(), range(len(row_N)), strict=True))
         given = values.detach().cpu().to(self.dtype).numpy()
-        self.dense_adam.catch_up(number, self.store.space.table_range(number)[1] + row_N)
+        self.dense_steps.catch_up(number, self.store.space.table_range(number)[1] + row_N)
         places = np.fromiter(last.values(), np.int64, len(last))
         self.store.replace_rows(number, np.fromiter(last.keys(), np.int64, len(last)), given[places])
 
     def take_state(self, number: int, parts: Sequence[Tensor], step: int) -> None:
         """Set the optimizer state of a table's rows, from the parts that torch keeps, and its number of steps so far."""
         columns = [part.detach().cpu().to(self.dtype) for part in parts]
-        if self.rates.is_dense:
+        if self.rates.rule.catches_up:
             columns.append(torch.full((len(columns[0]), 1), float(step), dtype=self.dtype))
-            self.dense_adam.begin_anew(number)  # it begins anew at this step
+            self.dense_steps.begin_anew(number)  # it begins anew at this step
         self.store.replace_table(number, None, torch.cat(columns, dim=1).numpy())
         self.steps_T[number] = step
 
@@ -78,16 +79,18 @@ class LoopTables(AutogradSession):
 
     def optimizer_state(self, number: int) -> dict[str, Any]:
         """Return copies of the optimizer state of a table's rows as torch keeps it: parts (rows, dim) by name, and the step."""
-        names = STATE_NAMES.get(self.rates.rule.embedding, ())
-        if not names:
+        rule, steps = self.rates.rule, int(self.steps_T[number])
+        names = state_names(rule)
+        if not names or (rule.code == MOMENTUM and not steps):
             return {}
-        self.dense_adam.catch_up(number)
+        self.dense_steps.catch_up(number)
         state_RK = torch.from_numpy(self.store.export_table(number)[1]).to(self.device)
-        parts = state_RK[:, : state_RK.shape[1] - self.rates.is_dense].chunk(len(names), dim=1)
-        steps = int(self.steps_T[number])
-        lazy = self.rates.rule.embedding == "lazy_adam" and not self.rates.is_dense
-        step = steps if lazy else torch.tensor(float(steps), dtype=torch.get_default_dtype())
-        return {"step": step, **{name: part.contiguous() for name, part in zip(names, parts, strict=True)}}
+        parts = state_RK[:, : state_RK.shape[1] - self.rates.rule.catches_up].chunk(len(names), dim=1)
+        found: dict[str, Any] = {name: part.contiguous() for name, part in zip(names, parts, strict=True)}
+        if rule.code == MOMENTUM:
+            return found
+        lazy = rule.code == LAZY_ADAM and not rule.catches_up
+        return {"step": steps if lazy else torch.tensor(float(steps), dtype=torch.get_default_dtype()), **found}
 
     def gradients(self) -> dict[str, RowGradient]:
         """Return the gradients that wait for the optimizer's step, by the names of their tables."""

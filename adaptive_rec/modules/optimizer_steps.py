@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime
-from adaptive_rec.modules.rates import STATE_NAMES, take_state
+from adaptive_rec.modules.rates import lr_at, state_names, take_state
 from adaptive_rec.modules.row_gradient import RowGradient
 from adaptive_rec.modules.weight import TieredWeight
 
@@ -79,7 +79,10 @@ def _update(optimizer: torch.optim.Optimizer) -> list[tuple[TieredWeight, Tensor
         for weight, _, _ in own:
             hand_over_state(optimizer, weight)
         if change is not None:
-            runtime.step_rows([(w.table, change(gradient), float(group["lr"])) for w, gradient, group in own])
+            number_T = runtime.steps_T + 1
+            runtime.step_rows(
+                [(w.table, change(gradient), lr_at(group, int(number_T[w.table]))) for w, gradient, group in own]
+            )
     for weight, _, _ in found:
         weight.grad = None
     return [(weight, gradient) for weight, gradient, _ in found]
@@ -88,9 +91,10 @@ def _update(optimizer: torch.optim.Optimizer) -> list[tuple[TieredWeight, Tensor
 def hand_over_state(optimizer: torch.optim.Optimizer, weight: TieredWeight) -> None:
     """Move the state that an optimizer has for a weight to the tiers: it made steps before, or loaded it."""
     state, runtime = take_state(optimizer, weight), weight.runtime
-    parts = [state[name] for name in STATE_NAMES.get(runtime.rates.rule.embedding, ()) if name in state]
-    if parts:
-        runtime.take_state(weight.table, parts, int(state.get("step", 0)))
+    names = state_names(runtime.rates.rule)
+    parts = [state[name] for name in names if state.get(name) is not None]
+    if parts:  # SGD numbers no steps: with a buffer the first one was made
+        runtime.take_state(weight.table, parts, int(state.get("step", 1)))
 
 
 def _unscaling(optimizer: Any) -> Callable[[Tensor], Tensor] | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypedDict
 
 import torch
@@ -33,9 +34,9 @@ class Options(TypedDict, total=False):
     """A name, an entry point or package.module:Class; the policy must not arrange the stream. Default: hotline."""
     budget: int | str
     """Device memory for hot rows and their optimizer state: bytes, or a text such as "2GiB"."""
-    optimizer: str | torch.optim.Optimizer | type[torch.optim.Optimizer] | None
+    optimizer: str | torch.optim.Optimizer | Callable[..., torch.optim.Optimizer] | None
     """A rule's name (sgd, adagrad, rowwise_adagrad, lazy_adam), or an optimizer of torch.optim that holds the weights, or the
-    class of one that will."""
+    class of one that will, or a ``functools.partial`` of the class with the options that it will be made with."""
     update: str | None
     """Where rows are updated: "step", in the optimizer's ``step()``, with all that torch does before it (sums over backward
     passes, clipping, ``GradScaler``); "backward", at the end of each backward pass, which keeps no gradients. By default
@@ -56,7 +57,7 @@ def rates_from(options: Options) -> Rates:
         raise ConfigError(
             f"optimizer must be given: one of {rules}, or to wrap() the torch optimizer that holds the tables"
         )
-    if isinstance(optimizer, type):
+    if isinstance(optimizer, (type, partial)):
         if given := [name for name in ("lr", "eps", "betas") if options.get(name) is not None]:
             raise ConfigError(f"{given[0]} must be left to the optimizer that will be made, got {options[given[0]]}")  # type: ignore[literal-required]
         return rates_of_class(optimizer)
@@ -90,7 +91,7 @@ def _update_from(options: Options) -> str:
         if update == "step":
             raise ConfigError(f"update must be backward for the rule {optimizer}, which no optimizer carries out, got step")
         return "backward"
-    if isinstance(optimizer, type) and update == "backward":
+    if isinstance(optimizer, (type, partial)) and update == "backward":
         raise ConfigError(
             "update must be step where the optimizer is yet to be made, as its learning rate is not known, got backward"
         )
@@ -127,10 +128,10 @@ class Setup:
             ) from None
         knobs = knobs.changed({"action": "freeze", **self.knobs, "policy": self.policy})
         run = {"seed": self.seed, "precision": PRECISIONS[dtype], "split": "never"}
-        config = validate({"run": run, "optimizer": rates.rule.model_dump(), "knobs": knobs.model_dump()})
+        config = validate({"run": run, "knobs": knobs.model_dump()})
         policy = load_policy(self.policy)
         check_policy_fits(policy, config.knobs.action)
-        if rates.is_dense and (self.streams is not None or self.device.type != "cpu" or not policy.exact):
+        if rates.rule.catches_up and (self.streams is not None or self.device.type != "cpu" or not policy.exact):
             raise ConfigError(
                 f"{rates.name} moves every row at every step, which needs a run on the CPU under an exact policy, got "
                 f"{self.device} and {policy.name}; SparseAdam moves the rows that were looked up"
@@ -139,7 +140,7 @@ class Setup:
         keep_freed_memory()
         space = RowSpace.by_pool(tables)
         return config, policy, build_store(
-            config, space, policy, streams, drawn=False, catches_up=rates.is_dense
+            config, space, policy, streams, drawn=False, rule=rates.rule
         )
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,22 +12,23 @@ from torch import Tensor
 
 from adaptive_rec.config.knobs import describe
 from adaptive_rec.config.model import OptimizerConfig
-from adaptive_rec.embedding.optimizer import RULES
+from adaptive_rec.embedding.optimizer import RULES, RowRule
 from adaptive_rec.errors import ConfigError, did_you_mean
+from adaptive_rec.kernels import row_update
 
-TORCH_RULES: dict[type[torch.optim.Optimizer], str] = {
-    torch.optim.SGD: "sgd",
-    torch.optim.Adagrad: "adagrad",
-    torch.optim.SparseAdam: "lazy_adam",
-    torch.optim.Adam: "lazy_adam",
-    torch.optim.AdamW: "lazy_adam",
+ADAM = (torch.optim.Adam, torch.optim.AdamW)
+TORCH_RULES: dict[type[torch.optim.Optimizer], int] = {
+    torch.optim.SGD: row_update.SGD,
+    torch.optim.Adagrad: row_update.ADAGRAD,
+    torch.optim.SparseAdam: row_update.LAZY_ADAM,
+    torch.optim.Adam: row_update.LAZY_ADAM,
+    torch.optim.AdamW: row_update.LAZY_ADAM,
+    torch.optim.RMSprop: row_update.RMSPROP,
 }
-DENSE = (torch.optim.Adam, torch.optim.AdamW)
-"""Optimizers that move every row at every step."""
-NOT_FUSED = ("momentum", "dampening", "weight_decay", "nesterov", "maximize", "lr_decay", "amsgrad")
-"""Options of torch optimizers that the update of rows does not support; they must be 0 or off."""
-STATE_NAMES = {"sgd": (), "adagrad": ("sum",), "lazy_adam": ("exp_avg", "exp_avg_sq")}
-"""torch's names for the parts of a row's optimizer state, in the order that the store keeps."""
+NAMES = {code: name for name, code in RULES.items()}
+"""Names of the rules that a configuration may name."""
+NOT_SERVED = ("maximize", "amsgrad")
+"""Options of torch optimizers that the update of rows does not support; they must be off."""
 TORCH_EPS = {"adagrad": 1e-10}
 """torch's defaults where they differ from those of `OptimizerConfig`."""
 
@@ -36,65 +38,70 @@ class Rates:
 
     def __init__(
         self,
-        rule: OptimizerConfig,
+        name: str,
+        rule: RowRule,
+        lr: float,
         optimizer: torch.optim.Optimizer | None = None,
         group: int = 0,
-        kind: type[torch.optim.Optimizer] | None = None,
-        weight_decay: float | None = 0.0,
+        decay_is_known: bool = True,
     ) -> None:
-        """With an optimizer, the learning rate is always that of one of its param groups. `kind`: the class of the optimizer that
-        updates rows. `weight_decay`: that of AdamW; None: it is known with the first step."""
-        self.rule = rule
-        self.is_dense = kind in DENSE
-        """Whether every row moves at every step."""
-        self.name = kind.__name__ if kind is not None and self.is_dense else rule.embedding
-        self.weight_decay = weight_decay
-        self._optimizer, self._group = optimizer, group
-        self._own = rule.embedding_lr
-        self._fixed = self._options()
+        """With an optimizer, the learning rate is always that of one of its param groups. `decay_is_known`: otherwise the weight
+        decay of AdamW is known with the first step."""
+        self.name, self.rule = name, rule
+        self._own, self._optimizer, self._group = lr, optimizer, group
+        self._decay_is_known = decay_is_known
+
+    @property
+    def _param_group(self) -> dict[str, Any]:
+        assert self._optimizer is not None
+        return self._optimizer.param_groups[self._group]
+
+    @property
+    def counts_steps(self) -> bool:
+        """Whether an update depends on the number of its table's updates."""
+        return self.rule.catches_up or self.rule.code == row_update.LAZY_ADAM
 
     @property
     def lr(self) -> float:
-        return self._own if self._optimizer is None else float(self._optimizer.param_groups[self._group]["lr"])
+        return self._own if self._optimizer is None else float(self._param_group["lr"])
 
     def set_lr(self, value: float) -> None:
         """Set the learning rate, also in the optimizer's param group where there is one."""
         self._own = float(value)
         if self._optimizer is not None:
-            self._optimizer.param_groups[self._group]["lr"] = value
+            self._param_group["lr"] = value
 
     def check(self) -> None:
         """Raise ConfigError where another option of the param group than its lr has changed."""
-        for name, value in self._options().items():
-            if value != self._fixed.get(name):
-                raise ConfigError(
-                    f"{name} of the param group that had the tables must stay {self._fixed.get(name)}, as rows follow its lr "
-                    f"only, got {value}; a OneCycleLR leaves it alone with cycle_momentum=False"
-                )
+        if self._optimizer is not None:
+            self.check_group(self._optimizer, self._param_group)
 
-    def check_group(self, optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> None:
+    def check_group(self, optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> None:
         """Raise ConfigError where an optimizer's param group does not update rows by this rule."""
-        found, own_kind = rule_of(optimizer, group), type(optimizer)
-        if self.weight_decay is None:
-            self.weight_decay = decoupled_decay(group)
-        if (own_kind in DENSE) != self.is_dense or decoupled_decay(group) != self.weight_decay:
+        name, found = rule_of(optimizer, group)
+        if not self._decay_is_known and found.decoupled:
+            self.rule, self._decay_is_known = dataclasses.replace(self.rule, decay=found.decay), True
+        if name != self.name or found != self.rule:
             raise ConfigError(
-                f"rows must be updated by the kind of optimizer that wrap was given, {self.name} with weight_decay "
-                f"{self.weight_decay}, got {own_kind.__name__} with {decoupled_decay(group)}"
+                f"rows must be updated as wrap was told, by {_shown(self.name, self.rule)}, got {_shown(name, found)}; give wrap "
+                f"the optimizer itself, or functools.partial(torch.optim.SGD, momentum=0.9) of one that is made later; a "
+                "OneCycleLR changes neither momentum nor betas with cycle_momentum=False"
             )
-        for name in ("embedding", "eps", "betas"):
-            own, other = getattr(self.rule, name, None), getattr(found, name, None)
-            if own != other:
-                raise ConfigError(
-                    f"{name} of {type(optimizer).__name__} must stay {own} for embedding rows, got {other}; a OneCycleLR leaves "
-                    "it alone with cycle_momentum=False"
-                )
 
-    def _options(self) -> dict[str, Any]:
-        if self._optimizer is None:
-            return {}
-        group = self._optimizer.param_groups[self._group]
-        return {name: group[name] for name in (*NOT_FUSED, "eps", "betas") if name in group}
+
+def _shown(name: str, rule: RowRule) -> str:
+    """Return a rule with its constants, by torch's names."""
+    adam = rule.code == row_update.LAZY_ADAM
+    constants = {
+        "eps": rule.eps,
+        "betas": (rule.beta1, rule.beta2) if adam else 0,
+        "momentum": 0 if adam else rule.beta1,
+        "alpha": 0 if adam else rule.beta2,
+        "dampening": rule.dampening,
+        "centered" if rule.code == row_update.RMSPROP else "nesterov": rule.flag,
+        "weight_decay": rule.decay,
+    }
+    return f"{name}({', '.join(f'{key}={value}' for key, value in constants.items() if value)})"
 
 
 def named_rates(name: str, lr: float | None, eps: float | None, betas: tuple[float, float] | None) -> Rates:
@@ -109,67 +116,98 @@ def named_rates(name: str, lr: float | None, eps: float | None, betas: tuple[flo
     values["eps"] = TORCH_EPS.get(name, OptimizerConfig().eps) if eps is None else float(eps)
     if betas is not None:
         values["betas"] = tuple(map(float, betas))
-    return Rates(_rule(values))
+    rule = _checked(values)
+    return Rates(name, RowRule.of(rule), rule.embedding_lr)
 
 
-def rule_of(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> OptimizerConfig:
-    """Return the rule by which a param group of a torch optimizer updates rows. Raises ConfigError where rows cannot follow."""
-    kind = _kind(type(optimizer))
-    for option in NOT_FUSED:
-        if group.get(option) and not (option == "weight_decay" and decoupled_decay(group)):
+def rule_of(optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> tuple[str, RowRule]:
+    """Return the name of the rule by which a param group of a torch optimizer updates rows, and the rule.
+
+    Raises ConfigError where rows cannot follow."""
+    kind = type(optimizer)
+    code = _code(kind)
+    for option in NOT_SERVED:
+        if group.get(option):
             raise ConfigError(
-                f"{option} of {type(optimizer).__name__} must be 0 for embedding rows, got {group[option]}; "
-                "give the tables a param group or an optimizer without it; a OneCycleLR leaves it alone with "
-                "cycle_momentum=False"
+                f"{option} of {kind.__name__} must be off for embedding rows, got {group[option]}; give the tables a param group "
+                "or an optimizer without it"
             )
-    values: dict[str, Any] = {"embedding": kind, "embedding_lr": float(group["lr"]) or 1.0}  # a warm-up may begin at 0
-    values |= {name: group[name] for name in ("eps", "betas") if name in group}
-    values["betas"] = tuple(map(float, values.get("betas", (0.9, 0.999))))
-    return _rule(values)
+    eps = float(group.get("eps", 0.0))
+    beta1, beta2 = map(float, group.get("betas", (0.0, 0.0)))
+    decay, momentum = float(group.get("weight_decay", 0.0)), float(group.get("momentum", 0.0))
+    if code in (row_update.LAZY_ADAM, row_update.ADAGRAD):
+        _checked({"eps": eps, **({"betas": (beta1, beta2)} if "betas" in group else {})})
+    flag = bool(group.get("nesterov") or group.get("centered"))
+    if code == row_update.SGD and momentum:
+        code = row_update.MOMENTUM
+    elif code == row_update.SGD:
+        flag = False
+    if code in (row_update.MOMENTUM, row_update.RMSPROP):
+        beta1, beta2 = momentum, float(group.get("alpha", 0.0))
+    moves_all = bool(decay) or kind in ADAM or code in (row_update.MOMENTUM, row_update.RMSPROP)
+    rule = RowRule(
+        code, eps, beta1, beta2, catches_up=moves_all, decay=decay, decoupled=bool(group.get("decoupled_weight_decay")),
+        dampening=float(group.get("dampening", 0.0)) if code == row_update.MOMENTUM else 0.0, flag=flag,
+    )  # fmt: skip
+    return kind.__name__ if moves_all else NAMES[code], rule
 
 
-def decoupled_decay(group: Mapping[str, Any]) -> float:
-    """Return the weight decay of AdamW, which is apart from the gradient."""
-    return float(group.get("weight_decay", 0.0)) if group.get("decoupled_weight_decay") else 0.0
+def lr_at(group: Mapping[str, Any], number: int) -> float:
+    """Return the learning rate of a table's update of this number, with Adagrad's ``lr_decay``."""
+    return float(group["lr"]) / (1 + (number - 1) * float(group.get("lr_decay", 0.0)))
 
 
-def _kind(given: type[torch.optim.Optimizer]) -> str:
-    kind = next((rule for known, rule in TORCH_RULES.items() if given is known), None)
-    if kind is None:
+def state_names(rule: RowRule) -> tuple[str, ...]:
+    """Return torch's names for the parts of a row's optimizer state, in the order that the store keeps."""
+    if rule.code == row_update.RMSPROP:
+        return ("square_avg", *["grad_avg"] * rule.flag, *["momentum_buffer"] * (rule.beta1 != 0))
+    return {
+        row_update.ADAGRAD: ("sum",),
+        row_update.LAZY_ADAM: ("exp_avg", "exp_avg_sq"),
+        row_update.MOMENTUM: ("momentum_buffer",),
+    }.get(rule.code, ())
+
+
+def _code(given: type[torch.optim.Optimizer]) -> int:
+    code = next((code for known, code in TORCH_RULES.items() if given is known), None)
+    if code is None:
         hint = "; Adam, AdamW and SparseAdam are served" if "Adam" in given.__name__ else ""
         known = ", ".join(one.__name__ for one in TORCH_RULES)
         raise ConfigError(
             f"optimizer must be one of torch's {known} for rows to be updated as it would, got {given.__name__}{hint}, "
             f"or name a rule ({', '.join(RULES)}) and its lr"
         )
-    return kind
+    return code
 
 
-def rates_of_class(given: type[torch.optim.Optimizer]) -> Rates:
-    """Return the rates of an optimizer that is yet to be made, with the defaults of its class."""
-    _kind(given)
-    make: Any = given
+def rates_of_class(make: Callable[..., torch.optim.Optimizer]) -> Rates:
+    """Return the rates of an optimizer that is yet to be made, by its class, or by a ``functools.partial`` of it with options."""
     sample = make([torch.zeros(1, requires_grad=True)])
+    _code(type(sample))
     (group,) = sample.param_groups
-    return Rates(rule_of(sample, group), kind=given, weight_decay=None)
+    name, rule = rule_of(sample, group)
+    return Rates(name, rule, float(group["lr"]), decay_is_known=not rule.decoupled)
 
 
-def rates_of_optimizer(optimizer: torch.optim.Optimizer, weights: Sequence[Tensor], one_group: bool) -> Rates:
-    """Return the rates of a torch optimizer that holds the tables' weights, if asked for in one param group; they follow its lr.
+def rates_of_optimizer(optimizer: torch.optim.Optimizer, weights: Sequence[Tensor], in_backward: bool) -> Rates:
+    """Return the rates of a torch optimizer that holds the tables' weights; they follow its lr. `in_backward`: whether rows are
+    updated in the backward pass, without its ``step()``.
 
     Raises ConfigError where rows cannot be updated as the optimizer does.
     """
-    _kind(type(optimizer))
+    _code(type(optimizer))
     wanted = {id(weight) for weight in weights}
     groups = [n for n, g in enumerate(optimizer.param_groups) if any(id(p) in wanted for p in g["params"])]
     held = sum(id(p) in wanted for n in groups for p in optimizer.param_groups[n]["params"])
-    if held != len(wanted) or not groups or (one_group and len(groups) > 1):
-        where = " in one param group" if one_group else ""
+    if held != len(wanted) or not groups or (in_backward and len(groups) > 1):
+        where = " in one param group" if in_backward else ""
         raise ConfigError(
             f"optimizer must hold the weights of all {len(wanted)} tables{where}, got {held} of them in {len(groups)} groups"
         )
     first = optimizer.param_groups[groups[0]]
-    rates = Rates(rule_of(optimizer, first), optimizer, groups[0], type(optimizer), decoupled_decay(first))
+    if in_backward and first.get("lr_decay"):
+        raise ConfigError(f"lr_decay must be 0 where rows are updated in the backward pass, got {first['lr_decay']}")
+    rates = Rates(*rule_of(optimizer, first), float(first["lr"]), optimizer, groups[0])
     for number in groups[1:]:
         rates.check_group(optimizer, optimizer.param_groups[number])
     return rates
@@ -181,7 +219,7 @@ def take_state(optimizer: torch.optim.Optimizer, weight: Tensor) -> dict[str, An
     return dict(state.pop(weight, {}))
 
 
-def _rule(values: dict[str, Any]) -> OptimizerConfig:
+def _checked(values: dict[str, Any]) -> OptimizerConfig:
     try:
         return OptimizerConfig.model_validate(values)
     except ValidationError as error:

@@ -64,11 +64,11 @@ def wrap(model: nn.Module, *, device: torch.device | str | None = None, **option
     Returns the runtime that they share.
 
     ``budget=``: device memory for hot rows and their optimizer state ("2GiB"). ``optimizer=``: a torch SGD, Adagrad,
-    SparseAdam, Adam or AdamW that holds the tables' weights, or the class of one that will be made. Rows are then updated in its
-    ``step()``, as it would update ordinary parameters: with its state, the learning rate that its param group has at that time,
-    and the gradients that backward passes, clipping and ``GradScaler`` have left. Or the name of a rule, with ``lr=``: rows are
-    then updated at the end of each backward pass. Wrap a model after it was moved to its device. `device`: the device of
-    looked-up vectors, by default that of the model's other parameters. See `Options` for the rest.
+    SparseAdam, Adam, AdamW or RMSprop that holds the tables' weights, or the class of one that will be made. Rows are then
+    updated in its ``step()``, as it would update ordinary parameters: with its state, the learning rate that its param group has
+    at that time, and the gradients that backward passes, clipping and ``GradScaler`` have left. Or the name of a rule, with
+    ``lr=``: rows are then updated at the end of each backward pass. Wrap a model after it was moved to its device. `device`: the
+    device of looked-up vectors, by default that of the model's other parameters. See `Options` for the rest.
 
     Weights stay the parameters that they were (`TieredWeight`), so whoever holds one goes on to hold it.
 
@@ -80,7 +80,7 @@ def wrap(model: nn.Module, *, device: torch.device | str | None = None, **option
     dtype, place = _dtype(weights), torch.device(device) if device is not None else _place(model, weights)
     optimizer = options.get("optimizer")
     holder = optimizer if isinstance(optimizer, torch.optim.Optimizer) else None
-    rates = rates_from(options) if holder is None else rates_of_optimizer(holder, weights, one_group=in_backward)
+    rates = rates_from(options) if holder is None else rates_of_optimizer(holder, weights, in_backward=in_backward)
     if holder is not None and (extra := [name for name in ("lr", "eps", "betas") if options.get(name) is not None]):
         raise ConfigError(f"{extra[0]} must be left to the optimizer that is given, got {options[extra[0]]}")  # type: ignore[literal-required]
     specs = [TableSpec(table.name, *map(int, weight.shape)) for table, weight in zip(tables, weights, strict=True)]
@@ -144,6 +144,8 @@ def _why_left(module: nn.Embedding | nn.EmbeddingBag) -> str:
     """Return why a module's table cannot be moved, or nothing."""
     if not module.weight.requires_grad:
         return "frozen: its weight requires no gradient"
+    if not module.weight.numel():
+        return f"empty: it has {module.weight.shape[0]} rows of dim {module.weight.shape[1]}"
     if module.weight.dtype not in PRECISIONS:
         return f"of {module.weight.dtype}: tables may be of torch.float32 or torch.float64"
     if any(getattr(module.weight, hooks, None) for hooks in WEIGHT_HOOKS):

@@ -139,12 +139,12 @@ def choose_device(config: Config) -> torch.device:
 
 
 def build_store(
-    config: Config, space: RowSpace, policy: Policy, streams: Streams | None, drawn: bool = True, catches_up: bool = False
+    config: Config, space: RowSpace, policy: Policy, streams: Streams | None, drawn: bool = True, rule: RowRule | None = None
 ) -> EmbeddingStore:
     """Build the two tiers, the device tier as large as the policy's budget. Rows are drawn, or zeros for a caller to set.
-    `catches_up`: whether Adam is dense."""
+    `rule`: update rule of rows, by default that of the configuration."""
     dtype = torch.float64 if config.run.precision == "float64" else torch.float32
-    rule = RowRule.of(config.optimizer, config.run.row_precision, catches_up)
+    rule = rule or RowRule.of(config.optimizer, config.run.row_precision)
     sizes = row_bytes(space, rule, dtype.itemsize, policy.tracks_movement)
     budget = policy.budget_bytes(config.knobs, all_rows_bytes(space, sizes))
     if streams is not None and rule.row_precision != "float32":

@@ -188,7 +188,7 @@ class PlainTables:
         for row, gradient in sums.items():
             if row not in frozen:
                 rule = self.rule
-                hyper = (LR, rule.eps, rule.beta1, rule.beta2, update.step)
+                hyper = rule.at(update.step, LR)
                 reference.apply_row(rule.code, hyper, *self.rows[row], gradient)
 
     def export(self) -> list[np.ndarray]:

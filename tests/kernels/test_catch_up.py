@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 
-from adaptive_rec.embedding.missed_steps import FIRST_SERIES_STEP, MissedSteps
+from adaptive_rec.embedding.adam_steps import FIRST_SERIES_STEP, AdamSteps
+from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.kernels.catch_up import FEW_STEPS, catch_up_rows
 from adaptive_rec.kernels.reference.catch_up import catch_up_row
-from adaptive_rec.kernels.row_update import TierArrays
+from adaptive_rec.kernels.row_update import LAZY_ADAM, TierArrays
 
 DIM = 5
 
@@ -20,8 +21,11 @@ def rates(steps: int, schedule: str) -> np.ndarray:
     return 0.01 * (1 + np.sin(np.arange(steps) / 7))  # to 0 and back
 
 
-def steps_made(lr_S: np.ndarray, first: int, **how: float) -> MissedSteps:
-    made = MissedSteps((how["beta1"], how["beta2"]), how["eps"], how["weight_decay"], first)
+def steps_made(lr_S: np.ndarray, first: int, **how: float) -> AdamSteps:
+    rule = RowRule(
+        LAZY_ADAM, how["eps"], how["beta1"], how["beta2"], catches_up=True, decay=how["weight_decay"], decoupled=True
+    )
+    made = AdamSteps(rule, first)
     for lr in lr_S:
         made.announce(float(lr))
         made.complete()

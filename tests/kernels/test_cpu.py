@@ -22,6 +22,13 @@ from adaptive_rec.placement import RowSpace
 
 quick = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 DTYPES = [np.float32, np.float64]
+DENSE_RULES = {
+    "momentum": RowRule(row_update.MOMENTUM, 0.0, 0.9, 0.0, decay=0.1, dampening=0.2),
+    "Nesterov's momentum": RowRule(row_update.MOMENTUM, 0.0, 0.9, 0.0, flag=True),
+    "RMSprop": RowRule(row_update.RMSPROP, 1e-3, 0.0, 0.9, decay=0.1),
+    "RMSprop, momentum": RowRule(row_update.RMSPROP, 1e-3, 0.9, 0.9),
+}
+ROW_RULES = {name: RowRule(code, 1e-8, 0.9, 0.999) for name, code in RULES.items()} | DENSE_RULES
 EXACTNESS = {np.float32: 2e-5, np.float64: 1e-12}
 
 
@@ -202,15 +209,16 @@ def test_gather_pooled_equals_its_twin(dtype: Any, threads: int, world: World, p
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", ROW_RULES)
 @settings(shared_fixtures, max_examples=25)
 @given(world=worlds(), step=st.integers(1, 2000), everyone=st.booleans())
 def test_update_rows_equals_its_twin(
     dtype: Any, rule: str, threads: int, world: World, step: int, everyone: bool
 ) -> None:
     """With skipped samples and frozen rows, or with every sample on its own line."""
-    code, space, batch = RULES[rule], world.space, world.batch
-    hyper = (0.05, 1e-8, 0.9, 0.999, step, 1)
+    row_rule, space, batch = ROW_RULES[rule], world.space, world.batch
+    code = row_rule.code
+    hyper = row_rule.at(step, 0.05, seed=1)
     kept = np.ones(batch.size, np.bool_) if everyone else world.random.random(batch.size) < 0.6
     position_B = np.full(batch.size, -1, dtype=np.int64)
     lines = np.count_nonzero(kept)
@@ -220,7 +228,7 @@ def test_update_rows_equals_its_twin(
         span = world.pool_range(pool)
         source_U, frozen_U = world.source_U[span], world.random.random(span.stop - span.start) < 0.3
         grad_STD = world.random.normal(size=(lines, len(spec.features), spec.dim)).astype(dtype)
-        tiers = world.tiers(pool, RowRule(code, 1e-8, 0.9, 0.999).state_width(spec.dim), dtype)
+        tiers = world.tiers(pool, row_rule.state_width(spec.dim), dtype)
         before, twins = [tier.copy() for tier in tiers], [tier.copy() for tier in tiers]
         changed = [np.zeros(space.rows, np.bool_) for _ in range(2)]
         for each in changed:
@@ -253,19 +261,20 @@ def test_update_rows_equals_its_twin(
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", ROW_RULES)
 @settings(quick, max_examples=25)
 @given(world=worlds(), step=st.integers(1, 2000))
 def test_apply_rows_equals_its_twin(dtype: Any, rule: str, world: World, step: int) -> None:
-    code = RULES[rule]
+    row_rule = ROW_RULES[rule]
+    code = row_rule.code
     for pool, spec in enumerate(world.space.pools):
         source_U = world.source_U[world.pool_range(pool)]
         grad_UD = world.random.normal(size=(len(source_U), spec.dim)).astype(dtype)
         active_U = world.random.random(len(source_U)) < 0.7
-        tiers = world.tiers(pool, RowRule(code, 1e-8, 0.9, 0.999).state_width(spec.dim), dtype)
+        tiers = world.tiers(pool, row_rule.state_width(spec.dim), dtype)
         before, twins = [tier.copy() for tier in tiers], [tier.copy() for tier in tiers]
-        hyper = (0.05, 1e-8, 0.9, 0.999, step)
-        row_update.apply_rows(code, hyper, source_U, grad_UD, active_U, row_update.TierArrays(*tiers))
+        hyper = row_rule.at(step, 0.05)
+        row_update.apply_rows(code, hyper, source_U, grad_UD.copy(), active_U, row_update.TierArrays(*tiers))
         reference.apply_rows(code, hyper, source_U, grad_UD, active_U, *twins)
         for mine, twin in zip(tiers, twins, strict=True):
             np.testing.assert_allclose(mine, twin, rtol=EXACTNESS[dtype], atol=EXACTNESS[dtype])
@@ -297,7 +306,7 @@ def test_rules_equal_the_optimizers_of_torch(rule: str, make: Any) -> None:
         rows = random.choice(12, size=5, replace=False)
         grad = random.normal(size=(5, 3))
         row_update.apply_rows(
-            row_rule.code, (0.05, 1e-8, 0.9, 0.999, step), ~rows, grad, np.ones(5, np.bool_),
+            row_rule.code, row_update.Hyper(0.05, 1e-8, 0.9, 0.999, step), ~rows, grad, np.ones(5, np.bool_),
             row_update.TierArrays(np.zeros((0, 3)), np.zeros((0, state.shape[1])), weights, state),
         )  # fmt: skip
         places, values = torch.from_numpy(rows)[None], torch.from_numpy(grad)
@@ -310,7 +319,8 @@ def test_rowwise_adagrad_divides_by_the_root_of_the_summed_mean_squares() -> Non
     weights, state = np.zeros((1, 2)), np.zeros((1, 1))
     for grad in ([3.0, 4.0], [0.0, 2.0]):
         row_update.apply_rows(
-            row_update.ROWWISE_ADAGRAD, (1.0, 0.0, 0.0, 0.0, 1), np.array([-1]), np.array([grad]), np.ones(1, np.bool_),
+            row_update.ROWWISE_ADAGRAD, row_update.Hyper(1.0, 0.0, 0.0, 0.0, 1), np.array([-1]), np.array([grad]),
+            np.ones(1, np.bool_),
             row_update.TierArrays(np.zeros((0, 2)), np.zeros((0, 1)), weights, state),
         )  # fmt: skip
     first, second = np.sqrt(12.5), np.sqrt(12.5 + 2.0)

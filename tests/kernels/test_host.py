@@ -41,7 +41,8 @@ def test_rows_are_updated_as_by_the_kernel_of_the_cpu(rule: int, step: int) -> N
     grad_UD, source_U = random.normal(size=(5, 4)), np.array([3, ~2, 0, ~5, ~0])
     active_U = np.array([True, True, False, True, True])
     row_update.apply_rows(
-        rule, (0.05, 1e-8, 0.9, 0.999, step), source_U, grad_UD, active_U, row_update.TierArrays(*tiers)
+        rule, row_update.Hyper(0.05, 1e-8, 0.9, 0.999, step), source_U, grad_UD, active_U,
+        row_update.TierArrays(*tiers),
     )
 
     correction = np.sqrt(1 - 0.999**step) / (1 - 0.9**step)

@@ -186,7 +186,7 @@ def test_a_signal_does_not_wait_for_a_sidecar_that_hangs(start: Start, number: i
 
 @pytest.mark.alone
 def test_a_run_that_is_done_does_not_wait_for_a_sidecar_that_hangs(start: Start) -> None:
-    job = start("--steps=400")
+    job = start("--steps=1200")
     assert phase_at(job) == "training"
     with stopped(job) as sidecar:
         wait_for((job.out / "summary.json").exists, 60)

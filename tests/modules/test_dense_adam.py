@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 import adaptive_rec
-from adaptive_rec.embedding.missed_steps import FIRST_SERIES_STEP
+from adaptive_rec.embedding.adam_steps import FIRST_SERIES_STEP
 from adaptive_rec.errors import AdaptiveRecError
-from adaptive_rec.modules.dense_adam import DenseAdam
+from adaptive_rec.modules.dense_steps import DenseSteps
 
 from .training import QUICK_WINDOWS, wrapped
 
@@ -70,7 +70,7 @@ def test_thousands_of_steps_are_those_of_torch(kind: str) -> None:
 def test_a_missed_catch_up_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison sees a fault that is planted: rows are read as their last step left them."""
     (theirs, optimizer), (ours, own) = both("adam")
-    monkeypatch.setattr(DenseAdam, "catch_up", lambda *given: None)
+    monkeypatch.setattr(DenseSteps, "catch_up", lambda *given: None)
     assert train(ours, own, range(60)) != pytest.approx(train(theirs, optimizer, range(60)), rel=1e-6)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.kernels.reference.step import apply_row
+from adaptive_rec.kernels.row_update import Hyper
 
 Array = NDArray[Any]
 
@@ -41,7 +42,7 @@ def apply_rows(
         hot, r = source_U[u] >= 0, source_U[u] if source_U[u] >= 0 else ~source_U[u]
         weights, state = (hot_HD, hot_state_HK) if hot else (cold_CD, cold_state_CK)
         before_D = weights[r].copy()
-        apply_row(rule, (lr, eps, beta1, beta2, step), weights[r], state[r], grad_D)
+        apply_row(rule, Hyper(lr, eps, beta1, beta2, step), weights[r], state[r], grad_D)
         if hot and record_HR is not None and touches_H is not None:
             moved_D = weights[r] - before_D
             length = np.sqrt(np.sum(moved_D**2))

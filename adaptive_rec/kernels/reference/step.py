@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.kernels.row_update import ADAGRAD, ROWWISE_ADAGRAD, SGD
+from adaptive_rec.kernels.row_update import ADAGRAD, LAZY_ADAM, MOMENTUM, ROWWISE_ADAGRAD, SGD, Hyper
 
 Array = NDArray[Any]
 
@@ -98,7 +98,7 @@ def sum_segments(
 
 
 def update_rows(
-    rule: int, hyper: tuple[float, ...], bags_U: list[list[int]], features: int, offsets: Array, column_F: Array,
+    rule: int, hyper: Hyper, bags_U: list[list[int]], features: int, offsets: Array, column_F: Array,
     mean_F: Array, position_B: Array, grad_STD: Array, frozen_U: Array, distinct_U: Array, source_U: Array, changed_R: Array,
     *tiers: Array,
 ) -> tuple[int, int, int, int]:  # fmt: skip
@@ -112,7 +112,7 @@ def update_rows(
 
 def apply_row(
     rule: int,
-    hyper: tuple[float, ...],
+    hyper: Hyper,
     weights_D: Array,
     state_K: Array,
     grad_D: Array,
@@ -120,6 +120,8 @@ def apply_row(
     """Update one row in place by the textbook formula of its rule."""
     lr, eps, beta1, beta2, step = hyper[:5]
     dim = len(grad_D)
+    if hyper.decay:
+        grad_D = grad_D + hyper.decay * weights_D
     if rule == SGD:
         weights_D -= lr * grad_D
     elif rule == ROWWISE_ADAGRAD:
@@ -128,16 +130,30 @@ def apply_row(
     elif rule == ADAGRAD:
         state_K += grad_D**2
         weights_D -= lr * grad_D / (np.sqrt(state_K) + eps)
-    else:
-        first_D, second_D = state_K[:dim], state_K[dim:]
+    elif rule == MOMENTUM:
+        state_K[:dim] = beta1 * state_K[:dim] + (1 if step == 1 else 1 - hyper.dampening) * grad_D
+        weights_D -= lr * (grad_D + beta1 * state_K[:dim] if hyper.flag else state_K[:dim])
+    elif rule == LAZY_ADAM:
+        first_D, second_D = state_K[:dim], state_K[dim : 2 * dim]
         first_D[:] = beta1 * first_D + (1 - beta1) * grad_D
         second_D[:] = beta2 * second_D + (1 - beta2) * grad_D**2
         correction = np.sqrt(1 - beta2**step) / (1 - beta1**step)
         weights_D -= lr * correction * first_D / (np.sqrt(second_D) + eps)
+    else:  # RMSprop
+        state_K[:dim] = beta2 * state_K[:dim] + (1 - beta2) * grad_D**2
+        square_D, buffer = state_K[:dim].copy(), 2 * dim if hyper.flag else dim
+        if hyper.flag:
+            state_K[dim : 2 * dim] = beta2 * state_K[dim : 2 * dim] + (1 - beta2) * grad_D
+            square_D -= state_K[dim : 2 * dim] ** 2
+        change_D = grad_D / (np.sqrt(square_D) + eps)
+        if beta1:
+            state_K[buffer : buffer + dim] = beta1 * state_K[buffer : buffer + dim] + change_D
+            change_D = state_K[buffer : buffer + dim]
+        weights_D -= lr * change_D
 
 
 def apply_rows(
-    rule: int, hyper: tuple[float, ...], source_U: Array, grad_UD: Array, active_U: Array, hot_HD: Array,
+    rule: int, hyper: Hyper, source_U: Array, grad_UD: Array, active_U: Array, hot_HD: Array,
     hot_state_HK: Array, cold_RD: Array, cold_state_RK: Array,
 ) -> None:  # fmt: skip
     for source, grad_D, active in zip(source_U, grad_UD, active_U, strict=True):

@@ -1,4 +1,7 @@
-"""Dense Adam in a user's loop: rows make the steps that they missed when they are read, updated, moved out or saved."""
+"""Optimizers that move every row at every step, in a user's loop.
+
+Rows make the steps that they missed when they are read, updated, moved out or saved.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +11,22 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from adaptive_rec.embedding.adam_steps import AdamSteps
 from adaptive_rec.embedding.direct import DirectStore
-from adaptive_rec.embedding.missed_steps import MissedSteps
+from adaptive_rec.embedding.missed_steps import LinearSteps, MissedSteps, StepwiseSteps
+from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import TrainingError
+from adaptive_rec.kernels.row_update import LAZY_ADAM, MOMENTUM, RMSPROP, SGD
 from adaptive_rec.modules.rates import Rates
 
 MOST_FLOAT32_STEPS = 1 << 24
 """Limit of the steps that a row's state, in float32, can number."""
+LONGEST_HISTORY = 1 << 16
+"""Steps of a table after which all its rows catch up, so that the memory of its steps is bounded."""
 
 
-class DenseAdam:
+class DenseSteps:
     """The steps that every row of a table makes, touched or not. Under other rules its methods do nothing."""
 
     def __init__(self, store: EmbeddingStore, rates: Rates, steps_T: NDArray[np.int64], dtype: torch.dtype) -> None:
@@ -33,7 +41,7 @@ class DenseAdam:
         pool, low, high = self._store.space.table_range(table)
         assert isinstance(self._store, DirectStore)
         rows = np.arange(low, high) if row_N is None else row_N
-        self._store.catch_up(pool, rows, self._missed[table].history(), next_step)
+        self._store.catch_up(pool, rows, self._missed[table], next_step)
 
     def catch_up_all(self) -> None:
         """Have all rows of all tables make the steps that they missed."""
@@ -42,14 +50,24 @@ class DenseAdam:
 
     def announce(self, table: int, lr: float, rows: Iterable[NDArray[np.int64]]) -> None:
         """Begin the next step of a table, at this learning rate: `rows`, by their numbers within the pool, will be updated."""
+        if table in self._missed and len(self._missed[table]) >= LONGEST_HISTORY:
+            self.catch_up(table)
+            self.begin_anew(table)
         if table not in self._missed:
-            rule, first = self._rates.rule, int(self._steps_T[table])
-            self._missed[table] = MissedSteps(rule.betas, rule.eps, self._rates.weight_decay or 0.0, first)
+            self._missed[table] = self._begin(self._rates.rule, table)
         number = self._missed[table].announce(lr)
         if self._dtype == torch.float32 and number > MOST_FLOAT32_STEPS:
             raise TrainingError(f"{self._rates.name} may make {MOST_FLOAT32_STEPS:,} steps with tables of float32, not more")
         for row_N in rows:
             self.catch_up(table, row_N, number)
+
+    def _begin(self, rule: RowRule, table: int) -> MissedSteps:
+        first, dim = int(self._steps_T[table]), self._store.space.tables[table].dim
+        if rule.code == LAZY_ADAM and not rule.l2:
+            return AdamSteps(rule, first)
+        if rule.code in (SGD, MOMENTUM) or (rule.code == RMSPROP and not rule.l2):
+            return LinearSteps(rule, dim, first)
+        return StepwiseSteps(rule, dim, first, self._store.host.dtype)
 
     def complete(self, table: int) -> None:
         """End a step: the rows of the table that it did not touch have missed it."""
