@@ -91,7 +91,7 @@ def _row(client: Sequence[Found]) -> str:
 def _cell(one: Found) -> str:
     if one["verdict"] != "equal":
         return one["verdict"]
-    return "equal" if not one["chaotic"] else f"equal at lr {one['lr']:g}"
+    return f"equal at lr {one['lr']:g}" if one["smaller_lr"] else "equal"
 
 
 def _note(client: Sequence[Found]) -> str:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import copy
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -16,7 +18,6 @@ from torch import Tensor, nn
 
 import adaptive_rec
 from adaptive_rec.errors import AdaptiveRecError
-from adaptive_rec.modules.row_gradient import RowGradient
 from adaptive_rec.modules.weight import TieredWeight
 from benchmarks.clients.client import Client
 
@@ -45,7 +46,7 @@ class Trained:
     tables: int = 0
     left: tuple[tuple[str, str], ...] = ()
     whole: set[str] = field(default_factory=set)
-    """Tables that got a dense gradient: they were read whole."""
+    """Tables that were read whole in the loop."""
 
 
 @dataclass
@@ -60,6 +61,8 @@ class Outcome:
     note: str = ""
     loss_difference: float = 0.0
     state_difference: float = 0.0
+    smaller_lr: bool = False
+    """Whether `lr` is smaller than usual, because plain training is chaotic at the usual one."""
     chaotic: str = ""
     """Says so where plain training from other last places has other losses."""
     undetermined: int = 0
@@ -91,8 +94,8 @@ def try_client(client: Client, rule: str, steps: int = STEPS) -> Outcome:
     while out.chaotic and rate > OPTIMIZERS[rule][1] / 1000:
         rate /= 10
         smaller = _try_at(client, rule, rate, steps)
+        smaller.smaller_lr = True
         smaller.note = "; ".join(filter(None, (f"lr {rate:g}: {out.chaotic}", smaller.note)))
-        smaller.chaotic = smaller.chaotic and out.chaotic
         out = smaller
     out.seconds = round(time.perf_counter() - started, 2)
     return out
@@ -135,17 +138,11 @@ def train(client: Client, rule: str, lr: float, batches: Any, wrapped: bool, rou
     _seed(8)
     runtime = adaptive_rec.wrap(model, budget=_budget(model), optimizer=optimizer, knobs=KNOBS) if wrapped else None
     whole: set[str] = set()
-    if client.loop is not None:
-        losses = client.loop(model, optimizer, copy.deepcopy(batches))
-    else:
-        losses = []
-        for batch in batches:
-            loss = client.loss(model, copy.deepcopy(batch))
-            optimizer.zero_grad()
-            loss.backward()
-            whole |= _read_whole(model)
-            optimizer.step()
-            losses.append(loss.item())
+    with _whole_reads(whole):
+        if client.loop is not None:
+            losses = client.loop(model, optimizer, copy.deepcopy(batches))
+        else:
+            losses = [_step(client, model, optimizer, copy.deepcopy(batch)) for batch in batches]
     out = Trained(losses, {name: value.clone() for name, value in model.state_dict().items()}, _dice(), whole=whole)
     if runtime is not None:
         stats = runtime.stats()
@@ -161,12 +158,25 @@ def _budget(model: nn.Module) -> int:
     return max(1024, sum(weight.numel() * weight.element_size() for weight in found.values()) // 3)
 
 
-def _read_whole(model: nn.Module) -> set[str]:
-    return {
-        name
-        for name, weight in model.named_parameters()
-        if isinstance(weight, TieredWeight) and weight.grad is not None and not isinstance(weight.grad, RowGradient)
-    }
+def _step(client: Client, model: nn.Module, optimizer: torch.optim.Optimizer, batch: Any) -> float:
+    loss = client.loss(model, batch)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+
+@contextmanager
+def _whole_reads(found: set[str]) -> Iterator[None]:
+    """Collect the names of tables that are read whole."""
+    read = TieredWeight.whole
+
+    def whole(weight: TieredWeight) -> Tensor:
+        found.add(weight.name)
+        return read(weight)
+
+    with patch.object(TieredWeight, "whole", whole):
+        yield
 
 
 def _seed(number: int) -> None:
