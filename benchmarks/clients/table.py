@@ -17,7 +17,7 @@ def told(one: Found) -> str:
     if "optimizer" not in one:
         return f"{one['library']}: {one['verdict']}, {one['note']}"
     return (
-        f"{one['library']:<14} {one['name']:<42} {one['optimizer']:<8} {one['verdict']:<18}"
+        f"{one['library']:<16} {one['name']:<42} {one['optimizer']:<8} {one['verdict']:<18}"
         f"{one['loss_difference']:8.1e} {one['hot_rows']:>5} hot  {one['note']}"
     )
 
