@@ -44,7 +44,7 @@ $(CLIENTS)/installed: pyproject.toml constraints.txt
 	@mkdir -p studies
 	@test -x $(CLIENTS)/bin/python || $(PYTHON) -m venv $(CLIENTS) 2>/dev/null || virtualenv -q -p $(PYTHON) $(CLIENTS)
 	$(CLIENTS_INSTALL) -e . pytest pytest-timeout "pandas<3" scipy scikit-learn tqdm pyyaml networkx lightning transformers accelerate \
-		colorlog colorama texttable thop tabulate psutil tensorboard faiss-cpu annoy
+		colorlog colorama texttable thop tabulate psutil tensorboard faiss-cpu annoy requests
 	$(CLIENTS_INSTALL) --no-deps torchfm==0.7.0 deepctr-torch==0.3.0 torch-rechub==0.9.0 recbole==1.2.1
 	-$(CLIENTS_INSTALL) --no-deps $(RIVALS)
 	-$(CLIENTS_INSTALL) --no-deps --no-build-isolation torch_scatter
