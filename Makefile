@@ -18,7 +18,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt
 
-.PHONY: train test check-long study-quality study-tracking study-policies study-globo study-staleness study-sidecar bench bench-all bench-drop-in bench-gpu bench-gpu-all docs tutorial lint clean
+.PHONY: train test check-long check-clients study-quality study-tracking study-policies study-globo study-staleness study-sidecar bench bench-all bench-drop-in bench-gpu bench-gpu-all docs tutorial lint clean
 
 train: $(VENV)/installed
 	$(BIN)/adaptive-rec train --policy slipstream $(ARGS)
@@ -32,6 +32,23 @@ test: lint
 # Minutes to an hour. Resumable: tests that have passed on this commit are not run again.
 check-long: $(VENV)/installed-dev
 	$(BIN)/pytest -m slow --passed-file=studies/check-long-$$(git rev-parse --short HEAD).txt
+
+# Models of other libraries, plain and wrapped; in an environment of its own, as the libraries ask for old versions of others.
+# RecBole and DeepCTR-Torch are installed without their dependencies: they would replace torch. ARGS="recbole --only SASRec".
+CLIENTS := studies/clients
+CLIENTS_INSTALL = $(CLIENTS)/bin/python -m pip install --quiet $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt
+check-clients: $(CLIENTS)/installed
+	$(CLIENTS)/bin/python -m benchmarks.clients $(ARGS)
+
+$(CLIENTS)/installed: pyproject.toml constraints.txt
+	@mkdir -p studies
+	@test -x $(CLIENTS)/bin/python || $(PYTHON) -m venv $(CLIENTS) 2>/dev/null || virtualenv -q -p $(PYTHON) $(CLIENTS)
+	$(CLIENTS_INSTALL) -e . pytest pytest-timeout "pandas<3" scipy scikit-learn tqdm pyyaml networkx lightning transformers accelerate \
+		colorlog colorama texttable thop tabulate psutil tensorboard faiss-cpu annoy requests
+	$(CLIENTS_INSTALL) --no-deps torchfm==0.7.0 deepctr-torch==0.3.0 torch-rechub==0.9.0 recbole==1.2.1
+	-$(CLIENTS_INSTALL) --no-deps $(RIVALS)
+	-$(CLIENTS_INSTALL) --no-deps --no-build-isolation torch_scatter
+	@touch $@
 
 # Resumable too: a run with a summary under studies/ is not repeated.
 STUDY ?= slipstream
