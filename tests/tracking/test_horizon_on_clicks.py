@@ -5,15 +5,12 @@ The replays are those of `benchmarks/globo.py`. Data: ADAPTIVE_REC_TEST_DATA, or
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from benchmarks import globo as study
 from benchmarks.globo_picture import WAYS, draw
