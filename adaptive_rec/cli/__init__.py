@@ -17,6 +17,7 @@ from adaptive_rec.cli import (
     knobs,
     placement,
     plan,
+    predict,
     profile,
     runs,
     simulate,
@@ -37,7 +38,7 @@ from adaptive_rec.system.openmp import wait_briefly
 from adaptive_rec.system.version import __version__
 
 COMMANDS = (
-    train, data, status, knobs, placement, control, runs, profile, plan, compare, simulate, calibrate, doctor
+    train, data, status, knobs, placement, control, runs, predict, profile, plan, compare, simulate, calibrate, doctor
 )  # fmt: skip
 """The modules of the commands, in the order of the help."""
 

@@ -11,17 +11,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from adaptive_rec.cli.output import pairs, print_json, say, show
+from adaptive_rec.cli.own_data import add_schema_options, schema_of
 from adaptive_rec.cli.parser import Parser, add_command
 from adaptive_rec.errors import UsageError
 from adaptive_rec.units import clock, count, size, whole
 
 if TYPE_CHECKING:
     from adaptive_rec.data.prepare.meta import Meta
+    from adaptive_rec.data.tabular.schema import Schema
 
 EXAMPLES = """\
 examples:
   adaptive-rec data prepare day_0.gz day_1.gz --out criteo   Criteo TSV files (plain, .gz, .zst)
   adaptive-rec data prepare train.csv.zst --out avazu --min-count 2
+  adaptive-rec data prepare clicks.csv --label clicked --out clicks           CSV, TSV or Parquet
   adaptive-rec data prepare clicks.parquet --schema clicks.toml --out clicks
   adaptive-rec data prepare UserBehavior.csv --out taobao    rows with a history, then: train taobao_tbsm --data taobao
   adaptive-rec train --data criteo                           train from the folder
@@ -54,12 +57,12 @@ def add_commands(subparsers: Any) -> None:
     add = parser.add_argument
     add("sources", nargs="+", metavar="SRC", type=Path, help="files, in the order of their rows")
     add("--out", metavar="DIR", type=Path, required=True, help="folder to create; DIR.part until it is complete")
-    formats = ("auto", "criteo", "avazu", "parquet", "globo", "globo_sequence", "taobao", "movietweetings")
+    formats = ("auto", "criteo", "csv", "parquet", "avazu", "globo", "globo_sequence", "taobao", "movietweetings")
     add("--format", choices=formats, default="auto", help="default: auto, which looks at the first line")
     add("--min-count", metavar="N", type=int, default=1, help="values that occur less often share one id (default: 1)")
     longest = "longest history of a row, for globo_sequence and taobao (default: 20)"
     add("--history", metavar="N", type=int, help=longest)
-    add("--schema", metavar="FILE", type=Path, help="TOML file that names label and columns, for Parquet")
+    add_schema_options(parser)
     add("--on-bad-row", choices=("error", "skip"), default="error", help="stop at a malformed row (the default) or skip it")
     add("--seed", metavar="N", type=int, default=1, help="seed of random choices, such as negative samples (default: 1)")
     add("--json", action="store_true", help="print the result as JSON; progress goes to stderr")
@@ -74,8 +77,9 @@ def prepare(args: argparse.Namespace) -> int:
     from adaptive_rec.data.prepare.prepare import prepare as run
 
     started = time.monotonic()
+    schema = schema_of_sources(args)
     request = Request(
-        tuple(args.sources), args.out, args.format, args.schema, args.on_bad_row, args.min_count, args.seed, args.history
+        tuple(args.sources), args.out, args.format, schema, args.on_bad_row, args.min_count, args.seed, args.history
     )
     note_order(args.sources)
     try:
@@ -89,6 +93,14 @@ def prepare(args: argparse.Namespace) -> int:
         return 0
     show(pairs(summary(meta, args.out, time.monotonic() - started)))
     return 0
+
+
+def schema_of_sources(args: argparse.Namespace) -> Schema | None:
+    """Return the schema of CSV, TSV or Parquet sources: that of --schema, or one inferred for --label and written to DIR.schema.toml."""
+    if args.label is None and args.schema is None:
+        return None
+    stream = sys.stderr if args.json else sys.stdout
+    return schema_of(args, args.sources, args.out.with_name(args.out.name + ".schema.toml"), stream)
 
 
 def verify(args: argparse.Namespace) -> int:

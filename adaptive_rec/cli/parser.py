@@ -136,6 +136,8 @@ def preset_for(data: str | None) -> str:
         return "synthetic"
     files = Path(data).glob("*.npy") if os.path.isdir(data) else [Path(data)]
     small = os.path.exists(data) and sum(file.stat().st_size for file in files) <= SMALL_FILE_BYTES
+    if any(Path(data).glob("*_values.arrow")):
+        return "clicks_small" if small else "clicks"
     return "criteo_sample" if small else "criteo_kaggle"
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from adaptive_rec.cli.output import columns, print_json, say, show
+from adaptive_rec.cli.own_data import files_of
 from adaptive_rec.cli.parser import (
     LINK_HINT,
     add_client_options,
@@ -19,6 +20,7 @@ from adaptive_rec.cli.parser import (
     on_terminal,
     serve_options,
 )
+from adaptive_rec.cli.predict import unknown_ratios, warn_of_unknown
 from adaptive_rec.errors import UsageError
 from adaptive_rec.units import clock
 
@@ -32,8 +34,10 @@ def add_commands(subparsers: Any) -> None:
     parser = add_command(subparsers, "serve", serve, "serve dashboard and API of a finished run, read-only")
     parser.add_argument("directory", metavar="RUN", type=Path, help="run directory")
     add_serve_options(parser)
-    parser = add_command(subparsers, "eval", evaluate, "score a run's newest checkpoint on its held-out data")
+    parser = add_command(subparsers, "eval", evaluate, "score a run's newest checkpoint on its held-out data, or on other data")
     parser.add_argument("directory", metavar="RUN", type=Path, help="run directory")
+    other = "other rows with labels: CSV, TSV or Parquet with the columns of the training data (default: the held-out rows)"
+    parser.add_argument("--data", metavar="PATH", type=Path, help=other)
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser = add_command(subparsers, "report", report, "write the report of a run, finished or not, as one HTML file")
     parser.add_argument("directory", metavar="RUN", type=Path, help="run directory")
@@ -97,8 +101,17 @@ def evaluate(args: argparse.Namespace) -> int:
 
     from adaptive_rec.live.telemetry import to_json
     from adaptive_rec.run.resume import evaluate_run
+    from adaptive_rec.run.scoring import Scorer
 
-    result = evaluate_run(args.directory, lambda text: say(f"warning: {text}", sys.stderr))
+    def warn(text: str) -> None:
+        say(f"warning: {text}", sys.stderr)
+
+    if args.data is None:
+        result = evaluate_run(args.directory, warn)
+    else:
+        scorer = Scorer(args.directory, files_of(args.data), labelled=True, warn=warn)
+        result = scorer.quality()
+        warn_of_unknown(unknown_ratios(scorer.rows.unknown))
     figures = {"step": result.step, **asdict(result.quality)}
     if args.json:
         print(to_json(figures))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from adaptive_rec.cli.data import verify_source
 from adaptive_rec.cli.detach import detach
+from adaptive_rec.cli.own_data import add_schema_options, prepared, warn_of_labels
 from adaptive_rec.cli.parser import (
     add_command,
     add_serve_options,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
 EXAMPLES = """\
 examples:
   adaptive-rec train                                     synthetic data, under a minute
+  adaptive-rec train --data clicks.csv --label clicked   your own CSV, TSV or Parquet file, or a folder of them
   adaptive-rec train --data train.txt --policy hotline   a Criteo TSV file (plain, .gz or .zst)
   adaptive-rec train tiny --set knobs.action=drop        a preset, one key changed
   adaptive-rec train --print-config > my.toml            every key and its value, to edit
@@ -52,7 +54,8 @@ def add_commands(subparsers: Any) -> None:
     add("config", nargs="?", metavar="CONFIG", help="preset (tiny, synthetic, criteo_kaggle, ...) or TOML file")
     policies = "adaptive, hotline, hybrid, fae, cdlrm, slipstream, ... (docs/policies.md) or module:Class"
     add("--policy", metavar="NAME", help=policies)
-    add("--data", metavar="PATH", help="a Criteo TSV file (plain, .gz, .zst), a prepared folder, or synthetic")
+    add("--data", metavar="PATH", help="CSV, TSV or Parquet (with --label), a Criteo file, a prepared folder, or synthetic")
+    add_schema_options(parser)
     add("--steps", metavar="N", help="mini-batches to train on; 0: all")
     add("--seed", metavar="N", help="seed of everything random")
     add("--device", metavar="NAME", help="auto, cpu or cuda")
@@ -82,6 +85,14 @@ def train(args: argparse.Namespace) -> int:
     from adaptive_rec.live.telemetry import to_json
 
     config = check(args)
+    if args.label is not None or args.schema is not None:
+        if args.out is not None and not args.resume:
+            check_is_new(args.out)
+        stream = sys.stderr if args.json or args.print_config else sys.stdout
+        beside = (args.out or new_directory(config.knobs.policy)).parent
+        args.data = prepared(args, beside, config.data.on_bad_row == "skip", stream)
+        config = check(args)
+        warn_of_labels(config, stream)
     given = {**(kept_options(args.out) if args.resume else {}), **given_serve_options(args)}
     options = None if args.no_serve else serve_options({**given, "waits_for_port": args.resume and "port" in given})
     if args.print_config:

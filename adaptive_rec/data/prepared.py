@@ -9,7 +9,7 @@ at once.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -21,10 +21,13 @@ from adaptive_rec.data.criteo import row_ranges
 from adaptive_rec.data.prepare.meta import Meta, load_meta
 from adaptive_rec.data.prepared_arrays import Columns, FolderArrays, LoadedSamples, to_batch
 from adaptive_rec.data.source import epoch_batches, kept_rows
+from adaptive_rec.data.standard import Standard
 from adaptive_rec.errors import ConfigError
 
 BLOCK_ROWS = 4096
 GROUP_BLOCKS = 64
+MEASURED_ROWS = 1 << 16
+"""Rows that are read at a time to measure dense columns."""
 
 
 class PreparedSource:
@@ -49,6 +52,15 @@ class PreparedSource:
         self._arrays = FolderArrays(folder, meta, tuple(self.tables[number[c.table]].rows for c in meta.columns))
         self._train, self._test = row_ranges(config, meta.rows)
         self.train_samples = len(self._train)
+        self.meta, self.standard = meta, self._standard(meta)
+
+    def _standard(self, meta: Meta) -> Standard:
+        """Measure the dense columns that are standardised, over the training rows."""
+        schema = meta.columns_schema
+        columns = schema.standard_columns if schema else ()
+        starts = range(self._train.start, self._train.stop, MEASURED_ROWS) if columns else ()
+        parts = (self._arrays.dense(start, min(start + MEASURED_ROWS, self._train.stop)) for start in starts)
+        return Standard.of(columns, tuple(schema.dense[x].missing for x in columns) if schema else (), parts)
 
     def train_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
         """Yield the batches from `position` on."""
@@ -60,14 +72,23 @@ class PreparedSource:
                     pieces = [self._arrays.read(self._train.start + start, self._train.start + stop)]
                 else:
                     pieces = [load(group)[low:high] for group, low, high in order.parts(start, stop)]
-                yield to_batch(pieces, self._arrays.columns, after)
+                yield self._batch(pieces, after)
 
     def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
         """Yield the held-out rows in file order."""
         samples = min(len(self._test), max_samples or len(self._test))
         for start, stop, _ in epoch_batches(Position(), 0, samples, batch_size):
             rows = self._arrays.read(self._test.start + start, self._test.start + stop)
-            yield to_batch([rows], self._arrays.columns, Position())
+            yield self._batch([rows], Position())
+
+    def batch_of(self, samples: LoadedSamples) -> Batch:
+        """Return new samples, whose ids are those of this folder, as a batch; their ids are folded like the folder's own."""
+        self._arrays.fold(samples)
+        return self._batch([samples], Position())
+
+    def _batch(self, pieces: list[LoadedSamples], position: Position) -> Batch:
+        batch = to_batch(pieces, self._arrays.columns, position)
+        return replace(batch, dense_BX=self.standard.apply(batch.dense_BX)) if self.standard.columns else batch
 
 
 @dataclass

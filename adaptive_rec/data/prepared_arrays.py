@@ -125,11 +125,26 @@ class FolderArrays:
             parts.append(self._sources[source].read(start - first, end - first))
             start, source = end, source + 1
         samples = LoadedSamples.joined(parts)
+        self.fold(samples)
+        return samples
+
+    def fold(self, samples: LoadedSamples) -> None:
+        """Fold ids into tables that are smaller than the folder's, in place."""
         if self._folds:
             np.remainder(samples.ids_BC, self._rows_C, out=samples.ids_BC)
             for bags, rows in zip(samples.bags, self._bag_rows, strict=True):
                 np.remainder(bags.values_N, np.int32(rows), out=bags.values_N)
-        return samples
+
+
+    def dense(self, start: int, stop: int) -> NDArray[np.float32]:
+        """Copy the dense features of rows from `start` to `stop` into memory."""
+        parts = []
+        source = int(np.searchsorted(self._starts, start, side="right")) - 1
+        while start < stop:
+            first, end = int(self._starts[source]), min(stop, int(self._starts[source + 1]))
+            parts.append(self._sources[source].dense(start - first, end - first))
+            start, source = end, source + 1
+        return np.concatenate(parts)
 
 
 class MappedSource:
@@ -139,7 +154,9 @@ class MappedSource:
         self._single = [column for column in meta.columns if not column.bag]
         self._with_bags = [column for column in meta.columns if column.bag]
         self._most_ids = {history.column: meta.sequence.steps for history in meta.sequence.histories} if meta.sequence else {}
-        single = len(self._single)
+        schema, single = meta.columns_schema, len(self._single)
+        self._may_miss_X = np.zeros(len(meta.dense_names), dtype=bool)
+        self._may_miss_X[list(schema.standard_columns if schema else ())] = True
         self._rows_C = np.array([column.cardinality for column in self._single], dtype=np.int32)
         self._dense_RX = NpyRows(folder / dense_file(name), np.float32, (rows, len(meta.dense_names)))
         self._labels_R1 = NpyRows(folder / labels_file(name), np.int32, (rows, 1))
@@ -168,15 +185,22 @@ class MappedSource:
             inside_N = (ids_N >= 0) & (ids_N < column.cardinality)
             check_values(values_N, f"ids must lie in [0, {column.cardinality})", int(offsets[0]), ids_N, inside_N)
             bags.append(ColumnBags(ids_N, offsets - offsets[0]))
-        dense_BX, labels_B = self._dense_RX.read(start, stop), self._labels_R1.read(start, stop)[:, 0]
+        dense_BX, labels_B = self.dense(start, stop), self._labels_R1.read(start, stop)[:, 0]
         check_values(self._labels_R1, "labels must be 0 or 1", start, labels_B, (labels_B == 0) | (labels_B == 1))
-        check_values(self._dense_RX, "dense values must be finite", start, dense_BX, np.isfinite(dense_BX))
         ids_BC = np.empty((stop - start, 0), np.int32)
         if self._ids_RC is not None:
             ids_BC = self._ids_RC.read(start, stop)
             rule = "ids must lie below the rows of their tables and not below 0"
             check_values(self._ids_RC, rule, start, ids_BC, (ids_BC >= 0) & (ids_BC < self._rows_C))
         return LoadedSamples(dense_BX, labels_B, ids_BC, tuple(bags))
+
+    def dense(self, start: int, stop: int) -> NDArray[np.float32]:
+        """Copy dense features into memory. Raises DataError where one is not finite; NaN stands for a missing number that is
+        transformed later."""
+        dense_BX = self._dense_RX.read(start, stop)
+        finite_BX = np.isfinite(dense_BX) | (np.isnan(dense_BX) & self._may_miss_X)
+        check_values(self._dense_RX, "dense values must be finite", start, dense_BX, finite_BX)
+        return dense_BX
 
 
 class NpyRows:

@@ -31,7 +31,7 @@ def evaluate(
             if given_up():
                 return None
             labels.append(batch.labels_B)
-            logits.append(_logits(batch, store, dense))
+            logits.append(logits_of(batch, store, dense))
     except torch.OutOfMemoryError as error:
         raise MemoryPlanError(f"{TOO_SMALL}: {first_line(error)}") from error
     finally:
@@ -41,7 +41,8 @@ def evaluate(
     return quality(np.concatenate(labels), np.concatenate(logits))
 
 
-def _logits(batch: Batch, store: EmbeddingStore, dense: DensePart) -> NDArray[np.floating]:
+def logits_of(batch: Batch, store: EmbeddingStore, dense: DensePart) -> NDArray[np.floating]:
+    """Return the logits of a batch."""
     work = ClassifiedBatch(batch, store.space)
     store.classify(work)
     try:

@@ -73,15 +73,20 @@ def resume_run(config: Config, out: Path, found: Found, overridden: Collection[s
 
 def evaluate_run(run: Path, warn: Callable[[str], None] = lambda text: None) -> Evaluation:
     """Evaluate a run's newest whole checkpoint on its held-out range. `warn` is called for each checkpoint passed over."""
+    evaluation = trained_runtime(run, warn).evaluate()
+    assert evaluation is not None
+    return evaluation
+
+
+def trained_runtime(run: Path, warn: Callable[[str], None] = lambda text: None) -> Runtime:
+    """Return a runtime with the tables and the dense part of a run's newest whole checkpoint. `warn` is called for each checkpoint
+    passed over. Raises UsageError where the run has none."""
     with checkpoint.held(run / "checkpoints") as found:
         for name, why in found.skipped:
             warn(f"checkpoint {name} was passed over: {why}")
         if found.generation is None:
             raise UsageError(f"RUN must be a run directory with a checkpoint, {run} has none")
-        runtime = _runtime_to_evaluate(run, found.generation)
-    evaluation = runtime.evaluate()
-    assert evaluation is not None
-    return evaluation
+        return _runtime_to_evaluate(run, found.generation)
 
 
 def _runtime_to_evaluate(run: Path, generation: Path) -> Runtime:

@@ -162,6 +162,7 @@ class MadeReader:
 
     dense_names = ("number",)
     dense_transform = "none"
+    schema = None
     sequence = None
     columns = (SparseColumn("one", "one"), SparseColumn("bag", "things", bag=True))
     bad_rows = 0

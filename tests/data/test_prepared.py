@@ -29,6 +29,7 @@ class MadeReader:
 
     dense_names = ("number",)
     dense_transform = "none"
+    schema = None
     sequence = None
     columns = (SparseColumn("one", "one"), SparseColumn("bag", "things", bag=True), SparseColumn("other", "things"))
     bad_rows = 0

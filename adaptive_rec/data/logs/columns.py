@@ -128,6 +128,7 @@ class LogReader:
     """The base of the readers of logs: what each of them reports about its file."""
 
     sequence: SequenceColumns | None = None
+    schema = None
     _made_ratio: float | None = None
     """Share of the rows made so far, in a reader that holds the whole log before it makes the first one."""
 

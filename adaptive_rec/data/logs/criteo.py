@@ -36,6 +36,7 @@ class CriteoReader:
     """A Criteo TSV file, Kaggle or Terabyte: dense features log(1 + count), keys as they stand, missing ones 0."""
 
     sequence: SequenceColumns | None = None
+    schema = None
     dense_transform = "log(1 + max(count, 0)), a missing count is 0"
 
     def __init__(self, path: Path, skip_bad_rows: bool, seed: int) -> None:

@@ -8,19 +8,21 @@ from pathlib import Path
 
 from adaptive_rec.data.lines import line_blocks
 from adaptive_rec.data.prepare.raw import RawReader
+from adaptive_rec.data.tabular.schema import Schema
 from adaptive_rec.errors import DataError, UsageError
 
 READERS = {
     "criteo": ("criteo", "CriteoReader"),
     "avazu": ("avazu", "AvazuReader"),
-    "parquet": ("parquet", "ParquetReader"),
     "globo": ("globo", "GloboReader"),
     "globo_sequence": ("globo_sequence", "GloboSequenceReader"),
     "taobao": ("taobao", "TaobaoReader"),
     "movietweetings": ("movietweetings", "MovieTweetingsReader"),
 }
 """The reader of each format: its module in `data/logs` and its class. A module is imported when its format is read."""
-FORMATS = tuple(READERS)
+TABULAR = ("csv", "parquet")
+"""Files of a user's own, which a schema describes."""
+FORMATS = (*TABULAR, *READERS)
 WITH_HISTORY = ("globo_sequence", "taobao")
 HISTORY_STEPS = 20
 """The default of the TBSM reference."""
@@ -33,7 +35,7 @@ class ReadOptions:
     """The options with which sources are read."""
 
     format: str
-    schema: Path | None
+    schema: Schema | None
     skip_bad_rows: bool
     seed: int
     history_steps: int = HISTORY_STEPS
@@ -42,14 +44,16 @@ class ReadOptions:
 def open_reader(path: Path, options: ReadOptions) -> RawReader:
     """Open a source; raises DataError where it cannot be read, UsageError where something must be installed or given."""
     check_source(path)
-    if options.format == "parquet":
+    if options.format in TABULAR:
         if options.schema is None:
-            raise UsageError("--format parquet needs --schema FILE, which names the label and the columns")
-        from adaptive_rec.data.logs.parquet import ParquetReader
+            raise UsageError(
+                f"--format {options.format} needs --label COLUMN, or --schema FILE, which names the label and the columns"
+            )
+        from adaptive_rec.data.tabular.reader import TabularReader
 
-        return ParquetReader(path, options.schema, options.skip_bad_rows)
+        return TabularReader(path, options.schema, options.skip_bad_rows)
     if options.schema is not None:
-        raise UsageError(f"--schema is for --format parquet, got --format {options.format}")
+        raise UsageError(f"--schema is for --format csv or parquet, got --format {options.format}")
     module, name = READERS[options.format]
     reader_class = getattr(import_module(f"adaptive_rec.data.logs.{module}"), name)
     history = (options.history_steps,) if options.format in WITH_HISTORY else ()
@@ -68,11 +72,13 @@ def history_steps(format_: str, wanted: int | None) -> int:
     return HISTORY_STEPS if wanted is None else wanted
 
 
-def find_format(path: Path) -> str:
-    """Return the format of a source, recognised by its name or its first line."""
+def find_format(path: Path, described: bool = False) -> str:
+    """Return the format of a source, recognised by its name or its first line. `described`: it has a schema."""
     check_source(path)
     if path.suffix == ".parquet":
         return "parquet"
+    if described:
+        return "csv"
     line = next(line_blocks(path), b"").partition(b"\n")[0]
     names = line.decode("utf-8", "replace").strip().split(",")
     if names[:3] == ["id", "click", "hour"]:
@@ -86,8 +92,8 @@ def find_format(path: Path) -> str:
     if b"\t" in line:
         return "criteo"
     raise UsageError(
-        f"the format of {path} cannot be recognised by its first line, {ascii(line[:40].decode('latin-1'))}; "
-        f"give --format {'|'.join(FORMATS)}"
+        f"the format of {path} cannot be recognised by its first line, {ascii(line[:40].decode('latin-1'))}; if that names the "
+        f"columns of a CSV file, give --label COLUMN, else --format {'|'.join(FORMATS)}"
     )
 
 

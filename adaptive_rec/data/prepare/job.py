@@ -17,6 +17,7 @@ from pydantic import ValidationError
 from adaptive_rec.config.knobs import describe
 from adaptive_rec.data.prepare.formats import array_name, check_source, find_format, history_steps
 from adaptive_rec.data.prepare.meta import Job, SourceFile, rows_version
+from adaptive_rec.data.tabular.schema import Schema
 from adaptive_rec.errors import DataError, UsageError
 
 
@@ -27,7 +28,8 @@ class Request:
     sources: tuple[Path, ...]
     out: Path
     format: str = "auto"
-    schema: Path | None = None
+    schema: Schema | None = None
+    """The schema of a CSV, TSV or Parquet file."""
     on_bad_row: Literal["error", "skip"] = "error"
     min_count: int = 1
     seed: int = 1
@@ -39,7 +41,7 @@ def make_job(request: Request) -> Job:
     """Return the job of a request, with the sources as they are now."""
     for path in request.sources:
         check_source(path)
-    format_ = find_format(request.sources[0]) if request.format == "auto" else request.format
+    format_ = find_format(request.sources[0], request.schema is not None) if request.format == "auto" else request.format
     sources = []
     for path in request.sources:
         status = path.stat()
@@ -55,7 +57,7 @@ def make_job(request: Request) -> Job:
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise UsageError(f"sources must have different names, two make arrays named {twice}")
-    schema = b"" if request.schema is None else _schema_bytes(request.schema)
+    schema = b"" if request.schema is None else request.schema.model_dump_json().encode()
     try:
         return Job(
             format=format_,
@@ -71,11 +73,10 @@ def make_job(request: Request) -> Job:
         raise UsageError(describe(error)) from None
 
 
-def _schema_bytes(path: Path) -> bytes:
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        raise UsageError(f"--schema {path} cannot be read: {error.strerror}") from None
+def is_stale(job: Job, earlier: Job) -> bool:
+    """Whether an interrupted run read the same files before they changed, or by another schema: its work is of no use."""
+    same_files = [source.path for source in job.sources] == [source.path for source in earlier.sources]
+    return same_files and (job.sources, job.schema_sha256) != (earlier.sources, earlier.schema_sha256)
 
 
 def check_same_job(job: Job, earlier: Job, part: Path) -> None:

@@ -12,6 +12,7 @@ from pydantic import Field, ValidationError
 
 from adaptive_rec.config.knobs import Frozen, describe
 from adaptive_rec.data.prepare.raw import SequenceColumns
+from adaptive_rec.data.tabular.schema import Schema
 from adaptive_rec.errors import DataError
 from adaptive_rec.kernels.number_keys import FIRST_ID, INFREQUENT_ID, MAX_COUNT, MISSING_ID
 
@@ -39,7 +40,7 @@ class Job(Frozen):
 
     format: str
     schema_sha256: str = ""
-    """The checksum of the schema file, for Parquet."""
+    """The checksum of the schema, for files of the user's own."""
     on_bad_row: Literal["error", "skip"]
     min_count: int = Field(ge=1, le=int(MAX_COUNT))
     seed: int
@@ -81,6 +82,15 @@ class ArrayFile(Frozen):
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
 
 
+class ValuesFile(Frozen):
+    """The file of the values that a table's ids stand for; see `values.py`."""
+
+    table: str
+    name: str = Field(pattern=r"^[^/]+\.arrow$")
+    size_bytes: int
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+
 class SourceMeta(Frozen):
     name: str
     rows: int = Field(ge=1)
@@ -104,6 +114,10 @@ class Meta(Frozen):
     sequence: SequenceColumns | None = None
     """The columns of a sample's history, if samples have one."""
     sources: tuple[SourceMeta, ...] = Field(min_length=1)
+    columns_schema: Schema | None = None
+    """The schema of files of the user's own; null for other formats."""
+    values: tuple[ValuesFile, ...] = ()
+    """A file for each table, where there is a schema: the values that ids stand for."""
     job: Job
     meta_sha256: str | None = Field(None, pattern=r"^[0-9a-f]{64}$")
     """The checksum of all other values (`sum_of_values`); null in folders that older versions prepared."""
@@ -113,9 +127,10 @@ class Meta(Frozen):
         values = self.model_dump(mode="json", exclude={"meta_sha256"})
         return self.model_copy(update={"meta_sha256": sum_of_values(values)})
 
-    def array_files(self) -> Iterator[ArrayFile]:
+    def array_files(self) -> Iterator[ArrayFile | ValuesFile]:
         for source in self.sources:
             yield from source.files
+        yield from self.values
 
 
 def dense_file(name: str) -> str:
@@ -218,6 +233,8 @@ def _check_sums(meta: Meta, path: Path) -> None:
             raise DataError(
                 f"{path}: source {source.name} must have the files {array_names(source.name, meta.columns)}"
             )
+    if [file.table for file in meta.values] != (list(rows_of) if meta.columns_schema else []):
+        raise DataError(f"{path}: values must name a file for each of the tables {list(rows_of)}")
     if meta.sequence is not None:
         check_sequence(meta, meta.sequence, path)
     if sum(source.rows for source in meta.sources) != meta.rows:

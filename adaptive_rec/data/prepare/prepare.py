@@ -18,7 +18,7 @@ from pathlib import Path
 from adaptive_rec.data.prepare.arrays import write_sparse
 from adaptive_rec.data.prepare.checksums import Report, StageProgress, checksums, counter
 from adaptive_rec.data.prepare.formats import ReadOptions, open_reader
-from adaptive_rec.data.prepare.job import Request, as_user_errors, check_same_job, make_job, only_one
+from adaptive_rec.data.prepare.job import Request, as_user_errors, check_same_job, is_stale, make_job, only_one
 from adaptive_rec.data.prepare.meta import (
     META,
     ArrayFile,
@@ -28,6 +28,7 @@ from adaptive_rec.data.prepare.meta import (
     Meta,
     SourceMeta,
     TableMeta,
+    ValuesFile,
     array_names,
     bag_files,
     load_meta,
@@ -36,6 +37,7 @@ from adaptive_rec.data.prepare.meta import (
 from adaptive_rec.data.prepare.numbering import SLOT_BYTES, KeyFile, Numbering
 from adaptive_rec.data.prepare.raw import RawReader
 from adaptive_rec.data.prepare.read import ReadSource, keys_file, read_source
+from adaptive_rec.data.prepare.values import ColumnIds, values_file, write_values
 from adaptive_rec.errors import DataError, UsageError
 from adaptive_rec.system.durable import sync_files, sync_folder, write_whole
 from adaptive_rec.system.version import __version__
@@ -71,6 +73,7 @@ class Preparation:
         self._paths, self._readers, self._job, self._part = paths, readers, job, part
         self._send, self._stopped = report, threading.Event()
         self._columns = readers[0].columns
+        self._keeps_values = readers[0].schema is not None
         self._scratch = part / "scratch"
         self._workers = min(len(os.sched_getaffinity(0)), MAX_WORKERS)
 
@@ -81,7 +84,7 @@ class Preparation:
         self._send(progress)
 
     def run(self) -> Meta:
-        if (self._part / META).exists():  # only the rename was left to do
+        if (self._part / META).exists() and not is_stale(self._job, load_meta(self._part).job):  # only the rename is left to do
             meta = load_meta(self._part)
             check_same_job(self._job, meta.job, self._part)
         else:
@@ -114,14 +117,21 @@ class Preparation:
             earlier = Job.model_validate_json(path.read_bytes())
             if earlier.on_bad_row == "error":  # it found no bad row so far, so skipping them changes none of its files
                 earlier = earlier.model_copy(update={"on_bad_row": self._job.on_bad_row})
-            check_same_job(self._job, earlier, self._part)
-            write_whole(path, self._job.model_dump_json(indent=1))
-            return
+            if not is_stale(self._job, earlier):
+                check_same_job(self._job, earlier, self._part)
+                write_whole(path, self._job.model_dump_json(indent=1))
+                return
+            self._clear()
         strange = [entry.name for entry in self._part.iterdir() if entry != self._scratch]
         if strange:
             raise UsageError(f"{self._part} is needed for the work in progress, but holds {strange[0]}; remove it")
         self._scratch.mkdir(exist_ok=True)
         write_whole(path, self._job.model_dump_json(indent=1))
+
+    def _clear(self) -> None:
+        """Remove the work of an interrupted run on other data."""
+        for entry in self._part.iterdir():
+            shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
 
     def _read(self, index: int) -> ReadSource:
         """Read one source, unless it has been read."""
@@ -174,9 +184,25 @@ class Preparation:
             rows = Numbering(files, self._job.min_count, self._scratch / f"table-{number}", slots, report).run()
             sync_files(file.ids_path for file in files)
             write_whole(mark, str(rows))
+        if self._keeps_values:
+            self._write_values(name, files, rows)
         for file in files:
             file.path.unlink(missing_ok=True)
         return rows
+
+    def _write_values(self, table: str, files: list[KeyFile], rows: int) -> None:
+        """Write the values that the ids of a table stand for, unless they have been written."""
+        path = self._part / values_file(table)
+        if path.exists():
+            return
+        columns = [ColumnIds(file.path.with_suffix(".values"), file.ids_path, len(file.header), file.keys) for file in files]
+        draft = path.with_suffix(".unfinished")
+        write_values(columns, rows, draft)
+        sync_files([draft])
+        draft.rename(path)
+        sync_folder(self._part)
+        for column in columns:
+            column.values_path.unlink()
 
     def _ids_path(self, name: str, column: int) -> Path:
         if self._columns[column].bag:
@@ -211,7 +237,9 @@ class Preparation:
     ) -> Meta:
         """Return the contents of `meta.json`, checksums included."""
         names = [array_names(source.name, columns) for source in self._job.sources]
+        of_values = {name: values_file(name) for name in tables} if self._keeps_values else {}
         paths = [self._part / name for of_source in names for name in of_source]
+        paths += [self._part / name for name in of_values.values()]
         rows = sum(source.rows for source in read)
         sums = iter(
             checksums(
@@ -241,6 +269,11 @@ class Preparation:
             columns=columns,
             sequence=self._readers[0].sequence,
             sources=sources,
+            columns_schema=self._readers[0].schema,
+            values=tuple(
+                ValuesFile(table=table, name=name, size_bytes=(self._part / name).stat().st_size, sha256=next(sums))
+                for table, name in of_values.items()
+            ),
             job=self._job,
         ).sealed()
 

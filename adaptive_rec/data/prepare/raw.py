@@ -9,14 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
 from adaptive_rec.config.knobs import Frozen
+from adaptive_rec.data.tabular.schema import Schema
 from adaptive_rec.errors import DataError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 Keys = NDArray[np.uint32] | NDArray[np.uint64]
 MISSING_KEY = 0
@@ -67,6 +71,9 @@ class RawBlock:
     one dtype."""
     lengths_F: list[NDArray[np.int32] | None]
     """Keys of each row's bag; None for a column that has exactly one a row."""
+    firsts_F: list[tuple[pa.Array, NDArray[np.int64]]] | None = None
+    """The distinct values of each column as they are in the source, and the lookup where each comes first, in that order. None for
+    formats whose values are not kept."""
 
 
 class RawReader(Protocol):
@@ -76,6 +83,11 @@ class RawReader(Protocol):
     """The names of the dense columns, at least one."""
     dense_transform: str
     """The transformation of the dense features in words, as `meta.json` has it."""
+
+    @property
+    def schema(self) -> Schema | None:
+        """The schema of a file of the user's own; its blocks have `firsts_F`."""
+        ...
 
     @property
     def columns(self) -> tuple[SparseColumn, ...]: ...

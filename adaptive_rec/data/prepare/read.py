@@ -15,6 +15,7 @@ from adaptive_rec.config.knobs import Frozen
 from adaptive_rec.data.prepare.arrays import NpyWriter
 from adaptive_rec.data.prepare.meta import bag_files, dense_file, labels_file
 from adaptive_rec.data.prepare.raw import RawBlock, RawReader, SparseColumn, check_block
+from adaptive_rec.data.prepare.values import FirstValues
 from adaptive_rec.errors import DataError
 from adaptive_rec.system.durable import sync_files
 
@@ -32,6 +33,10 @@ class ReadSource(Frozen):
 
 def keys_file(scratch: Path, name: str, column: int) -> Path:
     return scratch / f"{name}.{column}.keys"
+
+
+def first_values_file(scratch: Path, name: str, column: int) -> Path:
+    return scratch / f"{name}.{column}.values"
 
 
 def read_source(
@@ -63,16 +68,20 @@ class SourceWriter:
         keys = [keys_file(scratch, name, c) for c in range(len(reader.columns))]
         offsets = [folder / bag_files(name, column.name)[1] for column in reader.columns]
         bags = [path for path, column in zip(offsets, reader.columns, strict=True) if column.bag]
-        self.paths = [dense, labels, *bags, *keys]
+        values = [first_values_file(scratch, name, c) for c in range(len(reader.columns) if reader.schema else 0)]
+        self.paths = [dense, labels, *bags, *keys, *values]
         self._dense = stack.enter_context(NpyWriter(dense, "<f4", len(reader.dense_names)))
         self.labels = stack.enter_context(NpyWriter(labels, "<i4", 1))
         self.columns = [ColumnWriter(*paths, stack) for paths in zip(reader.columns, keys, offsets, strict=True)]
+        self._values = [stack.enter_context(FirstValues(path)) for path in values]
 
     def append(self, block: RawBlock) -> None:
         self._dense.append(block.dense_BX)
         self.labels.append(block.labels_B.astype(np.int32)[:, None])
         for column, values, lengths in zip(self.columns, block.values_F, block.lengths_F, strict=True):
             column.append(values, lengths)
+        for first, (distinct, lookups_U), keys in zip(self._values, block.firsts_F or (), block.values_F, strict=False):
+            first.append(distinct, lookups_U, len(keys))
 
 
 class ColumnWriter:

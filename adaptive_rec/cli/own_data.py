@@ -1,0 +1,165 @@
+"""Data of a user's own on the command line: CSV, TSV and Parquet files, their schema, and the folder that is prepared from them."""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from adaptive_rec.cli.output import say
+from adaptive_rec.errors import DataError, UsageError
+from adaptive_rec.units import percent, whole
+
+if TYPE_CHECKING:
+    from adaptive_rec.data.prepare.job import Request
+    from adaptive_rec.data.prepare.meta import Meta
+    from adaptive_rec.data.tabular.infer import Inferred
+    from adaptive_rec.data.tabular.schema import Schema
+
+ENDINGS = (".csv", ".tsv", ".parquet")
+COMPRESSED = (".gz", ".zst")
+SKEWED = 3.0
+"""Ratio of the shares of label 1 among training and held-out rows from which on rows look sorted by their label."""
+
+
+def add_schema_options(parser: Any) -> None:
+    """--label and --schema, which say that files are CSV, TSV or Parquet files."""
+    labelled = "CSV, TSV or Parquet: the column of 0 and 1, or a comparison such as 'rating >= 4'; the schema is inferred"
+    parser.add_argument("--label", metavar="COLUMN", help=labelled)
+    described = "CSV, TSV or Parquet: TOML file that names label and columns, as a first run with --label writes it"
+    parser.add_argument("--schema", metavar="FILE", type=Path, help=described)
+
+
+def prepared(args: argparse.Namespace, runs: Path, skip_bad_rows: bool, stream: TextIO) -> str:
+    """Return `--data`, or the folder that is prepared from it where it is a CSV, TSV or Parquet file or a folder of them.
+
+    Schema and folder are written beside the run, into `runs`. The same data and schema are prepared once.
+    """
+    if args.label is None and args.schema is None:
+        return str(args.data)
+    if args.data is None:
+        raise UsageError("--label and --schema describe a CSV, TSV or Parquet file: give it as --data FILE")
+    from adaptive_rec.data.prepare.formats import array_name
+    from adaptive_rec.data.prepare.job import Request, make_job
+
+    sources = files_of(Path(args.data))
+    name = array_name(Path(args.data).resolve())
+    schema = schema_of(args, sources, runs / f"{name}.schema.toml", stream)
+    request = Request(tuple(sources), runs, schema=schema, on_bad_row="skip" if skip_bad_rows else "error")
+    fingerprint = hashlib.sha256(make_job(request).model_dump_json().encode()).hexdigest()[:8]
+    request = replace(request, out=runs / "data" / f"{name}-{fingerprint}")
+    run_once(request, stream)
+    return str(request.out)
+
+
+def files_of(data: Path) -> list[Path]:
+    """Return the files of --data in natural order: the file itself, or all CSV, TSV and Parquet files of a folder."""
+    if not data.is_dir():
+        return [data]
+
+    def natural(path: Path) -> list[Any]:
+        return [(0, int(part)) if part.isdigit() else (1, part) for part in re.split(r"(\d+)", path.name) if part]
+
+    found = [path for path in data.iterdir() if path.is_file() and ending(path) in ENDINGS]
+    if not found:
+        raise DataError(f"a folder of --data must hold files that end in {', '.join(ENDINGS)} (also .gz, .zst), {data} has none")
+    kinds = {ending(path) == ".parquet" for path in found}
+    if len(kinds) > 1:
+        raise DataError(f"a folder of --data must hold Parquet files, or CSV and TSV files, {data} has both")
+    return sorted(found, key=natural)
+
+
+def ending(path: Path) -> str:
+    """Return the ending of a file's name without that of a compression."""
+    return (path.with_suffix("") if path.suffix in COMPRESSED else path).suffix
+
+
+def schema_of(args: argparse.Namespace, sources: list[Path], kept: Path, stream: TextIO) -> Schema:
+    """Return the schema of --schema, the one that an earlier run has written to `kept`, or one that is inferred and written there."""
+    from adaptive_rec.data.tabular.infer import infer
+    from adaptive_rec.data.tabular.schema import load_schema, schema_toml
+
+    file = args.schema or (kept if kept.exists() else None)
+    if file is not None:
+        schema = load_schema(file)
+        if args.label not in (None, schema.label):
+            way_out = "" if args.schema else "; remove that file to have a schema inferred anew"
+            raise UsageError(f"--label must be the label of {file}, {schema.label!r}, got {args.label!r}{way_out}")
+        say(f"schema      {file}" + ("" if args.schema else ", as an earlier run wrote it or you edited it"), stream)
+        return schema
+    from adaptive_rec.data.prepare.formats import check_source
+
+    for source in sources:
+        check_source(source)
+    inferred = infer(sources[0], args.label)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    text = schema_toml(inferred.schema, inferred.remarks, inferred.unused)
+    kept.write_text(f"# Inferred from {sources[0].name}. Edit it and run the same command again.\n{text}", encoding="utf-8")
+    show_inferred(inferred, kept, stream)
+    return inferred.schema
+
+
+def show_inferred(inferred: Inferred, kept: Path, stream: TextIO) -> None:
+    """Print a schema that was inferred, and where it can be edited."""
+    say(f"schema      {kept} (inferred from the first rows; edit it and run the same command again)", stream)
+    schema = inferred.schema
+    rows = [("label", schema.label, "")]
+    rows += [("sparse", column.column, inferred.remarks[column.column]) for column in schema.sparse]
+    rows += [("dense", column.column, f"{inferred.remarks[column.column]}, {column.transform}") for column in schema.dense]
+    rows += [("unused", column, why) for column, why in inferred.unused.items()]
+    width = min(24, max(len(column) for _, column, _ in rows))
+    for kind, column, why in rows:
+        say(f"  {kind:<8}  {column:<{width}}  {why}".rstrip(), stream)
+    for note in inferred.notes:
+        say(f"note: {note}", stream)
+
+
+def run_once(request: Request, stream: TextIO) -> Meta:
+    """Prepare a folder unless the same job has made it before; return its description."""
+    from adaptive_rec.cli.progress import StageBar, compiling_shown
+    from adaptive_rec.data.prepare.meta import load_meta
+    from adaptive_rec.data.prepare.prepare import prepare
+
+    if request.out.exists():
+        meta = load_meta(request.out)
+        say(f"data        {request.out}, prepared before", stream)
+        return meta
+    with StageBar(stream) as bar, compiling_shown(bar):
+        meta = prepare(request, bar.show)
+    bad = f", {whole(meta.bad_rows)} malformed ones left out" if meta.bad_rows else ""
+    say(f"data        {request.out}: {whole(meta.rows)} rows{bad}", stream)
+    return meta
+
+
+def warn_of_labels(config: Any, stream: TextIO) -> None:
+    """Warn where training or held-out rows have one class alone, or where rows look sorted by their label."""
+    import numpy as np
+
+    from adaptive_rec.data.criteo import row_ranges
+    from adaptive_rec.data.prepare.meta import labels_file, load_meta
+
+    folder = Path(config.data.source)
+    if not os.path.isfile(folder / "meta.json"):
+        return
+    meta = load_meta(folder)
+    labels = np.concatenate([np.load(folder / labels_file(source.name), mmap_mode="r")[:, 0] for source in meta.sources])
+    shares = {}
+    for what, rows in zip(("training", "held-out"), row_ranges(config, meta.rows), strict=True):
+        if len(rows):
+            shares[what] = share = float(np.mean(labels[rows.start : rows.stop]))
+            if share in (0.0, 1.0):
+                say(f"warning: all {whole(len(rows))} {what} rows have label {share:.0f}: there is nothing to learn or to compare", stream)
+    if len(shares) == 2 and not {0.0, 1.0} & set(shares.values()):
+        odds = [share / (1 - share) for share in shares.values()]
+        if max(odds) > SKEWED * min(odds):
+            trained, held_out = (percent(share) for share in shares.values())
+            say(
+                f"warning: {trained} of the training rows and {held_out} of the held-out rows have label 1. Rows are held out by "
+                "position: if the file is sorted by its label, shuffle it first",
+                stream,
+            )
+

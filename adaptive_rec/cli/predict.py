@@ -1,0 +1,110 @@
+"""``predict``: scores of new rows, in their order, as a Parquet or CSV file."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shlex
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from adaptive_rec.cli.output import pairs, print_json, say, show
+from adaptive_rec.cli.own_data import files_of
+from adaptive_rec.cli.parser import add_command
+from adaptive_rec.errors import DataError, UsageError
+from adaptive_rec.units import count, percent, whole
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from adaptive_rec.data.new_rows import Unknown
+
+ENDINGS = (".parquet", ".csv", ".tsv")
+MANY_UNKNOWN = 0.5
+EXAMPLES = """\
+examples:
+  adaptive-rec predict runs/NAME --data new.csv --out scores.parquet
+  adaptive-rec eval runs/NAME --data labelled.csv                       the quality on other rows with labels
+"""
+
+
+def add_commands(subparsers: Any) -> None:
+    purpose = "score new rows with a trained model"
+    parser = add_command(subparsers, "predict", predict, purpose, epilog=EXAMPLES)
+    add = parser.add_argument
+    add("directory", metavar="RUN", type=Path, help="run directory")
+    add("--data", metavar="PATH", type=Path, required=True, help="CSV, TSV or Parquet file with the columns of the training data, or a folder")
+    add("--out", metavar="FILE", type=Path, required=True, help="file to create: .parquet, .csv or .tsv, one score a row in their order")
+    add("--json", action="store_true", help="print the figures as JSON")
+
+
+def predict(args: argparse.Namespace) -> int:
+    """Score rows and print how many values were unknown to the model."""
+    out = args.out
+    if out.suffix not in ENDINGS:
+        raise UsageError(f"--out must end in {', '.join(ENDINGS)}, got {out}")
+    if out.exists():
+        raise UsageError(f"--out must be a new file, {out} exists")
+    started = time.monotonic()
+    note = sys.stderr
+    say(f"loading {args.directory} ...", note)
+    from adaptive_rec.run.scoring import Scorer
+
+    scorer = Scorer(args.directory, files_of(args.data), labelled=False, warn=lambda text: say(f"warning: {text}", note))
+    with written(out) as append:
+        for part in scorer.scored():
+            append(part.scores_B)
+    seconds = time.monotonic() - started
+    unknown = unknown_ratios(scorer.rows.unknown)
+    figures = {"rows": scorer.rows.rows, "step": scorer.step, "seconds": round(seconds, 3), "unknown": unknown, "out": str(out)}
+    if args.json:
+        print_json(figures)
+    else:
+        told = ", ".join(f"{name} {percent(ratio)}" for name, ratio in unknown.items() if ratio)
+        rate = f"{whole(scorer.rows.rows)} in {seconds:.1f} s, {count(scorer.rows.rows / max(seconds, 1e-9))} rows/s"
+        show(pairs([("rows", rate), ("unknown", told or "no value was unknown to the model"), ("scores", str(out))]))
+    warn_of_unknown(unknown)
+    return 0
+
+
+def unknown_ratios(unknown: dict[str, Unknown]) -> dict[str, float]:
+    """Return the share of each column's lookups whose value the model does not know."""
+    return {name: round(column.unknown / max(1, column.lookups), 6) for name, column in unknown.items()}
+
+
+def warn_of_unknown(unknown: dict[str, float]) -> None:
+    """Warn of columns most of whose values are unknown: their type or their meaning may be another one."""
+    for name, ratio in unknown.items():
+        if ratio > MANY_UNKNOWN:
+            say(f"warning: {percent(ratio)} of the values of {name} are unknown to the model; is it the same column?", sys.stderr)
+
+
+@contextmanager
+def written(out: Path) -> Iterator[Any]:
+    """Write scores to a file, part by part; it appears when all of them are in it. Raises DataError where it cannot be written."""
+    import pyarrow as pa
+    from pyarrow import csv, parquet
+
+    draft = out.with_name(f".{out.name}.part")
+    schema = pa.schema([("score", pa.float32())])
+    try:
+        if out.suffix == ".parquet":
+            writer: Any = parquet.ParquetWriter(draft, schema)
+        else:
+            writer = csv.CSVWriter(draft, schema, write_options=csv.WriteOptions(delimiter="\t" if out.suffix == ".tsv" else ","))
+        with writer:
+
+            def append(scores_B: NDArray[np.float32]) -> None:
+                writer.write_table(pa.table([scores_B], schema=schema))
+
+            yield append
+        os.replace(draft, out)
+    except OSError as error:
+        raise DataError(f"--out {shlex.quote(str(out))} cannot be written: {error.strerror or error}") from None
+    finally:
+        draft.unlink(missing_ok=True)

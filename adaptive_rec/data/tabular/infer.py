@@ -1,0 +1,284 @@
+"""A schema inferred from the first rows of a file. A person reads it, and may edit it, before or after the first run.
+
+Names say most: a whole number called `user_id` is a category, one called `timestamp` is a time. Values decide the rest. Where both
+are possible, a whole number becomes a category: that costs rows in a table, while a category that is taken for a quantity says nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from adaptive_rec.data.tabular.reader import LARGEST, ParquetFile, open_rows
+from adaptive_rec.data.tabular.schema import PLAIN_NAME, FileSchema, Label, Schema, parse_schema
+from adaptive_rec.data.tabular.values import INTEGER, MISSING_WORDS, is_list, numbers
+from adaptive_rec.errors import DataError, UsageError, did_you_mean
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SAMPLE_ROWS = 100_000
+LEAST_ROWS = 1000
+"""Fewer rows do not show that a column is different in each of them."""
+MANY_VALUES_RATIO = 0.2
+"""Share of the rows with a value of their own above which a whole number is a quantity."""
+LONG_TEXT, SEPARATED_RATIO = 60, 0.05
+ID_WORDS = frozenset(
+    "id ids uid key code hash user item product movie film book isbn ad advertiser campaign creative banner session device zip postcode "
+    "postal category cat brand shop store seller author query city country region state site page url ip type class genre sku asin "
+    "customer visitor member client article song artist album track video channel group level status gender sex day weekday hour month "
+    "position slot domain app model os browser language lang account partner publisher placement department aisle".split()
+)
+TIME_WORDS = frozenset("time timestamp datetime date ts created updated unixtime utc dt at".split())
+DATE = r"^[0-9]{4}[-/.][0-9]{1,2}[-/.][0-9]{1,2}([T ].*)?$|^[0-9]{1,2}[-/.][0-9]{1,2}[-/.][0-9]{4}([T ].*)?$"
+DECIMAL_COMMA = r"^-?[0-9]*,[0-9]+$"
+
+
+@dataclass
+class Inferred:
+    """A schema and the reasons for it."""
+
+    schema: Schema
+    remarks: dict[str, str] = field(default_factory=dict)
+    """Why a column is dense or sparse."""
+    unused: dict[str, str] = field(default_factory=dict)
+    """Why a column is not used."""
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Sample:
+    """One column of the first rows."""
+
+    name: str
+    values: pa.Array
+    """Without missing values."""
+    rows: int
+
+    @property
+    def words(self) -> set[str]:
+        """The words of the column's name, in lower case."""
+        parted = re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", self.name)
+        return set(re.split(r"[^a-z0-9]+", parted.lower()))
+
+    @property
+    def distinct(self) -> int:
+        return len(self.values.unique())
+
+
+def infer(path: Path, label: str) -> Inferred:
+    """Infer the schema of a file. `label` is a column or a comparison. Raises UsageError for a label that cannot be one."""
+    file = FileSchema()
+    try:
+        rows = open_rows(path, file)
+        samples = first_rows(rows)
+    except DataError as error:
+        if "must be in utf-8" not in str(error) or "UTF-16" in str(error):
+            raise
+        file = FileSchema(encoding="latin-1")
+        rows = open_rows(path, file)
+        samples = first_rows(rows)
+    inferred = Inferred(Schema.model_construct())
+    if file.encoding != "utf-8":
+        inferred.notes.append(f"{path.name} is not in UTF-8: it is read as latin-1; change encoding in the schema if that is wrong")
+    target = check_label(path, label, samples)
+    dense: list[dict[str, Any]] = []
+    sparse: list[dict[str, Any]] = []
+    for name in rows.names:
+        if name == target.column:
+            continue
+        kind, column, why = _judge(samples[name]) if name else ("unused", {}, "it has no name")
+        if kind == "unused":
+            inferred.unused[name or '""'] = why
+            continue
+        inferred.remarks[name] = why
+        (dense if kind == "dense" else sparse).append({"column": name, **column})
+    if not sparse:
+        why = "; ".join(f"{name}: {text}" for name, text in (inferred.unused | inferred.remarks).items())
+        raise UsageError(f"{path} must have at least one column of categories beside the label {label}; found {why or 'none'}")
+    give_names(sparse)
+    settings = file.model_dump(exclude_defaults=True)
+    if not isinstance(rows, ParquetFile) and rows.delimiter != ",":
+        settings["delimiter"] = rows.delimiter
+    values = {"label": label, "dense": dense, "sparse": sparse, "file": settings}
+    inferred.schema = parse_schema(values, f"the schema of {path}")
+    return inferred
+
+
+def first_rows(rows: Any) -> dict[str, Sample]:
+    """Return the first rows of a file, column by column."""
+    import pyarrow as pa
+
+    names = [name for name in rows.names if name]
+    batches, left = [], SAMPLE_ROWS
+    for batch in rows.batches(names):
+        batches.append(batch.slice(0, left))
+        left -= batches[-1].num_rows
+        if left <= 0:
+            break
+    if SAMPLE_ROWS == left:
+        raise DataError(f"a source must hold at least one row, {rows.path} has none")
+    table = pa.Table.from_batches(batches)
+    found = {}
+    for name in names:
+        column = table.column(name).combine_chunks()
+        if pa.types.is_dictionary(column.type):
+            column = column.dictionary_decode()
+        found[name] = Sample(name, _present(column), table.num_rows)
+    return found
+
+
+def check_label(path: Path, label: str, samples: dict[str, Sample]) -> Label:
+    """Return the label's column. Raises UsageError where there is none, or where it does not hold two classes."""
+    target = Label(column=label) if label in samples else Schema.model_construct(label=label).comparison
+    if target.column not in samples:
+        known = ", ".join(samples)
+        raise UsageError(
+            f"--label must be a column of {path}, or a comparison such as 'rating >= 4', got {label!r}; the first line names "
+            f"{known}{did_you_mean(target.column, samples)}"
+        )
+    sample = samples[target.column]
+    found = numbers(sample.values)
+    if found is None or found.bad_B.any():
+        got = "values that are no numbers" if found is None else ascii(sample.values[int(np.flatnonzero(found.bad_B)[0])].as_py())
+        raise UsageError(f"--label must be a column of 0 and 1 (or true and false), {target.column} holds {got}")
+    values_B = found.values_B[~np.isnan(found.values_B)]
+    if not len(values_B):
+        raise UsageError(f"--label must be a column of 0 and 1, {target.column} is empty in the first {sample.rows:,} rows")
+    if target.rule.endswith("1") and not np.isin(values_B, (0.0, 1.0)).all():
+        low, high = values_B.min(), values_B.max()
+        middle = f"{np.median(values_B):g}"
+        raise UsageError(
+            f"--label must be a column of 0 and 1, {target.column} holds numbers from {low:g} to {high:g}; a comparison makes a label "
+            f"of it: --label '{target.column} >= {middle}'"
+        )
+    return target
+
+
+def give_names(sparse: list[dict[str, Any]]) -> None:
+    """Give a name of its own to each column that is called otherwise than a feature may be."""
+    taken = {column["column"] for column in sparse}
+    for column in sparse:
+        if not PLAIN_NAME.fullmatch(column["column"]):
+            plain = re.sub(r"[^A-Za-z0-9_.-]+", "_", column["column"]).strip("_") or "column"
+            number = 1
+            while (name := plain if number == 1 else f"{plain}_{number}") in taken:
+                number += 1
+            taken.add(name)
+            column["name"] = name
+
+
+def _present(column: pa.Array) -> pa.Array:
+    """Return the values that are not missing."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        column = column.filter(pc.invert(pc.is_in(column, pa.array(MISSING_WORDS, column.type))))
+    elif pa.types.is_floating(column.type):
+        column = column.filter(pc.invert(pc.is_nan(column)))
+    return column.drop_null()
+
+
+def _judge(sample: Sample) -> tuple[str, dict[str, Any], str]:
+    """Return dense, sparse or unused, the column's settings in the schema, and why."""
+    import pyarrow as pa
+
+    kind, values = sample.values.type, sample.values
+    if not len(values):
+        return "unused", {}, f"it is empty in the first {sample.rows:,} rows"
+    if pa.types.is_temporal(kind):
+        return "unused", {}, "a time"
+    if is_list(kind):
+        return "sparse", {}, "lists of categories"
+    if pa.types.is_nested(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return "unused", {}, f"values of type {kind}"
+    if pa.types.is_boolean(kind):
+        return "sparse", {}, "true or false"
+    if pa.types.is_integer(kind):
+        return _judge_integers(sample, values.to_numpy(zero_copy_only=False), {})
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return _judge_texts(sample)
+    found = numbers(values)
+    if found is None:
+        return "unused", {}, f"values of type {kind}"
+    return _judge_floats(sample, found.values_B)
+
+
+def _judge_texts(sample: Sample) -> tuple[str, dict[str, Any], str]:
+    import pyarrow.compute as pc
+
+    values, distinct = sample.values, sample.distinct
+    if pc.all(pc.match_substring_regex(values, INTEGER)).as_py() and not pc.any(pc.match_substring(values, ".")).as_py():
+        as_numbers = numbers(values)
+        if as_numbers is not None and np.abs(as_numbers.values_B).max() < 2**63:
+            return _judge_integers(sample, as_numbers.values_B, {"type": "integer"})
+    found = numbers(values)
+    if found is not None and not found.bad_B.any() and not _leading_zeros(values):
+        if pc.all(pc.is_in(pc.utf8_lower(values), _words("true", "false"))).as_py():
+            return "sparse", {}, "true or false"
+        return _judge_floats(sample, found.values_B)
+    if pc.all(pc.match_substring_regex(values, DATE)).as_py():
+        return "unused", {}, "a time"
+    if pc.all(pc.match_substring_regex(values, DECIMAL_COMMA)).as_py():
+        return "unused", {}, "numbers with a decimal comma; write them with a point to use them"
+    separated = pc.match_substring(values, "|")
+    if np.mean(separated.to_numpy(zero_copy_only=False)) > SEPARATED_RATIO:
+        return "sparse", {"separator": "|"}, "lists of categories with bars between them"
+    if len(values) >= LEAST_ROWS and distinct == len(values):
+        return "unused", {}, "its texts are all different"
+    if pc.mean(pc.utf8_length(values)).as_py() > LONG_TEXT and distinct > len(values) / 2:
+        return "unused", {}, "long texts"
+    return "sparse", {}, f"{_values(distinct)} in the first {sample.rows:,} rows"
+
+
+def _judge_integers(sample: Sample, values: Any, column: dict[str, Any]) -> tuple[str, dict[str, Any], str]:
+    distinct, words = sample.distinct, sample.words
+    if len(values) > 1 and (np.diff(values) == 1).all() and len(values) == sample.rows:
+        return "unused", {}, "it numbers the rows"
+    if _is_time(words, values):
+        return "unused", {}, "a time"
+    if len(values) >= LEAST_ROWS and distinct == len(values):
+        return "unused", {}, "its numbers are all different"
+    why = f"{_values(distinct)} in the first {sample.rows:,} rows"
+    if words & ID_WORDS or any(word.endswith("id") for word in words) or distinct <= max(100, MANY_VALUES_RATIO * len(values)):
+        return "sparse", column, why
+    return "dense", {"transform": "standard"}, f"a quantity: {why}"
+
+
+def _judge_floats(sample: Sample, values: Any) -> tuple[str, dict[str, Any], str]:
+    finite = values[np.isfinite(values)]
+    if not len(finite) or np.abs(finite).max() > LARGEST:
+        return "unused", {}, "numbers beyond 32 bits"
+    is_id = sample.words & ID_WORDS or any(word.endswith("id") for word in sample.words)
+    if is_id and len(finite) == len(values) and (finite == np.floor(finite)).all() and np.abs(finite).max() < 2**53:
+        return "sparse", {"type": "integer"}, "whole numbers, written as floats because of gaps: they are read as integers"
+    return "dense", {"transform": "standard"}, f"numbers from {finite.min():g} to {finite.max():g}"
+
+
+def _is_time(words: set[str], values: Any) -> bool:
+    """Whether whole numbers are Unix times, in seconds to nanoseconds, or dates like 20261123."""
+    if not words & TIME_WORDS:
+        rising = len(values) >= LEAST_ROWS and (np.diff(values) >= 0).all()
+        return bool(rising and 1e9 <= values.min() and values.max() < 2.2e9)
+    return bool(values.min() >= 1e7)
+
+
+def _leading_zeros(values: pa.Array) -> bool:
+    import pyarrow.compute as pc
+
+    return bool(pc.any(pc.match_substring_regex(values, r"^[-+]?0[0-9]")).as_py())
+
+
+def _words(*words: str) -> pa.Array:
+    import pyarrow as pa
+
+    return pa.array(words)
+
+
+def _values(distinct: int) -> str:
+    return f"{distinct:,} value" + "s" * (distinct != 1)

@@ -1,0 +1,194 @@
+"""CSV, TSV and Parquet files with a schema, as raw rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adaptive_rec.data.prepare.raw import RawBlock, SparseColumn
+from adaptive_rec.data.tabular.delimited import DelimitedFile
+from adaptive_rec.data.tabular.schema import CONSTANT, DenseColumn, FileSchema, Schema
+from adaptive_rec.data.tabular.values import Categories, categories, is_list, numbers
+from adaptive_rec.errors import DataError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+BLOCK_ROWS = 1 << 15
+LARGEST = float(np.finfo(np.float32).max)
+
+
+class RowFile(Protocol):
+    """A file of rows in named columns."""
+
+    path: Path
+    names: tuple[str, ...]
+    bad_rows: int
+    """Rows that `batches` could not read and has skipped."""
+    read_ratio: float
+
+    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        """Yield these columns of all rows, in order. Raises DataError."""
+        ...
+
+
+class ParquetFile:
+    """A Parquet file, opened."""
+
+    bad_rows = 0
+
+    def __init__(self, path: Path) -> None:
+        import pyarrow
+        import pyarrow.parquet
+
+        self.path, self.read_ratio = path, 0.0
+        try:
+            self._file = pyarrow.parquet.ParquetFile(path)
+        except (OSError, pyarrow.ArrowException) as error:
+            raise DataError(f"{path} must be a Parquet file: {error}") from None
+        self.schema = self._file.schema_arrow
+        self.names = tuple(self.schema.names)
+
+    def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
+        import pyarrow
+
+        total, done = max(1, self._file.metadata.num_rows), 0
+        try:
+            for batch in self._file.iter_batches(BLOCK_ROWS, columns=list(columns)):
+                yield batch
+                done += batch.num_rows
+                self.read_ratio = done / total
+        except (OSError, pyarrow.ArrowException) as error:
+            raise DataError(f"{self.path} must be a complete Parquet file: {error}") from None
+
+
+def open_rows(path: Path, file: FileSchema, skip_bad_rows: bool = False) -> ParquetFile | DelimitedFile:
+    """Open a Parquet file, by its name, or else a CSV or TSV file."""
+    return ParquetFile(path) if path.suffix == ".parquet" else DelimitedFile(path, file, skip_bad_rows)
+
+
+class TabularReader:
+    """A reader of one file, in blocks of rows; it reads only the columns of the schema."""
+
+    sequence = None
+
+    def __init__(self, path: Path, schema: Schema, skip_bad_rows: bool, labelled: bool = True) -> None:
+        """`labelled`: rows have a label. Without labels the label's column is not read, and all labels are 0."""
+        self._path, self.schema, self._skip_bad_rows, self._labelled = path, schema, skip_bad_rows, labelled
+        self._file = open_rows(path, schema.file, skip_bad_rows)
+        self._names = [name for name in schema.columns if labelled or name != schema.comparison.column]
+        for column in self._names:
+            if column not in self._file.names:
+                known = ", ".join(self._file.names)
+                raise DataError(f"{path} must have the column {column} of the schema, it has {known}")
+        self.dense_names = tuple(column.column for column in schema.dense) or (CONSTANT,)
+        self.dense_transform = ", ".join(f"{c.column}: {c.transform}" for c in schema.dense) or "the constant 1"
+        self.columns = tuple(
+            SparseColumn(c.feature, c.table_name, bool(c.separator) or self._has_lists(c.column)) for c in schema.sparse
+        )
+        self._bad_rows = 0
+
+    @property
+    def bad_rows(self) -> int:
+        return self._bad_rows + self._file.bad_rows
+
+    @property
+    def read_ratio(self) -> float:
+        return self._file.read_ratio
+
+    def _has_lists(self, column: str) -> bool:
+        if not isinstance(self._file, ParquetFile):
+            return False
+        import pyarrow as pa
+
+        kind = self._file.schema.field(column).type
+        if pa.types.is_nested(kind) and not is_list(kind):
+            raise DataError(f"{self._path}, column {column}: must hold scalars or lists of them, got {kind}")
+        return is_list(kind)
+
+    def blocks(self) -> Iterator[RawBlock]:
+        """Yield the rows in order. A row without a label, with a dense feature that is no finite number, or with a category of
+        another type than the column's is a bad one."""
+        done = 0
+        for batch in self._file.batches(self._names):
+            for start in range(0, batch.num_rows, BLOCK_ROWS):
+                yield self._block(batch.slice(start, BLOCK_ROWS), done + start)
+            done += batch.num_rows
+
+    def _block(self, batch: pa.RecordBatch, rows_before: int) -> RawBlock:
+        rows, schema = batch.num_rows, self.schema
+        bad_B, label_B = self._label(batch, rows_before)
+        dense_BX = np.ones((rows, max(1, len(schema.dense))), dtype=np.float32)
+        for x, column in enumerate(schema.dense):
+            wrong_B, dense_BX[:, x] = self._dense(batch, column, rows_before)
+            bad_B |= wrong_B
+        found: list[Categories] = []
+        for sparse in schema.sparse:
+            where = f"{self._path}, column {sparse.column}"
+            found.append(categories(batch.column(sparse.column), sparse.type, sparse.separator, where))
+            wrong_B = found[-1].bad_rows(rows)
+            if wrong_B.any():
+                rule = 'must be a whole number, as its type in the schema says (type = "text" takes every value)'
+                self._judge(batch, sparse.column, wrong_B, rule, rows_before)
+                bad_B |= wrong_B
+        self._bad_rows += int(np.count_nonzero(bad_B))
+        good_B = ~bad_B
+        found = [column.kept(good_B) for column in found]
+        return RawBlock(
+            dense_BX[good_B],
+            label_B[good_B],
+            [column.keys_N for column in found],
+            [column.lengths_B for column in found],
+            [column.first_lookups() for column in found],
+        )
+
+    def _label(self, batch: pa.RecordBatch, rows_before: int) -> tuple[NDArray[np.bool_], NDArray[np.float32]]:
+        """Return the rows without a label, and the labels."""
+        if not self._labelled:
+            return np.zeros(batch.num_rows, dtype=bool), np.zeros(batch.num_rows, dtype=np.float32)
+        label = self.schema.comparison
+        values_B, bad_B = self._numbers(batch, label.column)
+        label_B = label.of(values_B)
+        bad_B = bad_B | ~((label_B == 0) | (label_B == 1))
+        hint = "; a label can be a comparison too, such as 'rating >= 4'" if label.rule.endswith("1") else ""
+        self._judge(batch, label.column, bad_B, label.rule, rows_before, hint)
+        return bad_B, label_B.astype(np.float32)
+
+    def _dense(
+        self, batch: pa.RecordBatch, column: DenseColumn, rows_before: int
+    ) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+        """Return the rows without a finite number, and the numbers; missing ones of `standard` columns stay NaN."""
+        values_B, bad_B = self._numbers(batch, column.column)
+        values_B = transformed(values_B, column)
+        bad_B = bad_B | np.isinf(values_B) | (np.abs(values_B) > LARGEST)
+        self._judge(batch, column.column, bad_B, "must be a number, finite in 32 bits", rows_before)
+        return bad_B, np.where(bad_B, 0.0, values_B)
+
+    def _numbers(self, batch: pa.RecordBatch, column: str) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        found = numbers(batch.column(column))
+        if found is None:
+            raise DataError(f"{self._path}, column {column}: must hold numbers, got {batch.column(column).type}")
+        return found.values_B, found.bad_B
+
+    def _judge(
+        self, batch: pa.RecordBatch, column: str, bad_B: NDArray[np.bool_], rule: str, rows_before: int, hint: str = ""
+    ) -> None:
+        """Raise DataError for the first bad row, unless bad rows are skipped."""
+        if bad_B.any() and not self._skip_bad_rows:
+            wrong = int(np.flatnonzero(bad_B)[0])
+            row = rows_before + wrong + self._file.bad_rows + 1
+            value = batch.column(column)[wrong].as_py()
+            got = "nothing" if value is None or value == "" else ascii(value)[:60]
+            raise DataError(f"{self._path}, row {row}, column {column}: {rule}, got {got}{hint}")
+
+
+def transformed(values_B: NDArray[np.float64], column: DenseColumn) -> NDArray[np.float64]:
+    """Return a dense column as a prepared folder holds it: null and NaN are missing, and stay NaN under `standard`."""
+    if column.transform == "standard":
+        return values_B
+    dense_B = np.log1p(np.maximum(values_B, 0.0)) if column.transform == "log" else values_B
+    return np.where(np.isnan(values_B), column.missing, dense_B)

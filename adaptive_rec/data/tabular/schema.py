@@ -1,0 +1,214 @@
+"""The schema of a CSV, TSV or Parquet file: its label, its dense and its sparse columns, as a TOML file has them."""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from adaptive_rec.config.knobs import Frozen, describe
+from adaptive_rec.errors import UsageError
+
+CONSTANT = "constant"
+"""Name of the single dense feature of a schema without dense columns."""
+PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+THRESHOLD = re.compile(r"(?P<column>.+?)\s*(?P<sign>>=|>)\s*(?P<number>[-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)\s*")
+
+
+class DenseColumn(Frozen):
+    """A dense column of the schema: a number of each row."""
+
+    column: str = Field(min_length=1)
+    transform: Literal["none", "log", "standard"] = "none"
+    """log is log(1 + max(x, 0)), for counts. standard takes the mean off and divides by the standard deviation, both of the rows
+    that are trained on."""
+    missing: float = 0.0
+    """The value of a missing number, after the transform."""
+
+
+class SparseColumnSchema(Frozen):
+    """A sparse column of the schema: a category of each row, or a list of them."""
+
+    column: str = Field(min_length=1)
+    name: str = Field("", pattern=r"^[A-Za-z0-9_.-]*$")
+    """The name of the feature, by default that of the column."""
+    table: str = Field("", pattern=r"^[A-Za-z0-9_.-]*$")
+    """The table, whose columns share its ids; by default a table with the feature's name."""
+    type: Literal["", "integer", "text"] = ""
+    """The type of the values. By default that of a Parquet column, and text in a CSV file."""
+    separator: str = ""
+    """Text that divides a text into several values, a bag; by default a text is one value."""
+
+    @property
+    def feature(self) -> str:
+        return self.name or self.column
+
+    @property
+    def table_name(self) -> str:
+        return self.table or self.feature
+
+
+class FileSchema(Frozen):
+    """How CSV and TSV files are written."""
+
+    delimiter: str = Field("", max_length=1)
+    """The character between two fields; by default the one that the first line has most often, of comma, tab, semicolon and bar."""
+    encoding: str = "utf-8"
+    """Name of the encoding, as Python knows it."""
+
+    @field_validator("encoding")
+    @classmethod
+    def _check_encoding(cls, name: str) -> str:
+        try:
+            "".encode(name)
+        except LookupError:
+            raise ValueError(f"must be an encoding that Python knows, such as utf-8 or latin-1, got {name!r}") from None
+        return name
+
+
+class Label(Frozen):
+    """The label of a row: a column of 0 and 1, or a comparison of a column's number with a constant."""
+
+    column: str
+    at_least: float | None = None
+    above: float | None = None
+
+    @property
+    def rule(self) -> str:
+        return "must be 0 or 1" if self.at_least is None and self.above is None else "must be a number"
+
+    def of(self, values_B: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return 0 or 1 for each number; a column that is not compared is returned as it is."""
+        if self.at_least is not None:
+            return np.where(np.isnan(values_B), np.nan, values_B >= self.at_least)
+        if self.above is not None:
+            return np.where(np.isnan(values_B), np.nan, values_B > self.above)
+        return values_B
+
+
+class Schema(Frozen):
+    """The TOML file that names the label, the dense and the sparse columns. Without dense columns a sample has one dense
+    feature, the constant 1."""
+
+    label: str = Field(min_length=1)
+    """A column of 0 and 1, or of booleans; or a comparison, ``rating >= 4``."""
+    dense: tuple[DenseColumn, ...] = Field((), strict=False)
+    sparse: tuple[SparseColumnSchema, ...] = Field(min_length=1, strict=False)
+    file: FileSchema = FileSchema()
+
+    @field_validator("dense", "sparse", mode="before")
+    @classmethod
+    def _read_names(cls, columns: Any) -> Any:
+        """A text is a column with all settings at their defaults."""
+        if isinstance(columns, (list, tuple)):
+            return [{"column": column} if isinstance(column, str) else column for column in columns]
+        return columns
+
+    @model_validator(mode="after")
+    def _check_names(self) -> Schema:
+        names = [column.feature for column in self.sparse]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise ValueError(f"sparse columns must have different names, two are called {twice}")
+        for column in self.sparse:
+            if not column.name and not PLAIN_NAME.fullmatch(column.column):
+                raise ValueError(f"sparse column {column.column!r} needs a name of letters, digits, _, . and -")
+        dense = [column.column for column in self.dense]
+        twice = next((name for name in dense if dense.count(name) > 1), None)
+        if twice is not None:
+            raise ValueError(f"dense columns must be different, {twice} is listed twice")
+        for kind, columns in (("dense", dense), ("sparse", [column.column for column in self.sparse])):
+            if self.label in columns or self.comparison.column in columns:
+                raise ValueError(
+                    f"the label must not be a feature: a model would read its answer from it. {kind} lists "
+                    f"{self.comparison.column}"
+                )
+        return self
+
+    @property
+    def comparison(self) -> Label:
+        """The label, with the comparison read from its text."""
+        found = THRESHOLD.fullmatch(self.label)
+        if found is None:
+            return Label(column=self.label)
+        number = float(found["number"])
+        return Label(column=found["column"], **{"at_least" if found["sign"] == ">=" else "above": number})
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns of the file that are read, each once."""
+        features = [*(column.column for column in self.dense), *(column.column for column in self.sparse)]
+        return list(dict.fromkeys([self.comparison.column, *features]))
+
+    @property
+    def standard_columns(self) -> tuple[int, ...]:
+        """The dense columns with the transform `standard`, by number."""
+        return tuple(x for x, column in enumerate(self.dense) if column.transform == "standard")
+
+
+def load_schema(path: Path) -> Schema:
+    """Read a schema; raises UsageError for what breaks its rules."""
+    try:
+        return parse_schema(tomllib.loads(path.read_text(encoding="utf-8")), f"--schema {path}")
+    except OSError as error:
+        raise UsageError(f"--schema {path} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"--schema {path} is not valid TOML: {error}") from None
+
+
+def parse_schema(values: Mapping[str, Any], named: str) -> Schema:
+    """Check the values of a schema; raises UsageError, which begins with `named`."""
+    try:
+        return Schema.model_validate(values)
+    except ValidationError as error:
+        raise UsageError(f"{named}: {describe(error)}") from None
+
+
+def schema_toml(schema: Schema, remarks: Mapping[str, str] | None = None, unused: Mapping[str, str] | None = None) -> str:
+    """Write a schema as TOML, to be edited.
+
+    `remarks` explain columns that are used, `unused` those that are not; both are comments.
+    """
+    remarks = remarks or {}
+    lines = [f"label = {_toml(schema.label)}", ""]
+    for kind, columns in (("dense", schema.dense), ("sparse", schema.sparse)):
+        if not columns:
+            continue
+        lines.append(f"{kind} = [")
+        for column in columns:
+            remark = remarks.get(column.column, "")
+            lines.append(f"  {_toml(_without_defaults(column))}," + (f"  # {_comment(remark)}" if remark else ""))
+        lines += ["]", ""]
+    if unused:
+        lines.append("# Columns that are not used:")
+        lines += [f"#   {_comment(column)}: {_comment(why)}" for column, why in unused.items()]
+        lines.append("")
+    written = _without_defaults(schema.file)
+    if isinstance(written, dict) and written:
+        lines += ["[file]", *(f"{name} = {_toml(value)}" for name, value in written.items()), ""]
+    return "\n".join(lines)
+
+
+def _without_defaults(part: Frozen) -> Any:
+    values = part.model_dump(exclude_defaults=True)
+    return values["column"] if list(values) == ["column"] else values
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{ " + ", ".join(f"{name} = {_toml(each)}" for name, each in value.items()) + " }"
+    if isinstance(value, str):
+        return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")  # TOML's only further rule for texts
+    return repr(value)
+
+
+def _comment(text: str) -> str:
+    """A text without characters that end a comment or that TOML forbids in one."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

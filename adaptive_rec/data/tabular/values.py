@@ -1,0 +1,217 @@
+"""Columns of Arrow arrays as numbers, and as categories with their keys.
+
+Keys: an integer is itself with its sign bit turned, so that 0 stays free for what is missing; a text is its BLAKE2b hash of 8 bytes.
+A null is missing, a null list an empty bag, a null inside a list a missing value.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adaptive_rec.data.prepare.raw import MISSING_KEY
+from adaptive_rec.errors import DataError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SIGN = np.uint64(1 << 63)
+MISSING_WORDS = ("", "NA", "N/A", "NaN", "nan", "NULL", "Null", "null", "None", "none", "\\N")
+"""Fields of a CSV file that stand for a missing number."""
+TRUTH = {"true": "1", "false": "0"}
+NUMBER = r"^[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$|^[-+]?(inf|Inf|INF|infinity|Infinity)$"
+INTEGER = r"^(0|-?[1-9][0-9]*)(\.0+)?$"
+"""A whole number as a category: one with leading zeros or a plus sign is a text of its own, which must not fall together with another."""
+Rule = Literal["", "integer", "text"]
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """A column of numbers; NaN is a missing one."""
+
+    values_B: NDArray[np.float64]
+    bad_B: NDArray[np.bool_]
+    """Rows whose field is no number."""
+
+
+def numbers(array: pa.Array) -> Numbers | None:
+    """Return a column as numbers; None for a type that has none. In a text, words such as NaN and null are missing."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    bad_B = np.zeros(len(array), dtype=bool)
+    if _is_text(array.type):
+        array = pc.utf8_trim_whitespace(array)
+        array = pc.if_else(pc.is_in(array, pa.array(MISSING_WORDS)), pa.scalar(None, array.type), array)
+        lower = pc.utf8_lower(array)
+        for word, number in TRUTH.items():
+            array = pc.if_else(pc.equal(lower, word), pa.scalar(number, array.type), array)
+        right = pc.fill_null(pc.match_substring_regex(array, NUMBER), True)
+        bad_B = ~right.to_numpy(zero_copy_only=False)
+        array = pc.if_else(right, array, pa.scalar(None, array.type))
+        array = pc.if_else(pc.starts_with(array, "+"), pc.utf8_slice_codeunits(array, 1), array)
+    try:
+        values_B = array.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+    except pa.ArrowException:
+        return None
+    return Numbers(np.asarray(values_B, dtype=np.float64), bad_B)
+
+
+@dataclass(frozen=True)
+class Categories:
+    """A sparse column: its distinct values and which of them each lookup has."""
+
+    distinct: pa.Array
+    """Values (U,) in order of first occurrence: integers or texts."""
+    keys_U: NDArray[np.uint64]
+    bad_U: NDArray[np.bool_]
+    """Values that break the column's rule."""
+    lookups_N: NDArray[np.int64]
+    """The number of each lookup's value; U for a missing one."""
+    lengths_B: NDArray[np.int32] | None
+    """Lookups of each row, for a column of bags."""
+
+    @property
+    def bad_N(self) -> NDArray[np.bool_]:
+        return np.append(self.bad_U, False)[self.lookups_N]
+
+    def bad_rows(self, rows: int) -> NDArray[np.bool_]:
+        """Return which rows have a value that breaks the column's rule."""
+        if not self.bad_U.any():
+            return np.zeros(rows, dtype=bool)
+        if self.lengths_B is None:
+            return self.bad_N
+        row_N = np.repeat(np.arange(rows), self.lengths_B)
+        return np.bincount(row_N[self.bad_N], minlength=rows) > 0
+
+    def kept(self, good_B: NDArray[np.bool_]) -> Categories:
+        """Return the column of the good rows alone."""
+        if good_B.all():
+            return self
+        if self.lengths_B is None:
+            return Categories(self.distinct, self.keys_U, self.bad_U, self.lookups_N[good_B], None)
+        kept_N = np.repeat(good_B, self.lengths_B)
+        return Categories(self.distinct, self.keys_U, self.bad_U, self.lookups_N[kept_N], self.lengths_B[good_B])
+
+    @property
+    def keys_N(self) -> NDArray[np.uint64]:
+        return np.append(self.keys_U, np.uint64(MISSING_KEY))[self.lookups_N]
+
+    def first_lookups(self) -> tuple[pa.Array, NDArray[np.int64]]:
+        """Return the values that occur, in order of first occurrence, and the first lookup of each."""
+        used_U, first_U = np.unique(self.lookups_N, return_index=True)
+        present = used_U < len(self.keys_U)
+        used_U, first_U = used_U[present], first_U[present]
+        order = np.argsort(first_U)
+        return self.distinct.take(used_U[order]), first_U[order].astype(np.int64)
+
+
+def categories(array: pa.Array, kind: Rule, separator: str, where: str) -> Categories:
+    """Return a column, or a column of lists, as categories. Raises DataError, which begins with `where`, for a type that has none."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if separator:
+        if not _is_text(array.type):
+            raise DataError(f"{where}: must hold texts to be divided at {separator!r}, got {array.type}")
+        array = pc.if_else(pc.equal(array, ""), pa.scalar(None, array.type), array)
+        array = pc.split_pattern(array, separator)
+    lengths_B = None
+    if is_list(array.type):
+        lengths_B = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False).astype(np.int32)
+        array = array.flatten()
+    distinct, lookups_N = _distinct(array)
+    distinct, bad_U = _as_kind(distinct, kind, where)
+    keys_U = keys_of(distinct)
+    if (clash_U := (keys_U == MISSING_KEY) & ~bad_U).any():
+        raise DataError(f"{where}: must not hold {distinct[int(np.argmax(clash_U))]}, whose key says missing")
+    return Categories(distinct, keys_U, bad_U, lookups_N, lengths_B)
+
+
+def is_list(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _distinct(array: pa.Array) -> tuple[pa.Array, NDArray[np.int64]]:
+    """Return the distinct values of an array, without null, and the number of each value; null and an empty text are missing."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind: Any = array.type
+    if pa.types.is_dictionary(kind):
+        array, kind = array.dictionary_decode(), kind.value_type
+    if _is_text(kind):
+        array = pc.if_else(pc.equal(array, ""), pa.scalar(None, kind), array)
+    if pa.types.is_floating(kind):
+        array = pc.if_else(pc.is_nan(array), pa.scalar(None, kind), array)
+    encoded = array.dictionary_encode()
+    lookups_N = pc.fill_null(encoded.indices.cast(pa.int64()), len(encoded.dictionary)).to_numpy(zero_copy_only=False)
+    return encoded.dictionary, lookups_N
+
+
+def _as_kind(distinct: pa.Array, kind: Rule, where: str) -> tuple[pa.Array, NDArray[np.bool_]]:
+    """Return distinct values as integers, booleans or texts, and which of them cannot be that."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    bad_U = np.zeros(len(distinct), dtype=bool)
+    found = distinct.type
+    if pa.types.is_binary(found) or pa.types.is_large_binary(found):
+        return distinct, bad_U
+    if pa.types.is_floating(found):
+        values_U = distinct.to_numpy(zero_copy_only=False).astype(np.float64)
+        whole_U = np.isfinite(values_U) & (values_U == np.floor(values_U)) & (np.abs(values_U) < 2**53)
+        if not whole_U.all():
+            raise DataError(
+                f"{where}: a sparse column of floats must hold whole numbers below 2**53, got {values_U[~whole_U][0]}; cast it to "
+                "Int64 or to texts, or make it a dense column"
+            )
+        distinct = pa.array(values_U.astype(np.int64))
+    elif _is_text(found) and kind == "integer":
+        right = pc.match_substring_regex(distinct, INTEGER)
+        bad_U = ~right.to_numpy(zero_copy_only=False)
+        texts = pc.if_else(right, pc.replace_substring_regex(distinct, r"\.0+$", ""), pa.scalar("0", distinct.type))
+        try:
+            return texts.cast(pa.int64()), bad_U
+        except pa.ArrowException:
+            raise DataError(f'{where}: an integer must fit into 64 bits; write type = "text" for this column in the schema') from None
+    elif pa.types.is_integer(found):
+        distinct = distinct.cast(pa.uint64() if found == pa.uint64() else pa.int64())
+    elif not (_is_text(found) or pa.types.is_boolean(found) or pa.types.is_null(found)):
+        raise DataError(f"{where}: must hold integers, booleans or texts, got {found}")
+    if pa.types.is_boolean(distinct.type) or (kind == "text" and not _is_text(distinct.type)):
+        distinct = distinct.cast(pa.int64() if kind == "integer" else pa.string())
+    if pa.types.is_large_string(distinct.type):
+        distinct = distinct.cast(pa.string())
+    return distinct, bad_U
+
+
+def keys_of(distinct: pa.Array) -> NDArray[np.uint64]:
+    """Return the key of each distinct value, which is an integer or a text."""
+    import pyarrow as pa
+
+    kind = distinct.type
+    if pa.types.is_null(kind):
+        return np.empty(0, dtype=np.uint64)
+    if pa.types.is_integer(kind):
+        keys_U: NDArray[np.uint64] = distinct.to_numpy(zero_copy_only=False).astype(np.uint64) ^ SIGN
+        return keys_U
+    texts = distinct.to_pylist()
+    digests = (hashlib.blake2b(t if isinstance(t, bytes) else t.encode(), digest_size=8).digest() for t in texts)
+    return np.array([int.from_bytes(digest, "little") for digest in digests], dtype=np.uint64)
