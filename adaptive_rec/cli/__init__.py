@@ -14,6 +14,7 @@ from adaptive_rec.cli import (
     control,
     data,
     doctor,
+    export,
     knobs,
     placement,
     plan,
@@ -38,7 +39,7 @@ from adaptive_rec.system.openmp import wait_briefly
 from adaptive_rec.system.version import __version__
 
 COMMANDS = (
-    train, data, status, knobs, placement, control, runs, predict, profile, plan, compare, simulate, calibrate, doctor
+    train, data, status, knobs, placement, control, runs, predict, export, profile, plan, compare, simulate, calibrate, doctor
 )  # fmt: skip
 """The modules of the commands, in the order of the help."""
 

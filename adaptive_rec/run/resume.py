@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -81,15 +82,23 @@ def evaluate_run(run: Path, warn: Callable[[str], None] = lambda text: None) -> 
 def trained_runtime(run: Path, warn: Callable[[str], None] = lambda text: None) -> Runtime:
     """Return a runtime with the tables and the dense part of a run's newest whole checkpoint. `warn` is called for each checkpoint
     passed over. Raises UsageError where the run has none."""
+    with newest_generation(run, warn) as generation:
+        return runtime_of(run, generation)
+
+
+@contextmanager
+def newest_generation(run: Path, warn: Callable[[str], None] = lambda text: None) -> Iterator[Path]:
+    """Yield a run's newest whole checkpoint, which a run that is training does not remove meanwhile. Raises UsageError where there is
+    none."""
     with checkpoint.held(run / "checkpoints") as found:
         for name, why in found.skipped:
             warn(f"checkpoint {name} was passed over: {why}")
         if found.generation is None:
             raise UsageError(f"RUN must be a run directory with a checkpoint, {run} has none")
-        return _runtime_to_evaluate(run, found.generation)
+        yield found.generation
 
 
-def _runtime_to_evaluate(run: Path, generation: Path) -> Runtime:
+def runtime_of(run: Path, generation: Path) -> Runtime:
     """Return a runtime with the tables and the dense part of a checkpoint that was verified."""
     config = load_config(str(run / "config.toml"), {}, ["run.device=auto", "run.compile=false"])
     if config.run.row_precision != "float32":  # no device carries such rows

@@ -132,6 +132,18 @@ class TableValues:
         """Return the value of an id: an integer or a text; None for the ids of missing and of infrequent values."""
         return self._values[row - FIRST_ID].as_py() if FIRST_ID <= row < FIRST_ID + len(self._values) else None
 
+    def row_of(self, text: str) -> int | None:
+        """Return the id of a value that is given as a text, as a person types it; None where the table has no such value."""
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        try:
+            wanted = pa.scalar(text).cast(self.type)
+        except pa.ArrowException:
+            return None
+        place = pc.index(self._values, wanted).as_py() if len(self._values) else -1
+        return None if place < 0 else FIRST_ID + int(place)
+
     def all(self) -> pa.ChunkedArray:
         """Return the values of the ids from 2 on."""
         return self._values

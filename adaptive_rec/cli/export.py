@@ -1,0 +1,68 @@
+"""``export`` and ``nearest``: a trained model for other programs, and what it has learned of an item."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from adaptive_rec.cli.output import columns, pairs, print_json, say, show, text
+from adaptive_rec.cli.parser import add_command, whole_number
+from adaptive_rec.units import size, whole
+
+EXAMPLES = """\
+examples:
+  adaptive-rec export runs/NAME --to model               dense part, tables, values of ids, transforms, and model.py that loads them
+  python model/model.py rows.csv                         scores, with torch and numpy alone
+  adaptive-rec nearest runs/NAME item_id "item 17"       the items that are most like this one
+"""
+MOST_NEAREST = 1000
+
+
+def add_commands(subparsers: Any) -> None:
+    purpose = "write a trained model to a folder that plain PyTorch reads"
+    parser = add_command(subparsers, "export", export, purpose, epilog=EXAMPLES)
+    add = parser.add_argument
+    add("directory", metavar="RUN", type=Path, help="run directory")
+    add("--to", metavar="DIR", type=Path, required=True, help="folder to create")
+    add("--onnx", action="store_true", help="also model.onnx (needs onnx and onnxscript)")
+    add("--json", action="store_true", help="print the result as JSON")
+    parser = add_command(subparsers, "nearest", nearest, "list the values of a column whose rows are most like that of one value")
+    add = parser.add_argument
+    add("directory", metavar="RUN", type=Path, help="run directory")
+    add("column", metavar="COLUMN", help="a sparse column of the training data")
+    add("value", metavar="VALUE", help="one of its values")
+    add("--limit", metavar="N", default="10", help=f"values to list, at most {MOST_NEAREST} (default: 10)")
+    add("--json", action="store_true", help="print them as JSON")
+
+
+def export(args: argparse.Namespace) -> int:
+    """Write the model and print its files."""
+    say(f"loading {args.directory} ...", sys.stderr)
+    from adaptive_rec.offline.export.write import export_model
+
+    made = export_model(args.directory, args.to, args.onnx, lambda words: say(f"warning: {words}", sys.stderr))
+    if args.json:
+        figures = {"checked_rows": made.checked_rows, "largest_difference": made.largest_difference, "step": made.step}
+        print_json({**figures, "files": [str(path) for path in made.files]})
+        return 0
+    show(columns(("file", "size>"), [(str(path), size(path.stat().st_size)) for path in made.files]))
+    checked = f"{whole(made.checked_rows)} held-out rows, scored by {args.to / 'model.py'} too: the largest difference is {made.largest_difference:.1e}"
+    show(pairs([("step", whole(made.step)), ("checked", checked)]))
+    return 0
+
+
+def nearest(args: argparse.Namespace) -> int:
+    """List the nearest values with their cosine similarity."""
+    limit = whole_number("--limit", args.limit, 1, MOST_NEAREST)
+    say(f"loading {args.directory} ...", sys.stderr)
+    from adaptive_rec.offline.export.nearest import nearest_values
+
+    found = nearest_values(args.directory, args.column, args.value, limit, lambda words: say(f"warning: {words}", sys.stderr))
+    if args.json:
+        print_json([{"value": value, "id": row, "similarity": round(similarity, 6)} for value, row, similarity in found])
+        return 0
+    rows = [(str(value), whole(row), f"{similarity:.4f}") for value, row, similarity in found]
+    show(text(f"{args.column}: most like {args.value}"), columns(("value", "id>", "similarity>"), rows))
+    return 0

@@ -1,0 +1,1 @@
+"""Export of a trained model to files that plain PyTorch reads."""
