@@ -59,7 +59,7 @@ def add_commands(subparsers: Any) -> None:
     add("--out", metavar="DIR", type=Path, required=True, help="folder to create; DIR.part until it is complete")
     formats = ("auto", "criteo", "csv", "parquet", "avazu", "globo", "globo_sequence", "taobao", "movietweetings")
     add("--format", choices=formats, default="auto", help="default: auto, which looks at the first line")
-    add("--min-count", metavar="N", type=int, default=1, help="values that occur less often share one id (default: 1)")
+    add("--min-count", metavar="N", type=int, help="values that occur less often share one id (default: 1, or that of the schema)")
     longest = "longest history of a row, for globo_sequence and taobao (default: 20)"
     add("--history", metavar="N", type=int, help=longest)
     add_schema_options(parser)

@@ -53,7 +53,7 @@ def prepared(args: argparse.Namespace, runs: Path, skip_bad_rows: bool, stream: 
     fingerprint = hashlib.sha256(make_job(request).model_dump_json().encode()).hexdigest()[:8]
     request = replace(request, out=runs / "data" / f"{name}-{fingerprint}")
     run_once(request, stream)
-    return str(request.out)
+    return str(request.out.resolve())
 
 
 def files_of(data: Path) -> list[Path]:
@@ -114,6 +114,8 @@ def show_inferred(inferred: Inferred, kept: Path, stream: TextIO) -> None:
     width = min(24, max(len(column) for _, column, _ in rows))
     for kind, column, why in rows:
         say(f"  {kind:<8}  {column:<{width}}  {why}".rstrip(), stream)
+    if schema.min_count > 1:
+        say(f"  values that occur less than {schema.min_count} times in a table share one row, as unknown ones do when scoring", stream)
     for note in inferred.notes:
         say(f"note: {note}", stream)
 

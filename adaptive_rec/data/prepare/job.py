@@ -31,7 +31,8 @@ class Request:
     schema: Schema | None = None
     """The schema of a CSV, TSV or Parquet file."""
     on_bad_row: Literal["error", "skip"] = "error"
-    min_count: int = 1
+    min_count: int | None = None
+    """None takes that of the schema, or 1."""
     seed: int = 1
     history_steps: int | None = None
     """Longest history, for formats that have them; None takes the default."""
@@ -63,7 +64,7 @@ def make_job(request: Request) -> Job:
             format=format_,
             schema_sha256=hashlib.sha256(schema).hexdigest() if schema else "",
             on_bad_row=request.on_bad_row,
-            min_count=request.min_count,
+            min_count=request.min_count or (request.schema.min_count if request.schema else 1),
             seed=request.seed,
             history_steps=history_steps(format_, request.history_steps),
             rows_version=rows_version(format_),

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 SAMPLE_ROWS = 100_000
+SHARED_BELOW = 2
+"""`min_count` of an inferred schema: a value that occurs once says little, and the row that all of them share is read for values
+that are unknown when the model is used (measured: docs/benchmarks.md, "A CSV file against logistic regression")."""
 LEAST_ROWS = 1000
 """Fewer rows do not show that a column is different in each of them."""
 MANY_VALUES_RATIO = 0.2
@@ -58,16 +61,14 @@ class Sample:
     values: pa.Array
     """Without missing values."""
     rows: int
+    distinct: int
+    """Different values, words such as NA and null among them."""
 
     @property
     def words(self) -> set[str]:
         """The words of the column's name, in lower case."""
         parted = re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", self.name)
         return set(re.split(r"[^a-z0-9]+", parted.lower()))
-
-    @property
-    def distinct(self) -> int:
-        return len(self.values.unique())
 
 
 def infer(path: Path, label: str) -> Inferred:
@@ -104,7 +105,7 @@ def infer(path: Path, label: str) -> Inferred:
     settings = file.model_dump(exclude_defaults=True)
     if not isinstance(rows, ParquetFile) and rows.delimiter != ",":
         settings["delimiter"] = rows.delimiter
-    values = {"label": label, "dense": dense, "sparse": sparse, "file": settings}
+    values = {"label": label, "dense": dense, "sparse": sparse, "min_count": SHARED_BELOW, "file": settings}
     inferred.schema = parse_schema(values, f"the schema of {path}")
     return inferred
 
@@ -112,6 +113,7 @@ def infer(path: Path, label: str) -> Inferred:
 def first_rows(rows: Any) -> dict[str, Sample]:
     """Return the first rows of a file, column by column."""
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     names = [name for name in rows.names if name]
     batches, left = [], SAMPLE_ROWS
@@ -128,7 +130,8 @@ def first_rows(rows: Any) -> dict[str, Sample]:
         column = table.column(name).combine_chunks()
         if pa.types.is_dictionary(column.type):
             column = column.dictionary_decode()
-        found[name] = Sample(name, _present(column), table.num_rows)
+        distinct = 0 if is_list(column.type) or pa.types.is_nested(column.type) else pc.count_distinct(column).as_py()
+        found[name] = Sample(name, _present(column), table.num_rows, distinct)
     return found
 
 
@@ -212,11 +215,13 @@ def _judge(sample: Sample) -> tuple[str, dict[str, Any], str]:
 def _judge_texts(sample: Sample) -> tuple[str, dict[str, Any], str]:
     import pyarrow.compute as pc
 
-    values, distinct = sample.values, sample.distinct
+    values = sample.values
     if pc.all(pc.match_substring_regex(values, INTEGER)).as_py() and not pc.any(pc.match_substring(values, ".")).as_py():
         as_numbers = numbers(values)
         if as_numbers is not None and np.abs(as_numbers.values_B).max() < 2**63:
             return _judge_integers(sample, as_numbers.values_B, {"type": "integer"})
+        if as_numbers is not None:  # whole numbers beyond 64 bits are texts
+            return _judge_words(sample)
     found = numbers(values)
     if found is not None and not found.bad_B.any() and not _leading_zeros(values):
         if pc.all(pc.is_in(pc.utf8_lower(values), _words("true", "false"))).as_py():
@@ -229,6 +234,13 @@ def _judge_texts(sample: Sample) -> tuple[str, dict[str, Any], str]:
     separated = pc.match_substring(values, "|")
     if np.mean(separated.to_numpy(zero_copy_only=False)) > SEPARATED_RATIO:
         return "sparse", {"separator": "|"}, "lists of categories with bars between them"
+    return _judge_words(sample)
+
+
+def _judge_words(sample: Sample) -> tuple[str, dict[str, Any], str]:
+    import pyarrow.compute as pc
+
+    values, distinct = sample.values, sample.distinct
     if len(values) >= LEAST_ROWS and distinct == len(values):
         return "unused", {}, "its texts are all different"
     if pc.mean(pc.utf8_length(values)).as_py() > LONG_TEXT and distinct > len(values) / 2:

@@ -101,6 +101,8 @@ class Schema(Frozen):
     """A column of 0 and 1, or of booleans; or a comparison, ``rating >= 4``."""
     dense: tuple[DenseColumn, ...] = Field((), strict=False)
     sparse: tuple[SparseColumnSchema, ...] = Field(min_length=1, strict=False)
+    min_count: int = Field(1, ge=1)
+    """Values that occur less often share one row, which values that are new to the model read too."""
     file: FileSchema = FileSchema()
 
     @field_validator("dense", "sparse", mode="before")
@@ -186,6 +188,8 @@ def schema_toml(schema: Schema, remarks: Mapping[str, str] | None = None, unused
             remark = remarks.get(column.column, "")
             lines.append(f"  {_toml(_without_defaults(column))}," + (f"  # {_comment(remark)}" if remark else ""))
         lines += ["]", ""]
+    if schema.min_count > 1:
+        lines += [f"min_count = {schema.min_count}  # values that occur less often share one row, which unknown values read too", ""]
     if unused:
         lines.append("# Columns that are not used:")
         lines += [f"#   {_comment(column)}: {_comment(why)}" for column, why in unused.items()]
