@@ -3,7 +3,8 @@
     python -m benchmarks.logistic runs/a runs/b
 
 The regression gets each category as a column of its own (bags as counts) and the dense features as the run has them, standardised
-over the training rows. It is fitted for each strength C in 0.01, 0.1 and 1 on all but the last tenth of the training rows; the C with
+over the training rows. It is fitted for each strength C in 0.01, 0.1 and 1 on all but the last tenth of the training rows; the
+C with
 the best AUC on that tenth is fitted on all of them. Data must be prepared from CSV, TSV, Parquet or a public log.
 """
 
@@ -28,7 +29,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("runs", nargs="+", type=Path, help="run directories with a summary")
     args = parser.parse_args()
-    print(f"{'run':<28} {'training':>9} {'held out':>9}  {'ours AUC':>8} {'logloss':>8}  {'LR AUC':>7} {'logloss':>8}  C")
+    print(
+        f"{'run':<28} {'training':>9} {'held out':>9}  {'ours AUC':>8} {'logloss':>8}  {'LR AUC':>7} {'logloss':>8}  C"
+    )
     for run in args.runs:
         quality = json.loads((run / "summary.json").read_text())["eval"]
         rows = regression(run)
@@ -80,7 +83,9 @@ def features(source: PreparedSource, batches: Any) -> tuple[Any, NDArray[np.floa
         feature_N = np.repeat(np.tile(np.arange(len(rows_F)), batch.size), lengths)
         starts = batch.offsets[:: len(rows_F)]
         columns_N = batch.ids_N + first_F[feature_N]
-        ones.append(csr_matrix((np.ones(len(columns_N), np.float32), columns_N, starts), shape=(batch.size, first_F[-1])))
+        ones.append(
+            csr_matrix((np.ones(len(columns_N), np.float32), columns_N, starts), shape=(batch.size, first_F[-1]))
+        )
         dense.append(batch.dense_BX)
         labels.append(batch.labels_B)
     dense_BX = np.concatenate(dense).astype(np.float64)

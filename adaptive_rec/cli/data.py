@@ -59,12 +59,24 @@ def add_commands(subparsers: Any) -> None:
     add("--out", metavar="DIR", type=Path, required=True, help="folder to create; DIR.part until it is complete")
     formats = ("auto", "criteo", "csv", "parquet", "avazu", "globo", "globo_sequence", "taobao", "movietweetings")
     add("--format", choices=formats, default="auto", help="default: auto, which looks at the first line")
-    add("--min-count", metavar="N", type=int, help="values that occur less often share one id (default: 1, or that of the schema)")
+    add(
+        "--min-count",
+        metavar="N",
+        type=int,
+        help="values that occur less often share one id (default: 1, or that of the schema)",
+    )
     longest = "longest history of a row, for globo_sequence and taobao (default: 20)"
     add("--history", metavar="N", type=int, help=longest)
     add_schema_options(parser)
-    add("--on-bad-row", choices=("error", "skip"), default="error", help="stop at a malformed row (the default) or skip it")
-    add("--seed", metavar="N", type=int, default=1, help="seed of random choices, such as negative samples (default: 1)")
+    add(
+        "--on-bad-row",
+        choices=("error", "skip"),
+        default="error",
+        help="stop at a malformed row (the default) or skip it",
+    )
+    add(
+        "--seed", metavar="N", type=int, default=1, help="seed of random choices, such as negative samples (default: 1)"
+    )
     add("--json", action="store_true", help="print the result as JSON; progress goes to stderr")
     parser = add_command(parts, "verify", verify, "check a prepared folder as training does, and every checksum")
     parser.add_argument("directory", metavar="DIR", type=Path, help="prepared folder")
@@ -96,7 +108,8 @@ def prepare(args: argparse.Namespace) -> int:
 
 
 def schema_of_sources(args: argparse.Namespace) -> Schema | None:
-    """Return the schema of CSV, TSV or Parquet sources: that of --schema, or one inferred for --label and written to DIR.schema.toml."""
+    """Return the schema of CSV, TSV or Parquet sources: that of --schema, or one inferred for --label and written to
+    DIR.schema.toml."""
     if args.label is None and args.schema is None:
         return None
     stream = sys.stderr if args.json else sys.stdout

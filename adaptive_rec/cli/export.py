@@ -13,7 +13,8 @@ from adaptive_rec.units import size, whole
 
 EXAMPLES = """\
 examples:
-  adaptive-rec export runs/NAME --to model               dense part, tables, values of ids, transforms, and model.py that loads them
+  adaptive-rec export runs/NAME --to model               dense part, tables, values of ids, transforms, and model.py that loads
+  them
   python model/model.py rows.csv                         scores, with torch and numpy alone
   adaptive-rec nearest runs/NAME item_id "item 17"       the items that are most like this one
 """
@@ -28,7 +29,9 @@ def add_commands(subparsers: Any) -> None:
     add("--to", metavar="DIR", type=Path, required=True, help="folder to create")
     add("--onnx", action="store_true", help="also model.onnx (needs onnx and onnxscript)")
     add("--json", action="store_true", help="print the result as JSON")
-    parser = add_command(subparsers, "nearest", nearest, "list the values of a column whose rows are most like that of one value")
+    parser = add_command(
+        subparsers, "nearest", nearest, "list the values of a column whose rows are most like that of one value"
+    )
     add = parser.add_argument
     add("directory", metavar="RUN", type=Path, help="run directory")
     add("column", metavar="COLUMN", help="a sparse column of the training data")
@@ -48,7 +51,8 @@ def export(args: argparse.Namespace) -> int:
         print_json({**figures, "files": [str(path) for path in made.files]})
         return 0
     show(columns(("file", "size>"), [(str(path), size(path.stat().st_size)) for path in made.files]))
-    checked = f"{whole(made.checked_rows)} held-out rows, scored by {args.to / 'model.py'} too: the largest difference is {made.largest_difference:.1e}"
+    difference = f"the largest difference is {made.largest_difference:.1e}"
+    checked = f"{whole(made.checked_rows)} held-out rows, scored by {args.to / 'model.py'} too: {difference}"
     show(pairs([("step", whole(made.step)), ("checked", checked)]))
     return 0
 
@@ -59,9 +63,13 @@ def nearest(args: argparse.Namespace) -> int:
     say(f"loading {args.directory} ...", sys.stderr)
     from adaptive_rec.offline.export.nearest import nearest_values
 
-    found = nearest_values(args.directory, args.column, args.value, limit, lambda words: say(f"warning: {words}", sys.stderr))
+    found = nearest_values(
+        args.directory, args.column, args.value, limit, lambda words: say(f"warning: {words}", sys.stderr)
+    )
     if args.json:
-        print_json([{"value": value, "id": row, "similarity": round(similarity, 6)} for value, row, similarity in found])
+        print_json(
+            [{"value": value, "id": row, "similarity": round(similarity, 6)} for value, row, similarity in found]
+        )
         return 0
     rows = [(str(value), whole(row), f"{similarity:.4f}") for value, row, similarity in found]
     show(text(f"{args.column}: most like {args.value}"), columns(("value", "id>", "similarity>"), rows))

@@ -1,4 +1,5 @@
-"""Data of a user's own on the command line: CSV, TSV and Parquet files, their schema, and the folder that is prepared from them."""
+"""Data of a user's own on the command line: CSV, TSV and Parquet files, their schema, and the folder that is prepared from
+them."""
 
 from __future__ import annotations
 
@@ -28,7 +29,9 @@ SKEWED = 3.0
 
 def add_schema_options(parser: Any) -> None:
     """--label and --schema, which say that files are CSV, TSV or Parquet files."""
-    labelled = "CSV, TSV or Parquet: the column of 0 and 1, or a comparison such as 'rating >= 4'; the schema is inferred"
+    labelled = (
+        "CSV, TSV or Parquet: the column of 0 and 1, or a comparison such as 'rating >= 4'; the schema is inferred"
+    )
     parser.add_argument("--label", metavar="COLUMN", help=labelled)
     described = "CSV, TSV or Parquet: TOML file that names label and columns, as a first run with --label writes it"
     parser.add_argument("--schema", metavar="FILE", type=Path, help=described)
@@ -66,7 +69,9 @@ def files_of(data: Path) -> list[Path]:
 
     found = [path for path in data.iterdir() if path.is_file() and ending(path) in ENDINGS]
     if not found:
-        raise DataError(f"a folder of --data must hold files that end in {', '.join(ENDINGS)} (also .gz, .zst), {data} has none")
+        raise DataError(
+            f"a folder of --data must hold files that end in {', '.join(ENDINGS)} (also .gz, .zst), {data} has none"
+        )
     kinds = {ending(path) == ".parquet" for path in found}
     if len(kinds) > 1:
         raise DataError(f"a folder of --data must hold Parquet files, or CSV and TSV files, {data} has both")
@@ -79,7 +84,8 @@ def ending(path: Path) -> str:
 
 
 def schema_of(args: argparse.Namespace, sources: list[Path], kept: Path, stream: TextIO) -> Schema:
-    """Return the schema of --schema, the one that an earlier run has written to `kept`, or one that is inferred and written there."""
+    """Return the schema of --schema, the one that an earlier run has written to `kept`, or one that is inferred and written
+    there."""
     from adaptive_rec.data.tabular.infer import infer
     from adaptive_rec.data.tabular.schema import load_schema, schema_toml
 
@@ -98,7 +104,9 @@ def schema_of(args: argparse.Namespace, sources: list[Path], kept: Path, stream:
     inferred = infer(sources[0], args.label)
     kept.parent.mkdir(parents=True, exist_ok=True)
     text = schema_toml(inferred.schema, inferred.remarks, inferred.unused)
-    kept.write_text(f"# Inferred from {sources[0].name}. Edit it and run the same command again.\n{text}", encoding="utf-8")
+    kept.write_text(
+        f"# Inferred from {sources[0].name}. Edit it and run the same command again.\n{text}", encoding="utf-8"
+    )
     show_inferred(inferred, kept, stream)
     return inferred.schema
 
@@ -109,13 +117,18 @@ def show_inferred(inferred: Inferred, kept: Path, stream: TextIO) -> None:
     schema = inferred.schema
     rows = [("label", schema.label, "")]
     rows += [("sparse", column.column, inferred.remarks[column.column]) for column in schema.sparse]
-    rows += [("dense", column.column, f"{inferred.remarks[column.column]}, {column.transform}") for column in schema.dense]
+    rows += [
+        ("dense", column.column, f"{inferred.remarks[column.column]}, {column.transform}") for column in schema.dense
+    ]
     rows += [("unused", column, why) for column, why in inferred.unused.items()]
     width = min(24, max(len(column) for _, column, _ in rows))
     for kind, column, why in rows:
         say(f"  {kind:<8}  {column:<{width}}  {why}".rstrip(), stream)
     if schema.min_count > 1:
-        say(f"  values that occur less than {schema.min_count} times in a table share one row, as unknown ones do when scoring", stream)
+        say(
+            f"  values that occur less than {schema.min_count} times in a table share one row, as unknown ones do when scoring",
+            stream,
+        )
     for note in inferred.notes:
         say(f"note: {note}", stream)
 
@@ -148,13 +161,19 @@ def warn_of_labels(config: Any, stream: TextIO) -> None:
     if not os.path.isfile(folder / "meta.json"):
         return
     meta = load_meta(folder)
-    labels = np.concatenate([np.load(folder / labels_file(source.name), mmap_mode="r")[:, 0] for source in meta.sources])
+    labels = np.concatenate(
+        [np.load(folder / labels_file(source.name), mmap_mode="r", allow_pickle=False)[:, 0] for source in meta.sources]
+    )
     shares = {}
     for what, rows in zip(("training", "held-out"), row_ranges(config, meta.rows), strict=True):
         if len(rows):
             shares[what] = share = float(np.mean(labels[rows.start : rows.stop]))
             if share in (0.0, 1.0):
-                say(f"warning: all {whole(len(rows))} {what} rows have label {share:.0f}: there is nothing to learn or to compare", stream)
+                say(
+                    f"warning: all {whole(len(rows))} {what} rows have label {share:.0f}: there is nothing to learn or to "
+                    f"compare",
+                    stream,
+                )
     if len(shares) == 2 and not {0.0, 1.0} & set(shares.values()):
         odds = [share / (1 - share) for share in shares.values()]
         if max(odds) > SKEWED * min(odds):
@@ -164,4 +183,3 @@ def warn_of_labels(config: Any, stream: TextIO) -> None:
                 "position: if the file is sorted by its label, shuffle it first",
                 stream,
             )
-

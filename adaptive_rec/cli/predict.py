@@ -38,8 +38,20 @@ def add_commands(subparsers: Any) -> None:
     parser = add_command(subparsers, "predict", predict, purpose, epilog=EXAMPLES)
     add = parser.add_argument
     add("directory", metavar="RUN", type=Path, help="run directory")
-    add("--data", metavar="PATH", type=Path, required=True, help="CSV, TSV or Parquet file with the columns of the training data, or a folder")
-    add("--out", metavar="FILE", type=Path, required=True, help="file to create: .parquet, .csv or .tsv, one score a row in their order")
+    add(
+        "--data",
+        metavar="PATH",
+        type=Path,
+        required=True,
+        help="CSV, TSV or Parquet file with the columns of the training data, or a folder",
+    )
+    add(
+        "--out",
+        metavar="FILE",
+        type=Path,
+        required=True,
+        help="file to create: .parquet, .csv or .tsv, one score a row in their order",
+    )
     add("--json", action="store_true", help="print the figures as JSON")
 
 
@@ -55,13 +67,21 @@ def predict(args: argparse.Namespace) -> int:
     say(f"loading {args.directory} ...", note)
     from adaptive_rec.run.scoring import Scorer
 
-    scorer = Scorer(args.directory, files_of(args.data), labelled=False, warn=lambda text: say(f"warning: {text}", note))
+    scorer = Scorer(
+        args.directory, files_of(args.data), labelled=False, warn=lambda text: say(f"warning: {text}", note)
+    )
     with written(out) as append:
         for part in scorer.scored():
             append(part.scores_B)
     seconds = time.monotonic() - started
     unknown = unknown_ratios(scorer.rows.unknown)
-    figures = {"rows": scorer.rows.rows, "step": scorer.step, "seconds": round(seconds, 3), "unknown": unknown, "out": str(out)}
+    figures = {
+        "rows": scorer.rows.rows,
+        "step": scorer.step,
+        "seconds": round(seconds, 3),
+        "unknown": unknown,
+        "out": str(out),
+    }
     if args.json:
         print_json(figures)
     else:
@@ -81,12 +101,16 @@ def warn_of_unknown(unknown: dict[str, float]) -> None:
     """Warn of columns most of whose values are unknown: their type or their meaning may be another one."""
     for name, ratio in unknown.items():
         if ratio > MANY_UNKNOWN:
-            say(f"warning: {percent(ratio)} of the values of {name} are unknown to the model; is it the same column?", sys.stderr)
+            say(
+                f"warning: {percent(ratio)} of the values of {name} are unknown to the model; is it the same column?",
+                sys.stderr,
+            )
 
 
 @contextmanager
 def written(out: Path) -> Iterator[Any]:
-    """Write scores to a file, part by part; it appears when all of them are in it. Raises DataError where it cannot be written."""
+    """Write scores to a file, part by part; it appears when all of them are in it. Raises DataError where it cannot be
+    written."""
     import pyarrow as pa
     from pyarrow import csv, parquet
 
@@ -96,7 +120,9 @@ def written(out: Path) -> Iterator[Any]:
         if out.suffix == ".parquet":
             writer: Any = parquet.ParquetWriter(draft, schema)
         else:
-            writer = csv.CSVWriter(draft, schema, write_options=csv.WriteOptions(delimiter="\t" if out.suffix == ".tsv" else ","))
+            writer = csv.CSVWriter(
+                draft, schema, write_options=csv.WriteOptions(delimiter="\t" if out.suffix == ".tsv" else ",")
+            )
         with writer:
 
             def append(scores_B: NDArray[np.float32]) -> None:

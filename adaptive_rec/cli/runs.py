@@ -28,15 +28,21 @@ from adaptive_rec.units import clock
 def add_commands(subparsers: Any) -> None:
     parser = add_command(subparsers, "runs", runs, "list the runs under way")
     parser.add_argument("--json", action="store_true", help="print them as JSON")
-    parser = add_command(subparsers, "dashboard", dashboard, "print a link that opens a run's dashboard once, within ten minutes")
+    parser = add_command(
+        subparsers, "dashboard", dashboard, "print a link that opens a run's dashboard once, within ten minutes"
+    )
     parser.add_argument("--header", action="store_true", help="print the Authorization header instead, for curl -H @-")
     add_client_options(parser, url=False)
     parser = add_command(subparsers, "serve", serve, "serve dashboard and API of a finished run, read-only")
     parser.add_argument("directory", metavar="RUN", type=Path, help="run directory")
     add_serve_options(parser)
-    parser = add_command(subparsers, "eval", evaluate, "score a run's newest checkpoint on its held-out data, or on other data")
+    parser = add_command(
+        subparsers, "eval", evaluate, "score a run's newest checkpoint on its held-out data, or on other data"
+    )
     parser.add_argument("directory", metavar="RUN", type=Path, help="run directory")
-    other = "other rows with labels: CSV, TSV or Parquet with the columns of the training data (default: the held-out rows)"
+    other = (
+        "other rows with labels: CSV, TSV or Parquet with the columns of the training data (default: the held-out rows)"
+    )
     parser.add_argument("--data", metavar="PATH", type=Path, help=other)
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     parser = add_command(subparsers, "report", report, "write the report of a run, finished or not, as one HTML file")

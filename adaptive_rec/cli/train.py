@@ -54,7 +54,11 @@ def add_commands(subparsers: Any) -> None:
     add("config", nargs="?", metavar="CONFIG", help="preset (tiny, synthetic, criteo_kaggle, ...) or TOML file")
     policies = "adaptive, hotline, hybrid, fae, cdlrm, slipstream, ... (docs/policies.md) or module:Class"
     add("--policy", metavar="NAME", help=policies)
-    add("--data", metavar="PATH", help="CSV, TSV or Parquet (with --label), a Criteo file, a prepared folder, or synthetic")
+    add(
+        "--data",
+        metavar="PATH",
+        help="CSV, TSV or Parquet (with --label), a Criteo file, a prepared folder, or synthetic",
+    )
     add_schema_options(parser)
     add("--steps", metavar="N", help="mini-batches to train on; 0: all")
     add("--seed", metavar="N", help="seed of everything random")
@@ -86,13 +90,7 @@ def train(args: argparse.Namespace) -> int:
 
     config = check(args)
     if args.label is not None or args.schema is not None:
-        if args.out is not None and not args.resume:
-            check_is_new(args.out)
-        stream = sys.stderr if args.json or args.print_config else sys.stdout
-        beside = (args.out or new_directory(config.knobs.policy)).parent
-        args.data = prepared(args, beside, config.data.on_bad_row == "skip", stream)
-        config = check(args)
-        warn_of_labels(config, stream)
+        args, config = with_prepared_data(args, config)
     given = {**(kept_options(args.out) if args.resume else {}), **given_serve_options(args)}
     options = None if args.no_serve else serve_options({**given, "waits_for_port": args.resume and "port" in given})
     if args.print_config:
@@ -140,6 +138,20 @@ def train(args: argparse.Namespace) -> int:
     if signals.exit_code:
         gc.freeze()  # the process ends; collecting garbage among torch's objects would take a second or more
     return signals.exit_code
+
+
+def with_prepared_data(args: argparse.Namespace, config: Config) -> tuple[argparse.Namespace, Config]:
+    """Prepare the CSV, TSV or Parquet files of --data; return the command line with the prepared folder, and its
+    configuration."""
+    if args.out is not None and not args.resume:
+        check_is_new(args.out)
+    stream = sys.stderr if args.json or args.print_config else sys.stdout
+    beside = (args.out or new_directory(config.knobs.policy)).parent
+    folder = prepared(args, beside, config.data.on_bad_row == "skip", stream)
+    args = argparse.Namespace(**{**vars(args), "data": folder})
+    config = check(args)
+    warn_of_labels(config, stream)
+    return args, config
 
 
 def check(args: argparse.Namespace) -> Config:

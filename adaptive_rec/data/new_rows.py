@@ -1,4 +1,5 @@
-"""New rows for a trained model: files whose values become the ids, and whose numbers the features, that the model was trained on."""
+"""New rows for a trained model: files whose values become the ids, and whose numbers the features, that the model was trained
+on."""
 
 from __future__ import annotations
 
@@ -39,7 +40,8 @@ class NewRows:
     """Files of new rows as batches, in their order. Values that the model does not know are counted."""
 
     def __init__(self, source: PreparedSource, folder: Path, paths: Sequence[Path], labelled: bool) -> None:
-        """`source` is the data that the model was trained on, prepared in `folder`. Raises UsageError where it has no schema, DataError
+        """`source` is the data that the model was trained on, prepared in `folder`. Raises UsageError where it has no schema,
+        DataError
         where a file does not fit it."""
         self._source, meta = source, source.meta
         schema = schema_of(meta, folder)
@@ -54,7 +56,9 @@ class NewRows:
             for column, trained in zip(reader.columns, meta.columns, strict=True):
                 if column.bag != trained.bag:
                     wanted, got = ("lists", "single values") if trained.bag else ("single values", "lists")
-                    raise DataError(f"{path}, column {column.name}: must hold {wanted}, as the model was trained on, got {got}")
+                    raise DataError(
+                        f"{path}, column {column.name}: must hold {wanted}, as the model was trained on, got {got}"
+                    )
         self.unknown = {column.name: Unknown() for column in meta.columns}
         self.rows = 0
         """Rows that `batches` has yielded so far."""

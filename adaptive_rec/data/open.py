@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.criteo import open_criteo
+from adaptive_rec.data.lines import line_blocks
 from adaptive_rec.data.prepare.meta import META
 from adaptive_rec.data.prepared import PreparedSource
 from adaptive_rec.data.source import Source
 from adaptive_rec.data.synthetic import SyntheticSource
 from adaptive_rec.errors import ConfigError, DataError
+
+NAME = re.compile(r'"?[A-Za-z_][A-Za-z0-9_ .:-]*"?')
+"""A column's name in the first line of a file."""
+SHOWN_NAMES = 8
 
 
 def open_source(config: Config) -> Source:
@@ -30,7 +36,11 @@ def check_file(path: Path) -> None:
     if not str(path) or not os.path.exists(path):
         raise ConfigError(f"data.source must be synthetic or a Criteo TSV file that exists, got {str(path)!r}")
     if not path.is_file():
-        hint = f"a folder without {META} (data prepare makes one)" if path.is_dir() else "neither file nor folder"
+        hint = (
+            f"a folder without {META} (data prepare makes one; a folder of CSV, TSV or Parquet files needs --label COLUMN)"
+            if path.is_dir()
+            else "neither file nor folder"
+        )
         raise ConfigError(f"data.source must be a file, got {str(path)!r}, which is {hint}")
     try:
         size_bytes = path.stat().st_size
@@ -39,3 +49,20 @@ def check_file(path: Path) -> None:
         raise DataError(f"data.source must be a readable file, got {str(path)!r}: {error.strerror}") from None
     if size_bytes == 0:
         raise DataError(f"data.source must hold at least one row, got {str(path)!r}, which is empty")
+    if names := named_columns(path):
+        raise ConfigError(
+            f"data.source must be a Criteo TSV file or a prepared folder, got {str(path)!r}, {names}: give train --label COLUMN "
+            f"(or --schema FILE), or make a folder with adaptive-rec data prepare {path} --label COLUMN --out DIR"
+        )
+
+
+def named_columns(path: Path) -> str:
+    """Return what shows that a file is a Parquet file, or a CSV or TSV file whose first line names its columns; else nothing."""
+    if path.suffix == ".parquet":
+        return "a Parquet file"
+    line = next(line_blocks(path), b"").partition(b"\n")[0].decode("latin-1").removeprefix("\xef\xbb\xbf").strip()
+    names = re.split(r"[,;|\t]", line)
+    if len(names) < 2 or not all(NAME.fullmatch(name) for name in names):
+        return ""
+    shown = ", ".join(names[:SHOWN_NAMES]) + (", ..." if len(names) > SHOWN_NAMES else "")
+    return f"whose first line names the columns {shown}"

@@ -135,7 +135,6 @@ class FolderArrays:
             for bags, rows in zip(samples.bags, self._bag_rows, strict=True):
                 np.remainder(bags.values_N, np.int32(rows), out=bags.values_N)
 
-
     def dense(self, start: int, stop: int) -> NDArray[np.float32]:
         """Copy the dense features of rows from `start` to `stop` into memory."""
         parts = []
@@ -153,7 +152,9 @@ class MappedSource:
     def __init__(self, folder: Path, meta: Meta, name: str, rows: int) -> None:
         self._single = [column for column in meta.columns if not column.bag]
         self._with_bags = [column for column in meta.columns if column.bag]
-        self._most_ids = {history.column: meta.sequence.steps for history in meta.sequence.histories} if meta.sequence else {}
+        self._most_ids = (
+            {history.column: meta.sequence.steps for history in meta.sequence.histories} if meta.sequence else {}
+        )
         schema, single = meta.columns_schema, len(self._single)
         self._may_miss_X = np.zeros(len(meta.dense_names), dtype=bool)
         self._may_miss_X[list(schema.standard_columns if schema else ())] = True
@@ -228,7 +229,9 @@ class NpyRows:
             except OSError as error:
                 raise DataError(f"{self.path}: reading failed: {error.strerror}") from None
             if not got:
-                raise DataError(f"{self.path} must keep its rows while it is read, rows {start} to {stop} are not there any more")
+                raise DataError(
+                    f"{self.path} must keep its rows while it is read, rows {start} to {stop} are not there any more"
+                )
             left, place = left[got:], place + got
         return rows
 

@@ -22,7 +22,8 @@ class Standard:
 
     @staticmethod
     def of(columns: tuple[int, ...], missing: tuple[float, ...], parts: Iterable[NDArray[np.float32]]) -> Standard:
-        """Measure the rows of all parts (B, X), in one pass over them: sums of a part are about that part's mean (Chan et al., "Updating
+        """Measure the rows of all parts (B, X), in one pass over them: sums of a part are about that part's mean (Chan et al.,
+        "Updating
         Formulae and a Pairwise Algorithm for Computing Sample Variances", 1979). NaN is missing and not counted."""
         chosen = list(columns)
         count_X, mean_X, squares_X = (np.zeros(len(chosen)) for _ in range(3))

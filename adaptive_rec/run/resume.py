@@ -80,7 +80,8 @@ def evaluate_run(run: Path, warn: Callable[[str], None] = lambda text: None) -> 
 
 
 def trained_runtime(run: Path, warn: Callable[[str], None] = lambda text: None) -> Runtime:
-    """Return a runtime with the tables and the dense part of a run's newest whole checkpoint. `warn` is called for each checkpoint
+    """Return a runtime with the tables and the dense part of a run's newest whole checkpoint. `warn` is called for each
+    checkpoint
     passed over. Raises UsageError where the run has none."""
     with newest_generation(run, warn) as generation:
         return runtime_of(run, generation)
@@ -88,7 +89,8 @@ def trained_runtime(run: Path, warn: Callable[[str], None] = lambda text: None) 
 
 @contextmanager
 def newest_generation(run: Path, warn: Callable[[str], None] = lambda text: None) -> Iterator[Path]:
-    """Yield a run's newest whole checkpoint, which a run that is training does not remove meanwhile. Raises UsageError where there is
+    """Yield a run's newest whole checkpoint, which a run that is training does not remove meanwhile. Raises UsageError where
+    there is
     none."""
     with checkpoint.held(run / "checkpoints") as found:
         for name, why in found.skipped:

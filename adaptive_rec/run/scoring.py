@@ -69,7 +69,8 @@ def prepared_source(runtime: Runtime, run: Path) -> PreparedSource:
     source = runtime.source
     if not isinstance(source, PreparedSource):
         raise UsageError(
-            f"the model must have been trained on CSV, TSV or Parquet files (train --data FILE --label COLUMN), whose columns have names "
+            f"the model must have been trained on CSV, TSV or Parquet files (train --data FILE --label COLUMN), whose "
+            f"columns have names "
             f"and values; {run} was trained on {runtime.config.data.source}"
         )
     return source

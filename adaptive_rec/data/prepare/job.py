@@ -42,7 +42,9 @@ def make_job(request: Request) -> Job:
     """Return the job of a request, with the sources as they are now."""
     for path in request.sources:
         check_source(path)
-    format_ = find_format(request.sources[0], request.schema is not None) if request.format == "auto" else request.format
+    format_ = (
+        find_format(request.sources[0], request.schema is not None) if request.format == "auto" else request.format
+    )
     sources = []
     for path in request.sources:
         status = path.stat()
@@ -64,7 +66,7 @@ def make_job(request: Request) -> Job:
             format=format_,
             schema_sha256=hashlib.sha256(schema).hexdigest() if schema else "",
             on_bad_row=request.on_bad_row,
-            min_count=request.min_count or (request.schema.min_count if request.schema else 1),
+            min_count=_min_count(request),
             seed=request.seed,
             history_steps=history_steps(format_, request.history_steps),
             rows_version=rows_version(format_),
@@ -72,6 +74,12 @@ def make_job(request: Request) -> Job:
         )
     except ValidationError as error:
         raise UsageError(describe(error)) from None
+
+
+def _min_count(request: Request) -> int:
+    if request.min_count is not None:
+        return request.min_count
+    return request.schema.min_count if request.schema else 1
 
 
 def is_stale(job: Job, earlier: Job) -> bool:

@@ -84,7 +84,9 @@ class Preparation:
         self._send(progress)
 
     def run(self) -> Meta:
-        if (self._part / META).exists() and not is_stale(self._job, load_meta(self._part).job):  # only the rename is left to do
+        if (self._part / META).exists() and not is_stale(
+            self._job, load_meta(self._part).job
+        ):  # only the rename is left to do
             meta = load_meta(self._part)
             check_same_job(self._job, meta.job, self._part)
         else:
@@ -195,7 +197,9 @@ class Preparation:
         path = self._part / values_file(table)
         if path.exists():
             return
-        columns = [ColumnIds(file.path.with_suffix(".values"), file.ids_path, len(file.header), file.keys) for file in files]
+        columns = [
+            ColumnIds(file.path.with_suffix(".values"), file.ids_path, len(file.header), file.keys) for file in files
+        ]
         draft = path.with_suffix(".unfinished")
         write_values(columns, rows, draft)
         sync_files([draft])

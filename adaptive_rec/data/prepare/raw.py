@@ -72,7 +72,8 @@ class RawBlock:
     lengths_F: list[NDArray[np.int32] | None]
     """Keys of each row's bag; None for a column that has exactly one a row."""
     firsts_F: list[tuple[pa.Array, NDArray[np.int64]]] | None = None
-    """The distinct values of each column as they are in the source, and the lookup where each comes first, in that order. None for
+    """The distinct values of each column as they are in the source, and the lookup where each comes first, in that order. None
+    for
     formats whose values are not kept."""
 
 

@@ -1,7 +1,9 @@
 """The values that ids stand for: a file of each table of a CSV, TSV or Parquet source, ``NAME_values.arrow``.
 
-It is an Arrow IPC file with one column: entry k is the value of id k + 2, as it was in the data. While a source is read, the distinct
-values of each block and the lookup where each of them comes first are written to a scratch file. Ids are given in the order of first
+It is an Arrow IPC file with one column: entry k is the value of id k + 2, as it was in the data. While a source is read, the
+distinct
+values of each block and the lookup where each of them comes first are written to a scratch file. Ids are given in the order of
+first
 occurrence, so one pass over these files in the order of numbering finds each value when its id comes first.
 """
 
@@ -37,6 +39,7 @@ class FirstValues:
         self._path, self._lookups_before = path, 0
         self._files = ExitStack()
         self._writer: Any = None
+        self._type: pa.DataType | None = None
         path.write_bytes(b"")  # a column without any value has an empty file
 
     def append(self, values: pa.Array, lookups_U: NDArray[np.int64], lookups: int) -> None:
@@ -49,9 +52,9 @@ class FirstValues:
             if self._writer is None:
                 schema = pa.schema([(COLUMN, values.type), ("lookup", pa.int64())])
                 self._writer = self._files.enter_context(pa.ipc.new_stream(self._path, schema))
-            elif values.type != self._writer_type:
-                raise DataError(f"values of one column must have one type, got {values.type} after {self._writer_type}")
-            self._writer_type = values.type
+            elif values.type != self._type:
+                raise DataError(f"values of one column must have one type, got {values.type} after {self._type}")
+            self._type = values.type
             self._writer.write_batch(pa.record_batch([values, positions], names=[COLUMN, "lookup"]))
         self._lookups_before += lookups
 
@@ -96,7 +99,9 @@ def write_values(columns: Sequence[ColumnIds], rows: int, path: Path) -> None:
                 if not len(new_U):
                     continue
                 if (ids_U[new_U] != np.arange(following, following + len(new_U))).any():
-                    raise DataError(f"{path.name}: ids must come in the order of first occurrence; prepare the data again")
+                    raise DataError(
+                        f"{path.name}: ids must come in the order of first occurrence; prepare the data again"
+                    )
                 if writer is None:
                     kind = values.type
                     writer = stack.enter_context(pa.ipc.new_file(path, pa.schema([(COLUMN, kind)])))

@@ -1,6 +1,7 @@
 """CSV and TSV files (plain, .gz, .zst) as batches of rows in Arrow's memory; every field is a text.
 
-Fields may be quoted and then hold delimiters, line feeds and doubled quotation marks (RFC 4180). The first line names the columns.
+Fields may be quoted and then hold delimiters, line feeds and doubled quotation marks (RFC 4180). The first line names the
+columns.
 """
 
 from __future__ import annotations
@@ -35,21 +36,28 @@ class DelimitedFile:
         self.path, self._skip_bad_rows = path, skip_bad_rows
         start = b"".join(islice(chunks(path), 1))[:PROBE_BYTES]
         if start.startswith(WIDE_MARKS) and file.encoding == "utf-8":
-            raise DataError(f'{path} must be in UTF-8, it begins like UTF-16; write encoding = "utf-16" under [file] of the schema')
+            raise DataError(
+                f'{path} must be in UTF-8, it begins like UTF-16; write encoding = "utf-16" under [file] of the schema'
+            )
         self.encoding = file.encoding
         lines = _decoded(start, file.encoding, path)
         self.delimiter = file.delimiter or find_delimiter(lines)
         names = next(csv.reader(io.StringIO(lines, newline=""), delimiter=self.delimiter), [])
         self.names = check_names(names, path)
-        self.bad_rows, self.read_ratio = 0, 0.0
-        self._bad_row = ""
+        self.bad_rows, self._bad_row = 0, ""
+        self._text: _TextStream | None = None
+
+    @property
+    def read_ratio(self) -> float:
+        """Share of the file that `batches` has read."""
+        return 0.0 if self._text is None else self._text.read_ratio
 
     def batches(self, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
         """Yield these columns of all rows in order. A row with another number of fields raises DataError, or is skipped."""
         import pyarrow
         from pyarrow import csv as arrow_csv
 
-        text = _TextStream(self.path, self)
+        self._text = text = _TextStream(self.path)
         read = arrow_csv.ReadOptions(use_threads=False, block_size=BLOCK_BYTES, encoding=self.encoding)
         parse = arrow_csv.ParseOptions(
             delimiter=self.delimiter, newlines_in_values=True, invalid_row_handler=self._judge
@@ -69,7 +77,6 @@ class DelimitedFile:
                 f"{self.path}: every quotation mark that opens a field must be closed, the file has {text.quotes} of them; "
                 "write one inside a field twice and the field in quotation marks"
             )
-        self.read_ratio = 1.0
 
     def _judge(self, row: pa.csv.InvalidRow) -> str:
         if self._skip_bad_rows:
@@ -92,17 +99,23 @@ class DelimitedFile:
                 'write encoding = "latin-1" (or another one) under [file] of the schema'
             )
         if "straddling" in text:
-            return DataError(f"{self.path}: a row must have at most {BLOCK_BYTES} bytes, got a longer one; is a quotation mark open?")
+            return DataError(
+                f"{self.path}: a row must have at most {BLOCK_BYTES} bytes, got a longer one; is a quotation mark open?"
+            )
         return DataError(f"{self.path} must be a file of rows with {len(self.names)} fields: {text}")
 
 
 class _TextStream(io.RawIOBase):
     """The decompressed bytes of a file for a parser; it counts quotation marks and the share that was read."""
 
-    def __init__(self, path: Path, file: DelimitedFile) -> None:
+    def __init__(self, path: Path) -> None:
         self._chunks, self._left = chunks(path), memoryview(b"")
-        self._file, self._size_bytes, self._read_bytes = file, plain_bytes(path), 0
+        self._size_bytes, self._read_bytes = plain_bytes(path), 0
         self.quotes = 0
+
+    @property
+    def read_ratio(self) -> float:
+        return min(1.0, self._read_bytes / self._size_bytes)
 
     def readable(self) -> bool:
         return True
@@ -112,7 +125,6 @@ class _TextStream(io.RawIOBase):
             chunk = next(self._chunks, b"")
             self.quotes += chunk.count(b'"')
             self._read_bytes += len(chunk)
-            self._file.read_ratio = min(1.0, self._read_bytes / self._size_bytes)
             self._left = memoryview(chunk)
         size = min(len(room), len(self._left))
         room[:size] = self._left[:size]

@@ -1,20 +1,22 @@
 """A schema inferred from the first rows of a file. A person reads it, and may edit it, before or after the first run.
 
-Names say most: a whole number called `user_id` is a category, one called `timestamp` is a time. Values decide the rest. Where both
-are possible, a whole number becomes a category: that costs rows in a table, while a category that is taken for a quantity says nothing.
+Names say most: a whole number called `user_id` is a category, one called `timestamp` is a time. Values decide the rest. Where
+both
+are possible, a whole number becomes a category: that costs rows in a table, while a category that is taken for a quantity says
+nothing.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from adaptive_rec.data.tabular.reader import LARGEST, ParquetFile, open_rows
-from adaptive_rec.data.tabular.schema import PLAIN_NAME, FileSchema, Label, Schema, parse_schema
+from adaptive_rec.data.tabular.schema import PLAIN_NAME, FileSchema, Label, Schema, parse_label, parse_schema
 from adaptive_rec.data.tabular.values import INTEGER, MISSING_WORDS, is_list, numbers
 from adaptive_rec.errors import DataError, UsageError, did_you_mean
 
@@ -31,9 +33,12 @@ MANY_VALUES_RATIO = 0.2
 """Share of the rows with a value of their own above which a whole number is a quantity."""
 LONG_TEXT, SEPARATED_RATIO = 60, 0.05
 ID_WORDS = frozenset(
-    "id ids uid key code hash user item product movie film book isbn ad advertiser campaign creative banner session device zip postcode "
-    "postal category cat brand shop store seller author query city country region state site page url ip type class genre sku asin "
-    "customer visitor member client article song artist album track video channel group level status gender sex day weekday hour month "
+    "id ids uid key code hash user item product movie film book isbn ad advertiser campaign creative banner session "
+    "device zip postcode "
+    "postal category cat brand shop store seller author query city country region state site page url ip type class genre "
+    "sku asin "
+    "customer visitor member client article song artist album track video channel group level status gender sex day "
+    "weekday hour month "
     "position slot domain app model os browser language lang account partner publisher placement department aisle".split()
 )
 TIME_WORDS = frozenset("time timestamp datetime date ts created updated unixtime utc dt at".split())
@@ -46,11 +51,11 @@ class Inferred:
     """A schema and the reasons for it."""
 
     schema: Schema
-    remarks: dict[str, str] = field(default_factory=dict)
+    remarks: dict[str, str]
     """Why a column is dense or sparse."""
-    unused: dict[str, str] = field(default_factory=dict)
+    unused: dict[str, str]
     """Why a column is not used."""
-    notes: list[str] = field(default_factory=list)
+    notes: list[str]
 
 
 @dataclass
@@ -83,9 +88,13 @@ def infer(path: Path, label: str) -> Inferred:
         file = FileSchema(encoding="latin-1")
         rows = open_rows(path, file)
         samples = first_rows(rows)
-    inferred = Inferred(Schema.model_construct())
+    remarks: dict[str, str] = {}
+    unused: dict[str, str] = {}
+    notes: list[str] = []
     if file.encoding != "utf-8":
-        inferred.notes.append(f"{path.name} is not in UTF-8: it is read as latin-1; change encoding in the schema if that is wrong")
+        notes.append(
+            f"{path.name} is not in UTF-8: it is read as latin-1; change encoding in the schema if that is wrong"
+        )
     target = check_label(path, label, samples)
     dense: list[dict[str, Any]] = []
     sparse: list[dict[str, Any]] = []
@@ -94,20 +103,21 @@ def infer(path: Path, label: str) -> Inferred:
             continue
         kind, column, why = _judge(samples[name]) if name else ("unused", {}, "it has no name")
         if kind == "unused":
-            inferred.unused[name or '""'] = why
+            unused[name or '""'] = why
             continue
-        inferred.remarks[name] = why
+        remarks[name] = why
         (dense if kind == "dense" else sparse).append({"column": name, **column})
     if not sparse:
-        why = "; ".join(f"{name}: {text}" for name, text in (inferred.unused | inferred.remarks).items())
-        raise UsageError(f"{path} must have at least one column of categories beside the label {label}; found {why or 'none'}")
+        why = "; ".join(f"{name}: {text}" for name, text in (unused | remarks).items())
+        raise UsageError(
+            f"{path} must have at least one column of categories beside the label {label}; found {why or 'none'}"
+        )
     give_names(sparse)
     settings = file.model_dump(exclude_defaults=True)
     if not isinstance(rows, ParquetFile) and rows.delimiter != ",":
         settings["delimiter"] = rows.delimiter
     values = {"label": label, "dense": dense, "sparse": sparse, "min_count": SHARED_BELOW, "file": settings}
-    inferred.schema = parse_schema(values, f"the schema of {path}")
-    return inferred
+    return Inferred(parse_schema(values, f"the schema of {path}"), remarks, unused, notes)
 
 
 def first_rows(rows: Any) -> dict[str, Sample]:
@@ -137,7 +147,7 @@ def first_rows(rows: Any) -> dict[str, Sample]:
 
 def check_label(path: Path, label: str, samples: dict[str, Sample]) -> Label:
     """Return the label's column. Raises UsageError where there is none, or where it does not hold two classes."""
-    target = Label(column=label) if label in samples else Schema.model_construct(label=label).comparison
+    target = Label(column=label) if label in samples else parse_label(label)
     if target.column not in samples:
         known = ", ".join(samples)
         raise UsageError(
@@ -147,16 +157,23 @@ def check_label(path: Path, label: str, samples: dict[str, Sample]) -> Label:
     sample = samples[target.column]
     found = numbers(sample.values)
     if found is None or found.bad_B.any():
-        got = "values that are no numbers" if found is None else ascii(sample.values[int(np.flatnonzero(found.bad_B)[0])].as_py())
+        got = (
+            "values that are no numbers"
+            if found is None
+            else ascii(sample.values[int(np.flatnonzero(found.bad_B)[0])].as_py())
+        )
         raise UsageError(f"--label must be a column of 0 and 1 (or true and false), {target.column} holds {got}")
     values_B = found.values_B[~np.isnan(found.values_B)]
     if not len(values_B):
-        raise UsageError(f"--label must be a column of 0 and 1, {target.column} is empty in the first {sample.rows:,} rows")
+        raise UsageError(
+            f"--label must be a column of 0 and 1, {target.column} is empty in the first {sample.rows:,} rows"
+        )
     if target.rule.endswith("1") and not np.isin(values_B, (0.0, 1.0)).all():
         low, high = values_B.min(), values_B.max()
         middle = f"{np.median(values_B):g}"
         raise UsageError(
-            f"--label must be a column of 0 and 1, {target.column} holds numbers from {low:g} to {high:g}; a comparison makes a label "
+            f"--label must be a column of 0 and 1, {target.column} holds numbers from {low:g} to {high:g}; a comparison "
+            f"makes a label "
             f"of it: --label '{target.column} >= {middle}'"
         )
     return target
@@ -216,7 +233,10 @@ def _judge_texts(sample: Sample) -> tuple[str, dict[str, Any], str]:
     import pyarrow.compute as pc
 
     values = sample.values
-    if pc.all(pc.match_substring_regex(values, INTEGER)).as_py() and not pc.any(pc.match_substring(values, ".")).as_py():
+    if (
+        pc.all(pc.match_substring_regex(values, INTEGER)).as_py()
+        and not pc.any(pc.match_substring(values, ".")).as_py()
+    ):
         as_numbers = numbers(values)
         if as_numbers is not None and np.abs(as_numbers.values_B).max() < 2**63:
             return _judge_integers(sample, as_numbers.values_B, {"type": "integer"})
@@ -257,7 +277,11 @@ def _judge_integers(sample: Sample, values: Any, column: dict[str, Any]) -> tupl
     if len(values) >= LEAST_ROWS and distinct == len(values):
         return "unused", {}, "its numbers are all different"
     why = f"{_values(distinct)} in the first {sample.rows:,} rows"
-    if words & ID_WORDS or any(word.endswith("id") for word in words) or distinct <= max(100, MANY_VALUES_RATIO * len(values)):
+    if (
+        words & ID_WORDS
+        or any(word.endswith("id") for word in words)
+        or distinct <= max(100, MANY_VALUES_RATIO * len(values))
+    ):
         return "sparse", column, why
     return "dense", {"transform": "standard"}, f"a quantity: {why}"
 
@@ -268,7 +292,11 @@ def _judge_floats(sample: Sample, values: Any) -> tuple[str, dict[str, Any], str
         return "unused", {}, "numbers beyond 32 bits"
     is_id = sample.words & ID_WORDS or any(word.endswith("id") for word in sample.words)
     if is_id and len(finite) == len(values) and (finite == np.floor(finite)).all() and np.abs(finite).max() < 2**53:
-        return "sparse", {"type": "integer"}, "whole numbers, written as floats because of gaps: they are read as integers"
+        return (
+            "sparse",
+            {"type": "integer"},
+            "whole numbers, written as floats because of gaps: they are read as integers",
+        )
     return "dense", {"transform": "standard"}, f"numbers from {finite.min():g} to {finite.max():g}"
 
 

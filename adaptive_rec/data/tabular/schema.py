@@ -59,7 +59,8 @@ class FileSchema(Frozen):
     """How CSV and TSV files are written."""
 
     delimiter: str = Field("", max_length=1)
-    """The character between two fields; by default the one that the first line has most often, of comma, tab, semicolon and bar."""
+    """The character between two fields; by default the one that the first line has most often, of comma, tab, semicolon and
+    bar."""
     encoding: str = "utf-8"
     """Name of the encoding, as Python knows it."""
 
@@ -91,6 +92,15 @@ class Label(Frozen):
         if self.above is not None:
             return np.where(np.isnan(values_B), np.nan, values_B > self.above)
         return values_B
+
+
+def parse_label(text: str) -> Label:
+    """Read a column, or a comparison such as ``rating >= 4``."""
+    found = THRESHOLD.fullmatch(text)
+    if found is None:
+        return Label(column=text)
+    number = float(found["number"])
+    return Label(column=found["column"], **{"at_least" if found["sign"] == ">=" else "above": number})
 
 
 class Schema(Frozen):
@@ -137,11 +147,7 @@ class Schema(Frozen):
     @property
     def comparison(self) -> Label:
         """The label, with the comparison read from its text."""
-        found = THRESHOLD.fullmatch(self.label)
-        if found is None:
-            return Label(column=self.label)
-        number = float(found["number"])
-        return Label(column=found["column"], **{"at_least" if found["sign"] == ">=" else "above": number})
+        return parse_label(self.label)
 
     @property
     def columns(self) -> list[str]:
@@ -173,7 +179,9 @@ def parse_schema(values: Mapping[str, Any], named: str) -> Schema:
         raise UsageError(f"{named}: {describe(error)}") from None
 
 
-def schema_toml(schema: Schema, remarks: Mapping[str, str] | None = None, unused: Mapping[str, str] | None = None) -> str:
+def schema_toml(
+    schema: Schema, remarks: Mapping[str, str] | None = None, unused: Mapping[str, str] | None = None
+) -> str:
     """Write a schema as TOML, to be edited.
 
     `remarks` explain columns that are used, `unused` those that are not; both are comments.
@@ -189,7 +197,10 @@ def schema_toml(schema: Schema, remarks: Mapping[str, str] | None = None, unused
             lines.append(f"  {_toml(_without_defaults(column))}," + (f"  # {_comment(remark)}" if remark else ""))
         lines += ["]", ""]
     if schema.min_count > 1:
-        lines += [f"min_count = {schema.min_count}  # values that occur less often share one row, which unknown values read too", ""]
+        lines += [
+            f"min_count = {schema.min_count}  # values that occur less often share one row, which unknown values read too",
+            "",
+        ]
     if unused:
         lines.append("# Columns that are not used:")
         lines += [f"#   {_comment(column)}: {_comment(why)}" for column, why in unused.items()]

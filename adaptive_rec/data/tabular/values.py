@@ -1,6 +1,7 @@
 """Columns of Arrow arrays as numbers, and as categories with their keys.
 
-Keys: an integer is itself with its sign bit turned, so that 0 stays free for what is missing; a text is its BLAKE2b hash of 8 bytes.
+Keys: an integer is itself with its sign bit turned, so that 0 stays free for what is missing; a text is its BLAKE2b hash of 8
+bytes.
 A null is missing, a null list an empty bag, a null inside a list a missing value.
 """
 
@@ -25,7 +26,8 @@ MISSING_WORDS = ("", "NA", "N/A", "NaN", "nan", "NULL", "Null", "null", "None", 
 TRUTH = {"true": "1", "false": "0"}
 NUMBER = r"^[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?$|^[-+]?(inf|Inf|INF|infinity|Infinity)$"
 INTEGER = r"^(0|-?[1-9][0-9]*)(\.0+)?$"
-"""A whole number as a category: one with leading zeros or a plus sign is a text of its own, which must not fall together with another."""
+"""A whole number as a category: one with leading zeros or a plus sign is a text of its own, which must not fall together with
+another."""
 Rule = Literal["", "integer", "text"]
 
 
@@ -113,7 +115,8 @@ class Categories:
 
 
 def categories(array: pa.Array, kind: Rule, separator: str, where: str) -> Categories:
-    """Return a column, or a column of lists, as categories. Raises DataError, which begins with `where`, for a type that has none."""
+    """Return a column, or a column of lists, as categories. Raises DataError, which begins with `where`, for a type that has
+    none."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -179,7 +182,8 @@ def _as_kind(distinct: pa.Array, kind: Rule, where: str) -> tuple[pa.Array, NDAr
         whole_U = np.isfinite(values_U) & (values_U == np.floor(values_U)) & (np.abs(values_U) < 2**53)
         if not whole_U.all():
             raise DataError(
-                f"{where}: a sparse column of floats must hold whole numbers below 2**53, got {values_U[~whole_U][0]}; cast it to "
+                f"{where}: a sparse column of floats must hold whole numbers below 2**53, got {values_U[~whole_U][0]}; "
+                f"cast it to "
                 "Int64 or to texts, or make it a dense column"
             )
         distinct = pa.array(values_U.astype(np.int64))
@@ -190,7 +194,9 @@ def _as_kind(distinct: pa.Array, kind: Rule, where: str) -> tuple[pa.Array, NDAr
         try:
             return texts.cast(pa.int64()), bad_U
         except pa.ArrowException:
-            raise DataError(f'{where}: an integer must fit into 64 bits; write type = "text" for this column in the schema') from None
+            raise DataError(
+                f'{where}: an integer must fit into 64 bits; write type = "text" for this column in the schema'
+            ) from None
     elif pa.types.is_integer(found):
         distinct = distinct.cast(pa.uint64() if found == pa.uint64() else pa.int64())
     elif not (_is_text(found) or pa.types.is_boolean(found) or pa.types.is_null(found)):

@@ -1,8 +1,8 @@
 """A trained model in plain PyTorch: ``Model(folder).scores({"user": [17, 3], "item": ["a", "b"], ...})``, or from the shell
 ``python model.py rows.csv``, which prints a score for each row.
 
-A column has one value for each row: a number, a text, or None, "" and NaN for a missing one; a column of lists has a list (or a text with
-the schema's separator). Values that were not in the training data share one row of their table. Needs torch and numpy.
+A column has one value for each row: a number, a text, or None, "" and NaN for a missing one; a column of lists has a list
+(or a text with the schema's separator). Values that were not in the training data share one row of their table. Needs torch and numpy.
 """
 
 import csv
@@ -22,16 +22,24 @@ class Model(nn.Module):
         super().__init__()
         folder = Path(folder)
         self.facts = json.loads((folder / "model.json").read_text(encoding="utf-8"))
-        state = torch.load(folder / "dense.pt", weights_only=True)
+        with np.load(folder / "dense.npz", allow_pickle=False) as arrays:
+            state = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
         tables = {table["name"]: table for table in self.facts["tables"]}
         self.weights, self.ids, self.maps = {}, {}, {}
         for name, table in tables.items():
-            self.weights[name] = torch.from_numpy(np.load(folder / "tables" / table["weights"], mmap_mode="c"))
+            self.weights[name] = torch.from_numpy(
+                np.load(folder / "tables" / table["weights"], mmap_mode="c", allow_pickle=False)
+            )
             with (folder / "ids" / table["ids"]).open(encoding="utf-8") as lines:
-                self.ids[name] = {json.loads(line): row % table["rows"] for row, line in enumerate(lines, self.facts["first_id"])}
+                self.ids[name] = {
+                    json.loads(line): row % table["rows"] for row, line in enumerate(lines, self.facts["first_id"])
+                }
             self.maps[name] = state.get(f"rows.maps.{table['map']}.weight")
         self.bottom, self.top = mlp(state, "bottom"), mlp(state, "top")[:-1]
-        self.down, self.up = ([layer for layer in mlp(state, f"interaction.{way}") if not isinstance(layer, nn.ReLU)] for way in ("down", "up"))
+        self.down, self.up = (
+            [layer for layer in mlp(state, f"interaction.{way}") if not isinstance(layer, nn.ReLU)]
+            for way in ("down", "up")
+        )
 
     def forward(self, dense, *ids):
         """Return logits (S,) of dense features (S, X) and, for each sparse column, ids (S, L); -1 fills up shorter lists."""
@@ -55,7 +63,9 @@ class Model(nn.Module):
     def scores(self, columns):
         """Return the probability of label 1 for each row."""
         with torch.no_grad():
-            return torch.sigmoid(self(self.dense(columns), *(self.rows_of(column, columns) for column in self.facts["sparse"])))
+            return torch.sigmoid(
+                self(self.dense(columns), *(self.rows_of(column, columns) for column in self.facts["sparse"]))
+            )
 
     def dense(self, columns):
         rows = len(columns[self.facts["sparse"][0]["column"]])
@@ -108,7 +118,9 @@ def one(value, kind):
         return None
     if kind == "integer":
         return int(float(value)) if "." in str(value) else int(value)
-    return str(int(value)) if isinstance(value, float) else str(value).lower() if isinstance(value, bool) else str(value)
+    return (
+        str(int(value)) if isinstance(value, float) else str(value).lower() if isinstance(value, bool) else str(value)
+    )
 
 
 if __name__ == "__main__":

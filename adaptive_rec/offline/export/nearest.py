@@ -23,14 +23,18 @@ from adaptive_rec.run.resume import newest_generation
 def nearest_values(
     run: Path, column: str, value: str, limit: int, warn: Callable[[str], None] = lambda text: None
 ) -> list[tuple[Any, int, float]]:
-    """Return values with their ids and cosine similarities, the most similar first, without the value itself. Raises UsageError for a
+    """Return values with their ids and cosine similarities, the most similar first, without the value itself. Raises UsageError
+    for a
     column or a value that the model does not know."""
     folder = Path(load_config(str(run / "config.toml"), {}).data.source)
     meta = load_meta(folder)
     named = {feature.feature: feature for feature in meta.columns_schema.sparse} if meta.columns_schema else {}
     named |= {feature.column: feature for feature in named.values()}
     if column not in named:
-        raise UsageError(f"COLUMN must be a sparse column of {folder}, one of {', '.join(named) or 'none'}, got {column}{did_you_mean(column, named)}")
+        raise UsageError(
+            f"COLUMN must be a sparse column of {folder}, one of {', '.join(named) or 'none'}, got "
+            f"{column}{did_you_mean(column, named)}"
+        )
     table = named[column].table_name
     values = TableValues(folder / values_file(table))
     row = values.row_of(value)
@@ -39,7 +43,9 @@ def nearest_values(
     with newest_generation(run, warn) as generation:
         weights_RD = table_weights(generation, table)
     if row >= len(weights_RD):
-        raise UsageError(f"{column} {value!r} shares a row with others: data.max_table_rows has cut its table to {len(weights_RD)} rows")
+        raise UsageError(
+            f"{column} {value!r} shares a row with others: data.max_table_rows has cut its table to {len(weights_RD)} rows"
+        )
     similarity_R = cosine(weights_RD, weights_RD[row])
     similarity_R[[*range(min(FIRST_ID, len(similarity_R))), row]] = -np.inf
     best = np.argsort(-similarity_R, kind="stable")[:limit]

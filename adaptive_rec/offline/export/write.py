@@ -1,4 +1,5 @@
-"""Writes a run's model to a folder that needs torch and numpy alone: dense part, tables, values of ids, transforms, and the loader
+"""Writes a run's model to a folder that needs torch and numpy alone: dense part, tables, values of ids, transforms, and the
+loader
 ``model.py``. Before the folder appears, the loader scores held-out rows, and its scores are compared with the run's."""
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ class Exported:
 
 
 def export_model(run: Path, out: Path, onnx: bool = False, warn: Callable[[str], None] = lambda text: None) -> Exported:
-    """Write the model of a run's newest whole checkpoint to a new folder, as a whole or not at all. Raises UsageError, DataError or
+    """Write the model of a run's newest whole checkpoint to a new folder, as a whole or not at all. Raises UsageError,
+    DataError or
     CheckpointError."""
     if onnx:
         check_onnx()
@@ -63,8 +65,10 @@ def export_model(run: Path, out: Path, onnx: bool = False, warn: Callable[[str],
             for table, path in zip(facts["tables"], export_tables(generation, draft / "tables", "npy"), strict=True):
                 table["weights"] = path.name
             write_values(facts, folder, draft / "ids")
-            weights = {name: value.detach().float().cpu() for name, value in runtime.dense.model.state_dict().items()}
-            torch.save(weights, draft / "dense.pt")
+            weights = {
+                name: value.detach().float().cpu().numpy() for name, value in runtime.dense.model.state_dict().items()
+            }
+            np.savez(draft / "dense.npz", **weights)
             (draft / "model.json").write_text(json.dumps(facts, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
             shutil.copyfile(LOADER, draft / "model.py")
             checked, difference = compare(runtime, source, draft)
@@ -103,7 +107,8 @@ def facts_of(runtime: Runtime, source: PreparedSource, folder: Path) -> dict[str
         "dense": dense,
         "sparse": sparse,
         "tables": [
-            {"name": table.name, "rows": table.rows, "dim": table.dim, "map": space.dims.index(table.dim)} for table in space.tables
+            {"name": table.name, "rows": table.rows, "dim": table.dim, "map": space.dims.index(table.dim)}
+            for table in space.tables
         ],
         "pooling": runtime.config.data.pooling,
         "missing_id": MISSING_ID,
@@ -123,16 +128,21 @@ def write_values(facts: dict[str, Any], folder: Path, out: Path) -> None:
 
 
 def compare(runtime: Runtime, source: PreparedSource, draft: Path) -> tuple[int, float]:
-    """Score held-out rows with the run's model and with the loader; return their number and the largest difference. Raises UsageError
+    """Score held-out rows with the run's model and with the loader; return their number and the largest difference. Raises
+    UsageError
     where it is too large."""
     model, rows, largest = load(draft), 0, 0.0
     for batch in source.test_batches(runtime.config.eval.batch_size, CHECKED_ROWS):
         ours = torch.sigmoid(torch.from_numpy(np.asarray(logits_of(batch, runtime.store, runtime.dense))).double())
         with torch.no_grad():
-            theirs = torch.sigmoid(model(torch.from_numpy(batch.dense_BX), *padded_ids(batch, len(source.features))).double())
+            theirs = torch.sigmoid(
+                model(torch.from_numpy(batch.dense_BX), *padded_ids(batch, len(source.features))).double()
+            )
         largest, rows = max(largest, float((ours - theirs).abs().max())), rows + batch.size
     if largest > MOST_DIFFERENCE and runtime.config.run.precision == "float32":
-        raise UsageError(f"an exported model must score held-out rows as the run does, to {MOST_DIFFERENCE}, they differ by {largest:.2g}")
+        raise UsageError(
+            f"an exported model must score held-out rows as the run does, to {MOST_DIFFERENCE}, they differ by {largest:.2g}"
+        )
     return rows, largest
 
 
@@ -168,7 +178,8 @@ def check_onnx() -> None:
 
 
 def write_onnx(draft: Path, source: PreparedSource) -> None:
-    """Write ``model.onnx``: dense features (S, X) after their transforms, and ids (S, L) of each sparse column, to logits (S,)."""
+    """Write ``model.onnx``: dense features (S, X) after their transforms, and ids (S, L) of each sparse column, to logits
+    (S,)."""
     batch = next(source.train_batches(Position(), 2))
     ids = padded_ids(batch, len(source.features))
     rows, names = torch.export.Dim("rows", min=1), [feature.name for feature in source.features]

@@ -1,0 +1,147 @@
+"""A CSV file from the first command to a model in use: train, predict, eval, export, nearest."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+
+from adaptive_rec.cli import main
+
+SETTINGS = ["--no-serve", "--set", "model.bottom_mlp=[8]", "--set", "model.top_mlp=[8]"]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with clicks.csv and a run that was trained on it."""
+    folder, dice = tmp_path_factory.mktemp("own"), random.Random(1)
+    tastes = [dice.gauss(0, 1) for _ in range(60)]
+    with (folder / "clicks.csv").open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["user_id", "item", "kinds", "price", "label"])
+        for _ in range(6000):
+            user, item = dice.randrange(40), dice.randrange(60)
+            kinds = "|".join(dice.sample(["new", "old", "é"], dice.randint(1, 2)))
+            price = "" if dice.random() < 0.2 else round(dice.expovariate(1 / 5000), 2)
+            rows.writerow([user - 20, f"item, {item}", kinds, price, int(tastes[item] + dice.gauss(0, 1) > 0.3)])
+    assert main(["train", "--data", str(folder / "clicks.csv"), "--label", "label", "--out", str(folder / "runs" / "a"), *SETTINGS]) == 0
+    return folder
+
+
+def new_rows(folder: Path, name: str) -> Path:
+    """Write the held-out rows, and one whose values the model has never seen."""
+    lines = (folder / "clicks.csv").read_text().splitlines()
+    (folder / name).write_text("\n".join([lines[0], *lines[-600:], '999,"item, new",odd,1,1']) + "\n")
+    return folder / name
+
+
+def test_training_leaves_a_schema_and_a_model_that_learned(place: Path) -> None:
+    assert 'transform = "standard"' in (place / "runs" / "clicks.schema.toml").read_text()
+    assert json.loads((place / "runs" / "a" / "summary.json").read_text())["eval"]["auc"] > 0.7
+
+
+def test_the_same_data_is_prepared_once(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    again = ["train", "--data", str(place / "clicks.csv"), "--label", "label", "--out", str(place / "runs" / "b"), "--steps", "2"]
+    assert main([*again, *SETTINGS]) == 0
+    printed = capsys.readouterr().out
+    assert "prepared before" in printed
+    assert "as an earlier run wrote it or you edited it" in printed
+    assert main([*again[:4], "other", "--out", str(place / "runs" / "c")]) == 2
+    assert "remove that file to have a schema inferred anew" in capsys.readouterr().err
+
+
+def test_scores_come_in_the_order_of_the_rows(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = new_rows(place, "new.csv")
+    for ending in ("parquet", "csv"):
+        out = place / f"scores.{ending}"
+        assert main(["predict", str(place / "runs" / "a"), "--data", str(data), "--out", str(out), "--json"]) == 0
+        told = json.loads(capsys.readouterr().out)
+        assert told["rows"] == 601
+        assert told["unknown"]["user_id"] == round(1 / 601, 6)
+    scores = pyarrow.parquet.read_table(place / "scores.parquet").column("score").to_numpy()
+    np.testing.assert_allclose(np.loadtxt(place / "scores.csv", skiprows=1), scores, rtol=1e-6)
+    with data.open(newline="") as file:
+        labels = np.array([int(row["label"]) for row in csv.DictReader(file)])
+    wins = scores[labels == 1][:, None] - scores[labels == 0]
+    auc = np.mean(wins > 0) + np.mean(wins == 0) / 2
+    assert main(["eval", str(place / "runs" / "a"), "--data", str(data), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["auc"] == pytest.approx(auc, abs=1e-6)
+    assert main(["predict", str(place / "runs" / "a"), "--data", str(data), "--out", str(place / "scores.csv")]) == 2
+
+
+def test_held_out_rows_of_the_file_score_as_in_training(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = (place / "clicks.csv").read_text().splitlines()
+    (place / "held.csv").write_text("\n".join([lines[0], *lines[-600:]]) + "\n")
+    assert main(["eval", str(place / "runs" / "a"), "--json"]) == 0
+    own = json.loads(capsys.readouterr().out)
+    assert main(["eval", str(place / "runs" / "a"), "--data", str(place / "held.csv"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == own
+
+
+def test_an_exported_model_scores_alike_without_this_package(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data, out = new_rows(place, "again.csv"), place / "model"
+    assert main(["export", str(place / "runs" / "a"), "--to", str(out), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["checked_rows"] == 600
+    assert told["largest_difference"] <= 1e-6
+    barred = "import sys; sys.modules['adaptive_rec'] = None; import runpy; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    command = [sys.executable, "-c", barred, str(out / "model.py"), str(data)]
+    scored = subprocess.run(command, capture_output=True, text=True, check=True, env=environment, cwd=place)
+    assert main(["predict", str(place / "runs" / "a"), "--data", str(data), "--out", str(place / "c.parquet")]) == 0
+    ours = pyarrow.parquet.read_table(place / "c.parquet").column("score").to_numpy()
+    np.testing.assert_allclose(np.array(scored.stdout.split(), dtype=float), ours, atol=1e-6)
+
+
+def test_onnx_scores_alike(place: Path) -> None:
+    onnxruntime = pytest.importorskip("onnxruntime", reason="onnxruntime is not installed")
+    for name in ("onnx", "onnxscript"):
+        pytest.importorskip(name, reason=f"{name} is not installed")
+    from adaptive_rec.offline.export.write import export_model, load
+
+    export_model(place / "runs" / "a", place / "onnx", onnx=True)
+    model = load(place / "onnx")
+    with (place / "clicks.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))[-40:]
+    table = {name: [row[name] for row in rows] for name in rows[0]}
+    inputs = [model.dense(table), *(model.rows_of(column, table) for column in model.facts["sparse"])]
+    session = onnxruntime.InferenceSession(str(place / "onnx" / "model.onnx"))
+    fed = {each.name: value.numpy() for each, value in zip(session.get_inputs(), inputs, strict=True)}
+    np.testing.assert_allclose(session.run(None, fed)[0], model(*inputs).detach().numpy(), atol=1e-5)
+
+
+def test_nearest_values_are_named_as_in_the_data(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["nearest", str(place / "runs" / "a"), "item", "item, 7", "--json", "--limit", "3"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [each["value"].startswith("item, ") for each in found] == [True] * 3
+    assert all(each["value"] != "item, 7" for each in found)
+    assert main(["nearest", str(place / "runs" / "a"), "user_id", "-20", "--json"]) == 0
+    assert all(isinstance(each["value"], int) for each in json.loads(capsys.readouterr().out))
+    for words, message in ((["item", "no"], "must be a value that item has"), (["itm", "x"], "did you mean item")):
+        assert main(["nearest", str(place / "runs" / "a"), *words]) == 2
+        assert message in capsys.readouterr().err
+
+
+def test_one_class_alone_and_rows_sorted_by_label_are_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, labels in (("one", [1] * 400), ("sorted", [1] * 300 + [k % 20 == 0 for k in range(100)])):
+        lines = ["user,label", *(f"u{k % 9},{int(label)}" for k, label in enumerate(labels))]
+        (tmp_path / f"{name}.csv").write_text("\n".join(lines))
+        main(["train", "--data", str(tmp_path / f"{name}.csv"), "--label", "label", "--out", str(tmp_path / "r" / name), *SETTINGS])
+    printed = capsys.readouterr().out
+    assert "warning: all 360 training rows have label 1" in printed
+    assert "if the file is sorted by its label, shuffle it first" in printed
+
+
+def test_a_csv_file_without_a_label_is_told_the_way_out(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--data", str(place / "clicks.csv"), "--no-serve", "--out", str(place / "runs" / "d")]) in (2, 3)
+    assert "--label COLUMN" in capsys.readouterr().err
+    assert main(["train", "--data", str(place), "--no-serve", "--out", str(place / "runs" / "d")]) in (2, 3)
+    assert "--label COLUMN" in capsys.readouterr().err
