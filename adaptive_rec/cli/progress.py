@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Self
 
@@ -31,12 +31,37 @@ REFRESHES_PER_SECOND = 5
 """Each takes about 2 ms from training on a machine with few cores."""
 
 
-class PipeConsole(Console):
-    """A console that survives the end of its reader."""
+class SurvivingStream:
+    """A stream whose failures do not end a command: after the first one (a full disk, a reader or a terminal that is gone) all
+    output
+    is discarded. A note on standard error says so, but for a reader that has gone."""
 
-    def on_broken_pipe(self) -> None:
-        """Discard all further output; Rich would end the process, but training must continue."""
-        os.dup2(os.open(os.devnull, os.O_WRONLY), self.file.fileno())
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, words: str) -> int:
+        try:
+            return int(self._stream.write(words))
+        except OSError as error:
+            self._discard(error)
+            return len(words)
+
+    def flush(self) -> None:
+        try:
+            self._stream.flush()
+        except OSError as error:
+            self._discard(error)
+
+    def _discard(self, error: OSError) -> None:
+        discarded = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(discarded, self._stream.fileno())
+        os.close(discarded)
+        if not isinstance(error, BrokenPipeError) and self._stream is not sys.stderr:
+            with suppress(OSError):
+                print(f"warning: the output cannot be written any more ({error.strerror}); the work goes on", file=sys.stderr)
 
 
 class Display:
@@ -44,8 +69,8 @@ class Display:
 
     def __init__(self, stream: Any, width: int | None = None, auto_refresh: bool = True) -> None:
         self.on_terminal = stream.isatty()
-        self.console = PipeConsole(
-            file=stream, highlight=False, emoji=False, markup=False, soft_wrap=not self.on_terminal,
+        self.console = Console(
+            file=SurvivingStream(stream), highlight=False, emoji=False, markup=False, soft_wrap=not self.on_terminal,
             width=None if self.on_terminal else width,
         )  # fmt: skip
         self.live: Live | None = None

@@ -1,4 +1,4 @@
-"""Handling of SIGINT and SIGTERM in commands."""
+"""Handling of SIGINT, SIGTERM and SIGHUP in commands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 class StopSignals:
-    """Handles SIGINT and SIGTERM of a run: the first one stops it after the step, the second ends the process."""
+    """Handles SIGINT, SIGTERM and SIGHUP (a terminal or an ssh that is gone) of a run: the first one stops it after the step,
+    the second
+    ends the process. SIGHUP stays ignored where it was, under nohup."""
 
     def __init__(self, screen: Screen) -> None:
         self._runtime: Runtime | None = None
@@ -38,7 +40,10 @@ class StopSignals:
             self.run_is_over = False
 
     def __enter__(self) -> StopSignals:
-        self._before = {number: signal.signal(number, self._handle) for number in (signal.SIGINT, signal.SIGTERM)}
+        stopping = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            stopping.append(signal.SIGHUP)
+        self._before = {number: signal.signal(number, self._handle) for number in stopping}
         return self
 
     def __exit__(self, *_: object) -> None:

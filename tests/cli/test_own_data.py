@@ -32,7 +32,21 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
             kinds = "|".join(dice.sample(["new", "old", "é"], dice.randint(1, 2)))
             price = "" if dice.random() < 0.2 else round(dice.expovariate(1 / 5000), 2)
             rows.writerow([user - 20, f"item, {item}", kinds, price, int(tastes[item] + dice.gauss(0, 1) > 0.3)])
-    assert main(["train", "--data", str(folder / "clicks.csv"), "--label", "label", "--out", str(folder / "runs" / "a"), *SETTINGS]) == 0
+    assert (
+        main(
+            [
+                "train",
+                "--data",
+                str(folder / "clicks.csv"),
+                "--label",
+                "label",
+                "--out",
+                str(folder / "runs" / "a"),
+                *SETTINGS,
+            ]
+        )
+        == 0
+    )
     return folder
 
 
@@ -49,7 +63,17 @@ def test_training_leaves_a_schema_and_a_model_that_learned(place: Path) -> None:
 
 
 def test_the_same_data_is_prepared_once(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    again = ["train", "--data", str(place / "clicks.csv"), "--label", "label", "--out", str(place / "runs" / "b"), "--steps", "2"]
+    again = [
+        "train",
+        "--data",
+        str(place / "clicks.csv"),
+        "--label",
+        "label",
+        "--out",
+        str(place / "runs" / "b"),
+        "--steps",
+        "2",
+    ]
     assert main([*again, *SETTINGS]) == 0
     printed = capsys.readouterr().out
     assert "prepared before" in printed
@@ -92,7 +116,8 @@ def test_an_exported_model_scores_alike_without_this_package(place: Path, capsys
     told = json.loads(capsys.readouterr().out)
     assert told["checked_rows"] == 600
     assert told["largest_difference"] <= 1e-6
-    barred = "import sys; sys.modules['adaptive_rec'] = None; import runpy; sys.argv = sys.argv[1:]; runpy.run_path(sys.argv[0], run_name='__main__')"
+    barred = "import sys; sys.modules['adaptive_rec'] = None; import runpy; sys.argv = sys.argv[1:]; "
+    barred += "runpy.run_path(sys.argv[0], run_name='__main__')"
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     command = [sys.executable, "-c", barred, str(out / "model.py"), str(data)]
     scored = subprocess.run(command, capture_output=True, text=True, check=True, env=environment, cwd=place)
@@ -130,18 +155,34 @@ def test_nearest_values_are_named_as_in_the_data(place: Path, capsys: pytest.Cap
         assert message in capsys.readouterr().err
 
 
-def test_one_class_alone_and_rows_sorted_by_label_are_warned_of(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_class_alone_and_rows_sorted_by_label_are_warned_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for name, labels in (("one", [1] * 400), ("sorted", [1] * 300 + [k % 20 == 0 for k in range(100)])):
         lines = ["user,label", *(f"u{k % 9},{int(label)}" for k, label in enumerate(labels))]
         (tmp_path / f"{name}.csv").write_text("\n".join(lines))
-        main(["train", "--data", str(tmp_path / f"{name}.csv"), "--label", "label", "--out", str(tmp_path / "r" / name), *SETTINGS])
+        main(
+            [
+                "train",
+                "--data",
+                str(tmp_path / f"{name}.csv"),
+                "--label",
+                "label",
+                "--out",
+                str(tmp_path / "r" / name),
+                *SETTINGS,
+            ]
+        )
     printed = capsys.readouterr().out
     assert "warning: all 360 training rows have label 1" in printed
     assert "if the file is sorted by its label, shuffle it first" in printed
 
 
 def test_a_csv_file_without_a_label_is_told_the_way_out(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["train", "--data", str(place / "clicks.csv"), "--no-serve", "--out", str(place / "runs" / "d")]) in (2, 3)
+    assert main(["train", "--data", str(place / "clicks.csv"), "--no-serve", "--out", str(place / "runs" / "d")]) in (
+        2,
+        3,
+    )
     assert "--label COLUMN" in capsys.readouterr().err
     assert main(["train", "--data", str(place), "--no-serve", "--out", str(place / "runs" / "d")]) in (2, 3)
     assert "--label COLUMN" in capsys.readouterr().err

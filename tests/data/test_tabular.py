@@ -70,7 +70,7 @@ def test_a_csv_file_is_read_however_it_is_written(tmp_path: Path, form: str) -> 
         ("clicked,user,item,age\n1,2\n", "row 1: must have 4 fields between ',', got 2 fields"),
         ("clicked,user,item,age\n2,1,x,3\n", "row 1, column clicked: must be 0 or 1, got '2'; .*rating >= 4"),
         ("clicked,user,item,age\n,1,x,3\n", "row 1, column clicked: must be 0 or 1, got nothing"),
-        ("clicked,user,item,age\n1,1,x,3\n1,1,x,old\n", "row 2, column age: must be a number, finite in 32 bits, got 'old'"),
+        ("clicked,user,item,age\n1,1,x,3\n1,1,x,old\n", "row 2, column age: must be a number, .* got 'old'"),
         ("clicked,user,item,age\n1,1,x,1e39\n", "row 1, column age: must be a number, finite in 32 bits"),
         ("clicked,user,item\n1,1,x\n", "must have the column age of the schema, it has clicked, user, item"),
         ("clicked,user,user,age\n", "two are called user"),
@@ -102,7 +102,8 @@ def test_whole_numbers_written_as_floats_are_categories(tmp_path: Path) -> None:
     pyarrow.parquet.write_table(pa.table(columns), tmp_path / "clicks.parquet")
     assert values(made(tmp_path, tmp_path / "clicks.parquet"), "user") == [5, -2]
     pyarrow.parquet.write_table(pa.table(columns | {"user": [5.5, 1.0, 2.0]}), tmp_path / "b.parquet")
-    with pytest.raises(DataError, match="column user: a sparse column of floats must hold whole numbers.*got 5.5; cast it to Int64"):
+    message = "column user: a sparse column of floats must hold whole numbers.*got 5.5; cast it to Int64"
+    with pytest.raises(DataError, match=message):
         prepare(Request((tmp_path / "b.parquet",), tmp_path / "b", schema=parse_schema(SCHEMA, "")), lambda progress: None)
 
 
@@ -130,13 +131,19 @@ def test_work_left_over_from_another_schema_begins_anew(tmp_path: Path) -> None:
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.lists(st.lists(st.integers(-(2**40), 2**40) | st.none(), min_size=1, max_size=30), min_size=1, max_size=3), st.integers(1, 3))
-def test_every_id_leads_back_to_its_value(tmp_path_factory: pytest.TempPathFactory, parts: list[list[int | None]], least: int) -> None:
+@given(
+    st.lists(st.lists(st.integers(-(2**40), 2**40) | st.none(), min_size=1, max_size=30), min_size=1, max_size=3),
+    st.integers(1, 3),
+)
+def test_every_id_leads_back_to_its_value(
+    tmp_path_factory: pytest.TempPathFactory, parts: list[list[int | None]], least: int
+) -> None:
     folder = tmp_path_factory.mktemp("values")
     sources = []
     for number, part in enumerate(parts):
         texts = [None if value is None else f"t{value}" for value in part]
-        table = pa.table({"clicked": [0] * len(part), "user": pa.array(part, pa.int64()), "item": pa.array(texts, pa.string())})
+        user, item = pa.array(part, pa.int64()), pa.array(texts, pa.string())
+        table = pa.table({"clicked": [0] * len(part), "user": user, "item": item})
         pyarrow.parquet.write_table(table, folder / f"{number}.parquet")
         sources.append(folder / f"{number}.parquet")
     schema = {"label": "clicked", "sparse": ["user", "item"]}
@@ -151,7 +158,8 @@ def test_every_id_leads_back_to_its_value(tmp_path_factory: pytest.TempPathFacto
             if row > 1:
                 assert table.row_of(str(value)) == row
         assert len(table) == len({value for value in told if value is not None and told.count(value) >= least})
-        keys = keys_of(pa.array([value for value in told if value is not None], table.type)) if len(table) else np.empty(0, np.uint64)
+        present = [value for value in told if value is not None]
+        keys = keys_of(pa.array(present, table.type)) if len(table) else np.empty(0, np.uint64)
         rows = [row for value, row in zip(told, ids[:, column].tolist(), strict=True) if value is not None]
         assert not len(keys) or KeyedIds(table).ids(keys).tolist() == rows
 

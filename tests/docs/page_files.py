@@ -42,8 +42,16 @@ def make_files(folder: Path) -> None:
     (folder / "UserBehavior.csv").write_bytes(user_behavior(dice))
     (folder / "clicks.csv").write_bytes(globo(dice))
     (folder / "keys.xz").write_bytes(lzma.compress((dice.zipf(1.2, 50_000) % 10_000).astype(">u8").tobytes()))
+    (folder / "ads.csv").write_text(ads(dice))
     parquet(folder / "clicks.parquet", dice)
     (folder / "clicks.toml").write_text(SCHEMA)
+
+
+def ads(dice: np.random.Generator) -> str:
+    """Rows of a CSV file of a user's own."""
+    users, items, prices = dice.integers(0, 200, ROWS), dice.integers(0, 100, ROWS), dice.exponential(9, ROWS)
+    rows = [f"{(u + i) % 3 // 2},{u},{i},{p:.2f}" for u, i, p in zip(users, items, prices, strict=True)]
+    return "\n".join(["clicked,user,item,price", *rows]) + "\n"
 
 
 def zst(data: bytes) -> bytes:

@@ -2,7 +2,8 @@
 ``python model.py rows.csv``, which prints a score for each row.
 
 A column has one value for each row: a number, a text, or None, "" and NaN for a missing one; a column of lists has a list
-(or a text with the schema's separator). Values that were not in the training data share one row of their table. Needs torch and numpy.
+(or a text with the schema's separator). Values that were not in the training data share one row of their table. Needs torch and
+numpy.
 """
 
 import csv

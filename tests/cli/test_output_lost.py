@@ -1,0 +1,64 @@
+"""Output that cannot be written, and a terminal that is gone: the run is finished and saved all the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+TRAIN = [sys.executable, "-m", "adaptive_rec", "train", "tiny", "--no-serve"]
+
+
+def saved(run: Path) -> bool:
+    return any((run / "checkpoints").iterdir()) and (run / "summary.json").exists()
+
+
+@pytest.mark.parametrize("words", [[], ["--json"]])
+def test_a_log_on_a_full_disk_loses_nothing_but_the_log(tmp_path: Path, words: list[str]) -> None:
+    run = tmp_path / "run"
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            [*TRAIN, "--out", str(run), *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=120
+        )
+    assert "Traceback" not in ended.stderr
+    assert "the output cannot be written" in ended.stderr
+    assert ended.returncode == (1 if words else 0)
+    assert saved(run)
+    assert json.loads((run / "summary.json").read_text())["eval"]["auc"] > 0.5
+
+
+def test_a_reader_that_goes_away_does_not_end_the_run(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w") as pipe:
+        ended = subprocess.run([*TRAIN, "--out", str(run)], stdout=pipe, stderr=subprocess.PIPE, text=True, timeout=120)
+    assert "Traceback" not in ended.stderr
+    assert saved(run)
+
+
+@pytest.mark.parametrize("under_nohup", [False, True])
+def test_sighup_saves_like_sigterm(tmp_path: Path, under_nohup: bool) -> None:
+    run = tmp_path / "run"
+    before = ["nohup"] if under_nohup else []
+    steps = ["--steps", "3000", "--set", "data.epochs=1000"]
+    child = subprocess.Popen(
+        [*before, *TRAIN, *steps, "--out", str(run)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    assert child.stdout is not None
+    for line in child.stdout:
+        if line.startswith("step "):
+            break
+    child.send_signal(signal.SIGHUP)
+    if under_nohup:
+        time.sleep(1)
+        child.send_signal(signal.SIGTERM)
+    child.communicate(timeout=60)
+    assert child.returncode == 128 + (signal.SIGTERM if under_nohup else signal.SIGHUP)
+    assert saved(run)
