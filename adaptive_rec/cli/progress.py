@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Self
+from typing import IO, TYPE_CHECKING, Any, Self, cast
 
 from rich.console import Console, RenderableType
 from rich.live import Live
@@ -70,7 +70,7 @@ class Display:
     def __init__(self, stream: Any, width: int | None = None, auto_refresh: bool = True) -> None:
         self.on_terminal = stream.isatty()
         self.console = Console(
-            file=SurvivingStream(stream), highlight=False, emoji=False, markup=False, soft_wrap=not self.on_terminal,
+            file=cast(IO[str], SurvivingStream(stream)), highlight=False, emoji=False, markup=False, soft_wrap=not self.on_terminal,
             width=None if self.on_terminal else width,
         )  # fmt: skip
         self.live: Live | None = None
