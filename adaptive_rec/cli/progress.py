@@ -70,8 +70,8 @@ class Display:
     def __init__(self, stream: Any, width: int | None = None, auto_refresh: bool = True) -> None:
         self.on_terminal = stream.isatty()
         self.console = Console(
-            file=cast(IO[str], SurvivingStream(stream)), highlight=False, emoji=False, markup=False, soft_wrap=not self.on_terminal,
-            width=None if self.on_terminal else width,
+            file=cast(IO[str], SurvivingStream(stream)), highlight=False, emoji=False, markup=False,
+            soft_wrap=not self.on_terminal, width=None if self.on_terminal else width,
         )  # fmt: skip
         self.live: Live | None = None
         self._compiling = 0
