@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import math
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -230,3 +231,10 @@ def test_labels_that_cannot_be_one(tmp_path: Path, label: str, message: str) -> 
     (tmp_path / "clicks.csv").write_text("\n".join(lines))
     with pytest.raises(UsageError, match=message):
         infer(tmp_path / "clicks.csv", label)
+
+
+def test_without_pyarrow_the_error_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "clicks.csv").write_text(ROWS)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(UsageError, match=r"needs pyarrow: pip install 'adaptive-rec\[data\]'"):
+        made(tmp_path, tmp_path / "clicks.csv")

@@ -13,7 +13,7 @@ from adaptive_rec.data.prepare.raw import RawBlock, SparseColumn
 from adaptive_rec.data.tabular.delimited import DelimitedFile
 from adaptive_rec.data.tabular.schema import CONSTANT, DenseColumn, FileSchema, Schema
 from adaptive_rec.data.tabular.values import Categories, categories, is_list, numbers
-from adaptive_rec.errors import DataError
+from adaptive_rec.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -67,7 +67,11 @@ class ParquetFile:
 
 
 def open_rows(path: Path, file: FileSchema, skip_bad_rows: bool = False) -> ParquetFile | DelimitedFile:
-    """Open a Parquet file, by its name, or else a CSV or TSV file."""
+    """Open a Parquet file, by its name, or else a CSV or TSV file. Raises UsageError where pyarrow is not installed."""
+    try:
+        import pyarrow  # noqa: F401
+    except ImportError:
+        raise UsageError("reading CSV, TSV and Parquet files needs pyarrow: pip install 'adaptive-rec[data]'") from None
     return ParquetFile(path) if path.suffix == ".parquet" else DelimitedFile(path, file, skip_bad_rows)
 
 
