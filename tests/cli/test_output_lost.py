@@ -47,7 +47,7 @@ def test_a_reader_that_goes_away_does_not_end_the_run(tmp_path: Path) -> None:
 def test_sighup_saves_like_sigterm(tmp_path: Path, under_nohup: bool) -> None:
     run = tmp_path / "run"
     before = ["nohup"] if under_nohup else []
-    steps = ["--steps", "3000", "--set", "data.epochs=1000"]
+    steps = ["--steps", "200000", "--set", "data.epochs=10000"]
     child = subprocess.Popen(
         [*before, *TRAIN, *steps, "--out", str(run)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
     )
