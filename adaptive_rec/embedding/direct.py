@@ -103,8 +103,8 @@ class DirectStore(EmbeddingStore):
         table = next(t for t, first in enumerate(space.table_first_row) if 0 <= rows[0] - first < space.tables[t].rows)
         name, id_ = space.tables[table].name, rows[0] - space.table_first_row[table]
         return (
-            f"rows of run.row_precision=fp16 must stay within {FP16_LIMIT}, id {id_} of table {name} ({len(rows)} in all) does "
-            f"not after step {step}; lower optimizer.embedding_lr or take run.row_precision=bf16"
+            f"rows of half precision must stay within {FP16_LIMIT}, id {id_} of table {name} ({len(rows)} in all) does "
+            f"not after step {step}; lower their learning rate (optimizer.embedding_lr) or take bf16 (run.row_precision=bf16)"
         )
 
     @contextmanager

@@ -50,7 +50,10 @@ class AutogradSession(Session):
             self.state, self.reclassifier, self.splitting, self.mailbox, self.publisher, self.reports,
             how_it_stops=self._how_it_stops,
         )  # fmt: skip
-        self.dtype = dtype
+        self.dtype = store.dtype
+        """Type that updates and optimizer state are computed in."""
+        self.weight_dtype = dtype
+        """Type of the tables, and of vectors that are looked up."""
         self.rates = rates
         self.closed = False
         check_one_process()
@@ -60,8 +63,8 @@ class AutogradSession(Session):
         self._first_row_T = store.space.table_first_row[self._table_order]
         self.updates_in_backward = setup.update == "backward"
         """Whether the end of a backward pass is a step; otherwise gradients wait in ``weight.grad`` for an optimizer's."""
-        self.dense_steps = DenseSteps(store, rates, self.steps_T, dtype)
-        self._parts = StepParts(store, dtype, self.steps_T, by_table=rates.counts_steps)
+        self.dense_steps = DenseSteps(store, rates, self.steps_T, store.dtype)
+        self._parts = StepParts(store, store.dtype, self.steps_T, by_table=rates.counts_steps)
         self._passes = Passes(self._end_pass)
         self.passes_since_step = 0
         """Backward passes that updated rows since the last step of an optimizer."""
@@ -96,10 +99,9 @@ class AutogradSession(Session):
         if not calls:
             with self.times("classify"):
                 calls = [PoolCall(bags) for bags in make()]
-        if weight is None:
-            return [PooledRows.apply(self._anchor, call, self._gather, self._passes.add) for call in calls]
-        keep = self._passes.add if self.updates_in_backward else partial(self._keep, weight)
-        return [PooledRows.apply(weight, call, self._gather, keep) for call in calls]
+        keep = self._passes.add if weight is None or self.updates_in_backward else partial(self._keep, weight)
+        source = self._anchor if weight is None else weight
+        return [PooledRows.apply(source, call, self._gather, keep).to(self.weight_dtype) for call in calls]
 
     def _keep(self, weight: Tensor, call: PoolCall, gradient_LD: Tensor) -> Tensor:
         """Return the gradient of a weight, for autograd to add to its ``grad``."""
@@ -162,7 +164,7 @@ class AutogradSession(Session):
             if isinstance(gradient, RowGradient):
                 rows, values = gradient.rows, gradient.values
             else:
-                rows, values = torch.arange(len(gradient)), gradient
+                rows, values = torch.arange(len(gradient)), gradient.to(self.dtype)
             seen += self._reads[table]
             each = np.arange(len(rows) + 1, dtype=np.int64)
             bags = PoolTables.of(self.store.space, [table], [False]).bags(as_ids(rows), each, self.dtype)

@@ -21,6 +21,9 @@ from adaptive_rec.modules.options import Options, rates_from, setup_from
 from adaptive_rec.modules.pooling import weighted_sums
 from adaptive_rec.modules.weight import TieredWeight
 
+DATA_TYPES = {"FP32": torch.float32, "FP16": torch.float16, "BF16": torch.bfloat16}
+"""TorchRec's names of the types that tables may have."""
+
 
 @dataclass
 class EmbeddingBagConfig:
@@ -99,7 +102,7 @@ class AdaptiveEmbeddingBagCollection(nn.Module):
         place = torch.device(device) if device is not None and str(device) != "meta" else torch.get_default_device()
         specs = [TableSpec(table.name, table.num_embeddings, table.embedding_dim) for table in tables]
         rates, setup = rates_from(options), setup_from(options, place)
-        self.runtime: EmbeddingRuntime = EmbeddingRuntime(specs, setup, rates, dtype or torch.get_default_dtype())
+        self.runtime: EmbeddingRuntime = EmbeddingRuntime(specs, setup, rates, dtype or type_of_tables(tables))
         self._names, self._groups = _groups(self._tables, self.runtime)
         self._dims = [table.embedding_dim for table in tables for _ in table.feature_names]
         self.runtime.register("embedding_bags", self)
@@ -188,6 +191,17 @@ def check_tables(tables: Sequence[Any]) -> None:
     for table in tables:
         if not table.feature_names:
             raise ConfigError(f"feature_names of table {table.name} must hold at least one feature, got none")
+
+
+def type_of_tables(tables: Sequence[Any]) -> torch.dtype:
+    """Return the type that the `data_type` of TorchRec's configurations names, which all must share; torch's default where they
+    have none. Raises ConfigError."""
+    found = {str(getattr(kind, "value", kind)) for table in tables if (kind := getattr(table, "data_type", None)) is not None}
+    if len(found) > 1 or not found <= DATA_TYPES.keys():
+        raise ConfigError(
+            f"data_type of all tables must be the same, one of {', '.join(DATA_TYPES)}, got {', '.join(sorted(found))}"
+        )
+    return DATA_TYPES[found.pop()] if found else torch.get_default_dtype()
 
 
 def _is_mean(table: Any) -> bool:

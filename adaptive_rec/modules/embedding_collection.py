@@ -13,7 +13,7 @@ from adaptive_rec.batch import TableSpec
 from adaptive_rec.errors import ConfigError
 from adaptive_rec.modules.bag import AdaptiveEmbedding
 from adaptive_rec.modules.bags import Bags, CallKey
-from adaptive_rec.modules.collection import check_tables, init_rows
+from adaptive_rec.modules.collection import check_tables, init_rows, type_of_tables
 from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime
 from adaptive_rec.modules.inputs import as_ids, check_keyed
 from adaptive_rec.modules.optimizer_steps import follow_optimizers
@@ -83,7 +83,7 @@ class AdaptiveEmbeddingCollection(nn.Module):
         place = torch.device(device) if device is not None and str(device) != "meta" else torch.get_default_device()
         specs = [TableSpec(table.name, table.num_embeddings, table.embedding_dim) for table in tables]
         self.runtime = EmbeddingRuntime(
-            specs, setup_from(options, place), rates_from(options), dtype or torch.get_default_dtype()
+            specs, setup_from(options, place), rates_from(options), dtype or type_of_tables(tables)
         )
         self.runtime.register("embeddings", self)
         follow_optimizers(self.runtime)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from adaptive_rec.batch import TableSpec
+from adaptive_rec.embedding.row_types import as_array, as_tensor
 from adaptive_rec.errors import ConfigError
 from adaptive_rec.kernels.row_update import LAZY_ADAM, MOMENTUM
 from adaptive_rec.modules.autograd import AutogradSession
@@ -45,19 +46,19 @@ class LoopTables(AutogradSession):
     def table(self, number: int) -> Tensor:
         """Return a copy of a table's rows (rows, dim), in host memory."""
         self.dense_steps.catch_up(number)
-        return torch.from_numpy(self.store.export_table(number)[0])
+        return as_tensor(self.store.export_table(number)[0])
 
     def set_table(self, number: int, rows: Tensor) -> None:
         """Set all rows of a table, in both tiers; their optimizer state stays."""
         self.release_ahead()
         self.dense_steps.catch_up(number)
-        self.store.replace_table(number, rows.detach().cpu().to(self.dtype).numpy(), None)
+        self.store.replace_table(number, as_array(rows.detach().cpu().to(self.weight_dtype)), None)
 
     def set_rows(self, number: int, row_N: NDArray[np.int64], values: Tensor) -> None:
         """Set some rows of a table, by their numbers in the table; of a row that is given twice the last value counts."""
         self.release_ahead()
         last = dict(zip(row_N.tolist(), range(len(row_N)), strict=True))
-        given = values.detach().cpu().to(self.dtype).numpy()
+        given = as_array(values.detach().cpu().to(self.weight_dtype))
         self.dense_steps.catch_up(number, self.store.space.table_range(number)[1] + row_N)
         places = np.fromiter(last.values(), np.int64, len(last))
         self.store.replace_rows(number, np.fromiter(last.keys(), np.int64, len(last)), given[places])
@@ -75,7 +76,7 @@ class LoopTables(AutogradSession):
         """Return a table's rows in host memory, to be set in place before the first step."""
         assert not self.state.rows_placed, "rows are set in place before the first step only"
         pool, low, high = self.store.space.table_range(number)
-        return torch.from_numpy(self.store.host.weights[pool][low:high])
+        return as_tensor(self.store.host.weights[pool][low:high])
 
     def optimizer_state(self, number: int) -> dict[str, Any]:
         """Return copies of the optimizer state of a table's rows as torch keeps it: parts (rows, dim) by name, and the step."""
@@ -86,7 +87,7 @@ class LoopTables(AutogradSession):
         self.dense_steps.catch_up(number)
         state_RK = torch.from_numpy(self.store.export_table(number)[1]).to(self.device)
         parts = state_RK[:, : state_RK.shape[1] - self.rates.rule.catches_up].chunk(len(names), dim=1)
-        found: dict[str, Any] = {name: part.contiguous() for name, part in zip(names, parts, strict=True)}
+        found: dict[str, Any] = {name: part.to(self.weight_dtype).contiguous() for name, part in zip(names, parts, strict=True)}
         if rule.code == MOMENTUM:
             return found
         lazy = rule.code == LAZY_ADAM and not rule.catches_up

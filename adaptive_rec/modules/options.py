@@ -24,7 +24,14 @@ from adaptive_rec.runtime.assemble import build_store
 from adaptive_rec.system.host_memory import keep_freed_memory
 
 DEFAULT_BUDGET = "256MiB"
-PRECISIONS = {torch.float32: "float32", torch.float64: "float64"}
+PRECISIONS = {
+    torch.float32: ("float32", "float32"),
+    torch.float64: ("float64", "float32"),
+    torch.bfloat16: ("float32", "bf16"),
+    torch.float16: ("float32", "fp16"),
+}
+"""By the type of tables: run.precision and run.row_precision. Updates of rows of 16 bits are computed in float32."""
+TYPES = "torch.float32, torch.float64, torch.bfloat16 or torch.float16"
 
 
 class Options(TypedDict, total=False):
@@ -115,9 +122,11 @@ class Setup:
     def build(
         self, tables: tuple[TableSpec, ...], rates: Rates, dtype: torch.dtype
     ) -> tuple[Config, Policy, EmbeddingStore]:
-        """Build configuration, policy and store; all rows are 0. Raises ConfigError where the options do not fit together."""
+        """Build configuration, policy and store; all rows are 0. `dtype`: type of the tables. Raises ConfigError where the
+        options do not fit together."""
         if dtype not in PRECISIONS:
-            raise ConfigError(f"dtype of tables must be torch.float32 or torch.float64, got {dtype}")
+            raise ConfigError(f"dtype of tables must be {TYPES}, got {dtype}")
+        precision, row_precision = PRECISIONS[dtype]
         if "policy" in self.knobs or "hot_budget_bytes" in self.knobs:
             raise ConfigError("policy and hot_budget_bytes must be given as policy= and budget=, not among the knobs")
         try:
@@ -127,7 +136,7 @@ class Setup:
                 f'budget must be a whole number of bytes, 0 or more, or a text such as "2GiB", got {self.budget!r}'
             ) from None
         knobs = knobs.changed({"action": "freeze", **self.knobs, "policy": self.policy})
-        run = {"seed": self.seed, "precision": PRECISIONS[dtype], "split": "never"}
+        run = {"seed": self.seed, "precision": precision, "row_precision": row_precision, "split": "never"}
         config = validate({"run": run, "knobs": knobs.model_dump()})
         policy = load_policy(self.policy)
         check_policy_fits(policy, config.knobs.action)
@@ -136,6 +145,15 @@ class Setup:
                 f"{rates.name} moves every row at every step, which needs a run on the CPU under an exact policy, got "
                 f"{self.device} and {policy.name}; SparseAdam moves the rows that were looked up"
             )
+        if dtype.itemsize == 2:
+            if rates.rule.catches_up:
+                raise ConfigError(
+                    f"{rates.name} moves every row at every step, which needs tables of torch.float32 or torch.float64, got "
+                    f"{dtype}; SparseAdam, Adagrad and SGD move the rows that were looked up"
+                )
+            if self.streams is not None or self.device.type != "cpu":
+                raise ConfigError(f"tables of {dtype} must be on the CPU, got {self.device}: a device has no rows of 16 bits yet")
+            rates.round_rows(row_precision)
         streams = self.streams or (CudaStreams(self.device, False) if self.device.type == "cuda" else None)
         keep_freed_memory()
         space = RowSpace.by_pool(tables)

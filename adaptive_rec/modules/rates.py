@@ -71,6 +71,10 @@ class Rates:
         if self._optimizer is not None:
             self._param_group["lr"] = value
 
+    def round_rows(self, row_precision: str) -> None:
+        """Have rows rounded to another type than that of their optimizer state."""
+        self.rule = dataclasses.replace(self.rule, row_precision=row_precision)
+
     def check(self) -> None:
         """Raise ConfigError where another option of the param group than its lr has changed."""
         if self._optimizer is not None:
@@ -79,6 +83,7 @@ class Rates:
     def check_group(self, optimizer: torch.optim.Optimizer, group: Mapping[str, Any]) -> None:
         """Raise ConfigError where an optimizer's param group does not update rows by this rule."""
         name, found = rule_of(optimizer, group)
+        found = dataclasses.replace(found, row_precision=self.rule.row_precision)
         if not self._decay_is_known and found.decoupled:
             self.rule, self._decay_is_known = dataclasses.replace(self.rule, decay=found.decay), True
         if name != self.name or found != self.rule:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding.records import MicroBatch
+from adaptive_rec.embedding.row_types import as_array
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.kernels.lookups import find_row_sources
 from adaptive_rec.kernels.pooling import gather_bags
@@ -64,7 +65,7 @@ def _gather_by_kernel(
     source_N: NDArray[np.int64],
 ) -> Tensor:
     """Read both tiers in host memory. `first_bag`: the first arguments of the kernel."""
-    tiers = store.device.weights[pool].numpy(), store.host.weights[pool]
+    tiers = as_array(store.device.weights[pool]), store.host.weights[pool]
     pooled_LD = torch.empty((vectors, tiers[1].shape[1]), dtype=store.dtype)
     gather_bags(*first_bag, offsets, source_N, *tiers, pooled_LD.unsqueeze(1).numpy(), threads=store.threads)
     return pooled_LD

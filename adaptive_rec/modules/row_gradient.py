@@ -71,7 +71,7 @@ class RowGradient(Tensor):
     def dense(self) -> Tensor:
         """Return the gradient as an ordinary tensor (R, D)."""
         whole = torch.zeros(self.shape, dtype=self.dtype, device=self.device)
-        return whole.index_add_(0, self.rows, self.values)
+        return whole.index_copy_(0, self.rows, self.values.to(self.dtype))
 
     def _like(self, calls: Sequence[CallGradient] | None, summed: tuple[Tensor, Tensor] | None) -> RowGradient:
         return RowGradient(self, calls, self.first_row, summed)
@@ -89,7 +89,8 @@ class RowGradient(Tensor):
             if self.calls is not None and other.calls is not None:
                 return self._like([*self.calls, *other.calls], None)
             return self._like(None, _sum_by_row([(self.rows, self.values), (other.rows, other.values)], self))
-        return self._like(None, (torch.arange(len(self), device=self.device), self.dense().add_(other, alpha=alpha)))
+        whole = self.dense().add_(other, alpha=alpha)
+        return self._like(None, (torch.arange(len(self), device=self.device), whole))
 
     def each(self, change: Callable[[Tensor], Tensor], linear: bool = True) -> RowGradient:
         """Return the gradient with every value changed; `change` keeps zeros. A linear change may be made before the sums."""
@@ -223,9 +224,7 @@ def _reduce(func: Any, given: RowGradient, *args: Any, **kwargs: Any) -> Any:
     over = args[1] if len(args) > 1 else kwargs.get("dim")
     if over or not isinstance(order, (int, float)) or order <= 0:
         return NotImplemented
-    return torch.linalg.vector_norm(given.values, order, dtype=kwargs.get("dtype"))
-
-
+    return torch.linalg.vector_norm(given.values, order, dtype=kwargs.get("dtype")).to(kwargs.get("dtype") or given.dtype)
 
 
 def _all_norms(func: Any, given: list[Any], *args: Any, **kwargs: Any) -> Any:

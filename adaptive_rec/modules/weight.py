@@ -42,7 +42,7 @@ class TieredWeight(Tensor):
     def __new__(cls, runtime: EmbeddingRuntime, table: int, requires_grad: bool = True) -> TieredWeight:
         spec = runtime.store.space.tables[table]
         made = torch.Tensor._make_wrapper_subclass(
-            cls, (spec.rows, spec.dim), dtype=runtime.dtype, device=runtime.device, requires_grad=requires_grad
+            cls, (spec.rows, spec.dim), dtype=runtime.weight_dtype, device=runtime.device, requires_grad=requires_grad
         )
         made.runtime, made.table, made._is_param = runtime, table, requires_grad
         return made
@@ -83,7 +83,7 @@ class TieredWeight(Tensor):
             raise NotImplementedError(f"per_sample_weights must come with mode sum, got mode {mode}")
         found = bags_of(input, offsets, weights, include_last_offset, padding_idx)
         each = np.arange(len(found.ids_N) + 1, dtype=np.int64)
-        single = replace(self._tables("single").bags(found.ids_N, each, self.dtype), samples=len(found.offsets) - 1)
+        single = replace(self._number("single", found.ids_N, each), samples=len(found.offsets) - 1)
         rows_ND = self.runtime.pooled(None, lambda: [single], self)[0]
         return weighted_sums(rows_ND, found.weights_N, torch.from_numpy(found.offsets))
 
@@ -100,20 +100,20 @@ class TieredWeight(Tensor):
         found = Jagged(ids_N, np.arange(len(ids_N) + 1, dtype=np.int64))
         if padding_idx is not None:
             found = found.without(padding_idx % len(self))
-        return replace(self._tables("single").bags(found.ids_N, found.offsets, self.dtype), samples=samples)
+        return replace(self._number("single", found.ids_N, found.offsets), samples=samples)
 
     def bags(
         self, input: Tensor, offsets: Tensor | None, mode: str, include_last_offset: bool, padding_idx: int | None
     ) -> Bags:
         """Return the bags of a lookup."""
         found = bags_of(input, offsets, None, include_last_offset, padding_idx)
-        return self._tables(mode).bags(found.ids_N, found.offsets, self.dtype)
+        return self._number(mode, found.ids_N, found.offsets)
 
-    def _tables(self, mode: str) -> PoolTables:
+    def _number(self, mode: str, ids_N: NDArray[np.int64], offsets: NDArray[np.int64]) -> Bags:
         known: dict[str, PoolTables] = self.__dict__.setdefault("_known", {})
         if mode not in known:
             known[mode] = PoolTables.of(self.runtime.store.space, [self.table], [mode == "mean"])
-        return known[mode]
+        return known[mode].bags(ids_N, offsets, self.runtime.dtype)
 
     # Rows in and out -------------------------------------------------------------------------------------------------
 

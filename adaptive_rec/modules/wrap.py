@@ -17,7 +17,7 @@ from adaptive_rec.modules.collection import AdaptiveEmbeddingBagCollection
 from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime
 from adaptive_rec.modules.loop_directory import LOG
 from adaptive_rec.modules.optimizer_steps import follow_optimizers, hand_over_state
-from adaptive_rec.modules.options import PRECISIONS, Options, rates_from, setup_from
+from adaptive_rec.modules.options import PRECISIONS, TYPES, Options, rates_from, setup_from
 from adaptive_rec.modules.rates import rates_of_optimizer
 from adaptive_rec.modules.row_gradient import RowGradient
 from adaptive_rec.modules.tiered_module import TieredModule, tiered_class, tiered_weights
@@ -117,6 +117,7 @@ def _tables(model: nn.Module, in_backward: bool) -> tuple[list[_Table], list[tup
             continue
         table = tables.setdefault(id(module.weight), _Table(name or "weight", module.weight))
         table.modules.append((name or "weight", module))
+    left += _leave_narrow(tables)
     if not tables:
         raise ConfigError(f"model must have nn.Embedding or nn.EmbeddingBag modules that can be moved, {_listed(left)}")
     for module in model.modules():
@@ -124,6 +125,17 @@ def _tables(model: nn.Module, in_backward: bool) -> tuple[list[_Table], list[tup
             if id(parameter) in tables and all(module is not known for _, known in tables[id(parameter)].modules):
                 tables[id(parameter)].modules.append(("", module))
     return list(tables.values()), left
+
+
+def _leave_narrow(tables: dict[int, _Table]) -> list[tuple[str, str]]:
+    """Leave tables of 16 bits where there are others too, as the tables of one runtime are of one type."""
+    narrow = {key: table for key, table in tables.items() if table.weight.dtype.itemsize == 2}
+    if len(narrow) == len(tables):
+        return []
+    for key in narrow:
+        del tables[key]
+    why = "of {}, beside tables of more bits: wrap modules with tables of one type each"
+    return [(name, why.format(table.weight.dtype)) for table in narrow.values() for name, _ in table.modules]
 
 
 def _other_owners(model: nn.Module) -> dict[int, str]:
@@ -147,7 +159,7 @@ def _why_left(module: nn.Embedding | nn.EmbeddingBag) -> str:
     if not module.weight.numel():
         return f"empty: it has {module.weight.shape[0]} rows of dim {module.weight.shape[1]}"
     if module.weight.dtype not in PRECISIONS:
-        return f"of {module.weight.dtype}: tables may be of torch.float32 or torch.float64"
+        return f"of {module.weight.dtype}: tables may be of {TYPES}"
     if any(getattr(module.weight, hooks, None) for hooks in WEIGHT_HOOKS):
         return "its weight has hooks, which would not see the gradients of rows"
     return why_unsupported(getattr(module, "mode", "sum"), module.max_norm, module.scale_grad_by_freq)
@@ -157,7 +169,7 @@ def _dtype(weights: Sequence[Tensor]) -> torch.dtype:
     dtypes = {weight.dtype for weight in weights}
     if len(dtypes) > 1:
         names = ", ".join(sorted(map(str, dtypes)))
-        raise ConfigError(f"tables must all be of torch.float32 or all of torch.float64, got {names}")
+        raise ConfigError(f"tables must all be of one type, got {names}; wrap submodules with tables of one type each")
     return dtypes.pop()
 
 

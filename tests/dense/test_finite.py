@@ -212,7 +212,7 @@ def test_a_row_too_large_for_half_precision_ends_the_run_and_is_named(
     runtime = build(memory_source, batches(12), *changes, options=options)
     poison(runtime, 7, lambda dense: dense.gradients()[0][2, 1].fill_(-1e9))
     id_ = batches(12)[6].ids_N.reshape(SAMPLES, 2)[2, 1]
-    rule = r"rows of run.row_precision=fp16 must stay within 65504, "
+    rule = r"rows of half precision must stay within 65504, "
     with pytest.raises(TrainingError, match=rule + rf"id {id_} of table users \(1 in all\) does not after step 7; lower"):
         list(runtime.run())
     assert runtime.step_number == 6
