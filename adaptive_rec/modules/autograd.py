@@ -17,8 +17,7 @@ from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.embedding.records import Fetched, RowUpdate
 from adaptive_rec.errors import ConflictError, TrainingError
-from adaptive_rec.kernels import lookups as kernels
-from adaptive_rec.modules.bags import NO_CALL, BagBatch, Bags, CallKey, PoolTables
+from adaptive_rec.modules.bags import Bags, CallKey, PoolTables
 from adaptive_rec.modules.dense_steps import DenseSteps
 from adaptive_rec.modules.gradients import Passes, PooledRows
 from adaptive_rec.modules.inputs import as_ids
@@ -27,6 +26,7 @@ from adaptive_rec.modules.options import Setup, check_one_process, check_policy_
 from adaptive_rec.modules.rates import Rates
 from adaptive_rec.modules.reading import gather
 from adaptive_rec.modules.row_gradient import CallGradient, RowGradient
+from adaptive_rec.modules.step_counts import StepCounts
 from adaptive_rec.modules.step_parts import StepPart, StepParts, StepUpdate
 from adaptive_rec.policy import BatchView
 from adaptive_rec.policy.find import load_policy
@@ -59,12 +59,11 @@ class AutogradSession(Session):
         check_one_process()
         self.steps_T = np.zeros(len(tables), dtype=np.int64)
         """Number of steps in which each table was looked up."""
-        self._table_order = np.argsort(store.space.table_first_row, kind="stable")
-        self._first_row_T = store.space.table_first_row[self._table_order]
         self.updates_in_backward = setup.update == "backward"
         """Whether the end of a backward pass is a step; otherwise gradients wait in ``weight.grad`` for an optimizer's."""
         self.dense_steps = DenseSteps(store, rates, self.steps_T, store.dtype)
         self._parts = StepParts(store, store.dtype, self.steps_T, by_table=rates.counts_steps)
+        self._counts = StepCounts(self.state, self.observer)
         self._passes = Passes(self._end_pass)
         self.passes_since_step = 0
         """Backward passes that updated rows since the last step of an optimizer."""
@@ -209,21 +208,13 @@ class AutogradSession(Session):
         self.steps_T[list(tables)] += 1
         for table in tables if self.rates.rule.catches_up else ():
             self.dense_steps.complete(table)
+        with self.times("observe"):
+            self._samples = self._counts.count(updates, seen, probe)
+        if self._loss is not None:
+            self._loss_sum += self._loss * self._samples
         self.state.step_done()
-        counted = [update for update in updates if update.counts]
-        self._count([*counted, self._count_only(seen)] if seen else counted)
         for report in self.boundary():
             self.emit(report)
-
-    def _count_only(self, seen: list[Bags]) -> StepUpdate:
-        """Count lookups whose gradients were updated as sums by row."""
-        batch = BagBatch.of(self.store.space, [(NO_CALL, bags) for bags in seen])
-        work = ClassifiedBatch(batch, self.store.space, self.store.threads)
-        self.store.classify(work)
-        self._observe(work, probe=False)
-        self.store.release(work)
-        bags = [(first, bags) for _, bags, first in batch.parts]
-        return StepUpdate(0, 0.0, True, work, [], np.empty(0, dtype=np.int64), bags)
 
     def _release(self, updates: list[StepUpdate]) -> None:
         """Free the rows that a failed step holds on a device: they are out of date."""
@@ -240,9 +231,6 @@ class AutogradSession(Session):
             frozen_U = None if self.policy.exact or probe else self._frozen(work)
             rows = RowUpdate(update.gradients, update.position_B, frozen_U, update.lr, update.number, measure=probe)
             self.store.apply(work, rows)
-        if update.counts:
-            with self.times("observe"):
-                self._observe(work, probe)
 
     def _check(self, gradients: list[Tensor]) -> None:
         """Raise TrainingError before any update where a gradient is not finite. On a device this is not checked, as it would have
@@ -263,30 +251,6 @@ class AutogradSession(Session):
         if plan.weight_B is not None or sum(map(len, plan.micro_batches)) != work.batch.size:
             raise TrainingError(f"policy {self.knobs.policy} must not skip or weight samples in a user's loop, it did")
         return plan.frozen_U
-
-    def _observe(self, work: ClassifiedBatch, probe: bool) -> None:
-        if self.policy.tracks_popularity:
-            self.observer.count_lookups(self.step_number, work, self.knobs)
-        if probe and self.policy.tracks_movement:
-            self.observer.keep_popular_samples(work)
-        tally = self.tally
-        lookups_T, hot_T = np.zeros_like(tally.lookups_T), np.zeros_like(tally.lookups_T)
-        kernels.count_by_table(work.distinct_U, work.segments_U1, work.source_U, self._first_row_T, lookups_T, hot_T)
-        tally.add_lookups(self._table_order, lookups_T, hot_T)
-
-    def _count(self, updates: list[StepUpdate]) -> None:
-        """Count the samples of a step, and its popular samples."""
-        samples = max((bags.samples for update in updates for _, bags in update.bags), default=0)
-        popular_B = np.ones(samples, dtype=np.bool_)
-        for update in updates:
-            for first, bags in update.bags:
-                if bags.samples == samples and samples and len(bags) % samples == 0:
-                    hot_L = update.work.popular_B[first : first + len(bags)]
-                    popular_B &= hot_L if len(bags) == samples else hot_L.reshape(samples, -1).all(axis=1)
-        self.tally.add_samples(samples, int(np.count_nonzero(popular_B)))
-        self._samples = samples
-        if self._loss is not None:
-            self._loss_sum += self._loss * samples
 
     def release_ahead(self) -> None:
         """Drop the batch that was looked up ahead: the loop has finished its item, or rows are about to be replaced."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,9 @@ from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.modules.bags import NO_CALL, BagBatch, Bags
 from adaptive_rec.modules.lookahead import AheadBatch, PoolCall
+
+LARGE_BYTES = 4 << 20
+"""Gradients of a table from this size on are not joined with those of others."""
 
 
 @dataclass(frozen=True)
@@ -55,15 +58,27 @@ class StepParts:
 
     def groups(self, parts: list[StepPart], steps: int) -> list[tuple[int, float, list[StepPart]]]:
         """Group parts by the number of their tables' updates, which Adam's bias correction needs, as in torch, and by rate.
-        Tables all of whose lookups were made ahead are apart from others. Returns number, rate and parts of each group; `steps`:
-        the number of steps so far."""
-        groups: dict[tuple[int, float, bool, bool], list[StepPart]] = defaultdict(list)
+        Tables all of whose lookups were made ahead are apart from others, and so is a table with large gradients. Returns number,
+        rate and parts of each group; `steps`: the number of steps so far."""
+        groups: dict[tuple[int, float, bool, bool, int], list[StepPart]] = defaultdict(list)
+        large = self._large(parts)
         late = {table for part in parts if part.call.ahead is None for table in part.call.bags.tables}
         for part in parts:
             number = int(self._steps_T[list(part.call.bags.tables)].max()) if self._by_table else steps
             ahead = late.isdisjoint(part.call.bags.tables)
-            groups[number + 1, part.lr, part.counts, ahead].append(part)
-        return [(number, lr, some) for (number, lr, _, _), some in groups.items()]
+            own = part.call.bags.tables[0] if part.call.bags.tables[0] in large else -1
+            groups[number + 1, part.lr, part.counts, ahead, own].append(part)
+        return [(number, lr, some) for (number, lr, *_), some in groups.items()]
+
+    def _large(self, parts: list[StepPart]) -> set[int]:
+        """Return tables that are updated by themselves, as joining their gradients would cost more than an update."""
+        if self._store.stages_ahead:
+            return set()
+        sizes: Counter[int] = Counter()
+        for part in parts:
+            sizes[part.call.bags.tables[0]] += part.gradient_LD.nbytes
+        together = {table for part in parts if len(part.call.bags.tables) > 1 for table in part.call.bags.tables}
+        return {table for table, size in sizes.items() if size >= LARGE_BYTES} - together
 
     def join(self, number: int, lr: float, parts: list[StepPart], announced: AheadBatch | None) -> StepUpdate:
         """Join the bags of a group and their gradients. `announced`: the batch that was looked up ahead for this step; it is
