@@ -22,11 +22,11 @@ from adaptive_rec.modules.dense_steps import DenseSteps
 from adaptive_rec.modules.gradients import Passes, PooledRows
 from adaptive_rec.modules.inputs import as_ids
 from adaptive_rec.modules.lookahead import AheadBatch, PoolCall
+from adaptive_rec.modules.lookup_counts import LookupCounts
 from adaptive_rec.modules.options import Setup, check_one_process, check_policy_fits
 from adaptive_rec.modules.rates import Rates
 from adaptive_rec.modules.reading import gather
 from adaptive_rec.modules.row_gradient import CallGradient, RowGradient
-from adaptive_rec.modules.step_counts import StepCounts
 from adaptive_rec.modules.step_parts import StepPart, StepParts, StepUpdate
 from adaptive_rec.policy import BatchView
 from adaptive_rec.policy.find import load_policy
@@ -63,7 +63,7 @@ class AutogradSession(Session):
         """Whether the end of a backward pass is a step; otherwise gradients wait in ``weight.grad`` for an optimizer's."""
         self.dense_steps = DenseSteps(store, rates, self.steps_T, store.dtype)
         self._parts = StepParts(store, store.dtype, self.steps_T, by_table=rates.counts_steps)
-        self._counts = StepCounts(self.state, self.observer)
+        self._counts = LookupCounts(self.state, self.observer)
         self._passes = Passes(self._end_pass)
         self.passes_since_step = 0
         """Backward passes that updated rows since the last step of an optimizer."""

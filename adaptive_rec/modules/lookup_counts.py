@@ -17,7 +17,7 @@ Looked = tuple[ClassifiedBatch, list[tuple[int, Bags]]]
 """A classified batch, and those of its bags that count, each with the number of its first bag."""
 
 
-class StepCounts:
+class LookupCounts:
     """Hands the lookups of each step to the observer and adds them to the run's tally."""
 
     def __init__(self, state: RunState, observer: Observer) -> None:
