@@ -191,8 +191,7 @@ class AutogradSession(Session):
         updating = False
         try:
             with self.times("classify"):
-                for number, lr, some in self._parts.groups(parts, self.step_number):
-                    updates.append(self._parts.join(number, lr, some, self._ahead))
+                updates = self._parts.updates(parts, self.step_number, self._ahead)
             self._check([gradient for update in updates for gradient in update.gradients])
             updating = True
             for update in updates:

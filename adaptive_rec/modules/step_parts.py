@@ -56,18 +56,47 @@ class StepParts:
         self.steps_ahead = 0
         """Number of steps whose announced lookups were all made ahead."""
 
-    def groups(self, parts: list[StepPart], steps: int) -> list[tuple[int, float, list[StepPart]]]:
+    def updates(self, parts: list[StepPart], steps: int, announced: AheadBatch | None) -> list[StepUpdate]:
+        """Return the updates of a step. `steps`: the number of steps so far. `announced`: the batch that was looked up ahead for
+        this step; it is released where its rows are about to be out of date."""
+        ahead = self._ahead(parts)
+        groups = self._groups(parts, steps, ahead)
+        if self._store.stages_ahead and len(groups) > 1:  # rows that are staged can be updated once
+            ahead = None
+        self._release(parts, ahead, announced)
+        made = [self._join(number, lr, some, ahead) for number, lr, some in groups]
+        if ahead is not None:
+            ahead.take_for_update(self._store)
+            self.steps_ahead += len(parts) == len(ahead.batch.parts)
+        return made
+
+    def _release(self, parts: list[StepPart], ahead: AheadBatch | None, announced: AheadBatch | None) -> None:
+        """Release batches other than `ahead` that hold rows of tables about to be updated."""
+        others = [part for part in parts if ahead is None or part.call.ahead is not ahead]
+        updated = {table for part in others for table in part.call.bags.tables}
+        for outdated in [*(part.call.ahead for part in others), announced]:
+            if outdated is not None and outdated is not ahead and not outdated.tables.isdisjoint(updated):
+                outdated.release(self._store)
+
+    def _ahead(self, parts: list[StepPart]) -> AheadBatch | None:
+        """Return the batch that was looked up ahead, where no table of it was also looked up otherwise."""
+        found = {part.call.ahead for part in parts} - {None}
+        ahead = found.pop() if len(found) == 1 else None
+        late = {table for part in parts if part.call.ahead is None for table in part.call.bags.tables}
+        return ahead if ahead is not None and ahead.tables.isdisjoint(late) else None
+
+    def _groups(
+        self, parts: list[StepPart], steps: int, ahead: AheadBatch | None
+    ) -> list[tuple[int, float, list[StepPart]]]:
         """Group parts by the number of their tables' updates, which Adam's bias correction needs, as in torch, and by rate.
-        Tables all of whose lookups were made ahead are apart from others, and so is a table with large gradients. Returns number,
-        rate and parts of each group; `steps`: the number of steps so far."""
+        Those that were looked up ahead are apart from others, and so is a table with large gradients. Returns number, rate and
+        parts of each group."""
         groups: dict[tuple[int, float, bool, bool, int], list[StepPart]] = defaultdict(list)
         large = self._large(parts)
-        late = {table for part in parts if part.call.ahead is None for table in part.call.bags.tables}
         for part in parts:
             number = int(self._steps_T[list(part.call.bags.tables)].max()) if self._by_table else steps
-            ahead = late.isdisjoint(part.call.bags.tables)
             own = part.call.bags.tables[0] if part.call.bags.tables[0] in large else -1
-            groups[number + 1, part.lr, part.counts, ahead, own].append(part)
+            groups[number + 1, part.lr, part.counts, ahead is not None and part.call.ahead is ahead, own].append(part)
         return [(number, lr, some) for (number, lr, *_), some in groups.items()]
 
     def _large(self, parts: list[StepPart]) -> set[int]:
@@ -80,18 +109,11 @@ class StepParts:
         together = {table for part in parts if len(part.call.bags.tables) > 1 for table in part.call.bags.tables}
         return {table for table, size in sizes.items() if size >= LARGE_BYTES} - together
 
-    def join(self, number: int, lr: float, parts: list[StepPart], announced: AheadBatch | None) -> StepUpdate:
-        """Join the bags of a group and their gradients. `announced`: the batch that was looked up ahead for this step; it is
-        released where its rows are about to be out of date."""
-        ahead = parts[0].call.ahead
-        if ahead is not None and all(part.call.ahead is ahead for part in parts):
+    def _join(self, number: int, lr: float, parts: list[StepPart], ahead: AheadBatch | None) -> StepUpdate:
+        """Join the bags of a group and their gradients."""
+        if ahead is not None and parts[0].call.ahead is ahead:
             work, firsts = ahead.work, [part.call.first for part in parts]
         else:
-            updated = {table for part in parts for table in part.call.bags.tables}
-            for outdated in [*(part.call.ahead for part in parts), announced]:
-                if outdated is not None and not outdated.tables.isdisjoint(updated):
-                    outdated.release(self._store)
-            ahead = None
             parts.sort(key=lambda part: part.call.bags.pool)
             batch = BagBatch.of(self._store.space, [(NO_CALL, part.call.bags) for part in parts])
             work, firsts = ClassifiedBatch(batch, self._store.space, self._store.threads), [f for _, _, f in batch.parts]
@@ -107,9 +129,6 @@ class StepParts:
             position_B[first : first + len(bags)] = np.arange(vectors[bags.pool], vectors[bags.pool] + len(bags))
             vectors[bags.pool] += len(bags)
         joined = [self._whole(pool, parts) for pool, parts in enumerate(gradients)]
-        if ahead is not None:
-            ahead.take_for_update(self._store)
-            self.steps_ahead += len(parts) == len(ahead.batch.parts)
         bags_of_parts = [(first, part.call.bags) for first, part in placed]
         return StepUpdate(number, lr, parts[0].counts, work, joined, position_B, bags_of_parts)
 

@@ -20,6 +20,10 @@ def batches() -> list[torch.Tensor]:
     return list(torch.randint(40, (STEPS, TABLES, BATCH, 2), generator=dice))
 
 
+def announced(ids: torch.Tensor, tables: int) -> dict[str, Any]:
+    return {"t0": [ids[0], ids[1]]} | {f"t{n}": ids[n] for n in range(1, tables)}
+
+
 def loop(wrapped: bool, ahead: bool, make: Any) -> tuple[list[float], Any, nn.Module]:
     """Train three tables, the last of which is left out in the first four steps; each is read twice."""
     torch.manual_seed(0)
@@ -30,7 +34,7 @@ def loop(wrapped: bool, ahead: bool, make: Any) -> tuple[list[float], Any, nn.Mo
     items = list(enumerate(batches()))
     source: Any = items
     if runtime is not None and ahead:
-        source = runtime.prefetch(items, sparse=lambda item: {f"t{n}": item[1][n] for n in range(len(read(item[0])))})
+        source = runtime.prefetch(items, sparse=lambda item: announced(item[1], len(read(item[0]))))
     losses = []
     for step, ids in source:
         optimizer.zero_grad()
@@ -55,6 +59,7 @@ def test_each_lookup_counts_once(make: Any, ahead: bool, large: bool, monkeypatc
         torch.testing.assert_close(rows, copy.deepcopy(plain.state_dict()[name]), rtol=1e-11, atol=1e-12)
     per_table = {f"t{n}": 2 * BATCH * (STEPS - 4 * (n == 2) + STEPS * (n == 0)) for n in range(TABLES)}
     stats = runtime.stats()
+    assert stats.looked_up_ahead_ratio == (ahead)
     assert {name: table.lookups for name, table in stats.tables.items()} == per_table
     assert stats.lookups == sum(per_table.values())
     runtime.close()
@@ -63,13 +68,13 @@ def test_each_lookup_counts_once(make: Any, ahead: bool, large: bool, monkeypatc
 def test_tables_with_large_gradients_are_updated_by_themselves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step_parts, "LARGE_BYTES", 1)
     joined: list[int] = []
-    join = step_parts.StepParts.join
+    join = step_parts.StepParts._join
 
-    def noted(self: Any, number: int, lr: float, parts: Any, announced: Any) -> Any:
+    def noted(self: Any, number: int, lr: float, parts: Any, ahead: Any) -> Any:
         joined.append(len(parts))
-        return join(self, number, lr, parts, announced)
+        return join(self, number, lr, parts, ahead)
 
-    monkeypatch.setattr(step_parts.StepParts, "join", noted)
+    monkeypatch.setattr(step_parts.StepParts, "_join", noted)
     _, runtime, _ = loop(True, False, torch.optim.SGD)
     assert joined == [2, 1] * 4 + [2, 1, 1] * (STEPS - 4)
     runtime.close()
