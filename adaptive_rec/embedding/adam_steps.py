@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from adaptive_rec.embedding.missed_steps import GROWTH, MissedSteps
 from adaptive_rec.embedding.optimizer import RowRule
+from adaptive_rec.errors import ConfigError
 from adaptive_rec.kernels.catch_up import TERMS, History, catch_up_rows
 from adaptive_rec.kernels.row_update import TierArrays
 
@@ -46,6 +47,11 @@ class AdamSteps(MissedSteps):
             getattr(self, name)[: len(array)] = array
 
     def announce(self, lr: float) -> int:
+        if lr * self._weight_decay >= 1:
+            raise ConfigError(
+                "lr * weight_decay of AdamW must be below 1 for rows to make the steps that they missed, got "
+                f"{lr} * {self._weight_decay}"
+            )
         place = self._last - self._first
         if place + 1 >= len(self._rate_S):
             self._grow()

@@ -17,6 +17,7 @@ from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.embedding.records import Fetched, RowUpdate
 from adaptive_rec.errors import ConflictError, TrainingError
+from adaptive_rec.modules import gradient_rules  # noqa: F401 - it registers its rules
 from adaptive_rec.modules.bags import Bags, CallKey, PoolTables
 from adaptive_rec.modules.dense_steps import DenseSteps
 from adaptive_rec.modules.gradients import Passes, PooledRows
@@ -35,7 +36,9 @@ from adaptive_rec.runtime.control import Control
 from adaptive_rec.runtime.session import Report, Session
 
 MOST_READS = 64
-"""Limit of the lookups of a table that are counted in one step."""
+"""Limit of the lookups of a table that are counted in a step with a dense gradient."""
+MOST_PASSES = 1024
+"""Backward passes without a step that are warned of."""
 
 
 class AutogradSession(Session):
@@ -69,6 +72,8 @@ class AutogradSession(Session):
         """Backward passes that updated rows since the last step of an optimizer."""
         self._reads: dict[int, deque[Bags]] = defaultdict(lambda: deque(maxlen=MOST_READS))
         """Lookups of each table since its last step, where an optimizer makes the steps."""
+        self._passes_of: dict[int, tuple[int, int]] = {}
+        """Number of backward passes through each table since then, and the newest of them."""
         self._anchor = torch.zeros((), requires_grad=True)
         self._ahead: AheadBatch | None = None
         self._looking_ahead = False
@@ -104,12 +109,13 @@ class AutogradSession(Session):
 
     def _keep(self, weight: Tensor, call: PoolCall, gradient_LD: Tensor) -> Tensor:
         """Return the gradient of a weight, for autograd to add to its ``grad``."""
-        table = call.bags.tables[0]
-        read = self._reads[table]
-        read.append(call.bags)
-        if len(read) == MOST_READS:
+        table, task = call.bags.tables[0], torch._C._current_graph_task_id()
+        self._reads[table].append(call.bags)
+        passes, newest = self._passes_of.get(table, (0, -1))
+        self._passes_of[table] = passes + (task != newest), task
+        if passes + 1 == MOST_PASSES and task != newest:
             self.state.warn(
-                f"rows of {self.store.space.tables[table].name} were read in {MOST_READS} backward passes since the last step "
+                f"rows of {self.store.space.tables[table].name} were read in {MOST_PASSES} backward passes since the last step "
                 "of an optimizer that holds its weight; without steps they are not updated"
             )
         return RowGradient(weight, [(call, gradient_LD)], self.store.space.table_range(table)[1])
@@ -157,14 +163,15 @@ class AutogradSession(Session):
         parts: list[StepPart] = []
         seen: list[Bags] = []
         for table, gradient, lr in gradients:
-            if isinstance(gradient, RowGradient) and gradient.calls is not None:
-                parts += [StepPart(call, gradient_LD, lr) for call, gradient_LD in gradient.calls]
+            calls = gradient.calls if isinstance(gradient, RowGradient) else None
+            if calls is not None:
+                folded = [call.folded for call, _ in calls if call.folded]
+                parts += [StepPart(call, gradient_LD, lr, counts=not folded) for call, gradient_LD in calls]
+                seen += [*gradient.bags] if folded else []
                 continue
-            if isinstance(gradient, RowGradient):
-                rows, values = gradient.rows, gradient.values
-            else:
-                rows, values = torch.arange(len(gradient)), gradient.to(self.dtype)
-            seen += self._reads[table]
+            rows, values = gradient.sums() if isinstance(gradient, RowGradient) else (torch.arange(len(gradient)), gradient)
+            values = values.to(self.dtype)
+            seen += gradient.bags if isinstance(gradient, RowGradient) else self._reads[table]
             each = np.arange(len(rows) + 1, dtype=np.int64)
             bags = PoolTables.of(self.store.space, [table], [False]).bags(as_ids(rows), each, self.dtype)
             parts.append(StepPart(PoolCall(bags), values, lr, counts=False))
@@ -172,6 +179,7 @@ class AutogradSession(Session):
         self._step(parts, seen, [table for table, _, _ in gradients])
         for table, _, _ in gradients:
             self._reads[table].clear()
+            self._passes_of.pop(table, None)
 
     def _announce(self, parts: list[StepPart], lr_of_table: Mapping[int, float]) -> None:
         """Where every row moves at every step, have the rows that a step updates make the steps that they missed."""

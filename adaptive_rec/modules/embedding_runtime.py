@@ -172,6 +172,8 @@ class EmbeddingRuntime(LoopTables):
         set_state(self._saved_parts, state)
         for number in range(len(self.steps_T)):
             self.dense_steps.begin_anew(number)  # every row was saved at the present step
+            if (entry := self.row_state(number)) is not None:
+                entry.forget()
         if self.state.rows_placed:
             self.begin()
 

@@ -70,10 +70,14 @@ class AheadBatch:
 class PoolCall:
     """The bags of one pool that one forward call looks up."""
 
-    __slots__ = ("_ahead", "bags", "first")
+    __slots__ = ("_ahead", "bags", "first", "folded")
 
-    def __init__(self, bags: Bags, ahead: AheadBatch | None = None, first: int = 0) -> None:
+    def __init__(
+        self, bags: Bags, ahead: AheadBatch | None = None, first: int = 0, folded: tuple[Bags, ...] = ()
+    ) -> None:
         self.bags = bags
+        self.folded = folded
+        """Lookups whose gradients were summed by row into these bags."""
         self.first = first
         """Number of the first of these bags within the batch that was looked up ahead."""
         self._ahead = ahead

@@ -18,6 +18,7 @@ from adaptive_rec.modules.autograd import AutogradSession
 from adaptive_rec.modules.options import Setup
 from adaptive_rec.modules.rates import Rates, state_names
 from adaptive_rec.modules.row_gradient import RowGradient
+from adaptive_rec.modules.row_state import RowState
 
 
 class LoopTables(AutogradSession):
@@ -27,6 +28,7 @@ class LoopTables(AutogradSession):
         super().__init__(tables, setup, rates, dtype)
         self._weights: dict[int, Tensor] = {}
         """Weights of the tables that a model holds as parameters."""
+        self._row_states: dict[int, RowState] = {}
 
     def hold(self, number: int, weight: Tensor) -> None:
         """Know the parameter that is a table's weight."""
@@ -63,8 +65,29 @@ class LoopTables(AutogradSession):
         places = np.fromiter(last.values(), np.int64, len(last))
         self.store.replace_rows(number, np.fromiter(last.keys(), np.int64, len(last)), given[places])
 
+    def row_state(self, number: int) -> RowState | None:
+        """Return the entry of the optimizer whose state the tiers hold; None where no optimizer has it yet."""
+        return self._row_states.get(number)
+
+    def new_row_state(self, number: int, weight: Tensor, optimizer: torch.optim.Optimizer) -> RowState:
+        """Return the entry of an optimizer, whose state the tiers hold from now on."""
+        self._row_states[number] = RowState(self, number, weight, optimizer)
+        return self._row_states[number]
+
+    def clear_state(self, number: int) -> None:
+        """Set the optimizer state of a table's rows to that of an optimizer that has made no step."""
+        self.release_ahead()
+        self.dense_steps.catch_up(number)
+        self.dense_steps.begin_anew(number)
+        table = self.store.space.tables[number]
+        width = self.rates.rule.state_width(table.dim)
+        self.store.replace_table(number, None, np.zeros((table.rows, width), dtype=self.store.host.dtype))
+        self.steps_T[number] = 0
+
     def take_state(self, number: int, parts: Sequence[Tensor], step: int) -> None:
         """Set the optimizer state of a table's rows, from the parts that torch keeps, and its number of steps so far."""
+        self.release_ahead()
+        self.dense_steps.catch_up(number)
         columns = [part.detach().cpu().to(self.dtype) for part in parts]
         if self.rates.rule.catches_up:
             columns.append(torch.full((len(columns[0]), 1), float(step), dtype=self.dtype))

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime
-from adaptive_rec.modules.rates import lr_at, state_names, take_state
+from adaptive_rec.modules.rates import lr_at, state_names
 from adaptive_rec.modules.row_gradient import RowGradient
 from adaptive_rec.modules.weight import TieredWeight
 
@@ -89,19 +89,32 @@ def _update(optimizer: torch.optim.Optimizer) -> list[tuple[TieredWeight, Tensor
 
 
 def hand_over_state(optimizer: torch.optim.Optimizer, weight: TieredWeight) -> None:
-    """Move the state that an optimizer has for a weight to the tiers: it made steps before, or loaded it."""
-    state, runtime = take_state(optimizer, weight), weight.runtime
-    names = state_names(runtime.rates.rule)
-    parts = [state[name] for name in names if state.get(name) is not None]
+    """Have the tiers hold the state that an optimizer has for a weight.
+
+    It made steps before, or loaded it, or somebody changed it. An optimizer without a state takes over what the tiers hold, if no
+    other has it (after `wrap`, or a state that the runtime has loaded); otherwise it starts from nothing, as in torch."""
+    runtime, table = weight.runtime, weight.table
+    state: Any = optimizer.state
+    found, current = state.get(weight), runtime.row_state(table)
+    if found is not None and found is current and not current.was_read:
+        return
+    if current is not None and current is not found:
+        current.leave()
+    parts = [found[name] for name in state_names(runtime.rates.rule) if found.get(name) is not None] if found else []
     if parts:  # SGD numbers no steps: with a buffer the first one was made
-        runtime.take_state(weight.table, parts, int(state.get("step", 1)))
+        runtime.take_state(table, parts, int(found.get("step", 1)))
+    elif current is not None:
+        runtime.clear_state(table)
+    state.pop(weight, None)
+    if state_names(runtime.rates.rule) and not runtime.updates_in_backward:
+        state[weight] = runtime.new_row_state(table, weight, optimizer)
 
 
 def _unscaling(optimizer: Any) -> Callable[[Tensor], Tensor] | None:
     """Return what is done to gradients for a fused optimizer, which ``GradScaler`` lets unscale by itself; None: leave the step
     out."""
     found_inf, scale = getattr(optimizer, "found_inf", None), getattr(optimizer, "grad_scale", None)
-    if found_inf is not None and found_inf.item():
+    if found_inf is not None and float(found_inf):  # a number where no gradient was there to look at
         return None
     if scale is None:
         return lambda gradient: gradient

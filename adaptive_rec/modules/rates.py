@@ -218,12 +218,6 @@ def rates_of_optimizer(optimizer: torch.optim.Optimizer, weights: Sequence[Tenso
     return rates
 
 
-def take_state(optimizer: torch.optim.Optimizer, weight: Tensor) -> dict[str, Any]:
-    """Remove the state that an optimizer keeps for a weight, and return it."""
-    state: Any = optimizer.state
-    return dict(state.pop(weight, {}))
-
-
 def _checked(values: dict[str, Any]) -> OptimizerConfig:
     try:
         return OptimizerConfig.model_validate(values)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -59,6 +59,7 @@ class StepParts:
     def updates(self, parts: list[StepPart], steps: int, announced: AheadBatch | None) -> list[StepUpdate]:
         """Return the updates of a step. `steps`: the number of steps so far. `announced`: the batch that was looked up ahead for
         this step; it is released where its rows are about to be out of date."""
+        parts = _merged(parts)
         ahead = self._ahead(parts)
         groups = self._groups(parts, steps, ahead)
         if self._store.stages_ahead and len(groups) > 1:  # rows that are staged can be updated once
@@ -137,3 +138,12 @@ class StepParts:
             return torch.empty((0, 1, self._store.space.pools[pool].dim), dtype=self._dtype, device=self._store.torch_device)
         whole = torch.cat(parts) if len(parts) > 1 else parts[0].contiguous()
         return whole.unsqueeze(1)
+
+
+def _merged(parts: list[StepPart]) -> list[StepPart]:
+    """Return the parts with the gradients of calls that several backward passes went through summed."""
+    by_call: dict[PoolCall, StepPart] = {}
+    for part in parts:
+        known = by_call.get(part.call)
+        by_call[part.call] = part if known is None else replace(known, gradient_LD=known.gradient_LD + part.gradient_LD)
+    return list(by_call.values())

@@ -191,7 +191,7 @@ def _move(runtime: EmbeddingRuntime, number: int, table: _Table, holder: torch.o
     assert isinstance(weight, TieredWeight)
     runtime.hold(number, weight)
     if gradient is not None:
-        weight.grad = gradient.to_dense() if gradient.is_sparse else gradient
+        weight.grad = _row_gradient(weight, gradient) if gradient.is_sparse else gradient
     if holder is not None:
         hand_over_state(holder, weight)
     for name, module in table.modules:
@@ -201,6 +201,13 @@ def _move(runtime: EmbeddingRuntime, number: int, table: _Table, holder: torch.o
         if name:
             runtime.register(name, module)  # type: ignore[arg-type]
     return ", ".join(name for name, _ in table.modules if name)
+
+
+def _row_gradient(weight: TieredWeight, gradient: Tensor) -> RowGradient:
+    """Return a sparse gradient as one of rows."""
+    summed = gradient.coalesce()
+    first_row = weight.runtime.store.space.table_range(weight.table)[1]
+    return RowGradient(weight, None, first_row, (summed.indices()[0], summed.values()))
 
 
 def unwrap(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> nn.Module:
@@ -229,7 +236,9 @@ def unwrap(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> 
 def _move_back(weight: TieredWeight, optimizer: torch.optim.Optimizer | None) -> None:
     """Turn a weight into an ordinary parameter, the same object for all who hold it."""
     plain, gradient = nn.Parameter(weight.whole(), weight.requires_grad), weight.grad
-    state = weight.runtime.optimizer_state(weight.table)
+    state, entry = weight.runtime.optimizer_state(weight.table), weight.runtime.row_state(weight.table)
+    if entry is not None:
+        entry.leave()
     weight.grad = None
     torch.utils.swap_tensors(weight, plain)
     if gradient is not None:

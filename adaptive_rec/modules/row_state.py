@@ -1,0 +1,83 @@
+"""Optimizer state of a table's rows, as an optimizer's ``state`` shows it."""
+
+from __future__ import annotations
+
+import copy
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+
+class KeepsState(Protocol):
+    """A runtime that has the optimizer state of rows in its tiers."""
+
+    def optimizer_state(self, number: int) -> dict[str, Any]: ...
+
+
+class RowState(dict[str, Any]):
+    """What ``optimizer.state[weight]`` holds for a table in tiers. It is exported from the tiers when somebody reads it, and is
+    then the state, as in torch: the next step takes it back, with all changes.
+
+    Copies and pickles are plain dictionaries of what is in the tiers.
+    """
+
+    def __init__(self, runtime: KeepsState, table: int, weight: Tensor, optimizer: torch.optim.Optimizer) -> None:
+        super().__init__()
+        self._runtime, self._table = runtime, table
+        self._weight, self._optimizer = weakref.ref(weight), weakref.ref(optimizer)
+        self.was_read = False
+
+    def exported(self) -> dict[str, Any]:
+        """Return the state, without counting as a reader."""
+        return dict(super().items()) if self.was_read else self._runtime.optimizer_state(self._table)
+
+    def read(self) -> RowState:
+        """Export the state from the tiers, once."""
+        if not self.was_read:
+            found = self.exported()
+            self.was_read = True
+            super().update(found)
+        return self
+
+    def forget(self) -> None:
+        """Drop what was read: the tiers have another state."""
+        self.was_read = False
+        super().clear()
+
+    def leave(self) -> None:
+        """Keep the state in the optimizer, if it still has it: the tiers are about to hold another one."""
+        optimizer, weight = self._optimizer(), self._weight()
+        if optimizer is not None and weight is not None and optimizer.state.get(weight) is self:
+            optimizer.state[weight] = dict(self.read())
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> dict[str, Any]:
+        return copy.deepcopy(self.exported(), memo)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return OrderedDict, (), None, None, iter(self.exported().items())
+
+    def __repr__(self) -> str:
+        return f"RowState({dict(super().items())})" if self.was_read else "RowState(in tiers)"
+
+
+def _reading(name: str) -> Callable[..., Any]:
+    own = getattr(dict, name)
+
+    def method(self: RowState, *args: Any, **kwargs: Any) -> Any:
+        return own(self.read(), *args, **kwargs)
+
+    method.__name__ = name
+    method.__doc__ = own.__doc__
+    return method
+
+
+READERS: Iterable[str] = (
+    "__getitem__", "__setitem__", "__delitem__", "__iter__", "__len__", "__contains__", "__eq__", "__or__", "__ror__", "__ior__",
+    "get", "keys", "values", "items", "pop", "popitem", "setdefault", "update", "clear", "copy",
+)  # fmt: skip
+for _name in READERS:
+    setattr(RowState, _name, _reading(_name))
