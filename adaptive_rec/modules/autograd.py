@@ -163,18 +163,19 @@ class AutogradSession(Session):
         parts: list[StepPart] = []
         seen: list[Bags] = []
         for table, gradient, lr in gradients:
-            calls = gradient.calls if isinstance(gradient, RowGradient) else None
-            if calls is not None:
-                folded = [call.folded for call, _ in calls if call.folded]
-                parts += [StepPart(call, gradient_LD, lr, counts=not folded) for call, gradient_LD in calls]
-                seen += [*gradient.bags] if folded else []
-                continue
-            rows, values = gradient.sums() if isinstance(gradient, RowGradient) else (torch.arange(len(gradient)), gradient)
-            values = values.to(self.dtype)
-            seen += gradient.bags if isinstance(gradient, RowGradient) else self._reads[table]
+            if isinstance(gradient, RowGradient):
+                folded = any(call.folded for call, _ in gradient.calls or ())
+                parts += [StepPart(call, part, lr, counts=not folded) for call, part in gradient.calls or ()]
+                seen += gradient.bags if folded or gradient.calls is None else ()
+                if gradient.calls is not None:
+                    continue
+                rows, values = gradient.sums()
+            else:
+                rows, values = torch.arange(len(gradient)), gradient
+                seen += self._reads[table]
             each = np.arange(len(rows) + 1, dtype=np.int64)
             bags = PoolTables.of(self.store.space, [table], [False]).bags(as_ids(rows), each, self.dtype)
-            parts.append(StepPart(PoolCall(bags), values, lr, counts=False))
+            parts.append(StepPart(PoolCall(bags), values.to(self.dtype), lr, counts=False))
         self._announce(parts, {table: lr for table, _, lr in gradients})
         self._step(parts, seen, [table for table, _, _ in gradients])
         for table, _, _ in gradients:

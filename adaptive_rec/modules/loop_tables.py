@@ -86,13 +86,15 @@ class LoopTables(AutogradSession):
 
     def take_state(self, number: int, parts: Sequence[Tensor], step: int) -> None:
         """Set the optimizer state of a table's rows, from the parts that torch keeps, and its number of steps so far."""
-        self.release_ahead()
         self.dense_steps.catch_up(number)
         columns = [part.detach().cpu().to(self.dtype) for part in parts]
         if self.rates.rule.catches_up:
             columns.append(torch.full((len(columns[0]), 1), float(step), dtype=self.dtype))
             self.dense_steps.begin_anew(number)  # it begins anew at this step
-        self.store.replace_table(number, None, torch.cat(columns, dim=1).numpy())
+        state_RK = torch.cat(columns, dim=1).numpy()
+        if not np.array_equal(state_RK, self.store.export_table(number)[1]):  # else rows keep what is known of their movement
+            self.release_ahead()
+            self.store.replace_table(number, None, state_RK)
         self.steps_T[number] = step
 
     def host_rows(self, number: int) -> Tensor:

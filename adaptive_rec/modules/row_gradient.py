@@ -144,7 +144,7 @@ class RowGradient(Tensor):
         assert self._held.whole is not None
         return self._held.whole
 
-    def take(self, whole: Tensor) -> None:
+    def become(self, whole: Tensor) -> None:
         """Become a dense gradient (R, D) that an operation has left."""
         if whole is not self._held.whole:
             self._replace(_Held(None, touched(self.rows, whole), bags=self.bags))
@@ -253,6 +253,6 @@ def _on_dense(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         for gradient in value if isinstance(value, (list, tuple)) else [value]:
             if isinstance(gradient, RowGradient):
                 dense = made[id(gradient._held)][1]
-                gradient.take(dense)
+                gradient.become(dense)
                 result = gradient if result is dense else result
     return result

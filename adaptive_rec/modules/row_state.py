@@ -28,7 +28,7 @@ class RowState(dict[str, Any]):
     def __init__(self, runtime: KeepsState, table: int, weight: Tensor, optimizer: torch.optim.Optimizer) -> None:
         super().__init__()
         self._runtime, self._table = runtime, table
-        self._weight, self._optimizer = weakref.ref(weight), weakref.ref(optimizer)
+        self._weight, self._optimizer = weight, weakref.ref(optimizer)
         self.was_read = False
 
     def exported(self) -> dict[str, Any]:
@@ -50,9 +50,9 @@ class RowState(dict[str, Any]):
 
     def leave(self) -> None:
         """Keep the state in the optimizer, if it still has it: the tiers are about to hold another one."""
-        optimizer, weight = self._optimizer(), self._weight()
-        if optimizer is not None and weight is not None and optimizer.state.get(weight) is self:
-            optimizer.state[weight] = dict(self.read())
+        optimizer = self._optimizer()
+        if optimizer is not None and optimizer.state.get(self._weight) is self:
+            optimizer.state[self._weight] = dict(self.read())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> dict[str, Any]:
         return copy.deepcopy(self.exported(), memo)

@@ -67,8 +67,8 @@ class StepParts:
         self._release(parts, ahead, announced)
         made = [self._join(number, lr, some, ahead) for number, lr, some in groups]
         if ahead is not None:
+            self.steps_ahead += sum(part.call.ahead is ahead for part in parts) == len(ahead.batch.parts)
             ahead.take_for_update(self._store)
-            self.steps_ahead += len(parts) == len(ahead.batch.parts)
         return made
 
     def _release(self, parts: list[StepPart], ahead: AheadBatch | None, announced: AheadBatch | None) -> None:

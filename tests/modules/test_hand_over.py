@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import adaptive_rec
+from adaptive_rec.modules.row_state import RowState
 
 from .training import CASES, QUICK_WINDOWS, RULES, Loop, assert_moved, assert_same, data, tables_of, wrapped
 
@@ -22,7 +23,7 @@ def test_an_optimizer_goes_on_to_hold_the_tables_and_hands_over_their_state() ->
     runtime = wrapped(model, optimizer)
     held = [one for group in optimizer.param_groups for one in group["params"]]
     assert {id(one) for one in held} == {id(one) for one in model.parameters()} == everything
-    assert not any(table in optimizer.state for table in tables)
+    assert all(isinstance(optimizer.state[table], RowState) for table in tables)
     assert runtime.lr == 0.3
     optimizer.param_groups[0]["lr"] = 0.2
     assert runtime.lr == 0.2
