@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from adaptive_rec.cli.checkpoint_import import add_import, progress
 from adaptive_rec.cli.checkpoint_paths import checkpoints_at, is_of_run, with_found
-from adaptive_rec.cli.output import columns, print_json, say, show
+from adaptive_rec.cli.output import columns, print_json, say, show, waiting
 from adaptive_rec.cli.parser import Parser, add_command
 from adaptive_rec.cli.signals import ended_by_sigterm
 from adaptive_rec.errors import CheckpointError
@@ -108,6 +108,7 @@ def written(path: Path) -> float:
 
 def verify(args: argparse.Namespace) -> int:
     """Print every file and its reading speed. The error at the end names damaged checkpoints and those that build on them."""
+    waiting(f"reading {args.path}")
     from adaptive_rec.checkpoint.files import DISK, UnreadableError
     from adaptive_rec.checkpoint.generation import read_manifest, verify_names
 
@@ -203,6 +204,7 @@ def speed(*entries: dict[str, Any]) -> str:
 
 def diff(args: argparse.Namespace) -> int:
     """Print the differences. Returns 1 where there are any, as diff(1) does."""
+    waiting(f"comparing {args.a} and {args.b}")
     from dataclasses import asdict
 
     from adaptive_rec.checkpoint.difference import differences
@@ -214,13 +216,15 @@ def diff(args: argparse.Namespace) -> int:
     elif found:
         arrays = [each for each in found if not each.file.endswith(".json")]
         heads = ("table or file", "array", "rows that differ>", "by at most>", "on average>", "")
-        show(columns(heads, map(differing, arrays)))
+        if arrays:
+            show(columns(heads, map(differing, arrays)))
         values = [(each.name, each.a, each.b) for each in found if each not in arrays]
         if values:
-            print()
+            if arrays:
+                print()
             show(columns(("value", "A", "B"), values))
     else:
-        say(f"{a} and {b} are the same, bit by bit")
+        say(f"{a} and {b} are the same, bit by bit (measured times are not compared)")
     return 1 if found else 0
 
 
@@ -235,6 +239,7 @@ def differing(found: ArrayDifference) -> tuple[str, ...]:
 
 def export(args: argparse.Namespace) -> int:
     """Write the weights of all tables and print the files."""
+    waiting(f"reading {args.path}")
     from adaptive_rec.checkpoint.export import export as run
 
     with ended_by_sigterm():

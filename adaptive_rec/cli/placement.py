@@ -88,7 +88,7 @@ def rows(page: Mapping[str, Any], table: Mapping[str, Any]) -> list[Any]:
     """Return rows of a table under a title with their number."""
     total = table[page["class"]]
     more = f"{whole(len(page['rows']))} of {whole(total)}" if page["cursor"] else whole(total)
-    title = f"{page['table']}: {more} {page['class']} rows"
+    title = f"{page['table']}: {more} {page['class']} row{'s' * (total != 1)}"
     cells = [
         (str(r["id"]), r["class"], "-" if r["slot"] is None else str(r["slot"]), _estimate(r), _movement(r))
         for r in page["rows"]

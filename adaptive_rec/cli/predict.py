@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adaptive_rec.cli.output import pairs, print_json, say, show
+from adaptive_rec.cli.output import pairs, print_json, say, show, waiting
 from adaptive_rec.cli.own_data import files_of
 from adaptive_rec.cli.parser import add_command
 from adaptive_rec.errors import DataError, UsageError
@@ -63,12 +63,11 @@ def predict(args: argparse.Namespace) -> int:
     if out.exists():
         raise UsageError(f"--out must be a new file, {out} exists")
     started = time.monotonic()
-    note = sys.stderr
-    say(f"loading {args.directory} ...", note)
+    waiting(f"loading {args.directory}")
     from adaptive_rec.run.scoring import Scorer
 
     scorer = Scorer(
-        args.directory, files_of(args.data), labelled=False, warn=lambda text: say(f"warning: {text}", note)
+        args.directory, files_of(args.data), labelled=False, warn=lambda text: say(f"warning: {text}", sys.stderr)
     )
     with written(out) as append:
         for part in scorer.scored():

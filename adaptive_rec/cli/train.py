@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from adaptive_rec.cli.data import verify_source
 from adaptive_rec.cli.detach import detach
+from adaptive_rec.cli.output import say, waiting
 from adaptive_rec.cli.own_data import add_schema_options, prepared, warn_of_labels
 from adaptive_rec.cli.parser import (
     add_command,
@@ -132,12 +133,14 @@ def train(args: argparse.Namespace) -> int:
             print(to_json(summary), flush=True)
         else:
             screen.summary(summary, out)
+        if training.failure is not None:
+            say(f"error: {training.failure}", sys.stderr)
         if sidecar is not None and not signals.exit_code:
             with signals.waiting():
                 wait_after_the_end(sidecar, screen, args.linger)
     if signals.exit_code:
         gc.freeze()  # the process ends; collecting garbage among torch's objects would take a second or more
-    return signals.exit_code
+    return training.failure.exit_code if training.failure else signals.exit_code
 
 
 def with_prepared_data(args: argparse.Namespace, config: Config) -> tuple[argparse.Namespace, Config]:
@@ -145,6 +148,7 @@ def with_prepared_data(args: argparse.Namespace, config: Config) -> tuple[argpar
     configuration."""
     if args.out is not None and not args.resume:
         check_is_new(args.out)
+    waiting(f"reading {args.data}")
     stream = sys.stderr if args.json or args.print_config else sys.stdout
     beside = (args.out or new_directory(config.knobs.policy)).parent
     folder = prepared(args, beside, config.data.on_bad_row == "skip", stream)

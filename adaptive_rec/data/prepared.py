@@ -14,6 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from adaptive_rec.batch import Batch, FeatureSpec, Pooling, Position, SequenceSpec, TableSpec
 from adaptive_rec.config.tree import Config
@@ -51,7 +52,7 @@ class PreparedSource:
         self._shuffle = config.data.shuffle
         self._arrays = FolderArrays(folder, meta, tuple(self.tables[number[c.table]].rows for c in meta.columns))
         self._train, self._test = row_ranges(config, meta.rows)
-        self.train_samples = len(self._train)
+        self.train_samples, self.test_samples = len(self._train), len(self._test)
         self.meta, self.standard = meta, self._standard(meta)
 
     def _standard(self, meta: Meta) -> Standard:
@@ -61,6 +62,11 @@ class PreparedSource:
         starts = range(self._train.start, self._train.stop, MEASURED_ROWS) if columns else ()
         parts = (self._arrays.dense(start, min(start + MEASURED_ROWS, self._train.stop)) for start in starts)
         return Standard.of(columns, tuple(schema.dense[x].missing for x in columns) if schema else (), parts)
+
+    def first_dense(self, rows: int) -> NDArray[np.float32]:
+        """Return the dense features of at most so many of the first training rows, as batches have them."""
+        start = self._train.start
+        return self.standard.apply(self._arrays.dense(start, min(start + rows, self._train.stop)))
 
     def train_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
         """Yield the batches from `position` on."""

@@ -30,9 +30,13 @@ def sync_folder(path: Path) -> None:
 def write_whole(path: Path, text: str) -> None:
     """Write a file durably: afterwards it is there as a whole, or not at all."""
     draft = path.with_name(f".{path.name}.draft")
-    draft.write_text(text, encoding="utf-8")
-    _sync(draft, os.O_RDONLY)
-    draft.replace(path)
+    try:
+        draft.write_text(text, encoding="utf-8")
+        _sync(draft, os.O_RDONLY)
+        draft.replace(path)
+    except OSError:
+        draft.unlink(missing_ok=True)
+        raise
     sync_folder(path.parent)
 
 
