@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from adaptive_rec.cli.checkpoint_import import add_import, progress
 from adaptive_rec.cli.checkpoint_paths import checkpoints_at, is_of_run, with_found
-from adaptive_rec.cli.output import columns, print_json, say, show, waiting
+from adaptive_rec.cli.output import columns, print_json, say, show
 from adaptive_rec.cli.parser import Parser, add_command
 from adaptive_rec.cli.signals import ended_by_sigterm
 from adaptive_rec.errors import CheckpointError
@@ -108,13 +108,14 @@ def written(path: Path) -> float:
 
 def verify(args: argparse.Namespace) -> int:
     """Print every file and its reading speed. The error at the end names damaged checkpoints and those that build on them."""
-    waiting(f"reading {args.path}")
+    progress(f"reading {args.path} ...")
     from adaptive_rec.checkpoint.files import DISK, UnreadableError
     from adaptive_rec.checkpoint.generation import read_manifest, verify_names
 
     lines: list[dict[str, Any]] = []
     found = checkpoints_at(args.path)
     paths = with_older(found)
+    progress("")
     for path in paths:
         try:
             manifest = read_manifest(DISK, path)
@@ -204,13 +205,16 @@ def speed(*entries: dict[str, Any]) -> str:
 
 def diff(args: argparse.Namespace) -> int:
     """Print the differences. Returns 1 where there are any, as diff(1) does."""
-    waiting(f"comparing {args.a} and {args.b}")
+    progress(f"comparing {args.a} and {args.b} ...")
     from dataclasses import asdict
 
     from adaptive_rec.checkpoint.difference import differences
     from adaptive_rec.checkpoint.files import DISK
 
-    (a, b), found = with_found(lambda a, b: list(differences(DISK, a, b)), args.a, args.b)
+    try:
+        (a, b), found = with_found(lambda a, b: list(differences(DISK, a, b)), args.a, args.b)
+    finally:
+        progress("")
     if args.json:
         print_json({"a": str(a), "b": str(b), "differences": [asdict(each) for each in found]})
     elif found:
@@ -239,11 +243,14 @@ def differing(found: ArrayDifference) -> tuple[str, ...]:
 
 def export(args: argparse.Namespace) -> int:
     """Write the weights of all tables and print the files."""
-    waiting(f"reading {args.path}")
+    progress(f"reading {args.path} ...")
     from adaptive_rec.checkpoint.export import export as run
 
-    with ended_by_sigterm():
-        [found], paths = with_found(lambda found: run(found, args.out, args.form), args.path)
+    try:
+        with ended_by_sigterm():
+            [found], paths = with_found(lambda found: run(found, args.out, args.form), args.path)
+    finally:
+        progress("")
     if args.json:
         print_json({"checkpoint": str(found), "files": [str(path) for path in paths]})
     else:

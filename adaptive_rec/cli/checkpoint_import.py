@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adaptive_rec.cli.output import columns, pairs, print_json, show, text, waiting
+from adaptive_rec.cli.output import columns, pairs, print_json, show, text
 from adaptive_rec.cli.parser import Parser, add_command, add_settings
 from adaptive_rec.cli.signals import ended_by_sigterm
 from adaptive_rec.system.durable import new_folder
@@ -50,7 +50,7 @@ def add_import(parts: Any) -> Parser:
 
 def import_tables(args: argparse.Namespace) -> int:
     """Create the run directory, as a whole or not at all, and print its contents."""
-    waiting(f"reading {args.path}")
+    progress(f"reading {args.path} ...")
     from adaptive_rec.config.tree import load_config
     from adaptive_rec.policy.find import load_policy
 

@@ -31,6 +31,18 @@ class Formatter(argparse.RawDescriptionHelpFormatter):
         self._action_max_length = 14  # argparse leaves out that names of commands are indented twice
 
 
+MISSING = "the following arguments are required: "
+"""The beginning of argparse's error."""
+
+
+class MissingError(Exception):
+    """Positional arguments are missing."""
+
+    def __init__(self, names: str) -> None:
+        super().__init__(names)
+        self.names = names
+
+
 class Parser(argparse.ArgumentParser):
     """Raises UsageError instead of ending the process, and lists its options so that one can be suggested."""
 
@@ -43,16 +55,31 @@ class Parser(argparse.ArgumentParser):
         return list(self._option_string_actions)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse options before, between and after optional positional arguments, which argparse alone mixes up."""
+        """Parse options before, between and after optional positional arguments, which argparse alone mixes up. One error names
+        all arguments that are missing; argparse by itself would name the options first."""
         if self._intermixed or self._subparsers is not None:
             return super().parse_known_args(args, namespace)
-        self._intermixed = True
+        namespace = argparse.Namespace() if namespace is None else namespace
+        required = [action for action in self._actions if action.option_strings and action.required]
+        self._intermixed, missing, found = True, "", None
+        for action in required:
+            action.required = False
         try:
-            return self.parse_known_intermixed_args(args, namespace)
+            found = self.parse_known_intermixed_args(args, namespace)
+        except MissingError as error:
+            missing = error.names
         finally:
             self._intermixed = False
+            for action in required:
+                action.required = True
+        options = [action.option_strings[0] for action in required if getattr(namespace, action.dest, None) is None]
+        if missing or options:
+            self.error(f"{MISSING}{', '.join(filter(None, [missing, *options]))}")
+        return found
 
     def error(self, message: str) -> NoReturn:
+        if self._intermixed and message.startswith(MISSING):
+            raise MissingError(message.removeprefix(MISSING))
         raise UsageError(f"{message} (see {self.prog} --help)")
 
 

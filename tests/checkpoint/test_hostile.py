@@ -92,9 +92,9 @@ def test_names_that_lead_elsewhere_are_refused(name: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"format": 2}, "format should be 3, got 2"),
-        ({"since": "step-000000003"}, "since should be an object, got 'step-000000003'"),
-        ({"since": {"name": "step-000000003"}}, "since.crc32 Field required"),
+        ({"format": 2}, "format must be 3, got 2"),
+        ({"since": "step-000000003"}, "since must be a section with keys, got 'step-000000003'"),
+        ({"since": {"name": "step-000000003"}}, "since.crc32 must be given"),
         ({"since": {"name": "step-000000003", "crc32": "0123ABCD"}}, "since.crc32 String should match"),
         ({"since": {"name": "../step-000000003", "crc32": "0123abcd"}}, "since.name String should match"),
         ({"since": {"name": "step-000000003\n", "crc32": "0123abcd"}}, "since.name String should match"),
