@@ -86,7 +86,7 @@ def add_commands(subparsers: Any) -> None:
 
 def train(args: argparse.Namespace) -> int:
     """Train and print the summary, or only print the configuration or the memory plan."""
-    from adaptive_rec.config.tree import to_toml
+    from adaptive_rec.config.reference import render
     from adaptive_rec.live.telemetry import to_json
 
     config = check(args)
@@ -95,7 +95,7 @@ def train(args: argparse.Namespace) -> int:
     given = {**(kept_options(args.out) if args.resume else {}), **given_serve_options(args)}
     options = None if args.no_serve else serve_options({**given, "waits_for_port": args.resume and "port" in given})
     if args.print_config:
-        sys.stdout.write(to_toml(config))
+        sys.stdout.write(render(config))
         return 0
     if args.dry_run:
         from adaptive_rec.cli.plan import dry_run

@@ -78,5 +78,5 @@ def faults(error: ValidationError) -> Iterator[tuple[str, str, str]]:
     """Yield key, separator and rule of each fault."""
     for fault in error.errors(include_url=False):
         # Branches of a union and names of checks stand in the location too; keys of ours never look like these.
-        path = [str(part) for part in fault["loc"] if not re.match(r"constrained|literal\[|float$|function", str(part))]
+        path = [str(part) for part in fault["loc"] if not re.match(r"constrained|literal\[|(float|bool|int|str)$|function", str(part))]
         yield ".".join(path), ": " if fault["type"] == "value_error" else " ", described(fault)

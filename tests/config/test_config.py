@@ -225,3 +225,16 @@ def test_a_run_of_before_the_bounds_still_loads(tmp_path):
     assert command.values == lowered
     with pytest.raises(CheckpointError, match="report_every"):
         saved_knobs(Saved({"report_every": LARGEST + 1}))
+
+
+def test_a_printed_configuration_has_the_comments_of_the_reference_and_reads_back(tmp_path):
+    settings = [
+        'data.source="a \\"b\\" ü 😀.csv"', "optimizer.dense_options={eps=1e-5, \"odd key\"=true}", "run.steps=7",
+        "knobs.hot_budget_bytes=1000", "data.train_range=[0.25, 0.5]", 'run.track=["tensorboard"]',
+    ]  # fmt: skip
+    config = load_config("tiny", {}, settings)
+    text = config_reference.render(config)
+    (tmp_path / "my.toml").write_text(text)
+    assert load_config(str(tmp_path / "my.toml"), {}) == config
+    assert "# Samples of a mini-batch. (samples, above 0)\nbatch_size = " in text
+    assert text.count("\n# ") > 60
