@@ -31,6 +31,8 @@ class Table:
     first_row: Count
     row_bytes: Count
     """Device memory of a hot row."""
+    values: str = ""
+    """File of the values that the ids stand for (`row_values.py`); empty where the data has none."""
 
 
 @dataclass(frozen=True)

@@ -202,6 +202,13 @@ class Row(Answer):
     slot: int | None
     estimate: Annotated[float, Field(description="Lookups estimated by the sketch when the last window ended")]
     movement: Annotated[float | None, Field(description="Last measured movement of a hot row; null if it is not known")]
+    value: Annotated[
+        str | None,
+        Field(
+            description="What the id was in the data, where the run's prepared folder has the values of ids (at most 200 "
+            "characters); null for id 0, missing values, and id 1, all rare ones"
+        ),
+    ] = None
 
 
 class RowPage(Answer):

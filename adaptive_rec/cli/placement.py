@@ -90,10 +90,13 @@ def rows(page: Mapping[str, Any], table: Mapping[str, Any]) -> list[Any]:
     more = f"{whole(len(page['rows']))} of {whole(total)}" if page["cursor"] else whole(total)
     title = f"{page['table']}: {more} {page['class']} row{'s' * (total != 1)}"
     cells = [
-        (str(r["id"]), r["class"], "-" if r["slot"] is None else str(r["slot"]), _estimate(r), _movement(r))
+        [str(r["id"]), r["class"], "-" if r["slot"] is None else str(r["slot"]), _estimate(r), _movement(r), _value(r)]
         for r in page["rows"]
     ]
-    return [text(title), columns(("id>", "class", "slot>", "estimate>", "movement>"), cells)]
+    heads = ("id>", "class", "slot>", "estimate>", "movement>", "value")
+    if not any("value" in r for r in page["rows"]):  # the data of the run has none
+        heads, cells = heads[:-1], [cell[:-1] for cell in cells]
+    return [text(title), columns(heads, cells)]
 
 
 def row(about: Mapping[str, Any]) -> Any:
@@ -103,6 +106,7 @@ def row(about: Mapping[str, Any]) -> Any:
         [
             ("table", about["table"]),
             ("row", str(about["id"])),
+            ("value", _value(about)),
             ("class", about["class"]),
             ("slot", "" if about["slot"] is None else str(about["slot"])),
             ("estimate", f"{_estimate(about)} (lookups, counted by the sketch and decayed)"),
@@ -110,6 +114,14 @@ def row(about: Mapping[str, Any]) -> Any:
             ("changed", f"{last['from']} -> {last['to']} at step {whole(last['step'])}" if last else "not lately"),
         ]
     )
+
+
+def _value(about: Mapping[str, Any]) -> str:
+    """Return what an id was in the data; empty where the data has no values of ids."""
+    if "value" not in about:
+        return ""
+    shared = {0: "(missing values)", 1: "(rare values)"}
+    return shared.get(about["id"], "") if about["value"] is None else str(about["value"])
 
 
 def _estimate(about: Mapping[str, Any]) -> str:

@@ -44,6 +44,9 @@ RULES = {
 }
 """The sentence of each kind of fault, with its limits."""
 
+BRANCH = re.compile(r"constrained|literal\[|(float|bool|int|str)$|function")
+"""Parts of a location that name a branch of a union or a check."""
+
 WITHOUT_VALUE = ("missing",)
 """Kinds of faults that have no value of their own: pydantic shows all that stands beside the missing one."""
 
@@ -77,6 +80,6 @@ def describe(error: ValidationError, prefix: str = "") -> str:
 def faults(error: ValidationError) -> Iterator[tuple[str, str, str]]:
     """Yield key, separator and rule of each fault."""
     for fault in error.errors(include_url=False):
-        # Branches of a union and names of checks stand in the location too; keys of ours never look like these.
-        path = [str(part) for part in fault["loc"] if not re.match(r"constrained|literal\[|(float|bool|int|str)$|function", str(part))]
+        # keys of ours never look like branches
+        path = [str(part) for part in fault["loc"] if not BRANCH.match(str(part))]
         yield ".".join(path), ": " if fault["type"] == "value_error" else " ", described(fault)

@@ -20,8 +20,9 @@ from adaptive_rec.batch import Batch, FeatureSpec, Pooling, Position, SequenceSp
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.criteo import row_ranges
 from adaptive_rec.data.prepare.meta import Meta, load_meta
+from adaptive_rec.data.prepare.values import values_file
 from adaptive_rec.data.prepared_arrays import Columns, FolderArrays, LoadedSamples, to_batch
-from adaptive_rec.data.source import epoch_batches, kept_rows
+from adaptive_rec.data.source import Source, epoch_batches, kept_rows
 from adaptive_rec.data.standard import Standard
 from adaptive_rec.errors import ConfigError
 
@@ -39,7 +40,7 @@ class PreparedSource:
     malformed_rows = 0
 
     def __init__(self, config: Config) -> None:
-        folder = Path(config.data.source)
+        self.folder = folder = Path(config.data.source)
         meta = load_meta(folder)
         check_settings(config, meta)
         self.tables = table_specs(config, meta)
@@ -95,6 +96,16 @@ class PreparedSource:
     def _batch(self, pieces: list[LoadedSamples], position: Position) -> Batch:
         batch = to_batch(pieces, self._arrays.columns, position)
         return replace(batch, dense_BX=self.standard.apply(batch.dense_BX)) if self.standard.columns else batch
+
+
+def value_files(source: Source) -> dict[str, Path]:
+    """Return the file of the values that ids stand for, of each table of a prepared folder that has one; an id of a table that
+    was cut stands for several."""
+    if not isinstance(source, PreparedSource):
+        return {}
+    whole = {table.name for table, kept in zip(source.meta.tables, source.tables, strict=True) if table.rows == kept.rows}
+    files = {name: source.folder.resolve() / values_file(name) for name in whole}
+    return {name: path for name, path in files.items() if path.is_file()}
 
 
 @dataclass

@@ -11,6 +11,7 @@ from typing import Any
 from adaptive_rec import checkpoint
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.magnitude import remark
+from adaptive_rec.data.prepared import value_files
 from adaptive_rec.errors import AdaptiveRecError, CheckpointError, DataError, UsageError, first_line
 from adaptive_rec.live.telemetry import Evaluation, Event, Snapshot, to_json
 from adaptive_rec.run import journal
@@ -80,7 +81,7 @@ class TrainingRun:
             )
         self.started_at_step = self.runtime.step_number
         words = shlex.join(["adaptive-rec", *command] if command else [])
-        facts = description(self.runtime, out.resolve().name, words)
+        facts = description(self.runtime, out.resolve().name, words, values=value_files(self.runtime.source))
         self._directory.create(self.config, facts)  # late: a run that cannot be resumed leaves its directory as it was
         self._figures = SnapshotFigures([table.name for table in self.runtime.store.space.tables])
         try:

@@ -35,6 +35,19 @@ def test_rows_of_a_table_are_listed(rows_of, told, service):
     assert service.requests[-1]["query"] == "class=hot&sort=estimate&limit=20"
 
 
+def test_rows_are_shown_as_they_were_in_the_data(rows_of, told, service):
+    found = page("C1", "hot")
+    for row, value in zip(found["rows"], ("item 17", None), strict=True):
+        row["value"] = value
+    found["rows"][1]["id"] = 1
+    service.answer("GET", "/api/v1/placement/0", found)
+    rows = rows_of(told("placement", "C1"))
+    assert rows[1][-1] == "value"
+    assert [row[-1] for row in rows[2:]] == ["item 17", "(rare values)"]
+    service.answer("GET", "/api/v1/placement/0/rows/208", {**found["rows"][0], "table": "C1", "last_change": None})
+    assert ["value", "item 17"] in rows_of(told("placement", "C1", "208"))
+
+
 def test_class_order_and_number_of_rows_are_requested(told, service):
     service.answer("GET", "/api/v1/placement/1", page("x", "cold"))
     text = told("placement", "--class", "cold", "1", "--limit=1000")  # by index, options around it
@@ -65,7 +78,7 @@ def test_all_about_a_row(rows_of, told, service):
 
 
 def test_what_is_no_table_row_or_limit_is_refused(refused, service):
-    assert "an index from 0 to 1, got C2; did you mean C1?" in refused("placement", "C2")
+    assert "an index from 0 to 1, got C2\n" in refused("placement", "C2")
     assert "got 2" in refused("placement", "2")
     assert "ID must be a whole number from 0" in refused("placement", "C1", "x")
     assert "--limit must be a whole number from 1 to 1000, got 0" in refused("placement", "C1", "--limit=0")
