@@ -93,7 +93,7 @@ def rows(page: Mapping[str, Any], table: Mapping[str, Any]) -> list[Any]:
         [str(r["id"]), r["class"], "-" if r["slot"] is None else str(r["slot"]), _estimate(r), _movement(r), _value(r)]
         for r in page["rows"]
     ]
-    heads = ("id>", "class", "slot>", "estimate>", "movement>", "value")
+    heads: tuple[str, ...] = ("id>", "class", "slot>", "estimate>", "movement>", "value")
     if not any("value" in r for r in page["rows"]):  # the data of the run has none
         heads, cells = heads[:-1], [cell[:-1] for cell in cells]
     return [text(title), columns(heads, cells)]

@@ -27,7 +27,7 @@ from adaptive_rec.cli.parser import (
     text_settings,
 )
 from adaptive_rec.cli.signals import StopSignals
-from adaptive_rec.errors import AdaptiveRecError, UsageError
+from adaptive_rec.errors import AdaptiveRecError, CheckpointError, UsageError
 from adaptive_rec.run.new_directory import check_is_new, new_directory
 from adaptive_rec.run.serving import keep_options, kept_options
 
@@ -134,7 +134,8 @@ def train(args: argparse.Namespace) -> int:
         else:
             screen.summary(summary, out)
         if training.failure is not None:
-            say(f"error: {training.failure}", sys.stderr)
+            lost = "the last checkpoint was not written: " * isinstance(training.failure, CheckpointError)
+            say(f"error: {lost}{training.failure}", sys.stderr)
         if sidecar is not None and not signals.exit_code:
             with signals.waiting():
                 wait_after_the_end(sidecar, screen, args.linger)

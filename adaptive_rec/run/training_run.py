@@ -154,7 +154,8 @@ class TrainingRun:
         else:
             self._note_failure(self.failure)
         self._report()
-        self.last_words += [self.note("warning", text) for text in self._directory.complaints()]
+        for text in (*self._directory.complaints(), *self._directory.unwritten()):
+            self._warn(text)
         runtime.publisher.enter("failed" if self.failure else "finished")
         return summary
 

@@ -75,6 +75,7 @@ def test_a_disk_that_fills_up_while_a_run_trains_leaves_its_score_and_its_summar
     assert "No space left" in str(run.failure)
     texts = [event.text for event in run.last_words]
     assert any("summary.json cannot be written: No space left" in text for text in texts)
+    assert any("metrics.jsonl lacks " in text and "which could not be written: No space left" in text for text in texts)
     assert not any(path.name.startswith(".summary") for path in out.iterdir())
     (small_disk / "filler").unlink()
     again = run_on(out, "run.steps=14", resume=True)
@@ -98,7 +99,7 @@ def test_a_run_says_that_it_could_not_be_saved_after_its_summary(
     assert main(["train", *words, "--no-serve", "--json", "--out", str(small_disk / "run")]) == CheckpointError.exit_code
     printed = capsys.readouterr()
     assert json.loads(printed.out)["eval"]["samples"] == 16
-    assert "error: " in printed.err
+    assert "error: the last checkpoint was not written: " in printed.err
     assert "No space left" in printed.err
 
 
