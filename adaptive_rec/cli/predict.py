@@ -62,6 +62,8 @@ def predict(args: argparse.Namespace) -> int:
         raise UsageError(f"--out must end in {', '.join(ENDINGS)}, got {out}")
     if out.exists():
         raise UsageError(f"--out must be a new file, {out} exists")
+    if not out.absolute().parent.is_dir():
+        raise UsageError(f"--out must be a file in a folder that exists, got {out}")
     started = time.monotonic()
     waiting(f"loading {args.directory}")
     from adaptive_rec.run.scoring import Scorer

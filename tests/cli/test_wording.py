@@ -69,6 +69,15 @@ def test_all_missing_arguments_are_named(words: str, missing: str, refused: Call
     assert f"the following arguments are required: {missing} (see" in refused(*words.split())
 
 
+def test_a_file_of_scores_in_a_folder_that_is_not_there_is_refused_at_once(
+    tmp_path: Path, refused: Callable[..., str]
+) -> None:
+    out = tmp_path / "none" / "scores.csv"
+    assert refused("predict", "runs/one", "--data", "rows.csv", "--out", str(out)).endswith(
+        f"--out must be a file in a folder that exists, got {out}\n"
+    )
+
+
 def denied(*_: object, **__: object) -> Any:
     raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "runs/one/metrics.jsonl")
 
