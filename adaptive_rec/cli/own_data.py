@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from adaptive_rec.cli.output import say
 from adaptive_rec.errors import DataError, UsageError
+from adaptive_rec.system.durable import write_whole
 from adaptive_rec.units import counted, percent, whole
 
 if TYPE_CHECKING:
@@ -102,11 +103,12 @@ def schema_of(args: argparse.Namespace, sources: list[Path], kept: Path, stream:
     for source in sources:
         check_source(source)
     inferred = infer(sources[0], args.label)
-    kept.parent.mkdir(parents=True, exist_ok=True)
     text = schema_toml(inferred.schema, inferred.remarks, inferred.unused)
-    kept.write_text(
-        f"# Inferred from {sources[0].name}. Edit it and run the same command again.\n{text}", encoding="utf-8"
-    )
+    try:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(kept, f"# Inferred from {sources[0].name}. Edit it and run the same command again.\n{text}")
+    except OSError as error:
+        raise UsageError(f"{kept} cannot be written: {error.strerror}") from None
     show_inferred(inferred, kept, stream)
     return inferred.schema
 

@@ -222,3 +222,14 @@ def test_a_journal_that_cannot_be_synced_is_a_warning(tmp_path: Path, monkeypatc
     assert run.failure is None
     assert "a loss of power may take the end of events.jsonl: Input/output error" in run.last_words[0].text
     assert training_run.read_summary(tmp_path / "run" / "summary.json", 12)
+
+
+def test_a_schema_that_cannot_be_written_leaves_nothing_behind(
+    small_disk: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "rows.csv").write_text("\n".join(["user,label", *(f"{n % 7},{n % 2}" for n in range(400))]) + "\n")
+    fill(small_disk)
+    words = ["--label", "label", "--out", str(small_disk / "folder")]
+    assert main(["data", "prepare", str(tmp_path / "rows.csv"), *words]) == 2
+    assert "folder.schema.toml cannot be written: No space left on device" in capsys.readouterr().err
+    assert [path.name for path in small_disk.iterdir()] == ["filler"]
