@@ -54,7 +54,12 @@ def new_folder(out: Path) -> Iterator[Path]:
     except OSError as error:
         raise _cannot_be_made(out, error.strerror) from None
     try:
-        yield parent / out.name
+        try:
+            yield parent / out.name
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise UsageError(f"{out} cannot be written: {error.strerror}") from None
         try:
             sync_folder(parent / out.name)
             os.rename(parent / out.name, out)

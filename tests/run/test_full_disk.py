@@ -15,11 +15,12 @@ import pytest
 from adaptive_rec.checkpoint import writing
 from adaptive_rec.cli import main
 from adaptive_rec.config.tree import load_config
-from adaptive_rec.errors import CheckpointError, ConfigError, DataError
+from adaptive_rec.errors import CheckpointError, ConfigError, DataError, UsageError
 from adaptive_rec.memory.disk import check_room
 from adaptive_rec.policy.find import load_policy
 from adaptive_rec.run import journal, training_run
 from adaptive_rec.run.training_run import TrainingRun
+from adaptive_rec.system.durable import new_folder
 
 TINY = [
     "run.device=cpu", "run.threads=1", "run.steps=12", "run.batch_size=8", "data.table_rows=[9, 5]", "model.bottom_mlp=[4]",
@@ -233,3 +234,14 @@ def test_a_schema_that_cannot_be_written_leaves_nothing_behind(
     assert main(["data", "prepare", str(tmp_path / "rows.csv"), *words]) == 2
     assert "folder.schema.toml cannot be written: No space left on device" in capsys.readouterr().err
     assert [path.name for path in small_disk.iterdir()] == ["filler"]
+
+
+def test_a_new_folder_that_a_full_disk_cannot_hold_is_named_and_gone(small_disk: Path) -> None:
+    def write() -> None:
+        with new_folder(small_disk / "model") as draft:
+            draft.mkdir()
+            (draft / "model.json").write_bytes(bytes(5 * MIB))
+
+    with pytest.raises(UsageError, match=r"disk/model cannot be written: No space left on device"):
+        write()
+    assert list(small_disk.iterdir()) == []
