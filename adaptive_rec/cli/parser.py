@@ -36,10 +36,10 @@ MISSING = "the following arguments are required: "
 
 
 class MissingError(Exception):
-    """Positional arguments are missing."""
+    """Required arguments are missing: either options or positional ones, as argparse looks for one kind after the other."""
 
-    def __init__(self, names: str) -> None:
-        super().__init__(names)
+    def __init__(self, names: list[str]) -> None:
+        super().__init__(*names)
         self.names = names
 
 
@@ -59,27 +59,31 @@ class Parser(argparse.ArgumentParser):
         all arguments that are missing; argparse by itself would name the options first."""
         if self._intermixed or self._subparsers is not None:
             return super().parse_known_args(args, namespace)
-        namespace = argparse.Namespace() if namespace is None else namespace
-        required = [action for action in self._actions if action.option_strings and action.required]
-        self._intermixed, missing, found = True, "", None
-        for action in required:
-            action.required = False
+        self._intermixed = True
         try:
-            found = self.parse_known_intermixed_args(args, namespace)
+            return self.parse_known_intermixed_args(args, namespace)
         except MissingError as error:
-            missing = error.names
+            self._intermixed = False
+            self.error(f"{MISSING}{', '.join([*self._missing_positionals(args, error.names), *error.names])}")
         finally:
             self._intermixed = False
-            for action in required:
-                action.required = True
-        options = [action.option_strings[0] for action in required if getattr(namespace, action.dest, None) is None]
-        if missing or options:
-            self.error(f"{MISSING}{', '.join(filter(None, [missing, *options]))}")
-        return found
+
+    def _missing_positionals(self, args: Any, options: list[str]) -> list[str]:
+        """Return the positional arguments that are missing besides these options: parse again as if the options were given."""
+        if not all(name.startswith("-") for name in options):
+            return []
+        self._intermixed = True
+        try:
+            self.parse_known_intermixed_args([*args, *(word for name in options for word in (name, "given"))])
+        except MissingError as error:
+            return error.names
+        finally:
+            self._intermixed = False
+        return []
 
     def error(self, message: str) -> NoReturn:
         if self._intermixed and message.startswith(MISSING):
-            raise MissingError(message.removeprefix(MISSING))
+            raise MissingError(message.removeprefix(MISSING).split(", "))
         raise UsageError(f"{message} (see {self.prog} --help)")
 
 
