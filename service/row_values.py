@@ -20,7 +20,7 @@ class RowValues:
         self._mapped: dict[str, Any] = {}
 
     def add(self, table: Table, rows: list[dict[str, Any]]) -> None:
-        """Add `value` to each row of a table that has values: a text, null for the ids of missing and of rare values."""
+        """Set `value` of each row of a table that has values: a text; null stays for the ids of missing and of rare values."""
         if table.values not in self._mapped:
             self._mapped[table.values] = _mapped(table.values)
         column = self._mapped[table.values]
@@ -28,7 +28,8 @@ class RowValues:
             return
         for row in rows:
             place = row["id"] - FIRST_ID
-            row["value"] = str(column[place].as_py())[:LONGEST] if 0 <= place < len(column) else None
+            if 0 <= place < len(column):
+                row["value"] = str(column[place].as_py())[:LONGEST]
 
 
 def _mapped(path: str) -> Any:

@@ -195,7 +195,7 @@ RowClass = Annotated[Literal["hot", "stale", "cold"], Field(alias="class")]
 
 class Row(Answer):
     model_config = ConfigDict(
-        json_schema_extra={"examples": [{"id": 7, "class": "hot", "slot": 3, "estimate": 12.5, "movement": 0.0004}]}
+        json_schema_extra={"examples": [{"id": 7, "class": "hot", "slot": 3, "estimate": 12.5, "movement": 0.0004, "value": "item 17"}]}
     )
     id: int
     class_: RowClass
@@ -205,10 +205,10 @@ class Row(Answer):
     value: Annotated[
         str | None,
         Field(
-            description="What the id was in the data, where the run's prepared folder has the values of ids (at most 200 "
-            "characters); null for id 0, missing values, and id 1, all rare ones"
+            description="What the id was in the data (at most 200 characters); null where the run's data has no values of ids, "
+            "and for id 0, missing values, and id 1, all rare ones"
         ),
-    ] = None
+    ]
 
 
 class RowPage(Answer):

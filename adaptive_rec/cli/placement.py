@@ -94,7 +94,7 @@ def rows(page: Mapping[str, Any], table: Mapping[str, Any]) -> list[Any]:
         for r in page["rows"]
     ]
     heads: tuple[str, ...] = ("id>", "class", "slot>", "estimate>", "movement>", "value")
-    if not any("value" in r for r in page["rows"]):  # the data of the run has none
+    if all(r["value"] is None for r in page["rows"]):  # the data of the run has none
         heads, cells = heads[:-1], [cell[:-1] for cell in cells]
     return [text(title), columns(heads, cells)]
 
@@ -106,7 +106,7 @@ def row(about: Mapping[str, Any]) -> Any:
         [
             ("table", about["table"]),
             ("row", str(about["id"])),
-            ("value", _value(about)),
+            ("value", about["value"] or ""),
             ("class", about["class"]),
             ("slot", "" if about["slot"] is None else str(about["slot"])),
             ("estimate", f"{_estimate(about)} (lookups, counted by the sketch and decayed)"),
@@ -117,9 +117,7 @@ def row(about: Mapping[str, Any]) -> Any:
 
 
 def _value(about: Mapping[str, Any]) -> str:
-    """Return what an id was in the data; empty where the data has no values of ids."""
-    if "value" not in about:
-        return ""
+    """Return what an id was in the data."""
     shared = {0: "(missing values)", 1: "(rare values)"}
     return shared.get(about["id"], "") if about["value"] is None else str(about["value"])
 

@@ -22,9 +22,10 @@ export class TableDialog {
     this.found = h("div", { class: "found", "aria-live": "polite" });
     this.list = h("tbody");
     this.message = h("div");
-    this.valueHead = h("th", { scope: "col", title: "What the id was in the data", hidden: true }, "Value");
+    this.valueHead = h("th", { scope: "col", title: "What the id was in the data", class: "value" }, "Value");
     this.more = h("button", { type: "button", hidden: true, onclick: () => this.#load() }, "Show more");
     this.tabs = CLASSES.map((name) => h("label", {}, h("input", { type: "radio", name: "class", value: name, checked: name === "hot", onchange: () => this.#pick(name) }), h("span", {}, name)));
+    this.element.classList.remove("with-values");
     this.element.replaceChildren(h("div", { class: "drawer-body", tabindex: -1, autofocus: true },
       h("div", { class: "drawer-head" }, h("div", {}, this.title, this.facts),
         h("button", { type: "button", class: "icon", "aria-label": "Close", onclick: () => this.element.close() }, icon("close"))),
@@ -71,7 +72,7 @@ export class TableDialog {
       const row = await get(`/placement/${this.index}/rows/${text}`);
       const change = row.last_change;
       const facts = [
-        ...("value" in row ? [["Value", valueOf(row)]] : []),
+        ...(row.value === null ? [] : [["Value", row.value]]),
         ["Class", badge(row.class)], ["Slot", row.slot === null ? "none (host memory)" : integer(row.slot)],
         ["Estimate", significant(row.estimate)], ["Movement", row.movement === null ? "not measured" : significant(row.movement)],
         ["Last change", change ? `${change.from} → ${change.to} at step ${integer(change.step)}` : "not among the recorded changes"],
@@ -106,7 +107,7 @@ export class TableDialog {
       this.cursor = page.cursor;
       setText(this.title, nameOf(page.table));
       this.list.append(...page.rows.map(line));
-      this.valueHead.hidden = !page.rows.some((row) => "value" in row);
+      if (page.rows.some((row) => row.value !== null)) this.element.classList.add("with-values");
       if (page.cursor === null && document.activeElement === this.more) this.element.firstElementChild.focus();
       this.more.hidden = page.cursor === null;
       this.message.replaceChildren(...(this.list.childElementCount ? [] : [notice(`No ${this.class} rows in this table now.`)]));
@@ -118,11 +119,8 @@ export class TableDialog {
 
 const badge = (name) => h("span", { class: `class-badge ${CLASSES.includes(name) ? name : ""}` }, name);
 
-/** What an id was in the data; empty where the data has no values of ids. */
-const valueOf = (row) => row.value ?? ("value" in row ? ["(missing values)", "(rare values)"][row.id] ?? "" : "");
-
 function line(row) {
   const n = (text) => h("td", { class: "n" }, text);
   return h("tr", {}, h("th", { scope: "row", class: "n-left" }, integer(row.id)), h("td", {}, badge(row.class)), n(row.slot === null ? "–" : integer(row.slot)),
-    n(row.estimate >= 1000 ? integer(row.estimate) : fixed(row.estimate, 1)), n(significant(row.movement)), h("td", { hidden: !("value" in row) }, valueOf(row)));
+    n(row.estimate >= 1000 ? integer(row.estimate) : fixed(row.estimate, 1)), n(significant(row.movement)), h("td", { class: "value" }, row.value ?? ["(missing values)", "(rare values)"][row.id] ?? ""));
 }

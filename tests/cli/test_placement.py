@@ -17,8 +17,8 @@ def test_the_tables_are_listed_with_a_sum(rows_of, told, service):
 
 def page(table: str, row_class: str, cursor: str | None = None) -> dict[str, Any]:
     rows = [
-        {"id": 208, "class": "stale", "slot": 86, "estimate": 37_300.0, "movement": 0.000734},
-        {"id": 9, "class": "cold", "slot": None, "estimate": 3.0, "movement": None},
+        {"id": 208, "class": "stale", "slot": 86, "estimate": 37_300.0, "movement": 0.000734, "value": None},
+        {"id": 9, "class": "cold", "slot": None, "estimate": 3.0, "movement": None, "value": None},
     ]
     return {"index": 0, "table": table, "class": row_class, "version": 14, "rows": rows, "cursor": cursor}
 

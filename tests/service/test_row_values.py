@@ -52,8 +52,8 @@ def test_rows_come_with_their_values(named_client: Any) -> None:
 
 
 def test_a_table_without_its_file_has_rows_without_values(named_client: Any, client: Any) -> None:
-    assert "value" not in named_client.get("/api/v1/placement/old/rows/5").json()
-    assert "value" not in client.get("/api/v1/placement/0/rows/5").json()
+    assert named_client.get("/api/v1/placement/old/rows/5").json()["value"] is None
+    assert client.get("/api/v1/placement/0/rows/5").json()["value"] is None
 
 
 def test_a_run_names_the_files_of_tables_that_are_not_cut(tmp_path: Path) -> None:
