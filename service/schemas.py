@@ -195,7 +195,11 @@ RowClass = Annotated[Literal["hot", "stale", "cold"], Field(alias="class")]
 
 class Row(Answer):
     model_config = ConfigDict(
-        json_schema_extra={"examples": [{"id": 7, "class": "hot", "slot": 3, "estimate": 12.5, "movement": 0.0004, "value": "item 17"}]}
+        json_schema_extra={
+            "examples": [
+                {"id": 7, "class": "hot", "slot": 3, "estimate": 12.5, "movement": 0.0004, "value": "item 17"}
+            ]
+        }
     )
     id: int
     class_: RowClass
