@@ -16,6 +16,9 @@ import difflib
 import re
 from collections.abc import Iterable
 
+NEAR = 0.65
+"""Similarity of two names (difflib's) from which on one is suggested for the other: help is not near eval, with 0.5."""
+
 
 class AdaptiveRecError(Exception):
     """The base of all errors that a user's input or environment causes."""
@@ -66,6 +69,9 @@ def first_line(error: BaseException) -> str:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return ``"; did you mean X?"`` for the nearest known name, or an empty string."""
-    nearest = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f"; did you mean {nearest[0]}?" if nearest else ""
+    """Return ``"; did you mean X?"`` for a known name that is near, in either case, or has this one as a part; otherwise an
+    empty string."""
+    names, typed = {other.lower(): other for other in known}, name.lower()
+    parts = [other for other in names if typed and typed in re.split(r"[_.-]", other)]
+    nearest = difflib.get_close_matches(typed, list(names), n=1, cutoff=NEAR) or parts
+    return f"; did you mean {names[nearest[0]]}?" if nearest else ""

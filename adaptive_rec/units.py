@@ -45,6 +45,11 @@ def whole(number: float) -> str:
     return f"{number:,.0f}"
 
 
+def counted(number: float, what: str) -> str:
+    """Return a number of things: 1 row, 1,234 rows."""
+    return f"{whole(number)} {what}{'s' * (number != 1)}"
+
+
 def four(number: float) -> str:
     """Return a number with four decimals, as losses and AUC are compared."""
     return f"{number:.4f}"

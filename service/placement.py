@@ -25,7 +25,7 @@ CHUNK = 1 << 17
 
 
 def rows_at(arrays: PlacementArrays, table: Table, ids_R: Ids) -> Rows:
-    """Return class, slot, estimate and movement of rows, given by id within their table."""
+    """Return class, slot, estimate and movement of rows, given by id within their table. Their values come later."""
     slot_R = arrays.slots_plus_one[table.first_row + ids_R].astype(np.int64) - 1
     hot_R = slot_R >= 0
     slots = slot_R[hot_R]
@@ -43,6 +43,7 @@ def rows_at(arrays: PlacementArrays, table: Table, ids_R: Ids) -> Rows:
             "slot": slot if slot >= 0 else None,
             "estimate": estimate,
             "movement": movement if known else None,
+            "value": None,
         }
         for row, slot, stale, estimate, movement, known in zip(
             ids_R.tolist(),

@@ -19,6 +19,7 @@ from adaptive_rec.service.documented import answers
 from adaptive_rec.service.hello import Table, Values, read_json
 from adaptive_rec.service.placement import Class, next_by_estimate, next_by_id, rows_at
 from adaptive_rec.service.problems import Json, ProblemError
+from adaptive_rec.service.row_values import RowValues
 from adaptive_rec.service.run_view import RunView
 from adaptive_rec.service.tiers import per_table, tiers
 
@@ -32,6 +33,7 @@ MAX_ROW = 2**53
 def router(view: RunView) -> APIRouter:
     """Return the routes of a run's placement."""
     routes = APIRouter(prefix="/api/v1/placement", tags=["placement"])
+    values = RowValues()
 
     @routes.get("", **answers(schemas.Placement), operation_id="get_placement")
     async def get_placement() -> Json:
@@ -50,7 +52,8 @@ def router(view: RunView) -> APIRouter:
         if sort == "estimate" and wanted == "cold":
             raise ProblemError(422, "sort must be id where class is cold, got estimate")
         found, after = view.table_in_path(table), read_cursor(cursor, wanted, sort)
-        return Json(await read(lambda arrays: page(arrays, found, wanted, sort, limit, after)))
+        body = await read(lambda arrays: page(arrays, found, wanted, sort, limit, after))
+        return Json(await valued(found, body, body["rows"]))
 
     @routes.get("/{table}/rows/{id}", **answers(schemas.RowDetail, 404, 409, 503), operation_id="get_row")
     async def get_row(table: TableName, id: Annotated[int, Path(ge=0, le=MAX_ROW, examples=[0])]) -> Json:
@@ -63,7 +66,8 @@ def router(view: RunView) -> APIRouter:
             change = arrays.last_change(found.first_row + id)
             return {**heading(found), **rows_at(arrays, found, np.array([id]))[0], "last_change": change}
 
-        return Json(await read(look))
+        body = await read(look)
+        return Json(await valued(found, body, [body]))
 
     @routes.post("/query", **answers(schemas.RowList, 400, 404, 409, 413, 503), operation_id="query_rows")
     async def query_rows(query: schemas.RowQuery) -> Json:
@@ -73,15 +77,16 @@ def router(view: RunView) -> APIRouter:
         if beyond:
             raise ProblemError(422, f"ids must be below {found.rows}, got {beyond[0]}")
         ids_R = np.array(query.ids, dtype=np.int64)
-        return Json(
-            await read(
-                lambda arrays: {
-                    **heading(found),
-                    "version": arrays.version,
-                    "rows": rows_at(arrays, found, ids_R),
-                }
-            )
+        body = await read(
+            lambda arrays: {**heading(found), "version": arrays.version, "rows": rows_at(arrays, found, ids_R)}
         )
+        return Json(await valued(found, body, body["rows"]))
+
+    async def valued(table: Table, body: Values, rows: list[Values]) -> Values:
+        """Add the values of the ids to rows of an answer, where the run's data has them; another thread waits for the disk."""
+        if table.values:
+            await run_in_threadpool(values.add, table, rows)
+        return body
 
     async def read(look: Callable[[PlacementArrays], T]) -> T:
         """Read the placement at once, which takes a few milliseconds. If it is being written, wait for it in another thread.

@@ -14,6 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import Match
 
+from adaptive_rec.config.faults import rule_of
 from adaptive_rec.live.shared_state import StateBusy
 
 MEDIA_TYPE = "application/problem+json"
@@ -96,7 +97,7 @@ def allowed_methods(request: Request) -> set[str]:
 
 async def _invalid(request: Request, error: RequestValidationError) -> Response:
     errors = [
-        {"at": [str(part)[:100] for part in fault["loc"]], "detail": fault["msg"]} for fault in error.errors()[:20]
+        {"at": [str(part)[:100] for part in fault["loc"]], "detail": rule_of(fault)} for fault in error.errors()[:20]
     ]
     detail = "; ".join(f"{'.'.join(fault['at'])}: {fault['detail']}" for fault in errors)
     return problem_response(422, detail, errors=errors)

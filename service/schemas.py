@@ -195,13 +195,24 @@ RowClass = Annotated[Literal["hot", "stale", "cold"], Field(alias="class")]
 
 class Row(Answer):
     model_config = ConfigDict(
-        json_schema_extra={"examples": [{"id": 7, "class": "hot", "slot": 3, "estimate": 12.5, "movement": 0.0004}]}
+        json_schema_extra={
+            "examples": [
+                {"id": 7, "class": "hot", "slot": 3, "estimate": 12.5, "movement": 0.0004, "value": "item 17"}
+            ]
+        }
     )
     id: int
     class_: RowClass
     slot: int | None
     estimate: Annotated[float, Field(description="Lookups estimated by the sketch when the last window ended")]
     movement: Annotated[float | None, Field(description="Last measured movement of a hot row; null if it is not known")]
+    value: Annotated[
+        str | None,
+        Field(
+            description="What the id was in the data (at most 200 characters); null where the run's data has no values of ids, "
+            "and for id 0, missing values, and id 1, all rare ones"
+        ),
+    ]
 
 
 class RowPage(Answer):

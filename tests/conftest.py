@@ -93,6 +93,10 @@ class MemorySource:
     def train_samples(self) -> int:
         return sum(batch.size for batch in self.batches)
 
+    @property
+    def test_samples(self) -> int:
+        return sum(batch.size for batch in self.held_out)
+
     def train_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
         for number, batch in enumerate(self.batches):
             if number >= position.offset:

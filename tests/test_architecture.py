@@ -63,6 +63,7 @@ BESIDE: dict[str, set[str]] = {
         "live.telemetry",
         "live.shared_state",
         "live.sign_in_code",
+        "config.faults",
         "config.knobs",
         "errors",
         "units",

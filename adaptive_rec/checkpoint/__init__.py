@@ -6,8 +6,33 @@ older checkpoint that it builds on (`history.py`). Under the policy and the budg
 bit; under others it takes over tables, dense part and position in the stream.
 """
 
-from adaptive_rec.checkpoint.files import DISK
-from adaptive_rec.checkpoint.loading import find, held, load, newest, saved_knobs
-from adaptive_rec.checkpoint.writing import save
+import importlib
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["DISK", "find", "held", "load", "newest", "save", "saved_knobs"]
+if TYPE_CHECKING:
+    from adaptive_rec.checkpoint.files import DISK as DISK
+    from adaptive_rec.checkpoint.loading import find as find
+    from adaptive_rec.checkpoint.loading import held as held
+    from adaptive_rec.checkpoint.loading import load as load
+    from adaptive_rec.checkpoint.loading import newest as newest
+    from adaptive_rec.checkpoint.loading import saved_knobs as saved_knobs
+    from adaptive_rec.checkpoint.writing import save as save
+
+_PUBLIC = {
+    "DISK": "files",
+    "find": "loading",
+    "held": "loading",
+    "load": "loading",
+    "newest": "loading",
+    "save": "writing",
+    "saved_knobs": "loading",
+}
+"""Names and where they are: found when they are asked for, as listing checkpoints needs no torch, which is slow to load."""
+
+__all__ = list(_PUBLIC)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module {__name__} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_PUBLIC[name]}"), name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,11 @@ from adaptive_rec.checkpoint.safetensors_file import ArraysFile, StoredArray, as
 
 BLOCK_BYTES = 8 << 20
 """Size of the blocks that are read of each generation."""
+
+MEASURED_TIMES = re.compile(
+    r"state\.(recorder(\.last)?\.seconds|times\.seconds\..*|splitting\.trial\.(block_began|seconds\..*))"
+)
+"""Values of a state that no two runs share, however equal they are; they are not compared."""
 
 
 @dataclass
@@ -43,7 +49,8 @@ class ArrayDifference:
 
 
 def differences(files: Files, a: Path, b: Path) -> Iterator[ArrayDifference]:
-    """Yield all differences, table by table and file by file, after every byte of both was verified."""
+    """Yield all differences but those of measured times, table by table and file by file, after every byte of both was
+    verified."""
     for generation in (a, b):
         verify_all(files, generation)
     yield from _tables(*(SavedRows(files, generation) for generation in (a, b)))
@@ -158,7 +165,7 @@ def _finite(number: float) -> float | None:
 
 
 def _values(file: str, a: Any, b: Any) -> Iterator[ArrayDifference]:
-    one, other = dict(_leaves(a)), dict(_leaves(b))
+    one, other = ({name: leaf for name, leaf in _leaves(side) if not MEASURED_TIMES.fullmatch(name)} for side in (a, b))
     for name in [*one, *(name for name in other if name not in one)]:
         if name not in one or name not in other:
             yield ArrayDifference(file, name, "only in A" if name in one else "only in B")

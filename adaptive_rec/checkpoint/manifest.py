@@ -11,6 +11,7 @@ from zlib import crc32
 from pydantic import FailFast, Field, PrivateAttr, ValidationError, field_validator, model_validator
 
 from adaptive_rec.checkpoint.limited_json import JsonLimits, check_limits, to_json
+from adaptive_rec.config.faults import rule_of
 from adaptive_rec.config.knobs import Frozen
 from adaptive_rec.errors import CheckpointError
 
@@ -124,8 +125,7 @@ def _first_fault(error: ValidationError) -> str:
     if error.error_count() > _MOST_FAULTS:
         return f"{error.error_count()} faults"
     fault = error.errors(include_url=False)[0]
-    name, rule, value = ".".join(map(str, fault["loc"])), fault["msg"], fault["input"]
-    rule = rule.removeprefix("Value error, ").removeprefix("Input ")
+    name, rule, value = ".".join(map(str, fault["loc"])), rule_of(fault), fault["input"]
     value = value[:40] if isinstance(value, str) else value
     got = repr(value) if isinstance(value, str | int | float) else type(value).__name__
     return f"{name} {rule}, got {got}"[:400].encode("unicode_escape").decode()

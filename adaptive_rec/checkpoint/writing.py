@@ -26,6 +26,7 @@ from adaptive_rec.checkpoint.run_state import Last, RunParts, state_of
 from adaptive_rec.checkpoint.safetensors_file import PATTERNS
 from adaptive_rec.errors import CheckpointError, first_line, is_out_of_memory
 from adaptive_rec.state import RunState
+from adaptive_rec.system.durable import sync_files
 from adaptive_rec.system.version import __version__
 
 ARRAYS, DENSE = "state.safetensors", "dense.safetensors"
@@ -57,9 +58,11 @@ class Written:
 class Writing:
     """A checkpoint while it is written. The training thread makes and ends it; any thread may call `write`."""
 
-    def __init__(self, parts: RunParts, folder: Path, files: Files = DISK) -> None:
-        """Start a checkpoint. Raises CheckpointError where nothing can be written."""
+    def __init__(self, parts: RunParts, folder: Path, files: Files = DISK, journal: Path | None = None) -> None:
+        """Start a checkpoint. `journal`: a file that is to be on the disk before it, as it names the checkpoint. Raises
+        CheckpointError where nothing can be written."""
         self._began = time.perf_counter()
+        self._journal = journal
         self._parts, self._files, self._folder = parts, files, folder
         state = parts.state
         self._keep = state.config.checkpoint.keep
@@ -83,6 +86,8 @@ class Writing:
                 raise CheckpointError(
                     f"{self.name}: there was not enough memory for it: {first_line(error)}"
                 ) from error
+            if isinstance(error, Exception) and not isinstance(error, CheckpointError):  # such as one of a user's policy
+                raise CheckpointError(f"{self.name} was abandoned after a {type(error).__name__}: {error}") from error
             raise
         self._error: CheckpointError | None = CheckpointError(f"{self.name} was never written")
         self._complaint = ""
@@ -134,6 +139,7 @@ class Writing:
 
     def _write(self) -> None:
         draft = self._draft
+        complaints = [self._sync_journal()]
         for number, shard in enumerate(self._rows.shards()):
             row_N, weights_ND, state_NK = shard.arrays
             arrays = {ROW: row_N.astype(self._row_type), WEIGHT: weights_ND, OPTIMIZER_STATE: state_NK}
@@ -147,7 +153,17 @@ class Writing:
             prune(self._files, self._folder, self._keep)
         except CheckpointError as error:
             self._check(made)
-            self._complaint = f"checkpoint {self.name} is written, but older ones could not be removed: {error}"
+            complaints.append(f"older ones could not be removed: {error}")
+        if any(complaints):
+            self._complaint = f"checkpoint {self.name} is written, but {'; '.join(filter(None, complaints))}"
+
+    def _sync_journal(self) -> str:
+        """Have the journal on the disk: after a loss of power a run is replayed from it. Returns why that failed, or nothing."""
+        try:
+            sync_files([self._journal] if self._journal else [])
+        except OSError as error:
+            return f"a loss of power may take the end of {self._journal.name if self._journal else ''}: {error.strerror}"
+        return ""
 
     def _check(self, made: Path) -> None:
         """Raise CheckpointError where it cannot be used; the next one then builds on nothing."""

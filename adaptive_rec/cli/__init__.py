@@ -53,6 +53,12 @@ while a run is under way, from any shell of the same user:
   adaptive-rec dashboard                                 the link to its dashboard
 """
 
+REFUSED = (
+    errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ENAMETOOLONG, errno.ENOTDIR,
+    errno.EISDIR, errno.ELOOP,
+)  # fmt: skip
+"""Answers of the system about a file that a user can do something about."""
+
 OUT_OF_MEMORY = """error: out of memory: {}
 lower data.max_table_rows or model.embedding_dim on the host, knobs.hot_budget_bytes or run.batch_size on a device"""
 
@@ -82,6 +88,9 @@ def main(argv: list[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
+        if error.filename is not None and error.errno in REFUSED:
+            say(f"error: {error.filename} cannot be used: {error.strerror}", sys.stderr)
+            return UsageError.exit_code
         if error.filename is not None or error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from adaptive_rec.cli.output import columns, pairs, print_json, say, show, text
+from adaptive_rec.cli.output import columns, pairs, print_json, say, show, text, waiting
 from adaptive_rec.cli.parser import add_command, add_settings, configuration
 from adaptive_rec.errors import UsageError
 
@@ -30,6 +30,7 @@ def add_commands(subparsers: Any) -> None:
 
 def calibrate(args: argparse.Namespace) -> int:
     """Measure, print and write the profile."""
+    waiting(f"preparing the steps of {args.config}")
     from adaptive_rec.cli.progress import progress_shown
     from adaptive_rec.offline.simulate.calibrate import calibrated
     from adaptive_rec.offline.simulate.hardware import to_text

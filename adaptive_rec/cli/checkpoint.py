@@ -108,12 +108,14 @@ def written(path: Path) -> float:
 
 def verify(args: argparse.Namespace) -> int:
     """Print every file and its reading speed. The error at the end names damaged checkpoints and those that build on them."""
+    progress(f"reading {args.path} ...")
     from adaptive_rec.checkpoint.files import DISK, UnreadableError
     from adaptive_rec.checkpoint.generation import read_manifest, verify_names
 
     lines: list[dict[str, Any]] = []
     found = checkpoints_at(args.path)
     paths = with_older(found)
+    progress("")
     for path in paths:
         try:
             manifest = read_manifest(DISK, path)
@@ -203,24 +205,30 @@ def speed(*entries: dict[str, Any]) -> str:
 
 def diff(args: argparse.Namespace) -> int:
     """Print the differences. Returns 1 where there are any, as diff(1) does."""
+    progress(f"comparing {args.a} and {args.b} ...")
     from dataclasses import asdict
 
     from adaptive_rec.checkpoint.difference import differences
     from adaptive_rec.checkpoint.files import DISK
 
-    (a, b), found = with_found(lambda a, b: list(differences(DISK, a, b)), args.a, args.b)
+    try:
+        (a, b), found = with_found(lambda a, b: list(differences(DISK, a, b)), args.a, args.b)
+    finally:
+        progress("")
     if args.json:
         print_json({"a": str(a), "b": str(b), "differences": [asdict(each) for each in found]})
     elif found:
         arrays = [each for each in found if not each.file.endswith(".json")]
         heads = ("table or file", "array", "rows that differ>", "by at most>", "on average>", "")
-        show(columns(heads, map(differing, arrays)))
+        if arrays:
+            show(columns(heads, map(differing, arrays)))
         values = [(each.name, each.a, each.b) for each in found if each not in arrays]
         if values:
-            print()
+            if arrays:
+                print()
             show(columns(("value", "A", "B"), values))
     else:
-        say(f"{a} and {b} are the same, bit by bit")
+        say(f"{a} and {b} are the same, bit by bit (measured times are not compared)")
     return 1 if found else 0
 
 
@@ -235,10 +243,14 @@ def differing(found: ArrayDifference) -> tuple[str, ...]:
 
 def export(args: argparse.Namespace) -> int:
     """Write the weights of all tables and print the files."""
+    progress(f"reading {args.path} ...")
     from adaptive_rec.checkpoint.export import export as run
 
-    with ended_by_sigterm():
-        [found], paths = with_found(lambda found: run(found, args.out, args.form), args.path)
+    try:
+        with ended_by_sigterm():
+            [found], paths = with_found(lambda found: run(found, args.out, args.form), args.path)
+    finally:
+        progress("")
     if args.json:
         print_json({"checkpoint": str(found), "files": [str(path) for path in paths]})
     else:

@@ -50,6 +50,7 @@ def add_import(parts: Any) -> Parser:
 
 def import_tables(args: argparse.Namespace) -> int:
     """Create the run directory, as a whole or not at all, and print its contents."""
+    progress(f"reading {args.path} ...")
     from adaptive_rec.config.tree import load_config
     from adaptive_rec.policy.find import load_policy
 

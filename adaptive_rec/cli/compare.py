@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adaptive_rec.cli.output import say
+from adaptive_rec.cli.output import say, waiting
 from adaptive_rec.cli.parser import (
     add_command,
     add_settings,
@@ -21,7 +21,7 @@ from adaptive_rec.cli.parser import (
     text_settings,
 )
 from adaptive_rec.errors import UsageError
-from adaptive_rec.units import printable
+from adaptive_rec.units import counted, printable
 
 if TYPE_CHECKING:
     from adaptive_rec.config.tree import Config
@@ -63,6 +63,7 @@ def add_commands(subparsers: Any) -> None:
 
 def compare(args: argparse.Namespace) -> int:
     """Do the missing runs, write and print the results. Returns 1 where a run failed."""
+    waiting("preparing the runs")
     from adaptive_rec.config.tree import to_toml
     from adaptive_rec.offline.compare.plan import conditions, plan_of, settle_conditions
     from adaptive_rec.offline.compare.processes import alone_in
@@ -130,7 +131,7 @@ def make_runs(plan: Plan, held: dict[str, Any], folder: Path, lock: Any, args: a
     under, turns, out = digest(held), plan.turns(), folder.parent
     missing = [turn for turn in turns if finished(folder / turn.name, under) is None]
     with Board(missing, len(turns) - len(missing), to_stderr=args.json) as board:
-        seeds = f"{len(plan.seeds)} seed{'s' if len(plan.seeds) > 1 else ''}"
+        seeds = counted(len(plan.seeds), "seed")
         done = f": {len(turns) - len(missing)} of {len(turns)} runs are done" if missing != turns else ""
         board.note(printable(f"{len(plan.policies)} policies x {seeds} in {out}{done}"))
         runs = RunProcesses(out / SETTINGS, lock, under, code_digest(), args.keep_checkpoints, board.watch)

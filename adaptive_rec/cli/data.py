@@ -10,11 +10,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from adaptive_rec.cli.output import pairs, print_json, say, show
+from adaptive_rec.cli.output import pairs, print_json, say, show, waiting
 from adaptive_rec.cli.own_data import add_schema_options, schema_of
 from adaptive_rec.cli.parser import Parser, add_command
 from adaptive_rec.errors import UsageError
-from adaptive_rec.units import clock, count, size, whole
+from adaptive_rec.units import clock, count, counted, size, whole
 
 if TYPE_CHECKING:
     from adaptive_rec.data.prepare.meta import Meta
@@ -84,6 +84,7 @@ def add_commands(subparsers: Any) -> None:
 
 def prepare(args: argparse.Namespace) -> int:
     """Prepare a folder and print a summary."""
+    waiting(f"preparing {args.out}")
     from adaptive_rec.cli.progress import StageBar, compiling_shown
     from adaptive_rec.data.prepare.job import Request
     from adaptive_rec.data.prepare.prepare import prepare as run
@@ -124,6 +125,7 @@ def verify(args: argparse.Namespace) -> int:
 
 def verify_folder(folder: Path, stream: TextIO) -> None:
     """Check a folder, with progress on a stream, and write there that it is whole. Raises DataError for the first fault."""
+    waiting(f"verifying {folder}")
     from adaptive_rec.cli.progress import StageBar
     from adaptive_rec.data.prepare.checksums import verify as run
     from adaptive_rec.data.prepare.meta import load_meta
@@ -132,7 +134,7 @@ def verify_folder(folder: Path, stream: TextIO) -> None:
     with StageBar(stream) as bar:
         run(folder, meta, bar.show)
     files = [file.size_bytes for file in meta.array_files()]
-    say(f"{folder} is whole: {len(files)} files, {size(sum(files))}, {whole(meta.rows)} rows", stream)
+    say(f"{folder} is whole: {counted(len(files), 'file')}, {size(sum(files))}, {counted(meta.rows, 'row')}", stream)
 
 
 def verify_source(source: str, stream: TextIO) -> None:
@@ -162,7 +164,7 @@ def note_order(sources: list[Path]) -> None:
 
 def summary(meta: Meta, out: Path, seconds: float) -> list[tuple[str, str]]:
     """Return the facts of a prepared folder as pairs of label and value."""
-    bad = f", {whole(meta.bad_rows)} malformed ones left out" if meta.bad_rows else ""
+    bad = f", {whole(meta.bad_rows)} malformed left out" if meta.bad_rows else ""
     largest = max(meta.tables, key=lambda table: table.rows)
     ids = sum(table.rows for table in meta.tables)
     tables = f"{len(meta.tables)} with {count(ids)} rows in all, the largest {largest.name} of {count(largest.rows)}"

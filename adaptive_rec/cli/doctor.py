@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adaptive_rec.cli.output import columns, print_json, show, text
+from adaptive_rec.cli.output import columns, print_json, show, text, waiting
 from adaptive_rec.cli.parser import add_command
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ def add_commands(subparsers: Any) -> None:
 
 def doctor(args: argparse.Namespace) -> int:
     """Print the findings. Returns 1 where one of them prevents a run."""
+    waiting("examining this machine")
     from adaptive_rec.live.listen import ServeOptions
     from adaptive_rec.offline.doctor import findings
     from adaptive_rec.offline.machine_facts import gather

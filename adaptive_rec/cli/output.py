@@ -27,6 +27,11 @@ def say(line: Any, to: TextIO | None = None) -> None:
     print(printable(str(line), keep="\n"), file=to, flush=True)
 
 
+def waiting(what: str) -> None:
+    """Say on standard error what a command does before its first result: torch and Numba alone take seconds to load."""
+    say(f"{what} ...", sys.stderr)
+
+
 def console() -> Console:
     """Return standard output: coloured and as wide as a terminal, plain and wide in a pipe."""
     from rich.console import Console

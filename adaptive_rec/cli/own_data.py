@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from adaptive_rec.cli.output import say
 from adaptive_rec.errors import DataError, UsageError
-from adaptive_rec.units import percent, whole
+from adaptive_rec.system.durable import write_whole
+from adaptive_rec.units import counted, percent, whole
 
 if TYPE_CHECKING:
     from adaptive_rec.data.prepare.job import Request
@@ -102,11 +103,12 @@ def schema_of(args: argparse.Namespace, sources: list[Path], kept: Path, stream:
     for source in sources:
         check_source(source)
     inferred = infer(sources[0], args.label)
-    kept.parent.mkdir(parents=True, exist_ok=True)
     text = schema_toml(inferred.schema, inferred.remarks, inferred.unused)
-    kept.write_text(
-        f"# Inferred from {sources[0].name}. Edit it and run the same command again.\n{text}", encoding="utf-8"
-    )
+    try:
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(kept, f"# Inferred from {sources[0].name}. Edit it and run the same command again.\n{text}")
+    except OSError as error:
+        raise UsageError(f"{kept} cannot be written: {error.strerror}") from None
     show_inferred(inferred, kept, stream)
     return inferred.schema
 
@@ -145,8 +147,8 @@ def run_once(request: Request, stream: TextIO) -> Meta:
         return meta
     with StageBar(stream) as bar, compiling_shown(bar):
         meta = prepare(request, bar.show)
-    bad = f", {whole(meta.bad_rows)} malformed ones left out" if meta.bad_rows else ""
-    say(f"data        {request.out}: {whole(meta.rows)} rows{bad}", stream)
+    bad = f", {whole(meta.bad_rows)} malformed left out" if meta.bad_rows else ""
+    say(f"data        {request.out}: {counted(meta.rows, 'row')}{bad}", stream)
     return meta
 
 
@@ -170,7 +172,7 @@ def warn_of_labels(config: Any, stream: TextIO) -> None:
             shares[what] = share = float(np.mean(labels[rows.start : rows.stop]))
             if share in (0.0, 1.0):
                 say(
-                    f"warning: all {whole(len(rows))} {what} rows have label {share:.0f}: there is nothing to learn or to "
+                    f"warning: all {counted(len(rows), f'{what} row')} have label {share:.0f}: there is nothing to learn or to "
                     f"compare",
                     stream,
                 )

@@ -31,6 +31,18 @@ class Formatter(argparse.RawDescriptionHelpFormatter):
         self._action_max_length = 14  # argparse leaves out that names of commands are indented twice
 
 
+MISSING = "the following arguments are required: "
+"""The beginning of argparse's error."""
+
+
+class MissingError(Exception):
+    """Required arguments are missing: either options or positional ones, as argparse looks for one kind after the other."""
+
+    def __init__(self, names: list[str]) -> None:
+        super().__init__(*names)
+        self.names = names
+
+
 class Parser(argparse.ArgumentParser):
     """Raises UsageError instead of ending the process, and lists its options so that one can be suggested."""
 
@@ -43,16 +55,35 @@ class Parser(argparse.ArgumentParser):
         return list(self._option_string_actions)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """Parse options before, between and after optional positional arguments, which argparse alone mixes up."""
+        """Parse options before, between and after optional positional arguments, which argparse alone mixes up. One error names
+        all arguments that are missing; argparse by itself would name the options first."""
         if self._intermixed or self._subparsers is not None:
             return super().parse_known_args(args, namespace)
         self._intermixed = True
         try:
             return self.parse_known_intermixed_args(args, namespace)
+        except MissingError as error:
+            self._intermixed = False
+            self.error(f"{MISSING}{', '.join([*self._missing_positionals(args, error.names), *error.names])}")
         finally:
             self._intermixed = False
 
+    def _missing_positionals(self, args: Any, options: list[str]) -> list[str]:
+        """Return the positional arguments that are missing besides these options: parse again as if the options were given."""
+        if not all(name.startswith("-") for name in options):
+            return []
+        self._intermixed = True
+        try:
+            self.parse_known_intermixed_args([*args, *(word for name in options for word in (name, "given"))])
+        except MissingError as error:
+            return error.names
+        finally:
+            self._intermixed = False
+        return []
+
     def error(self, message: str) -> NoReturn:
+        if self._intermixed and message.startswith(MISSING):
+            raise MissingError(message.removeprefix(MISSING).split(", "))
         raise UsageError(f"{message} (see {self.prog} --help)")
 
 

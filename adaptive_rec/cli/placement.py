@@ -88,12 +88,15 @@ def rows(page: Mapping[str, Any], table: Mapping[str, Any]) -> list[Any]:
     """Return rows of a table under a title with their number."""
     total = table[page["class"]]
     more = f"{whole(len(page['rows']))} of {whole(total)}" if page["cursor"] else whole(total)
-    title = f"{page['table']}: {more} {page['class']} rows"
+    title = f"{page['table']}: {more} {page['class']} row{'s' * (total != 1)}"
     cells = [
-        (str(r["id"]), r["class"], "-" if r["slot"] is None else str(r["slot"]), _estimate(r), _movement(r))
+        [str(r["id"]), r["class"], "-" if r["slot"] is None else str(r["slot"]), _estimate(r), _movement(r), _value(r)]
         for r in page["rows"]
     ]
-    return [text(title), columns(("id>", "class", "slot>", "estimate>", "movement>"), cells)]
+    heads: tuple[str, ...] = ("id>", "class", "slot>", "estimate>", "movement>", "value")
+    if all(r["value"] is None for r in page["rows"]):  # the data of the run has none
+        heads, cells = heads[:-1], [cell[:-1] for cell in cells]
+    return [text(title), columns(heads, cells)]
 
 
 def row(about: Mapping[str, Any]) -> Any:
@@ -103,6 +106,7 @@ def row(about: Mapping[str, Any]) -> Any:
         [
             ("table", about["table"]),
             ("row", str(about["id"])),
+            ("value", about["value"] or ""),
             ("class", about["class"]),
             ("slot", "" if about["slot"] is None else str(about["slot"])),
             ("estimate", f"{_estimate(about)} (lookups, counted by the sketch and decayed)"),
@@ -110,6 +114,12 @@ def row(about: Mapping[str, Any]) -> Any:
             ("changed", f"{last['from']} -> {last['to']} at step {whole(last['step'])}" if last else "not lately"),
         ]
     )
+
+
+def _value(about: Mapping[str, Any]) -> str:
+    """Return what an id was in the data."""
+    shared = {0: "(missing values)", 1: "(rare values)"}
+    return shared.get(about["id"], "") if about["value"] is None else str(about["value"])
 
 
 def _estimate(about: Mapping[str, Any]) -> str:

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adaptive_rec.cli.output import columns, pairs, print_json, show, text
+from adaptive_rec.cli.output import columns, pairs, print_json, show, text, waiting
 from adaptive_rec.cli.parser import CONFIG_HELP, add_command, add_settings, configuration, text_settings, whole_number
 from adaptive_rec.errors import ConfigError, UsageError
-from adaptive_rec.units import comparable_size, count, exact_size, fine, parse_size, size, whole
+from adaptive_rec.units import comparable_size, count, counted, exact_size, fine, parse_size, size, whole
 
 if TYPE_CHECKING:
     from adaptive_rec.config.tree import Config
@@ -53,6 +53,7 @@ def plan(args: argparse.Namespace) -> int:
     gpu, host = memory_bytes("--gpu-memory", args.gpu_memory), memory_bytes("--host-memory", args.host_memory)
     named = text_settings({"knobs.policy": args.policy, "data.source": args.data})
     config = configuration(args.config, args.data, [*args.set, *named])
+    waiting("planning")
     memory = machine(config, gpu, host)
     from adaptive_rec.cli.progress import progress_shown
     from adaptive_rec.offline.planning.survey import survey
@@ -68,6 +69,7 @@ def plan(args: argparse.Namespace) -> int:
 
 def dry_run(config: Config, as_json: bool) -> int:
     """Print the plan of a run on this machine, estimated only. Returns 1 where it does not fit."""
+    waiting("planning")
     from adaptive_rec.runtime.assemble import plan_run
 
     estimated = plan_run(config)
@@ -158,7 +160,7 @@ def head(plan: MemoryPlan, config: Config) -> list[tuple[str, str]]:
     precision = config.run.row_precision if config.run.precision != "float64" else "float64"
     return [
         ("run", f"{plan.policy} on {plan.device}, batches of {whole(config.run.batch_size)}"),
-        ("tables", f"{len(plan.tables)} tables, {rows} rows in {precision}, {config.optimizer.embedding}"),
+        ("tables", f"{counted(len(plan.tables), 'table')}, {rows} rows in {precision}, {config.optimizer.embedding}"),
     ]
 
 

@@ -12,10 +12,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adaptive_rec.cli.output import pairs, print_json, say, show
+from adaptive_rec.cli.output import pairs, print_json, say, show, waiting
 from adaptive_rec.cli.own_data import files_of
 from adaptive_rec.cli.parser import add_command
-from adaptive_rec.errors import DataError, UsageError
+from adaptive_rec.errors import UsageError
 from adaptive_rec.units import count, percent, whole
 
 if TYPE_CHECKING:
@@ -62,13 +62,14 @@ def predict(args: argparse.Namespace) -> int:
         raise UsageError(f"--out must end in {', '.join(ENDINGS)}, got {out}")
     if out.exists():
         raise UsageError(f"--out must be a new file, {out} exists")
+    if not out.absolute().parent.is_dir():
+        raise UsageError(f"--out must be a file in a folder that exists, got {out}")
     started = time.monotonic()
-    note = sys.stderr
-    say(f"loading {args.directory} ...", note)
+    waiting(f"loading {args.directory}")
     from adaptive_rec.run.scoring import Scorer
 
     scorer = Scorer(
-        args.directory, files_of(args.data), labelled=False, warn=lambda text: say(f"warning: {text}", note)
+        args.directory, files_of(args.data), labelled=False, warn=lambda text: say(f"warning: {text}", sys.stderr)
     )
     with written(out) as append:
         for part in scorer.scored():
@@ -109,28 +110,39 @@ def warn_of_unknown(unknown: dict[str, float]) -> None:
 
 @contextmanager
 def written(out: Path) -> Iterator[Any]:
-    """Write scores to a file, part by part; it appears when all of them are in it. Raises DataError where it cannot be
+    """Write scores to a file, part by part; it appears when all of them are in it. Raises UsageError where it cannot be
     written."""
     import pyarrow as pa
     from pyarrow import csv, parquet
 
     draft = out.with_name(f".{out.name}.part")
     schema = pa.schema([("score", pa.float32())])
+    def append(scores_B: NDArray[np.float32]) -> None:
+        with errors_of(out):
+            writer.write_table(pa.table([scores_B], schema=schema))
+
     try:
-        if out.suffix == ".parquet":
-            writer: Any = parquet.ParquetWriter(draft, schema)
-        else:
-            writer = csv.CSVWriter(
-                draft, schema, write_options=csv.WriteOptions(delimiter="\t" if out.suffix == ".tsv" else ",")
-            )
-        with writer:
-
-            def append(scores_B: NDArray[np.float32]) -> None:
-                writer.write_table(pa.table([scores_B], schema=schema))
-
+        with errors_of(out):
+            if out.suffix == ".parquet":
+                writer: Any = parquet.ParquetWriter(draft, schema)
+            else:
+                delimiter = "\t" if out.suffix == ".tsv" else ","
+                writer = csv.CSVWriter(draft, schema, write_options=csv.WriteOptions(delimiter=delimiter))
+        try:
             yield append
-        os.replace(draft, out)
-    except OSError as error:
-        raise DataError(f"--out {shlex.quote(str(out))} cannot be written: {error.strerror or error}") from None
+        finally:
+            with errors_of(out):
+                writer.close()
+        with errors_of(out):
+            os.replace(draft, out)
     finally:
         draft.unlink(missing_ok=True)
+
+
+@contextmanager
+def errors_of(out: Path) -> Iterator[None]:
+    """Turn an error of writing into one that names --out; those of reading the rows are others."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"--out {shlex.quote(str(out))} cannot be written: {error.strerror or error}") from None

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from adaptive_rec.cli.output import columns, pairs, print_json, say, show, text
+from adaptive_rec.cli.output import columns, pairs, print_json, say, show, text, waiting
 from adaptive_rec.cli.parser import (
     CONFIG_HELP,
     add_command,
@@ -18,7 +18,7 @@ from adaptive_rec.cli.parser import (
     text_settings,
     whole_number,
 )
-from adaptive_rec.units import count, exact_size, percent, size, whole
+from adaptive_rec.units import count, counted, exact_size, percent, size, whole
 
 EXAMPLES = """\
 examples:
@@ -44,6 +44,7 @@ def add_commands(subparsers: Any) -> None:
 
 def profile(args: argparse.Namespace) -> int:
     """Measure, print and write the profile; samples keep the order of the file."""
+    waiting(f"opening {args.data}")
     samples, windows = whole_number("--samples", args.samples, 0), whole_number("--windows", args.windows, 2)
     settings = [*args.set, *text_settings({"data.source": args.data}), "data.shuffle=false", "data.epochs=1"]
     config = configuration(args.config, args.data, settings)
@@ -91,10 +92,11 @@ def summary(measured: Mapping[str, Any]) -> list[Any]:
 def head(measured: Mapping[str, Any]) -> list[tuple[str, str]]:
     data, every = measured["data"], measured["all"]
     cut = f" of {whole(data['train_samples'])}" if data["samples"] < data["train_samples"] else ""
+    tables = counted(len(measured["tables"]), "table")
     return [
         ("data", str(data["source"])),
         ("samples", f"{whole(data['samples'])}{cut}, {whole(data['lookups'])} lookups"),
-        ("rows", f"{whole(every['seen_rows'])} of {whole(every['rows'])} looked up, in {len(measured['tables'])} tables"),
+        ("rows", f"{whole(every['seen_rows'])} of {whole(every['rows'])} looked up, in {tables}"),
         ("row", " / ".join(f"{b} bytes" for b in data["row_bytes"]) + " on the device, optimizer state included"),
     ]
 

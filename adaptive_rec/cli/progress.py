@@ -74,16 +74,17 @@ class Display:
             soft_wrap=not self.on_terminal, width=None if self.on_terminal else width,
         )  # fmt: skip
         self.live: Live | None = None
+        """The live part, from the context's beginning on; None where there is none."""
+        self._auto_refresh = auto_refresh
         self._compiling = 0
         self._compiling_logged = False
-        if self.on_terminal and not self.console.is_dumb_terminal:
-            self.live = Live(
-                console=self.console, get_renderable=self.render, auto_refresh=auto_refresh,
-                refresh_per_second=REFRESHES_PER_SECOND, transient=True,
-            )  # fmt: skip
 
     def __enter__(self) -> Self:
-        if self.live is not None:
+        if self.on_terminal and not self.console.is_dumb_terminal:
+            self.live = Live(  # not earlier: it renders at once
+                console=self.console, get_renderable=self.render, auto_refresh=self._auto_refresh,
+                refresh_per_second=REFRESHES_PER_SECOND, transient=True,
+            )  # fmt: skip
             self.live.start()
         return self
 

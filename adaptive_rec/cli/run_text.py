@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from adaptive_rec.live.telemetry import ratio
-from adaptive_rec.units import clock, count, percent, printable, size, whole
+from adaptive_rec.units import clock, count, counted, percent, printable, size, whole
 
 if TYPE_CHECKING:
     from adaptive_rec.runtime.loop import Runtime
@@ -24,7 +24,7 @@ def header(runtime: Runtime) -> str:
     space, config = runtime.store.space, runtime.config
     dims = "/".join(str(dim) for dim in sorted({table.dim for table in space.tables}))
     tables_size = size(sum(weights.nbytes for weights in runtime.store.host.weights))
-    tables = f"{len(space.tables)} tables, {count(space.rows)} rows x {dims}, {tables_size}"
+    tables = f"{counted(len(space.tables), 'table')}, {count(space.rows)} rows x {dims}, {tables_size}"
     hot_tier = f"hot tier {size(runtime.store.device_bytes)}"
     name = f"[bold]{escape(printable(config.knobs.policy))}[/] on {runtime.device}"
     return " · ".join([name, tables, hot_tier])
@@ -38,7 +38,7 @@ def length(runtime: Runtime) -> str:
         return f"resumed at step {whole(done)}: nothing left to train, {more}"
     if done:
         return f"resumed at step {whole(done)}, {whole(total - done)} to go"
-    return f"{whole(total)} steps, all that the data has; run.steps is {whole(wanted)}" if total < wanted else ""
+    return f"{counted(total, 'step')}, all that the data has; run.steps is {whole(wanted)}" if total < wanted else ""
 
 
 def summary_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, RenderableType]]:
@@ -49,7 +49,7 @@ def summary_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, RenderableT
     yield "policy", f"{s['policy']}{action}, seed {s['seed']}, {s['device']}, {s['precision']}"
     quality = summary["eval"]
     yield "quality", Text(quality_text(quality), style="bold green") if quality else "not scored, the run was stopped"
-    yield "trained", f"{count(trained)} of {count(seen)} samples seen, {whole(s['steps'])} steps"
+    yield "trained", f"{count(trained)} of {count(seen)} samples seen, {counted(s['steps'], 'step')}"
     yield "speed", f"{count(s['samples_per_second'])} samples/s, {clock(s['seconds'])}"
     popular = f"{percent(s['popular_sample_ratio'])} of samples are popular (every lookup hot)"
     yield "hot", f"{percent(s['hot_lookup_ratio'])} of lookups, {popular}"
@@ -66,7 +66,7 @@ def summary_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, RenderableT
     on_device = f", device {size(s['device_peak_bytes'])} peak" if s["device_peak_bytes"] else ""
     yield "memory", f"{size(s['peak_rss_bytes'])} peak, hot tier {size(s['device_tier_bytes'])}{staging}{on_device}"
     if s["malformed_rows"]:
-        yield "malformed", f"{whole(s['malformed_rows'])} rows left out"
+        yield "malformed", f"{counted(s['malformed_rows'], 'row')} left out"
     yield "time", breakdown(s["seconds_by_stage"], s["seconds"])
 
 

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from adaptive_rec.cli.output import columns, print_json, say, show
+from adaptive_rec.cli.output import columns, print_json, say, show, waiting
 from adaptive_rec.cli.own_data import files_of
 from adaptive_rec.cli.parser import (
     LINK_HINT,
@@ -103,6 +103,7 @@ def serve(args: argparse.Namespace) -> int:
 
 def evaluate(args: argparse.Namespace) -> int:
     """Score a run's newest checkpoint."""
+    waiting(f"loading {args.directory}")
     from dataclasses import asdict
 
     from adaptive_rec.live.telemetry import to_json
@@ -129,6 +130,7 @@ def evaluate(args: argparse.Namespace) -> int:
 
 def report(args: argparse.Namespace) -> int:
     """Write the report and print its path."""
+    waiting(f"reading {args.directory}")
     from adaptive_rec.offline.report.run_report import write_report
 
     say(write_report(args.directory, args.out))

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adaptive_rec.cli.output import columns, pairs, print_json, say, show, text
+from adaptive_rec.cli.output import columns, pairs, print_json, say, show, text, waiting
 from adaptive_rec.cli.parser import (
     CONFIG_HELP,
     add_command,
@@ -20,7 +20,7 @@ from adaptive_rec.cli.parser import (
     text_settings,
 )
 from adaptive_rec.errors import UsageError
-from adaptive_rec.units import count, fine, size, whole
+from adaptive_rec.units import count, counted, fine, size, whole
 
 if TYPE_CHECKING:
     from adaptive_rec.config.tree import Config
@@ -55,6 +55,7 @@ def add_commands(subparsers: Any) -> None:
 
 def simulate(args: argparse.Namespace) -> int:
     """Replay the stream, print and write the results."""
+    waiting(f"opening {args.data}")
     from adaptive_rec.offline.simulate.results import SHARES
     from adaptive_rec.offline.simulate.trace import SUFFIXES
     from adaptive_rec.policy.find import BUILT_IN, load_policy
@@ -136,13 +137,13 @@ def summary(made: Mapping[str, Any]) -> list[Any]:
 
 def head(made: Mapping[str, Any]) -> list[tuple[str, str]]:
     data, hardware = made["data"], made["hardware"]
-    tables = "1 table" if data["tables"] == 1 else f"{data['tables']} tables"
+    tables = counted(data["tables"], "table")
     return [
         ("data", str(data["source"])),
         ("replayed", f"{whole(data['samples'])} samples, {whole(data['lookups'])} lookups, "
-                     f"{whole(data['steps'])} steps of {whole(data['batch_size'])}"),
+                     f"{counted(data['steps'], 'step')} of {whole(data['batch_size'])}"),
         ("rows", f"{whole(data['rows'])} in {tables}, {size(data['all_rows_bytes'])} with optimizer state"),
-        ("window", f"{made['window_steps']} steps; the ceiling knows each window's lookups in advance"),
+        ("window", f"{counted(made['window_steps'], 'step')}; the ceiling knows each window's lookups in advance"),
         ("columns", "hot lookups, those of the first window, popular samples, rows moved, bytes a step to the device and back"),
         ("step", f"predicted for {hardware['name']}" if hardware else ""),
         ("note", hardware["note"] if hardware else ""),

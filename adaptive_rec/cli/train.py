@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from adaptive_rec.cli.data import verify_source
 from adaptive_rec.cli.detach import detach
+from adaptive_rec.cli.output import say, waiting
 from adaptive_rec.cli.own_data import add_schema_options, prepared, warn_of_labels
 from adaptive_rec.cli.parser import (
     add_command,
@@ -26,7 +27,7 @@ from adaptive_rec.cli.parser import (
     text_settings,
 )
 from adaptive_rec.cli.signals import StopSignals
-from adaptive_rec.errors import AdaptiveRecError, UsageError
+from adaptive_rec.errors import AdaptiveRecError, CheckpointError, UsageError
 from adaptive_rec.run.new_directory import check_is_new, new_directory
 from adaptive_rec.run.serving import keep_options, kept_options
 
@@ -85,7 +86,7 @@ def add_commands(subparsers: Any) -> None:
 
 def train(args: argparse.Namespace) -> int:
     """Train and print the summary, or only print the configuration or the memory plan."""
-    from adaptive_rec.config.tree import to_toml
+    from adaptive_rec.config.reference import render
     from adaptive_rec.live.telemetry import to_json
 
     config = check(args)
@@ -94,7 +95,7 @@ def train(args: argparse.Namespace) -> int:
     given = {**(kept_options(args.out) if args.resume else {}), **given_serve_options(args)}
     options = None if args.no_serve else serve_options({**given, "waits_for_port": args.resume and "port" in given})
     if args.print_config:
-        sys.stdout.write(to_toml(config))
+        sys.stdout.write(render(config))
         return 0
     if args.dry_run:
         from adaptive_rec.cli.plan import dry_run
@@ -132,12 +133,15 @@ def train(args: argparse.Namespace) -> int:
             print(to_json(summary), flush=True)
         else:
             screen.summary(summary, out)
+        if training.failure is not None:
+            lost = "the last checkpoint was not written: " * isinstance(training.failure, CheckpointError)
+            say(f"error: {lost}{training.failure}", sys.stderr)
         if sidecar is not None and not signals.exit_code:
             with signals.waiting():
                 wait_after_the_end(sidecar, screen, args.linger)
     if signals.exit_code:
         gc.freeze()  # the process ends; collecting garbage among torch's objects would take a second or more
-    return signals.exit_code
+    return training.failure.exit_code if training.failure else signals.exit_code
 
 
 def with_prepared_data(args: argparse.Namespace, config: Config) -> tuple[argparse.Namespace, Config]:
@@ -145,6 +149,7 @@ def with_prepared_data(args: argparse.Namespace, config: Config) -> tuple[argpar
     configuration."""
     if args.out is not None and not args.resume:
         check_is_new(args.out)
+    waiting(f"reading {args.data}")
     stream = sys.stderr if args.json or args.print_config else sys.stdout
     beside = (args.out or new_directory(config.knobs.policy)).parent
     folder = prepared(args, beside, config.data.on_bad_row == "skip", stream)

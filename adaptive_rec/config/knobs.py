@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -18,6 +17,7 @@ from pydantic import (
     field_validator,
 )
 
+from adaptive_rec.config.faults import describe, faults
 from adaptive_rec.errors import ConfigError, did_you_mean
 from adaptive_rec.units import parse_size
 
@@ -207,8 +207,8 @@ class Knobs(Frozen):
         try:
             return Knobs.model_validate({**self.model_dump(), **changes})
         except ValidationError as error:
-            faults = [(key, rule) for key, _, rule in _faults(error)]
-            raise KnobError(describe(error, "knobs."), dict.fromkeys(faults)) from None
+            broken = [(key, rule) for key, _, rule in faults(error)]
+            raise KnobError(describe(error, "knobs."), dict.fromkeys(broken)) from None
 
     def patched(self, patch: Mapping[str, Any], configured: Knobs) -> Knobs:
         """These knobs with values from a JSON merge patch: 3.0 is 3, and null restores the configured value.
@@ -251,21 +251,3 @@ def knobs_version(values: Mapping[str, Any]) -> str:
     """Return a version of knob values; equal values have equal versions."""
     text = json.dumps(values, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:32]
-
-
-def describe(error: ValidationError, prefix: str = "") -> str:
-    """Return a validation error as lines of rule, name and value."""
-    lines = [f"{prefix}{key}{joint}{rule}" if key or joint == " " else rule for key, joint, rule in _faults(error)]
-    return "\n".join(dict.fromkeys(lines))
-
-
-def _faults(error: ValidationError) -> Iterator[tuple[str, str, str]]:
-    """Yield key, separator and rule of each fault. The value is added to pydantic's rules; ours contain it."""
-    for fault in error.errors(include_url=False):
-        # Branches of a union and names of checks stand in the location too; keys of ours never look like these.
-        path = [str(part) for part in fault["loc"] if not re.match(r"constrained|literal\[|float$|function", str(part))]
-        rule = fault["msg"].removeprefix("Value error, ").removeprefix("Input ")
-        if fault["type"] == "value_error":
-            yield ".".join(path), ": ", rule
-        else:
-            yield ".".join(path), " ", f"{rule}, got {fault['input']!r}"

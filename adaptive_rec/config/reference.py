@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import textwrap
 from collections.abc import Iterator
+from functools import reduce
 from typing import Any, get_args
 
 from adaptive_rec.config.tree import Config, leaves
@@ -24,15 +25,26 @@ HEADER = """\
 LIMITS = {"ge": "at least {}", "gt": "above {}", "le": "at most {}", "lt": "below {}"}
 
 
+RESOLVED = """\
+# A configuration as it was resolved: every key with its value, its unit and its purpose. Train with it: adaptive-rec train FILE
+"""
+
+
 def render_base() -> str:
-    """Return the text of ``base.toml``: all sections and keys in the order of the models."""
-    lines, section = [HEADER.rstrip()], ""
+    """Return the text of ``base.toml``."""
+    return render(Config(), HEADER)
+
+
+def render(config: Config, header: str = RESOLVED) -> str:
+    """Return a configuration as TOML with a comment for each key: all sections and keys in the order of the models."""
+    lines, section = [header.rstrip()], ""
     for key, field in leaves(Config):
         parent, _, name = key.rpartition(".")
         if parent != section:
             lines += ["", f"[{parent}]"]
             section = parent
-        lines += ["", *comment(field), f"{name} = {toml_value(field.default, unit_of(field))}"]
+        value = reduce(getattr, key.split("."), config)
+        lines += ["", *comment(field), f"{name} = {toml_value(value, unit_of(field))}"]
     return "\n".join(lines) + "\n"
 
 
@@ -56,17 +68,17 @@ def _limits(field: Any) -> Iterator[str]:
 
 
 def toml_value(value: Any, unit: str = "") -> str:
-    """Return a default as TOML: whole mebibytes as text, lists wrapped."""
+    """Return a value as TOML: whole mebibytes as text, lists wrapped."""
     if unit == "bytes" and value and value % MIB == 0:
         return f'"{value // MIB}MiB"'
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{name} = {toml_value(item)}" for name, item in value.items()) + "}"
-    if isinstance(value, tuple):
+        return "{" + ", ".join(f"{toml_value(str(name))} = {toml_value(item)}" for name, item in value.items()) + "}"
+    if isinstance(value, tuple | list):
         text = ", ".join(toml_value(item) for item in value)
         if len(text) <= WIDTH - 20:
             return f"[{text}]"
         return "[\n" + textwrap.fill(text, WIDTH, initial_indent="    ", subsequent_indent="    ") + ",\n]"
-    return json.dumps(value)
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def choices(field: Any) -> tuple[Any, ...]:

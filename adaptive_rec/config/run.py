@@ -13,6 +13,9 @@ from adaptive_rec.config.knobs import Frozen, knob
 CORES_FOR_CLASSIFYING_AHEAD = 8
 """On fewer cores the dense part keeps all of them busy, and a worker in the background delays it by more time than it saves."""
 
+MOST_THREADS = 1024
+"""Upper bound of numbers of threads: more than any machine has; a larger number is a mistake."""
+
 
 @dataclass(frozen=True)
 class ThreadBudget:
@@ -60,7 +63,11 @@ class RunConfig(Frozen):
         True, "switch", "On CUDA, record the dense part once for each size of micro-batch and replay it from then on."
     )
     threads: int = knob(
-        0, "threads", "Threads of the dense part, and of the kernels on a CPU; 0: all cores the process may use.", ge=0
+        0,
+        "threads",
+        "Threads of the dense part, and of the kernels on a CPU; 0: all cores the process may use.",
+        ge=0,
+        le=MOST_THREADS,
     )
     classify_threads: int = knob(
         0,
@@ -68,12 +75,14 @@ class RunConfig(Frozen):
         "Threads that classify batches ahead; 0 takes a quarter of the cores, but on a CPU of fewer than 8 leaves it to "
         "the training thread.",
         ge=0,
+        le=MOST_THREADS,
     )
     copy_threads: int = knob(
         0,
         "threads",
         "On a device, threads that copy rows between host memory and staging; 0 takes a quarter of the cores, from 1 to 8.",
         ge=0,
+        le=MOST_THREADS,
     )
     track: tuple[str, ...] = Field(
         (),

@@ -16,7 +16,8 @@ from pydantic import BaseModel, PositiveInt, ValidationError, model_validator
 
 from adaptive_rec.config.checkpoint import CheckpointConfig
 from adaptive_rec.config.data import DataConfig
-from adaptive_rec.config.knobs import Frozen, Knobs, describe, knob, within_bounds
+from adaptive_rec.config.faults import describe
+from adaptive_rec.config.knobs import Frozen, Knobs, knob, within_bounds
 from adaptive_rec.config.model import ModelConfig, OptimizerConfig
 from adaptive_rec.config.policy import PolicyConfig
 from adaptive_rec.config.run import RunConfig

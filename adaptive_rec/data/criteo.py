@@ -56,7 +56,7 @@ class MemorySource:
         self._train, self._test = row_ranges(config, len(rows.labels_B))
         self.features = feature_specs(config)
         self.dense_features = layout.dense_features
-        self.train_samples = len(self._train)
+        self.train_samples, self.test_samples = len(self._train), len(self._test)
         self.epochs = config.data.epochs
         self._shuffle = config.data.shuffle
         self._labels_R = rows.labels_B
@@ -102,7 +102,7 @@ class StreamSource:
         self.tables = table_specs(config, cut_rows(config))
         self.features = feature_specs(config)
         self.dense_features = layout.dense_features
-        self.train_samples = len(self._train)
+        self.train_samples, self.test_samples = len(self._train), len(self._test)
         self.epochs = config.data.epochs
         self._rows_F = np.array([self.tables[feature.table].rows for feature in self.features], dtype=np.int64)
 

@@ -14,13 +14,15 @@ from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from adaptive_rec.batch import Batch, FeatureSpec, Pooling, Position, SequenceSpec, TableSpec
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.criteo import row_ranges
 from adaptive_rec.data.prepare.meta import Meta, load_meta
+from adaptive_rec.data.prepare.values import values_file
 from adaptive_rec.data.prepared_arrays import Columns, FolderArrays, LoadedSamples, to_batch
-from adaptive_rec.data.source import epoch_batches, kept_rows
+from adaptive_rec.data.source import Source, epoch_batches, kept_rows
 from adaptive_rec.data.standard import Standard
 from adaptive_rec.errors import ConfigError
 
@@ -38,7 +40,7 @@ class PreparedSource:
     malformed_rows = 0
 
     def __init__(self, config: Config) -> None:
-        folder = Path(config.data.source)
+        self.folder = folder = Path(config.data.source)
         meta = load_meta(folder)
         check_settings(config, meta)
         self.tables = table_specs(config, meta)
@@ -51,7 +53,7 @@ class PreparedSource:
         self._shuffle = config.data.shuffle
         self._arrays = FolderArrays(folder, meta, tuple(self.tables[number[c.table]].rows for c in meta.columns))
         self._train, self._test = row_ranges(config, meta.rows)
-        self.train_samples = len(self._train)
+        self.train_samples, self.test_samples = len(self._train), len(self._test)
         self.meta, self.standard = meta, self._standard(meta)
 
     def _standard(self, meta: Meta) -> Standard:
@@ -61,6 +63,11 @@ class PreparedSource:
         starts = range(self._train.start, self._train.stop, MEASURED_ROWS) if columns else ()
         parts = (self._arrays.dense(start, min(start + MEASURED_ROWS, self._train.stop)) for start in starts)
         return Standard.of(columns, tuple(schema.dense[x].missing for x in columns) if schema else (), parts)
+
+    def first_dense(self, rows: int) -> NDArray[np.float32]:
+        """Return the dense features of at most so many of the first training rows, as batches have them."""
+        start = self._train.start
+        return self.standard.apply(self._arrays.dense(start, min(start + rows, self._train.stop)))
 
     def train_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
         """Yield the batches from `position` on."""
@@ -89,6 +96,16 @@ class PreparedSource:
     def _batch(self, pieces: list[LoadedSamples], position: Position) -> Batch:
         batch = to_batch(pieces, self._arrays.columns, position)
         return replace(batch, dense_BX=self.standard.apply(batch.dense_BX)) if self.standard.columns else batch
+
+
+def value_files(source: Source) -> dict[str, Path]:
+    """Return the file of the values that ids stand for, of each table of a prepared folder that has one; an id of a table that
+    was cut stands for several."""
+    if not isinstance(source, PreparedSource):
+        return {}
+    whole = {table.name for table, kept in zip(source.meta.tables, source.tables, strict=True) if table.rows == kept.rows}
+    files = {name: source.folder.resolve() / values_file(name) for name in whole}
+    return {name: path for name, path in files.items() if path.is_file()}
 
 
 @dataclass

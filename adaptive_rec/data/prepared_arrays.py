@@ -257,6 +257,8 @@ def mapped(path: Path, dtype: type, shape: tuple[int, ...]) -> NDArray[Any]:
             raise DataError(f"{path} must hold an array without rows, it is too large for that")
     except DataError:
         raise
+    except PermissionError as error:  # it may be whole all the same
+        raise DataError(f"{path} cannot be read: {error.strerror}") from None
     except Exception as error:  # NumPy evaluates headers as Python and can fail in many ways
         raise DataError(f"{path} must be a .npy file: {type(error).__name__}: {first_line(error)}") from None
     if array.dtype != dtype or array.shape != shape:

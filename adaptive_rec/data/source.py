@@ -21,6 +21,8 @@ class Source(Protocol):
     dense_features: int
     train_samples: int
     """Samples of one epoch."""
+    test_samples: int
+    """Held-out samples."""
     epochs: int
     malformed_rows: int
     """Skipped malformed rows of the input; no other figure counts them."""
@@ -44,7 +46,7 @@ class Wrapped:
 
     def __init__(self, source: Source) -> None:
         self.tables, self.features, self.dense_features = source.tables, source.features, source.dense_features
-        self.train_samples, self.epochs = source.train_samples, source.epochs
+        self.train_samples, self.test_samples, self.epochs = source.train_samples, source.test_samples, source.epochs
         self.malformed_rows, self.sequence = source.malformed_rows, source.sequence
         self._source = source
 

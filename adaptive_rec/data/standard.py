@@ -16,7 +16,7 @@ class Standard:
     columns: tuple[int, ...]
     mean_X: NDArray[np.float64]
     deviation_X: NDArray[np.float64]
-    """1 for a column that does not vary."""
+    """At least 1 for a column that does not vary beyond the rounding of 32 bits."""
     missing_X: NDArray[np.float32]
     """What a missing number becomes."""
 
@@ -41,7 +41,7 @@ class Standard:
             count_X += counted_X
         deviation_X = np.sqrt(squares_X / np.maximum(count_X, 1))
         level_X = deviation_X <= 1e-7 * np.abs(mean_X)  # within the rounding of 32 bits, and 0
-        deviation_X = np.where(level_X, 1.0, deviation_X)
+        deviation_X = np.where(level_X, np.maximum(1.0, deviation_X), deviation_X)
         return Standard(columns, mean_X, deviation_X, np.array(missing, dtype=np.float32))
 
     def apply(self, dense_BX: NDArray[np.float32]) -> NDArray[np.float32]:

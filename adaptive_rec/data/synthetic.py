@@ -75,7 +75,7 @@ class SyntheticSource:
         self.tables = table_specs(config, rows)
         self.features = feature_specs(config)
         self.dense_features = config.data.dense_features
-        self.train_samples = self._settings.samples
+        self.train_samples, self.test_samples = self._settings.samples, self._settings.test_samples
         self.epochs = config.data.epochs
         self.malformed_rows = 0
         self._sudden_at = self._settings.sudden_drift_at or NEVER

@@ -10,7 +10,7 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from adaptive_rec.config.knobs import describe
+from adaptive_rec.config.faults import describe
 from adaptive_rec.config.model import OptimizerConfig
 from adaptive_rec.embedding.optimizer import RULES, RowRule
 from adaptive_rec.errors import ConfigError, did_you_mean

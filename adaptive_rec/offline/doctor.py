@@ -156,7 +156,8 @@ def _disk(facts: Facts) -> Iterator[Finding]:
         yield Finding("disk", "problem", text, "give a directory that you may write with --out")
         return
     speed = disk.written_bytes / max(disk.write_seconds, 1e-9)
-    text = f"{disk.folder} ({disk.kind or 'unknown'}) takes {speed / 1e6:,.0f} MB/s, an fsync {disk.sync_seconds * 1e3:.1f} ms"
+    fast = f"takes {speed / 1e6:,.0f} MB/s, an fsync {disk.sync_seconds * 1e3:.1f} ms"
+    text = f"{disk.folder} ({disk.kind or 'unknown'}) has {_gib(disk.free_bytes)} free, {fast}"
     if speed < SLOW_DISK_BYTES_PER_SECOND or disk.sync_seconds > LONG_SYNC_SECONDS:
         yield Finding("disk", "note", f"{text}: checkpoints will take long", "put --out on a local disk")
     else:

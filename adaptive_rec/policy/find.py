@@ -25,6 +25,11 @@ def load_policy(name: str) -> Policy:
     found = find_plugin("knobs.policy", name, PLACES, "adaptive_rec.policies")
     if not (isinstance(found, type) and issubclass(found, Policy)):
         raise ConfigError(f"knobs.policy must name a subclass of adaptive_rec.policy.Policy, got {name!r}")
+    if not isinstance(own := getattr(found, "name", None), str) or not own:
+        raise ConfigError(
+            f'knobs.policy must name a class with a `name`, such as name = "mine", {name} has '
+            + ("none" if own is None else repr(own))
+        )
     try:
         return _with_bases(found)()
     except Exception as error:  # whatever a user's class raises

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.policy.protocol import Policy
+
+if TYPE_CHECKING:  # it loads Numba, which naming a policy does not need
+    from adaptive_rec.classify import ClassifiedBatch
 
 
 @dataclass(frozen=True)

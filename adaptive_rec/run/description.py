@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from adaptive_rec.policy.find import policy_choices
@@ -10,16 +12,19 @@ from adaptive_rec.runtime.session import Session
 from adaptive_rec.system.version import __version__
 
 
-def description(session: Session, name: str, command: str, own_loop: bool = False) -> dict[str, Any]:
+def description(
+    session: Session, name: str, command: str, own_loop: bool = False, values: Mapping[str, Path] | None = None
+) -> dict[str, Any]:
     """Describe a run by its name and the command line that started it. `own_loop`: the loop is the user's, and so are
-    its data, its batches and its model."""
+    its data, its batches and its model. `values`: the files of the values that ids of tables stand for."""
     store, knobs = session.store, session.config.knobs
     row_bytes, space = store.row_bytes, session.store.space
     tables = []
     for number, (table, first_row) in enumerate(zip(space.tables, space.table_first_row.tolist(), strict=True)):
         pool = space.table_range(number)[0]
         sizes = {"rows": table.rows, "dim": table.dim, "row_bytes": row_bytes[pool]}
-        tables.append({"name": table.name, "pool": pool, "first_row": first_row, **sizes})
+        of_ids = {"values": str(values[table.name])} if values and table.name in values else {}
+        tables.append({"name": table.name, "pool": pool, "first_row": first_row, **sizes, **of_ids})
     return {
         "version": __version__,
         "run_name": name,

@@ -49,6 +49,10 @@ class RunDirectory:
         """Warnings about lines that wait, or were written after all, that were not returned before."""
         return [text for text in (self._journal.complaint(), self._metrics.complaint()) if text]
 
+    def unwritten(self) -> list[str]:
+        """Say at the end which lines could not be written."""
+        return [text for text in (self._journal.unwritten(), self._metrics.unwritten()) if text]
+
     def close(self) -> None:
         """Leave the directory to other processes."""
         if self._lock is not None:

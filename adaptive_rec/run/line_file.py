@@ -7,6 +7,8 @@ from collections import deque
 from contextlib import suppress
 from pathlib import Path
 
+from adaptive_rec.units import counted
+
 WAITING_LIMIT = 20_000
 """Lines that may wait for room; beyond that the oldest are lost."""
 
@@ -57,6 +59,12 @@ class LineFile:
                 self.error = ""
         except OSError as error:
             self.error = error.strerror or str(error)
+
+    def unwritten(self) -> str:
+        """Say at the end which lines could not be written; empty where all are on the disk."""
+        self.flush()
+        lines = counted(len(self._waiting) + self._lost, "line")
+        return f"{self.path} lacks {lines}, which could not be written: {self.error}" if self._waiting else ""
 
     def complaint(self) -> str:
         """A warning that was not returned before: lines wait, or were written after all. Empty where there is none."""

@@ -15,6 +15,7 @@ from adaptive_rec.config.tree import Config, load_config
 from adaptive_rec.errors import UsageError
 from adaptive_rec.live.telemetry import Evaluation
 from adaptive_rec.policy.find import load_policy, why_not_live
+from adaptive_rec.run import journal
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import RunOptions, Runtime
 
@@ -54,7 +55,7 @@ def resume_run(config: Config, out: Path, found: Found, overridden: Collection[s
     live = "policy" not in changes or not why_not_live(load_policy(changes["policy"]), policy)
     knobs = saved if live else saved.changed(changes)
     notices = [f"checkpoint {name} was passed over and set aside: {why}" for name, why in found.skipped]
-    options = RunOptions(out / "checkpoints", overrides=changes if live else {}, notices=notices)
+    options = RunOptions(out / "checkpoints", out / journal.NAME, overrides=changes if live else {}, notices=notices)
     runtime = assemble(config.model_copy(update={"knobs": knobs}), options=options)
     checkpoint.load(runtime.parts, generation, verified=True)
     runtime.phases.check_resumable()

@@ -36,6 +36,8 @@ def kept_options(run: Path) -> dict[str, Any]:
         found = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
+    except PermissionError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from None
     except (OSError, ValueError) as error:
         raise UsageError(f"{path} must be options of the service as JSON: {error}; remove it or mend it") from None
     for name, value in found.items() if isinstance(found, dict) else [("content", found)]:

@@ -10,12 +10,14 @@ from typing import Any
 
 from adaptive_rec import checkpoint
 from adaptive_rec.config.tree import Config
-from adaptive_rec.errors import UsageError, first_line
+from adaptive_rec.data.magnitude import remark
+from adaptive_rec.data.prepared import value_files
+from adaptive_rec.errors import AdaptiveRecError, CheckpointError, DataError, UsageError, first_line
 from adaptive_rec.live.telemetry import Evaluation, Event, Snapshot, to_json
 from adaptive_rec.run import journal
 from adaptive_rec.run.description import description
 from adaptive_rec.run.directory import RunDirectory
-from adaptive_rec.run.new_directory import check_is_new
+from adaptive_rec.run.new_directory import check_is_new, replace_text
 from adaptive_rec.run.resume import Resumed, resume_run
 from adaptive_rec.run.summary import read_summary, summary_of
 from adaptive_rec.runtime.assemble import assemble
@@ -23,6 +25,7 @@ from adaptive_rec.runtime.loop import Report, RunOptions
 from adaptive_rec.tracker import load_tracker
 from adaptive_rec.tracker.feed import CLOSE_SECONDS, Trackers
 from adaptive_rec.tracker.values import SnapshotFigures, of_evaluation
+from adaptive_rec.units import counted
 
 HURRIED_REPORT_BYTES = 16 << 20
 """Size of the metrics up to which the report page is written after a signal, as that takes well under a second."""
@@ -61,16 +64,24 @@ class TrainingRun:
         self._resumed: Resumed | None = None
         self.last_words: list[Event] = []
         """Warnings that came after the last report."""
+        self.failure: AdaptiveRecError | None = None
+        """Why the checkpoint at the end, or the score of the held-out samples, could not be had."""
         if found is not None and found.generation is not None:
             self._resumed = resume_run(config, out, found, overridden)
             self.runtime, self.config = self._resumed.runtime, self._resumed.config
         else:
             replayed = journal.commands(replay) if replay else None
-            self.runtime = assemble(config, options=RunOptions(out / "checkpoints", replayed=replayed))
+            options = RunOptions(out / "checkpoints", out / journal.NAME, replayed=replayed)
+            self.runtime = assemble(config, options=options)
             self.config = self.runtime.config  # with a lower hot budget where the device is small
+        if not self.runtime.source.test_samples:
+            raise DataError(
+                f"data.test_range must hold at least one sample, on which the run is scored at its end; "
+                f"{list(self.config.data.test_range)} of {self.config.data.source} holds none"
+            )
         self.started_at_step = self.runtime.step_number
         words = shlex.join(["adaptive-rec", *command] if command else [])
-        facts = description(self.runtime, out.resolve().name, words)
+        facts = description(self.runtime, out.resolve().name, words, values=value_files(self.runtime.source))
         self._directory.create(self.config, facts)  # late: a run that cannot be resumed leaves its directory as it was
         self._figures = SnapshotFigures([table.name for table in self.runtime.store.space.tables])
         try:
@@ -85,10 +96,12 @@ class TrainingRun:
         runtime, resumed = self.runtime, self._resumed
         left = runtime.steps_total - runtime.step_number
         details = {"checkpoint": resumed.checkpoint} if resumed else {}
-        yield self.note("started", f"{runtime.knobs.policy} on {runtime.device}, {left:,} steps to go", **details)
+        yield self.note("started", f"{runtime.knobs.policy} on {runtime.device}, {counted(left, 'step')} to go", **details)
         if resumed and resumed.overridden:
             text = ", ".join(f"{name} {each['old']} -> {each['new']}" for name, each in resumed.overridden.items())
             yield self.note("knobs", text, changed=resumed.overridden, at_start=True)
+        if resumed is None and (text := remark(runtime.source)):
+            yield self.note("warning", text)
         try:
             for report in runtime.run():
                 if isinstance(report, Event):
@@ -112,7 +125,7 @@ class TrainingRun:
 
     def finish(self) -> dict[str, Any]:
         """Write the final checkpoint, evaluate unless the run was hurried, write and return the summary. Then the directory is
-        free for another process."""
+        free for another process. What fails takes nothing else with it: `failure` has the reason, for the caller to report."""
         try:
             return self._finish()
         except Exception as error:
@@ -128,27 +141,59 @@ class TrainingRun:
             runtime.publisher.enter("finished")
             return done  # nothing was left to do
         seconds = runtime.recorder.seconds
-        for event in runtime.saving.at_the_end():
-            self._append(event)
+        self._save()
         self.last_words = [self.note("warning", text) for text in runtime.state.take_warnings()]
-        made = runtime.state.evaluation
-        evaluation = made if made and made.step == runtime.step_number else runtime.evaluate()
-        if evaluation is not made and evaluation:
-            self._record(evaluation, seconds)
-        summary = summary_of(runtime, self.started_at_step, seconds, evaluation)
-        written.write_text(to_json(summary, indent=1) + "\n", encoding="utf-8")
+        summary = summary_of(runtime, self.started_at_step, seconds, self._evaluate(seconds))
+        try:
+            replace_text(written, to_json(summary, indent=1) + "\n")
+        except OSError as error:
+            self._warn(f"{written} cannot be written: {error.strerror}")
         self.last_words += self._end_tracking()
-        self.note("finished", "the run has ended")
+        if self.failure is None:
+            self.note("finished", "the run has ended")
+        else:
+            self._note_failure(self.failure)
         self._report()
-        runtime.publisher.enter("finished")
+        for text in (*self._directory.complaints(), *self._directory.unwritten()):
+            self._warn(text)
+        runtime.publisher.enter("failed" if self.failure else "finished")
         return summary
+
+    def _save(self) -> None:
+        """Write the checkpoint of the run's end. Without it, the run still has its score and its summary."""
+        try:
+            for event in self.runtime.saving.at_the_end():
+                self._append(event)
+        except CheckpointError as error:
+            self.failure = error
+
+    def _evaluate(self, seconds: float) -> Evaluation | None:
+        """Return the score of the run's end; None where a signal or an error interrupts it."""
+        made = self.runtime.state.evaluation
+        if made and made.step == self.runtime.step_number:
+            return made
+        try:
+            evaluation = self.runtime.evaluate()
+        except AdaptiveRecError as error:
+            self.failure = self.failure or error
+            return None
+        if evaluation:
+            self._record(evaluation, seconds)
+        return evaluation
 
     def _fail(self, error: Exception) -> None:
         """Write down how the run ended."""
         self.runtime.publisher.enter("failed")
-        self.note("failed", f"{type(error).__name__}: {error}")
+        self._note_failure(error)
         self._end_tracking()
         self._report()
+
+    def _note_failure(self, error: Exception) -> None:
+        self.note("failed", f"{type(error).__name__}: {error}")
+
+    def _warn(self, text: str) -> None:
+        """Warn after the last report."""
+        self.last_words.append(self.note("warning", text))
 
     def _record(self, report: Snapshot | Evaluation, seconds: float) -> None:
         self._directory.append(report, seconds, self.runtime.tally.counters.samples_seen)
@@ -175,4 +220,4 @@ class TrainingRun:
         try:
             self._write_report(self.out)
         except Exception as error:
-            self.note("warning", f"no report could be made ({type(error).__name__}: {first_line(error)})")
+            self._warn(f"no report could be made ({type(error).__name__}: {first_line(error)})")

@@ -21,6 +21,7 @@ from adaptive_rec.embedding.staged.streams import CudaStreams, Streams
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import ConfigError, MemoryPlanError, did_you_mean, first_line
 from adaptive_rec.memory.dense import least_parameters
+from adaptive_rec.memory.disk import check_room, checkpoint_bytes
 from adaptive_rec.memory.parts import plan_memory
 from adaptive_rec.memory.plan import MemoryPlan, Place
 from adaptive_rec.placement import RowSpace
@@ -40,7 +41,8 @@ def assemble(
 ) -> Runtime:
     """Build a run's parts and join them. Source, device and policy may be given instead of made from the configuration.
 
-    Raises ConfigError where the configuration does not fit the device, MemoryPlanError where memory is too small.
+    Raises ConfigError where the configuration does not fit the device, MemoryPlanError where memory is too small, CheckpointError
+    where the disk is.
     """
     torch.set_num_threads(config.run.thread_budget(streams is not None).dense)
     keep_freed_memory()
@@ -91,7 +93,10 @@ def _join(
     free: dict[Place, int] = {"host": available_bytes()}
     if streams is not None:
         free["device"] = streams.free_bytes()
-    plan_memory(config, source, policy, model, build_dense_optimizer, device, free).check_host()
+    plan = plan_memory(config, source, policy, model, build_dense_optimizer, device, free)
+    plan.check_host()
+    if options.checkpoints is not None and (notice := check_room(options.checkpoints, checkpoint_bytes(plan))):
+        options = replace(options, notices=[*options.notices, notice])
     store = build_store(config, space, policy, streams)
     model = model.to(store.torch_device, store.dtype)
     optimizer = build_dense_optimizer(config, model)

@@ -47,11 +47,14 @@ class Checkpoints:
     end before anybody gets a reply.
     """
 
-    def __init__(self, parts: RunParts, folder: Path | None, publisher: Publisher) -> None:
-        """Without a `folder` no checkpoint is written and none can be requested."""
+    def __init__(
+        self, parts: RunParts, folder: Path | None, publisher: Publisher, journal: Path | None = None
+    ) -> None:
+        """Without a `folder` no checkpoint is written and none can be requested. `journal`: the file that has the events yielded
+        here; it is on the disk before a checkpoint is."""
         self._parts = parts
         self._state = parts.state
-        self._folder = folder
+        self._folder, self._journal = folder, journal
         self._publisher = publisher
         settings = parts.state.config.checkpoint
         self._schedule = CheckpointSchedule(settings)
@@ -98,12 +101,16 @@ class Checkpoints:
         if (name := newest_saved(self._parts, self._folder)) is not None:
             yield self._written_event(name)
             return
-        self._writing = Writing(self._parts, self._folder)
+        try:
+            self._writing = Writing(self._parts, self._folder, journal=self._journal)
+        except CheckpointError as error:
+            yield self._failed(error, what="the last checkpoint was not written")
+            raise
         yield self._begun_event(self._writing.name)
         self._writing.write()
         written = self._ended(self._writing)
         if written.error is not None:
-            yield self._failed(written.error, written.name)
+            yield self._failed(written.error, written.name, "the last checkpoint was not written")
             raise written.error
         yield self._report(written)
 
@@ -130,7 +137,7 @@ class Checkpoints:
         yield from self.written(wait=True)
         try:
             with self._state.recorder.paused(), self._publisher.during("checkpointing"):
-                self._writing = Writing(self._parts, self._folder)
+                self._writing = Writing(self._parts, self._folder, journal=self._journal)
         except CheckpointError as error:
             yield self._failed(error)
             self._answer(error)
@@ -173,9 +180,11 @@ class Checkpoints:
         self._publisher.board()
         return self._written_event(written.name, **details)
 
-    def _failed(self, error: CheckpointError, name: str = "") -> Event:
+    def _failed(
+        self, error: CheckpointError, name: str = "", what: str = "no checkpoint was written, training continues"
+    ) -> Event:
         self._state.checkpoints.add_failure()
-        text = f"no checkpoint was written, training continues: {error}"
+        text = f"{what}: {error}"
         return Event(self._state.step, "checkpoint_failed", text, {"checkpoint": name} if name else {})
 
     def _answer(self, outcome: Any) -> None:

@@ -44,6 +44,8 @@ class RunOptions:
 
     checkpoints: Path | None = None
     """Folder for checkpoints; without one none is written."""
+    journal: Path | None = None
+    """The file to which the run's events are written, to be on the disk before a checkpoint is."""
     overrides: Mapping[str, Any] = field(default_factory=dict)
     """Knobs that a resumed run is to have instead of those it was saved with."""
     replayed: Mapping[int, list[Command]] | None = None
@@ -79,7 +81,7 @@ class Runtime(Session):
         """The check that a step's losses and gradients are finite."""
         self.parts = RunParts(state, dense, self.observer, self.reclassifier, self.phases, self.splitting, self.finite)
         """What checkpoints save and restore."""
-        self.saving: Checkpoints = Checkpoints(self.parts, options.checkpoints, publisher)
+        self.saving: Checkpoints = Checkpoints(self.parts, options.checkpoints, publisher, options.journal)
         self.control = Control(
             state,
             self.reclassifier,

@@ -30,9 +30,13 @@ def sync_folder(path: Path) -> None:
 def write_whole(path: Path, text: str) -> None:
     """Write a file durably: afterwards it is there as a whole, or not at all."""
     draft = path.with_name(f".{path.name}.draft")
-    draft.write_text(text, encoding="utf-8")
-    _sync(draft, os.O_RDONLY)
-    draft.replace(path)
+    try:
+        draft.write_text(text, encoding="utf-8")
+        _sync(draft, os.O_RDONLY)
+        draft.replace(path)
+    except OSError:
+        draft.unlink(missing_ok=True)
+        raise
     sync_folder(path.parent)
 
 
@@ -50,7 +54,12 @@ def new_folder(out: Path) -> Iterator[Path]:
     except OSError as error:
         raise _cannot_be_made(out, error.strerror) from None
     try:
-        yield parent / out.name
+        try:
+            yield parent / out.name
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            raise UsageError(f"{out} cannot be written: {error.strerror}") from None
         try:
             sync_folder(parent / out.name)
             os.rename(parent / out.name, out)

@@ -22,8 +22,10 @@ export class TableDialog {
     this.found = h("div", { class: "found", "aria-live": "polite" });
     this.list = h("tbody");
     this.message = h("div");
+    this.valueHead = h("th", { scope: "col", title: "What the id was in the data", class: "value" }, "Value");
     this.more = h("button", { type: "button", hidden: true, onclick: () => this.#load() }, "Show more");
     this.tabs = CLASSES.map((name) => h("label", {}, h("input", { type: "radio", name: "class", value: name, checked: name === "hot", onchange: () => this.#pick(name) }), h("span", {}, name)));
+    this.element.classList.remove("with-values");
     this.element.replaceChildren(h("div", { class: "drawer-body", tabindex: -1, autofocus: true },
       h("div", { class: "drawer-head" }, h("div", {}, this.title, this.facts),
         h("button", { type: "button", class: "icon", "aria-label": "Close", onclick: () => this.element.close() }, icon("close"))),
@@ -33,7 +35,7 @@ export class TableDialog {
       h("table", { class: "grid rows" }, h("thead", {}, h("tr", {},
         h("th", { scope: "col" }, "Row"), h("th", { scope: "col" }, "Class"), h("th", { scope: "col", class: "n" }, "Slot"),
         h("th", { scope: "col", class: "n", title: "Lookups estimated by the sketch, decayed" }, "Estimate"),
-        h("th", { scope: "col", class: "n", title: "Last measured movement" }, "Movement"))), this.list),
+        h("th", { scope: "col", class: "n", title: "Last measured movement" }, "Movement"), this.valueHead)), this.list),
       this.message, this.more));
     if (!this.element.open) this.element.showModal();
     if (this.placement) this.refresh(this.placement);
@@ -70,6 +72,7 @@ export class TableDialog {
       const row = await get(`/placement/${this.index}/rows/${text}`);
       const change = row.last_change;
       const facts = [
+        ...(row.value === null ? [] : [["Value", row.value]]),
         ["Class", badge(row.class)], ["Slot", row.slot === null ? "none (host memory)" : integer(row.slot)],
         ["Estimate", significant(row.estimate)], ["Movement", row.movement === null ? "not measured" : significant(row.movement)],
         ["Last change", change ? `${change.from} → ${change.to} at step ${integer(change.step)}` : "not among the recorded changes"],
@@ -104,6 +107,7 @@ export class TableDialog {
       this.cursor = page.cursor;
       setText(this.title, nameOf(page.table));
       this.list.append(...page.rows.map(line));
+      if (page.rows.some((row) => row.value !== null)) this.element.classList.add("with-values");
       if (page.cursor === null && document.activeElement === this.more) this.element.firstElementChild.focus();
       this.more.hidden = page.cursor === null;
       this.message.replaceChildren(...(this.list.childElementCount ? [] : [notice(`No ${this.class} rows in this table now.`)]));
@@ -118,5 +122,5 @@ const badge = (name) => h("span", { class: `class-badge ${CLASSES.includes(name)
 function line(row) {
   const n = (text) => h("td", { class: "n" }, text);
   return h("tr", {}, h("th", { scope: "row", class: "n-left" }, integer(row.id)), h("td", {}, badge(row.class)), n(row.slot === null ? "–" : integer(row.slot)),
-    n(row.estimate >= 1000 ? integer(row.estimate) : fixed(row.estimate, 1)), n(significant(row.movement)));
+    n(row.estimate >= 1000 ? integer(row.estimate) : fixed(row.estimate, 1)), n(significant(row.movement)), h("td", { class: "value" }, row.value ?? ["(missing values)", "(rare values)"][row.id] ?? ""));
 }

@@ -92,13 +92,13 @@ def test_names_that_lead_elsewhere_are_refused(name: str) -> None:
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"format": 2}, "format should be 3, got 2"),
-        ({"since": "step-000000003"}, "since should be an object, got 'step-000000003'"),
-        ({"since": {"name": "step-000000003"}}, "since.crc32 Field required"),
-        ({"since": {"name": "step-000000003", "crc32": "0123ABCD"}}, "since.crc32 String should match"),
-        ({"since": {"name": "../step-000000003", "crc32": "0123abcd"}}, "since.name String should match"),
-        ({"since": {"name": "step-000000003\n", "crc32": "0123abcd"}}, "since.name String should match"),
-        ({"since": {"name": "step-000000003.0", "crc32": "0123abcd"}}, "since.name String should match"),
+        ({"format": 2}, "format must be 3, got 2"),
+        ({"since": "step-000000003"}, "since must be a section with keys, got 'step-000000003'"),
+        ({"since": {"name": "step-000000003"}}, "since.crc32 must be given"),
+        ({"since": {"name": "step-000000003", "crc32": "0123ABCD"}}, "since.crc32 must match"),
+        ({"since": {"name": "../step-000000003", "crc32": "0123abcd"}}, "since.name must match"),
+        ({"since": {"name": "step-000000003\n", "crc32": "0123abcd"}}, "since.name must match"),
+        ({"since": {"name": "step-000000003.0", "crc32": "0123abcd"}}, "since.name must match"),
         ({"chunk_bytes": 1}, "chunk_bytes"),
         ({"files": GOOD["files"] * 2}, "each file must be named once"),  # type: ignore[operator]
         ({"files": [{"name": "state.json", "size_bytes": 1 << 60, "crc32": "a3a6bf43"}]}, "8 digits for each of"),

@@ -17,8 +17,8 @@ def test_the_tables_are_listed_with_a_sum(rows_of, told, service):
 
 def page(table: str, row_class: str, cursor: str | None = None) -> dict[str, Any]:
     rows = [
-        {"id": 208, "class": "stale", "slot": 86, "estimate": 37_300.0, "movement": 0.000734},
-        {"id": 9, "class": "cold", "slot": None, "estimate": 3.0, "movement": None},
+        {"id": 208, "class": "stale", "slot": 86, "estimate": 37_300.0, "movement": 0.000734, "value": None},
+        {"id": 9, "class": "cold", "slot": None, "estimate": 3.0, "movement": None, "value": None},
     ]
     return {"index": 0, "table": table, "class": row_class, "version": 14, "rows": rows, "cursor": cursor}
 
@@ -33,6 +33,19 @@ def test_rows_of_a_table_are_listed(rows_of, told, service):
         ["9", "cold", "-", "3", "-"],
     ]
     assert service.requests[-1]["query"] == "class=hot&sort=estimate&limit=20"
+
+
+def test_rows_are_shown_as_they_were_in_the_data(rows_of, told, service):
+    found = page("C1", "hot")
+    for row, value in zip(found["rows"], ("item 17", None), strict=True):
+        row["value"] = value
+    found["rows"][1]["id"] = 1
+    service.answer("GET", "/api/v1/placement/0", found)
+    rows = rows_of(told("placement", "C1"))
+    assert rows[1][-1] == "value"
+    assert [row[-1] for row in rows[2:]] == ["item 17", "(rare values)"]
+    service.answer("GET", "/api/v1/placement/0/rows/208", {**found["rows"][0], "table": "C1", "last_change": None})
+    assert ["value", "item 17"] in rows_of(told("placement", "C1", "208"))
 
 
 def test_class_order_and_number_of_rows_are_requested(told, service):
@@ -65,7 +78,7 @@ def test_all_about_a_row(rows_of, told, service):
 
 
 def test_what_is_no_table_row_or_limit_is_refused(refused, service):
-    assert "an index from 0 to 1, got C2; did you mean C1?" in refused("placement", "C2")
+    assert "an index from 0 to 1, got C2\n" in refused("placement", "C2")
     assert "got 2" in refused("placement", "2")
     assert "ID must be a whole number from 0" in refused("placement", "C1", "x")
     assert "--limit must be a whole number from 1 to 1000, got 0" in refused("placement", "C1", "--limit=0")

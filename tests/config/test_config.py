@@ -195,7 +195,7 @@ def test_threads_follow_from_the_cores_unless_configured(
 
 @pytest.mark.parametrize("key", ["threads", "classify_threads", "copy_threads"])
 def test_threads_below_zero_are_refused(key: str) -> None:
-    with pytest.raises(ConfigError, match=f"run.{key} should be greater than or equal to 0, got -1"):
+    with pytest.raises(ConfigError, match=f"run.{key} must be at least 0, got -1"):
         load_config(None, {}, [f"run.{key}=-1"])
 
 
@@ -205,7 +205,7 @@ HUGE = {"report_every": 10**12, "reclassify_every": LARGEST, "hot_budget_bytes":
 def test_a_count_that_cannot_be_meant_is_refused_with_rule_name_and_value():
     with pytest.raises(ConfigError) as error:
         load_config(None, {"ADAPTIVE_REC_KNOBS__REPORT_EVERY": "1000000000000"})
-    assert str(error.value) == "knobs.report_every should be less than or equal to 1000000000, got 1000000000000"
+    assert str(error.value) == "knobs.report_every must be at most 1000000000, got 1000000000000"
     assert load_config(None, {}, ["knobs.report_every=1000000000"]).knobs.report_every == MOST_STEPS
 
 
@@ -213,7 +213,7 @@ def test_a_run_of_before_the_bounds_still_loads(tmp_path):
     """Its configuration, its checkpoints and its journal may hold a huge number for never or everything."""
     toml = "[knobs]\n" + "\n".join(f"{name} = {value}" for name, value in HUGE.items())
     (tmp_path / "config.toml").write_text(toml)
-    with pytest.raises(ConfigError, match="report_every should be less"):
+    with pytest.raises(ConfigError, match="report_every must be at most"):
         load_config(str(tmp_path / "config.toml"), {})
     (tmp_path / "run.json").write_text("{}")
     lowered = {"report_every": MOST_STEPS, "reclassify_every": MOST_STEPS, "hot_budget_bytes": MOST_BYTES}
@@ -225,3 +225,16 @@ def test_a_run_of_before_the_bounds_still_loads(tmp_path):
     assert command.values == lowered
     with pytest.raises(CheckpointError, match="report_every"):
         saved_knobs(Saved({"report_every": LARGEST + 1}))
+
+
+def test_a_printed_configuration_has_the_comments_of_the_reference_and_reads_back(tmp_path):
+    settings = [
+        'data.source="a \\"b\\" ü 😀.csv"', "optimizer.dense_options={eps=1e-5, \"odd key\"=true}", "run.steps=7",
+        "knobs.hot_budget_bytes=1000", "data.train_range=[0.25, 0.5]", 'run.track=["tensorboard"]',
+    ]  # fmt: skip
+    config = load_config("tiny", {}, settings)
+    text = config_reference.render(config)
+    (tmp_path / "my.toml").write_text(text)
+    assert load_config(str(tmp_path / "my.toml"), {}) == config
+    assert "# Samples of a mini-batch. (samples, above 0)\nbatch_size = " in text
+    assert text.count("\n# ") > 60

@@ -129,8 +129,8 @@ def test_a_wrong_change_of_knobs_changes_nothing_and_is_not_in_the_journal(train
             assert (answer["id"], answer["status"]) == (number, status)
             if number == 0:
                 assert answer["errors"] == [
-                    {"knob": "decay", "detail": "should be a valid number, got 'low'"},
-                    {"knob": "alpha", "detail": "should be less than or equal to 1, got 2"},
+                    {"knob": "decay", "detail": "must be a number, got 'low'"},
+                    {"knob": "alpha", "detail": "must be at most 1, got 2"},
                 ]
     assert mailbox.desired == before
     assert mailbox.drain() == []

@@ -125,9 +125,9 @@ def test_the_trainer_names_the_rule_and_the_value_of_every_wrong_knob(client: An
     assert answer.json()["errors"] == [
         {
             "knob": "stale_threshold",
-            "detail": "should be a valid number, got 'none' or should be 'search', got 'none'",
+            "detail": "must be a number, got 'none' or must be 'search', got 'none'",
         },
-        {"knob": "alpha", "detail": "should be less than or equal to 1, got 2"},
+        {"knob": "alpha", "detail": "must be at most 1, got 2"},
     ]
     assert patch(client, {"policy": "os:system"}).json()["errors"] == [
         {"knob": "policy", "detail": "must be one of slipstream, hotline, fae, got 'os:system'"}
@@ -137,7 +137,7 @@ def test_the_trainer_names_the_rule_and_the_value_of_every_wrong_knob(client: An
 def test_a_dry_run_refuses_what_cannot_be_meant(client: Any) -> None:
     headers = {"If-Match": "*", "Content-Type": "application/merge-patch+json"}
     answer = client.patch(f"{URL}?dry_run=1", content=b'{"report_every": 1e12}', headers=headers)
-    fault = {"knob": "report_every", "detail": "should be less than or equal to 1000000000, got 1000000000000"}
+    fault = {"knob": "report_every", "detail": "must be at most 1000000000, got 1000000000000"}
     assert (answer.status_code, answer.json()["errors"]) == (422, [fault])
     assert client.get(URL).json()["knobs"]["report_every"]["maximum"] == 10**9
 

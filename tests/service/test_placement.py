@@ -24,7 +24,7 @@ def true_row(placement: Any, table: dict[str, Any], id: int) -> dict[str, Any]:
     if slot < 0:
         cell = np.zeros(1, dtype=np.uint32)
         sketch_estimate(placement.counters, np.array([row]), placement.seeds, cell)
-        return {"id": id, "class": "cold", "slot": None, "estimate": cell[0] / placement.unit, "movement": None}
+        return {"id": id, "class": "cold", "slot": None, "estimate": cell[0] / placement.unit, "movement": None, "value": None}
     movement = float(tier.movement_H[slot])
     return {
         "id": id,
@@ -32,6 +32,7 @@ def true_row(placement: Any, table: dict[str, Any], id: int) -> dict[str, Any]:
         "slot": slot,
         "estimate": float(tier.estimate_H[slot]),
         "movement": movement if np.isfinite(movement) else None,
+        "value": None,
     }
 
 

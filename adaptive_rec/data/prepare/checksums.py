@@ -14,6 +14,7 @@ from typing import Literal
 from adaptive_rec.data.prepare.meta import META, Meta
 from adaptive_rec.data.prepared_arrays import FolderArrays
 from adaptive_rec.errors import DataError
+from adaptive_rec.units import counted
 
 HASH_CHUNK_BYTES = 4 << 20
 CHECKED_ROWS = 1 << 16
@@ -42,7 +43,7 @@ def verify(folder: Path, meta: Meta, report: Report) -> None:
     files = list(meta.array_files())
     with ThreadPoolExecutor(len(os.sched_getaffinity(0)), "verify") as pool:
         paths = [folder / file.name for file in files]
-        what = f"{len(files)} files"
+        what = counted(len(files), "file")
         sums = checksums(paths, pool, lambda ratio: report(StageProgress("checksums", what, ratio, meta.rows)))
     for path, file, found in zip(paths, files, sums, strict=True):
         if found != file.sha256:

@@ -14,7 +14,7 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from adaptive_rec.config.knobs import describe
+from adaptive_rec.config.faults import describe
 from adaptive_rec.data.prepare.formats import array_name, check_source, find_format, history_steps
 from adaptive_rec.data.prepare.meta import Job, SourceFile, rows_version
 from adaptive_rec.data.tabular.schema import Schema

@@ -10,7 +10,8 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationError
 
-from adaptive_rec.config.knobs import Frozen, describe
+from adaptive_rec.config.faults import describe
+from adaptive_rec.config.knobs import Frozen
 from adaptive_rec.data.prepare.raw import SequenceColumns
 from adaptive_rec.data.tabular.schema import Schema
 from adaptive_rec.errors import DataError

@@ -41,6 +41,7 @@ from adaptive_rec.data.prepare.values import ColumnIds, values_file, write_value
 from adaptive_rec.errors import DataError, UsageError
 from adaptive_rec.system.durable import sync_files, sync_folder, write_whole
 from adaptive_rec.system.version import __version__
+from adaptive_rec.units import counted
 
 HASH_TABLES_BYTES = 256 << 20
 """Memory of all hash tables together."""
@@ -160,7 +161,7 @@ class Preparation:
         rows, add = sum(source.rows for source in read), counter(total)
 
         def report(keys: int) -> None:
-            self._report(StageProgress("numbering", f"{len(names)} tables", add(keys), rows))
+            self._report(StageProgress("numbering", counted(len(names), "table"), add(keys), rows))
 
         shares = [pool.submit(self._number_table, t, name, read, report) for t, name in enumerate(names)]
         return dict(zip(names, (share.result() for share in shares), strict=True))
@@ -247,7 +248,7 @@ class Preparation:
         rows = sum(source.rows for source in read)
         sums = iter(
             checksums(
-                paths, pool, lambda ratio: self._report(StageProgress("checksums", f"{len(paths)} files", ratio, rows))
+                paths, pool, lambda ratio: self._report(StageProgress("checksums", counted(len(paths), "file"), ratio, rows))
             )
         )
         sources = tuple(

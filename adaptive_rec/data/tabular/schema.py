@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from adaptive_rec.config.knobs import Frozen, describe
+from adaptive_rec.config.faults import describe
+from adaptive_rec.config.knobs import Frozen
 from adaptive_rec.errors import UsageError
 
 CONSTANT = "constant"

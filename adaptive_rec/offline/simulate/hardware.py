@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from pydantic import Field, PositiveInt, ValidationError
 
-from adaptive_rec.config.knobs import Frozen, describe, knob
+from adaptive_rec.config.faults import describe
+from adaptive_rec.config.knobs import Frozen, knob
 from adaptive_rec.errors import ConfigError
 
 HEAD = """\

@@ -1,0 +1,40 @@
+"""Room on the disk for a run's checkpoints, looked at before it trains."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from adaptive_rec.errors import CheckpointError
+from adaptive_rec.memory.plan import MemoryPlan
+from adaptive_rec.memory.rows import COPIES
+from adaptive_rec.units import comparable_size
+
+MOST_KEPT = 4
+"""Checkpoints of all rows that a run's disk may hold at a time, at the default of `checkpoint.keep` (docs/checkpoints.md)."""
+
+
+def checkpoint_bytes(plan: MemoryPlan) -> int:
+    """Return the size of a checkpoint of all rows, at the most: each with its number and its optimizer state, the dense part, and
+    what is known of hot rows and popularity."""
+    rows = sum(table.rows for table in plan.tables)
+    number_bytes = 4 if rows <= 1 << 32 else 8
+    others = sum(part.bytes for part in plan.parts if part.name in (COPIES, "dense parameters", "dense optimizer"))
+    return sum(table.weights_bytes + table.state_bytes for table in plan.tables) + rows * number_bytes + others
+
+
+def check_room(folder: Path, one_bytes: int) -> str:
+    """Return a warning where the disk of a run's checkpoints has less room than they may take; an empty string elsewhere.
+
+    Raises CheckpointError where there is no room for a first one: the run could not be saved.
+    """
+    free = shutil.disk_usage(next(path for path in (folder, *folder.absolute().parents) if path.exists())).free
+    present = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    if free + present >= MOST_KEPT * one_bytes:
+        return ""
+    sizes = f"one takes {comparable_size(one_bytes)}, {comparable_size(free)} are free"
+    room = f"{folder.parent} must have room for checkpoints: {sizes}"
+    if not present and free < one_bytes:
+        keys = "data.max_table_rows or model.embedding_dim"
+        raise CheckpointError(f"{room}; free some space, give another --out, or lower {keys}")
+    return f"{room}, and a long run keeps up to {MOST_KEPT}; one that finds no room is left out, and training continues"

@@ -1,0 +1,164 @@
+"""Every command says at once what it does, on a terminal too, where torch and Numba take seconds to load."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import random
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from adaptive_rec.cli import COMMANDS, main
+from adaptive_rec.cli.parser import Parser
+
+LIMIT_SECONDS = 3.0
+"""Limit of the wait for the first output: generous, as machines of tests are shared; alone it takes at most 0.5 s."""
+TRIES = 3
+SETTINGS = ["--no-serve", "--set", "model.bottom_mlp=[8]", "--set", "model.top_mlp=[8]", "--steps", "3"]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a file of rows, a run that was trained on it, and the folder that was prepared for that."""
+    folder, dice = tmp_path_factory.mktemp("place"), random.Random(1)
+    lines = [f"{dice.randrange(40)},{dice.randrange(60)},{dice.randrange(2)}" for _ in range(600)]
+    (folder / "rows.csv").write_text("\n".join(["user,item,label", *lines]) + "\n")
+    words = ["train", "--data", str(folder / "rows.csv"), "--label", "label", *SETTINGS]
+    for name in ("one", "other"):
+        assert main([*words, "--out", str(folder / "runs" / name)]) == 0
+    (folder / "prepared").symlink_to(next((folder / "runs" / "data").iterdir()))
+    return folder
+
+
+SLOW = [
+    "train tiny --no-serve --steps 3 --out runs/new",
+    "train --data rows.csv --label label --no-serve --steps 3 --out runs/own",
+    "train tiny --dry-run",
+    "train --print-config",
+    "eval runs/one",
+    "predict runs/one --data rows.csv --out scores.parquet",
+    "export runs/one --to model",
+    "nearest runs/one item 7",
+    "report runs/one",
+    "checkpoint list runs/one",
+    "checkpoint verify runs/one",
+    "checkpoint diff runs/one runs/other",
+    "checkpoint export runs/one --out tables",
+    "checkpoint import tables --config tiny --out runs/imported",
+    "data prepare rows.csv --label label --out again",
+    "data verify prepared",
+    "profile prepared",
+    "simulate prepared --policies hybrid",
+    "calibrate tiny",
+    "compare tiny --policies hybrid,hotline --seeds 1 --steps 3 --out runs/compare",
+    "plan tiny --no-rehearsal",
+    "doctor",
+    "serve runs/one --port 0",
+]
+OF_A_RUN = {
+    "status", "knobs", "placement", "pause", "resume", "stop", "reclassify", "runs", "dashboard", "checkpoint",
+}  # fmt: skip
+"""Commands to a run, which load nothing large; without a run their error is the first output."""
+
+
+def all_commands() -> set[str]:
+    parser = Parser(prog="adaptive-rec")
+    subparsers = parser.add_subparsers()
+    for module in COMMANDS:
+        module.add_commands(subparsers)
+    return set(subparsers.choices)
+
+
+def on_a_terminal(words: list[str], folder: Path, runtime: Path) -> Iterator[tuple[float, bytes]]:
+    """Execute a command on a terminal; yield when it prints what."""
+    terminal, stream = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm", "XDG_RUNTIME_DIR": str(runtime), "COLUMNS": "100"}
+    started = time.monotonic()
+    command = [sys.executable, "-m", "adaptive_rec", *words]
+    child = subprocess.Popen(command, cwd=folder, env=environment, stdin=stream, stdout=stream, stderr=stream)
+    os.close(stream)
+    try:
+        while select.select([terminal], [], [], 120)[0]:
+            try:
+                text = os.read(terminal, 1 << 16)
+            except OSError:  # how Linux reports the end of a terminal
+                break
+            yield time.monotonic() - started, text
+    finally:
+        child.kill()
+        child.wait()
+        os.close(terminal)
+
+
+def test_no_command_is_left_out() -> None:
+    assert all_commands() == {line.split()[0] for line in SLOW} | OF_A_RUN
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("line", SLOW + sorted(OF_A_RUN - {"checkpoint"}))
+def test_a_command_says_at_once_what_it_does(line: str, place: Path, tmp_path: Path) -> None:
+    waits = []
+    for _ in range(TRIES):
+        seconds, text = next(on_a_terminal(line.split(), place, tmp_path))
+        assert b"Traceback" not in text
+        waits.append(seconds)
+        if seconds < LIMIT_SECONDS:
+            return
+    raise AssertionError(f"{line} must print something within {LIMIT_SECONDS} s, it took {waits}")
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize(
+    ("line", "end"),
+    [
+        ("train tiny --no-serve --steps 3 --out runs/shown", "report.html"),
+        ("data prepare rows.csv --label label --out shown", "adaptive-rec train"),
+        ("data verify prepared", "prepared is whole"),
+        ("compare tiny --policies hybrid,hotline --seeds 1 --steps 3 --out runs/shown-too", "compare.json"),
+    ],
+)
+def test_a_command_with_a_live_display_works_on_a_terminal(line: str, end: str, place: Path, tmp_path: Path) -> None:
+    text = b"".join(part for _, part in on_a_terminal(line.split(), place, tmp_path)).decode()
+    assert "Traceback" not in text
+    assert end in text
+
+
+def loaded_by(place: Path, *words: str) -> dict[str, object]:
+    """Execute a command in a process of its own: its exit code, and which large modules it has loaded."""
+    asked = (
+        "import json, sys; from adaptive_rec.cli import main; code = main(sys.argv[1:]); "
+        "print(json.dumps({'code': code, 'loaded': [name for name in ('torch', 'numba') if name in sys.modules]}))"
+    )
+    done = subprocess.run([sys.executable, "-c", asked, *words], cwd=place, capture_output=True, text=True, check=True)
+    return dict(json.loads(done.stdout.splitlines()[-1]))
+
+
+@pytest.mark.parametrize(
+    "line", ["list runs/one", "verify runs/one", "diff runs/one runs/other", "export runs/one --out tables-of-one"]
+)
+def test_work_on_checkpoints_loads_no_torch(line: str, place: Path) -> None:
+    assert loaded_by(place, "checkpoint", *line.split()) == {"code": 0, "loaded": []}
+
+
+def test_a_configuration_is_printed_without_torch_and_numba(place: Path) -> None:
+    assert loaded_by(place, "train", "--print-config") == {"code": 0, "loaded": []}
+
+
+def test_standard_output_has_the_answer_alone(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["eval", str(place / "runs" / "one"), "--json"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["step"] == 3
+    assert printed.err == f"loading {place / 'runs' / 'one'} ...\n"
+
+
+def test_runs_that_differ_in_measured_times_only_are_the_same(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one, other = (str(place / "runs" / name) for name in ("one", "other"))
+    assert main(["checkpoint", "diff", one, other]) == 0
+    assert capsys.readouterr().out.endswith("are the same, bit by bit (measured times are not compared)\n")

@@ -1,0 +1,33 @@
+"""Suggestions in errors."""
+
+from __future__ import annotations
+
+import pytest
+
+from adaptive_rec.cli import COMMANDS
+from adaptive_rec.cli.parser import Parser
+from adaptive_rec.config.knobs import Knobs
+from adaptive_rec.errors import did_you_mean
+
+
+def commands() -> list[str]:
+    subparsers = Parser(prog="adaptive-rec").add_subparsers()
+    for module in COMMANDS:
+        module.add_commands(subparsers)
+    return list(subparsers.choices)
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("help", ""), ("trian", "train"), ("stat", "status"), ("evaluate", "eval"), ("quit", ""), ("version", ""), ("list", "")],
+)
+def test_a_command_is_suggested_where_it_is_near(typed: str, meant: str) -> None:
+    assert did_you_mean(typed, commands()) == (f"; did you mean {meant}?" if meant else "")
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("steps", ""), ("alfa", "alpha"), ("budget", "hot_budget_bytes"), ("prefetch", "prefetch_depth"), ("seed", ""), ("", "")],
+)
+def test_a_knob_is_suggested_where_it_is_near_or_named_in_part(typed: str, meant: str) -> None:
+    assert did_you_mean(typed, Knobs.model_fields) == (f"; did you mean {meant}?" if meant else "")
