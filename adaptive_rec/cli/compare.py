@@ -126,6 +126,7 @@ def make_runs(plan: Plan, held: dict[str, Any], folder: Path, lock: Any, args: a
     from adaptive_rec.cli.compare_screen import Board
     from adaptive_rec.offline.compare.plan import code_digest, digest
     from adaptive_rec.offline.compare.processes import RunProcesses, finished
+    from adaptive_rec.offline.compare.warm_process import WarmProcess
 
     under, turns, out = digest(held), plan.turns(), folder.parent
     missing = [turn for turn in turns if finished(folder / turn.name, under) is None]
@@ -133,13 +134,14 @@ def make_runs(plan: Plan, held: dict[str, Any], folder: Path, lock: Any, args: a
         seeds = f"{len(plan.seeds)} seed{'s' if len(plan.seeds) > 1 else ''}"
         done = f": {len(turns) - len(missing)} of {len(turns)} runs are done" if missing != turns else ""
         board.note(printable(f"{len(plan.policies)} policies x {seeds} in {out}{done}"))
-        runs = RunProcesses(out / SETTINGS, lock, under, code_digest(), args.keep_checkpoints, board.watch)
         try:
-            for turn in missing:
-                board.begin(turn)
-                outcome = runs.make(turn, folder / turn.name)
-                results = write_results(plan, held, out, folder)
-                board.end(turn, outcome, figures_of(results, turn.policy, turn.seed))
+            with WarmProcess(lock) as warm:
+                runs = RunProcesses(out / SETTINGS, warm, under, code_digest(), args.keep_checkpoints, board.watch)
+                for turn in missing:
+                    board.begin(turn)
+                    outcome = runs.make(turn, folder / turn.name)
+                    results = write_results(plan, held, out, folder)
+                    board.end(turn, outcome, figures_of(results, turn.policy, turn.seed))
         except Stopped as signal_came:
             return signal_came.number
     return 0
