@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adaptive_rec.cli.output import say
+from adaptive_rec.cli.own_data import RUNS as RUN_FOLDER
+from adaptive_rec.cli.own_data import add_schema_options, with_prepared_data
 from adaptive_rec.cli.parser import (
+    DATA_HELP,
     add_command,
     add_settings,
     configuration,
@@ -51,7 +54,8 @@ def add_commands(subparsers: Any) -> None:
     add("--policies", metavar="A,B,...", default=DEFAULT_POLICIES, help=policies)
     add("--seeds", metavar="N", type=int, default=3, help="runs of each policy, with seeds from run.seed on (default: 3)")
     add("--baseline", metavar="NAME", default="hybrid", help="policy to compare the others with (default: hybrid)")
-    add("--data", metavar="PATH", help="as for train")
+    add("--data", metavar="PATH", help=DATA_HELP)
+    add_schema_options(parser)
     add("--budget", metavar="SIZE", help="hot budget of every policy, such as 64MiB")
     add("--steps", metavar="N", help="mini-batches of each run; 0: all")
     add("--device", metavar="NAME", help="auto, cpu or cuda")
@@ -69,7 +73,8 @@ def compare(args: argparse.Namespace) -> int:
     from adaptive_rec.offline.pages.page import write_page
     from adaptive_rec.policy.find import load_policy
 
-    config = resolve(args)
+    beside = args.out.parent if args.out else RUN_FOLDER
+    _, config = with_prepared_data(args, resolve, beside, sys.stderr if args.json else sys.stdout)
     plan = plan_of(config, args.policies.split(","), args.seeds, args.baseline)
     for name in plan.policies:
         load_policy(name)  # an error in a name comes before the first run
