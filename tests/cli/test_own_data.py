@@ -92,7 +92,8 @@ def test_a_comparison_takes_the_file(
     asked = list[str]()
     monkeypatch.chdir(place)
     monkeypatch.setattr(compare, "make_runs", lambda plan, *_: asked.append(plan.config.data.source) or 0)
-    assert main(["compare", "--data", "clicks.csv", "--label", "label", "--policies", "hybrid,hotline", "--out", "runs/compared"]) == 0
+    words = ["--data", "clicks.csv", "--label", "label", "--policies", "hybrid,hotline", "--out", "runs/compared"]
+    assert main(["compare", *words]) == 0
     (folder,) = asked
     assert (Path(folder) / "meta.json").exists()
     assert "prepared before" in capsys.readouterr().out
