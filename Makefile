@@ -21,7 +21,7 @@ INSTALL := $(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--extra-inde
 .PHONY: train test check-long check-clients study-quality study-tracking study-policies study-globo study-staleness study-sidecar bench bench-all bench-drop-in bench-gpu bench-gpu-all docs tutorial lint clean
 
 train: $(VENV)/installed
-	$(BIN)/adaptive-rec train --policy slipstream $(ARGS)
+	$(BIN)/adaptive-rec train $(ARGS)
 
 # Tests of processes that talk to each other in real time run alone (marker alone); the others run in parallel.
 # The browser tests come last, because the run that they show continues until the end.

@@ -1,4 +1,4 @@
-"""Adaptive: Slipstream made careful. It is our own policy, and the one to start with.
+"""Adaptive: Slipstream made careful. It is our own policy, for data that drift and logs long enough to skip.
 
 From Hotline it takes the hot set and exact micro-batches, from Slipstream (arXiv 2404.04270) staleness. Its staleness rule has a
 natural unit (`signal_to_noise`: about 1 for a row whose gradients are noise around zero), so only rows that have settled are

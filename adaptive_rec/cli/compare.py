@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adaptive_rec.cli.output import say, waiting
+from adaptive_rec.cli.own_data import RUNS as RUN_FOLDER
+from adaptive_rec.cli.own_data import add_schema_options, with_prepared_data
 from adaptive_rec.cli.parser import (
+    DATA_HELP,
     add_command,
     add_settings,
     configuration,
@@ -51,7 +54,8 @@ def add_commands(subparsers: Any) -> None:
     add("--policies", metavar="A,B,...", default=DEFAULT_POLICIES, help=policies)
     add("--seeds", metavar="N", type=int, default=3, help="runs of each policy, with seeds from run.seed on (default: 3)")
     add("--baseline", metavar="NAME", default="hybrid", help="policy to compare the others with (default: hybrid)")
-    add("--data", metavar="PATH", help="as for train")
+    add("--data", metavar="PATH", help=DATA_HELP)
+    add_schema_options(parser)
     add("--budget", metavar="SIZE", help="hot budget of every policy, such as 64MiB")
     add("--steps", metavar="N", help="mini-batches of each run; 0: all")
     add("--device", metavar="NAME", help="auto, cpu or cuda")
@@ -70,7 +74,8 @@ def compare(args: argparse.Namespace) -> int:
     from adaptive_rec.offline.pages.page import write_page
     from adaptive_rec.policy.find import load_policy
 
-    config = resolve(args)
+    beside = args.out.parent if args.out else RUN_FOLDER
+    _, config = with_prepared_data(args, resolve, beside, sys.stderr if args.json else sys.stdout)
     plan = plan_of(config, args.policies.split(","), args.seeds, args.baseline)
     for name in plan.policies:
         load_policy(name)  # an error in a name comes before the first run
@@ -127,6 +132,7 @@ def make_runs(plan: Plan, held: dict[str, Any], folder: Path, lock: Any, args: a
     from adaptive_rec.cli.compare_screen import Board
     from adaptive_rec.offline.compare.plan import code_digest, digest
     from adaptive_rec.offline.compare.processes import RunProcesses, finished
+    from adaptive_rec.offline.compare.warm_process import WarmProcess
 
     under, turns, out = digest(held), plan.turns(), folder.parent
     missing = [turn for turn in turns if finished(folder / turn.name, under) is None]
@@ -134,13 +140,14 @@ def make_runs(plan: Plan, held: dict[str, Any], folder: Path, lock: Any, args: a
         seeds = counted(len(plan.seeds), "seed")
         done = f": {len(turns) - len(missing)} of {len(turns)} runs are done" if missing != turns else ""
         board.note(printable(f"{len(plan.policies)} policies x {seeds} in {out}{done}"))
-        runs = RunProcesses(out / SETTINGS, lock, under, code_digest(), args.keep_checkpoints, board.watch)
         try:
-            for turn in missing:
-                board.begin(turn)
-                outcome = runs.make(turn, folder / turn.name)
-                results = write_results(plan, held, out, folder)
-                board.end(turn, outcome, figures_of(results, turn.policy, turn.seed))
+            with WarmProcess(lock) as warm:
+                runs = RunProcesses(out / SETTINGS, warm, under, code_digest(), args.keep_checkpoints, board.watch)
+                for turn in missing:
+                    board.begin(turn)
+                    outcome = runs.make(turn, folder / turn.name)
+                    results = write_results(plan, held, out, folder)
+                    board.end(turn, outcome, figures_of(results, turn.policy, turn.seed))
         except Stopped as signal_came:
             return signal_came.number
     return 0

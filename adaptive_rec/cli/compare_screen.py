@@ -17,9 +17,10 @@ from rich.text import Text
 
 from adaptive_rec.cli.output import columns, show
 from adaptive_rec.cli.progress import MAX_WIDTH, Display
+from adaptive_rec.offline.compare.headline import headline
 from adaptive_rec.offline.compare.plan import Turn
 from adaptive_rec.offline.compare.processes import ProcessEnd, RunProgress
-from adaptive_rec.offline.compare.statements import disturbed, headline, statements, uneven
+from adaptive_rec.offline.compare.statements import disturbed, statements, uneven
 from adaptive_rec.offline.compare.statistics import LEAST_SEEDS
 from adaptive_rec.offline.compare.tables import QUALITY_HEADS, WORK_HEADS, Results, failures, quality_rows, work_rows
 from adaptive_rec.units import clock, count, printable

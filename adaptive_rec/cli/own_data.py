@@ -7,6 +7,7 @@ import argparse
 import hashlib
 import os
 import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -17,12 +18,15 @@ from adaptive_rec.system.durable import write_whole
 from adaptive_rec.units import counted, percent, whole
 
 if TYPE_CHECKING:
+    from adaptive_rec.config.tree import Config
     from adaptive_rec.data.prepare.job import Request
     from adaptive_rec.data.prepare.meta import Meta
     from adaptive_rec.data.tabular.infer import Inferred
     from adaptive_rec.data.tabular.schema import Schema
 
 ENDINGS = (".csv", ".tsv", ".parquet")
+RUNS = Path("runs")
+"""Where schemas and prepared folders of commands without a run go: where those of `train` without --out go, too."""
 COMPRESSED = (".gz", ".zst")
 SKEWED = 3.0
 """Ratio of the shares of label 1 among training and held-out rows from which on rows look sorted by their label."""
@@ -36,6 +40,19 @@ def add_schema_options(parser: Any) -> None:
     parser.add_argument("--label", metavar="COLUMN", help=labelled)
     described = "CSV, TSV or Parquet: TOML file that names label and columns, as a first run with --label writes it"
     parser.add_argument("--schema", metavar="FILE", type=Path, help=described)
+
+
+def with_prepared_data(
+    args: argparse.Namespace, resolve: Callable[[argparse.Namespace], Config], runs: Path, stream: TextIO
+) -> tuple[argparse.Namespace, Config]:
+    """Return the command line and its configuration, with the folder that is prepared from CSV, TSV or Parquet files in their
+    place."""
+    config = resolve(args)
+    if args.label is None and args.schema is None:
+        return args, config
+    folder = prepared(args, runs, config.data.on_bad_row == "skip", stream)
+    args = argparse.Namespace(**{**vars(args), "data": folder})
+    return args, resolve(args)
 
 
 def prepared(args: argparse.Namespace, runs: Path, skip_bad_rows: bool, stream: TextIO) -> str:

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adaptive_rec.cli.output import columns, pairs, print_json, show, text, waiting
-from adaptive_rec.cli.parser import CONFIG_HELP, add_command, add_settings, configuration, text_settings, whole_number
+from adaptive_rec.cli.own_data import RUNS, add_schema_options, with_prepared_data
+from adaptive_rec.cli.parser import (
+    CONFIG_HELP,
+    DATA_HELP,
+    add_command,
+    add_settings,
+    configuration,
+    text_settings,
+    whole_number,
+)
 from adaptive_rec.errors import ConfigError, UsageError
 from adaptive_rec.units import comparable_size, count, counted, exact_size, fine, parse_size, size, whole
 
@@ -23,7 +33,6 @@ examples:
   adaptive-rec plan criteo_terabyte --gpu-memory 16GiB --host-memory 64GiB
   adaptive-rec plan my.toml --data train.txt --profile profile/profile.json
 """
-SAMPLES = "200000"
 SHOWN_TABLES = 40
 """Tables that are printed, the largest ones; ``--json`` has them all."""
 MOMENTS = {"": "always", "step": "a step runs", "window": "a window ends", "evaluation": "an evaluation runs"}
@@ -38,22 +47,21 @@ def add_commands(subparsers: Any) -> None:
     add("--gpu-memory", metavar="SIZE", help="memory of the GPU (16GiB); 0: no GPU (default: this machine's)")
     add("--host-memory", metavar="SIZE", help="host memory (64GiB; default: the free memory of this machine)")
     add("--policy", metavar="NAME", help="as for train")
-    add("--data", metavar="PATH", help="as for train")
+    add("--data", metavar="PATH", help=DATA_HELP)
+    add_schema_options(parser)
     add_settings(parser)
     add("--profile", metavar="FILE", type=Path, help="profile.json of `profile --out`, instead of counting lookups")
-    counted = f"count the lookups of the first N samples; 0: none (default: {SAMPLES})"
-    add("--samples", metavar="N", default=SAMPLES, help=counted)
+    add("--samples", metavar="N", help="count the lookups of the first N samples; 0: none (default: all)")
     add("--no-rehearsal", action="store_true", help="estimate the memory of a step instead of running a few steps")
     add("--json", action="store_true", help="print all figures as JSON")
 
 
 def plan(args: argparse.Namespace) -> int:
     """Print the plan. Returns 1 where the run does not fit."""
-    samples = whole_number("--samples", args.samples, 0)
+    samples = None if args.samples is None else whole_number("--samples", args.samples, 0)
     gpu, host = memory_bytes("--gpu-memory", args.gpu_memory), memory_bytes("--host-memory", args.host_memory)
-    named = text_settings({"knobs.policy": args.policy, "data.source": args.data})
-    config = configuration(args.config, args.data, [*args.set, *named])
     waiting("planning")
+    _, config = with_prepared_data(args, resolve, RUNS, sys.stderr if args.json else sys.stdout)
     memory = machine(config, gpu, host)
     from adaptive_rec.cli.progress import progress_shown
     from adaptive_rec.offline.planning.survey import survey
@@ -65,6 +73,11 @@ def plan(args: argparse.Namespace) -> int:
     else:
         print_survey(found, config)
     return 1 if found.plan.problems else 0
+
+
+def resolve(args: argparse.Namespace) -> Config:
+    named = text_settings({"knobs.policy": args.policy, "data.source": args.data})
+    return configuration(args.config, args.data, [*args.set, *named])
 
 
 def dry_run(config: Config, as_json: bool) -> int:
@@ -116,7 +129,7 @@ def print_survey(found: Survey, config: Config) -> None:
     blank = text("")
     heads = ("hot budget>", "slots>", "hot lookups>", "with all counts known>", "fits", "")
     several = [columns(heads, budgets(found)), blank] if found.budgets else []
-    show(*blocks(found.plan, config), *several, pairs([*verdict(found.plan), *advice(found)]))
+    show(*blocks(found.plan, config), *several, pairs([*verdict(found.plan), *conclusion(found)]))
 
 
 def budgets(found: Survey) -> Iterator[list[str]]:
@@ -127,7 +140,7 @@ def budgets(found: Survey) -> Iterator[list[str]]:
         yield [size(one.bytes), slots, *shares, "yes" if one.fits else "no", ", ".join(one.why)]
 
 
-def advice(found: Survey) -> Iterator[tuple[str, str]]:
+def conclusion(found: Survey) -> Iterator[tuple[str, str]]:
     yield "predicted", f"from {found.basis}" if found.basis else ""
     for remedy in found.remedies:
         settings = " ".join(f"--set {key}={shown(key, value)}" for key, value in remedy.settings)
@@ -136,8 +149,9 @@ def advice(found: Survey) -> Iterator[tuple[str, str]]:
     if found.plan.problems and not found.remedies:
         tried = "smaller budgets, rows of 16 bits, less optimizer state, smaller tables"
         yield "fits with", f"nothing that was tried: {tried}"
-    if found.suggested_bytes is not None:
-        yield "suggested", f"--set knobs.hot_budget_bytes={exact_size(found.suggested_bytes)}"
+    from adaptive_rec.offline.advice import advice
+
+    yield from advice(found.suggested_bytes, found.all_rows_bytes, found.everything_fits)
 
 
 def shown(key: str, value: Any) -> str:
@@ -190,11 +204,21 @@ def parts(plan: MemoryPlan) -> Iterator[list[str]]:
             yield [name, part.place, MOMENTS[part.moment], size(part.bytes), part.keys]
 
 
+def movement(plan: MemoryPlan) -> str:
+    """Return how many more bytes a hot row takes as its movement is recorded; empty where it is not."""
+    from adaptive_rec.offline.advice import movement_note
+
+    row, record = (
+        sum(getattr(pool, name) / pool.slots for pool in plan.hot if pool.slots) for name in ("bytes", "movement_bytes")
+    )
+    return movement_note(plan.policy, row, row - record)
+
+
 def verdict(plan: MemoryPlan) -> Iterator[tuple[str, str]]:
     for place in plan.available_bytes:
         needed = plan.needed(place)
         yield place, f"{comparable_size(needed)} needed, {comparable_size(needed + plan.free(place))} available"
-    for note in plan.notes:
+    for note in (*plan.notes, movement(plan)):
         yield "note", note
     for problem in plan.problems:
         yield "problem", problem

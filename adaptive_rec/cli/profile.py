@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from adaptive_rec.cli.output import columns, pairs, print_json, say, show, text, waiting
+from adaptive_rec.cli.own_data import RUNS, add_schema_options, with_prepared_data
 from adaptive_rec.cli.parser import (
     CONFIG_HELP,
+    DATA_HELP,
     add_command,
     add_settings,
     configuration,
@@ -18,10 +21,14 @@ from adaptive_rec.cli.parser import (
     text_settings,
     whole_number,
 )
-from adaptive_rec.units import count, counted, exact_size, percent, size, whole
+from adaptive_rec.units import count, counted, percent, size, whole
+
+if TYPE_CHECKING:
+    from adaptive_rec.config.tree import Config
 
 EXAMPLES = """\
 examples:
+  adaptive-rec profile clicks.csv --label clicked        your own CSV, TSV or Parquet file
   adaptive-rec profile train.txt                         a Criteo TSV file (plain, .gz or .zst)
   adaptive-rec profile train.txt criteo_kaggle --samples 5000000
   adaptive-rec profile synthetic --set data.synthetic.drift_ranks=5 --out profile
@@ -33,7 +40,8 @@ def add_commands(subparsers: Any) -> None:
     purpose = "measure skew and drift of a data set, and what a hot tier of each size would catch"
     parser = add_command(subparsers, "profile", profile, purpose, epilog=EXAMPLES)
     add = parser.add_argument
-    add("data", metavar="DATA", help="a file, a folder made by data prepare, or synthetic")
+    add("data", metavar="DATA", help=DATA_HELP)
+    add_schema_options(parser)
     add("config", nargs="?", metavar="CONFIG", help=CONFIG_HELP)
     add_settings(parser)
     add("--samples", metavar="N", default="0", help="only the first N samples of the training range (default: all)")
@@ -46,8 +54,7 @@ def profile(args: argparse.Namespace) -> int:
     """Measure, print and write the profile; samples keep the order of the file."""
     waiting(f"opening {args.data}")
     samples, windows = whole_number("--samples", args.samples, 0), whole_number("--windows", args.windows, 2)
-    settings = [*args.set, *text_settings({"data.source": args.data}), "data.shuffle=false", "data.epochs=1"]
-    config = configuration(args.config, args.data, settings)
+    _, config = with_prepared_data(args, resolve, RUNS, sys.stderr if args.json else sys.stdout)
     from adaptive_rec.cli.progress import progress_shown
     from adaptive_rec.offline.profile.measure import measure
 
@@ -62,6 +69,11 @@ def profile(args: argparse.Namespace) -> int:
         if args.out is not None:
             say(f"\n{args.out / 'profile.html'}")
     return 0
+
+
+def resolve(args: argparse.Namespace) -> Config:
+    settings = [*args.set, *text_settings({"data.source": args.data}), "data.shuffle=false", "data.epochs=1"]
+    return configuration(args.config, args.data, settings)
 
 
 def write(measured: Mapping[str, Any], out: Path) -> None:
@@ -85,7 +97,7 @@ def summary(measured: Mapping[str, Any]) -> list[Any]:
     return [
         pairs(head(measured)), blank, columns(per_table, tables(measured)), blank,
         columns(per_budget, budgets(measured)), blank, columns(per_window, windows(measured)), blank,
-        pairs(advice(measured)),
+        pairs(conclusion(measured)),
     ]  # fmt: skip
 
 
@@ -128,14 +140,17 @@ def windows(measured: Mapping[str, Any]) -> Iterator[list[str]]:
         yield [str(place), *("-" if share is None else percent(share) for share in shares)]
 
 
-def advice(measured: Mapping[str, Any]) -> list[tuple[str, str]]:
-    point = measured["suggested"]
+def conclusion(measured: Mapping[str, Any]) -> list[tuple[str, str]]:
+    from adaptive_rec.offline.advice import advice, movement_note
+
+    data, point = measured["data"], measured["suggested"]
     caught = point["previous_ratio"]
+    row, plain = sum(data["row_bytes"]), sum(data["plain_row_bytes"])
     return [
-        ("suggested", f"--set knobs.hot_budget_bytes={exact_size(point['bytes'])}"),
-        ("rule", point["rule"]),
+        *advice(point["bytes"], data["all_rows_bytes"], measured["everything_fits"]),
         ("gives", f"{percent(point['hot_lookup_ratio'])} hot lookups, {percent(point['popular_sample_ratio'])} popular samples, "
                   f"if all counts were known in advance"),
         ("drift", "" if caught is None else f"{percent(caught)} of a window's lookups go to the hot rows of the window before"),
         ("note", point["note"]),
+        ("note", movement_note(data["policy"], row, plain)),
     ]  # fmt: skip

@@ -5,13 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adaptive_rec.cli.output import columns, pairs, print_json, say, show, text, waiting
+from adaptive_rec.cli.own_data import RUNS, add_schema_options, with_prepared_data
 from adaptive_rec.cli.parser import (
     CONFIG_HELP,
+    DATA_HELP,
     add_command,
     add_settings,
     configuration,
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
 EXAMPLES = """\
 examples:
   adaptive-rec simulate train.txt --budgets 1MiB,16MiB,10%      a Criteo file, or a folder made by data prepare
+  adaptive-rec simulate clicks.csv --label clicked              your own CSV, TSV or Parquet file
   adaptive-rec simulate synthetic --policies hotline,adaptive   a preset or TOML file
   adaptive-rec simulate keys.xz --out simulated                 a raw trace: big-endian 64-bit keys (.bin, .xz) or .npy
   adaptive-rec calibrate --out here.toml && adaptive-rec simulate train.txt --hardware here.toml
@@ -41,7 +45,8 @@ def add_commands(subparsers: Any) -> None:
     purpose = "find what policies would keep hot at each budget, without training"
     parser = add_command(subparsers, "simulate", simulate, purpose, epilog=EXAMPLES)
     add = parser.add_argument
-    add("data", metavar="DATA", help="Criteo file, prepared folder, preset, TOML file, or a trace (.xz, .bin, .npy)")
+    add("data", metavar="DATA", help=f"{DATA_HELP}; or a preset, TOML file or trace (.xz, .bin, .npy)")
+    add_schema_options(parser)
     add("config", nargs="?", metavar="CONFIG", help=CONFIG_HELP)
     add("--policies", metavar="A,B,C", help="policies to replay (default: all built-in ones)")
     add("--budgets", metavar="A,B,C", help="hot budgets: bytes (16MiB) or shares of all rows (10%%)")
@@ -56,16 +61,14 @@ def add_commands(subparsers: Any) -> None:
 def simulate(args: argparse.Namespace) -> int:
     """Replay the stream, print and write the results."""
     waiting(f"opening {args.data}")
-    from adaptive_rec.offline.simulate.results import SHARES
-    from adaptive_rec.offline.simulate.trace import SUFFIXES
     from adaptive_rec.policy.find import BUILT_IN, load_policy
 
-    trace = Path(args.data) if args.data.endswith(SUFFIXES) else None
-    config = resolve(args, trace)
+    trace = trace_of(args)
+    args, config = with_prepared_data(args, resolve, RUNS, sys.stderr if args.json else sys.stdout)
     policies = listed("--policies", args.policies) or BUILT_IN
     for name in policies:
         load_policy(name)
-    budgets = listed("--budgets", args.budgets) or (*SHARES, str(int(config.knobs.hot_budget_bytes)))
+    budgets = listed("--budgets", args.budgets)
     from adaptive_rec.cli.progress import progress_shown
     from adaptive_rec.offline.simulate.hardware import read_hardware
     from adaptive_rec.offline.simulate.results import simulate as replay
@@ -86,10 +89,18 @@ def simulate(args: argparse.Namespace) -> int:
     return 0
 
 
-def resolve(args: argparse.Namespace, trace: Path | None) -> Config:
+def trace_of(args: argparse.Namespace) -> Path | None:
+    """Return DATA where it is a raw trace."""
+    from adaptive_rec.offline.simulate.trace import SUFFIXES
+
+    return Path(args.data) if args.data.endswith(SUFFIXES) else None
+
+
+def resolve(args: argparse.Namespace) -> Config:
     """Return the configuration of a run on the same data. DATA itself may be a configuration."""
     from adaptive_rec.config.tree import presets
 
+    trace = trace_of(args)
     settings = [f"run.batch_size={TRACE_BATCH_KEYS}"] if trace and not args.config else []
     settings += [*args.set, *number_settings({"run.steps": args.steps, "run.seed": args.seed})]
     if args.data.endswith(".toml") or (args.data in presets() and not os.path.exists(args.data)):
@@ -129,10 +140,32 @@ def summary(made: Mapping[str, Any]) -> list[Any]:
     heads = ("policy", "hot>", "at first>", "popular>", "moved>", "up>", "down>")
     for place, budget in enumerate(made["budgets"]):
         share = budget / made["data"]["all_rows_bytes"]
-        title = f"budget {size(budget)} ({fine(min(share, 1.0))} of all rows), ceiling {fine(made['ceiling'][place])}"
+        names = [name for name in ("suggested", "configured") if budget == made[f"{name}_bytes"]]
+        title = f"budget {size(budget)} ({', '.join([*names, f'{fine(min(share, 1.0))} of all rows'])})"
+        title += f", ceiling {fine(made['ceiling'][place])}"
         shown = heads + (("step>",) if timed else ())
         parts += [text(""), text(title), columns(shown, rows(made, budget, timed))]
-    return parts
+        parts += [text(line) for line in above_the_ceiling(made, budget)]
+    return [*parts, text(""), pairs(conclusion(made))]
+
+
+def above_the_ceiling(made: Mapping[str, Any], budget: int) -> Iterator[str]:
+    """Yield for each policy that catches more than the ceiling why it may."""
+    for one in made["results"]:
+        if one["budget_bytes"] == budget and one["above_ceiling"] and one["follows_budget"]:
+            yield f"{one['policy']} is above the ceiling: {one['above_ceiling']}"
+
+
+def conclusion(made: Mapping[str, Any]) -> list[tuple[str, str]]:
+    from adaptive_rec.offline.advice import advice, movement_note
+
+    data = made["data"]
+    recording = dict.fromkeys(one["policy"] for one in made["results"] if one["monitored"])
+    note = movement_note(", ".join(recording), sum(data["monitored_row_bytes"]), sum(data["row_bytes"]))
+    return [
+        *advice(made["suggested_bytes"] or None, data["all_rows_bytes"], made["everything_fits"]),
+        ("note", note if recording else ""),
+    ]
 
 
 def head(made: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 from adaptive_rec.cli.data import verify_source
 from adaptive_rec.cli.detach import detach
 from adaptive_rec.cli.output import say, waiting
-from adaptive_rec.cli.own_data import add_schema_options, prepared, warn_of_labels
+from adaptive_rec.cli.own_data import add_schema_options, warn_of_labels, with_prepared_data
 from adaptive_rec.cli.parser import (
+    DATA_HELP,
     add_command,
     add_serve_options,
     add_settings,
@@ -55,11 +56,7 @@ def add_commands(subparsers: Any) -> None:
     add("config", nargs="?", metavar="CONFIG", help="preset (tiny, synthetic, criteo_kaggle, ...) or TOML file")
     policies = "adaptive, hotline, hybrid, fae, cdlrm, slipstream, ... (docs/policies.md) or module:Class"
     add("--policy", metavar="NAME", help=policies)
-    add(
-        "--data",
-        metavar="PATH",
-        help="CSV, TSV or Parquet (with --label), a Criteo file, a prepared folder, or synthetic",
-    )
+    add("--data", metavar="PATH", help=DATA_HELP)
     add_schema_options(parser)
     add("--steps", metavar="N", help="mini-batches to train on; 0: all")
     add("--seed", metavar="N", help="seed of everything random")
@@ -89,9 +86,7 @@ def train(args: argparse.Namespace) -> int:
     from adaptive_rec.config.reference import render
     from adaptive_rec.live.telemetry import to_json
 
-    config = check(args)
-    if args.label is not None or args.schema is not None:
-        args, config = with_prepared_data(args, config)
+    args, config = prepare(args)
     given = {**(kept_options(args.out) if args.resume else {}), **given_serve_options(args)}
     options = None if args.no_serve else serve_options({**given, "waits_for_port": args.resume and "port" in given})
     if args.print_config:
@@ -144,17 +139,16 @@ def train(args: argparse.Namespace) -> int:
     return training.failure.exit_code if training.failure else signals.exit_code
 
 
-def with_prepared_data(args: argparse.Namespace, config: Config) -> tuple[argparse.Namespace, Config]:
-    """Prepare the CSV, TSV or Parquet files of --data; return the command line with the prepared folder, and its
-    configuration."""
+def prepare(args: argparse.Namespace) -> tuple[argparse.Namespace, Config]:
+    """Return the command line and its configuration, after CSV, TSV or Parquet files of --data were prepared beside the run."""
+    config = check(args)
+    if args.label is None and args.schema is None:
+        return args, config
     if args.out is not None and not args.resume:
         check_is_new(args.out)
     waiting(f"reading {args.data}")
     stream = sys.stderr if args.json or args.print_config else sys.stdout
-    beside = (args.out or new_directory(config.knobs.policy)).parent
-    folder = prepared(args, beside, config.data.on_bad_row == "skip", stream)
-    args = argparse.Namespace(**{**vars(args), "data": folder})
-    config = check(args)
+    args, config = with_prepared_data(args, check, (args.out or new_directory(config.knobs.policy)).parent, stream)
     warn_of_labels(config, stream)
     return args, config
 

@@ -79,7 +79,7 @@ class Knobs(Frozen):
     """Live settings of placement, tracking and skipping. They take effect at a step boundary."""
 
     policy: str = knob(
-        "slipstream",
+        "hotline",
         "name",
         "What decides which rows are hot and what is skipped: by name, by entry point, or as package.module:Class.",
         min_length=1,

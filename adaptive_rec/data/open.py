@@ -54,7 +54,7 @@ def check_file(path: Path) -> None:
         raise DataError(f"data.source must hold at least one row, got {str(path)!r}, which is empty")
     if names := named_columns(path):
         raise ConfigError(
-            f"data.source must be a Criteo TSV file or a prepared folder, got {str(path)!r}, {names}: give train --label COLUMN "
+            f"data.source must be a Criteo TSV file or a prepared folder, got {str(path)!r}, {names}: give --label COLUMN "
             f"(or --schema FILE), or make a folder with adaptive-rec data prepare {path} --label COLUMN --out DIR"
         )
 

@@ -62,6 +62,43 @@ def test_training_leaves_a_schema_and_a_model_that_learned(place: Path) -> None:
     assert json.loads((place / "runs" / "a" / "summary.json").read_text())["eval"]["auc"] > 0.7
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["profile", "clicks.csv"],
+        ["plan", "--no-rehearsal", "--data", "clicks.csv"],
+        ["simulate", "clicks.csv", "--policies", "hotline", "--steps", "3"],
+    ],
+)
+def test_advice_takes_the_file_and_prepares_it_where_train_would(
+    place: Path, words: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(place)
+    assert main(words) == 2
+    assert "give --label COLUMN (or --schema FILE)" in capsys.readouterr().err
+    assert main([*words, "--label", "label", "--json"]) == 0
+    printed = capsys.readouterr()
+    assert "prepared before" in printed.err  # into runs/, by the fixture's run
+    assert json.loads(printed.out)
+    assert main([*words, "--label", "label"]) == 0
+    assert "everything fits, no hot tier is needed" in capsys.readouterr().out
+
+
+def test_a_comparison_takes_the_file(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from adaptive_rec.cli import compare
+
+    asked = list[str]()
+    monkeypatch.chdir(place)
+    monkeypatch.setattr(compare, "make_runs", lambda plan, *_: asked.append(plan.config.data.source) or 0)
+    words = ["--data", "clicks.csv", "--label", "label", "--policies", "hybrid,hotline", "--out", "runs/compared"]
+    assert main(["compare", *words]) == 0
+    (folder,) = asked
+    assert (Path(folder) / "meta.json").exists()
+    assert "prepared before" in capsys.readouterr().out
+
+
 def test_the_same_data_is_prepared_once(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     again = [
         "train",

@@ -140,7 +140,8 @@ def test_where_no_budget_fits_none_is_suggested(told: Any) -> None:
     found = told("--no-rehearsal", "--samples", "2000", "--host-memory", "64MiB", code=1)
     assert found["suggested_budget_bytes"] is None
     assert not any("most that fits" in each["why"] or each["fits"] for each in found["budgets"])
-    assert any("knee of the curve" in each["why"] for each in found["budgets"])
+    assert [each["why"] for each in found["budgets"]] == [["configured"]]
+    assert not found["everything_fits"]
 
 
 def test_several_settings_are_suggested_where_one_is_not_enough() -> None:
@@ -270,12 +271,8 @@ def test_a_profile_of_rows_of_another_size_is_scaled() -> None:
     point = made["budgets"][3]
     assert same.at(point["bytes"]).learned_ratio == pytest.approx(point["learned_ratio"])
     assert twice.at(2 * point["bytes"]) == same.at(point["bytes"])
-    assert twice.knee_bytes == 2 * same.knee_bytes == 2 * made["suggested"]["bytes"]
+    assert twice.suggested_bytes == 2 * same.suggested_bytes == 2 * made["suggested"]["bytes"]
     assert same.at(0).learned_ratio == 0
-    most = made["budgets"][-1]["bytes"]
-    enough = same.nearly_all(most)
-    assert same.at(enough).learned_ratio >= same.at(most).learned_ratio - 0.0101
-    assert same.nearly_all(10) <= 10
 
 
 def test_no_lookups_are_counted_where_there_is_no_memory(told: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,11 +9,11 @@ from typing import Any
 from markupsafe import Markup
 
 from adaptive_rec.offline.compare.compare_plots import color, dots, over_samples, over_time, stages, trade
+from adaptive_rec.offline.compare.headline import headline
 from adaptive_rec.offline.compare.measures import JUDGED, MEASURES, OTHERS, TO_TARGET, Measure, duration
 from adaptive_rec.offline.compare.statements import (
     change,
     disturbed,
-    headline,
     most_seeds,
     notes,
     spanned,

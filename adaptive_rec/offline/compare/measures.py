@@ -31,6 +31,8 @@ class Measure:
     as_share: bool = False
     """Whether differences are given as shares of the baseline's figure."""
     noun: tuple[str, str] = ("less", "more")
+    is_time: bool = False
+    """Whether other work on the machine changes it."""
 
 
 def duration(seconds: float) -> str:
@@ -40,11 +42,11 @@ def duration(seconds: float) -> str:
     return f"{seconds:,.0f} s" if seconds < 6000 else clock(seconds)
 
 
-WALL_CLOCK = Measure("seconds", "wall clock", duration, "low", True, ("less", "more"))
+WALL_CLOCK = Measure("seconds", "wall clock", duration, "low", True, is_time=True)
 AUC = Measure("auc", "AUC", four, "high", noun=("lower", "higher"))
 LOGLOSS = Measure("logloss", "log loss", four, "low", noun=("lower", "higher"))
 CALIBRATION_ERROR = Measure("calibration_error", "calibration error", four, "low", noun=("smaller", "larger"))
-TO_TARGET = Measure("seconds_to_target", "time to the baseline's AUC", duration, "low", True, ("less", "more"))
+TO_TARGET = Measure("seconds_to_target", "time to the baseline's AUC", duration, "low", True, is_time=True)
 JUDGED = (WALL_CLOCK, TO_TARGET, AUC, LOGLOSS, CALIBRATION_ERROR)
 """Figures whose differences are tested against noise."""
 

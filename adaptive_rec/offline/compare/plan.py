@@ -21,7 +21,7 @@ from adaptive_rec.system.version import __version__
 
 NAME = "conditions.json"
 LIBRARIES = ("torch", "numba", "numpy")
-EVALUATIONS = 20
+EVALUATIONS = 10
 """Evaluations of a run where the configuration sets none; times to an AUC are interpolated between them."""
 
 

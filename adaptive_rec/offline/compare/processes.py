@@ -1,4 +1,4 @@
-"""The runs of a comparison: each is a process of its own that trains as a user would, without a dashboard.
+"""The runs of a comparison: each is a fork of a warm process and trains as a user would, without a dashboard.
 
 A run counts when its process ended well and wrote its outcome. Any other run is repeated from its beginning, as the wall clock of
 a run that was resumed cannot be compared.
@@ -11,8 +11,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,11 +18,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from adaptive_rec.config.tree import ENVIRONMENT_PREFIX
 from adaptive_rec.errors import UsageError
-from adaptive_rec.live.sidecar_process import own_modules_only
 from adaptive_rec.live.telemetry import COMPILING, to_json
 from adaptive_rec.offline.compare.plan import Turn
+from adaptive_rec.offline.compare.warm_process import WarmProcess
 from adaptive_rec.offline.pages.page import write_page
 
 OUTCOME = "outcome.json"
@@ -33,8 +30,6 @@ LOCK = ".lock"
 LAST_LINES = 8
 """Lines of a failed run's log that the results quote."""
 TAIL_BYTES = 1 << 16
-POLL_SECONDS = 1.0
-"""Time between two looks at a run; each look takes processor time from it."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +44,7 @@ class ProcessEnd:
     started: float
     """Seconds since the epoch."""
     process_seconds: float
-    """Duration of the whole process: loading of libraries, tables, training, evaluations, checkpoint."""
+    """Duration of the whole run: data files, tables, training, evaluations, checkpoint."""
     last_lines: tuple[str, ...] = ()
     compiled: bool = False
     """Whether kernels were compiled during the run, which lengthens its wall clock."""
@@ -106,11 +101,11 @@ def read_outcome(run: Path) -> ProcessEnd | None:
 
 @dataclass(frozen=True)
 class RunProcesses:
-    """Starts the runs of a comparison, one after the other, and writes down how each ended."""
+    """Makes the runs of a comparison, one after the other, and writes down how each ended."""
 
     settings: Path
     """The configuration file that all runs share."""
-    lock: IO[bytes]
+    warm: WarmProcess
     conditions: str
     code: str
     keep_checkpoints: bool
@@ -118,7 +113,7 @@ class RunProcesses:
     """Called about once a second while a run is under way."""
 
     def make(self, turn: Turn, run: Path) -> ProcessEnd:
-        """Train in a process of its own and write its outcome to the run's directory."""
+        """Train in a fork of the warm process and write its outcome to the run's directory."""
         log = run.with_name(f"{run.name}.{LOG}")
         outcome = self._train(turn, run, log)
         if outcome.compiled and outcome.exit_code == 0:  # now the compiled kernels are in the cache
@@ -142,37 +137,12 @@ class RunProcesses:
             "--no-serve",
         ]
         started, clock = time.time(), time.monotonic()
-        with open(log, "wb") as stream:
-            child = subprocess.Popen(
-                [sys.executable, "-m", "adaptive_rec", *words],
-                stdin=subprocess.DEVNULL,
-                stdout=stream,
-                stderr=stream,
-                env=_environment(),
-                start_new_session=True,  # Ctrl-C reaches only the comparison, which then ends the run at once
-                pass_fds=(self.lock.fileno(),),
-            )
-        try:
-            while True:
-                try:
-                    code = child.wait(POLL_SECONDS)
-                    break
-                except subprocess.TimeoutExpired:
-                    self.watch(progress(run / "metrics.jsonl"))
-        except BaseException:
-            child.kill()
-            child.wait()
-            raise
+        log.write_bytes(b"")
+        code = self.warm.run(words, log, lambda: self.watch(progress(run / "metrics.jsonl")))
         seconds = time.monotonic() - clock
         text = log.read_text(encoding="utf-8", errors="replace")
         last = tuple(text.splitlines()[-LAST_LINES:]) if code else ()
         return ProcessEnd(code, self.conditions, self.code, started, seconds, last, COMPILING in text)
-
-
-def _environment() -> dict[str, str]:
-    """Return the environment without settings of this package, which are all in the file."""
-    kept = own_modules_only().items()
-    return {name: value for name, value in kept if not (name.startswith(ENVIRONMENT_PREFIX) and "__" in name)}
 
 
 def progress(metrics: Path) -> RunProgress | None:

@@ -24,6 +24,8 @@ from adaptive_rec.system.version import __version__
 
 BEYOND_NOISE = 0.05
 """Adjusted p below which a difference counts as beyond noise."""
+SCATTERED_RATIO = 1.25
+"""Ratio of a policy's slowest run to its fastest from which on other work disturbed it: its times are not compared."""
 
 Results = dict[str, Any]
 
@@ -120,11 +122,13 @@ def over_seeds(runs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 def differences(runs: Sequence[Mapping[str, Any]], policies: Sequence[str], baseline: str) -> dict[str, Any]:
     """Return the differences of each policy's judged figures from the baseline's with the same seeds.
 
-    `chance` is p, `adjusted` is p adjusted for the number of policies; `beyond_noise` is None where there are too few seeds.
+    `chance` is p, `adjusted` is p adjusted for the number of policies; `beyond_noise` is None where there are too few seeds, or
+    times of the policy or the baseline scatter.
     """
     at = {(run["policy"], run["seed"]): run for run in runs}
     others = [policy for policy in policies if policy != baseline]
     found: dict[str, Any] = {policy: {} for policy in others}
+    scatter = {policy for policy in policies if times_scatter([run["seconds"] for run in runs if run["policy"] == policy])}
     for measure in JUDGED:
         paired: dict[str, PairedDifference] = {}
         for policy in others:
@@ -137,6 +141,13 @@ def differences(runs: Sequence[Mapping[str, Any]], policies: Sequence[str], base
                 ours, theirs = [one for one, _ in values], [other for _, other in values]
                 paired[policy] = difference(ours, theirs, ratio=measure.as_share)
         for (policy, one), chance in zip(paired.items(), holm([each.chance for each in paired.values()]), strict=True):
-            verdict = None if chance is None else chance < BEYOND_NOISE
-            found[policy][measure.key] = {**asdict(one), "adjusted": chance, "beyond_noise": verdict}
+            scattered = measure.is_time and bool(scatter & {policy, baseline})
+            verdict = None if chance is None or scattered else chance < BEYOND_NOISE
+            more = {"adjusted": chance, "beyond_noise": verdict, "scattered": scattered}
+            found[policy][measure.key] = {**asdict(one), **more}
     return found
+
+
+def times_scatter(seconds: Sequence[float]) -> bool:
+    """Return whether runs of the same policy took very different times."""
+    return len(seconds) > 1 and max(seconds) >= SCATTERED_RATIO * min(seconds)

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from adaptive_rec.offline.compare.measures import AUC, JUDGED, LOGLOSS, TO_TARGET, WALL_CLOCK, Measure
-from adaptive_rec.offline.compare.results import BEYOND_NOISE
+from adaptive_rec.offline.compare.measures import JUDGED, TO_TARGET, WALL_CLOCK, Measure
+from adaptive_rec.offline.compare.results import BEYOND_NOISE, times_scatter
 from adaptive_rec.offline.compare.statistics import LEAST_SEEDS
 
 Difference = Mapping[str, Any]
 
-DISTURBED_RATIO = 1.25
-"""Ratio of the baseline's slowest run to its fastest, above which other work disturbed the comparison."""
 BOUNDS = {
     "device_only": "holds all rows on the device, whatever the budget",
     "oracle": "chooses rows by what is still to come",
@@ -34,8 +32,11 @@ def verdict(measure: Measure, found: Difference | None) -> str:
     """Return the verdict on a difference.
 
     better or worse: beyond noise. maybe_better or maybe_worse: the interval excludes zero, but with so many policies this may be
-    chance. none: the interval includes zero. same: equal in every seed. unknown: too few seeds.
+    chance. none: the interval includes zero. same: equal in every seed. scattered: times that are not compared. unknown: too few
+    seeds.
     """
+    if found is not None and found["scattered"]:
+        return "scattered"
     if found is None or found["beyond_noise"] is None:
         return "unknown"
     if found["mean"] == found["low"] == found["high"] == 0:
@@ -90,7 +91,7 @@ def _line(found: Mapping[str, Difference], spans: bool) -> str:
         for measure in JUDGED
         if measure.key in found
     ]
-    parts = [in_words(measure, each) for measure, each, kind in judged if kind != "none"]
+    parts = [in_words(measure, each) for measure, each, kind in judged if kind not in ("none", "scattered")]
     quiet = [
         f"{measure.title} ({spanned(measure, each)})" if spans else measure.title
         for measure, each, kind in judged
@@ -99,75 +100,9 @@ def _line(found: Mapping[str, Difference], spans: bool) -> str:
     said = "; ".join(parts)
     if quiet:
         said += f"{'. Not' if said else 'not'} beyond noise: {', '.join(quiet)}"
+    if any(kind == "scattered" for _, _, kind in judged):
+        said += f"{'. Times' if said else 'times'} scatter and are not compared"
     return f"{said[:1].upper()}{said[1:]}."
-
-
-def headline(results: Mapping[str, Any]) -> list[str]:
-    """Return the most important statements."""
-    seeds, differences = most_seeds(results), results["differences"]
-    base = results["baseline"]
-    if not any(differences.values()):
-        return [f"Nothing is compared with {base} yet: no seed is finished under both."]
-    if seeds < LEAST_SEEDS:
-        return [
-            f"{seeds} {'seed' if seeds == 1 else 'seeds'}: no statement about noise. Differences are shown as they came out; "
-            f"at least {LEAST_SEEDS} seeds are needed to distinguish them from it."
-        ]
-    few = [policy for policy in differences if paired_seeds(results, policy) < LEAST_SEEDS]
-    left_out = [f"Too few seeds for a statement about {_listed(few)}."] if few else []
-    rounding = _by_rounding_alone(results)
-    return [_fastest(differences, base, rounding), *_quality(differences, base, rounding), *left_out]
-
-
-def _by_rounding_alone(results: Mapping[str, Any]) -> set[str]:
-    """Return the policies whose quality differs from the baseline's by rounding alone, so that a perhaps means nothing."""
-    kinds = results["kinds"]
-    return {name for name in kinds if kinds[name] == kinds[results["baseline"]] == "exact"}
-
-
-def _fastest(differences: Mapping[str, Mapping[str, Difference]], base: str, rounding: set[str]) -> str:
-    """Name the policies that take less time, separated by whether they may lose quality."""
-    faster = sorted(
-        (
-            name
-            for name, found in differences.items()
-            if verdict(WALL_CLOCK, found.get("seconds")) == "better" and name not in BOUNDS
-        ),
-        key=lambda name: differences[name]["seconds"]["mean"],
-    )
-    paying = [name for name in faster if _losses(differences[name]) & ({"worse"} if name in rounding else LOSS)]
-    sound = [name for name in faster if name not in paying]
-    if sound:
-        found = differences[sound[0]]
-        span, auc = spanned(WALL_CLOCK, found["seconds"]), found.get("auc")
-        kept = f"; its AUC lies {spanned(AUC, auc)} from {base}'s" if auc else ""
-        gain = f"{-found['seconds']['mean']:.1%} less time than {base} ({span})"
-        said = f"{sound[0]} takes {gain}, and no loss of quality was found{kept}."
-        others = ", ".join(f"{name} ({signed(WALL_CLOCK, differences[name]['seconds']['mean'])})" for name in sound[1:])
-        said += f" So do, by less: {others}." if others else ""
-    else:
-        said = f"No policy takes less time than {base} beyond noise without a loss of quality."
-    return said + (f" Less time, but at a loss of quality or perhaps one: {_listed(paying)}." if paying else "")
-
-
-def _losses(found: Mapping[str, Difference]) -> set[str]:
-    return LOSS & {verdict(measure, found.get(measure.key)) for measure in (AUC, LOGLOSS)}
-
-
-def _quality(differences: Mapping[str, Mapping[str, Difference]], base: str, rounding: set[str]) -> list[str]:
-    by_verdict: dict[str, list[str]] = {}
-    for name, found in differences.items():
-        kind = verdict(AUC, found.get("auc"))
-        if kind in BEYOND or name not in rounding:
-            by_verdict.setdefault(kind, []).append(name)
-    said = [
-        f"AUC is {word} than {base}'s under {_listed(by_verdict[kind])}."
-        for kind, word in (
-            ("better", "higher"), ("maybe_better", "perhaps higher"), ("maybe_worse", "perhaps lower"), ("worse", "lower"),
-        )
-        if kind in by_verdict
-    ]  # fmt: skip
-    return said or [f"No policy's AUC differs from {base}'s beyond noise."]
 
 
 def notes(results: Mapping[str, Any]) -> list[str]:
@@ -182,9 +117,9 @@ def notes(results: Mapping[str, Any]) -> list[str]:
     ]
     for kind, meaning in KINDS.items():
         if named := [policy for policy in results["policies"] if results["kinds"][policy] == kind]:
-            about.append(f"{_listed(named)}: {meaning}.")
+            about.append(f"{listed(named)}: {meaning}.")
     if bounds := [f"{policy} {BOUNDS[policy]}" for policy in results["policies"] if policy in BOUNDS]:
-        about.append(f"No contenders, but bounds: {_listed(bounds)}.")
+        about.append(f"No contenders, but bounds: {listed(bounds)}.")
     if seeds >= LEAST_SEEDS:
         about.append(
             f"Intervals are Student's t at 95 % over {seeds} seeds, differences are paired by seed. A difference is beyond noise "
@@ -211,13 +146,22 @@ def uneven(results: Mapping[str, Any]) -> list[str]:
 
 
 def disturbed(results: Mapping[str, Any]) -> list[str]:
-    """Return a note where equal work took the baseline very different times."""
-    base = results["baseline"]
-    seconds = [run["seconds"] for run in results["runs"] if run["policy"] == base]
-    if not seconds or max(seconds) < DISTURBED_RATIO * min(seconds):
+    """Return a note where runs of the same policy took very different times."""
+    spans = []
+    for policy in results["policies"]:
+        seconds = [run["seconds"] for run in results["runs"] if run["policy"] == policy]
+        if times_scatter(seconds):
+            spans.append(f"{policy} took {WALL_CLOCK.text(min(seconds))} to {WALL_CLOCK.text(max(seconds))}")
+    if not spans:
         return []
-    span = f"{WALL_CLOCK.text(min(seconds))} to {WALL_CLOCK.text(max(seconds))}"
-    return [f"{base} took {span} for the same work: something else used the machine, and times are not reliable."]
+    which = "no times" if times_scatter(base_seconds(results)) else "their times"
+    compared = "are compared" if which == "no times" else "are not compared"
+    return [f"{'; '.join(spans)} for the same work: something else used the machine, and {which} {compared}."]
+
+
+def base_seconds(results: Mapping[str, Any]) -> list[float]:
+    """Return the wall clock of the baseline's runs."""
+    return [run["seconds"] for run in results["runs"] if run["policy"] == results["baseline"]]
 
 
 def paired_seeds(results: Mapping[str, Any], policy: str) -> int:
@@ -231,7 +175,7 @@ def most_seeds(results: Mapping[str, Any]) -> int:
     return max((paired_seeds(results, policy) for policy in results["differences"]), default=0)
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 

@@ -36,6 +36,8 @@ class PairedDifference:
     chance: float | None
     """p: probability of such a difference by noise alone; None where there are too few seeds."""
     count: int
+    lower: int
+    """Number of seeds in which the policy's value is below the baseline's."""
 
 
 def interval(values: Sequence[float]) -> Interval:
@@ -57,7 +59,8 @@ def difference(values: Sequence[float], baseline: Sequence[float], ratio: bool =
     found = interval(gains)
     back = math.expm1 if ratio else float
     low, high = (None if bound is None else back(bound) for bound in (found.low, found.high))
-    return PairedDifference(back(found.mean), low, high, _chance(gains), len(gains))
+    lower = sum(gain < 0 for gain in gains)
+    return PairedDifference(back(found.mean), low, high, _chance(gains), len(gains), lower)
 
 
 def _chance(gains: Sequence[float]) -> float | None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from adaptive_rec.offline.compare.headline import headline
 from adaptive_rec.offline.compare.measures import (
     AUC,
     JUDGED,
@@ -20,7 +21,6 @@ from adaptive_rec.offline.compare.processes import LOG
 from adaptive_rec.offline.compare.statements import (
     BEYOND,
     PERHAPS,
-    headline,
     notes,
     signed,
     spanned,

@@ -16,9 +16,6 @@ import numpy as np
 
 from adaptive_rec.errors import UsageError
 
-NEARLY_RATIO = 0.01
-"""Share of the lookups that a budget may miss in comparison with the largest one, and still count as nearly as good."""
-
 
 @dataclass(frozen=True)
 class Prediction:
@@ -39,7 +36,7 @@ class HotLookups:
         self.rows: int = profile["all"]["rows"]
         self.scale = sum(row_bytes) / sum(theirs)
         """Size of a row of the run over that of the profile."""
-        self._knee: int = profile["suggested"]["bytes"]
+        self._suggested: int = profile["suggested"]["bytes"]
         points = profile["budgets"]
         self._bytes = np.array([0, *(point["bytes"] * self.scale for point in points)])
         self._learned = np.array([0, *(point["learned_ratio"] for point in points)])
@@ -66,12 +63,6 @@ class HotLookups:
         return Prediction(learned, known)
 
     @property
-    def knee_bytes(self) -> int:
-        """The budget that `profile` suggests: beyond it a byte brings less than an average one."""
-        return round(self._knee * self.scale)
-
-    def nearly_all(self, most_bytes: int) -> int:
-        """Return the smallest budget of the curve that catches nearly as much as the largest allowed one."""
-        wanted = self.at(most_bytes).learned_ratio - NEARLY_RATIO
-        enough = self._bytes[self._learned >= wanted]
-        return min(round(float(enough[0])), most_bytes) if len(enough) else most_bytes
+    def suggested_bytes(self) -> int:
+        """The budget that `profile` suggests."""
+        return round(self._suggested * self.scale)

@@ -49,6 +49,9 @@ class Survey:
     remedies: list[Remedy]
     basis: str
     """The data that predictions are based on, in words."""
+    all_rows_bytes: int
+    everything_fits: bool = False
+    """Whether the hot tier may be as large as all rows. False also where the policy ignores the budget."""
 
     def as_dict(self) -> dict[str, Any]:
         budgets = [
@@ -69,6 +72,8 @@ class Survey:
             **self.plan.as_dict(),
             "budgets": budgets,
             "suggested_budget_bytes": self.suggested_bytes,
+            "all_rows_bytes": self.all_rows_bytes,
+            "everything_fits": self.everything_fits,
             "predicted_from": self.basis,
             "remedies": remedies,
         }
@@ -78,11 +83,12 @@ def survey(
     config: Config,
     memory: dict[Place, int] | None,
     profile: Path | None,
-    samples: int,
+    samples: int | None,
     rehearsed: bool,
     progress: Progress,
 ) -> Survey:
-    """Plan, rehearse, count and predict. `memory` is as for `plan_run`; without a profile, `samples` are counted (0: none)."""
+    """Plan, rehearse, count and predict. `memory` is as for `plan_run`; without a profile, the first `samples` are counted
+    (0: none; None: all)."""
     source = open_source(config)
     sizes = policy_row_bytes(config, RowSpace.of(source.tables, source.features))
     read = None if profile is None else HotLookups.read(profile, sizes)
@@ -92,17 +98,18 @@ def survey(
     fitting = Fitting(config, source, plan)
     remedies = fitting.remedies()
     if not fitting.obeys_budget:
-        return Survey(plan, [], None, remedies, "")
+        return Survey(plan, [], None, remedies, "", fitting.everything_bytes())
     most = fitting.largest_budget()
     lookups, basis = (read, _described(read, fitting)) if read else _counted(fitting, sizes, samples, most, progress)
     named, enough = {"configured": config.knobs.hot_budget_bytes}, None
-    if lookups is not None:
-        named["knee of the curve"] = min(lookups.knee_bytes, most)
-    if not fitting.with_settings([("knobs.hot_budget_bytes", most)]).problems:
+    everything = fitting.everything_bytes()
+    fits = not fitting.with_settings([("knobs.hot_budget_bytes", most)]).problems
+    if fits:
         named["most that fits"] = most
         if lookups is not None:
-            enough = named["nearly as good as the most"] = lookups.nearly_all(most)
-    return Survey(plan, list(_budgets(fitting, named, lookups)), enough, remedies, basis)
+            enough = named["suggested"] = min(lookups.suggested_bytes, most)
+    budgets = list(_budgets(fitting, named, lookups))
+    return Survey(plan, budgets, enough, remedies, basis, everything, everything_fits=fits and most == everything)
 
 
 def _rehearsed(config: Config, plan: MemoryPlan) -> MemoryPlan:
@@ -130,15 +137,16 @@ def _described(read: HotLookups, fitting: Fitting) -> str:
 
 
 def _counted(
-    fitting: Fitting, sizes: list[int], samples: int, most: int, progress: Progress
+    fitting: Fitting, sizes: list[int], samples: int | None, most: int, progress: Progress
 ) -> tuple[HotLookups | None, str]:
     """Return the curve of the first samples, and its description."""
     source, rows = fitting.source, sum(table.rows for table in fitting.source.tables)
-    if min(samples, source.train_samples) < WINDOWS:
+    wanted = source.train_samples if samples is None else min(samples, source.train_samples)
+    if wanted < WINDOWS:
         return None, ""
     if PROFILED_BYTES * rows > available_bytes():
         return None, f"nothing: counting lookups of {rows:,} rows takes more memory than is free here"
-    made = measure(fitting.config, samples, WINDOWS, progress, source, [most])
+    made = measure(fitting.config, wanted, WINDOWS, progress, source, [most])
     counted, whole = made["data"]["samples"], source.train_samples
     part = "all" if counted == whole else f"the first {counted:,} of"
     return HotLookups(made, sizes), f"{part} {whole:,} samples of the run's own stream, counted just now"

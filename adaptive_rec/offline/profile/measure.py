@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.open import open_source
 from adaptive_rec.data.source import Source
+from adaptive_rec.embedding.device import all_rows_bytes
 from adaptive_rec.errors import DataError
 from adaptive_rec.live.telemetry import ratio
+from adaptive_rec.offline.advice import RULE, room_bytes
 from adaptive_rec.offline.profile.passes import FirstSamples, Progress, count_rows, count_windows
-from adaptive_rec.offline.profile.ranking import Ranking, Seen, curve_budgets, hot_row_bytes, knee_bytes, top_share
+from adaptive_rec.offline.profile.ranking import Ranking, Seen, curve_budgets, hot_row_bytes, suggested_bytes, top_share
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy.find import load_policy
 from adaptive_rec.system.version import __version__
@@ -26,9 +28,7 @@ STAYS_RATIO = 0.01
 """Share of a table's rows, the most frequent of the first window, whose lookups are followed through the other windows."""
 CDF_POINTS = 24
 EVEN_GAIN = 0.1
-"""Difference of the shares of hot lookups and of bytes at the knee, below which access counts as even."""
-
-RULE = "the bytes of all rows with more lookups per byte than the rows seen have on average (the knee)"
+"""Largest difference of the shares of hot lookups and of bytes at any budget, below which access counts as even."""
 
 
 def measure(
@@ -53,7 +53,7 @@ def measure(
     seen = Seen.of(count_rows(samples))
     sizes = policy_row_bytes(config, space)
     ranking = Ranking.of(space, sizes, seen)
-    suggested, configured = knee_bytes(ranking), config.knobs.hot_budget_bytes
+    suggested, configured = suggested_bytes(ranking), config.knobs.hot_budget_bytes
     points = curve_budgets(ranking, suggested, configured, *budgets)
     drift, learned = Drift(space, Ranked(ranking, suggested)), Learned(ranking, points)
     level_R = ranking.levels(points)
@@ -64,6 +64,7 @@ def measure(
         popular_L += samples_L
     curve = curve_points(ranking, points, popular_L, total, learned.ratios())
     seconds = time.perf_counter() - started
+    everything = all_rows_bytes(space, sizes)
     at = {point["bytes"]: point for point in curve}
     return {
         "version": __version__,
@@ -74,13 +75,16 @@ def measure(
             "lookups": ranking.lookups,
             "malformed_rows": source.malformed_rows,
             "row_bytes": sizes,
+            "plain_row_bytes": hot_row_bytes(config, space, monitored=False),
+            "all_rows_bytes": everything,
             "policy": config.knobs.policy,
             "embedding_rule": config.optimizer.embedding,
         },
         "all": skew("all", len(space.features), space.rows, seen) | drift.stays(),
         "tables": [table | drift.stays(n) for n, table in enumerate(table_skews(space, seen))],
         "budgets": curve,
-        "suggested": advice(at.get(suggested) or nothing(), ranking, drift),
+        "suggested": suggestion(at.get(suggested) or nothing(), curve, ranking, drift),
+        "everything_fits": everything <= room_bytes(config),
         "configured": at.get(configured) or nothing(),
         "drift": {"windows": drift.windows, "samples_per_window": total // windows, "budget_bytes": suggested},
         "seconds": round(seconds, 3),
@@ -115,10 +119,12 @@ def curve_points(
     ]
 
 
-def advice(point: Mapping[str, Any], ranking: Ranking, drift: Drift) -> dict[str, Any]:
-    """The suggested budget with its reasons."""
+def suggestion(
+    point: Mapping[str, Any], curve: Sequence[Mapping[str, Any]], ranking: Ranking, drift: Drift
+) -> dict[str, Any]:
+    """Return the suggested budget with its reasons."""
     caught = [w["previous_ratio"] for w in drift.windows if w["previous_ratio"] is not None]
-    gain = point["hot_lookup_ratio"] - ratio(point["bytes"], ranking.seen_bytes)
+    gain = max((each["hot_lookup_ratio"] - ratio(each["bytes"], ranking.seen_bytes) for each in curve), default=0.0)
     even = "access is nearly even: no budget short of all rows catches much more than its share of the lookups"
     return {
         **point,

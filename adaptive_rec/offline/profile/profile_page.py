@@ -9,6 +9,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from adaptive_rec.offline.advice import advice
 from adaptive_rec.offline.pages.markup import tag
 from adaptive_rec.offline.pages.page import facts, page, section, table, tiles, warnings
 from adaptive_rec.offline.pages.plot import SIDE, Plot, PlotLine, PlotMark, canvas, charts, mark_key
@@ -62,6 +63,7 @@ def _facts(measured: Mapping[str, Any]) -> Markup:
         ("A hot row", f"{row}: weights, state of {data['embedding_rule']}, records of {data['policy']}"),
         ("Suggested", tag("code", f"--set knobs.hot_budget_bytes={exact_size(point['bytes'])}")),
         ("Rule", point["rule"]),
+        ("All rows", dict(advice(None, data["all_rows_bytes"], measured["everything_fits"]))["in all"]),
         ("Malformed rows", whole(data["malformed_rows"]) if data["malformed_rows"] else None),
         ("Measured in", f"{measured['seconds']:.1f} s, {count(measured['lookups_per_second'])} lookups/s over two passes"),
     )  # fmt: skip

@@ -16,6 +16,8 @@ Counts = NDArray[np.int64]
 
 DOUBLINGS = 16
 """Number of times that the largest budget of a curve is halved to get about the smallest."""
+NEARLY_RATIO = 0.99
+"""Share of the lookups that can be hot which a suggested budget holds."""
 ROUND_BITS = 3
 """Leading binary digits of a suggested budget: 3.5 MiB rather than 3,461,112 bytes."""
 
@@ -96,18 +98,24 @@ class Ranking:
         return level_R
 
 
-def knee_bytes(ranking: Ranking) -> int:
-    """Return the budget at the knee of the curve, rounded up: there the share of hot lookups is furthest above that of the bytes.
+def suggested_bytes(ranking: Ranking) -> int:
+    """Return the smallest budget, rounded up, that holds nearly all lookups which can be hot: a row's first lookup cannot.
 
-    It holds each row with more lookups per byte than the rows that are looked up have on average.
+    It depends on the counts alone, not on the order of the samples.
     """
-    if not ranking.lookups:
+
+    def caught(budget_bytes: int) -> int:
+        hot = ranking.hot_rows(budget_bytes)
+        return sum(int(summed[k]) - k for summed, k in zip(ranking.summed, hot, strict=True))
+
+    low, high = 0, _whole_bytes(ranking)
+    wanted = NEARLY_RATIO * caught(high)
+    if not wanted:
         return 0
-    average = ranking.lookups / ranking.seen_bytes
-    needed = 0
-    for size, summed in zip(ranking.row_bytes, ranking.summed, strict=True):
-        needed += size * int(np.count_nonzero(np.diff(summed) > average * size))
-    return rounded_up(needed)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if caught(middle) >= wanted else (middle, high)
+    return rounded_up(high)
 
 
 def rounded_up(size_bytes: int) -> int:

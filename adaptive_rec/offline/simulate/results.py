@@ -13,8 +13,10 @@ from adaptive_rec.data.source import Source
 from adaptive_rec.embedding.device import all_rows_bytes
 from adaptive_rec.errors import UsageError
 from adaptive_rec.live.telemetry import ratio
-from adaptive_rec.offline.profile.passes import Progress
-from adaptive_rec.offline.profile.ranking import hot_row_bytes
+from adaptive_rec.offline.advice import room_bytes
+from adaptive_rec.offline.profile.measure import policy_row_bytes
+from adaptive_rec.offline.profile.passes import FirstSamples, Progress, count_rows
+from adaptive_rec.offline.profile.ranking import Ranking, Seen, hot_row_bytes, suggested_bytes
 from adaptive_rec.offline.simulate.hardware import Hardware
 from adaptive_rec.offline.simulate.lane import Lane, StepCounts
 from adaptive_rec.offline.simulate.predict import Workload, multiplications, predict
@@ -27,7 +29,7 @@ from adaptive_rec.system.version import __version__
 from adaptive_rec.units import parse_size
 
 SHARES = ("1%", "3%", "10%", "30%")
-"""Default budgets, in addition to the configured one."""
+"""Default budgets, in addition to the suggested and the configured one."""
 MOST_POINTS = 60
 """The most points of a policy's course over the stream."""
 SAME_RATIO = 0.01
@@ -44,12 +46,14 @@ def simulate(
 ) -> dict[str, Any]:
     """Replay the data of a configuration, or a raw trace, under policies and budgets.
 
-    Raises DataError and ConfigError as training would, and UsageError for text that is no budget.
+    Without budgets, SHARES of all rows are replayed, the suggested and the configured one. Raises DataError and ConfigError as
+    training would, and UsageError for text that is no budget.
     """
     source: Source = TraceSource(trace, config.model.embedding_dim) if trace else open_source(config)
     space = RowSpace.of(source.tables, source.features)
     everything = all_rows_bytes(space, hot_row_bytes(config, space, monitored=False))
-    wanted = parse_budgets(budgets, everything)
+    suggested = suggested_budget(config, source, space, progress)
+    wanted = parse_budgets(budgets or default_budgets(config, suggested), everything)
     started = time.perf_counter()
     made = replay(config, source, policies, wanted, progress)
     seconds = time.perf_counter() - started
@@ -67,11 +71,14 @@ def simulate(
             "rows": space.rows,
             "tables": len(space.tables),
             "row_bytes": made.row_bytes,
+            "monitored_row_bytes": hot_row_bytes(config, space, monitored=True),
             "all_rows_bytes": everything,
         },
         "window_steps": made.window_steps,
         "budgets": wanted,
         "configured_bytes": int(config.knobs.hot_budget_bytes),
+        "suggested_bytes": suggested,
+        "everything_fits": everything <= room_bytes(config),
         "ceiling": made.ceiling,
         "hardware": described(hardware, config, forward) if hardware else None,
         "results": [
@@ -81,6 +88,17 @@ def simulate(
         "shared_seconds": round(made.shared_seconds, 3),
         "passes": made.passes,
     }
+
+
+def suggested_budget(config: Config, source: Source, space: RowSpace, progress: Progress) -> int:
+    """Return the budget that `profile` suggests for the same data: that of all training samples, however many are replayed."""
+    seen = Seen.of(count_rows(FirstSamples(source, space, config.run.seed, source.train_samples, progress)))
+    return suggested_bytes(Ranking.of(space, policy_row_bytes(config, space), seen))
+
+
+def default_budgets(config: Config, suggested: int) -> list[str]:
+    named = [str(size) for size in (suggested, int(config.knobs.hot_budget_bytes)) if size]
+    return [*SHARES, *named]
 
 
 def parse_budgets(texts: Sequence[str], everything_bytes: int) -> list[int]:
@@ -111,15 +129,18 @@ def result(
     later_hot, later = total.hot_lookups - first.hot_lookups, total.lookups - first.lookups
     steps = max(1, total.steps)
     cold = total.cold_row_bytes
-    load = Workload.of(config, source, lane.store.space, load_policy(name), total, forward)
+    policy, hot = load_policy(name), ratio(total.hot_lookups, total.lookups)
+    load = Workload.of(config, source, lane.store.space, policy, total, forward)
     return {
         "policy": name,
         "budget_bytes": budget,
-        "exact": load_policy(name).exact,
-        "follows_budget": follows_budget(config, load_policy(name), all_rows_bytes(lane.store.space, made.row_bytes)),
+        "exact": policy.exact,
+        "monitored": policy.tracks_movement,
+        "above_ceiling": above_ceiling(policy, hot, made.ceiling[made.budgets.index(budget)]),
+        "follows_budget": follows_budget(config, policy, all_rows_bytes(lane.store.space, made.row_bytes)),
         "hot_rows": lane.store.device.hot_rows,
         "device_tier_bytes": lane.store.device_bytes,
-        "hot_lookup_ratio": ratio(total.hot_lookups, total.lookups),
+        "hot_lookup_ratio": hot,
         "first_window_hot_lookup_ratio": ratio(first.hot_lookups, first.lookups),
         "later_hot_lookup_ratio": ratio(later_hot, later) if later else None,
         "popular_sample_ratio": ratio(total.popular_samples, total.samples),
@@ -132,6 +153,13 @@ def result(
         "counts": total.as_dict(),
         "lookups_per_second": round(ratio(total.lookups, lane.seconds)),
     }
+
+
+def above_ceiling(policy: Policy, hot_ratio: float, ceiling: float) -> str:
+    """Return why a policy catches more than the ceiling, empty where it does not."""
+    if hot_ratio <= ceiling:
+        return ""
+    return "it looks ahead and changes rows within windows" if policy.arranges_stream else "its rows change within windows"
 
 
 def follows_budget(config: Config, policy: Policy, everything: int) -> bool:

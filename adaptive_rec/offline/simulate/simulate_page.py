@@ -8,6 +8,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from adaptive_rec.offline.advice import advice
 from adaptive_rec.offline.pages.page import facts, page, section, table, tiles
 from adaptive_rec.offline.pages.plot import Plot, PlotLine, PlotMark, charts
 from adaptive_rec.offline.pages.scale import Scale, Text, bounds, linear, logarithmic, tick
@@ -59,13 +60,18 @@ def _tiles(made: Mapping[str, Any]) -> Markup:
 
 def _facts(made: Mapping[str, Any]) -> Markup:
     data, hardware = made["data"], made["hardware"]
-    rows = " / ".join(f"{each} bytes" for each in data["row_bytes"])
+    above = dict.fromkeys(f"{one['policy']}: {one['above_ceiling']}" for one in made["results"]
+                          if one["above_ceiling"] and one["follows_budget"])  # fmt: skip
+    suggested = advice(made["suggested_bytes"] or None, data["all_rows_bytes"], made["everything_fits"])
+    rows, recorded = (" / ".join(f"{each} bytes" for each in data[key]) for key in ("row_bytes", "monitored_row_bytes"))
     return facts(
         ("Data", str(data["source"])),
         ("Seed", str(data["seed"])),
-        ("A hot row", f"{rows}, more where a policy records movement"),
+        ("A hot row", f"{rows}; {recorded} where a policy records movement"),
+        *((label.capitalize(), said) for label, said in suggested),
         ("Ceiling", f"the best rows of each {made['window_steps']} steps, by counts of these very steps, in bytes that all "
                     "tables share. A policy whose rows change more often may be above it."),
+        ("Above it", "; ".join(above) or None),
         ("Not simulated", "skipping, which depends on training: all samples are taken"),
         ("Step predicted for", hardware["name"] if hardware else None),
         ("Note", hardware["note"] if hardware else None),
@@ -122,7 +128,10 @@ def _over_budgets(
     lines = _lines(curves, lambda results: [read(one) for one in results], text)
     if ceiling:
         lines.append(PlotLine("ceiling", "muted", made["ceiling"], REPEATED, text))
-    marks = [PlotMark(made["configured_bytes"], "configured", f"configured: {size(made['configured_bytes'])}")]
+    marks = [
+        PlotMark(made[f"{kind}_bytes"], kind, f"{kind}: {size(made[f'{kind}_bytes'])}")
+        for kind in ("configured", "suggested")
+    ]
     return Plot(
         name, title, unit, budgets, [size(budget) for budget in budgets], "hot budget",
         logarithmic(max(1, budgets[0]), max(2, budgets[-1]), size, base=2, most=5), _upwards(name, lines), lines,

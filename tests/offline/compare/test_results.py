@@ -11,8 +11,9 @@ import pytest
 
 from adaptive_rec.offline.compare.compare_page import compare_page
 from adaptive_rec.offline.compare.compare_plots import between, mean_curve
-from adaptive_rec.offline.compare.measures import AUC, WALL_CLOCK, seconds_to
-from adaptive_rec.offline.compare.statements import headline, in_words, verdict
+from adaptive_rec.offline.compare.headline import headline
+from adaptive_rec.offline.compare.measures import AUC, JUDGED, WALL_CLOCK, seconds_to
+from adaptive_rec.offline.compare.statements import in_words, verdict
 from adaptive_rec.offline.compare.tables import QUALITY_HEADS, WORK_HEADS, markdown, quality_rows, work_rows
 from tests.offline.compare.conftest import collected, curve, made_up
 
@@ -32,11 +33,14 @@ def test_only_differences_beyond_noise_are_stated(four_policies: dict[str, Any])
     assert verdict(AUC, found["quick"]["auc"]) == "none"
     assert verdict(AUC, found["poor"]["auc"]) == "worse"
     assert {verdict(measure, found["like"][measure.key]) for measure in (WALL_CLOCK, AUC)} == {"none"}
-    first, second = headline(four_policies)
-    assert first.startswith("quick takes 20.0% less time than hybrid (")
-    assert "no loss of quality was found" in first
-    assert first.endswith("Less time, but at a loss of quality or perhaps one: poor.")
-    assert second == "AUC is lower than hybrid's under poor."
+    poor, quick, lower, *others = headline(four_policies)
+    assert poor.startswith("poor takes 40.0% less time than hybrid (")
+    assert poor.endswith(", but loses quality.")
+    assert quick.startswith("quick takes 20.0% less time than hybrid (")
+    assert quick.endswith("more than a loss of 0.0002 of AUC and a rise of the log loss by 0.0002 is excluded.")
+    assert lower == "AUC is lower than hybrid's under poor."
+    assert [line.partition(":")[0] for line in others] == ["quick", "like"]
+    assert "; 3 seeds are too few to exclude a loss of 0.00" in others[1]
     assert in_words(AUC, found["poor"]["auc"]).startswith("AUC 0.0200 lower (−0.02")
 
 
@@ -59,13 +63,52 @@ def test_a_loss_that_is_likely_keeps_a_policy_from_winning() -> None:
     assert lower["high"] < 0
     assert not lower["beyond_noise"]
     assert verdict(AUC, lower) == "maybe_worse"
-    first, second = headline(found)
-    assert first.startswith("No policy takes less time than hybrid beyond noise without a loss of quality.")
-    assert "perhaps one: doubtful" in first
+    first, second, *_ = headline(found)
+    assert first.startswith("doubtful takes")
+    assert first.endswith("but perhaps loses quality.")
     assert second == "AUC is perhaps lower than hybrid's under doubtful."
     exact = headline(collected(runs, names, exact=names))  # what exact policies differ by is rounding
     assert exact[0].startswith("doubtful takes")
-    assert exact[1] == "No policy's AUC differs from hybrid's beyond noise."
+    assert exact[0].endswith("its quality differs by rounding alone.")
+    assert exact[1] == "No policy's quality differs from hybrid's by more than rounding."
+
+
+def test_a_loss_that_three_seeds_cannot_exclude_is_named() -> None:
+    """Three seeds all worse, with an interval down to -.0087 that includes zero: nothing is known to be kept."""
+    lost = {1: -0.0075, 2: -0.0035, 3: -0.0032}
+    runs = [made_up("hybrid", seed, 100 + seed, 0.7) for seed in lost]
+    runs += [made_up("skips", seed, 80 + seed, 0.7 + loss) for seed, loss in lost.items()]
+    found = collected(runs, ["hybrid", "skips"])
+    auc = found["differences"]["skips"]["auc"]
+    assert auc["low"] < -0.008
+    assert auc["high"] > 0
+    first, second = headline(found)
+    few = f"3 seeds are too few to exclude a loss of {-auc['low']:.4f} of AUC or a rise of the log loss by"
+    assert first.startswith("skips takes 19.6% less time than hybrid")
+    assert few in first
+    assert second.startswith("skips: AUC lower in every seed (−0.0")
+    assert few in second
+    for text in (compare_page(found), markdown(found)):
+        assert few in text
+        assert "no loss" not in text.lower()
+
+
+@pytest.mark.parametrize("scattered", ["hybrid", "quick"])
+def test_times_that_scatter_are_not_compared(scattered: str) -> None:
+    """Although each run of quick takes less time than its pair."""
+    runs = []
+    for seed in (1, 2, 3):
+        slower = {scattered: 1.3 if seed == 2 else 1.0}
+        runs.append(made_up("hybrid", seed, 100 * slower.get("hybrid", 1.0), 0.7))
+        runs.append(made_up("quick", seed, 60 * slower.get("quick", 1.0) + seed, 0.7))
+    found = collected(runs, ["hybrid", "quick"])
+    assert {verdict(m, found["differences"]["quick"][m.key]) for m in JUDGED if m.is_time} == {"scattered"}
+    assert headline(found)[0].startswith("No statement about ")
+    assert "*" not in dict((row[0], row[1]) for row in quality_rows(found))["quick"]
+    for text in (compare_page(found), markdown(found)):
+        assert f"{scattered} took" in text
+        assert "Times scatter and are not compared." in text
+        assert "less time than" not in text
 
 
 def test_a_busy_machine_is_noted(four_policies: dict[str, Any]) -> None:
@@ -73,14 +116,15 @@ def test_a_busy_machine_is_noted(four_policies: dict[str, Any]) -> None:
     runs = [made_up(name, seed, 10 + 4 * (seed == 2), 0.7) for name in ("hybrid", "quick") for seed in (1, 2, 3)]
     found = collected(runs, ["hybrid", "quick"])
     for text in (compare_page(found), markdown(found)):
-        assert "hybrid took 10.0 s to 14.0 s for the same work: something else used the machine" in text
+        spans = "hybrid took 10.0 s to 14.0 s; quick took 10.0 s to 14.0 s for the same work"
+        assert f"{spans}: something else used the machine" in text
 
 
 def test_bounds_are_never_called_winners() -> None:
     runs = [made_up(name, s, at + s, 0.7) for name, at in (("hybrid", 90), ("oracle", 50)) for s in (1, 2, 3)]
     found = collected(runs, ["hybrid", "oracle"])
     assert verdict(WALL_CLOCK, found["differences"]["oracle"]["seconds"]) == "better"
-    assert headline(found)[0] == "No policy takes less time than hybrid beyond noise without a loss of quality."
+    assert headline(found)[0] == "No policy takes less time than hybrid beyond noise."
     assert "No contenders, but bounds: oracle chooses rows by what is still to come." in markdown(found)
 
 

@@ -18,7 +18,7 @@ import pytest
 from adaptive_rec.cli import main
 from adaptive_rec.config.tree import Config, load_config
 from adaptive_rec.errors import UsageError
-from adaptive_rec.offline.compare import processes
+from adaptive_rec.offline.compare import processes, warm_process
 from adaptive_rec.offline.compare.plan import Turn, conditions, plan_of, settle_conditions
 from adaptive_rec.offline.compare.processes import ProcessEnd, RunProgress, finished
 from tests.offline.compare.conftest import QUICK
@@ -59,7 +59,7 @@ def test_plans_that_make_no_sense_are_refused(config: Config, policies: list[str
 
 
 def test_evaluations_are_made_during_a_run_unless_configured_otherwise(config: Config) -> None:
-    assert plan_of(config, ["hotline"], 1, "hybrid").config.eval.interval(4000) == 200
+    assert plan_of(config, ["hotline"], 1, "hybrid").config.eval.interval(4000) == 400
     told_ = config.model_copy(update={"eval": config.eval.model_copy(update={"every_steps": 7})})
     assert plan_of(told_, ["hotline"], 1, "hybrid").config.eval.interval(4000) == 7
 
@@ -80,24 +80,8 @@ def test_other_conditions_are_refused_and_named(config: Config, tmp_path: Path) 
 # Runs ------------------------------------------------------------------------------------------------------------------
 
 
-class Ended:
-    """A process that has ended, or, with `interrupts`, one during which somebody presses Ctrl-C."""
-
-    def __init__(self, starter: StandIn, code: int, interrupts: bool) -> None:
-        self._starter, self._code, self._interrupts = starter, code, interrupts
-
-    def wait(self, timeout: float | None = None) -> int:
-        if self._interrupts and not self._starter.killed:
-            os.kill(os.getpid(), signal.SIGINT)
-            time.sleep(5)
-        return self._code
-
-    def kill(self) -> None:
-        self._starter.killed += 1
-
-
 class StandIn:
-    """`subprocess.Popen` that leaves a run's directory as `train` would, from one real run, and counts its calls."""
+    """A `WarmProcess` that leaves a run's directory as `train` would, from one real run, and counts its calls."""
 
     def __init__(self, source: Path) -> None:
         self.source, self.calls = source, list[list[str]]()
@@ -106,21 +90,31 @@ class StandIn:
         self.killed = 0
         self.compiles_first = False
 
-    def __call__(self, words: list[str], **more: Any) -> Any:
+    def __call__(self, lock: Any) -> StandIn:
+        return self
+
+    def __enter__(self) -> StandIn:
+        return self
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        self.killed += kind is not None
+
+    def run(self, words: list[str], log: Path, look: Any) -> int:
         import shutil
 
         out = Path(next(word for word in words if word.startswith("--out=")).removeprefix("--out="))
         self.calls.append(words)
+        if out.name == self.stop_at:  # somebody presses Ctrl-C
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(5)
         code = next((code for name, code in self.fail.items() if out.name == name), 0)
-        log = more["stdout"]
         if code:
-            log.write(b"Traceback\nValueError: planted\n")
+            log.write_bytes(b"Traceback\nValueError: planted\n")
         else:
             shutil.copytree(self.source, out)
             if self.compiles_first and len(self.calls) == 1:
-                log.write(f"{processes.COMPILING} ...\n".encode())
-        log.flush()
-        return Ended(self, code, out.name == self.stop_at)
+                log.write_bytes(f"{processes.COMPILING} ...\n".encode())
+        return code
 
 
 @pytest.fixture(scope="module")
@@ -139,7 +133,7 @@ def a_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def stand_in(a_run: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
     made = StandIn(a_run)
-    monkeypatch.setattr(processes.subprocess, "Popen", made)
+    monkeypatch.setattr(warm_process, "WarmProcess", made)
     return made
 
 
@@ -233,7 +227,7 @@ def test_runs_take_settings_from_the_file_alone(
     monkeypatch.setenv("ADAPTIVE_REC_KNOBS__ALPHA", "0.5")
     assert comparison(tmp_path / "one") == 0
     assert load_config(str(tmp_path / "one" / "settings.toml"), {}).knobs.alpha == 0.5
-    assert "ADAPTIVE_REC_KNOBS__ALPHA" not in processes._environment()
+    assert "ADAPTIVE_REC_KNOBS__ALPHA" not in warm_process.environment()
     assert all("--no-serve" in words for words in stand_in.calls)
 
 
@@ -389,4 +383,4 @@ def test_an_interrupted_comparison_resumes_and_shows_the_figures_of_its_runs(tmp
     assert (run["seconds"], run["auc"]) == (summary["seconds"], summary["eval"]["auc"])
     assert run["process_seconds"] > run["seconds"] + run["start_seconds"]
     assert sum(run["stages"].values()) == pytest.approx(run["seconds"], rel=1e-3)
-    assert len(run["evaluations"]) == 20
+    assert len(run["evaluations"]) == 10

@@ -25,7 +25,7 @@ from adaptive_rec.offline.profile import measure as measuring
 from adaptive_rec.offline.profile.measure import measure, policy_row_bytes
 from adaptive_rec.offline.profile.passes import FirstSamples
 from adaptive_rec.offline.profile.profile_page import profile_page
-from adaptive_rec.offline.profile.ranking import Ranking, Seen, curve_budgets, knee_bytes, rounded_up, top_share
+from adaptive_rec.offline.profile.ranking import Ranking, Seen, curve_budgets, rounded_up, suggested_bytes, top_share
 from adaptive_rec.placement import RowSpace
 
 TINY = ["data.shuffle=false", "data.synthetic.drift_ranks=3", "data.synthetic.samples=3000"]
@@ -149,19 +149,23 @@ def test_a_profile_is_what_plain_counting_finds(settings: list[str]) -> None:
 
 
 @pytest.mark.parametrize("settings", [TINY, TWO_DIMS])
-def test_the_knee_is_where_the_curve_is_highest_above_an_even_one(settings: list[str]) -> None:
+def test_the_suggested_budget_is_the_smallest_that_holds_nearly_all_lookups_after_the_first(settings: list[str]) -> None:
     config = load_config("tiny", {}, settings)
-    plain = Plain(config, 800, 2)
-    counts_R = np.zeros(plain.space.rows, np.int64)
-    np.add.at(counts_R, [row for rows in plain.rows_of for row in rows], 1)
-    ranking = Ranking.of(plain.space, plain.sizes, Seen.of(counts_R))
-    best = 0
-    for pool, size in zip(plain.space.pools, plain.sizes, strict=True):
-        mine = sorted(counts_R[pool.first_row : pool.end_row], reverse=True)
-        gains = np.cumsum([n / ranking.lookups - size / ranking.seen_bytes for n in mine if n])
-        best += size * (int(np.argmax(gains)) + 1 if gains[0] > 0 else 0)
-    assert knee_bytes(ranking) == rounded_up(best)
-    assert best <= rounded_up(best) < best * 1.25
+    made, plain = measure(config, 1000, 2, quiet), Plain(config, 1000, 2)
+    counts = Counter(row for rows in plain.rows_of for row in rows)
+
+    def again(budget: int) -> int:
+        return sum(counts[row] - 1 for row in plain.hot(budget, 0, 1000))
+
+    wanted, suggested = 0.99 * sum(count - 1 for count in counts.values()), made["suggested"]["bytes"]
+    assert again(suggested) >= wanted > again(suggested * 3 // 4)
+    assert suggested == rounded_up(suggested)
+
+
+def test_no_budget_is_suggested_where_no_row_is_looked_up_twice() -> None:
+    space = RowSpace.of((TableSpec("t", 10, 4),), (FeatureSpec("f", 0),))
+    assert suggested_bytes(Ranking.of(space, [16], Seen.of(np.ones(10, np.int64)))) == 0
+    assert suggested_bytes(Ranking.of(space, [16], Seen.of(np.zeros(10, np.int64)))) == 0
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,121 @@
+"""The warm process of a comparison: its runs equal those of fresh processes, and one that fails or is killed harms no other."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adaptive_rec.offline.compare.warm_process import WarmProcess, environment
+
+TRAIN = ["train", "tiny", "--device=cpu", "--steps=30", "--no-serve", "--set", "knobs.reclassify_every=10",
+         "--set", "run.threads=2", "--set", "eval.count=3"]  # fmt: skip
+ENDLESS = [*TRAIN, "--steps=1000000", "--set", "data.epochs=100000"]
+TIMED = ("seconds", "stage_seconds", "samples_per_second", "peak_rss_bytes", "rss_bytes")
+
+
+@pytest.fixture(scope="module")
+def warm() -> Iterator[WarmProcess]:
+    with tempfile.TemporaryFile() as lock, WarmProcess(lock) as made:
+        yield made
+
+
+def untimed(value: Any) -> Any:
+    """Return figures without times and memory, which no two runs share."""
+    if isinstance(value, dict):
+        return {key: untimed(each) for key, each in value.items() if not key.startswith(TIMED)}
+    return [untimed(each) for each in value] if isinstance(value, list) else value
+
+
+def figures(run: Path) -> Any:
+    lines = (run / "metrics.jsonl").read_text().splitlines()
+    return untimed([json.loads((run / "summary.json").read_text()), *map(json.loads, lines)])
+
+
+def children(pid: int) -> list[int]:
+    return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def all_end(pids: list[int]) -> None:
+    """Wait until processes that were killed have ended."""
+    end = time.monotonic() + 20
+    while any(map(is_alive, pids)):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_runs_equal_those_of_fresh_processes_also_after_other_runs_and_a_failed_one(
+    warm: WarmProcess, tmp_path: Path
+) -> None:
+    for name in ("adaptive", "hotline"):
+        words = [*TRAIN, f"--policy={name}"]
+        fresh, forked, log = tmp_path / name, tmp_path / f"{name}-forked", tmp_path / "log.txt"
+        command = [sys.executable, "-m", "adaptive_rec", *words, f"--out={fresh}"]
+        subprocess.run(command, check=True, env=environment(), capture_output=True)
+        assert warm.run([*words, f"--out={forked}"], log, lambda: None) == 0, log.read_text()
+        assert figures(forked) == figures(fresh)
+        assert sorted(path.name for path in forked.iterdir()) == sorted(path.name for path in fresh.iterdir())
+        assert warm.run([*words, "--set", "run.batch_size=-1", f"--out={tmp_path / 'none'}"], log, lambda: None) == 2
+        assert "run.batch_size" in log.read_text()
+
+
+def test_a_run_that_is_killed_is_reported_and_the_next_one_is_made(warm: WarmProcess, tmp_path: Path) -> None:
+    def kill() -> None:
+        assert warm._process is not None
+        for pid in children(warm._process.pid):
+            os.kill(pid, signal.SIGKILL)
+
+    log = tmp_path / "log.txt"
+    assert warm.run([*ENDLESS, f"--out={tmp_path / 'one'}"], log, kill) == -signal.SIGKILL
+    assert warm.run(["--version"], log, lambda: None) == 0
+    assert log.read_text().startswith("adaptive-rec ")
+
+
+def test_a_warm_process_that_is_killed_takes_its_run_along_and_is_started_again(
+    warm: WarmProcess, tmp_path: Path
+) -> None:
+    log, runs = tmp_path / "log.txt", list[int]()
+
+    def kill() -> None:
+        assert warm._process is not None
+        runs.extend(children(warm._process.pid))
+        if runs:
+            warm._process.kill()
+
+    assert warm.run([*ENDLESS, f"--out={tmp_path / 'one'}"], log, kill) == -signal.SIGKILL
+    assert runs
+    all_end(runs)
+    assert warm.run(["--version"], log, lambda: None) == 0
+
+
+def test_an_interrupted_run_leaves_no_process(tmp_path: Path) -> None:
+    found: list[int] = []
+
+    def interrupt() -> None:
+        assert warm._process is not None
+        if children(warm._process.pid):
+            found.extend([warm._process.pid, *children(warm._process.pid)])
+            raise KeyboardInterrupt
+
+    with open(tmp_path / "lock", "wb") as lock:
+        warm = WarmProcess(lock)
+        with pytest.raises(KeyboardInterrupt), warm:
+            warm.run([*ENDLESS, f"--out={tmp_path / 'one'}"], tmp_path / "log.txt", interrupt)
+    assert len(found) >= 2
+    all_end(found)
