@@ -220,7 +220,7 @@ def unwrap(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> 
     for name, module in model.named_modules():
         for weight in tiered_weights(module).values():
             runtimes[id(weight.runtime)] = weight.runtime
-            _move_back(weight, optimizer)
+            _move_back(weight, optimizer, sparse=bool(getattr(module, "sparse", False)))
         if isinstance(module, TieredModule):
             plain: Any = module.plain_class
             module.__class__ = plain
@@ -233,8 +233,9 @@ def unwrap(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> 
     return model
 
 
-def _move_back(weight: TieredWeight, optimizer: torch.optim.Optimizer | None) -> None:
-    """Turn a weight into an ordinary parameter, the same object for all who hold it."""
+def _move_back(weight: TieredWeight, optimizer: torch.optim.Optimizer | None, sparse: bool) -> None:
+    """Turn a weight into an ordinary parameter, the same object for all who hold it. A gradient that waits is a sparse tensor
+    afterwards if the module makes such."""
     plain, gradient = nn.Parameter(weight.whole(), weight.requires_grad), weight.grad
     state, entry = weight.runtime.optimizer_state(weight.table), weight.runtime.row_state(weight.table)
     if entry is not None:
@@ -242,7 +243,10 @@ def _move_back(weight: TieredWeight, optimizer: torch.optim.Optimizer | None) ->
     weight.grad = None
     torch.utils.swap_tensors(weight, plain)
     if gradient is not None:
-        weight.grad = gradient.dense() if isinstance(gradient, RowGradient) else gradient
+        if isinstance(gradient, RowGradient):
+            summed = torch.sparse_coo_tensor(gradient.rows[None], gradient.values.to(weight.dtype), weight.shape)
+            gradient = summed.coalesce() if sparse else summed.to_dense()
+        weight.grad = gradient
     if optimizer is not None and state and any(one is weight for g in optimizer.param_groups for one in g["params"]):
         optimizer.state[weight] = state
 

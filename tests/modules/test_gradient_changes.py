@@ -158,6 +158,18 @@ def test_a_sparse_gradient_that_waits_at_wrap_keeps_its_rows() -> None:
     torch.testing.assert_close(found[1], found[0], rtol=1e-12, atol=1e-13)
 
 
+@pytest.mark.parametrize("sparse", [False, True])
+def test_a_gradient_that_waits_at_unwrap_is_what_the_module_makes(sparse: bool) -> None:
+    def loop(model: nn.Module, optimizer: Any, runtime: Any) -> None:
+        model(IDS).square().sum().backward()
+        if runtime is not None:
+            adaptive_rec.unwrap(model, optimizer)
+        assert model.weight.grad.is_sparse == sparse
+        optimizer.step()
+
+    assert_equal(loop, SPARSE_ADAM if sparse else SGD, sparse)
+
+
 def test_fused_adam_under_a_scaler_may_have_no_gradient() -> None:
     def loop(model: nn.Module, optimizer: Any, _: Any) -> None:
         scaler, other = torch.amp.GradScaler("cpu", init_scale=4.0), nn.Linear(DIM, 1)
