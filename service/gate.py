@@ -32,7 +32,8 @@ BOTH_LENGTHS = "the length of a body must be given by Content-Length or by Trans
 HOST = re.compile(rb"(\[[0-9a-f:.]+\]|[0-9a-z._-]+)(:[0-9]{1,5})?")
 
 
-LANES: tuple[Lane, ...] = (UNIX, BEARER, COOKIE)
+SIGNED_IN: tuple[Lane, ...] = (UNIX, BEARER, COOKIE)
+"""Lanes of senders who have shown a token or a cookie."""
 
 
 class Connection(Protocol):
@@ -67,9 +68,9 @@ class RequestGate:
         self._cookies = {scope: cookie_value(token).encode() for scope, token in tokens.items()}
         self._codes = SignInCodes(tokens, security.codes_since)
         self._failures = Bucket(limits.failures_per_second, limits.failures_burst)
-        senders = [(lane, scope) for lane in LANES for scope in self._tokens]
+        senders = [(lane, scope) for lane in SIGNED_IN for scope in self._tokens]
         self._reads = {sender: Bucket(limits.reads_per_second, limits.reads_burst) for sender in senders}
-        self._writes = {lane: Bucket(limits.writes_per_second, limits.writes_burst) for lane in LANES}
+        self._writes = {lane: Bucket(limits.writes_per_second, limits.writes_burst) for lane in SIGNED_IN}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import socket
 from collections.abc import Iterator
@@ -17,6 +18,10 @@ from adaptive_rec.service.security import Security
 
 NICENESS = 12
 """Measured (docs/benchmarks.md): a client is answered within 250 ms on a busy machine, and training keeps its speed."""
+
+
+OPEN_FILES = 8192
+"""Connections that are open at one time, those that are just accepted included; many systems allow 1024 unless asked."""
 
 
 class Server(uvicorn.Server):
@@ -34,6 +39,7 @@ class Server(uvicorn.Server):
             loop.remove_signal_handler(signal.SIGTERM)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        allow_open_files()
         await super().startup(sockets)
         give_way()  # not earlier, because a busy machine would delay the start
 
@@ -44,6 +50,14 @@ class Server(uvicorn.Server):
     def end_now(self) -> None:
         """Cut all connections: the trainer has ended."""
         self.should_exit = self.force_exit = True
+
+
+def allow_open_files() -> None:
+    """Raise this process's limit of open files, as far as the system lets it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def give_way() -> None:
