@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from adaptive_rec.service.sessions import BrowserSessions
+
 Lane = Literal["unix", "bearer", "cookie", "stranger", "arriving"]
 """A group of senders with connections, streams and rates of its own, so that no group can use up another's: commands of the run's
 own user on the Unix socket, programs with a token, signed-in browsers, everybody who has shown neither, and connections whose first
@@ -45,7 +47,7 @@ class RequestLimits:
 
 @dataclass(frozen=True)
 class Security:
-    """The two tokens, and the names under which the sidecar may be reached."""
+    """The two tokens, the sessions of browsers, and the names under which the sidecar may be reached."""
 
     control_token: str = field(repr=False)
     read_token: str = field(repr=False)
@@ -53,6 +55,7 @@ class Security:
     port: int
     allow_hosts: tuple[str, ...]
     limits: RequestLimits = field(default_factory=RequestLimits)
+    sessions: BrowserSessions = field(default_factory=BrowserSessions, repr=False)
     codes_since: float = 0.0
     """Sign-in codes made before are refused, seconds since the epoch: an earlier sidecar of the run may have accepted them."""
 

@@ -20,6 +20,10 @@ NICENESS = 12
 """Measured (docs/benchmarks.md): a client is answered within 250 ms on a busy machine, and training keeps its speed."""
 
 
+ACCEPTED_AT_ONCE = 16
+"""Connections accepted before those that are open have their turn again: a flood of new ones does not hold these up."""
+WAITING_CONNECTIONS = 1024
+"""Connections that the system lets wait to be accepted."""
 OPEN_FILES = 8192
 """Connections that are open at one time, those that are just accepted included; many systems allow 1024 unless asked."""
 
@@ -41,6 +45,8 @@ class Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         allow_open_files()
         await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(WAITING_CONNECTIONS)  # asyncio takes the number it accepts at once for this one
         give_way()  # not earlier, because a busy machine would delay the start
 
     def end(self) -> None:
@@ -85,7 +91,7 @@ def make_server(app: FastAPI, security: Security) -> Server:
         date_header=True,
         proxy_headers=False,
         timeout_graceful_shutdown=1,
-        backlog=1024,
+        backlog=ACCEPTED_AT_ONCE,
         loop="asyncio",
     )
     return Server(config)
