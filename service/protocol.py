@@ -1,8 +1,8 @@
 """HTTP/1.1 with limits that uvicorn does not have: deadlines for requests and for readers, and caps on connections.
 
-No number of connections without a token keeps anybody out. A new one waits among the `ARRIVING` for its first request; where there
-are too many, the oldest whose bytes have all been read goes. A request that is there is answered at once: its connection is then a
-`STRANGER`'s, of which only those go that hold something up or wait for a next request, or it joins the lane of its token.
+No number of connections without a token keeps anybody out. A new one waits among the `ARRIVING` for its first request; where
+there are too many, the oldest goes, if all its bytes have been read. A request that is there is answered at once: its connection is
+then a `STRANGER`'s, of which only those go that hold something up or wait for a next request, or it joins the lane of its token.
 
 Use it as `uvicorn.Config(app, http=protocol_for(security))`; the timeouts and limits of the Config are then not used.
 """
@@ -136,7 +136,7 @@ class BoundedProtocol(H11Protocol):
         return next((one for one in strangers if one._holds_up()), next((one for one in strangers if one._idle()), None))
 
     def _has_unread_bytes(self) -> bool:
-        """Return whether bytes have come that nobody has looked at. A burst of connections is accepted before any of it is read."""
+        """Return whether bytes have come that nobody has looked at: a burst of connections is accepted before any is read."""
         if self._heard:
             return False
         count = fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.FIONREAD, bytes(4))

@@ -78,8 +78,8 @@ class Status(Answer):
     phase: Annotated[
         str,
         Field(
-            description="What the run is doing: starting, training, paused, evaluating, checkpointing, finishing; or how it ended: "
-            "finished, failed, killed (its journal has no end)"
+            description="What the run is doing: starting, training, paused, evaluating, checkpointing, finishing; "
+            "or how it ended: finished, failed, killed (its journal has no end)"
         ),
     ]
     error: Annotated[str | None, Field(description="Why the run failed; null if it has not")]

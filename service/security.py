@@ -12,8 +12,8 @@ from adaptive_rec.service.sessions import BrowserSessions
 
 Lane = Literal["unix", "bearer", "cookie", "stranger", "arriving"]
 """A group of senders with connections, streams and rates of its own, so that no group can use up another's: commands of the run's
-own user on the Unix socket, programs with a token, signed-in browsers, everybody who has shown neither, and connections whose first
-request has not arrived."""
+own user on the Unix socket, programs with a token, signed-in browsers, everybody who has shown neither, and connections whose
+first request has not arrived."""
 UNIX: Final = "unix"
 BEARER: Final = "bearer"
 COOKIE: Final = "cookie"

@@ -58,9 +58,9 @@ def cookies_named(name: str, headers: Iterable[bytes]) -> list[bytes]:
     response_description="The cookie is set.",
 )
 async def create_session(request: Request) -> Response:
-    """Send the token as `Authorization: Bearer`, or a sign-in code as `Authorization: Code`. The cookie set has the token's scope,
-    replaces the one that came with the request, and lasts until the browser closes or signs out. A code works once, for ten
-    minutes."""
+    """Send the token as `Authorization: Bearer`, or a sign-in code as `Authorization: Code`. The cookie set has the token's
+    scope, replaces the one that came with the request, and lasts until the browser closes or signs out. A code works once, for
+    ten minutes."""
     state, answer = request.state, Response(status_code=204)
     state.sessions.end(state.session_cookies)
     answer.set_cookie(state.cookie_name, state.sessions.begin(state.scope), path="/", httponly=True, samesite="strict")

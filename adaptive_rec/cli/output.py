@@ -27,6 +27,11 @@ def say(line: Any, to: TextIO | None = None) -> None:
     print(printable(str(line), keep="\n"), file=to, flush=True)
 
 
+def shown(path: Any) -> str:
+    """Return a path as it can stand within a line: a line break in a name is written out, too."""
+    return printable(str(path))
+
+
 def console() -> Console:
     """Return standard output: coloured and as wide as a terminal, plain and wide in a pipe."""
     from rich.console import Console

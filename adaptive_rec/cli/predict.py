@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adaptive_rec.cli.output import pairs, print_json, say, show
+from adaptive_rec.cli.output import pairs, print_json, say, show, shown
 from adaptive_rec.cli.own_data import files_of
 from adaptive_rec.cli.parser import add_command
 from adaptive_rec.errors import DataError, UsageError
@@ -64,7 +64,7 @@ def predict(args: argparse.Namespace) -> int:
         raise UsageError(f"--out must be a new file, {out} exists")
     started = time.monotonic()
     note = sys.stderr
-    say(f"loading {args.directory} ...", note)
+    say(f"loading {shown(args.directory)} ...", note)
     from adaptive_rec.run.scoring import Scorer
 
     scorer = Scorer(

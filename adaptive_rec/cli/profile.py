@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from adaptive_rec.cli.output import columns, pairs, print_json, say, show, text
+from adaptive_rec.cli.output import columns, pairs, print_json, say, show, shown, text
 from adaptive_rec.cli.parser import (
     CONFIG_HELP,
     add_command,
@@ -59,7 +59,7 @@ def profile(args: argparse.Namespace) -> int:
     else:
         show(*summary(measured))
         if args.out is not None:
-            say(f"\n{args.out / 'profile.html'}")
+            say(f"\n{shown(args.out / 'profile.html')}")
     return 0
 
 

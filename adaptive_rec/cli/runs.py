@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from adaptive_rec.cli.output import columns, print_json, say, show
+from adaptive_rec.cli.output import columns, print_json, say, show, shown
 from adaptive_rec.cli.own_data import files_of
 from adaptive_rec.cli.parser import (
     LINK_HINT,
@@ -131,5 +131,5 @@ def report(args: argparse.Namespace) -> int:
     """Write the report and print its path."""
     from adaptive_rec.offline.report.run_report import write_report
 
-    say(write_report(args.directory, args.out))
+    say(shown(write_report(args.directory, args.out)))
     return 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -136,7 +135,7 @@ def train(args: argparse.Namespace) -> int:
             with signals.waiting():
                 wait_after_the_end(sidecar, screen, args.linger)
     if signals.exit_code:
-        gc.freeze()  # the process ends; collecting garbage among torch's objects would take a second or more
+        signals.leave_at_once()
     return signals.exit_code
 
 
