@@ -22,6 +22,7 @@ from adaptive_rec.service.hello import Hello
 from adaptive_rec.service.run_view import FinishedRun, LiveRun, RunView
 from adaptive_rec.service.security import Security
 from adaptive_rec.service.serve import make_server
+from adaptive_rec.service.sessions import BrowserSessions
 from adaptive_rec.service.trainer_link import KnobState, TrainerLink
 from adaptive_rec.units import printable
 
@@ -49,6 +50,7 @@ async def main(link_fd: int) -> None:
     security = Security(
         **{key: values[key] for key in ("control_token", "read_token", "host", "port", "codes_since")},
         allow_hosts=tuple(values["allow_hosts"]),
+        sessions=BrowserSessions(values["sessions"], link.keep_sessions),
     )
     view: RunView
     if hello.live:

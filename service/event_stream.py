@@ -25,6 +25,7 @@ from adaptive_rec.service.security import Lane, RequestLimits
 PING_SECONDS = 10.0
 FRESH_SECONDS = 0.05
 """Greatest age of a message."""
+STREAM_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 RETRY_MILLISECONDS = 1000
 """How long a browser waits before it connects again."""
 
@@ -46,15 +47,23 @@ class StreamSlots:
 
 
 class LiveStream(Response):
-    """A response that lasts until its client leaves. It takes and releases its own slot, so no slot can leak."""
+    """A response that lasts until its client leaves or signs out. It takes and releases its own slot, so no slot can leak."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, slots: StreamSlots, message: Callable[[], bytes], seconds: float) -> None:
-        super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+    def __init__(
+        self,
+        slots: StreamSlots,
+        message: Callable[[], bytes],
+        seconds: float,
+        permitted: Callable[[], bool] = lambda: True,
+    ) -> None:
+        super().__init__(headers=STREAM_HEADERS)
         self.slots = slots
         self.message = message
         self.seconds = seconds
+        self.permitted = permitted
+        """Whether the stream may go on: not after its browser has signed out."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         lane = scope["state"]["lane"]
@@ -66,10 +75,11 @@ class LiveStream(Response):
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             gone = asyncio.create_task(until_gone(receive))
             try:
-                while not gone.done():
+                while not gone.done() and self.permitted():
                     if message := self.message():
                         await send({"type": "http.response.body", "body": message, "more_body": True})
                     await asyncio.wait({gone}, timeout=self.seconds)
+                await send({"type": "http.response.body", "body": b""})
             finally:
                 gone.cancel()
 
@@ -93,7 +103,18 @@ def router(view: RunView, limits: RequestLimits) -> APIRouter:
         request: Request, hz: Annotated[float, Query(ge=1, le=10, description="Messages a second, at most.")] = 2
     ) -> LiveStream:
         """Newest status and counters whenever they have changed; never older ones."""
-        return LiveStream(slots, messages(feed, request.state.scope, by_cookie(request)), 1 / hz)
+        state, browser = request.state, by_cookie(request)
+        return LiveStream(
+            slots,
+            messages(feed, state.scope, browser),
+            1 / hz,
+            lambda: not browser or state.sessions.scope_of(state.session_cookies) == state.scope,
+        )
+
+    @routes.head("/stream", include_in_schema=False)
+    async def stream_head() -> Response:
+        """The headers of a stream, which has no end that a HEAD could wait for."""
+        return Response(headers=STREAM_HEADERS, media_type=LiveStream.media_type)
 
     return routes
 

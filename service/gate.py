@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from adaptive_rec.service.secured import Refused, SecuredSend, problem, sign_in
 from adaptive_rec.service.security import BEARER, COOKIE, UNIX, Bucket, Lane, Security
-from adaptive_rec.service.sign_in import SESSION_PATH, SignInCodes, cookie_name, cookie_value, cookies_named
+from adaptive_rec.service.sign_in import SESSION_PATH, SignInCodes, cookie_name, cookies_named
 
 PUBLIC = frozenset((method, path) for method in ("GET", "HEAD") for path in ("/livez", "/readyz", "/version"))
 """Routes that need no token. The Host, Origin and rate checks still apply."""
@@ -32,7 +32,8 @@ BOTH_LENGTHS = "the length of a body must be given by Content-Length or by Trans
 HOST = re.compile(rb"(\[[0-9a-f:.]+\]|[0-9a-z._-]+)(:[0-9]{1,5})?")
 
 
-LANES: tuple[Lane, ...] = (UNIX, BEARER, COOKIE)
+SIGNED_IN: tuple[Lane, ...] = (UNIX, BEARER, COOKIE)
+"""Lanes of senders who have shown a token or a cookie."""
 
 
 class Connection(Protocol):
@@ -55,6 +56,7 @@ class RequestGate:
             raise ValueError("the control token and the read token must be given and differ")
         self._app, limits = app, security.limits
         self._limits, self._cookie = limits, cookie_name(security.port)
+        self._sessions = security.sessions
         hosts = [host_name(given) for given in security.allow_hosts]
         self._hosts = {form.encode() for name in hosts for form in (name, f"{name}:{security.port}")}
         self._origins = {f"http://{name}:{security.port}".encode() for name in hosts}
@@ -64,12 +66,11 @@ class RequestGate:
         self._origins |= {f"https://{form}".encode() for name in proxied for form in (name, f"{name}:{security.port}")}
         tokens = {"control": security.control_token, "read": security.read_token}
         self._tokens = {scope: token.encode() for scope, token in tokens.items()}
-        self._cookies = {scope: cookie_value(token).encode() for scope, token in tokens.items()}
         self._codes = SignInCodes(tokens, security.codes_since)
         self._failures = Bucket(limits.failures_per_second, limits.failures_burst)
-        senders = [(lane, scope) for lane in LANES for scope in self._tokens]
+        senders = [(lane, scope) for lane in SIGNED_IN for scope in self._tokens]
         self._reads = {sender: Bucket(limits.reads_per_second, limits.reads_burst) for sender in senders}
-        self._writes = {lane: Bucket(limits.writes_per_second, limits.writes_burst) for lane in LANES}
+        self._writes = {lane: Bucket(limits.writes_per_second, limits.writes_burst) for lane in SIGNED_IN}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -117,8 +118,9 @@ class RequestGate:
         if write and granted != "control":
             raise Refused(403, "this needs the control token; the token given may only read")
         limit(self._writes[lane] if write else self._reads[lane, granted])
-        session = (self._cookie, self._cookies[granted].decode())
-        scope.setdefault("state", {}).update(scope=granted, lane=lane, session_cookie=session)
+        cookies = cookies_named(self._cookie, values(scope, b"cookie"))
+        about = {"sessions": self._sessions, "session_cookies": cookies, "cookie_name": self._cookie}
+        scope.setdefault("state", {}).update(scope=granted, lane=lane, **about)
 
     def _join_lane(self, scope: Scope) -> Lane:
         """Move the connection into the lane of its sender, who has just shown a token or a cookie, and return the lane."""
@@ -153,7 +155,7 @@ class RequestGate:
         if not headers and not cookies:
             raise Refused(401, "a token is needed: Authorization: Bearer TOKEN, or a session's cookie")
         if not headers:
-            granted = match(cookies, self._cookies)
+            granted = self._sessions.scope_of(cookies)
         elif (scope["method"], scope["path"]) == SIGN_IN and (codes := credentials(headers, b"code")):
             granted = self._codes.redeem(codes[0])
         else:

@@ -115,6 +115,8 @@ class EventLog:
         """The knobs changed since the last start of the run, with their last values."""
         self.knobs_step = 0
         self.counts: dict[str, int] = {}
+        self.end: dict[str, Any] | None = None
+        """The event `finished` or `failed` with which the last start of the run ended, if it did."""
 
     def refresh(self) -> None:
         for line in self._tail.new_lines():
@@ -132,7 +134,9 @@ class EventLog:
         self.events.append(event)
         self.counts[event["kind"]] = self.counts.get(event["kind"], 0) + 1
         if event["kind"] == "started":
-            self.knobs, self.knobs_step = {}, event["step"]
+            self.knobs, self.knobs_step, self.end = {}, event["step"], None
+        if event["kind"] in ("finished", "failed"):
+            self.end = event
         if event["kind"] == "knobs":
             self.knobs.update({name: change["new"] for name, change in event["details"]["changed"].items()})
             self.knobs_step = event["step"]

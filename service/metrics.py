@@ -6,7 +6,6 @@ tables, tiers, stages and kinds, never rows.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator
 from typing import Annotated
 
@@ -32,8 +31,8 @@ PHASES = (
     "checkpointing",
     "finishing",
     "finished",
-    "stopped",
     "failed",
+    "killed",
 )
 
 EVENT_KINDS = (
@@ -81,7 +80,7 @@ GAUGES = {
     "skipped_sample_ratio": "Share of samples skipped, since the last snapshot.",
     "skipped_row_update_ratio": "Share of row updates skipped, since the last snapshot.",
     "placement_version": "Number of the placement in use; grows with each reclassification.",
-    "stale_threshold": "Movement under which a row is stale.",
+    "stale_threshold": "Movement under which a row is stale; no series where there is no such number.",
 }
 """Gauges in a snapshot, by name, with their descriptions."""
 
@@ -182,10 +181,7 @@ def from_snapshot(make: Families, snapshot: Values) -> Iterator[Metric]:
     clock = "Training clock: pauses and evaluations left out."
     yield make.counter("training_seconds", clock, snapshot.get("seconds", 0.0))
     for name, text in GAUGES.items():
-        value = snapshot.get(name)
-        if name == "stale_threshold" and snapshot and value is None:
-            value = math.inf
-        yield from make.gauge(name, text, value)
+        yield from make.gauge(name, text, snapshot.get(name))
     stages = by_one(snapshot.get("stage_seconds", {}))
     yield make.counters("stage_seconds", "Time by stage of a step.", ["stage"], stages)
 

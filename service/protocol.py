@@ -1,14 +1,20 @@
 """HTTP/1.1 with limits that uvicorn does not have: deadlines for requests and for readers, and caps on connections.
 
+No number of connections without a token keeps anybody out. A new one waits among the `ARRIVING` for its first request; where
+there are too many, the oldest goes, if all its bytes have been read. A request that is there is answered at once: its connection
+is then a `STRANGER`'s, of which only those go that hold something up or wait for a next request, or it joins the lane of its token.
+
 Use it as `uvicorn.Config(app, http=protocol_for(security))`; the timeouts and limits of the Config are then not used.
 """
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import logging
 import socket
 import sys
+import termios
 from contextlib import suppress
 from typing import Any, ClassVar
 
@@ -16,7 +22,7 @@ import h11
 from uvicorn.protocols.http.h11_impl import STATUS_PHRASES, H11Protocol
 
 from adaptive_rec.service.secured import problem
-from adaptive_rec.service.security import STRANGER, UNIX, Bucket, Lane, RequestLimits, Security
+from adaptive_rec.service.security import ARRIVING, LANES, STRANGER, UNIX, Bucket, Lane, RequestLimits, Security
 
 HEADER_BYTES = 16 * 1024
 KEEP_ALIVE_SECONDS = 5
@@ -38,6 +44,8 @@ class BoundedProtocol(H11Protocol):
     """One connection. A request must have arrived within the deadline, an answer must be read within it."""
 
     limits: ClassVar[RequestLimits]
+    places: ClassVar[dict[Lane, dict[BoundedProtocol, None]]]
+    """Open connections by lane, the oldest first. One that is being ended has no place."""
     refused: ClassVar[set[BoundedProtocol]]
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -49,51 +57,37 @@ class BoundedProtocol(H11Protocol):
         self.access_log = False  # a client chooses paths and queries freely
         self.logger = QUIET
         self.app_state = {**self.app_state, "connection": self}  # for the gate, in the state of every request
-        self.lane: Lane = STRANGER
+        self.lane: Lane = ARRIVING
         self.stranger: Bucket | None = Bucket(self.limits.strangers_per_second, self.limits.strangers_burst)
         self._arrival: asyncio.TimerHandle | None = None
         self._delivery: asyncio.TimerHandle | None = None
         self._ending = False
-        self._began = self.loop.time()
+        self._heard = False
+        """Whether anything was read."""
 
     # Receiving
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        if transport.get_extra_info("socket").family == socket.AF_UNIX and not self.join(UNIX):
-            self.transport = transport
+        self.transport = transport
+        if transport.get_extra_info("socket").family != socket.AF_UNIX:
+            self._make_room(ARRIVING)
+            self.places[ARRIVING][self] = None
+        elif not self.join(UNIX):
             return self._turn_away(UNIX)
-        if self.lane == STRANGER:
-            self._make_room()
         super().connection_made(transport)
         transport.max_size = HEADER_BYTES  # type: ignore[attr-defined]  # asyncio reads no more than this at once
         transport.set_write_buffer_limits(high=0)  # pause_writing is called for anything not sent yet
         self._arrival = self.loop.call_later(self.limits.request_seconds, self._late)
 
-    def join(self, lane: Lane) -> bool:
-        """Count this connection with those of a lane from now on. Return False if all places of the lane are taken."""
-        if self.lane not in (lane, UNIX):
-            if len(self._others(lane)) >= self._most(lane):
-                return False
-            self.lane, self.stranger = lane, None
-        return True
-
-    def _others(self, lane: Lane) -> list[BoundedProtocol]:
-        """Return the open connections of a lane, the oldest first."""
-        found = [o for o in self.connections if isinstance(o, BoundedProtocol) and o.lane == lane and not o._ending]
-        return sorted(found, key=lambda one: one._began)
-
-    def _make_room(self) -> None:
-        """End the oldest connection that has shown no token where there are too many. Those that hold a token, or send a request
-        at once, are answered however many others hold half a request back."""
-        strangers = self._others(STRANGER)
-        if len(strangers) >= self._most(STRANGER):
-            waiting = [one for one in strangers if one.cycle is None or one.cycle.response_complete]
-            (waiting or strangers)[0]._turn_away(STRANGER)
-
     def data_received(self, data: bytes) -> None:
-        if not self._ending:
-            super().data_received(data)
-            self._watch()
+        if self._ending:
+            return
+        self._heard = True
+        super().data_received(data)
+        if self.lane == ARRIVING and self.cycle is not None and not self._ending:
+            self._make_room(STRANGER)
+            self._move(STRANGER)
+        self._watch()
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -112,6 +106,69 @@ class BoundedProtocol(H11Protocol):
     def _late(self) -> None:
         self._refuse(408, f"a request must arrive within {self.limits.request_seconds:g} s")
 
+    # Places
+
+    def join(self, lane: Lane) -> bool:
+        """Count this connection with those of a lane from now on. Return False if all places of the lane are taken."""
+        if self.lane not in (lane, UNIX):
+            if len(self.places[lane]) >= self._most(lane):
+                return False
+            self._move(lane)
+            self.stranger = None
+        return True
+
+    def _move(self, lane: Lane) -> None:
+        self.places[self.lane].pop(self, None)
+        self.places[lane][self] = None
+        self.lane = lane
+
+    def _make_room(self, lane: Lane) -> None:
+        """End connections without a token until another one has a place, as far as there are any that may go."""
+        while len(self.places[lane]) >= self._most(lane) and (one := self._may_go(lane)) is not None:
+            one._turn_away(lane)
+
+    def _may_go(self, lane: Lane) -> BoundedProtocol | None:
+        """Return the connection without a token that is missed least, or None where each has a request that is there."""
+        if lane == ARRIVING:
+            oldest = next(iter(self.places[lane]))
+            return None if oldest._has_unread_bytes() else oldest
+        strangers = self.places[lane]
+        return next((one for one in strangers if one._holds_up()), next((one for one in strangers if one._idle()), None))
+
+    def _has_unread_bytes(self) -> bool:
+        """Return whether bytes have come that nobody has looked at: a burst of connections is accepted before any is read."""
+        if self._heard:
+            return False
+        count = fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.FIONREAD, bytes(4))
+        return any(count)
+
+    def _holds_up(self) -> bool:
+        """Return whether an answer waits: for a body, for a reader, or because this connection asks too fast."""
+        asks_fast = self.stranger is not None and self.stranger.wait() > 0
+        return not self.cycle.response_complete and (self.cycle.more_body or self._delivery is not None or asks_fast)
+
+    def _idle(self) -> bool:
+        """Return whether everything asked for was answered."""
+        return bool(self.cycle.response_complete)
+
+    def _most(self, lane: Lane) -> int:
+        return {ARRIVING: self.limits.arriving, UNIX: UNIX_CONNECTIONS}.get(lane, self.limits.connections)
+
+    def _turn_away(self, lane: Lane) -> None:
+        """End a connection above the cap of a lane. Only a limited number of clients get to read the reason."""
+        self.connections.discard(self)
+        between_requests = self.cycle is not None and self._idle() and not self.conn.trailing_data[0]
+        if between_requests or len(self.refused) >= self.limits.connections:
+            self._give_up_place()
+            return self.transport.abort()
+        self.refused.add(self)
+        whose = "without a token " if lane in (ARRIVING, STRANGER) else ""
+        self._refuse(503, f"{self._most(lane)} connections {whose}are open, which is the most; try again later")
+
+    def _give_up_place(self) -> None:
+        self._ending = True
+        self.places[self.lane].pop(self, None)
+
     # Sending
 
     def pause_writing(self) -> None:
@@ -127,7 +184,7 @@ class BoundedProtocol(H11Protocol):
     # Ending
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._ending = True
+        self._give_up_place()
         self.refused.discard(self)
         for timer in (self._arrival, self._delivery):
             if timer is not None:
@@ -141,7 +198,7 @@ class BoundedProtocol(H11Protocol):
 
     def _refuse(self, status: int, detail: str) -> None:
         """Answer without the application, unless an answer has started, and end the connection."""
-        self._ending = True
+        self._give_up_place()
         started = self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete
         if self.cycle is not None:  # the application, should it wait for the body, learns that the client is gone
             self.cycle.disconnected = True
@@ -161,20 +218,6 @@ class BoundedProtocol(H11Protocol):
             self.transport.write_eof()
         self.loop.call_later(LINGER_SECONDS, self.transport.abort)
 
-    def _most(self, lane: Lane) -> int:
-        return UNIX_CONNECTIONS if lane == UNIX else self.limits.connections
-
-    def _turn_away(self, lane: Lane) -> None:
-        """End a connection above the cap of a lane. Only a limited number of clients get to read the reason."""
-        self.connections.discard(self)
-        idle = self.cycle is not None and self.cycle.response_complete and not self.conn.trailing_data[0]
-        if idle or len(self.refused) >= self.limits.connections:
-            self._ending = True
-            return self.transport.abort()
-        self.refused.add(self)
-        whose = "without a token " if lane == STRANGER else ""
-        self._refuse(503, f"{self._most(lane)} connections {whose}are open, which is the most; try again later")
-
     def _unsupported_upgrade_warning(self) -> None:
         """Ignore upgrades, as HTTP allows, without a line in the log."""
 
@@ -184,6 +227,7 @@ def protocol_for(security: Security) -> type[BoundedProtocol]:
 
     class Protocol(BoundedProtocol):
         limits = security.limits
+        places: ClassVar[dict[Lane, dict[BoundedProtocol, None]]] = {lane: {} for lane in LANES}
         refused: ClassVar[set[BoundedProtocol]] = set()
 
     return Protocol

@@ -97,6 +97,7 @@ def status(view: RunView, scope: str, session: bool = False) -> Values:
         "session": session,
         "policy": view.knobs.effective.get("policy", ""),
         "phase": phase,
+        "error": view.error() if phase == "failed" else None,
         "step": step,
         "steps_total": total,
         "samples_seen": int(snapshot.get("totals", {}).get("samples_seen", 0)),

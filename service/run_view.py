@@ -57,6 +57,11 @@ class RunView(ABC):
         """Return what `read` returns for the placement. `read` copies what it keeps. Any thread may call this."""
         raise ProblemError(409, "the run has ended; placement is known only while it trains")
 
+    def error(self) -> str | None:
+        """Return why the run failed, or None if it has not."""
+        end = self.events.end
+        return end["text"] if end is not None and end["kind"] == "failed" else None
+
     def commands(self) -> TrainerLink:
         """Return the link to the trainer. Raises a problem if the run has ended."""
         if self.link is None:
@@ -117,16 +122,22 @@ class FinishedRun(RunView):
         super().__init__(hello)
         values = last_values(hello.effective, self.events.knobs)
         self._knobs = KnobState(values, values, self.events.knobs_step)
-        ended = (Path(hello.run) / "summary.json").exists()
         newest = self.history.newest or {}
         self._board = {
-            "phase": "finished" if ended else "stopped",
+            "phase": self._how_it_ended(),
             "step": newest.get("step", 0),
             "steps_total": newest.get("steps_total"),
             "snapshot": self.history.newest,
             "evaluation": self.history.evaluation,
             "placement": memory_at_the_end(Path(hello.run)),
         }
+
+    def _how_it_ended(self) -> str:
+        """Return the kind of the journal's last word; where it does not even have the start, a summary shows a good end."""
+        if self.events.end is not None:
+            return str(self.events.end["kind"])
+        whole = "started" not in self.events.counts and (Path(self.hello.run) / "summary.json").exists()
+        return "finished" if whole else "killed"
 
     def board(self) -> Values:
         return self._board

@@ -75,7 +75,14 @@ class Status(Answer):
         bool, Field(description="Whether the request came with a session's cookie; DELETE /api/v1/session ends it")
     ]
     policy: str
-    phase: str
+    phase: Annotated[
+        str,
+        Field(
+            description="What the run is doing: starting, training, paused, evaluating, checkpointing, finishing; "
+            "or how it ended: finished, failed, killed (its journal has no end)"
+        ),
+    ]
+    error: Annotated[str | None, Field(description="Why the run failed; null if it has not")]
     step: int
     steps_total: Annotated[
         int | None,
@@ -130,7 +137,10 @@ class Stats(Answer):
     hot_rows: int
     stale_rows: int
     placement_version: int
-    stale_threshold: float | None
+    stale_threshold: Annotated[
+        float | None,
+        Field(description="Movement under which a row is stale; null: no such number, any row of known movement may be stale"),
+    ]
     totals: dict[str, float]
     stage_seconds: dict[str, float]
     tables: list[TableStats]

@@ -8,13 +8,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-Lane = Literal["unix", "bearer", "cookie", "stranger"]
+from adaptive_rec.service.sessions import BrowserSessions
+
+Lane = Literal["unix", "bearer", "cookie", "stranger", "arriving"]
 """A group of senders with connections, streams and rates of its own, so that no group can use up another's: commands of the run's
-own user on the Unix socket, programs with a token, signed-in browsers, and everybody who has shown neither."""
+own user on the Unix socket, programs with a token, signed-in browsers, everybody who has shown neither, and connections whose
+first request has not arrived."""
 UNIX: Final = "unix"
 BEARER: Final = "bearer"
 COOKIE: Final = "cookie"
 STRANGER: Final = "stranger"
+ARRIVING: Final = "arriving"
+LANES: tuple[Lane, ...] = (UNIX, BEARER, COOKIE, STRANGER, ARRIVING)
 
 
 @dataclass(frozen=True)
@@ -24,7 +29,9 @@ class RequestLimits:
     body_bytes: int = 65536
     request_seconds: float = 10.0
     connections: int = 64
-    """Connections of each lane."""
+    """Connections of each lane but the arriving."""
+    arriving: int = 1024
+    """Connections whose first request has not arrived. More of them give a slow sender more time: 5 s where 200 come a second."""
     streams: int = 16
     """Streams of each lane."""
     strangers_per_second: float = 10.0
@@ -40,7 +47,7 @@ class RequestLimits:
 
 @dataclass(frozen=True)
 class Security:
-    """The two tokens, and the names under which the sidecar may be reached."""
+    """The two tokens, the sessions of browsers, and the names under which the sidecar may be reached."""
 
     control_token: str = field(repr=False)
     read_token: str = field(repr=False)
@@ -48,6 +55,7 @@ class Security:
     port: int
     allow_hosts: tuple[str, ...]
     limits: RequestLimits = field(default_factory=RequestLimits)
+    sessions: BrowserSessions = field(default_factory=BrowserSessions, repr=False)
     codes_since: float = 0.0
     """Sign-in codes made before are refused, seconds since the epoch: an earlier sidecar of the run may have accepted them."""
 

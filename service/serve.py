@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import socket
 from collections.abc import Iterator
@@ -17,6 +18,14 @@ from adaptive_rec.service.security import Security
 
 NICENESS = 12
 """Measured (docs/benchmarks.md): a client is answered within 250 ms on a busy machine, and training keeps its speed."""
+
+
+ACCEPTED_AT_ONCE = 16
+"""Connections accepted before those that are open have their turn again: a flood of new ones does not hold these up."""
+WAITING_CONNECTIONS = 1024
+"""Connections that the system lets wait to be accepted."""
+OPEN_FILES = 8192
+"""Connections that are open at one time, those that are just accepted included; many systems allow 1024 unless asked."""
 
 
 class Server(uvicorn.Server):
@@ -34,7 +43,10 @@ class Server(uvicorn.Server):
             loop.remove_signal_handler(signal.SIGTERM)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        allow_open_files()
         await super().startup(sockets)
+        for listener in sockets or ():
+            listener.listen(WAITING_CONNECTIONS)  # asyncio takes the number it accepts at once for this one
         give_way()  # not earlier, because a busy machine would delay the start
 
     def end(self) -> None:
@@ -44,6 +56,14 @@ class Server(uvicorn.Server):
     def end_now(self) -> None:
         """Cut all connections: the trainer has ended."""
         self.should_exit = self.force_exit = True
+
+
+def allow_open_files() -> None:
+    """Raise this process's limit of open files, as far as the system lets it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES if hard == resource.RLIM_INFINITY else min(OPEN_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def give_way() -> None:
@@ -71,7 +91,7 @@ def make_server(app: FastAPI, security: Security) -> Server:
         date_header=True,
         proxy_headers=False,
         timeout_graceful_shutdown=1,
-        backlog=1024,
+        backlog=ACCEPTED_AT_ONCE,
         loop="asyncio",
     )
     return Server(config)

@@ -1,13 +1,9 @@
-"""Signing in from a browser: a page that asks for a code or the token, and a cookie in exchange for it.
-
-The cookie's value is derived from the token, so nothing is stored and a restarted sidecar still accepts it.
-"""
+"""Signing in from a browser: a page that asks for a code or the token, and a session's cookie in exchange for it."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
-import hmac
 import re
 import time
 from collections.abc import Iterable, Mapping
@@ -47,10 +43,6 @@ def cookie_name(port: int) -> str:
     return f"adaptive_rec_{port}"
 
 
-def cookie_value(token: str) -> str:
-    return hmac.new(token.encode(), b"adaptive-rec session", hashlib.sha256).hexdigest()
-
-
 def cookies_named(name: str, headers: Iterable[bytes]) -> list[bytes]:
     """Return every value of a cookie. There may be several, because pages on other ports can set the same name."""
     pairs = (pair.strip().partition(b"=") for header in headers for pair in header.split(b";"))
@@ -66,11 +58,12 @@ def cookies_named(name: str, headers: Iterable[bytes]) -> list[bytes]:
     response_description="The cookie is set.",
 )
 async def create_session(request: Request) -> Response:
-    """Send the token as `Authorization: Bearer`, or a sign-in code as `Authorization: Code`. The cookie set has the token's scope
-    and lasts until the browser closes. A code works once, for ten minutes."""
-    name, value = request.state.session_cookie
-    answer = Response(status_code=204)
-    answer.set_cookie(name, value, path="/", httponly=True, samesite="strict")
+    """Send the token as `Authorization: Bearer`, or a sign-in code as `Authorization: Code`. The cookie set has the token's
+    scope, replaces the one that came with the request, and lasts until the browser closes or signs out. A code works once, for
+    ten minutes."""
+    state, answer = request.state, Response(status_code=204)
+    state.sessions.end(state.session_cookies)
+    answer.set_cookie(state.cookie_name, state.sessions.begin(state.scope), path="/", httponly=True, samesite="strict")
     return answer
 
 
@@ -78,15 +71,16 @@ async def create_session(request: Request) -> Response:
     "/session",
     status_code=204,
     operation_id="delete_session",
-    summary="Forget the cookie",
+    summary="End the session",
     response_class=Response,
-    response_description="The browser forgets the cookie.",
+    response_description="The session has ended, and the browser forgets the cookie.",
 )
 async def delete_session(request: Request) -> Response:
-    """Sign this browser out. The token itself stays valid for as long as the run lasts."""
-    name, _ = request.state.session_cookie
-    answer = Response(status_code=204)
-    answer.delete_cookie(name, path="/", httponly=True, samesite="strict")
+    """Sign this browser out: its cookie is not accepted any more, and its streams end. The token itself stays valid for as long
+    as the run lasts."""
+    state, answer = request.state, Response(status_code=204)
+    state.sessions.end(state.session_cookies)
+    answer.delete_cookie(state.cookie_name, path="/", httponly=True, samesite="strict")
     return answer
 
 

@@ -111,6 +111,10 @@ class TrainerLink:
             self._scraped = phase, now
             self._writer.write(json.dumps({"id": 0, "command": "scraped", "phase": phase}).encode() + b"\n")
 
+    def keep_sessions(self, sessions: Mapping[str, str]) -> None:
+        """Give the trainer the sessions of browsers, for the sidecar after this one."""
+        self._writer.write(json.dumps({"id": 0, "command": "sessions", "sessions": sessions}).encode() + b"\n")
+
     def send(self, command: str, **details: Any) -> SentCommand:
         """Send a command; commands keep the order of the calls. Nothing is awaited before it is sent."""
         number, sent = next(self._numbers), SentCommand()

@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from adaptive_rec.cli.output import columns, pairs, print_json, say, show, text, waiting
+from adaptive_rec.cli.output import columns, pairs, print_json, say, show, shown, text, waiting
 from adaptive_rec.cli.parser import add_command, add_settings, configuration
 from adaptive_rec.errors import UsageError
 
@@ -50,7 +50,7 @@ def calibrate(args: argparse.Namespace) -> int:
     else:
         show(*summary(hardware.described()))
         if args.out is not None:
-            say(f"\n{args.out}")
+            say(f"\n{shown(args.out)}")
     return 0
 
 

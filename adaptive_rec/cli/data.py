@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from adaptive_rec.cli.output import pairs, print_json, say, show, waiting
+from adaptive_rec.cli.output import pairs, print_json, say, show, shown, waiting
 from adaptive_rec.cli.own_data import add_schema_options, schema_of
 from adaptive_rec.cli.parser import Parser, add_command
 from adaptive_rec.errors import UsageError
@@ -134,7 +134,7 @@ def verify_folder(folder: Path, stream: TextIO) -> None:
     with StageBar(stream) as bar:
         run(folder, meta, bar.show)
     files = [file.size_bytes for file in meta.array_files()]
-    say(f"{folder} is whole: {counted(len(files), 'file')}, {size(sum(files))}, {counted(meta.rows, 'row')}", stream)
+    say(f"{shown(folder)} is whole: {counted(len(files), 'file')}, {size(sum(files))}, {counted(meta.rows, 'row')}", stream)
 
 
 def verify_source(source: str, stream: TextIO) -> None:

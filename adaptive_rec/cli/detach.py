@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from adaptive_rec.cli.output import say
+from adaptive_rec.cli.output import say, shown
 from adaptive_rec.cli.parser import on_terminal
 from adaptive_rec.errors import AdaptiveRecError, UsageError
 
@@ -51,7 +51,7 @@ def detach(words: list[str], out: Path, resume: bool, serve: bool, as_json: bool
 
 def description(pid: int, out: Path, log: Path, file: RuntimeFile | None) -> str:
     """Return what the user needs to know about a run in the background."""
-    lines = [("pid", str(pid)), ("run", str(out))]
+    lines = [("pid", str(pid)), ("run", shown(out))]
     stop = f"kill {pid}"
     if file is not None:
         which = "" if _is_only(file) else f" --run {pid}"
@@ -59,7 +59,7 @@ def description(pid: int, out: Path, log: Path, file: RuntimeFile | None) -> str
         lines += [("dashboard", file.dashboard_url if on_terminal() else hint)]
         lines += [("status", f"adaptive-rec status{which} --watch")]
         stop = f"adaptive-rec stop{which}"
-    lines += [("log", f"tail -f {shlex.quote(str(log))}")]
+    lines += [("log", f"tail -f {shown(shlex.quote(str(log)))}")]
     lines += [("stop", f"{stop}   (ends the run after the step, with a checkpoint and a summary)")]
     return "\n".join(["training in the background", *(f"  {label:<10}  {text}" for label, text in lines)])
 

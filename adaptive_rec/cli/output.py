@@ -29,7 +29,12 @@ def say(line: Any, to: TextIO | None = None) -> None:
 
 def waiting(what: str) -> None:
     """Say on standard error what a command does before its first result: torch and Numba alone take seconds to load."""
-    say(f"{what} ...", sys.stderr)
+    say(f"{printable(what)} ...", sys.stderr)
+
+
+def shown(path: Any) -> str:
+    """Return a path as it can stand within a line: a line break in a name is written out, too."""
+    return printable(str(path))
 
 
 def console() -> Console:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from adaptive_rec.cli.output import say
+from adaptive_rec.cli.output import say, shown
 from adaptive_rec.errors import DataError, UsageError
 from adaptive_rec.system.durable import write_whole
 from adaptive_rec.units import counted, percent, whole
@@ -113,7 +113,7 @@ def schema_of(args: argparse.Namespace, sources: list[Path], kept: Path, stream:
         if args.label not in (None, schema.label):
             way_out = "" if args.schema else "; remove that file to have a schema inferred anew"
             raise UsageError(f"--label must be the label of {file}, {schema.label!r}, got {args.label!r}{way_out}")
-        say(f"schema      {file}" + ("" if args.schema else ", as an earlier run wrote it or you edited it"), stream)
+        say(f"schema      {shown(file)}" + ("" if args.schema else ", as an earlier run wrote it or you edited it"), stream)
         return schema
     from adaptive_rec.data.prepare.formats import check_source
 
@@ -160,12 +160,12 @@ def run_once(request: Request, stream: TextIO) -> Meta:
 
     if request.out.exists():
         meta = load_meta(request.out)
-        say(f"data        {request.out}, prepared before", stream)
+        say(f"data        {shown(request.out)}, prepared before", stream)
         return meta
     with StageBar(stream) as bar, compiling_shown(bar):
         meta = prepare(request, bar.show)
     bad = f", {whole(meta.bad_rows)} malformed left out" if meta.bad_rows else ""
-    say(f"data        {request.out}: {counted(meta.rows, 'row')}{bad}", stream)
+    say(f"data        {shown(request.out)}: {counted(meta.rows, 'row')}{bad}", stream)
     return meta
 
 

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from adaptive_rec.cli.output import columns, print_json, say, show, waiting
+from adaptive_rec.cli.output import columns, print_json, say, show, shown, waiting
 from adaptive_rec.cli.own_data import files_of
 from adaptive_rec.cli.parser import (
     LINK_HINT,
@@ -133,5 +133,5 @@ def report(args: argparse.Namespace) -> int:
     waiting(f"reading {args.directory}")
     from adaptive_rec.offline.report.run_report import write_report
 
-    say(write_report(args.directory, args.out))
+    say(shown(write_report(args.directory, args.out)))
     return 0

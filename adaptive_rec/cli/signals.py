@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import signal
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -25,6 +27,20 @@ class StopSignals:
         """Whether the run has ended, so that a signal only ends the waiting after it."""
         self._screen = screen
         self._before: dict[int, Any] = {}
+        self._leaving = False
+        atexit.register(self._leave)  # before torch is loaded, so that this runs after all that is registered then
+
+    def leave_at_once(self) -> None:
+        """Let the process end without the interpreter's clearing up, once the functions registered with atexit have run.
+        Collecting torch's objects takes a second or more; Triton, which torch loads, reports those left uncollected as leaks."""
+        self._leaving = True
+
+    def _leave(self) -> None:
+        if self._leaving:
+            for stream in (sys.stdout, sys.stderr):
+                with suppress(OSError, ValueError):
+                    stream.flush()
+            os._exit(self.exit_code)
 
     def watch(self, runtime: Runtime) -> None:
         """Let signals stop this run from now on; before, they end the process."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adaptive_rec.cli.output import columns, pairs, print_json, say, show, text, waiting
+from adaptive_rec.cli.output import columns, pairs, print_json, say, show, shown, text, waiting
 from adaptive_rec.cli.own_data import RUNS, add_schema_options, with_prepared_data
 from adaptive_rec.cli.parser import (
     CONFIG_HELP,
@@ -85,7 +85,7 @@ def simulate(args: argparse.Namespace) -> int:
     else:
         show(*summary(replayed))
         if args.out is not None:
-            say(f"\n{args.out / 'simulate.html'}")
+            say(f"\n{shown(args.out / 'simulate.html')}")
     return 0
 
 

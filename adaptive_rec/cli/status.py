@@ -20,7 +20,7 @@ WATCH_SECONDS = 1.0
 PATIENCE_SECONDS = 15.0
 """Time after which a watched service without an answer has ended; a restarted one answers sooner."""
 LATE_SECONDS = 10.0
-OVER = ("finished", "stopped", "failed")
+OVER = ("finished", "failed", "killed")
 QUALITY = (("auc", "AUC"), ("logloss", "logloss"), ("calibration", "calibration"))
 
 
@@ -96,6 +96,7 @@ def lines(now: Mapping[str, Any], stats: Mapping[str, Any], url: str) -> list[tu
         ("run", run["name"]),
         ("policy", f"{now['policy']}, seed {run['seed']}, {run['device']}, {run['precision']}"),
         ("phase", _phase(now)),
+        ("error", now.get("error") or ""),
         ("step", _progress(now)),
         ("speed", f"{count(now['samples_per_second'] or 0)} samples/s, {clock(now['seconds'] or 0)} so far"),
         ("loss", "" if now["loss"] is None else f"{now['loss']:.4f}"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import gc
 import os
 import sys
 from collections.abc import Iterator
@@ -134,9 +133,11 @@ def train(args: argparse.Namespace) -> int:
         if sidecar is not None and not signals.exit_code:
             with signals.waiting():
                 wait_after_the_end(sidecar, screen, args.linger)
+    if training.failure is not None:
+        return training.failure.exit_code
     if signals.exit_code:
-        gc.freeze()  # the process ends; collecting garbage among torch's objects would take a second or more
-    return training.failure.exit_code if training.failure else signals.exit_code
+        signals.leave_at_once()
+    return signals.exit_code
 
 
 def prepare(args: argparse.Namespace) -> tuple[argparse.Namespace, Config]:

@@ -154,6 +154,7 @@ class Sidecar:
             "control_token": self._control_token,
             "read_token": read_token,
             "codes_since": 0.0,
+            "sessions": {},
             **self._listeners.described(),
         }
         self._file = RuntimeFile(
@@ -274,6 +275,9 @@ class Sidecar:
                 return
             if verb == "scraped":
                 self._scrapes.note(str(message.get("phase")))
+                return
+            if verb == "sessions":
+                self._hello["sessions"] = dict(message["sessions"])
                 return
             if not (isinstance(verb, str) and verb in VERBS):
                 raise ConfigError(f"command must be one of {', '.join(sorted(VERBS))}, got {verb!r}")

@@ -81,6 +81,8 @@ function showStatus() {
   setText(byId("run-facts"), [status.policy, run.device, run.precision, `seed ${run.seed}`].join(" · "));
   setText(byId("phase"), status.phase);
   byId("phase").dataset.phase = status.phase;
+  setText(byId("failure"), status.error ? `The run failed: ${printable(status.error)}` : "");
+  byId("failure").hidden = !status.error;
   byId("sign-out").hidden = !status.session;
   showProgress(status);
   showActions(status);
@@ -140,7 +142,7 @@ function showConnection() {
 
 /** Explains a lost connection: the sidecar of a finished run ends with it, any other one is restarted. */
 function lostInWords(status) {
-  const over = status && (["finishing", "finished", "stopped", "failed"].includes(status.phase) || (status.steps_total && status.step >= status.steps_total));
+  const over = status && (status.phase === "finishing" || ENDED.has(status.phase) || (status.steps_total && status.step >= status.steps_total));
   if (over) return `The run is over and its sidecar has ended. Its history: adaptive-rec serve ${status.run.path}`;
   return "Connection to the sidecar lost. The figures below are the last ones received. Trying to reconnect.";
 }

@@ -142,7 +142,7 @@ function showMoved() {
 
 const round3 = (value) => (typeof value === "number" ? Number(value.toPrecision(3)) : value);
 
-/** A threshold that is null is infinite: every row of known movement is stale, where there are any. */
+/** Where the threshold is null, no number is the limit: every row of known movement is stale, where there are any. */
 function staleIn({ stale_threshold: threshold, stale_rows: rows }) {
   if (typeof threshold === "number") return `under ${significant(threshold)}`;
   return rows ? "at any movement" : "none yet";

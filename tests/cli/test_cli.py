@@ -302,3 +302,11 @@ def test_what_is_printed_to_be_typed_can_be_typed(tmp_path, monkeypatch):
     assert program() == "adaptive-rec"
     monkeypatch.setattr("sys.argv", ["/some/where/__main__.py"])
     assert program() == "adaptive-rec"
+
+
+def test_a_line_break_in_a_path_is_written_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("adaptive_rec.offline.report.run_report.write_report", lambda run, out: Path("a\nb/report.html"))
+    assert main(["report", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == "a\\nb/report.html\n"

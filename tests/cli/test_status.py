@@ -83,9 +83,9 @@ def test_watching_in_a_pipe_gives_a_line_each_time_until_the_end(rows_of, told, 
 
 
 def test_watching_as_json_gives_an_object_a_line(told, service, answers, quickly):
-    phases(service, answers.status, "training", "stopped")
+    phases(service, answers.status, "training", "killed")
     lines = told("status", "--watch", "--json").splitlines()
-    assert [json.loads(line)["phase"] for line in lines] == ["training", "stopped"]
+    assert [json.loads(line)["phase"] for line in lines] == ["training", "killed"]
 
 
 def test_watching_on_a_terminal_redraws(rows_of, told, service, answers, quickly, terminal):

@@ -82,6 +82,25 @@ def test_killing_the_sidecar_loses_no_step_and_no_knob(start: Start) -> None:
     assert len(job.events("sidecar")) == asked - 99
 
 
+def test_sessions_outlive_the_sidecar_and_signing_out_does_too(job: Job) -> None:
+    with job.client() as client:
+        origin = {"Origin": job.about["url"]}
+        replies = [client.post("/api/v1/session", headers=origin) for _ in range(2)]
+    out, kept = ("Cookie: " + reply.headers["set-cookie"].partition(";")[0] for reply in replies)
+
+    def ask(cookie: str, method: str = "GET", path: str = "/api/v1/status") -> int:
+        name, _, value = cookie.partition(": ")
+        headers = {name: value, **origin}
+        return httpx2.request(method, job.about["url"] + path, headers=headers, trust_env=False, verify=False).status_code
+
+    assert [ask(out), ask(kept), ask(out, "DELETE", "/api/v1/session")] == [200, 200, 204]
+    before = job.sidecar()
+    assert before is not None
+    os.kill(before, signal.SIGKILL)
+    wait_for(partial(is_back, job, before), 15)
+    assert [ask(out), ask(kept)] == [401, 200]
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_ends_the_run_in_good_order_with_streams_open(start: Start, number: int, code: int) -> None:
     job = start()

@@ -112,7 +112,7 @@ class FakeRun:
             **{"state_fd": self.writer.fd, "layout": self.writer.layout},
             **{"host": "127.0.0.1", "port": port},
             "allow_hosts": ["127.0.0.1", "localhost", "[::1]"],
-            **{"control_token": CONTROL, "read_token": READ, "codes_since": 0.0},
+            **{"control_token": CONTROL, "read_token": READ, "codes_since": 0.0, "sessions": {}},
             "run": str(self.folder),
             "run_name": self.folder.name,
             "started": 1_770_000_000.0,

@@ -42,7 +42,8 @@ def variables() -> dict[str, str]:
 def exported(client: Any, run: Any) -> Series:
     """The labels of every series that /metrics can have, by the name of the sample."""
     evaluation = {"step": 40, "auc": 0.7, "logloss": 0.5}
-    about = {"phase": "training", "step": 40, "steps_total": 1000, "snapshot": run.snapshot(40), "knobs": run.knobs}
+    snapshot = run.snapshot(40, stale_threshold=0.1)
+    about = {"phase": "training", "step": 40, "steps_total": 1000, "snapshot": snapshot, "knobs": run.knobs}
     newest = {"name": "step-000000040", "step": 40, "size_bytes": 5, "seconds": 0.5}
     figures = {"failed": 0, "newest_timestamp_seconds": 1.0, "every_steps": 0, "every_seconds": 600.0}
     run.append("metrics.jsonl", {"event": "evaluation", **evaluation})

@@ -27,6 +27,7 @@ from adaptive_rec.service.app import create_app
 from adaptive_rec.service.gate import READS, STREAM, RequestGate
 from adaptive_rec.service.protocol import protocol_for
 from adaptive_rec.service.security import Bucket, RequestLimits, Security
+from adaptive_rec.service.sessions import MOST_SESSIONS, BrowserSessions
 
 pytestmark = pytest.mark.alone
 
@@ -427,12 +428,48 @@ def test_the_token_is_swapped_for_a_cookie_that_is_no_token(served: Served) -> N
     value, *attributes = [part.strip() for part in rest.split(";")]
     assert (reply.status, name) == (204, f"adaptive_rec_{served.port}")
     assert {part.lower() for part in attributes} == {"httponly", "samesite=strict", "path=/"}
-    assert len(value) == 64
+    assert len(value) == 43
     assert CONTROL not in value
     assert served.ask("GET", "/api/v1/status", token=value).status == 401
     gone = served.ask("DELETE", "/api/v1/session", served.origin, cookie_of(served, READ)).headers["set-cookie"]
     assert gone.startswith(f"{name}=")
     assert "Max-Age=0" in gone
+
+
+def status_of(served: Served, cookie: str) -> int:
+    return served.ask("GET", "/api/v1/status", cookie).status
+
+
+def test_signing_out_ends_this_session_and_no_other(served: Served) -> None:
+    mine, other = cookie_of(served, CONTROL), cookie_of(served, CONTROL)
+    assert mine != other
+    assert served.ask("DELETE", "/api/v1/session", served.origin, mine).status == 204
+    assert [status_of(served, cookie) for cookie in (mine, other)] == [401, 200]
+    assert served.ask("PATCH", "/api/v1/knobs", mine, served.origin, body=b"{}").status == 401
+    assert served.ask("DELETE", "/api/v1/session", served.origin, other, token=READ).status == 204
+    assert status_of(served, other) == 401, "with a token beside it, too"
+
+
+def test_signing_in_again_ends_the_session_before(served: Served) -> None:
+    before = cookie_of(served, READ)
+    assert served.ask("POST", "/api/v1/session", served.origin, before, token=CONTROL).status == 204
+    assert status_of(served, before) == 401
+
+
+def test_sessions_are_bounded_in_number(served: Served) -> None:
+    cookies = [cookie_of(served, READ) for _ in range(MOST_SESSIONS + 1)]
+    assert [status_of(served, cookie) for cookie in (cookies[0], cookies[1], cookies[-1])] == [401, 200, 200]
+
+
+def test_the_trainer_is_given_no_session_that_signs_in() -> None:
+    kept: list[dict[str, str]] = []
+    sessions = BrowserSessions({}, kept.append)
+    cookie = sessions.begin("read").encode()
+    assert sessions.scope_of([cookie]) == BrowserSessions(kept[-1]).scope_of([b"planted", cookie]) == "read"
+    assert cookie.decode() not in str(kept)
+    assert BrowserSessions(kept[-1]).scope_of([each.encode() for each in kept[-1]]) is None
+    sessions.end([cookie])
+    assert kept[-1] == {}
 
 
 def test_a_cookie_has_the_scope_of_its_token(served: Served) -> None:

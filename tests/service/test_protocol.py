@@ -198,7 +198,7 @@ def test_half_open_sockets_do_not_block_the_unix_socket() -> None:
                     assert read_reply(sock)[0] == 200
                 waits.append(time.monotonic() - before)
             assert sorted(waits)[17] < 0.2, "all but two of twenty; the machine may be busy"
-            assert len(served.server.server_state.connections) <= RequestLimits().connections + 1
+            assert len(served.server.server_state.connections) <= len(half_open) + 1
             assert time.monotonic() - start < deadline, "they were open all this while"
             for sock in half_open:
                 seconds_until_closed(sock)
@@ -235,8 +235,8 @@ def test_connections_with_a_token_beyond_the_limit_are_refused_and_others_go_on(
             assert read_reply(sock)[0] == 200
 
 
-def test_a_stranger_beyond_the_limit_takes_the_place_of_the_oldest() -> None:
-    with serving(RequestLimits(request_seconds=5, connections=3)) as served, ExitStack() as stack:
+def test_a_connection_beyond_the_limit_takes_the_place_of_the_oldest_whose_request_has_not_arrived() -> None:
+    with serving(RequestLimits(request_seconds=5, arriving=3)) as served, ExitStack() as stack:
         first, second, _ = [stack.enter_context(served.connect()) for _ in range(3)]
         first.sendall(GET[:-2])
         time.sleep(0.1)
@@ -245,9 +245,48 @@ def test_a_stranger_beyond_the_limit_takes_the_place_of_the_oldest() -> None:
         for sock in (newest, second):
             sock.sendall(GET)
             assert read_reply(sock)[0] == 200
+
+
+def test_a_stranger_who_only_waits_for_a_next_request_goes_first() -> None:
+    with serving(RequestLimits(request_seconds=5, connections=2)) as served, ExitStack() as stack:
+        idle, newer = [stack.enter_context(served.connect()) for _ in range(2)]
+        for sock in (idle, newer):
+            sock.sendall(GET)
+            assert read_reply(sock)[0] == 200
+        third = stack.enter_context(served.connect())
+        newer.sendall(GET)
+        assert read_reply(newer)[0] == 200, "a connection that asks for nothing takes no place of those who do"
+        third.sendall(GET)
+        assert read_reply(third)[0] == 200
+        assert idle.recv(1) == b"", "it is ended without an answer"
+
+
+def test_a_stranger_who_holds_a_body_back_goes_before_one_who_is_answered() -> None:
+    with serving(RequestLimits(request_seconds=5, connections=2)) as served, ExitStack() as stack:
+        idle, holding = [stack.enter_context(served.connect()) for _ in range(2)]
+        idle.sendall(GET)
+        assert read_reply(idle)[0] == 200
+        holding.sendall(b"GET /livez HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n")
         time.sleep(0.1)
-        stack.enter_context(served.connect())
-        assert second.recv(1) == b"", "a connection that only waits for a next request is ended without an answer"
+        third = stack.enter_context(served.connect())
+        third.sendall(GET)
+        assert read_reply(third)[0] == 200
+        assert problem_of(holding) == 503
+        idle.sendall(GET)
+        assert read_reply(idle)[0] == 200
+
+
+def test_a_burst_beyond_the_limit_loses_no_request_that_was_sent() -> None:
+    """All connections of a burst are accepted before any of them is read."""
+    with serving(RequestLimits(request_seconds=5, connections=2, arriving=4)) as served, ExitStack() as stack:
+        held = threading.Event()
+        loop = served.server.servers[0].get_loop()
+        loop.call_soon_threadsafe(held.wait, 5)
+        burst = [stack.enter_context(served.connect()) for _ in range(60)]
+        for number, sock in enumerate(burst):
+            sock.sendall(POST_NOTHING if number < 2 else GET)
+        held.set()
+        assert [read_reply(sock)[0] for sock in burst] == [200] * 60
 
 
 def test_strangers_with_half_sent_requests_lock_nobody_out() -> None:
@@ -475,7 +514,7 @@ def test_a_client_that_leaves_before_it_is_refused_leaves_no_line_in_the_log(
         raise OSError(errno.ENOTCONN, "Transport endpoint is not connected")
 
     monkeypatch.setattr("asyncio.selector_events._SelectorSocketTransport.write_eof", gone)
-    limits = RequestLimits(request_seconds=20, connections=1)
+    limits = RequestLimits(request_seconds=20, arriving=1)
     with serving(limits) as served, ExitStack() as stack, caplog.at_level(logging.DEBUG):
         for number in range(UNIX_CONNECTIONS + 2):
             stack.enter_context(served.connect(unix=number < UNIX_CONNECTIONS + 1))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -12,6 +14,10 @@ from starlette.testclient import TestClient
 from adaptive_rec.service import control_api, schemas
 from adaptive_rec.service.app import create_app
 from adaptive_rec.service.documented import Problem
+from adaptive_rec.service.hello import Hello
+from adaptive_rec.service.run_view import FinishedRun
+
+from .conftest import Client, FakeRun
 
 MODELS = {
     "/livez": schemas.Health,
@@ -131,6 +137,7 @@ def test_answers_hold_no_character_that_cannot_be_seen(client: Any, run: Any) ->
 def test_finished_status(finished: Any) -> None:
     status = finished.get("/api/v1/status").json()
     assert (status["live"], status["phase"], status["step"]) == (False, "finished", 40)
+    assert status["error"] is None
     assert status["eta_seconds"] is None
     knobs = finished.get("/api/v1/knobs").json()
     assert knobs["knobs"]["alpha"]["effective"] == 0.8  # as last changed, not as configured
@@ -232,3 +239,39 @@ def test_dashboard_files_come_from_memory(
     assert client.get("/assets/vendor/plot.js").headers["content-type"].startswith("text/javascript")
     assert client.get("/assets/notes.py").status_code == 404
     assert client.get("/assets/../index.html").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("kinds", "summary", "phase"),
+    [
+        (["started", "failed"], False, "failed"),
+        (["started", "finished", "started", "failed"], True, "failed"),
+        (["started", "failed", "started", "finished"], True, "finished"),
+        (["started", "finished"], False, "finished"),  # a user's loop writes no summary
+        (["started", "finished", "started"], True, "killed"),
+        (["started", "stopping", "finished"], True, "finished"),
+        ([], True, "finished"),
+        ([], False, "killed"),
+    ],
+)
+def test_how_a_run_ended_is_told_by_its_journal(
+    tmp_path: Path, kinds: list[str], summary: bool, phase: str
+) -> None:
+    fake = FakeRun(tmp_path, live=False)
+    for kind in kinds:
+        fake.event(kind, "ValueError: a batch is broken" if kind == "failed" else kind)
+    if summary:
+        (tmp_path / "summary.json").write_text("{}")
+    client = Client(FinishedRun(Hello.parse(fake.hello())))
+    status = client.get("/api/v1/status").json()
+    assert (status["phase"], status["error"]) == (phase, "ValueError: a batch is broken" if phase == "failed" else None)
+    metrics = client.get("/metrics").text
+    assert re.findall(r'adaptive_rec_phase{phase="(\w+)",run="[^"]*"} 1.0', metrics) == [phase]
+    fake.writer.close()
+
+
+def test_a_run_that_fails_says_why(client: Any, run: Any) -> None:
+    run.event("failed", "ValueError: a batch is broken")
+    assert client.get("/api/v1/status").json()["error"] is None
+    run.board("failed", run.snapshot(40))
+    assert client.get("/api/v1/status").json()["error"] == "ValueError: a batch is broken"

@@ -101,6 +101,42 @@ def test_a_slot_comes_back_however_a_stream_ends() -> None:
     asyncio.run(all_endings())
 
 
+def test_a_stream_ends_when_its_browser_signs_out() -> None:
+    async def end() -> None:
+        answers = iter([True, True, False])
+        stream = LiveStream(StreamSlots(4), lambda: b": x\n\n", 0.001, lambda: next(answers))
+        sent: list[Any] = []
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+
+        await asyncio.wait_for(serve(stream, never, send), 5)
+        assert [message.get("body") for message in sent] == [None, b": x\n\n", b": x\n\n", b""]
+        assert not sent[-1].get("more_body")
+
+    asyncio.run(end())
+
+
+def test_a_stream_of_a_session_ends_with_it(sidecar: Any) -> None:
+    origin = {"Origin": f"http://127.0.0.1:{sidecar.port}"}
+    cookie = sidecar.http.post("/api/v1/session", headers=origin).headers["set-cookie"].partition(";")[0]
+    with socket.create_connection(("127.0.0.1", sidecar.port), timeout=20) as stream:
+        request = f"GET /api/v1/stream?hz=10 HTTP/1.1\r\nHost: 127.0.0.1:{sidecar.port}\r\nCookie: {cookie}\r\n\r\n"
+        stream.sendall(request.encode())
+        assert stream.recv(4096).startswith(b"HTTP/1.1 200")
+        assert sidecar.http.delete("/api/v1/session", headers={"Cookie": cookie, **origin}).status_code == 204
+        rest = b""
+        while not rest.endswith(b"\r\n0\r\n\r\n"):
+            part = stream.recv(65536)
+            assert part, "the stream ends as HTTP says"
+            rest += part
+
+
+def test_head_answers_the_headers_of_a_stream_and_ends(sidecar: Any) -> None:
+    answer = sidecar.http.head("/api/v1/stream")
+    assert (answer.status_code, answer.headers["content-type"]) == (200, "text/event-stream; charset=utf-8")
+
+
 def open_stream(port: int) -> socket.socket:
     """A client with a small buffer that has read no more than the first bytes."""
     client = socket.socket()
