@@ -11,7 +11,10 @@ def parse_size(text: str) -> int:
     Raises ValueError for text that is no size, and for a fraction without a unit: 1.5 hardly means one byte.
     """
     from pydantic import ByteSize, TypeAdapter  # slow to import, and only needed where sizes are read
+    from pydantic_core import PydanticCustomError
 
+    if re.fullmatch(r"\s*[0-9]*\.?[0-9]+\s*[A-Za-z]*\s*", text) is None:  # pydantic reads a size and ignores what follows it
+        raise PydanticCustomError("byte_size", "could not parse value and unit from byte string")
     size_bytes = int(TypeAdapter(ByteSize).validate_python(text))
     if "." in text and re.fullmatch(r"[\d.]+ *[bB]?", text.strip()):
         raise ValueError(f"a size with a fraction needs a unit such as GiB, got {text!r}")

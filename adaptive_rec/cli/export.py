@@ -9,6 +9,7 @@ from typing import Any
 
 from adaptive_rec.cli.output import columns, pairs, print_json, say, show, shown, text, waiting
 from adaptive_rec.cli.parser import add_command, whole_number
+from adaptive_rec.errors import UsageError
 from adaptive_rec.units import size, whole
 
 EXAMPLES = """\
@@ -60,6 +61,10 @@ def export(args: argparse.Namespace) -> int:
 def nearest(args: argparse.Namespace) -> int:
     """List the nearest values with their cosine similarity."""
     limit = whole_number("--limit", args.limit, 1, MOST_NEAREST)
+    try:
+        args.value.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"VALUE must be text in UTF-8, got {args.value!r}") from None
     waiting(f"loading {shown(args.directory)}")
     from adaptive_rec.offline.export.nearest import nearest_values
 

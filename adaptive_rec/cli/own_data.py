@@ -68,13 +68,13 @@ def prepared(args: argparse.Namespace, runs: Path, skip_bad_rows: bool, stream: 
     from adaptive_rec.data.prepare.job import Request, make_job
 
     sources = files_of(Path(args.data))
-    name = array_name(Path(args.data).resolve())
+    name = array_name(Path(os.path.abspath(args.data)))
     schema = schema_of(args, sources, runs / f"{name}.schema.toml", stream)
     request = Request(tuple(sources), runs, schema=schema, on_bad_row="skip" if skip_bad_rows else "error")
     fingerprint = hashlib.sha256(make_job(request).model_dump_json().encode()).hexdigest()[:8]
     request = replace(request, out=runs / "data" / f"{name}-{fingerprint}")
     run_once(request, stream)
-    return str(request.out.resolve())
+    return os.path.abspath(request.out)
 
 
 def files_of(data: Path) -> list[Path]:

@@ -130,6 +130,8 @@ def evaluate(args: argparse.Namespace) -> int:
 
 def report(args: argparse.Namespace) -> int:
     """Write the report and print its path."""
+    if args.out is not None and args.out.exists():
+        raise UsageError(f"--out must be a new file, {shown(args.out)} exists")
     waiting(f"reading {args.directory}")
     from adaptive_rec.offline.report.run_report import write_report
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import shutil
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -81,7 +82,7 @@ class TrainingRun:
             )
         self.started_at_step = self.runtime.step_number
         words = shlex.join(["adaptive-rec", *command] if command else [])
-        facts = description(self.runtime, out.resolve().name, words, values=value_files(self.runtime.source))
+        facts = description(self.runtime, Path(os.path.abspath(out)).name, words, values=value_files(self.runtime.source))
         self._directory.create(self.config, facts)  # late: a run that cannot be resumed leaves its directory as it was
         self._figures = SnapshotFigures([table.name for table in self.runtime.store.space.tables])
         try:

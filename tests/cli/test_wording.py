@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import errno
 import os
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adaptive_rec.cli import main
+from adaptive_rec.cli import export, main, runs
 from adaptive_rec.config.faults import RULES
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.config.tree import load_config
@@ -33,6 +34,10 @@ from adaptive_rec.units import counted
         ("run.device=tpu", "run.device must be 'auto', 'cpu' or 'cuda', got 'tpu'"),
         ("run.track=3", "run.track must be a list, got 3"),
         ("knobs.alpha=2", "knobs.alpha must be at most 1, got 2"),
+        *[
+            (f"knobs.hot_budget_bytes={wrong}", f"knobs.hot_budget_bytes must be a size such as 64MiB, got {wrong!r}")
+            for wrong in ("1,5GiB", "5GB?", "5MiB/s", "5 G B", "3MiB;rm", "\u0665MiB")
+        ],
         ("knobs.hot_budget_bytes=abc", "knobs.hot_budget_bytes must be a size such as 64MiB, got 'abc'"),
         ("model.bottom_mlp=3", "model.bottom_mlp must be a list, got 3"),
         ("data.train_range=[0.5]", "data.train_range.1 must be given"),
@@ -105,3 +110,24 @@ def test_what_may_not_be_read_is_not_called_damaged(tmp_path: Path, monkeypatch:
 
 def test_one_thing_is_no_plural() -> None:
     assert [counted(number, "row") for number in (0, 1, 2, 1234)] == ["0 rows", "1 row", "2 rows", "1,234 rows"]
+
+
+def test_a_report_overwrites_no_file(tmp_path: Path) -> None:
+    held = tmp_path / "mine.csv"
+    held.write_text("a,b")
+    with pytest.raises(UsageError, match=r"--out must be a new file, .*mine\.csv exists"):
+        runs.report(argparse.Namespace(directory=tmp_path, out=held))
+    assert held.read_text() == "a,b"
+
+
+def test_links_that_lead_in_a_circle_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "one").symlink_to(tmp_path / "two")
+    (tmp_path / "two").symlink_to(tmp_path / "one")
+    monkeypatch.chdir(tmp_path)
+    for words in (["train", "tiny", "--out", "one", "--no-serve"], ["train", "--data", "one", "--label", "x", "--no-serve"]):
+        assert main(words) in (2, 3)
+
+
+def test_a_value_that_is_no_text_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="VALUE must be text in UTF-8"):
+        export.nearest(argparse.Namespace(directory=tmp_path, column="c", value="\udcff", limit="3", json=False))

@@ -83,9 +83,10 @@ def test_killing_the_sidecar_loses_no_step_and_no_knob(start: Start) -> None:
 
 
 def test_sessions_outlive_the_sidecar_and_signing_out_does_too(job: Job) -> None:
-    with job.client() as client:
-        origin = {"Origin": job.about["url"]}
-        replies = [client.post("/api/v1/session", headers=origin) for _ in range(2)]
+    origin, replies = {"Origin": job.about["url"]}, []
+    for _ in range(2):
+        with job.client() as client:  # each has cookies of its own
+            replies.append(client.post("/api/v1/session", headers=origin))
     out, kept = ("Cookie: " + reply.headers["set-cookie"].partition(";")[0] for reply in replies)
 
     def ask(cookie: str, method: str = "GET", path: str = "/api/v1/status") -> int:
