@@ -60,6 +60,14 @@ READS: dict[str, Callable[[Tensor], Any]] = {
     "a mask": lambda w: w[torch.arange(ROWS) % 3 == 0],
     "a mask of values": lambda w: w[w > 0.5],
     "an ellipsis": lambda w: w[..., 0],
+    "a row by a tensor": lambda w: w[torch.tensor(3)],
+    "rows and columns by lists": lambda w: w[[1, 2], [0, 3]],
+    "a list of lists": lambda w: w[[[1, 2], [3, 0]]],
+    "rows and a column by a truth": lambda w: w[torch.tensor([1, 2]), True],
+    "index_select by name": lambda w: torch.index_select(input=w, dim=0, index=torch.tensor([1, 8])),
+    "a row of a slice": lambda w: w[2:9][3] * 2,
+    "unbound": lambda w: torch.stack(w.unbind()[3:5]),
+    "ids under vmap": lambda w: torch.vmap(lambda ids: F.embedding(ids, w))(torch.tensor([[1, 2], [3, 3]])),
     "a new dimension": lambda w: w[None, 2],
     "no rows": lambda w: w[torch.empty(0, dtype=torch.int64)],
     "index_select": lambda w: w.index_select(0, torch.tensor([1, 8])),
@@ -143,6 +151,46 @@ WRITES: dict[str, Callable[[Tensor], Any]] = {
     "parts of rows": lambda w: w[2:9, 1].add_(5.0),
     "an item of rows": lambda w: put(w[2:5], 1, 3.0),
     "lerp_": lambda w: w.lerp_(torch.ones(ROWS, DIM), 0.25),
+    "a list, times": lambda w: torch._foreach_mul_([w, torch.ones(2)], 0.5),
+    "a list, copied": lambda w: torch._foreach_copy_([w], [torch.ones(ROWS, DIM)]),
+    "a list, zero": lambda w: torch._foreach_zero_([w]),
+    "a list, lerp": lambda w: torch._foreach_lerp_([w.data], [torch.ones(ROWS, DIM)], 0.25),
+    "a list of parts that overlap": lambda w: torch._foreach_mul_([w[3], w[2:5], w[:, 1]], 3.0),
+    "out=": lambda w: torch.mul(w, 0.5, out=w),
+    "out= of a row": lambda w: torch.add(w[1], w[2], out=w[0]),
+    "out= of other tensors": lambda w: torch.add(torch.ones(ROWS, DIM), 1.0, out=w.data),
+    "out= of rows selected": lambda w: torch.index_select(torch.ones(2, DIM), 0, torch.tensor([0, 1]), out=w[4:6]),
+    "orthogonal_": lambda w: nn.init.orthogonal_(w, generator=torch.Generator().manual_seed(1)),
+    "eye_": nn.init.eye_,
+    "fill_diagonal_": lambda w: w.fill_diagonal_(1.0),
+    "all by a slice, times": lambda w: w[:].mul_(2.0),
+    "all by the number of rows": lambda w: w[0:ROWS].mul_(2.0),
+    "an ellipsis": lambda w: w[..., 0].zero_(),
+    "a column, zero": lambda w: w[:, 0].zero_(),
+    "a row by a tensor": lambda w: w[torch.tensor(3)].zero_(),
+    "a row of a slice": lambda w: w[0:3][1].zero_(),
+    "the transpose": lambda w: w.T[1].fill_(3.0),
+    "flat": lambda w: w.view(-1)[7:9].zero_(),
+    "flattened": lambda w: w.flatten().mul_(2.0),
+    "reshaped": lambda w: w.reshape(ROWS // 2, -1)[3].zero_(),
+    "unbound": lambda w: w.unbind()[3].zero_(),
+    "columns unbound": lambda w: w.unbind(1)[3].zero_(),
+    "split": lambda w: w.split(7)[2].zero_(),
+    "chunks": lambda w: w.chunk(3, 1)[1].zero_(),
+    "iteration": lambda w: [row.zero_() for row in w if row[0] > 0],
+    "narrow": lambda w: w.narrow(0, 2, 5).add_(1.0),
+    "diagonal": lambda w: w.diagonal().zero_(),
+    "as_strided": lambda w: w.as_strided((3,), (7,), 2).zero_(),
+    "a new dimension": lambda w: w[None, 2:4].zero_(),
+    "bits": lambda w: w.view(torch.int64)[2].zero_(),
+    "one row from another": lambda w: w[0].copy_(w[1]),
+    "rows shifted": lambda w: w[0:5].copy_(w[1:6].clone()),
+    "masked_fill_": lambda w: w[3:8].masked_fill_(w[3:8] > 0, 1.0),
+    "pairs of a list": lambda w: put(w, ([1, 2], [0, 3]), 5.0),
+    "a list of lists": lambda w: put(w, [[1, 2], [3, 0]], 5.0),
+    "clamped above by out=": lambda w: torch.clamp(w[2:9], max=0.0, out=w[2:9]),
+    "in place operators": lambda w: w[5:7].__imul__(3.0),
+    "averages": lambda w: torch.optim.swa_utils.get_ema_multi_avg_fn(0.5)([w.detach()], [torch.ones(ROWS, DIM)], 1),
     "index_fill_": lambda w: w.index_fill_(0, torch.tensor([1, 2]), 3.0),
     "index_copy_": lambda w: w.index_copy_(0, torch.tensor([1, 2]), torch.ones(2, DIM)),
 }
@@ -164,10 +212,113 @@ def test_writes_reach_the_rows_and_training_goes_on_from_them(write: str, tier: 
 def test_a_write_under_autograd_is_refused_as_in_torch() -> None:
     for one in modules("some hot"):
         before = one.weight.detach().clone()
-        for write in (lambda w: w.zero_(), lambda w: put(w, 3, 1.0)):
+        for write in (
+            lambda w: w.zero_(), lambda w: put(w, 3, 1.0), lambda w: w[3].zero_(), lambda w: w[2:5].mul_(2.0), lambda w: w.T.zero_(),
+            lambda w: w[2:5][1].zero_(), lambda w: w[:, 1].zero_(), lambda w: w.view(-1).zero_(), lambda w: put(w[2:5], 1, 0.0),
+        ):  # fmt: skip
             with pytest.raises(RuntimeError, match="leaf"):
                 write(one.weight)
         assert torch.equal(one.weight.detach() + 0, before)
+
+
+def test_views_see_the_weight_as_it_is() -> None:
+    for one in modules("some hot"):
+        weight = one.weight
+        with torch.no_grad():
+            views = [weight.detach(), weight.data[3], weight.T, weight.view(-1), weight[2:5][1]]
+            weight.fill_(2.0)
+            assert all(bool((view == 2).all()) for view in views)
+            views[4].fill_(5.0)
+            assert views[1].tolist() == [5.0] * DIM
+        assert [view.stride() for view in views] == [(DIM, 1), (1,), (1, DIM), (1,), (1,)]
+        assert [view.storage_offset() for view in views] == [0, 3 * DIM, 0, 0, 3 * DIM]
+
+
+def test_a_view_of_a_few_rows_reads_only_these(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, ours = modules("some hot")
+    monkeypatch.setattr(type(ours.weight.runtime), "table", None)
+    with torch.no_grad():
+        ours.weight[3:5].mul_(2.0)
+        assert ours.weight.unbind()[3].tolist() == ours.weight[3].tolist()
+
+
+def test_the_memory_of_a_weight_cannot_be_had() -> None:
+    _, ours = modules("some hot")
+    weight, before = ours.weight, ours.weight.detach().clone()
+    with torch.no_grad():
+        for ask in (
+            torch.from_dlpack, np.from_dlpack, torch.to_dlpack, lambda w: w.data_ptr(), lambda w: w.share_memory_(),
+            lambda w: torch.empty(0).set_(w), lambda w: nn.Linear(1, 1).weight.__setattr__("data", w), lambda w: w.set_(before),
+            lambda w: w[1].data_ptr(), lambda w: torch.from_dlpack(w.T), lambda w: w[1].__setattr__("data", before[1]),
+        ):  # fmt: skip
+            with pytest.raises(AdaptiveRecError, match="table table.*no memory"):
+                ask(weight.detach())
+        for change in (lambda w: w.numpy().fill(0), lambda w: np.asarray(w[3]).fill(0), lambda w: put(w.T.numpy(), 0, 0)):
+            with pytest.raises(ValueError, match="read-only"):
+                change(weight.detach())
+        for change in (lambda w: w.resize_(3, 3), lambda w: w.t_(), lambda w: torch.ones(3, out=w), lambda w: w[1].unsqueeze_(0)):
+            with pytest.raises(NotImplementedError, match="table table must keep its shape"):
+                change(weight)
+        for values in (torch.zeros(3, DIM), torch.zeros(ROWS, DIM, dtype=torch.float32)):
+            with pytest.raises(AdaptiveRecError, match="table table must keep its shape and type"):
+                weight.data = values
+    np.array(weight.detach())[:] = 0
+    assert torch.equal(weight.detach() + 0, before)
+
+
+def test_a_mask_of_another_length_is_refused_as_in_torch() -> None:
+    for one in modules("some hot"):
+        for read in (lambda w: w[torch.ones(ROWS - 3).bool()], lambda w: put(w.data, torch.ones(ROWS + 1).bool(), 0.0)):
+            with pytest.raises(IndexError, match="mask"):
+                read(one.weight)
+
+
+def test_an_assignment_to_data_leaves_those_who_had_it_their_values() -> None:
+    """What averages of weights do around an evaluation: keep ``data``, set another one, and set the former one again."""
+    ends = []
+    for one in modules("some hot"):
+        optimizer = torch.optim.SGD(one.parameters(), lr=0.1)
+        shadow, before = torch.full((ROWS, DIM), 0.5), one.weight.detach().clone()
+        kept, row = one.weight.data, one.weight.data[3]
+        one.weight.data = shadow
+        assert torch.equal(kept + 0, before)
+        assert torch.equal(row + 0, before[3])
+        assert bool((one.weight == 0.5).all())
+        assert torch.equal(F.embedding(torch.tensor([2, 3]), kept), before[2:4])
+        assert torch.equal(kept[torch.tensor([2, 3])], before[2:4])
+        kept[4] = 7.0
+        kept[5].zero_()
+        assert bool((one.weight == 0.5).all())
+        one.weight.data = kept
+        kept[6].fill_(9.0)  # it is the weight's again
+        one.weight.data = one.weight.data
+        ends.append(one.weight.detach().clone())
+        other = one.weight.detach()
+        other.data = torch.zeros(ROWS, DIM)
+        assert not other.any()
+        assert torch.equal(one.weight.detach() + 0, ends[-1])
+        one(torch.arange(5)).sum().backward()
+        optimizer.zero_grad()
+    assert torch.equal(*ends)
+
+
+def test_a_saved_weight_that_has_changed_since_is_an_error_as_in_torch() -> None:
+    for one in modules("some hot"):
+        for write in (lambda w: w[3].zero_(), lambda w: put(w, 3, 0.0), lambda w: torch._foreach_zero_([w])):
+            loss = (torch.ones(2, DIM, requires_grad=True) @ one.weight.T).sum()
+            with torch.no_grad():
+                write(one.weight)
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                loss.backward()
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_reads_without_gradients(mode: Any) -> None:
+    theirs, ours = modules("some hot")
+    with mode():
+        for name, read in READS.items():
+            found = [read(one.weight) for one in (theirs, ours)]
+            torch.testing.assert_close(found[1] + 0, found[0], rtol=1e-13, atol=0, msg=name)
 
 
 def test_its_properties_are_those_of_a_parameter() -> None:
