@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from multiprocessing.context import get_spawning_popen
 from typing import Any, Protocol, Self
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from adaptive_rec.modules.row_gradient import RowGradient
-from adaptive_rec.modules.weight_functions import STAND_INS, no_memory
+from adaptive_rec.modules.weight_functions import STAND_INS, cannot_be, no_memory
 
 aten = torch.ops.aten
 SHAPE_ONLY = {
@@ -58,9 +59,9 @@ class TieredTensor(Tensor):
     """A tensor whose values are read from the rows of a table, and written to them, by each operation. Its strides and offset are
     those that it would have in a table in memory, so a view of it has them too.
 
-    An operation gets copies of the rows that it concerns, as ordinary tensors. What torch's description of the operation says that
-    it changes (its first argument, ``out=``, or tensors of a list) is written back. An operation that gives a view gives another
-    tensor of this kind. The memory itself cannot be had: functions that ask for it raise an error.
+    An operation gets copies of the rows that it concerns, as ordinary tensors. What it changes, by torch's description of it (its
+    first argument, ``out=``, or tensors of a list), is written back. An operation that gives a view gives another tensor of this
+    kind. The memory itself cannot be had: functions that ask for it raise an error.
     """
 
     source: Rows
@@ -73,10 +74,11 @@ class TieredTensor(Tensor):
     @classmethod
     def like(cls, given: Tensor, device: torch.device, requires_grad: bool = False) -> Self:
         """Make a tensor with the shape, strides, offset and type of another one."""
-        made = torch.Tensor._make_wrapper_subclass(
-            cls, given.shape, strides=given.stride(), storage_offset=int(given.storage_offset()), dtype=given.dtype, device=device,
-            requires_grad=requires_grad,
-        )  # fmt: skip
+        with torch.inference_mode(False):  # a view shares the count of writes with the weight
+            made = torch.Tensor._make_wrapper_subclass(
+                cls, given.shape, strides=given.stride(), storage_offset=int(given.storage_offset()), dtype=given.dtype,
+                device=device, requires_grad=requires_grad,
+            )  # fmt: skip
         torch._C._set_throw_on_mutable_data_ptr(made)
         return made
 
@@ -99,12 +101,16 @@ class TieredTensor(Tensor):
         return _Copies([self]).of(self).contiguous()
 
     @classmethod
+    @torch.compiler.disable
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if torch._C._is_tracing():
+            raise cannot_be("torch.jit.trace")
         kwargs = kwargs or {}
         place, stand_in = STAND_INS.get(func, (0, None))
-        if stand_in is not None and isinstance(args[place] if len(args) > place else kwargs.get("input"), TieredTensor):
+        given = args[place] if len(args) > place else kwargs.get("input")
+        if stand_in is not None and isinstance(given, TieredTensor):
             found = stand_in(*args, **kwargs)
             if found is not NotImplemented:
                 return found
@@ -137,7 +143,10 @@ class TieredTensor(Tensor):
         return memo[id(self)]
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return self.plain().__reduce_ex__(protocol)
+        copy, process = self.plain(), get_spawning_popen()
+        if process is not None:  # it finds the memory of the copy later, which must exist until then
+            vars(process).setdefault("copies_of_weights", []).append(copy)
+        return copy.__reduce_ex__(protocol)
 
     def plain(self) -> Tensor:
         """Return a copy as an ordinary tensor."""
@@ -251,7 +260,10 @@ def _changed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterat
     for place, argument in enumerate(func._schema.arguments):
         if argument.alias_info is not None and argument.alias_info.is_write:
             value = args[place] if place < len(args) else kwargs.get(argument.name)
-            yield from _tensors(value if isinstance(value, (list, tuple)) else [value])
+            for one in _tensors([value]):
+                if value is not one:  # torch counts these writes of ordinary tensors only
+                    torch.autograd.graph.increment_version(one)
+                yield one
 
 
 def _tensors(values: Sequence[Any]) -> Iterator[TieredTensor]:
@@ -262,9 +274,13 @@ def _tensors(values: Sequence[Any]) -> Iterator[TieredTensor]:
             yield from _tensors(value)
 
 
+def _geometry(one: Any) -> Any:
+    return one.shape, one.stride(), one.storage_offset(), one.dtype
+
+
 def is_whole(one: Any) -> bool:
     """Whether a tensor has all values of a table, in their order."""
-    return isinstance(one, TieredTensor) and one.shape == one.source.shape and one.is_contiguous() and one.dtype == one.source.dtype
+    return isinstance(one, TieredTensor) and _geometry(one) == _geometry(one.source)
 
 
 def _dense(value: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,8 +19,8 @@ from adaptive_rec.modules.tiered_tensor import TieredTensor, is_whole
 
 
 class Handed:
-    """What the aliases of a weight share (`detach`, `data`) with each other and with their views. They read and write its rows until
-    the weight is given other values (``weight.data = ...``); then they go on with those that it had."""
+    """What the aliases of a weight share (`detach`, `data`) with each other and with their views. They read and write its rows
+    until the weight is given other values (``weight.data = ...``); then they go on with those that it had."""
 
     kept: Tensor | None = None
 
@@ -179,12 +179,12 @@ class TieredWeight(TieredTensor):
         return made
 
     def replace(self, values: Tensor) -> None:
-        """Take other values, as ``weight.data = values`` does in torch. Aliases that were handed out before keep the former ones."""
+        """Take other values, as ``weight.data = values`` does in torch. Aliases handed out before keep the former ones."""
         if self.handed is not None:
             self.handed = Handed()
             self.handed.kept = values.detach()
             return
-        handed = self._handed_out and self._handed_out()
+        handed = self._handed_out() if self._handed_out is not None else None
         of = values.source if isinstance(values, TieredTensor) and is_whole(values) else None
         again = of.handed if isinstance(of, TieredWeight) and (of.runtime, of.table) == (self.runtime, self.table) else None
         if again is not None and again is handed:
@@ -195,7 +195,8 @@ class TieredWeight(TieredTensor):
         self.set(given)
         self._handed_out = None
         if again is not None:
-            again.kept, self._handed_out = None, weakref.ref(again)
+            again.kept = None
+            self._handed_out = weakref.ref(again)
 
     # As a parameter --------------------------------------------------------------------------------------------------
 

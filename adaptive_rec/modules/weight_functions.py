@@ -60,10 +60,11 @@ class RowsInTiers(Protocol):
 
 
 class LookedUpView(Tensor):
-    """Rows with their gradient, where an ordinary weight would give a view of it. A change in place is an error: it would not reach
-    the weight."""
+    """Rows with their gradient, where an ordinary weight would give a view of it. A change in place is an error: it would not
+    reach the weight."""
 
     @classmethod
+    @torch.compiler.disable
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
@@ -74,9 +75,11 @@ class LookedUpView(Tensor):
             found = func(*args, **kwargs)
             if before != [one._version for one in given]:
                 raise RuntimeError(
-                    "a view of a leaf Variable that requires grad is being used in an in-place operation: rows that were read with "
-                    "their gradient must not be changed; read them under torch.no_grad() to change the weight"
+                    "a view of a leaf Variable that requires grad is being used in an in-place operation: rows that were read "
+                    "with their gradient must not be changed; read them under torch.no_grad() to change the weight"
                 )
+            if func == Tensor._base.__get__:  # type: ignore[union-attr]
+                return found
             memory = {one.untyped_storage()._cdata for one in given}
 
             def kept(value: Any) -> Any:
@@ -105,6 +108,8 @@ def embedding(
     norm_type: float = 2.0, scale_grad_by_freq: bool = False, sparse: bool = False,
 ) -> Tensor:  # fmt: skip
     """`torch.nn.functional.embedding`."""
+    if torch._C._functorch.is_batchedtensor(input):
+        return NotImplemented  # under torch.vmap the whole table is read
     _check_options(weight, max_norm, scale_grad_by_freq)
     return weight.embedding(input, _positive(weight, padding_idx))
 
@@ -115,6 +120,8 @@ def embedding_bag(
     per_sample_weights: Tensor | None = None, include_last_offset: bool = False, padding_idx: int | None = None,
 ) -> Tensor:  # fmt: skip
     """`torch.nn.functional.embedding_bag`."""
+    if torch._C._functorch.is_batchedtensor(input):
+        return NotImplemented
     if mode not in ("sum", "mean"):
         raise ConfigError(f"mode must be sum or mean for table {weight.name}, got {mode!r}")
     _check_options(weight, max_norm, scale_grad_by_freq)
@@ -214,7 +221,7 @@ def _put(weight: RowsInTiers, index: Any, value: Any) -> None:
 
 
 def _of_weight(function: Callable[..., Any], place: int = 0) -> Callable[..., Any]:
-    """Return a function that leaves to torch what is no weight with rows in tiers: a view, or an alias that kept former values."""
+    """Return a function that leaves to torch what has no rows in tiers: a view, or an alias that kept former values."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         weight = args[place] if len(args) > place else kwargs["input"]
@@ -233,8 +240,8 @@ def _set_data(given: Any, value: Tensor) -> None:
         raise no_memory(given, "an assignment to .data of a view")
     if value.shape != given.shape or value.dtype != given.dtype:
         raise ConfigError(
-            f"data of the weight of table {given.name} must keep its shape and type, {tuple(given.shape)} of {given.dtype}, as its rows "
-            f"are in two tiers, got {tuple(value.shape)} of {value.dtype}"
+            f"data of the weight of table {given.name} must keep its shape and type, {tuple(given.shape)} of {given.dtype}, "
+            f"as its rows are in two tiers, got {tuple(value.shape)} of {value.dtype}"
         )
     given.replace(value)
 
@@ -242,9 +249,14 @@ def _set_data(given: Any, value: Tensor) -> None:
 def no_memory(given: Any, what: str) -> ConfigError:
     """Return the error of a function that asks for the memory of a weight's values."""
     return ConfigError(
-        f"{what} must not be used on the weight of table {given.name}, as its rows are in two tiers and it has no memory of its own: "
-        "use a copy (.clone()), or adaptive_rec.unwrap the model"
+        f"{what} must not be used on the weight of table {given.name}, as its rows are in two tiers and it has no memory of "
+        "its own: use a copy (.clone()), or adaptive_rec.unwrap the model"
     )
+
+
+def cannot_be(how: str) -> ConfigError:
+    """Return the error of a way to compile that a model cannot go."""
+    return ConfigError(f"{how} must not be given a model with tables in two tiers: adaptive_rec.unwrap it, or use torch.compile")
 
 
 def _refused(func: Any) -> Callable[..., Any]:
@@ -255,7 +267,7 @@ def _refused(func: Any) -> Callable[..., Any]:
 
 
 def _as_array(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that gives the values as an array of NumPy, which torch's would share its memory with: a read-only copy."""
+    """Return a function that gives the values as a read-only array, where torch's would be the weight's memory."""
 
     def call(given: Any, *args: Any, **kwargs: Any) -> Any:
         array = func(given.whole().requires_grad_(given.requires_grad), *args, **kwargs)
@@ -276,7 +288,7 @@ STAND_INS: dict[Any, tuple[int, Callable[..., Any]]] = {
     Tensor.data.__set__: (0, _set_data),  # type: ignore[attr-defined]
     Tensor.tolist: (0, lambda given: given.whole().tolist()),
     **{func: (0, _as_array(func)) for func in (Tensor.numpy, Tensor.__array__)},
-    **{func: (0, _refused(func)) for func in (Tensor.data_ptr, Tensor.share_memory_, Tensor.__dlpack__, torch._C._to_dlpack)},
+    **{func: (0, _refused(func)) for func in (Tensor.data_ptr, Tensor.share_memory_, Tensor.__dlpack__)},
 }
 """Functions of torch, each with the place of the tensor among its arguments and what is called instead. That may return
 `NotImplemented`: torch's own function is then carried out on copies of the rows."""

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import adaptive_rec
-from adaptive_rec import AdaptiveEmbedding
 from adaptive_rec.errors import AdaptiveRecError
 from adaptive_rec.modules.weight import TieredWeight
 
@@ -213,112 +212,13 @@ def test_a_write_under_autograd_is_refused_as_in_torch() -> None:
     for one in modules("some hot"):
         before = one.weight.detach().clone()
         for write in (
-            lambda w: w.zero_(), lambda w: put(w, 3, 1.0), lambda w: w[3].zero_(), lambda w: w[2:5].mul_(2.0), lambda w: w.T.zero_(),
+            lambda w: w.zero_(), lambda w: put(w, 3, 1.0), lambda w: w[3].zero_(), lambda w: w[2:5].mul_(2.0),
+            lambda w: w.T.zero_(),
             lambda w: w[2:5][1].zero_(), lambda w: w[:, 1].zero_(), lambda w: w.view(-1).zero_(), lambda w: put(w[2:5], 1, 0.0),
         ):  # fmt: skip
             with pytest.raises(RuntimeError, match="leaf"):
                 write(one.weight)
         assert torch.equal(one.weight.detach() + 0, before)
-
-
-def test_views_see_the_weight_as_it_is() -> None:
-    for one in modules("some hot"):
-        weight = one.weight
-        with torch.no_grad():
-            views = [weight.detach(), weight.data[3], weight.T, weight.view(-1), weight[2:5][1]]
-            weight.fill_(2.0)
-            assert all(bool((view == 2).all()) for view in views)
-            views[4].fill_(5.0)
-            assert views[1].tolist() == [5.0] * DIM
-        assert [view.stride() for view in views] == [(DIM, 1), (1,), (1, DIM), (1,), (1,)]
-        assert [view.storage_offset() for view in views] == [0, 3 * DIM, 0, 0, 3 * DIM]
-
-
-def test_a_view_of_a_few_rows_reads_only_these(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, ours = modules("some hot")
-    monkeypatch.setattr(type(ours.weight.runtime), "table", None)
-    with torch.no_grad():
-        ours.weight[3:5].mul_(2.0)
-        assert ours.weight.unbind()[3].tolist() == ours.weight[3].tolist()
-
-
-def test_the_memory_of_a_weight_cannot_be_had() -> None:
-    _, ours = modules("some hot")
-    weight, before = ours.weight, ours.weight.detach().clone()
-    with torch.no_grad():
-        for ask in (
-            torch.from_dlpack, np.from_dlpack, torch.to_dlpack, lambda w: w.data_ptr(), lambda w: w.share_memory_(),
-            lambda w: torch.empty(0).set_(w), lambda w: nn.Linear(1, 1).weight.__setattr__("data", w), lambda w: w.set_(before),
-            lambda w: w[1].data_ptr(), lambda w: torch.from_dlpack(w.T), lambda w: w[1].__setattr__("data", before[1]),
-        ):  # fmt: skip
-            with pytest.raises(AdaptiveRecError, match="table table.*no memory"):
-                ask(weight.detach())
-        for change in (lambda w: w.numpy().fill(0), lambda w: np.asarray(w[3]).fill(0), lambda w: put(w.T.numpy(), 0, 0)):
-            with pytest.raises(ValueError, match="read-only"):
-                change(weight.detach())
-        for change in (lambda w: w.resize_(3, 3), lambda w: w.t_(), lambda w: torch.ones(3, out=w), lambda w: w[1].unsqueeze_(0)):
-            with pytest.raises(NotImplementedError, match="table table must keep its shape"):
-                change(weight)
-        for values in (torch.zeros(3, DIM), torch.zeros(ROWS, DIM, dtype=torch.float32)):
-            with pytest.raises(AdaptiveRecError, match="table table must keep its shape and type"):
-                weight.data = values
-    np.array(weight.detach())[:] = 0
-    assert torch.equal(weight.detach() + 0, before)
-
-
-def test_a_mask_of_another_length_is_refused_as_in_torch() -> None:
-    for one in modules("some hot"):
-        for read in (lambda w: w[torch.ones(ROWS - 3).bool()], lambda w: put(w.data, torch.ones(ROWS + 1).bool(), 0.0)):
-            with pytest.raises(IndexError, match="mask"):
-                read(one.weight)
-
-
-def test_an_assignment_to_data_leaves_those_who_had_it_their_values() -> None:
-    """What averages of weights do around an evaluation: keep ``data``, set another one, and set the former one again."""
-    ends = []
-    for one in modules("some hot"):
-        optimizer = torch.optim.SGD(one.parameters(), lr=0.1)
-        shadow, before = torch.full((ROWS, DIM), 0.5), one.weight.detach().clone()
-        kept, row = one.weight.data, one.weight.data[3]
-        one.weight.data = shadow
-        assert torch.equal(kept + 0, before)
-        assert torch.equal(row + 0, before[3])
-        assert bool((one.weight == 0.5).all())
-        assert torch.equal(F.embedding(torch.tensor([2, 3]), kept), before[2:4])
-        assert torch.equal(kept[torch.tensor([2, 3])], before[2:4])
-        kept[4] = 7.0
-        kept[5].zero_()
-        assert bool((one.weight == 0.5).all())
-        one.weight.data = kept
-        kept[6].fill_(9.0)  # it is the weight's again
-        one.weight.data = one.weight.data
-        ends.append(one.weight.detach().clone())
-        other = one.weight.detach()
-        other.data = torch.zeros(ROWS, DIM)
-        assert not other.any()
-        assert torch.equal(one.weight.detach() + 0, ends[-1])
-        one(torch.arange(5)).sum().backward()
-        optimizer.zero_grad()
-    assert torch.equal(*ends)
-
-
-def test_a_saved_weight_that_has_changed_since_is_an_error_as_in_torch() -> None:
-    for one in modules("some hot"):
-        for write in (lambda w: w[3].zero_(), lambda w: put(w, 3, 0.0), lambda w: torch._foreach_zero_([w])):
-            loss = (torch.ones(2, DIM, requires_grad=True) @ one.weight.T).sum()
-            with torch.no_grad():
-                write(one.weight)
-            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-                loss.backward()
-
-
-@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
-def test_reads_without_gradients(mode: Any) -> None:
-    theirs, ours = modules("some hot")
-    with mode():
-        for name, read in READS.items():
-            found = [read(one.weight) for one in (theirs, ours)]
-            torch.testing.assert_close(found[1] + 0, found[0], rtol=1e-13, atol=0, msg=name)
 
 
 def test_its_properties_are_those_of_a_parameter() -> None:
@@ -418,95 +318,3 @@ def test_a_tied_layer_moves_and_saves_with_its_model() -> None:
     assert model["table"](torch.tensor([3])).tolist() == [[1.0] * DIM]
     with pytest.raises(AdaptiveRecError, match="assign"):
         model.load_state_dict(state, assign=True)
-
-
-# AdaptiveEmbedding ---------------------------------------------------------------------------------------------------
-
-
-def test_an_embedding_has_torch_s_constructor_and_first_rows() -> None:
-    for given in (
-        {"padding_idx": 2}, {"padding_idx": -1}, {"_weight": torch.rand(9, 4)}, {"dtype": torch.float32}, {"sparse": True},
-    ):  # fmt: skip
-        torch.manual_seed(5)
-        theirs = nn.Embedding(9, 4, **given)
-        torch.manual_seed(5)
-        ours = AdaptiveEmbedding(9, 4, **given, optimizer="sgd", lr=0.1, budget="1KiB")
-        assert torch.equal(ours.weight.detach() + 0, theirs.weight.detach())
-        for name in ("num_embeddings", "embedding_dim", "padding_idx", "max_norm", "sparse", "scale_grad_by_freq"):
-            assert getattr(ours, name) == getattr(theirs, name)
-        assert isinstance(ours, nn.Embedding)
-        assert repr(ours).startswith("AdaptiveEmbedding(9, 4")
-
-
-def test_an_embedding_without_an_optimizer_is_torch_s() -> None:
-    ours = AdaptiveEmbedding(9, 4, padding_idx=1)
-    assert type(ours.weight) is nn.Parameter
-    assert ours.runtime is None
-    assert ours(torch.tensor([[1, 2]])).shape == (1, 2, 4)
-    with pytest.raises(AdaptiveRecError, match="budget"):
-        AdaptiveEmbedding(9, 4, budget="1KiB")
-
-
-@pytest.mark.parametrize("freeze", [True, False])
-def test_an_embedding_from_given_rows(freeze: bool) -> None:
-    rows = torch.rand(9, 4)
-    ours = AdaptiveEmbedding.from_pretrained(rows, freeze=freeze, padding_idx=1, optimizer="sgd", lr=0.1, budget="1KiB")
-    assert ours.weight.requires_grad is not freeze
-    found = ours(torch.arange(9))
-    assert torch.equal(found, rows)
-    if not freeze:
-        found.sum().backward()
-    expected = rows if freeze else rows - 0.1 * (torch.arange(9) != 1).unsqueeze(1)
-    torch.testing.assert_close(ours.weight.detach() + 0, expected)
-
-
-def test_an_optimizer_made_of_its_parameters_updates_an_embedding() -> None:
-    torch.manual_seed(5)
-    theirs = nn.Embedding(200, 4, sparse=True)
-    ours = AdaptiveEmbedding(
-        200, 4, _weight=theirs.weight.detach(), optimizer=torch.optim.SparseAdam, budget="2KiB", knobs=QUICK_WINDOWS
-    )
-    optimizers = [torch.optim.SparseAdam(one.parameters(), lr=0.1) for one in (theirs, ours)]
-    for number in range(30):
-        ids = (200 * torch.rand(6, 5, generator=torch.Generator().manual_seed(number)) ** 3).long()
-        for one, optimizer in zip((theirs, ours), optimizers, strict=True):
-            optimizer.zero_grad()
-            one(ids).sin().sum().backward()
-            optimizer.step()
-    torch.testing.assert_close(ours.weight.detach() + 0, theirs.weight.detach(), rtol=0, atol=1e-12)
-    assert ours.runtime is not None
-    assert ours.runtime.stats().migrated_rows > 0
-
-
-@pytest.mark.parametrize(
-    ("given", "match"),
-    [
-        ({"max_norm": 1.0}, "max_norm"), ({"scale_grad_by_freq": True}, "scale_grad_by_freq"),
-        ({"padding_idx": 9}, "padding_idx"), ({"_weight": torch.zeros(3, 3)}, "_weight"), ({"dtype": torch.int32}, "int32"),
-    ],
-)  # fmt: skip
-def test_what_an_embedding_cannot_do_is_refused(given: dict[str, Any], match: str) -> None:
-    with pytest.raises(AdaptiveRecError, match=match):
-        AdaptiveEmbedding(9, 4, **given, optimizer="sgd", lr=0.1)
-
-
-@pytest.mark.parametrize("ids", [torch.tensor([1.0]), torch.tensor([9]), torch.tensor([[-1]])])
-def test_ids_that_torch_refuses_are_refused(ids: Tensor) -> None:
-    ours = AdaptiveEmbedding(9, 4, optimizer="sgd", lr=0.1)
-    with pytest.raises((ValueError, AdaptiveRecError)):
-        ours(ids)
-    with pytest.raises((RuntimeError, IndexError)):
-        nn.Embedding(9, 4)(ids)
-
-
-def test_options_of_functional_calls_that_rows_cannot_follow_are_refused() -> None:
-    _, ours = modules("some hot")
-    ids = torch.tensor([1])
-    for call, match in (
-        (lambda: F.embedding(ids, ours.weight, max_norm=1.0), "max_norm"),
-        (lambda: F.embedding(ids, ours.weight, scale_grad_by_freq=True), "scale_grad_by_freq"),
-        (lambda: F.embedding_bag(ids.view(1, 1), ours.weight, mode="max"), "mode"),
-        (lambda: F.embedding_bag(ids.view(1, 1), ours.weight, max_norm=1.0), "max_norm"),
-    ):
-        with pytest.raises(AdaptiveRecError, match=match):
-            call()
