@@ -15,6 +15,7 @@ from adaptive_rec.errors import ConfigError
 from adaptive_rec.modules.bags import Bags, CallKey
 from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime
 from adaptive_rec.modules.weight import TieredWeight
+from adaptive_rec.modules.weight_functions import cannot_be
 
 
 class TieredModule(nn.Module):
@@ -83,6 +84,9 @@ class TieredModule(nn.Module):
             return super()._apply(fn, recurse)
         finally:
             self._parameters.update(cast("dict[str, nn.Parameter]", tables))
+
+    def __prepare_scriptable__(self) -> Any:
+        raise cannot_be("torch.jit.script")
 
     def __deepcopy__(self, memo: dict[int, Any]) -> nn.Module:
         made = object.__new__(self.plain_class if tiered_weights(self) else type(self))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import replace
 from typing import Any
 
@@ -14,18 +15,17 @@ from adaptive_rec.modules.bags import Bags, CallKey, PoolTables
 from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime
 from adaptive_rec.modules.inputs import INTEGERS, Jagged, as_ids, bags_of
 from adaptive_rec.modules.pooling import weighted_sums
-from adaptive_rec.modules.row_gradient import RowGradient
-from adaptive_rec.modules.weight_functions import STAND_INS
-
-aten = torch.ops.aten
-SHAPE_ONLY = {
-    aten.empty_like.default, aten.zeros_like.default, aten.ones_like.default, aten.rand_like.default, aten.randn_like.default,
-    aten.new_empty.default, aten.new_zeros.default, aten.new_ones.default, aten.new_full.default, aten.new_empty_strided.default,
-}  # fmt: skip
-"""Operations that need the shape, the type and the device of a tensor only."""
+from adaptive_rec.modules.tiered_tensor import TieredTensor, is_whole
 
 
-class TieredWeight(Tensor):
+class Handed:
+    """What the aliases of a weight share (`detach`, `data`) with each other and with their views. They read and write its rows
+    until the weight is given other values (``weight.data = ...``); then they go on with those that it had."""
+
+    kept: Tensor | None = None
+
+
+class TieredWeight(TieredTensor):
     """The weight (R, D) of a table whose rows lie in the tiers of a runtime. It is an `nn.Parameter` without memory of its own.
 
     `torch.nn.functional.embedding` and ``embedding_bag``, and indexing by rows, read the rows they need; the gradient that they
@@ -37,15 +37,23 @@ class TieredWeight(Tensor):
 
     runtime: EmbeddingRuntime
     table: int
+    handed: Handed | None = None
+    """What an alias shares with others; None of the parameter itself."""
+    _handed_out: weakref.ref[Handed] | None = None
+    """What the parameter's aliases share, as long as there are any."""
 
     @staticmethod
     def __new__(cls, runtime: EmbeddingRuntime, table: int, requires_grad: bool = True) -> TieredWeight:
         spec = runtime.store.space.tables[table]
-        made = torch.Tensor._make_wrapper_subclass(
-            cls, (spec.rows, spec.dim), dtype=runtime.weight_dtype, device=runtime.device, requires_grad=requires_grad
-        )
+        like = torch.empty((spec.rows, spec.dim), dtype=runtime.weight_dtype, device="meta")
+        made = cls.like(like, runtime.device, requires_grad)
         made.runtime, made.table, made._is_param = runtime, table, requires_grad
         return made
+
+    @property
+    def source(self) -> TieredWeight:  # type: ignore[override]
+        """The rows of its values: its own."""
+        return self
 
     @property
     def name(self) -> str:
@@ -117,72 +125,80 @@ class TieredWeight(Tensor):
 
     # Rows in and out -------------------------------------------------------------------------------------------------
 
+    @property
+    def kept(self) -> Tensor | None:
+        """The values of an alias whose weight was given others since; None of one that reads the rows."""
+        return self.handed.kept if self.handed is not None else None
+
+    @property
+    def in_tiers(self) -> bool:
+        """Whether its values are the rows in the tiers."""
+        return self.kept is None
+
+    @property
+    def place(self) -> int:
+        """A number that tensors have in common whose values are the same ones."""
+        return hash((id(self.runtime), self.table)) if self.kept is None else id(self.kept)
+
     def whole(self) -> Tensor:
         """Return a copy of the table (R, D)."""
-        return self.runtime.table(self.table).to(self.device)
+        return self.runtime.table(self.table).to(self.device) if self.kept is None else _plain(self.kept).clone()
 
     def rows(self, row_N: NDArray[np.int64]) -> Tensor:
         """Return copies of some rows (N, D), without a gradient."""
         with torch.no_grad():
             ids_N = torch.from_numpy(row_N)
+            if self.kept is not None:
+                return _plain(self.kept)[ids_N]
             return self.runtime.pooled(None, lambda: [self.single_bags(ids_N)], self)[0].clone()
 
     def set(self, values: Tensor) -> None:
         """Set all rows."""
-        self.runtime.set_table(self.table, values)
+        if self.kept is not None:
+            self.kept.copy_(values)
+        else:
+            self.runtime.set_table(self.table, values)
 
     def set_rows(self, row_N: NDArray[np.int64], values: Tensor) -> None:
         """Set some rows, by their numbers; of a row that is given twice the last value counts."""
-        self.runtime.set_rows(self.table, row_N, values)
+        if self.kept is not None:
+            self.kept[torch.from_numpy(row_N)] = values
+        else:
+            self.runtime.set_rows(self.table, row_N, values)
+
+    def alias(self) -> TieredTensor:
+        """Return a tensor of the same values, as `detach` does."""
+        return self.shared()
+
+    def shared(self) -> TieredWeight:
+        """Return an alias, through which its views read and write the rows."""
+        made = TieredWeight(self.runtime, self.table, requires_grad=False)
+        made.handed = self.handed or (self._handed_out and self._handed_out()) or Handed()
+        if self.handed is None:
+            self._handed_out = weakref.ref(made.handed)
+        return made
+
+    def replace(self, values: Tensor) -> None:
+        """Take other values, as ``weight.data = values`` does in torch. Aliases handed out before keep the former ones."""
+        if self.handed is not None:
+            self.handed = Handed()
+            self.handed.kept = values.detach()
+            return
+        handed = self._handed_out() if self._handed_out is not None else None
+        of = values.source if isinstance(values, TieredTensor) and is_whole(values) else None
+        again = of.handed if isinstance(of, TieredWeight) and (of.runtime, of.table) == (self.runtime, self.table) else None
+        if again is not None and again is handed:
+            return
+        given = _plain(values)
+        if handed is not None:
+            handed.kept = self.whole()
+        self.set(given)
+        self._handed_out = None
+        if again is not None:
+            again.kept = None
+            self._handed_out = weakref.ref(again)
 
     # As a parameter --------------------------------------------------------------------------------------------------
-
-    @classmethod
-    def __torch_function__(
-        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        place, stand_in = STAND_INS.get(func, (0, None))
-        if stand_in is not None and isinstance(args[place], TieredWeight):
-            found = stand_in(*args, **kwargs)
-            if found is not NotImplemented:
-                return found
-        with torch._C.DisableTorchFunctionSubclass():
-            return func(*args, **kwargs)
-
-    @classmethod
-    def __torch_dispatch__(  # type: ignore[override]
-        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if func in (aten.detach.default, aten.alias.default):
-            return TieredWeight(args[0].runtime, args[0].table, requires_grad=False)
-        if func is aten.full_like.default:  # Adagrad's first sums: no memory of a table's size for one value
-            return torch.full((), args[1], dtype=args[0].dtype, device=args[0].device).expand(args[0].shape)
-        if func in SHAPE_ONLY:
-            stand_in = torch.empty(1, dtype=args[0].dtype, device=args[0].device).expand(args[0].shape)
-            return func(stand_in, *args[1:], **kwargs)
-        if func is aten.copy_.default and isinstance(args[0], TieredWeight):
-            source = _plain(args[1])
-            args[0].set(source.expand(args[0].shape))
-            return args[0]
-        read = [_plain(value) for value in args]
-        result = func(*read, **{name: _plain(value) for name, value in kwargs.items()})
-        if not func._schema.is_mutable:
-            return result
-        for place, (argument, value) in enumerate(zip(func._schema.arguments, args, strict=False)):
-            if argument.alias_info is not None and argument.alias_info.is_write and isinstance(value, TieredWeight):
-                value.set(read[place])
-                result = value if result is read[place] else result
-        return result
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
-        if id(self) not in memo:
-            memo[id(self)] = self.plain()
-        return memo[id(self)]
-
-    def __reduce_ex__(self, protocol: Any) -> Any:
-        return self.plain().__reduce_ex__(protocol)
 
     def plain(self) -> Tensor:
         """Return a copy as an ordinary parameter, or an ordinary tensor if it is not a parameter itself."""
@@ -192,10 +208,5 @@ class TieredWeight(Tensor):
         return f"TieredWeight({self.name}: {len(self):,} x {self.shape[1]}, {self.dtype}, {self.device})"
 
 
-def _plain(value: Any) -> Any:
-    """Return an argument with its weights read."""
-    if isinstance(value, (list, tuple)):
-        return type(value)(map(_plain, value))
-    if isinstance(value, RowGradient):
-        return value.dense()
-    return value.whole() if isinstance(value, TieredWeight) else value
+def _plain(value: Tensor) -> Tensor:
+    return value.whole() if isinstance(value, TieredTensor) else value

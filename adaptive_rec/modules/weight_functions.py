@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, cast
 
 import numpy as np
 import torch
@@ -59,35 +59,45 @@ class RowsInTiers(Protocol):
         ...
 
 
-class RowsCopy(Tensor):
-    """A copy of a weight's rows, or of parts of them, where an ordinary weight would give a view: a change of it in place also
-    changes the weight."""
-
-    weight: RowsInTiers
-    row_N: NDArray[np.int64]
-    whole: Tensor
-    """The rows themselves."""
-    part: tuple[Any, ...]
-    """Index of what was copied in these rows."""
+class LookedUpView(Tensor):
+    """Rows with their gradient, where an ordinary weight would give a view of it. A change in place is an error: it would not
+    reach the weight."""
 
     @classmethod
+    @torch.compiler.disable
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        kwargs = kwargs or {}
+        given = [one for one in _flat([*args, *kwargs.values()]) if isinstance(one, LookedUpView)]
         with torch._C.DisableTorchFunctionSubclass():
-            found = func(*args, **(kwargs or {}))
-            changed = args[0] if args and isinstance(args[0], RowsCopy) else None
-            if changed is not None and _is_in_place(getattr(func, "__name__", "")):
-                changed.whole[changed.part] = changed.as_subclass(Tensor)
-                changed.weight.set_rows(changed.row_N, changed.whole.reshape(len(changed.row_N), -1))
-        return found.as_subclass(Tensor) if isinstance(found, RowsCopy) and found is not changed else found
+            before = [one._version for one in given]
+            found = func(*args, **kwargs)
+            if before != [one._version for one in given]:
+                raise RuntimeError(
+                    "a view of a leaf Variable that requires grad is being used in an in-place operation: rows that were read "
+                    "with their gradient must not be changed; read them under torch.no_grad() to change the weight"
+                )
+            if func == Tensor._base.__get__:  # type: ignore[union-attr]
+                return found
+            memory = {one.untyped_storage()._cdata for one in given}
+
+            def kept(value: Any) -> Any:
+                if isinstance(value, (list, tuple)) and type(value) in (list, tuple):
+                    return type(value)(map(kept, value))
+                if isinstance(value, Tensor) and value.layout == torch.strided and value.untyped_storage()._cdata in memory:
+                    return value if isinstance(value, LookedUpView) else value.as_subclass(LookedUpView)
+                return value.as_subclass(Tensor) if isinstance(value, LookedUpView) else value
+
+            return kept(found)
 
 
-def _is_in_place(name: str) -> bool:
-    """Whether a function of this name changes its first argument."""
-    if name.startswith("__"):
-        return name == "__setitem__" or (name.startswith("__i") and name not in ("__index__", "__int__", "__invert__"))
-    return name.endswith("_")
+def _flat(values: Any) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            yield from _flat(value)
+        else:
+            yield value
 
 
 # Lookups ---------------------------------------------------------------------------------------------------------------
@@ -98,6 +108,8 @@ def embedding(
     norm_type: float = 2.0, scale_grad_by_freq: bool = False, sparse: bool = False,
 ) -> Tensor:  # fmt: skip
     """`torch.nn.functional.embedding`."""
+    if torch._C._functorch.is_batchedtensor(input):
+        return NotImplemented  # under torch.vmap the whole table is read
     _check_options(weight, max_norm, scale_grad_by_freq)
     return weight.embedding(input, _positive(weight, padding_idx))
 
@@ -108,6 +120,8 @@ def embedding_bag(
     per_sample_weights: Tensor | None = None, include_last_offset: bool = False, padding_idx: int | None = None,
 ) -> Tensor:  # fmt: skip
     """`torch.nn.functional.embedding_bag`."""
+    if torch._C._functorch.is_batchedtensor(input):
+        return NotImplemented
     if mode not in ("sum", "mean"):
         raise ConfigError(f"mode must be sum or mean for table {weight.name}, got {mode!r}")
     _check_options(weight, max_norm, scale_grad_by_freq)
@@ -129,8 +143,8 @@ def _positive(weight: RowsInTiers, padding_idx: int | None) -> int | None:
     return None if padding_idx is None else padding_idx % len(weight)
 
 
-def _index_select(weight: RowsInTiers, dim: int | str, index: Tensor) -> Any:
-    return weight.embedding(index) if dim in (0, -2) and index.dim() == 1 else NotImplemented
+def _index_select(input: RowsInTiers, dim: int | str, index: Tensor, *, out: Tensor | None = None) -> Any:
+    return input.embedding(index) if dim in (0, -2) and index.dim() == 1 and out is None else NotImplemented
 
 
 # Indexing ------------------------------------------------------------------------------------------------------------
@@ -139,7 +153,7 @@ def _index_select(weight: RowsInTiers, dim: int | str, index: Tensor) -> Any:
 def _rows_of_index(weight: RowsInTiers, index: Any) -> tuple[Tensor, tuple[Any, ...]] | None:
     """Return the rows that an index selects, and what it selects of them; None where it is not by rows."""
     first, rest = (index[0], index[1:]) if isinstance(index, tuple) and index else (index, ())
-    if any(isinstance(one, Tensor) for one in rest):
+    if any(isinstance(one, (bool, Tensor, list, tuple, range, np.ndarray)) for one in rest):
         return None
     if isinstance(first, slice):
         picked = range(len(weight))[first]
@@ -148,10 +162,16 @@ def _rows_of_index(weight: RowsInTiers, index: Any) -> tuple[Tensor, tuple[Any, 
         if not -len(weight) <= first < len(weight):
             raise IndexError(f"index {first} is out of bounds for dimension 0 with size {len(weight)}")
         return torch.tensor(int(first) % len(weight)), rest
+    if isinstance(first, list) and not all(isinstance(one, (int, np.integer)) for one in first):
+        return None  # torch takes a list of lists for a tuple
     if not isinstance(first, (Tensor, list, np.ndarray)):
         return None
     ids = torch.as_tensor(first)
     if ids.dtype in (torch.bool, torch.uint8):
+        if ids.dim() == 1 and len(ids) != len(weight):
+            raise IndexError(
+                f"The shape of the mask {list(ids.shape)} at index 0 does not match the {len(weight)} rows of table {weight.name}"
+            )
         return (ids.nonzero().squeeze(1), rest) if ids.dim() == 1 else None
     return (torch.where(ids < 0, ids + len(weight), ids), rest) if ids.dtype in INTEGERS else None
 
@@ -161,6 +181,12 @@ def _of_rows(ids: Tensor, rest: tuple[Any, ...]) -> tuple[Any, ...]:
     return (*(slice(None),) * ids.dim(), *rest)
 
 
+def _is_view(index: Any) -> bool:
+    """Whether torch gives a view for an index by rows."""
+    first = index[0] if isinstance(index, tuple) else index
+    return isinstance(first, (int, np.integer, slice)) or (isinstance(first, Tensor) and not first.dim())
+
+
 def _get(weight: RowsInTiers, index: Any) -> Any:
     found = _rows_of_index(weight, index)
     if found is None:
@@ -168,22 +194,18 @@ def _get(weight: RowsInTiers, index: Any) -> Any:
     ids, rest = found
     if weight.requires_grad and torch.is_grad_enabled():
         vectors = weight.embedding(ids)
-        return vectors[_of_rows(ids, rest)] if rest else vectors
+        vectors = vectors[_of_rows(ids, rest)] if rest else vectors
+        return vectors.as_subclass(LookedUpView) if _is_view(index) else vectors
+    if _is_view(index):
+        return NotImplemented
     row_N = as_ids(ids.reshape(-1))
-    whole = weight.rows(row_N).unflatten(0, ids.shape) if ids.dim() else weight.rows(row_N)[0]
-    part = _of_rows(ids, rest)
-    values = whole[part].clone()
-    first = index[0] if isinstance(index, tuple) else index
-    if not isinstance(first, (int, np.integer, slice)):
-        return values  # a copy in torch too
-    copy = values.as_subclass(RowsCopy)
-    copy.weight, copy.row_N, copy.whole, copy.part = weight, row_N, whole, part
-    return copy
+    return weight.rows(row_N).unflatten(0, ids.shape)[_of_rows(ids, rest)]
 
 
 def _put(weight: RowsInTiers, index: Any, value: Any) -> None:
     if weight.requires_grad and torch.is_grad_enabled():
         raise RuntimeError("a leaf Variable that requires grad is being used in an in-place operation.")
+    torch.autograd.graph.increment_version(cast("Tensor", weight))
     found = _rows_of_index(weight, index)
     if found is None:
         whole = weight.whole()
@@ -198,32 +220,75 @@ def _put(weight: RowsInTiers, index: Any, value: Any) -> None:
     weight.set_rows(row_N, values.reshape(len(row_N), -1))
 
 
+def _of_weight(function: Callable[..., Any], place: int = 0) -> Callable[..., Any]:
+    """Return a function that leaves to torch what has no rows in tiers: a view, or an alias that kept former values."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        weight = args[place] if len(args) > place else kwargs["input"]
+        return function(*args, **kwargs) if getattr(weight, "in_tiers", False) else NotImplemented
+
+    return call
+
+
 # Others --------------------------------------------------------------------------------------------------------------
 
 
-def _set_data(weight: RowsInTiers, value: Tensor) -> None:
-    if value is not weight:
-        weight.set(value)
+def _set_data(given: Any, value: Tensor) -> None:
+    if value is given:
+        return
+    if not hasattr(given, "replace"):
+        raise no_memory(given, "an assignment to .data of a view")
+    if value.shape != given.shape or value.dtype != given.dtype:
+        raise ConfigError(
+            f"data of the weight of table {given.name} must keep its shape and type, {tuple(given.shape)} of {given.dtype}, "
+            f"as its rows are in two tiers, got {tuple(value.shape)} of {value.dtype}"
+        )
+    given.replace(value)
 
 
-def _with_memory(func: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function that reads the memory of its tensor, on a copy of the table."""
+def no_memory(given: Any, what: str) -> ConfigError:
+    """Return the error of a function that asks for the memory of a weight's values."""
+    return ConfigError(
+        f"{what} must not be used on the weight of table {given.name}, as its rows are in two tiers and it has no memory of "
+        "its own: use a copy (.clone()), or adaptive_rec.unwrap the model"
+    )
 
-    def call(weight: RowsInTiers, *args: Any, **kwargs: Any) -> Any:
-        return func(weight.whole().requires_grad_(weight.requires_grad), *args, **kwargs)
+
+def cannot_be(how: str) -> ConfigError:
+    """Return the error of a way to compile that a model cannot go."""
+    return ConfigError(f"{how} must not be given a model with tables in two tiers: adaptive_rec.unwrap it, or use torch.compile")
+
+
+def _refused(func: Any) -> Callable[..., Any]:
+    def call(given: Any, *args: Any, **kwargs: Any) -> Any:
+        raise no_memory(given, getattr(func, "__name__", str(func)))
+
+    return call
+
+
+def _as_array(func: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that gives the values as a read-only array, where torch's would be the weight's memory."""
+
+    def call(given: Any, *args: Any, **kwargs: Any) -> Any:
+        array = func(given.whole().requires_grad_(given.requires_grad), *args, **kwargs)
+        if not kwargs.get("copy"):
+            array.flags.writeable = False
+        return array
 
     return call
 
 
 STAND_INS: dict[Any, tuple[int, Callable[..., Any]]] = {
-    torch.nn.functional.embedding: (1, embedding),
-    torch.nn.functional.embedding_bag: (1, embedding_bag),
-    torch.index_select: (0, _index_select),
-    Tensor.index_select: (0, _index_select),
-    Tensor.__getitem__: (0, _get),
-    Tensor.__setitem__: (0, _put),
+    torch.nn.functional.embedding: (1, _of_weight(embedding, 1)),
+    torch.nn.functional.embedding_bag: (1, _of_weight(embedding_bag, 1)),
+    torch.index_select: (0, _of_weight(_index_select)),
+    Tensor.index_select: (0, _of_weight(_index_select)),
+    Tensor.__getitem__: (0, _of_weight(_get)),
+    Tensor.__setitem__: (0, _of_weight(_put)),
     Tensor.data.__set__: (0, _set_data),  # type: ignore[attr-defined]
-    **{func: (0, _with_memory(func)) for func in (Tensor.numpy, Tensor.tolist, Tensor.__array__)},
+    Tensor.tolist: (0, lambda given: given.whole().tolist()),
+    **{func: (0, _as_array(func)) for func in (Tensor.numpy, Tensor.__array__)},
+    **{func: (0, _refused(func)) for func in (Tensor.data_ptr, Tensor.share_memory_, Tensor.__dlpack__)},
 }
-"""Functions of torch, each with the place of the weight among its arguments and what is called instead. That may return
-`NotImplemented`: torch's own function then reads the whole table."""
+"""Functions of torch, each with the place of the tensor among its arguments and what is called instead. That may return
+`NotImplemented`: torch's own function is then carried out on copies of the rows."""

@@ -9,6 +9,7 @@ from typing import Any, Unpack
 import torch
 from pydantic import ByteSize
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 from adaptive_rec.batch import TableSpec
 from adaptive_rec.errors import ConfigError
@@ -154,6 +155,9 @@ def _listed(left: Sequence[tuple[str, str]]) -> str:
 
 def _why_left(module: nn.Embedding | nn.EmbeddingBag) -> str:
     """Return why a module's table cannot be moved, or nothing."""
+    if module._parameters.get("weight") is None:  # reading module.weight would compute it
+        how = "parametrizations" if is_parametrized(module, "weight") else "a hook"
+        return f"its weight is computed by {how} of the module (weight_norm, spectral_norm, prune, ...): rows have none"
     if not module.weight.requires_grad:
         return "frozen: its weight requires no gradient"
     if not module.weight.numel():

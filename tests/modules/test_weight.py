@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import adaptive_rec
-from adaptive_rec import AdaptiveEmbedding
 from adaptive_rec.errors import AdaptiveRecError
 from adaptive_rec.modules.weight import TieredWeight
 
@@ -60,6 +59,14 @@ READS: dict[str, Callable[[Tensor], Any]] = {
     "a mask": lambda w: w[torch.arange(ROWS) % 3 == 0],
     "a mask of values": lambda w: w[w > 0.5],
     "an ellipsis": lambda w: w[..., 0],
+    "a row by a tensor": lambda w: w[torch.tensor(3)],
+    "rows and columns by lists": lambda w: w[[1, 2], [0, 3]],
+    "a list of lists": lambda w: w[[[1, 2], [3, 0]]],
+    "rows and a column by a truth": lambda w: w[torch.tensor([1, 2]), True],
+    "index_select by name": lambda w: torch.index_select(input=w, dim=0, index=torch.tensor([1, 8])),
+    "a row of a slice": lambda w: w[2:9][3] * 2,
+    "unbound": lambda w: torch.stack(w.unbind()[3:5]),
+    "ids under vmap": lambda w: torch.vmap(lambda ids: F.embedding(ids, w))(torch.tensor([[1, 2], [3, 3]])),
     "a new dimension": lambda w: w[None, 2],
     "no rows": lambda w: w[torch.empty(0, dtype=torch.int64)],
     "index_select": lambda w: w.index_select(0, torch.tensor([1, 8])),
@@ -143,6 +150,46 @@ WRITES: dict[str, Callable[[Tensor], Any]] = {
     "parts of rows": lambda w: w[2:9, 1].add_(5.0),
     "an item of rows": lambda w: put(w[2:5], 1, 3.0),
     "lerp_": lambda w: w.lerp_(torch.ones(ROWS, DIM), 0.25),
+    "a list, times": lambda w: torch._foreach_mul_([w, torch.ones(2)], 0.5),
+    "a list, copied": lambda w: torch._foreach_copy_([w], [torch.ones(ROWS, DIM)]),
+    "a list, zero": lambda w: torch._foreach_zero_([w]),
+    "a list, lerp": lambda w: torch._foreach_lerp_([w.data], [torch.ones(ROWS, DIM)], 0.25),
+    "a list of parts that overlap": lambda w: torch._foreach_mul_([w[3], w[2:5], w[:, 1]], 3.0),
+    "out=": lambda w: torch.mul(w, 0.5, out=w),
+    "out= of a row": lambda w: torch.add(w[1], w[2], out=w[0]),
+    "out= of other tensors": lambda w: torch.add(torch.ones(ROWS, DIM), 1.0, out=w.data),
+    "out= of rows selected": lambda w: torch.index_select(torch.ones(2, DIM), 0, torch.tensor([0, 1]), out=w[4:6]),
+    "orthogonal_": lambda w: nn.init.orthogonal_(w, generator=torch.Generator().manual_seed(1)),
+    "eye_": nn.init.eye_,
+    "fill_diagonal_": lambda w: w.fill_diagonal_(1.0),
+    "all by a slice, times": lambda w: w[:].mul_(2.0),
+    "all by the number of rows": lambda w: w[0:ROWS].mul_(2.0),
+    "an ellipsis": lambda w: w[..., 0].zero_(),
+    "a column, zero": lambda w: w[:, 0].zero_(),
+    "a row by a tensor": lambda w: w[torch.tensor(3)].zero_(),
+    "a row of a slice": lambda w: w[0:3][1].zero_(),
+    "the transpose": lambda w: w.T[1].fill_(3.0),
+    "flat": lambda w: w.view(-1)[7:9].zero_(),
+    "flattened": lambda w: w.flatten().mul_(2.0),
+    "reshaped": lambda w: w.reshape(ROWS // 2, -1)[3].zero_(),
+    "unbound": lambda w: w.unbind()[3].zero_(),
+    "columns unbound": lambda w: w.unbind(1)[3].zero_(),
+    "split": lambda w: w.split(7)[2].zero_(),
+    "chunks": lambda w: w.chunk(3, 1)[1].zero_(),
+    "iteration": lambda w: [row.zero_() for row in w if row[0] > 0],
+    "narrow": lambda w: w.narrow(0, 2, 5).add_(1.0),
+    "diagonal": lambda w: w.diagonal().zero_(),
+    "as_strided": lambda w: w.as_strided((3,), (7,), 2).zero_(),
+    "a new dimension": lambda w: w[None, 2:4].zero_(),
+    "bits": lambda w: w.view(torch.int64)[2].zero_(),
+    "one row from another": lambda w: w[0].copy_(w[1]),
+    "rows shifted": lambda w: w[0:5].copy_(w[1:6].clone()),
+    "masked_fill_": lambda w: w[3:8].masked_fill_(w[3:8] > 0, 1.0),
+    "pairs of a list": lambda w: put(w, ([1, 2], [0, 3]), 5.0),
+    "a list of lists": lambda w: put(w, [[1, 2], [3, 0]], 5.0),
+    "clamped above by out=": lambda w: torch.clamp(w[2:9], max=0.0, out=w[2:9]),
+    "in place operators": lambda w: w[5:7].__imul__(3.0),
+    "averages": lambda w: torch.optim.swa_utils.get_ema_multi_avg_fn(0.5)([w.detach()], [torch.ones(ROWS, DIM)], 1),
     "index_fill_": lambda w: w.index_fill_(0, torch.tensor([1, 2]), 3.0),
     "index_copy_": lambda w: w.index_copy_(0, torch.tensor([1, 2]), torch.ones(2, DIM)),
 }
@@ -164,7 +211,11 @@ def test_writes_reach_the_rows_and_training_goes_on_from_them(write: str, tier: 
 def test_a_write_under_autograd_is_refused_as_in_torch() -> None:
     for one in modules("some hot"):
         before = one.weight.detach().clone()
-        for write in (lambda w: w.zero_(), lambda w: put(w, 3, 1.0)):
+        for write in (
+            lambda w: w.zero_(), lambda w: put(w, 3, 1.0), lambda w: w[3].zero_(), lambda w: w[2:5].mul_(2.0),
+            lambda w: w.T.zero_(),
+            lambda w: w[2:5][1].zero_(), lambda w: w[:, 1].zero_(), lambda w: w.view(-1).zero_(), lambda w: put(w[2:5], 1, 0.0),
+        ):  # fmt: skip
             with pytest.raises(RuntimeError, match="leaf"):
                 write(one.weight)
         assert torch.equal(one.weight.detach() + 0, before)
@@ -267,95 +318,3 @@ def test_a_tied_layer_moves_and_saves_with_its_model() -> None:
     assert model["table"](torch.tensor([3])).tolist() == [[1.0] * DIM]
     with pytest.raises(AdaptiveRecError, match="assign"):
         model.load_state_dict(state, assign=True)
-
-
-# AdaptiveEmbedding ---------------------------------------------------------------------------------------------------
-
-
-def test_an_embedding_has_torch_s_constructor_and_first_rows() -> None:
-    for given in (
-        {"padding_idx": 2}, {"padding_idx": -1}, {"_weight": torch.rand(9, 4)}, {"dtype": torch.float32}, {"sparse": True},
-    ):  # fmt: skip
-        torch.manual_seed(5)
-        theirs = nn.Embedding(9, 4, **given)
-        torch.manual_seed(5)
-        ours = AdaptiveEmbedding(9, 4, **given, optimizer="sgd", lr=0.1, budget="1KiB")
-        assert torch.equal(ours.weight.detach() + 0, theirs.weight.detach())
-        for name in ("num_embeddings", "embedding_dim", "padding_idx", "max_norm", "sparse", "scale_grad_by_freq"):
-            assert getattr(ours, name) == getattr(theirs, name)
-        assert isinstance(ours, nn.Embedding)
-        assert repr(ours).startswith("AdaptiveEmbedding(9, 4")
-
-
-def test_an_embedding_without_an_optimizer_is_torch_s() -> None:
-    ours = AdaptiveEmbedding(9, 4, padding_idx=1)
-    assert type(ours.weight) is nn.Parameter
-    assert ours.runtime is None
-    assert ours(torch.tensor([[1, 2]])).shape == (1, 2, 4)
-    with pytest.raises(AdaptiveRecError, match="budget"):
-        AdaptiveEmbedding(9, 4, budget="1KiB")
-
-
-@pytest.mark.parametrize("freeze", [True, False])
-def test_an_embedding_from_given_rows(freeze: bool) -> None:
-    rows = torch.rand(9, 4)
-    ours = AdaptiveEmbedding.from_pretrained(rows, freeze=freeze, padding_idx=1, optimizer="sgd", lr=0.1, budget="1KiB")
-    assert ours.weight.requires_grad is not freeze
-    found = ours(torch.arange(9))
-    assert torch.equal(found, rows)
-    if not freeze:
-        found.sum().backward()
-    expected = rows if freeze else rows - 0.1 * (torch.arange(9) != 1).unsqueeze(1)
-    torch.testing.assert_close(ours.weight.detach() + 0, expected)
-
-
-def test_an_optimizer_made_of_its_parameters_updates_an_embedding() -> None:
-    torch.manual_seed(5)
-    theirs = nn.Embedding(200, 4, sparse=True)
-    ours = AdaptiveEmbedding(
-        200, 4, _weight=theirs.weight.detach(), optimizer=torch.optim.SparseAdam, budget="2KiB", knobs=QUICK_WINDOWS
-    )
-    optimizers = [torch.optim.SparseAdam(one.parameters(), lr=0.1) for one in (theirs, ours)]
-    for number in range(30):
-        ids = (200 * torch.rand(6, 5, generator=torch.Generator().manual_seed(number)) ** 3).long()
-        for one, optimizer in zip((theirs, ours), optimizers, strict=True):
-            optimizer.zero_grad()
-            one(ids).sin().sum().backward()
-            optimizer.step()
-    torch.testing.assert_close(ours.weight.detach() + 0, theirs.weight.detach(), rtol=0, atol=1e-12)
-    assert ours.runtime is not None
-    assert ours.runtime.stats().migrated_rows > 0
-
-
-@pytest.mark.parametrize(
-    ("given", "match"),
-    [
-        ({"max_norm": 1.0}, "max_norm"), ({"scale_grad_by_freq": True}, "scale_grad_by_freq"),
-        ({"padding_idx": 9}, "padding_idx"), ({"_weight": torch.zeros(3, 3)}, "_weight"), ({"dtype": torch.int32}, "int32"),
-    ],
-)  # fmt: skip
-def test_what_an_embedding_cannot_do_is_refused(given: dict[str, Any], match: str) -> None:
-    with pytest.raises(AdaptiveRecError, match=match):
-        AdaptiveEmbedding(9, 4, **given, optimizer="sgd", lr=0.1)
-
-
-@pytest.mark.parametrize("ids", [torch.tensor([1.0]), torch.tensor([9]), torch.tensor([[-1]])])
-def test_ids_that_torch_refuses_are_refused(ids: Tensor) -> None:
-    ours = AdaptiveEmbedding(9, 4, optimizer="sgd", lr=0.1)
-    with pytest.raises((ValueError, AdaptiveRecError)):
-        ours(ids)
-    with pytest.raises((RuntimeError, IndexError)):
-        nn.Embedding(9, 4)(ids)
-
-
-def test_options_of_functional_calls_that_rows_cannot_follow_are_refused() -> None:
-    _, ours = modules("some hot")
-    ids = torch.tensor([1])
-    for call, match in (
-        (lambda: F.embedding(ids, ours.weight, max_norm=1.0), "max_norm"),
-        (lambda: F.embedding(ids, ours.weight, scale_grad_by_freq=True), "scale_grad_by_freq"),
-        (lambda: F.embedding_bag(ids.view(1, 1), ours.weight, mode="max"), "mode"),
-        (lambda: F.embedding_bag(ids.view(1, 1), ours.weight, max_norm=1.0), "max_norm"),
-    ):
-        with pytest.raises(AdaptiveRecError, match=match):
-            call()
