@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Unpack
@@ -220,6 +221,7 @@ def unwrap(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> 
     The tables must fit in memory, on the device of the looked-up vectors. `optimizer`: one that holds the weights; it gets the
     optimizer state of the rows, and goes on as if they had never been wrapped. Raises ConfigError where no table is in tiers.
     """
+    _check_free(model)
     runtimes = {}
     for name, module in model.named_modules():
         for weight in tiered_weights(module).values():
@@ -235,6 +237,16 @@ def unwrap(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> 
     for runtime in runtimes.values():
         runtime.close()
     return model
+
+
+def _check_free(model: nn.Module) -> None:
+    """Raise ConfigError where a weight is still part of the graph of a loss, which would keep the tiers."""
+    gc.collect()  # graphs that nobody holds any more may stand in circles
+    for name, module in model.named_modules():
+        for key, weight in tiered_weights(module).items():
+            if weight._use_count() > 2:  # itself, and the node that adds up its gradient
+                path = f"{name}.{key}" if name else key
+                raise ConfigError(f"no loss or view that was computed from {path} may be held when it is unwrapped: del it before")
 
 
 def _move_back(weight: TieredWeight, optimizer: torch.optim.Optimizer | None, sparse: bool) -> None:

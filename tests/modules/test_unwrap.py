@@ -11,6 +11,7 @@ from torch import nn
 import adaptive_rec
 from adaptive_rec.errors import AdaptiveRecError
 from adaptive_rec.modules.row_gradient import RowGradient
+from adaptive_rec.modules.weight import TieredWeight
 
 from .training import CASES, RULES, Loop, assert_same, data, wrapped
 
@@ -95,3 +96,16 @@ def test_one_of_several_processes_is_refused(monkeypatch: pytest.MonkeyPatch) ->
         wrapped(model, torch.optim.SGD(model.parameters(), lr=0.1))
     with pytest.raises(AdaptiveRecError, match="there are 2 in the process group"):
         other["table"](torch.tensor([1]))
+
+
+def test_a_loss_that_is_held_is_named_and_nothing_is_unwrapped() -> None:
+    model = nn.ModuleDict({"first": nn.Embedding(20, 4), "second": nn.Embedding(20, 4)})
+    adaptive_rec.wrap(model, budget=0, optimizer=torch.optim.SGD)
+    loss: Any = (model["second"].weight.T @ torch.ones(20, requires_grad=True)).sum()
+    with pytest.raises(adaptive_rec.ConfigError, match=r"computed from second\.weight may be held"):
+        adaptive_rec.unwrap(model)
+    assert isinstance(model["first"].weight, TieredWeight)
+    loss = None
+    adaptive_rec.unwrap(model)
+    assert loss is None
+    assert type(model["first"].weight) is nn.Parameter
