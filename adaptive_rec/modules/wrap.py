@@ -246,7 +246,9 @@ def _check_free(model: nn.Module) -> None:
         for key, weight in tiered_weights(module).items():
             if weight._use_count() > 2:  # itself, and the node that adds up its gradient
                 path = f"{name}.{key}" if name else key
-                raise ConfigError(f"no loss or view that was computed from {path} may be held when it is unwrapped: del it before")
+                raise ConfigError(
+                    f"a loss or view that was computed from {path} must not be held when it is unwrapped: del it before"
+                )
 
 
 def _move_back(weight: TieredWeight, optimizer: torch.optim.Optimizer | None, sparse: bool) -> None:

@@ -402,6 +402,16 @@ def test_an_ended_run_shows_its_final_and_its_best_evaluation(browser: Any, host
         wait_for(lambda: tile(browser, "best") == said_of("Best", made[1]), "the best evaluation")
 
 
+def test_a_run_that_failed_says_why(browser: Any, hostile_run: Path) -> None:
+    event = {"time": time.time(), "step": 1, "kind": "failed", "text": f"ValueError: {HOSTILE}", "details": {}}
+    with (hostile_run / "events.jsonl").open("a") as events:
+        events.write(json.dumps(event) + "\n")
+    with serving(hostile_run, ["serve", str(hostile_run)]) as served:
+        browser.get(served.dashboard_url)
+        wait_for(lambda: text(browser, "#phase") == "failed", "the phase")
+        assert text(browser, "#failure") == f"The run failed: ValueError: {HOSTILE}"
+
+
 def test_a_run_that_lingers_shows_its_final_and_its_best_evaluation(browser: Any, tmp_path: Path) -> None:
     run = tmp_path / "run"
     words = ["train", "tiny", "--steps=60", "--set=eval.every_steps=20", "--linger", f"--out={run}"]
