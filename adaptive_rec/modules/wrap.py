@@ -243,7 +243,8 @@ def _check_free(model: nn.Module) -> None:
     """Raise ConfigError where a weight is still part of the graph of a loss, which would keep the tiers."""
     gc.collect()  # graphs that nobody holds any more may stand in circles
     for name, module in model.named_modules():
-        for key, weight in tiered_weights(module).items():
+        held: dict[str, Any] = {**tiered_weights(module)}
+        for key, weight in held.items():
             if weight._use_count() > 2:  # itself, and the node that adds up its gradient
                 path = f"{name}.{key}" if name else key
                 raise ConfigError(
