@@ -36,6 +36,13 @@ class LoopTables(AutogradSession):
         if self.updates_in_backward:
             weight.register_post_accumulate_grad_hook(self._refuse_gradient)
 
+    def _step(self, parts: Any, seen: Any, tables: Sequence[int]) -> None:
+        """Update rows, and count it as a write to their weights: a backward pass over values that were read before is an error."""
+        try:
+            super()._step(parts, seen, tables)
+        finally:
+            torch.autograd.graph.increment_version([self._weights[table] for table in tables if table in self._weights])
+
     def _refuse_gradient(self, weight: Tensor) -> None:
         if weight.grad is None:  # the pass read rows only
             return

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from adaptive_rec.errors import AdaptiveRecError
 
 from .test_weight import DIM, READS, ROWS, modules, put
+from .training import wrapped
 
 
 def test_views_see_the_weight_as_it_is() -> None:
@@ -103,6 +106,20 @@ def test_a_saved_weight_that_has_changed_since_is_an_error_as_in_torch() -> None
                 write(one.weight)
             with pytest.raises(RuntimeError, match="modified by an inplace operation"):
                 loss.backward()
+
+
+@pytest.mark.parametrize("adaptive", [False, True])
+@pytest.mark.parametrize("read", [lambda w: w.square(), lambda w: torch.ones(2, DIM, requires_grad=True) @ w.T])
+def test_a_step_counts_as_a_write_to_what_was_saved(read: Callable[[Tensor], Tensor], adaptive: bool) -> None:
+    model = nn.ModuleDict({"table": nn.Embedding(ROWS, DIM)})
+    table, optimizer = model["table"], torch.optim.Adagrad(model.parameters(), lr=0.1)
+    if adaptive:
+        wrapped(model, optimizer, budget=1500)
+    loss = read(table.weight).sum()
+    table(torch.arange(4)).sum().backward()
+    optimizer.step()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
