@@ -37,7 +37,7 @@ class LoopTables(AutogradSession):
             weight.register_post_accumulate_grad_hook(self._refuse_gradient)
 
     def _step(self, parts: Any, seen: Any, tables: Sequence[int]) -> None:
-        """Update rows, and count it as a write to their weights: a backward pass over values that were read before is an error."""
+        """Update rows, and count it as a write to the weights: a backward pass over values read before is an error."""
         try:
             super()._step(parts, seen, tables)
         finally:
