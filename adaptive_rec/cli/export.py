@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from adaptive_rec.cli.output import columns, pairs, print_json, say, show, shown, text, waiting
+from adaptive_rec.cli.output import columns, pairs, print_json, say, show, text, waiting
 from adaptive_rec.cli.parser import add_command, whole_number
 from adaptive_rec.errors import UsageError
 from adaptive_rec.units import size, whole
@@ -43,7 +43,7 @@ def add_commands(subparsers: Any) -> None:
 
 def export(args: argparse.Namespace) -> int:
     """Write the model and print its files."""
-    waiting(f"loading {shown(args.directory)}")
+    waiting(f"loading {args.directory}")
     from adaptive_rec.offline.export.write import export_model
 
     made = export_model(args.directory, args.to, args.onnx, lambda words: say(f"warning: {words}", sys.stderr))
@@ -65,7 +65,7 @@ def nearest(args: argparse.Namespace) -> int:
         args.value.encode()
     except UnicodeEncodeError:
         raise UsageError(f"VALUE must be text in UTF-8, got {args.value!r}") from None
-    waiting(f"loading {shown(args.directory)}")
+    waiting(f"loading {args.directory}")
     from adaptive_rec.offline.export.nearest import nearest_values
 
     found = nearest_values(

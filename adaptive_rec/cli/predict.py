@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adaptive_rec.cli.output import pairs, print_json, say, show, shown, waiting
+from adaptive_rec.cli.output import pairs, print_json, say, show, waiting
 from adaptive_rec.cli.own_data import files_of
 from adaptive_rec.cli.parser import add_command
 from adaptive_rec.errors import UsageError
@@ -65,7 +65,7 @@ def predict(args: argparse.Namespace) -> int:
     if not out.absolute().parent.is_dir():
         raise UsageError(f"--out must be a file in a folder that exists, got {out}")
     started = time.monotonic()
-    waiting(f"loading {shown(args.directory)}")
+    waiting(f"loading {args.directory}")
     from adaptive_rec.run.scoring import Scorer
 
     scorer = Scorer(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from threading import Lock
@@ -64,7 +65,7 @@ class SurvivingStream:
                 print(f"warning: the output cannot be written any more ({error.strerror}); the work goes on", file=sys.stderr)
 
 
-class Display:
+class Display(ABC):
     """The output of a long command. Use as a context; a subclass renders the live part."""
 
     def __init__(self, stream: Any, width: int | None = None, auto_refresh: bool = True) -> None:
@@ -92,8 +93,9 @@ class Display:
         if self.live is not None:
             self.live.stop()
 
+    @abstractmethod
     def render(self) -> RenderableType:
-        raise NotImplementedError
+        """Return the live part."""
 
     def note(self, text: str) -> None:
         """Print a line, never broken; may be called from any thread."""

@@ -15,10 +15,12 @@ from adaptive_rec.embedding.row_types import as_array, as_tensor
 from adaptive_rec.errors import ConfigError
 from adaptive_rec.kernels.row_update import LAZY_ADAM, MOMENTUM
 from adaptive_rec.modules.autograd import AutogradSession
+from adaptive_rec.modules.bags import Bags
 from adaptive_rec.modules.options import Setup
 from adaptive_rec.modules.rates import Rates, state_names
 from adaptive_rec.modules.row_gradient import RowGradient
 from adaptive_rec.modules.row_state import RowState
+from adaptive_rec.modules.step_parts import StepPart
 
 
 class LoopTables(AutogradSession):
@@ -36,7 +38,7 @@ class LoopTables(AutogradSession):
         if self.updates_in_backward:
             weight.register_post_accumulate_grad_hook(self._refuse_gradient)
 
-    def _step(self, parts: Any, seen: Any, tables: Sequence[int]) -> None:
+    def _step(self, parts: list[StepPart], seen: list[Bags], tables: Sequence[int]) -> None:
         """Update rows, and count it as a write to the weights: a backward pass over values read before is an error."""
         try:
             super()._step(parts, seen, tables)
@@ -99,7 +101,8 @@ class LoopTables(AutogradSession):
             columns.append(torch.full((len(columns[0]), 1), float(step), dtype=self.dtype))
             self.dense_steps.begin_anew(number)  # it begins anew at this step
         state_RK = torch.cat(columns, dim=1).numpy()
-        if not np.array_equal(state_RK, self.store.export_table(number)[1]):  # else rows keep what is known of their movement
+        placed = self.state.rows_placed
+        if not placed or not np.array_equal(state_RK, self.store.export_table(number)[1]):  # else hot rows stay as they are
             self.release_ahead()
             self.store.replace_table(number, None, state_RK)
         self.steps_T[number] = step

@@ -12,13 +12,14 @@ from torch import Tensor
 
 from adaptive_rec.modules.bags import Bags
 from adaptive_rec.modules.lookahead import PoolCall
+from adaptive_rec.modules.operations import flat, mapped, written
 from adaptive_rec.modules.row_sums import by_lookup, sum_by_row, touched
 
 aten = torch.ops.aten
 RULES: dict[Any, Callable[..., Any]] = {}
 """Operations of torch that need no dense gradient (`gradient_rules.py`)."""
 MAX_DENSE_BYTES = 1 << 30
-"""Largest gradient that an operation without a rule below may turn into a dense one."""
+"""Largest gradient that an operation without a rule may turn into a dense one."""
 
 FOLDED_CALLS, FOLDED_LOOKUPS = 16, 1 << 16
 """Numbers of calls and of their lookups from which on they are summed by row while gradients add up."""
@@ -152,9 +153,11 @@ class RowGradient(Tensor):
     def like(
         self, calls: Sequence[CallGradient] | None, summed: tuple[Tensor, Tensor] | None, bags: Sequence[Bags] = ()
     ) -> RowGradient:
+        """Return another gradient of this table; arguments as of the class."""
         return RowGradient(self, calls, self.first_row, summed, bags)
 
     def set_to(self, other: RowGradient) -> RowGradient:
+        """Take the values of another gradient of this table; aliases and views follow. Returns itself."""
         whole = self._held.whole
         if whole is None:
             self._replace(other._held)
@@ -234,25 +237,16 @@ def _on_dense(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     made: dict[int, tuple[RowGradient, Tensor]] = {}
 
     def plain(value: Any) -> Any:
-        if isinstance(value, (list, tuple)):
-            return type(value)(map(plain, value))
         if not isinstance(value, RowGradient):
             return value
         if id(value._held) not in made:
             made[id(value._held)] = value, value.whole() if views or value._held.whole is not None else value.checked_dense()
         return made[id(value._held)][1]
 
-    result = func(*map(plain, args), **{name: plain(value) for name, value in kwargs.items()})
-    if not func._schema.is_mutable:
-        return result
-    given = {**{one.name: value for one, value in zip(func._schema.arguments, args, strict=False)}, **kwargs}
-    for argument in func._schema.arguments:
-        if argument.alias_info is None or not argument.alias_info.is_write:
-            continue
-        value = given.get(argument.name)
-        for gradient in value if isinstance(value, (list, tuple)) else [value]:
-            if isinstance(gradient, RowGradient):
-                dense = made[id(gradient._held)][1]
-                gradient.become(dense)
-                result = gradient if result is dense else result
+    result = func(*mapped(args, plain), **{name: mapped(value, plain) for name, value in kwargs.items()})
+    for gradient in flat(written(func, args, kwargs)):
+        if isinstance(gradient, RowGradient):
+            dense = made[id(gradient._held)][1]
+            gradient.become(dense)
+            result = gradient if result is dense else result
     return result

@@ -48,11 +48,13 @@ class RowState(dict[str, Any]):
         self.was_read = False
         super().clear()
 
-    def leave(self) -> None:
-        """Keep the state in the optimizer, if it still has it: the tiers are about to hold another one."""
+    def leave(self) -> torch.optim.Optimizer | None:
+        """Keep the state in the optimizer, if it still has it: the tiers are about to hold another one. Returns the optimizer."""
         optimizer = self._optimizer()
-        if optimizer is not None and optimizer.state.get(self._weight) is self:
-            optimizer.state[self._weight] = dict(self.read())
+        if optimizer is None or optimizer.state.get(self._weight) is not self:
+            return None
+        optimizer.state[self._weight] = dict(self.read())
+        return optimizer
 
     def __deepcopy__(self, memo: dict[int, Any]) -> dict[str, Any]:
         return copy.deepcopy(self.exported(), memo)

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from adaptive_rec.modules.operations import flat, mapped, written
 from adaptive_rec.modules.row_gradient import RowGradient
 from adaptive_rec.modules.weight_functions import STAND_INS, cannot_be, no_memory
 
@@ -230,14 +231,12 @@ def _on_copies(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     read = {id(one): copies.of(one) for one in tensors}
 
     def plain(value: Any) -> Any:
-        if isinstance(value, (list, tuple)):
-            return type(value)(map(plain, value))
         return read[id(value)] if isinstance(value, TieredTensor) else _dense(value)
 
-    changed = [] if not func._schema.is_mutable else list(_changed(func, args, kwargs))
+    changed = list(_changed(func, args, kwargs))
     if func.overloadpacket is aten.set_:
         raise no_memory(tensors[0], "set_")
-    result = func(*map(plain, args), **{name: plain(value) for name, value in kwargs.items()})
+    result = func(*mapped(args, plain), **{name: mapped(value, plain) for name, value in kwargs.items()})
     for one in changed:
         if (copy := read[id(one)]).shape != one.shape or copy.stride() != one.stride():
             raise NotImplementedError(
@@ -247,31 +246,20 @@ def _on_copies(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     copies.write(changed)
     given_back = {id(read[id(one)]): one for one in changed}
 
-    def back(value: Any) -> Any:
-        if isinstance(value, (list, tuple)):
-            return type(value)(map(back, value))
-        return given_back.get(id(value), value)
-
-    return back(result)
+    return mapped(result, lambda value: given_back.get(id(value), value))
 
 
 def _changed(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Iterator[TieredTensor]:
     """Yield the tensors that an operation changes, by torch's description of it."""
-    for place, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            value = args[place] if place < len(args) else kwargs.get(argument.name)
-            for one in _tensors([value]):
-                if value is not one:  # torch counts these writes of ordinary tensors only
-                    torch.autograd.graph.increment_version(one)
-                yield one
+    for value in written(func, args, kwargs):
+        for one in _tensors([value]):
+            if value is not one:  # torch counts these writes of ordinary tensors only
+                torch.autograd.graph.increment_version(one)
+            yield one
 
 
 def _tensors(values: Sequence[Any]) -> Iterator[TieredTensor]:
-    for value in values:
-        if isinstance(value, TieredTensor):
-            yield value
-        elif isinstance(value, (list, tuple)):
-            yield from _tensors(value)
+    return (value for value in flat(values) if isinstance(value, TieredTensor))
 
 
 def _geometry(one: Any) -> Any:

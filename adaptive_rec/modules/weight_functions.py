@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from adaptive_rec.errors import ConfigError
 from adaptive_rec.modules.inputs import INTEGERS, as_ids
+from adaptive_rec.modules.operations import flat
 
 
 class RowsInTiers(Protocol):
@@ -69,7 +70,7 @@ class LookedUpView(Tensor):
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        given = [one for one in _flat([*args, *kwargs.values()]) if isinstance(one, LookedUpView)]
+        given = [one for one in flat([*args, *kwargs.values()]) if isinstance(one, LookedUpView)]
         with torch._C.DisableTorchFunctionSubclass():
             before = [one._version for one in given]
             found = func(*args, **kwargs)
@@ -90,14 +91,6 @@ class LookedUpView(Tensor):
                 return value.as_subclass(Tensor) if isinstance(value, LookedUpView) else value
 
             return kept(found)
-
-
-def _flat(values: Any) -> Iterator[Any]:
-    for value in values:
-        if isinstance(value, (list, tuple)):
-            yield from _flat(value)
-        else:
-            yield value
 
 
 # Lookups ---------------------------------------------------------------------------------------------------------------

@@ -256,9 +256,9 @@ def _move_back(weight: TieredWeight, optimizer: torch.optim.Optimizer | None, sp
     """Turn a weight into an ordinary parameter, the same object for all who hold it. A gradient that waits is a sparse tensor
     afterwards if the module makes such."""
     plain, gradient = nn.Parameter(weight.whole(), weight.requires_grad), weight.grad
-    state, entry = weight.runtime.optimizer_state(weight.table), weight.runtime.row_state(weight.table)
-    if entry is not None:
-        entry.leave()
+    runtime, table = weight.runtime, weight.table
+    entry = runtime.row_state(table)
+    owner = None if entry is None else entry.leave()
     weight.grad = None
     torch.utils.swap_tensors(weight, plain)
     if gradient is not None:
@@ -266,7 +266,9 @@ def _move_back(weight: TieredWeight, optimizer: torch.optim.Optimizer | None, sp
             summed = torch.sparse_coo_tensor(gradient.rows[None], gradient.values.to(weight.dtype), weight.shape)
             gradient = summed.coalesce() if sparse else summed.to_dense()
         weight.grad = gradient
-    if optimizer is not None and state and any(one is weight for g in optimizer.param_groups for one in g["params"]):
+    if optimizer is None or optimizer is owner or all(one is not weight for g in optimizer.param_groups for one in g["params"]):
+        return
+    if state := runtime.optimizer_state(table):
         optimizer.state[weight] = state
 
 

@@ -138,6 +138,19 @@ def test_unwrapping_gives_every_optimizer_its_state(make: Any) -> None:
     assert_equal(loop, make)
 
 
+@pytest.mark.parametrize("named", [False, True])
+def test_a_state_that_was_changed_before_unwrapping_stays_changed(named: bool) -> None:
+    def loop(model: nn.Module, optimizer: Any) -> Tensor:
+        steps(model, optimizer)
+        optimizer.state[model.weight]["exp_avg"].mul_(0.25)
+        if isinstance(model, adaptive_rec.AdaptiveEmbedding):
+            adaptive_rec.unwrap(model, optimizer if named else None)
+        steps(model, optimizer, first=3)
+        return model.weight
+
+    assert_equal(loop, MAKERS["adam"])
+
+
 def test_nothing_is_exported_unless_it_is_read() -> None:
     model = nn.Embedding(50, 4)
     optimizer = torch.optim.Adam(model.parameters())
