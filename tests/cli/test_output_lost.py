@@ -49,8 +49,9 @@ def test_sighup_saves_like_sigterm(tmp_path: Path, under_nohup: bool) -> None:
     before = ["nohup"] if under_nohup else []
     steps = ["--steps", "200000", "--set", "data.epochs=10000"]
     child = subprocess.Popen(
-        [*before, *TRAIN, *steps, "--out", str(run)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    )
+        [*before, *TRAIN, *steps, "--out", str(run)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # the tests themselves may run under nohup
+    )  # fmt: skip
     assert child.stdout is not None
     for line in child.stdout:
         if line.startswith("step "):

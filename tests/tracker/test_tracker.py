@@ -80,8 +80,11 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return own_trackers
 
 
-def trained(out: Path, *trackers: str, steps: int = 20, resume: bool = False) -> TrainingRun:
+def trained(
+    out: Path, *trackers: str, steps: int = 20, resume: bool = False, policy: str = "hotline"
+) -> TrainingRun:
     settings = [
+        f"knobs.policy={policy}",
         f"run.steps={steps}",
         "knobs.report_every=5",
         f"run.track={json.dumps(trackers)}",
@@ -111,7 +114,7 @@ def scalars(found: Any, name: str) -> list[tuple[int, float]]:
 
 def test_tensorboard_has_the_runs_figures_and_events(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason="TensorBoard is not installed: pip install 'adaptive-rec[track]'")
-    trained(tmp_path / "run", "tensorboard")
+    trained(tmp_path / "run", "tensorboard", policy="slipstream")
     found, written = tensorboard(tmp_path / "run"), lines(tmp_path / "run" / "metrics.jsonl")
     snapshots = [each for each in written if each["event"] == "snapshot"]
     evaluations = [each for each in written if each["event"] == "evaluation"]
