@@ -107,12 +107,19 @@ class Batch:
     skipped_samples: int = 0
     """Samples that a policy left out of the stream before this batch. A batch without samples is not trained; it only carries
     these counts at the end of the stream."""
+    whole_samples: int = field(default=0, kw_only=True)
+    """Samples of the whole batch, where this one is a rank's part of it; 0: it is the whole."""
     reads: TableReads | None = field(default=None, kw_only=True)
     """Set where bags do not read tables feature by feature."""
 
     @property
     def size(self) -> int:
         return len(self.labels_B)
+
+    @property
+    def samples_of_all_ranks(self) -> int:
+        """Samples of the whole batch, over which the loss is averaged."""
+        return self.whole_samples or self.size
 
     @property
     def lookups(self) -> int:

@@ -97,6 +97,11 @@ class ClassifiedBatch:
         """Find the source of every distinct row. Any thread may call it, as the placement's version is read first."""
         version, slot_of_row = placement.version, placement.slot_of_row
         kernels.find_sources(self.distinct_U, self.pool_ends, self.space.pool_first_row, slot_of_row, self.source_U)
+        self.spread_sources()
+        self.placement_version = version
+
+    def spread_sources(self) -> None:
+        """Find the source of every lookup, popular samples and counts from the sources of the distinct rows, `source_U`."""
         kernels.spread_sources(
             self.source_U,
             self.inverse_N,
@@ -108,7 +113,6 @@ class ClassifiedBatch:
             self.lookups_F,
             self.hot_lookups_F,
         )
-        self.placement_version = version
 
     def forget_placement(self) -> None:
         """Have the batch classified again, whatever the next placement's version."""

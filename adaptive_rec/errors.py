@@ -5,6 +5,7 @@ AdaptiveRecError
 │   └── ConfigError   a key or value of the configuration is wrong       (exit code 2)
 ├── ConflictError     a command that does not fit the run's present state (exit code 1)
 ├── TrainingError     the numbers of a run are not finite                (exit code 1)
+├── GroupError        a process of several has ended or does not answer  (exit code 1)
 ├── DataError         input data breaks a rule of its format             (exit code 3)
 ├── MemoryPlanError   the tables do not fit where they should            (exit code 4)
 └── CheckpointError   a checkpoint cannot be written or read             (exit code 5)
@@ -39,6 +40,10 @@ class ConflictError(AdaptiveRecError):
 
 
 class TrainingError(AdaptiveRecError):
+    pass
+
+
+class GroupError(AdaptiveRecError):
     pass
 
 

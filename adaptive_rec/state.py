@@ -195,8 +195,10 @@ class RunState:
         return self.policy.budget_bytes(self.knobs, all_rows_bytes(self.store.space, self.store.row_bytes))
 
     def counts(self) -> dict[str, float]:
-        """Return all counts, as far as the host has them."""
-        return {**asdict(self.tally.counters), **asdict(self.store.traffic)}
+        """Return all counts, as far as the host has them, of all processes that train together: each must call it."""
+        own = {**asdict(self.tally.counters), **asdict(self.store.traffic)}
+        totals = self.store.group.total(np.array(list(own.values()), dtype=np.int64))
+        return {**dict(zip(own, totals.tolist(), strict=True)), "steps": self.tally.counters.steps}
 
     def random(self, purpose: str) -> np.random.Generator:
         """Return a random generator that depends on the seed, the step and the purpose (its first eight letters) alone."""

@@ -15,10 +15,14 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from adaptive_rec.embedding.records import MicroBatch
 from adaptive_rec.errors import ConfigError, first_line
 from adaptive_rec.placement import RowSpace
+from adaptive_rec.system.group import Alone, Group
 
 
 class DensePart:
     """A dense model that runs micro-batches of exact size through eager torch."""
+
+    group: Group = Alone()
+    """The processes that train together."""
 
     def __init__(
         self,

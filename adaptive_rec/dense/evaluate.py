@@ -38,13 +38,13 @@ def evaluate(
         store.set_traffic(traffic)  # it counts training only
     if not labels:
         raise DataError("the held-out range must hold at least one sample, got 0; widen data.test_range")
-    return quality(np.concatenate(labels), np.concatenate(logits))
+    return quality(store.group.everyone(np.concatenate(labels)), store.group.everyone(np.concatenate(logits)))
 
 
 def logits_of(batch: Batch, store: EmbeddingStore, dense: DensePart) -> NDArray[np.floating]:
     """Return the logits of a batch."""
-    work = ClassifiedBatch(batch, store.space)
-    store.classify(work)
+    work = ClassifiedBatch(batch, store.batch_space)
+    store.look_up(work)
     try:
         micro = dense.evaluation_inputs(batch.size)
         store.gather(work, np.arange(batch.size), np.ones(batch.size), micro)

@@ -42,7 +42,7 @@ KEPT_LOOKUPS = 64
 def step_check(on_nan: str, dense: DensePart, store: EmbeddingStore) -> StepCheck:
     """Return the check of a run. Raises ConfigError where a device run is to leave batches out."""
     if not isinstance(dense, ReplayedDense):
-        return CheckedBefore(dense, store.space, leaves_out=on_nan == "skip_batch")
+        return CheckedBefore(dense, store.batch_space, leaves_out=on_nan == "skip_batch")
     if on_nan != "stop":
         raise ConfigError(
             f"run.on_nan must be stop on a device, where updates do not wait for the check, got {on_nan}; "
@@ -99,20 +99,21 @@ class CheckedBefore(StepCheck):
         # A row's gradient is a sum over its lookups; its square is at most their number times the sum of all squares. So under
         # this limit no sum and no square of an update overflows.
         limit = torch.finfo(self._dense.dtype).max / max(1, work.batch.lookups)
-        if self._dense.squares() <= limit and math.isfinite(float(self._dense.step_loss)):
+        sound = self._dense.squares() <= limit and math.isfinite(float(self._dense.step_loss))
+        if self._dense.group.all_true(sound):
             self.in_a_row = 0
             return True
-        fault = find_fault(self._dense, self._space, work.batch, position_B, limit, step)
+        own = None if sound else find_fault(self._dense, self._space, work.batch, position_B, limit, step)
+        text = "; ".join(filter(None, self._dense.group.share(f"{own.what}{own.where}" if own else "")))
         self.in_a_row += 1
         if not self._leaves_out:
-            raise TrainingError(f"{fault.what}{fault.where}")
+            raise TrainingError(text)
         if self.in_a_row == IN_A_ROW_LIMIT:
             raise TrainingError(
-                f"run.on_nan=skip_batch must leave out fewer than {IN_A_ROW_LIMIT} batches in a row, this is one more: "
-                f"{fault.what}{fault.where}"
+                f"run.on_nan=skip_batch must leave out fewer than {IN_A_ROW_LIMIT} batches in a row, this is one more: {text}"
             )
-        details = {"samples": work.batch.size, "in_a_row": self.in_a_row, **fault.details}
-        self._events.append(Event(step, "nan", f"batch left out: {fault.what}{fault.where}", details))
+        details = {"samples": work.batch.samples_of_all_ranks, "in_a_row": self.in_a_row, **(own.details if own else {})}
+        self._events.append(Event(step, "nan", f"batch left out: {text}", details))
         return False
 
     def events(self) -> list[Event]:

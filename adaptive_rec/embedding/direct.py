@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -37,35 +37,39 @@ class DirectStore(EmbeddingStore):
     def gather(
         self, work: ClassifiedBatch, samples_S: NDArray[np.int64], scale_S: NDArray[np.float64], micro: MicroBatch
     ) -> None:
+        self.fill(work, samples_S, scale_S, micro, self.weights_of)
+
+    def weights_of(self, pool: int) -> Arrays:
+        """Return the rows of a pool, the hot ones and those of the host tier."""
+        return as_array(self.device.weights[pool]), self.host.weights[pool]
+
+    def fill(
+        self, work: ClassifiedBatch, samples_S: NDArray[np.int64], scale_S: NDArray[np.float64], micro: MicroBatch,
+        weights_of: Callable[[int], Arrays],
+    ) -> None:  # fmt: skip
+        """Fill a micro-batch. `weights_of` returns the two arrays that a pool's sources (`source_N`) index."""
+        space = work.space
         every = np.array_equal(samples_S, np.arange(work.batch.size))
         micro.dense_SX.numpy()[:] = work.batch.dense_BX if every else work.batch.dense_BX[samples_S]
         micro.labels_S.numpy()[:] = work.batch.labels_B if every else work.batch.labels_B[samples_S]
         micro.scale_S.numpy()[:] = scale_S
-        for pool, spec in enumerate(self.space.pools):
+        for pool, spec in enumerate(space.pools):
             pooling.gather_pooled(
                 samples_S,
                 spec.features,
-                len(self.space.features),
+                len(space.features),
                 work.batch.offsets,
                 work.one_hot,
                 work.source_N,
-                self.space.mean_F,
-                as_array(self.device.weights[pool]),
-                self.host.weights[pool],
+                space.mean_F,
+                *weights_of(pool),
                 micro.pooled[pool].detach().numpy(),
                 threads=self.threads,
             )
 
     def apply(self, work: ClassifiedBatch, update: RowUpdate) -> None:
-        rule, everyone = self.rule, np.arange(work.batch.size)
-        in_place = (
-            len(self.space.pools) == 1 and not self.space.mean_F.any() and np.array_equal(update.position_B, everyone)
-        )
+        rule, places = self.rule, self.gradient_places(work, update)
         hyper = rule.at(update.step, update.lr, self.seed)
-        space = self.space
-        places = row_update.GradientPlaces(
-            len(space.features), work.batch.offsets, space.column_of_feature, space.mean_F, update.position_B, in_place
-        )
         for pool in range(len(self.space.pools)):
             span = work.pool_range(pool)
             source_U = work.source_U[span]
@@ -83,6 +87,14 @@ class DirectStore(EmbeddingStore):
             self.traffic.add_updates(touched, updated, hot_updated)
             if overflowed:
                 raise TrainingError(self._overflow(work, pool, update.step))
+
+    def gradient_places(self, work: ClassifiedBatch, update: RowUpdate) -> row_update.GradientPlaces:
+        """Return where the gradient of each bag of a batch stands."""
+        space, everyone = work.space, np.arange(work.batch.size)
+        in_place = len(space.pools) == 1 and not space.mean_F.any() and np.array_equal(update.position_B, everyone)
+        return row_update.GradientPlaces(
+            len(space.features), work.batch.offsets, space.column_of_feature, space.mean_F, update.position_B, in_place
+        )
 
     def catch_up(self, pool: int, row_N: NDArray[np.int64], missed: MissedSteps, next_step: int = 0) -> None:
         """Have rows, by their numbers within the pool, make the steps that they missed. With `next_step` they are about to be

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,26 @@ from torch import Tensor
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding.records import Fetched, MicroBatch, RowUpdate
 from adaptive_rec.embedding.tiered_rows import TieredRows
+from adaptive_rec.placement import RowSpace
+from adaptive_rec.system.group import Alone, Group
 from adaptive_rec.tracking.rules import RowMovement
+
+
+class Lookups(Protocol):
+    """The lookups of a batch, by distinct row."""
+
+    @property
+    def distinct_U(self) -> NDArray[np.int64]: ...
+
+    @property
+    def segments_U1(self) -> NDArray[np.int64]:
+        """Bounds of the segments of lookups that read each row."""
+        ...
+
+    @property
+    def source_U(self) -> NDArray[np.int64]:
+        """Slot of a hot row, negative for a cold one."""
+        ...
 
 
 class EmbeddingStore(TieredRows):
@@ -24,6 +43,8 @@ class EmbeddingStore(TieredRows):
 
     stages_ahead = False
     """Whether batches are staged ahead of their step."""
+    group: Group = Alone()
+    """The processes that train together."""
 
     @property
     def staging_bytes(self) -> int:
@@ -35,6 +56,11 @@ class EmbeddingStore(TieredRows):
         """The most device memory used at one time, the dense part's included; 0 on the CPU."""
         return 0
 
+    @property
+    def batch_space(self) -> RowSpace:
+        """The row space of batches: that of the rows kept here, unless other processes keep some of them."""
+        return self.space
+
     # The step --------------------------------------------------------------------------------------------------------
 
     def stage(self, work: ClassifiedBatch) -> None:
@@ -44,6 +70,10 @@ class EmbeddingStore(TieredRows):
         """Classify a batch under the current placement, where it is not."""
         if work.placement_version != self.placement.version:
             work.classify(self.placement)
+
+    def look_up(self, work: ClassifiedBatch) -> None:
+        """Make a batch ready for `gather` outside of a step."""
+        self.classify(work)
 
     def take(self, work: ClassifiedBatch) -> None:
         """Start a batch's step: what was staged ahead is brought up to the current placement."""
@@ -61,6 +91,10 @@ class EmbeddingStore(TieredRows):
 
     def release(self, work: ClassifiedBatch) -> None:
         """End a batch without an update."""
+
+    def counted(self, work: ClassifiedBatch) -> Lookups:
+        """Return the lookups of a batch that this process counts."""
+        return work
 
     def drop_ahead(self) -> None:
         """Drop the batches that were staged and never will be trained."""

@@ -18,7 +18,7 @@ DRAWN_BITS = 24
 
 
 @njit(inline="always")
-def _mixed(x):
+def mixed(x):
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
@@ -36,17 +36,39 @@ def fill_uniform(seed, table, bound, first_row, weights_RD):
     The chunk begins at row `first_row` of its table. Components ``j`` and ``j + ceil(D / 2)`` are the halves of one 64-bit
     draw. Values are computed in float32 for every row precision, so that all runs start from the same values.
     """
-    rows, dim = weights_RD.shape
+    key, scale = _table_key(seed, table), _scale(bound)
+    for r in range(len(weights_RD)):
+        _fill_row(key, scale, first_row + r, weights_RD, r)
+
+
+@njit(**JIT)
+def fill_rows(seed, table, bound, row_R, weights_RD):
+    """Set rows as `fill_uniform` does, those of the table whose numbers are `row_R`."""
+    key, scale = _table_key(seed, table), _scale(bound)
+    for r in range(len(row_R)):
+        _fill_row(key, scale, row_R[r], weights_RD, r)
+
+
+@njit(inline="always")
+def _table_key(seed, table):
+    return mixed(mixed(np.uint64(seed) + GOLDEN) + np.uint64(table) * GOLDEN)
+
+
+@njit(inline="always")
+def _scale(bound):
+    return np.float32(bound / 2 ** (DRAWN_BITS - 1))
+
+
+@njit(inline="always")
+def _fill_row(key, scale, row, weights_RD, r):
+    dim = weights_RD.shape[1]
     low = (dim + 1) // 2
     high = dim - low
-    key = _mixed(_mixed(np.uint64(seed) + GOLDEN) + np.uint64(table) * GOLDEN)
-    scale = np.float32(bound / 2 ** (DRAWN_BITS - 1))
-    for r in range(rows):
-        row_key = key + np.uint64((first_row + r) * low) * GOLDEN
-        for j in range(high):
-            draw = _mixed(row_key + np.uint64(j + 1) * GOLDEN)
-            write(weights_RD, r, j, _value(draw & np.uint64(0xFFFFFFFF), scale), NEAREST)
-            write(weights_RD, r, low + j, _value(draw >> np.uint64(32), scale), NEAREST)
-        if high < low:
-            draw = _mixed(row_key + np.uint64(low) * GOLDEN)
-            write(weights_RD, r, high, _value(draw & np.uint64(0xFFFFFFFF), scale), NEAREST)
+    row_key = key + np.uint64(row * low) * GOLDEN
+    for j in range(high):
+        draw = mixed(row_key + np.uint64(j + 1) * GOLDEN)
+        write(weights_RD, r, j, _value(draw & np.uint64(0xFFFFFFFF), scale), NEAREST)
+        write(weights_RD, r, low + j, _value(draw >> np.uint64(32), scale), NEAREST)
+    if high < low:
+        draw = mixed(row_key + np.uint64(low) * GOLDEN)
+        write(weights_RD, r, high, _value(draw & np.uint64(0xFFFFFFFF), scale), NEAREST)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.knobs import Knobs
-from adaptive_rec.embedding.store import EmbeddingStore
+from adaptive_rec.embedding.store import EmbeddingStore, Lookups
 from adaptive_rec.errors import CheckpointError
 from adaptive_rec.live.telemetry import StageTimes
 from adaptive_rec.placement import Migration
@@ -100,13 +100,13 @@ class Observer:
 
     # Each step -------------------------------------------------------------------------------------------------------
 
-    def count_lookups(self, step: int, work: ClassifiedBatch, knobs: Knobs) -> None:
+    def count_lookups(self, step: int, work: Lookups, knobs: Knobs) -> None:
         """Feed the sampled share of the steps to the sketch, in order. Raises any error of an earlier step."""
         if not samples(step, knobs.sample_ratio):
             return
         self._counting.do(partial(self._count, work))
 
-    def _count(self, work: ClassifiedBatch) -> None:
+    def _count(self, work: Lookups) -> None:
         with self._times.in_background("observe"):
             self._tracker.observe(work.distinct_U, work.segments_U1, work.source_U)
             if self.trials is not None:

@@ -13,9 +13,11 @@ from adaptive_rec.data.source import Source
 from adaptive_rec.dense.eager import DensePart
 from adaptive_rec.dense.models.build import build_model
 from adaptive_rec.dense.replayed import ReplayedDense
+from adaptive_rec.dense.shared import SharedDense
 from adaptive_rec.embedding.device import all_rows_bytes, row_bytes
 from adaptive_rec.embedding.direct import DirectStore
 from adaptive_rec.embedding.optimizer import RowRule
+from adaptive_rec.embedding.shared.shared_store import SharedStore
 from adaptive_rec.embedding.staged.staged_store import StagedStore
 from adaptive_rec.embedding.staged.streams import CudaStreams, Streams
 from adaptive_rec.embedding.store import EmbeddingStore
@@ -29,6 +31,8 @@ from adaptive_rec.policy import Policy
 from adaptive_rec.policy.find import load_policy
 from adaptive_rec.runtime.events import shown
 from adaptive_rec.runtime.loop import RunOptions, Runtime
+from adaptive_rec.runtime.parts import PartOfBatches
+from adaptive_rec.system.group import Group
 from adaptive_rec.system.host_memory import available_bytes, keep_freed_memory
 
 
@@ -38,8 +42,10 @@ def assemble(
     streams: Streams | None = None,
     policy: Policy | None = None,
     options: RunOptions | None = None,
+    group: Group | None = None,
 ) -> Runtime:
     """Build a run's parts and join them. Source, device and policy may be given instead of made from the configuration.
+    `group`: the processes that train together, where this is one of several.
 
     Raises ConfigError where the configuration does not fit the device, MemoryPlanError where memory is too small, CheckpointError
     where the disk is.
@@ -48,6 +54,9 @@ def assemble(
     keep_freed_memory()
     policy = policy or load_policy(config.knobs.policy)
     source = open_source(config) if source is None else source
+    if group is not None:
+        check_shareable(config, policy)
+        source = PartOfBatches(source, group)
     if streams is None and (device := choose_device(config)).type == "cuda":
         streams = CudaStreams(device, config.run.cuda_graphs)
     if streams is not None and config.run.compile:
@@ -55,7 +64,7 @@ def assemble(
     options = options or RunOptions()
     while True:
         try:
-            return _join(config, source, streams, policy, options)
+            return _join(config, source, streams, policy, options, group)
         except torch.OutOfMemoryError as error:
             # The parts built so far are freed with the error; with half the budget all of them may fit.
             config, notice = _with_half_the_budget(config, policy, source, first_line(error))
@@ -85,7 +94,7 @@ def plan_run(config: Config, source: Source | None = None, memory: dict[Place, i
 
 
 def _join(
-    config: Config, source: Source, streams: Streams | None, policy: Policy, options: RunOptions
+    config: Config, source: Source, streams: Streams | None, policy: Policy, options: RunOptions, group: Group | None
 ) -> Runtime:
     space = RowSpace.of(source.tables, source.features, policy.request_per_table)
     model = _build_model(config, space, source)
@@ -97,12 +106,12 @@ def _join(
     plan.check_host()
     if options.checkpoints is not None and (notice := check_room(options.checkpoints, checkpoint_bytes(plan))):
         options = replace(options, notices=[*options.notices, notice])
-    store = build_store(config, space, policy, streams)
+    store = build_store(config, space, policy, streams, group=group)
     model = model.to(store.torch_device, store.dtype)
     optimizer = build_dense_optimizer(config, model)
     parts = (model, optimizer, config.run.precision, store.dtype, store.torch_device, space, source.dense_features)
     if streams is None:
-        dense = DensePart(*parts)
+        dense = DensePart(*parts) if group is None else SharedDense(group, *parts)
         if config.run.compile:
             dense.compile(config.run.batch_size)
     else:
@@ -136,6 +145,22 @@ def _with_half_the_budget(config: Config, policy: Policy, source: Source, reason
     return config.model_copy(update={"knobs": knobs}), notice
 
 
+def check_shareable(config: Config, policy: Policy) -> None:
+    """Raise ConfigError where several processes cannot train together under these settings yet."""
+    name = config.knobs.policy
+    if not policy.exact or policy.arranges_stream or policy.request_per_table:
+        raise ConfigError(
+            f"knobs.policy must be one that skips no work and keeps the order of the stream where several processes train "
+            f"together (hotline, hybrid), got {name}"
+        )
+    if choose_device(config).type != "cpu":
+        raise ConfigError("run.device must be cpu where several processes train together, got cuda")
+    if config.run.row_precision != "float32":
+        raise ConfigError(
+            f"run.row_precision must be float32 where several processes train together, got {config.run.row_precision}"
+        )
+
+
 def choose_device(config: Config) -> torch.device:
     wanted = config.run.device
     if wanted == "cuda" and not torch.cuda.is_available():
@@ -144,8 +169,9 @@ def choose_device(config: Config) -> torch.device:
 
 
 def build_store(
-    config: Config, space: RowSpace, policy: Policy, streams: Streams | None, drawn: bool = True, rule: RowRule | None = None
-) -> EmbeddingStore:
+    config: Config, space: RowSpace, policy: Policy, streams: Streams | None, drawn: bool = True,
+    rule: RowRule | None = None, group: Group | None = None,
+) -> EmbeddingStore:  # fmt: skip
     """Build the two tiers, the device tier as large as the policy's budget. Rows are drawn, or zeros for a caller to set.
     `rule`: update rule of rows, by default that of the configuration."""
     dtype = torch.float64 if config.run.precision == "float64" else torch.float32
@@ -157,6 +183,8 @@ def build_store(
             f"run.row_precision must be float32 on a device, which has no 16-bit rows yet, got {rule.row_precision}; "
             "set run.device=cpu"
         )
+    if group is not None:
+        return SharedStore(group, space, rule, config.run.seed, dtype, budget, policy.tracks_movement, drawn)
     if streams is None:
         return DirectStore(
             space, rule, config.run.seed, dtype, torch.device("cpu"), budget, policy.tracks_movement, drawn

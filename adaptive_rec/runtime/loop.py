@@ -200,7 +200,7 @@ class Runtime(Session):
             weight_S = np.ones(len(samples)) if plan.weight_B is None else plan.weight_B[samples]
             with self.times("gather"):
                 micro = self.dense.inputs(len(samples))
-                self.store.gather(work, samples, weight_S / work.batch.size, micro)
+                self.store.gather(work, samples, weight_S / work.batch.samples_of_all_ranks, micro)
             with self.times("execute"):
                 self.dense.run(micro)
             if plan.guard_B is not None and plan.guard_B[samples].any():
@@ -212,7 +212,7 @@ class Runtime(Session):
 
     def update(self, work: ClassifiedBatch, plan: StepPlan, position_B: NDArray[np.int64], probe: bool) -> None:
         """Update each distinct row once and make one dense step, or leave the batch out where its gradients are not finite."""
-        if not plan.micro_batches:
+        if not plan.micro_batches and self.store.group.is_alone:
             self.store.release(work)
             return
         if not self.finite.passes(work, position_B, self.step_number + 1):
@@ -233,7 +233,7 @@ class Runtime(Session):
 
     def observe(self, work: ClassifiedBatch, probe: bool) -> None:
         if self.policy.tracks_popularity:
-            self.observer.count_lookups(self.step_number, work, self.knobs)
+            self.observer.count_lookups(self.step_number, self.store.counted(work), self.knobs)
         if probe and self.policy.tracks_movement:
             self.observer.keep_popular_samples(work)
         for losses_S, lines in self._guarded:

@@ -222,7 +222,7 @@ class Phases:
     def batches(self, phase: Phase) -> Iterator[Batch]:
         """Yield the phase's batches; those without samples are kept for `end`. Runs on the reader's thread."""
         for batch in phase.batches:
-            if not batch.size:
+            if not batch.samples_of_all_ranks:
                 self._tails.append(batch)
             elif not self._was_trained(batch):
                 yield batch

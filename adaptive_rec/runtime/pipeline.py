@@ -99,7 +99,7 @@ class Pipeline:
         with self._times("classify"):
             batch = self._prepare(batch)
             threads = self._store.threads if threading.current_thread() is self._training_thread else 1
-            work = ClassifiedBatch(batch, self._store.space, threads)
+            work = ClassifiedBatch(batch, self._store.batch_space, threads)
             self._store.classify(work)
         return work
 

@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
+
 from adaptive_rec.embedding.records import Fetched
 from adaptive_rec.errors import TrainingError
 from adaptive_rec.live.mailbox import Mailbox
@@ -82,18 +84,17 @@ class Reports:
 
     def _fields(self) -> dict[str, Any]:
         state, store = self._state, self._state.store
+        by_table = [state.tally.lookups_T, state.tally.hot_lookups_T, store.hot_rows_T, self._observer.stale.rows_T]
+        lookups, lookups_hot, hot_rows, stale_rows = store.group.total(np.stack(by_table)).tolist()
         return {
             "step": state.step,
             "steps_total": state.steps_total,
-            "hot_rows": store.device.hot_rows,
-            "stale_rows": store.device.stale_rows,
+            "hot_rows": sum(hot_rows),
+            "stale_rows": sum(stale_rows),
             "placement_version": state.placement_version,
             "stale_threshold": self._reclassifier.stale_threshold,
             "stage_seconds": {stage: round(seconds, 4) for stage, seconds in dict(state.times.seconds).items()},
             "tables": {
-                "lookups": state.tally.lookups_T.tolist(),
-                "lookups_hot": state.tally.hot_lookups_T.tolist(),
-                "hot_rows": store.hot_rows_T.tolist(),
-                "stale_rows": self._observer.stale.rows_T.tolist(),
+                "lookups": lookups, "lookups_hot": lookups_hot, "hot_rows": hot_rows, "stale_rows": stale_rows,
             },
         }

@@ -11,7 +11,7 @@ GOLDEN = 0x9E3779B97F4A7C15
 NEAREST = np.uint32(1 << 31)
 
 
-def _mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+def mixed(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return x ^ (x >> np.uint64(31))
@@ -22,11 +22,17 @@ def _numbers(values: list[int]) -> NDArray[np.uint64]:
 
 
 def fill_uniform(seed: int, table: int, bound: float, first_row: int, weights_RD: NDArray[np.generic]) -> None:
-    rows, dim = weights_RD.shape
+    fill_rows(seed, table, bound, first_row + np.arange(len(weights_RD)), weights_RD)
+
+
+def fill_rows(
+    seed: int, table: int, bound: float, row_R: NDArray[np.int64], weights_RD: NDArray[np.generic]
+) -> None:
+    dim = weights_RD.shape[1]
     low = (dim + 1) // 2
-    key = int(_mixed(_numbers([int(_mixed(_numbers([seed + GOLDEN]))[0]) + table * GOLDEN]))[0])
-    for r in range(rows):
-        draws = _mixed(_numbers([key + ((first_row + r) * low + j + 1) * GOLDEN for j in range(low)]))
+    key = int(mixed(_numbers([int(mixed(_numbers([seed + GOLDEN]))[0]) + table * GOLDEN]))[0])
+    for r, row in enumerate(row_R.tolist()):
+        draws = mixed(_numbers([key + (row * low + j + 1) * GOLDEN for j in range(low)]))
         halves = np.concatenate([draws & np.uint64(0xFFFFFFFF), draws >> np.uint64(32)])[:dim].astype(np.uint32)
         values = (halves.view(np.int32) >> 8).astype(np.float32) * np.float32(bound / 2**23)
         weights_RD[r] = narrowed(values, NEAREST, weights_RD.dtype)

@@ -13,6 +13,7 @@ from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.config.tree import Config
 from adaptive_rec.embedding.device import all_rows_bytes
 from adaptive_rec.embedding.records import Traffic
+from adaptive_rec.embedding.store import Lookups
 from adaptive_rec.live.telemetry import StageTimes
 from adaptive_rec.memory.rows import row_rule, row_type
 from adaptive_rec.offline.profile.ranking import hot_row_bytes
@@ -72,7 +73,7 @@ class StepCounts:
 class ForegroundObserver(Observer):
     """An observer that counts at once, as a replay has no step to count in the background of."""
 
-    def count_lookups(self, step: int, work: ClassifiedBatch, knobs: Knobs) -> None:
+    def count_lookups(self, step: int, work: Lookups, knobs: Knobs) -> None:
         if samples(step, knobs.sample_ratio):
             self._count(work)
 

@@ -1,0 +1,1 @@
+"""The store of several processes: each row has one owner."""

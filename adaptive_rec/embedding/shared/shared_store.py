@@ -1,0 +1,164 @@
+"""The store of a run of several processes on CPUs: this rank's rows, and those of other ranks fetched for each batch.
+
+The rows that this rank owns are a `DirectStore` of their own, with both tiers: their owner sees every lookup of them, decides
+where they live, and updates them. A step fetches the distinct rows that its part of the batch reads from their owners, and sends
+back a gradient for each; the owner sums them in the order of the ranks, so that the same number of ranks gives the same bits.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from adaptive_rec.classify import ClassifiedBatch
+from adaptive_rec.embedding.direct import DirectStore
+from adaptive_rec.embedding.optimizer import RowRule
+from adaptive_rec.embedding.records import MicroBatch, RowUpdate
+from adaptive_rec.embedding.shared.ownership import Ownership
+from adaptive_rec.embedding.shared.requests import PoolRequests, RequestedLookups, Requests, exchange_requests
+from adaptive_rec.kernels import pooling, row_update
+from adaptive_rec.kernels.fill import fill_rows
+from adaptive_rec.placement import RowSpace
+from adaptive_rec.system.group import Group
+
+_CHUNK_ROWS = 1 << 16
+_SUM = row_update.Hyper(lr=-1.0, eps=0.0, beta1=0.0, beta2=0.0, step=1)
+"""SGD with this learning rate on rows of zeros makes each row the sum of its gradients."""
+
+
+class SharedStore(DirectStore):
+    """This rank's rows; `batch_space` has those of all ranks, which batches read."""
+
+    def __init__(
+        self, group: Group, space: RowSpace, rule: RowRule, seed: int, dtype: torch.dtype, budget_bytes: int,
+        monitored: bool, drawn: bool = True,
+    ) -> None:  # fmt: skip
+        self.group = group
+        self._announcing = group.fork()
+        self.ownership = Ownership(space, group.ranks, group.rank)
+        super().__init__(
+            self.ownership.own, rule, seed, dtype, torch.device("cpu"), budget_bytes, monitored, False
+        )
+        for table in range(len(space.tables)) if drawn else ():
+            self._draw(table)
+
+    @property
+    def batch_space(self) -> RowSpace:
+        return self.ownership.space
+
+    # A step ----------------------------------------------------------------------------------------------------------
+
+    def classify(self, work: ClassifiedBatch) -> None:
+        """Nothing yet: the sources of a batch's rows come with them."""
+
+    def stage(self, work: ClassifiedBatch) -> None:
+        """Exchange the batch's requests."""
+        work.attach(exchange_requests(work, self.ownership, self._announcing, self.threads))
+
+    def look_up(self, work: ClassifiedBatch) -> None:
+        """Exchange a batch's requests between two steps, and fetch its rows."""
+        work.attach(exchange_requests(work, self.ownership, self.group, self.threads))
+        self.take(work)
+
+    def take(self, work: ClassifiedBatch) -> None:
+        """Fetch the batch's rows as all steps so far have left them."""
+        requests: Requests = work.staged
+        super().classify(requests.owned)
+        for pool, part in enumerate(requests.pools):
+            span = work.pool_range(pool)
+            fetched, hot_U = self._fetch(requests.owned, pool, part, span.stop - span.start)
+            requests.fetched.append(fetched)
+            place_U = np.arange(span.stop - span.start)
+            work.source_U[span] = np.where(hot_U, place_U, ~place_U)
+        work.spread_sources()
+
+    def _fetch(
+        self, owned: ClassifiedBatch, pool: int, part: PoolRequests, rows: int
+    ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
+        """Return the distinct rows of a pool (U, D) from their owners, and whether each is hot there (U)."""
+        dtype = self.host.weights[pool].dtype
+        asked = np.empty((len(part.line_M), 1, self.space.pools[pool].dim), dtype=dtype)
+        pooling.gather_pooled(
+            part.line_M, np.array([pool]), len(self.space.pools), owned.batch.offsets, owned.one_hot, owned.source_N,
+            self.space.mean_F, *self.weights_of(pool), asked, threads=self.threads,
+        )  # fmt: skip
+        lookups = len(self.space.pools) > 1
+        hot_M = owned.source_N[part.line_M] >= 0 if lookups else owned.source_N >= 0
+        found = self.group.exchange("rows", asked[:, 0], part.received_W, part.sent_W)
+        hot = self.group.exchange("rows", hot_M, part.received_W, part.sent_W)
+        fetched, hot_U = np.empty_like(found), np.empty_like(hot)
+        fetched[part.order_U], hot_U[part.order_U] = found, hot
+        return fetched, hot_U
+
+    def gather(
+        self, work: ClassifiedBatch, samples_S: NDArray[np.int64], scale_S: NDArray[np.float64], micro: MicroBatch
+    ) -> None:
+        fetched = work.staged.fetched
+        self.fill(work, samples_S, scale_S, micro, lambda pool: (fetched[pool], fetched[pool]))
+
+    def apply(self, work: ClassifiedBatch, update: RowUpdate) -> None:
+        """Send the rows' gradients to their owners, and update this rank's rows by those that came."""
+        requests: Requests = work.staged
+        position_M = np.empty(requests.owned.batch.size, dtype=np.int64)
+        gradients = []
+        for pool, part in enumerate(requests.pools):
+            summed_UD = self._sum(work, update, pool)
+            received = self.group.exchange("gradients", summed_UD[part.order_U], part.sent_W, part.received_W)
+            gradients.append(torch.from_numpy(received[:, None]))
+            position_M[part.line_M] = np.arange(len(part.line_M))
+        super().apply(
+            requests.owned, RowUpdate(gradients, position_M, None, update.lr, update.step, measure=update.measure)
+        )
+
+    def _sum(self, work: ClassifiedBatch, update: RowUpdate, pool: int) -> NDArray[Any]:
+        """Return the sum of the gradients of each distinct row of a pool (U, D), over this rank's samples."""
+        span, space = work.pool_range(pool), self.batch_space
+        rows, dim = span.stop - span.start, space.pools[pool].dim
+        if not update.gradients:
+            return np.zeros((rows, dim), dtype=self.host.dtype)
+        gradients = update.gradients[pool].numpy()
+        summed, place_U = np.zeros((rows, dim), dtype=gradients.dtype), np.arange(rows)
+        nothing = np.empty((0, 0), dtype=gradients.dtype)
+        row_update.update_rows(
+            row_update.SGD, _SUM, row_update.RowSegments(span.start, work.segments_U1, work.segment_bag_N),
+            self.gradient_places(work, update), gradients,
+            row_update.PoolRows(np.zeros(rows, np.bool_), place_U, ~place_U, np.zeros(rows, np.bool_)),
+            row_update.TierArrays(nothing, nothing, summed, np.empty((rows, 0), dtype=gradients.dtype)),
+            threads=self.threads,
+        )  # fmt: skip
+        return summed
+
+    def counted(self, work: ClassifiedBatch) -> RequestedLookups:
+        requests: Requests = work.staged
+        return requests.counted
+
+    # Whole tables ----------------------------------------------------------------------------------------------------
+
+    def import_rows(self, table: int, first: int, weights_ND: NDArray[Any], state_NK: NDArray[Any]) -> None:
+        """Set those of a table's rows from number `first` on that are this rank's."""
+        ranks, end = self.group.ranks, first + len(weights_ND)
+        blocks = slice(first // ranks, -(-end // ranks))
+        ids = self.ownership.owned_ids(table)[blocks]
+        inside = (first <= ids) & (ids < end)
+        pool, low, _ = self.space.table_range(table)
+        rows = low + np.arange(blocks.start, blocks.stop)[inside]
+        self.host.weights[pool][rows] = weights_ND[ids[inside] - first]
+        self.host.state[pool][rows] = state_NK[ids[inside] - first]
+
+    def _draw(self, table: int) -> None:
+        """Draw the first values of this rank's rows of a table, as one process draws them."""
+        pool, low, high = self.space.table_range(table)
+        weights, ids = self.host.weights[pool][low:high], self.ownership.owned_ids(table)
+        bound = 1 / np.sqrt(max(1, self.batch_space.tables[table].rows))
+
+        def fill(first: int) -> None:
+            part = slice(first, first + _CHUNK_ROWS)
+            fill_rows(np.uint64(self.seed % 2**64), table, bound, ids[part], weights[part])
+
+        with ThreadPoolExecutor(max(1, self.threads)) as threads:
+            deque(threads.map(fill, range(0, len(ids), _CHUNK_ROWS)), maxlen=0)  # raises what a thread raised

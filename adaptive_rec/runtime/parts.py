@@ -1,0 +1,37 @@
+"""The part of a source's batches that a rank trains and scores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from adaptive_rec.batch import Batch, Position
+from adaptive_rec.data.source import Source, Wrapped
+from adaptive_rec.policy.batches import take
+from adaptive_rec.system.group import Group
+
+
+class PartOfBatches(Wrapped):
+    """A source whose batches are contiguous parts of those of another one, in the order of the ranks.
+
+    Positions are those of the whole batches, so they do not depend on the number of ranks. A part may be empty. Malformed rows
+    are counted by rank 0, as every rank reads the input.
+    """
+
+    def __init__(self, source: Source, group: Group) -> None:
+        super().__init__(source)
+        self._group = group
+
+    def train_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
+        return map(self._part, self._source.train_batches(position, batch_size))
+
+    def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
+        return map(self._part, self._source.test_batches(batch_size, max_samples))
+
+    def _part(self, batch: Batch) -> Batch:
+        own = self._group.part_of(batch.size)
+        part = take(batch, np.arange(own.start, own.stop))
+        malformed = batch.malformed_rows if self._group.rank == 0 else 0
+        return replace(part, whole_samples=batch.size, malformed_rows=malformed)

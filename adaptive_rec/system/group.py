@@ -1,0 +1,139 @@
+"""A group of processes (ranks) that train together, and the few operations that they use. A run of one process is alone.
+
+All ranks call the same operations in the same order, except that each channel (`fork`) has an order of its own. Every wait has a
+deadline: a rank that ends or hangs ends the group.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections import Counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bytes = NDArray[np.uint8]
+
+
+class Group(ABC):
+    """The ranks of a run, seen from one of them."""
+
+    def __init__(self, rank: int, ranks: int, sent_bytes: Counter[str] | None = None) -> None:
+        """`sent_bytes`: where to count, for a channel beside another one."""
+        self.rank = rank
+        self.ranks = ranks
+        self.sent_bytes: Counter[str] = Counter() if sent_bytes is None else sent_bytes
+        """Bytes that this rank has sent to other ranks with `exchange`, by kind."""
+
+    # What a subclass does ----------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def fork(self) -> Group:
+        """Return another channel between the same ranks, for use by another thread. Every rank must call it."""
+
+    @abstractmethod
+    def add(self, array: NDArray[Any]) -> None:
+        """Add up an array over all ranks, in place. Every rank gets the same bits."""
+
+    @abstractmethod
+    def _all_to_all(self, data: Bytes, sent_W: list[int], received_W: list[int]) -> Bytes:
+        """Send the parts of `data` to the ranks, and return what they sent here, rank after rank."""
+
+    @abstractmethod
+    def _all_gather(self, data: Bytes) -> list[Bytes]:
+        """Return the `data` of every rank; all have the same length."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Leave the group."""
+
+    # What the runtime calls --------------------------------------------------------------------------------------------
+
+    def exchange(
+        self, kind: str, lines: NDArray[Any], sent_W: NDArray[np.int64], received_W: NDArray[np.int64]
+    ) -> NDArray[Any]:
+        """Send lines to the ranks, the first `sent_W[0]` of them to rank 0 and so on. Returns the lines that were sent here,
+        rank after rank."""
+        line_bytes = lines.itemsize * int(np.prod(lines.shape[1:], dtype=np.int64))
+        data = np.ascontiguousarray(lines).reshape(-1).view(np.uint8)
+        self.sent_bytes[kind] += line_bytes * int(sent_W.sum() - sent_W[self.rank])
+        found = self._all_to_all(data, (sent_W * line_bytes).tolist(), (received_W * line_bytes).tolist())
+        return found.view(lines.dtype).reshape(-1, *lines.shape[1:])
+
+    def gather(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return every rank's values, one line for each rank."""
+        return np.stack([part.view(np.int64) for part in self._all_gather(np.ascontiguousarray(values).view(np.uint8))])
+
+    def share(self, value: Any) -> list[Any]:
+        """Return every rank's value, which must have a JSON form."""
+        text = json.dumps(value).encode()
+        longest = int(self.gather(np.array([len(text)])).max())
+        found = self._all_gather(np.frombuffer(text.ljust(longest), np.uint8).copy())
+        return [json.loads(part.tobytes()) for part in found]
+
+    def tell(self, value: Any = None) -> Any:
+        """Return the value of rank 0, which must have a JSON form."""
+        return self.share(value if self.rank == 0 else None)[0]
+
+    def total(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return the sums of values over all ranks."""
+        summed = values.copy()
+        self.add(summed)
+        return summed
+
+    def everyone(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return the values (N) of all ranks, rank after rank; ranks may have different numbers of them."""
+        lengths_W = self.gather(np.array([len(values)]))[:, 0]
+        repeated = np.tile(values, self.ranks)
+        return self.exchange("values", repeated, np.full(self.ranks, len(values)), lengths_W)
+
+    def all_true(self, value: bool) -> bool:
+        """Return whether the value is true on every rank."""
+        return bool(self.gather(np.array([value], np.int64)).all())
+
+    def any_true(self, value: bool) -> bool:
+        """Return whether the value is true on some rank."""
+        return bool(self.gather(np.array([value], np.int64)).any())
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether this process trains without others."""
+        return self.ranks == 1
+
+    def part_of(self, samples: int) -> slice:
+        """Return the samples of a batch of this size that this rank trains."""
+        return slice(samples * self.rank // self.ranks, samples * (self.rank + 1) // self.ranks)
+
+
+class Alone(Group):
+    """The group of a process that trains by itself: every operation returns what it is given."""
+
+    def __init__(self) -> None:
+        super().__init__(0, 1)
+
+    def fork(self) -> Alone:
+        return self
+
+    def add(self, array: NDArray[Any]) -> None: ...
+
+    def total(self, values: NDArray[Any]) -> NDArray[Any]:
+        return values
+
+    def everyone(self, values: NDArray[Any]) -> NDArray[Any]:
+        return values
+
+    def gather(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
+        return values[None]
+
+    def share(self, value: Any) -> list[Any]:
+        return [value]
+
+    def close(self) -> None: ...
+
+    def _all_to_all(self, data: Bytes, sent_W: list[int], received_W: list[int]) -> Bytes:
+        return data
+
+    def _all_gather(self, data: Bytes) -> list[Bytes]:
+        return [data]
