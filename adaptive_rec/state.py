@@ -25,6 +25,7 @@ from adaptive_rec.live.telemetry import Evaluation, Quality, Recorder, StageTime
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy import Policy
 from adaptive_rec.saved import Saved
+from adaptive_rec.system.group import Group
 
 
 @dataclass
@@ -80,16 +81,24 @@ class Tally:
         self.counters.samples_seen += samples
         self.counters.malformed_rows += malformed_rows
 
-    def state(self) -> dict[str, Any]:
+    def state(self, group: Group) -> dict[str, Any]:
+        """Return the counts of all ranks of a group, each of which must call it."""
+        counters = asdict(self.counters)
+        totals = group.total(np.array(list(counters.values()), dtype=np.int64)).tolist()
         return {
-            "counters": asdict(self.counters),
-            "lookups_T": self.lookups_T,
-            "hot_lookups_T": self.hot_lookups_T,
+            "counters": {**dict(zip(counters, totals, strict=True)), "steps": self.counters.steps},
+            "lookups_T": group.total(self.lookups_T),
+            "hot_lookups_T": group.total(self.hot_lookups_T),
         }
 
-    def set_state(self, found: Saved) -> None:
+    def set_state(self, found: Saved, group: Group) -> None:
+        """Restore the counts. Of several ranks, rank 0 has those of all of them so far."""
         counters = found.part("counters")
-        self.counters = Counters(**{name: counters.integer(name) for name in asdict(self.counters)})
+        restored = {name: counters.integer(name) for name in asdict(self.counters)}
+        if group.rank:
+            self.counters = Counters(steps=restored["steps"])
+            return
+        self.counters = Counters(**restored)
         self.lookups_T[:] = found.array("lookups_T", np.int64, len(self.lookups_T))
         self.hot_lookups_T[:] = found.array("hot_lookups_T", np.int64, len(self.hot_lookups_T))
 
@@ -161,8 +170,10 @@ class RunState:
         """Whether this run resumed from a checkpoint of a paused run."""
         self.stop_requested = False
         """Whether the loop ends after the present step."""
+        self.hurry_requested = False
+        """Whether a signal came to this process."""
         self.hurried = False
-        """Whether a signal came, so that long work is left out."""
+        """Whether a signal came, here or to another process of the group, so that long work is left out."""
         self.commands_done = 0
         """Number of commands carried out."""
         self.evaluation: Evaluation | None = None
@@ -264,7 +275,14 @@ class RunState:
         self.stop_requested, self.paused = True, False
 
     def hurry(self) -> None:
-        """End the loop after the present step and leave out long work. Signal handlers may call it."""
+        """End the loop after the present step and leave out long work. Signal handlers may call it. Several processes do so
+        together, at the end of a step."""
+        self.hurry_requested = True
+        if self.store.group.is_alone:
+            self.leave()
+
+    def leave(self) -> None:
+        """End the loop after the present step and leave out long work."""
         self.stop_requested = self.hurried = True
 
     def command_done(self) -> None:
@@ -302,7 +320,7 @@ class RunState:
             "paused": self.paused,
             "budget_bytes": self.budget_bytes,
             "monitored": self.store.monitored,
-            "tally": self.tally.state(),
+            "tally": self.tally.state(self.store.group),
             "recorder": self.recorder.state(),
             "times": self.times.state(),
             "evaluation": evaluation and {"step": evaluation.step, "quality": asdict(evaluation.quality)},
@@ -312,7 +330,7 @@ class RunState:
         """Restore step, position, counts and times, which do not depend on the placement."""
         self.step, self.position = found.integer("step"), saved_position(found.part("position"))
         self.saved_paused = found.flag("paused")
-        self.tally.set_state(found.part("tally"))
+        self.tally.set_state(found.part("tally"), self.store.group)
         self.recorder.set_state(found.part("recorder"))
         self.times.set_state(found.part("times"))
 

@@ -7,7 +7,7 @@ leaves either a whole generation or a draft.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -78,30 +78,19 @@ class SyncedFile:
                 self.close()
 
 
-class Draft:
-    """A generation that one thread at a time writes; it is invisible until `commit`.
+class DraftPart:
+    """Files of a draft. Their names are given in full: ``rows-00000.safetensors``, ``state.json``."""
 
-    Any error ends the draft: nothing is tried again, and older generations stay as they are. Its files are removed at once, or
-    with the next draft if that fails as well. File names are given in full: ``rows-00000.safetensors``, ``state.json``.
-    """
-
-    def __init__(self, files: Files, folder: Path, step: int) -> None:
-        """Begin a generation in a folder; the folder is made where its parent exists."""
-        self._files, self._folder, self._step = files, folder, step
-        self._entries: list[FileEntry] = []
-        names = names_in(files, folder)
-        remove_leftovers(files, folder, names)
-        self._target = folder / free_name(step, names)
-        self.name = self._target.name
+    def __init__(self, files: Files, folder: Path, name: str) -> None:
+        """Write to the draft of the generation of this name."""
+        self._files, self._folder = files, folder
+        self.entries: list[FileEntry] = []
+        """The files written so far."""
+        self.name = name
+        self._target = folder / name
         self.size_bytes = 0
         """Bytes written so far."""
-        if not generations(names):  # the folder itself may not be on the disk yet
-            self._make_folder()
-            with os_errors("sync", folder.parent):
-                files.sync_folder(folder.parent)
-        self._draft: Path | None = folder / f".{self._target.name}.draft"
-        with self._or_abandon() as draft, os_errors("creation", draft):
-            files.make_folder(draft)
+        self._draft: Path | None = folder / f".{name}.draft"
 
     def arrays(self, name: str, arrays: Mapping[str, NDArray[Any]], types: Mapping[str, str] | None = None) -> None:
         """Write and sync a safetensors file; `types` as in `write_arrays`."""
@@ -113,13 +102,66 @@ class Draft:
         with self._file(name) as file:
             file.write(to_json(value, file.path))
 
+    def abandon(self) -> None:
+        """Write no more. What was written is removed with the draft, unless it is committed."""
+        self._draft = None
+
+    @contextmanager
+    def _file(self, name: str) -> Iterator[SyncedFile]:
+        with self._or_abandon() as draft:
+            if re.fullmatch(FILE_NAME, name) is None:
+                raise CheckpointError(f"a file of a checkpoint must be named NAME.safetensors or NAME.json, got {name}")
+            with SyncedFile(self._files, draft / name) as file:
+                yield file
+            self.entries.append(file.entry())
+            self.size_bytes += self.entries[-1].size_bytes
+
+    @contextmanager
+    def _or_abandon(self) -> Iterator[Path]:
+        if self._draft is None:
+            raise CheckpointError(
+                f"{self._target} must still be a draft to be written to, it is committed or abandoned"
+            )
+        try:
+            yield self._draft
+        except BaseException:
+            self.abandon()
+            raise
+
+
+class Draft(DraftPart):
+    """A generation that one thread at a time writes; it is invisible until `commit`.
+
+    Any error ends the draft: nothing is tried again, and older generations stay as they are. Its files are removed at once, or
+    with the next draft if that fails as well. Several processes may write files of one draft: one of them makes and commits it,
+    the others each have a `DraftPart`.
+    """
+
+    def __init__(self, files: Files, folder: Path, step: int) -> None:
+        """Begin a generation in a folder; the folder is made where its parent exists."""
+        names = names_in(files, folder)
+        remove_leftovers(files, folder, names)
+        super().__init__(files, folder, free_name(step, names))
+        self._step = step
+        if not generations(names):  # the folder itself may not be on the disk yet
+            self._make_folder()
+            with os_errors("sync", folder.parent):
+                files.sync_folder(folder.parent)
+        with self._or_abandon() as draft, os_errors("creation", draft):
+            files.make_folder(draft)
+
+    def add(self, entries: Iterable[FileEntry]) -> None:
+        """Add files that other processes have written and synced."""
+        self.entries += entries
+        self.size_bytes = sum(entry.size_bytes for entry in self.entries)
+
     def commit(self, description: Mapping[str, Any], since: Since | None = None) -> Path:
         """Make the generation visible, and return its folder when a loss of power cannot undo that.
 
         `since`: the generation that this one builds on.
         """
         with self._or_abandon() as draft:
-            files = tuple(self._entries)
+            files = tuple(self.entries)
             manifest = Manifest(step=self._step, since=since, description=dict(description), files=files)
             with SyncedFile(self._files, draft / MANIFEST) as file:
                 file.write(sealed(manifest, file.path))
@@ -147,25 +189,3 @@ class Draft:
             pass
         except OSError as error:
             raise CheckpointError(f"{self._folder}: creation failed: {error.strerror}") from None
-
-    @contextmanager
-    def _file(self, name: str) -> Iterator[SyncedFile]:
-        with self._or_abandon() as draft:
-            if re.fullmatch(FILE_NAME, name) is None:
-                raise CheckpointError(f"a file of a checkpoint must be named NAME.safetensors or NAME.json, got {name}")
-            with SyncedFile(self._files, draft / name) as file:
-                yield file
-            self._entries.append(file.entry())
-            self.size_bytes += self._entries[-1].size_bytes
-
-    @contextmanager
-    def _or_abandon(self) -> Iterator[Path]:
-        if self._draft is None:
-            raise CheckpointError(
-                f"{self._target} must still be a draft to be written to, it is committed or abandoned"
-            )
-        try:
-            yield self._draft
-        except BaseException:
-            self.abandon()
-            raise

@@ -24,6 +24,7 @@ from adaptive_rec.errors import CheckpointError
 STATE = "state.json"
 ROW, WEIGHT, OPTIMIZER_STATE = "row", "weight", "optimizer_state"
 
+SHARDS_OF_A_RANK = 100_000
 CHUNK_ROWS = 1 << 17
 CHUNK_BYTES = 64 << 20
 """Limit of what is read at a time."""
@@ -35,8 +36,9 @@ _BLOCK = 1 << 13
 """Number of a shard's row numbers that are searched at a time."""
 
 
-def shard_name(number: int) -> str:
-    return f"rows-{number:05d}.safetensors"
+def shard_name(number: int, rank: int = 0) -> str:
+    """Return the name of a shard; each rank of several processes has numbers of its own."""
+    return f"rows-{rank * SHARDS_OF_A_RANK + number:05d}.safetensors"
 
 
 def is_shard(name: str) -> bool:

@@ -17,6 +17,7 @@ from adaptive_rec.reclassify.observer import Observer
 from adaptive_rec.reclassify.window import Reclassifier
 from adaptive_rec.saved import Saved
 from adaptive_rec.state import RunState, saved_knobs
+from adaptive_rec.system.group import Group
 
 
 class SavedPart(Protocol):
@@ -77,12 +78,18 @@ class RunParts:
 
 
 def state_of(parts: RunParts) -> dict[str, Any]:
-    """Return the state of a run between two steps."""
+    """Return the state of a run between two steps. Several processes must call it together; where rows live and what was counted
+    of them is left out then, as it depends on their number, and is found anew when the run goes on."""
     store = parts.state.store
+    alone = store.group.is_alone
+    placement, observer = placement_state(store), parts.observer.state() if alone else {}
+    if not alone:
+        placement |= {"traffic": _totals(store.group, placement["traffic"]), "pools": {}}
     return {
         **parts.state.state(),
-        "store": placement_state(store),
-        "observer": parts.observer.state(),
+        **({} if alone else {"begun": False}),
+        "store": placement,
+        "observer": observer,
         "reclassifier": parts.reclassifier.state(),
         "phases": parts.phases.state(),
         "splitting": parts.splitting.state(),
@@ -91,27 +98,39 @@ def state_of(parts: RunParts) -> dict[str, Any]:
     }
 
 
+def _totals(group: Group, counts: dict[str, int]) -> dict[str, int]:
+    values = group.total(np.array(list(counts.values()), dtype=np.int64))
+    return dict(zip(counts, values.tolist(), strict=True))
+
+
 def set_state(parts: RunParts, found: Saved) -> None:
     """Restore a saved state, after tables and dense part. Under the same policy with the same budget everything is as it was;
     otherwise rows start cold and are placed by what was counted of them so far. Raises CheckpointError."""
     state = parts.state
     state.set_progress(found)
-    set_traffic(state.store, found.part("store").part("traffic"))
+    group = state.store.group
+    if group.rank == 0:  # which has the counts of all processes so far
+        set_traffic(state.store, found.part("store").part("traffic"))
     loss_sum = found.number("loss_sum")
     state.store.launch(lambda: parts.dense.loss_sum.fill_(loss_sum))
     policy, how = found.text("policy"), (found.integer("budget_bytes"), found.flag("monitored"))
     saved_knobs(found.part("knobs"))
     same = policy == state.policy.name and how == (state.budget_bytes, state.store.monitored)
-    if found.flag("begun") and same:
+    if found.flag("begun") and group.is_alone and same:
         _set_all(parts, found)
         return
-    slots = [part.array("row_of_slot", np.int64, -1) for part in found.part("store").parts("pools")]
-    hot = np.sort(np.concatenate(slots))
-    parts.observer.remember(found.part("observer"), hot[hot >= 0])
+    if found.flag("begun") and group.is_alone:
+        _remember(parts, found)
     if policy == state.policy.name:
         parts.phases.set_state(found.part("phases"), placed=False)
     else:
         parts.phases.set_order(found.part("phases"))
+
+
+def _remember(parts: RunParts, found: Saved) -> None:
+    slots = [part.array("row_of_slot", np.int64, -1) for part in found.part("store").parts("pools")]
+    hot = np.sort(np.concatenate(slots))
+    parts.observer.remember(found.part("observer"), hot[hot >= 0])
 
 
 def _set_all(parts: RunParts, found: Saved) -> None:

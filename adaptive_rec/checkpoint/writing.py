@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,17 +17,19 @@ from typing import Any
 import numpy as np
 
 from adaptive_rec.checkpoint.dense_state import dense_arrays
-from adaptive_rec.checkpoint.draft import Draft
+from adaptive_rec.checkpoint.draft import Draft, DraftPart
 from adaptive_rec.checkpoint.files import DISK, Files
 from adaptive_rec.checkpoint.flatten import flatten
 from adaptive_rec.checkpoint.generation import names_in
 from adaptive_rec.checkpoint.history import ChainedGeneration, chain, prune, verify_all
+from adaptive_rec.checkpoint.manifest import FileEntry
 from adaptive_rec.checkpoint.rows import OPTIMIZER_STATE, ROW, STATE, WEIGHT, is_shard, row_type, shard_name
 from adaptive_rec.checkpoint.run_state import Last, RunParts, state_of
 from adaptive_rec.checkpoint.safetensors_file import PATTERNS
 from adaptive_rec.errors import CheckpointError, first_line, is_out_of_memory
 from adaptive_rec.state import RunState
 from adaptive_rec.system.durable import sync_files
+from adaptive_rec.system.group import Group
 from adaptive_rec.system.version import __version__
 
 ARRAYS, DENSE = "state.safetensors", "dense.safetensors"
@@ -65,21 +68,23 @@ class Writing:
         self._journal = journal
         self._parts, self._files, self._folder = parts, files, folder
         state = parts.state
+        self._group = group = state.store.group
         self._keep = state.config.checkpoint.keep
         self.of = state_key(parts, folder)
         """The state it is made of."""
         parts.finite.settle()
-        self._chain = _to_build_on(parts, folder, files)
+        self._chain = _to_build_on(parts, folder, files) if group.rank == 0 else []
+        self._only_changes = bool(group.tell(bool(self._chain)))
         self.step = state.step
-        self._draft = Draft(files, folder, self.step)
+        self._draft = _begin_draft(group, files, folder, self.step)
         self.name = self._draft.name
         try:
             self._values, arrays = flatten(state_of(parts))
             self._arrays = parts.base.copies.of(arrays)
             self._dense = dense_arrays(parts.dense)
             self._run, self._description = run_description(state), _description(state)
-            self._row_type = row_type(state.store.space.rows)
-            self._rows = state.store.begin_snapshot(everything=not self._chain)
+            self._row_type = row_type(state.store.batch_space.rows)
+            self._rows = state.store.begin_snapshot(everything=not self._only_changes)
         except BaseException as error:
             self._draft.abandon()
             if is_out_of_memory(error):
@@ -97,27 +102,36 @@ class Writing:
         self._stall = time.perf_counter() - self._began
 
     def write(self) -> None:
-        """Write and commit it, then remove older ones. `end` returns any error."""
+        """Write it, and commit it where this process is the only one. `end` returns any error."""
+        self._try(self._write)
+        self._rows.end()
+        if self._group.is_alone:
+            self._draft.abandon()
+
+    def _try(self, work: Callable[[], None]) -> None:
+        """Do a part of the work and keep its error, of any kind: training continues."""
         try:
-            self._write()
-            self._rows.forget()
+            work()
             self._error = None
         except CheckpointError as error:
             self._error = error
-        except Exception as error:  # of any kind: training continues
+        except Exception as error:
             self._error = CheckpointError(f"{self.name} was abandoned after a {type(error).__name__}: {error}")
             self._error.__cause__ = error
-        finally:
-            self._rows.end()
-            self._draft.abandon()
 
     def fail(self, error: Exception) -> None:
         """Note why it cannot be written."""
         self._error = CheckpointError(f"{self.name} was abandoned: {first_line(error)}")
 
+    def give_up(self) -> None:
+        """Remove what was written, where other processes of the run may be gone."""
+        self._draft.abandon()
+
     def end(self) -> Written:
         """Return the result. If it failed, the next checkpoint includes its rows."""
         began = time.perf_counter()
+        if not self._group.is_alone:
+            self._commit_together()
         self._draft.abandon()
         self._parts.state.store.end_snapshot(saved=self._error is None)
         if self._is_lost:
@@ -128,8 +142,8 @@ class Writing:
         return Written(
             step=self.step,
             name=self.name,
-            kind="changes" if self._chain else "full",
-            rows=self._rows.rows,
+            kind="changes" if self._only_changes else "full",
+            rows=int(self._group.total(np.array([self._rows.rows]))[0]),
             size_bytes=self._size_bytes,
             seconds=ended - self._began,
             stall_seconds=self._stall + self._rows.kept_seconds + ended - began,
@@ -138,15 +152,23 @@ class Writing:
         )
 
     def _write(self) -> None:
-        draft = self._draft
-        complaints = [self._sync_journal()]
+        draft, store, rank = self._draft, self._parts.state.store, self._group.rank
         for number, shard in enumerate(self._rows.shards()):
-            row_N, weights_ND, state_NK = shard.arrays
+            row_N, weights_ND, state_NK = store.saved_rows(*shard.arrays)
             arrays = {ROW: row_N.astype(self._row_type), WEIGHT: weights_ND, OPTIMIZER_STATE: state_NK}
-            draft.arrays(shard_name(number), arrays, _types({WEIGHT: weights_ND}))
-        draft.arrays(DENSE, self._dense, _types(self._dense))
-        draft.arrays(ARRAYS, self._arrays)
-        draft.json(STATE, {"run": self._run, "state": self._values})
+            draft.arrays(shard_name(number, rank), arrays, _types({WEIGHT: weights_ND}))
+        if rank == 0:
+            draft.arrays(DENSE, self._dense, _types(self._dense))
+            draft.arrays(ARRAYS, self._arrays)
+            draft.json(STATE, {"run": self._run, "state": self._values})
+        if self._group.is_alone:
+            self._commit()
+            self._rows.forget()
+
+    def _commit(self) -> None:
+        """Make it visible, and remove older ones."""
+        draft, complaints = self._draft, [self._sync_journal()]
+        assert isinstance(draft, Draft), "rank 0 commits"
         made = draft.commit(self._description, self._chain[-1].since if self._chain else None)
         self._size_bytes = draft.size_bytes
         try:
@@ -156,6 +178,21 @@ class Writing:
             complaints.append(f"older ones could not be removed: {error}")
         if any(complaints):
             self._complaint = f"checkpoint {self.name} is written, but {'; '.join(filter(None, complaints))}"
+
+    def _commit_together(self) -> None:
+        """Commit what all ranks have written, or nothing where one of them failed. Every rank has the same outcome."""
+        entries = [entry.model_dump() for entry in self._draft.entries]
+        found = self._group.share({"error": str(self._error or ""), "files": entries})
+        errors = [f"rank {rank}: {each['error']}" for rank, each in enumerate(found) if each["error"]]
+        if errors:
+            self._error = CheckpointError("; ".join(errors))
+        elif isinstance(self._draft, Draft):
+            self._draft.add(FileEntry(**entry) for each in found[1:] for entry in each["files"])
+            self._try(self._commit)
+        if error := self._group.tell(str(self._error or "")):
+            self._error = self._error or CheckpointError(error)
+        else:
+            self._rows.forget()
 
     def _sync_journal(self) -> str:
         """Have the journal on the disk: after a loss of power a run is replayed from it. Returns why that failed, or nothing."""
@@ -207,7 +244,7 @@ def state_key(parts: RunParts, folder: Path) -> tuple[Any, ...]:
 
 def run_description(state: RunState) -> dict[str, Any]:
     """Return the settings that must not change when a run is resumed."""
-    space, config = state.store.space, state.config
+    space, config = state.store.batch_space, state.config
     return {
         "tables": [
             {**asdict(table), "first_row": int(first_row)}
@@ -242,6 +279,21 @@ def _to_build_on(parts: RunParts, folder: Path, files: Files) -> list[ChainedGen
     )
     too_much = 2 * (sum(of_changes) + parts.state.store.changed_bytes) > of_all
     return [] if too_much or len(of_changes) >= MOST_CHANGES else links
+
+
+def _begin_draft(group: Group, files: Files, folder: Path, step: int) -> DraftPart:
+    """Begin a draft, to which every rank of the group writes its part. Raises CheckpointError on all of them, or on none."""
+    if group.is_alone:
+        return Draft(files, folder, step)
+    draft, error = None, ""
+    try:
+        draft = Draft(files, folder, step) if group.rank == 0 else None
+    except CheckpointError as caught:
+        error = str(caught)
+    name, error = group.tell([draft.name if draft else "", error])
+    if error:
+        raise CheckpointError(error)
+    return draft or DraftPart(files, folder, name)
 
 
 def _types(arrays: dict[str, Any]) -> dict[str, str]:

@@ -21,7 +21,7 @@ BAR_CELLS = 24
 
 def header(runtime: Runtime) -> str:
     """Return policy, device, tables and hot tier in one line, with markup."""
-    space, config = runtime.store.space, runtime.config
+    space, config = runtime.store.batch_space, runtime.config
     dims = "/".join(str(dim) for dim in sorted({table.dim for table in space.tables}))
     tables_size = size(sum(weights.nbytes for weights in runtime.store.host.weights))
     tables = f"{counted(len(space.tables), 'table')}, {count(space.rows)} rows x {dims}, {tables_size}"

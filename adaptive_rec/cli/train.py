@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from adaptive_rec.cli import processes
 from adaptive_rec.cli.data import verify_source
 from adaptive_rec.cli.detach import detach
 from adaptive_rec.cli.output import say, waiting
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from adaptive_rec.live.listen import ServeOptions
     from adaptive_rec.live.sidecar import Sidecar
     from adaptive_rec.run.training_run import TrainingRun
+    from adaptive_rec.system.torch_group import TorchGroup
 
 EXAMPLES = """\
 examples:
@@ -60,6 +62,9 @@ def add_commands(subparsers: Any) -> None:
     add("--steps", metavar="N", help="mini-batches to train on; 0: all")
     add("--seed", metavar="N", help="seed of everything random")
     add("--device", metavar="NAME", help="auto, cpu or cuda")
+    add("--processes", metavar="N", type=int, default=1, help="train in N processes of this machine, started by torchrun")
+    restarted = "with --processes: how often to start them again from the newest checkpoint after one has ended"
+    add("--restarts", metavar="N", type=int, default=0, help=restarted)
     add("--track", action="append", metavar="NAME", help="a tracker: tensorboard or module:Class (repeatable)")
     add_settings(parser, "any other key; --print-config lists them all")
     add("--out", metavar="DIR", type=Path, help="run directory (default: runs/TIME-POLICY)")
@@ -83,11 +88,10 @@ def add_commands(subparsers: Any) -> None:
 def train(args: argparse.Namespace) -> int:
     """Train and print the summary, or only print the configuration or the memory plan."""
     from adaptive_rec.config.reference import render
-    from adaptive_rec.live.telemetry import to_json
 
+    if processes.are_under_way() and processes.is_restarted():
+        args.resume = True
     args, config = prepare(args)
-    given = {**(kept_options(args.out) if args.resume else {}), **given_serve_options(args)}
-    options = None if args.no_serve else serve_options({**given, "waits_for_port": args.resume and "port" in given})
     if args.print_config:
         sys.stdout.write(render(config))
         return 0
@@ -95,28 +99,43 @@ def train(args: argparse.Namespace) -> int:
         from adaptive_rec.cli.plan import dry_run
 
         return dry_run(config, args.json)
-    if options is not None:
-        options.read_token()  # an error here comes before the seconds that torch takes to load
     out = args.out or new_directory(config.knobs.policy)
-    if not args.resume:
+    if not args.resume and not processes.are_under_way():
         check_is_new(out)
     if args.verify:
         verify_source(config.data.source, sys.stderr if args.json else sys.stdout)
+    given = {**(kept_options(args.out) if args.resume else {}), **given_serve_options(args)}
+    options = None if args.no_serve else serve_options({**given, "waits_for_port": args.resume and "port" in given})
+    if options is not None:
+        options.read_token()  # an error here comes before the seconds that torch takes to load
     if args.detach:
         return detach(args.argv, out, args.resume, options is not None, args.json)
+    if args.processes > 1 and not processes.are_under_way():
+        return processes.launch(args.argv, args.processes, args.restarts, out)
+    group = processes.join(args) if processes.are_under_way() else None
+    if group is not None and group.rank:
+        return processes.follow(config, args, group)
+    return train_here(config, args, out, options, given, group)
 
+
+def train_here(
+    config: Config, args: argparse.Namespace, out: Path, options: ServeOptions | None, given: dict[str, Any],
+    group: TorchGroup | None,
+) -> int:  # fmt: skip
+    """Train in this process, the only one of the run or rank 0 of several."""
     from adaptive_rec.cli.console import Screen
     from adaptive_rec.cli.progress import compiling_shown
+    from adaptive_rec.live.telemetry import to_json
 
     screen = Screen(to_stderr=args.json)
     with StopSignals(screen) as signals, ExitStack() as stack:
         with screen:
             with compiling_shown(screen):
-                training = begin(config, out, args, screen)
+                training = begin(config, out, args, screen, group)
                 keep_options(out, given)
                 signals.watch(training.runtime)
                 sidecar = stack.enter_context(served(options, training, screen))
-                training.runtime.state.pause_as_saved(reachable=sidecar is not None)
+                training.runtime.state.pause_as_saved(reachable=training.group.tell(sidecar is not None))
                 screen.first_step(training.runtime)
                 for event in training.events():
                     screen.show(event)
@@ -133,6 +152,7 @@ def train(args: argparse.Namespace) -> int:
         if sidecar is not None and not signals.exit_code:
             with signals.waiting():
                 wait_after_the_end(sidecar, screen, args.linger)
+    training.group.close()
     if training.failure is not None:
         return training.failure.exit_code
     if signals.exit_code:
@@ -172,7 +192,9 @@ def check(args: argparse.Namespace) -> Config:
     return config
 
 
-def begin(config: Config, out: Path, args: argparse.Namespace, screen: Screen) -> TrainingRun:
+def begin(
+    config: Config, out: Path, args: argparse.Namespace, screen: Screen, group: TorchGroup | None = None
+) -> TrainingRun:
     """Build the run: load torch, read or draw the data, allocate the tables."""
     from adaptive_rec.config.tree import overridden_knobs
 
@@ -184,7 +206,9 @@ def begin(config: Config, out: Path, args: argparse.Namespace, screen: Screen) -
     reading = "" if source == "synthetic" else f"reading {Path(source).name}, "
     screen.status(f"{reading}building tables")
     overridden = overridden_knobs(os.environ, overrides(args))
-    training = TrainingRun(config, out, args.resume, args.replay, args.argv, overridden, write_report)
+    training = TrainingRun(config, out, args.resume, args.replay, args.argv, overridden, write_report, group)
+    if group is not None:
+        group.report_to(lambda text: training.note("failed", text))
     screen.begin(training.runtime)
     if args.resume and not training.started_at_step:
         screen.note(f"{out} has no checkpoint to resume: the run starts from the beginning")

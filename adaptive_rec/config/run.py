@@ -27,6 +27,12 @@ class ThreadBudget:
     copy: int
 
 
+def processes_here() -> int:
+    """Return the number of processes that torchrun has started on this machine for this run; they share its cores."""
+    text = os.environ.get("LOCAL_WORLD_SIZE", "1")
+    return max(1, int(text)) if text.isdecimal() else 1
+
+
 class RunConfig(Frozen):
     seed: int = knob(1, "number", "Seed of initialisation, data order, probes and sampling.", ge=0, le=2**63 - 1)
     steps: int = knob(2000, "steps", "Mini-batches to train on; 0 means as many as data.epochs holds.", ge=0)
@@ -93,7 +99,7 @@ class RunConfig(Frozen):
 
     def thread_budget(self, stages_ahead: bool) -> ThreadBudget:
         """Return the configured numbers; those left at 0 follow from the cores this process may use."""
-        cores = len(os.sched_getaffinity(0))
+        cores = max(1, len(os.sched_getaffinity(0)) // processes_here())
         quarter = max(1, cores // 4)
         ahead = quarter if stages_ahead or cores >= CORES_FOR_CLASSIFYING_AHEAD else 0
         return ThreadBudget(self.threads or cores, self.classify_threads or ahead, self.copy_threads or min(8, quarter))

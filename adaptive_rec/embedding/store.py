@@ -16,6 +16,7 @@ from torch import Tensor
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding.records import Fetched, MicroBatch, RowUpdate
 from adaptive_rec.embedding.tiered_rows import TieredRows
+from adaptive_rec.live.state_writer import Tier
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.system.group import Alone, Group
 from adaptive_rec.tracking.rules import RowMovement
@@ -95,6 +96,13 @@ class EmbeddingStore(TieredRows):
     def counted(self, work: ClassifiedBatch) -> Lookups:
         """Return the lookups of a batch that this process counts."""
         return work
+
+    def shown_placement(self) -> tuple[NDArray[np.int32], list[Tier]]:
+        """Return the placement for clients: the slot of each row of `batch_space`, and each pool's slots. Of several processes
+        rank 0 alone gets those of all ranks, but each must call it."""
+        device = self.device
+        tiers = map(Tier, device.row_of_slot, device.stale, device.estimate, device.movement)
+        return self.placement.slot_of_row, list(tiers)
 
     def drop_ahead(self) -> None:
         """Drop the batches that were staged and never will be trained."""

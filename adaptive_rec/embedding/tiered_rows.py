@@ -260,6 +260,12 @@ class TieredRows(ABC):
                 snapshot.forget()
             self._unchanged_R = snapshot.mark_R.view(np.bool_)
 
+    def saved_rows(
+        self, row_N: NDArray[np.int64], weights_ND: NDArray[Any], state_NK: NDArray[Any]
+    ) -> tuple[NDArray[np.int64], NDArray[Any], NDArray[Any]]:
+        """Return rows of a snapshot with their numbers in the joint row space of all processes."""
+        return row_N, weights_ND, state_NK
+
     def _make_readable(self, pending_R: NDArray[np.bool_]) -> None:  # noqa: B027 - only rows on a device are not
         """Copy rows that are to be saved to where `_where` finds them."""
 

@@ -142,23 +142,27 @@ class Mailbox:
 
     def drain(self) -> list[Command]:
         """Take out all waiting commands."""
-        commands = []
-        while not self._commands.empty():
-            commands.append(self._commands.get())
-        return commands
+        return self.take()
 
     def wait(self, seconds: float) -> list[Command]:
         """Take out all waiting commands; if there is none, wait up to `seconds` for one."""
+        return self.take(seconds)
+
+    def take(self, seconds: float = 0.0) -> list[Command]:
+        """Take out the commands that were sent to this process."""
+        commands = []
         try:
-            return [self._commands.get(timeout=seconds), *self.drain()]
+            commands.append(self._commands.get(timeout=seconds) if seconds else self._commands.get_nowait())
+            while True:
+                commands.append(self._commands.get_nowait())
         except queue.Empty:
-            return []
+            return commands
 
     def close(self, reason: str) -> None:
         """Accept no more commands, and answer the waiting ones with the reason."""
         with self._lock:
             self._closed = reason
             self._waiting.clear()
-        for command in self.drain():
+        for command in self.take():
             command.answer(ConflictError(reason))
         self._knobs_changed()

@@ -56,7 +56,7 @@ def state_of(parts: LoopParts) -> dict[str, Any]:
             "store": placement_state(store),
             "observer": parts.observer.state(),
             "reclassifier": parts.reclassifier.state(),
-            "tally": state.tally.state(),
+            "tally": state.tally.state(state.store.group),
         }
     )
 
@@ -81,7 +81,7 @@ def set_state(parts: LoopParts, given: Mapping[str, Any]) -> None:
         store.replace_table(number, None, state_RK)
     state.set_step(found.integer("step"))
     parts.steps_T[:] = found.array("steps_T", np.int64, len(parts.steps_T))
-    state.tally.set_state(found.part("tally"))
+    state.tally.set_state(found.part("tally"), state.store.group)
     state.forget_clock()
     same = how == (state.policy.name, state.budget_bytes, store.monitored)
     state.place_rows(found.flag("begun") and same)

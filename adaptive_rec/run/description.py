@@ -18,7 +18,7 @@ def description(
     """Describe a run by its name and the command line that started it. `own_loop`: the loop is the user's, and so are
     its data, its batches and its model. `values`: the files of the values that ids of tables stand for."""
     store, knobs = session.store, session.config.knobs
-    row_bytes, space = store.row_bytes, session.store.space
+    row_bytes, space = store.row_bytes, session.store.batch_space
     tables = []
     for number, (table, first_row) in enumerate(zip(space.tables, space.table_first_row.tolist(), strict=True)):
         pool = space.table_range(number)[0]

@@ -18,6 +18,7 @@ from adaptive_rec.policy.find import load_policy, why_not_live
 from adaptive_rec.run import journal
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import RunOptions, Runtime
+from adaptive_rec.system.group import Group
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,9 @@ class Resumed:
     """Old and new values of knobs that differ from the saved ones before the run goes on."""
 
 
-def resume_run(config: Config, out: Path, found: Found, overridden: Collection[str]) -> Resumed:
+def resume_run(
+    config: Config, out: Path, found: Found, overridden: Collection[str], group: Group | None = None
+) -> Resumed:
     """Resume the run in `out` from the checkpoint that was found.
 
     A run keeps the knobs it was saved with, except those that `config` has otherwise than the run's own ``config.toml``, and
@@ -56,7 +59,7 @@ def resume_run(config: Config, out: Path, found: Found, overridden: Collection[s
     knobs = saved if live else saved.changed(changes)
     notices = [f"checkpoint {name} was passed over and set aside: {why}" for name, why in found.skipped]
     options = RunOptions(out / "checkpoints", out / journal.NAME, overrides=changes if live else {}, notices=notices)
-    runtime = assemble(config.model_copy(update={"knobs": knobs}), options=options)
+    runtime = assemble(config.model_copy(update={"knobs": knobs}), options=options, group=group)
     checkpoint.load(runtime.parts, generation, verified=True)
     runtime.phases.check_resumable()
     if config.run.steps != before.run.steps and 0 < config.run.steps < runtime.step_number:

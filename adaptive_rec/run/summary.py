@@ -7,14 +7,19 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from adaptive_rec.live.telemetry import Evaluation, ratio
 from adaptive_rec.memory.parts import peak_bytes
 from adaptive_rec.runtime.loop import Runtime
 
 
 def summary_of(runtime: Runtime, resumed_at_step: int, seconds: float, evaluation: Evaluation | None) -> dict[str, Any]:
-    """Summarize a run that has ended after `seconds` of training."""
+    """Summarize a run that has ended after `seconds` of training. Of several processes each must call it."""
     config, store, totals = runtime.config, runtime.store, runtime.reports.totals()
+    device = store.device
+    sizes = np.array([device.hot_rows, device.stale_rows, store.device_bytes, store.staging_bytes, store.peak_bytes])
+    hot_rows, stale_rows, tier_bytes, staging_bytes, device_peak_bytes = store.group.total(sizes).tolist()
     return {
         "policy": runtime.knobs.policy,
         "action": runtime.knobs.action if not runtime.policy.exact else None,
@@ -36,16 +41,18 @@ def summary_of(runtime: Runtime, resumed_at_step: int, seconds: float, evaluatio
         "eval": asdict(evaluation.quality) if evaluation else None,
         "hot_lookup_ratio": ratio(totals["lookups_hot"], totals["lookups"]),
         "popular_sample_ratio": ratio(totals["samples_popular"], totals["samples_seen"]),
-        "hot_rows": store.device.hot_rows,
-        "stale_rows": store.device.stale_rows,
-        "total_rows": store.space.rows,
+        "hot_rows": hot_rows,
+        "stale_rows": stale_rows,
+        "total_rows": store.batch_space.rows,
         "host_to_device_bytes": totals["host_to_device_bytes"],
         "device_to_host_bytes": totals["device_to_host_bytes"],
         "migrated_rows": totals["migrated_rows"],
-        "device_tier_bytes": store.device_bytes,
-        "device_staging_bytes": store.staging_bytes,
-        "device_peak_bytes": store.peak_bytes,
+        "device_tier_bytes": tier_bytes,
+        "device_staging_bytes": staging_bytes,
+        "device_peak_bytes": device_peak_bytes,
         "peak_rss_bytes": peak_bytes(),
+        "processes": store.group.ranks,
+        "sent_bytes": dict(store.group.sent_bytes),
         "seconds_by_stage": {name: round(value, 4) for name, value in runtime.times.seconds.items()},
     }
 

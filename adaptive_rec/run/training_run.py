@@ -23,6 +23,7 @@ from adaptive_rec.run.resume import Resumed, resume_run
 from adaptive_rec.run.summary import read_summary, summary_of
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import Report, RunOptions
+from adaptive_rec.system.group import Alone, Group
 from adaptive_rec.tracker import load_tracker
 from adaptive_rec.tracker.feed import CLOSE_SECONDS, Trackers
 from adaptive_rec.tracker.values import SnapshotFigures, of_evaluation
@@ -47,10 +48,12 @@ class TrainingRun:
         command: Sequence[str] = (),
         overridden: Collection[str] = (),
         write_report: Callable[[Path], object] | None = None,
+        group: Group | None = None,
     ) -> None:
         """`resume`: resume from the newest checkpoint in `out`, if there is one (see `resume.py`; `overridden` names the knobs
         that the user gave). `replay`: repeat the changes in another run's journal at the same steps. `command`: the words of
         the command line, for the record. `write_report` writes the report page of a run directory when the run ends.
+        `group`: the processes that train together; this one is rank 0, and the others each have a `Follower`.
 
         Raises UsageError, ConfigError, DataError or CheckpointError where the run cannot begin.
         """
@@ -61,19 +64,22 @@ class TrainingRun:
         self.out = out
         self._directory = RunDirectory(out, exists=resume)
         self._write_report = write_report
+        self.group = group or Alone()
         found = checkpoint.find(out / "checkpoints") if resume else None
+        if resume:
+            self.group.tell(found.generation.name if found and found.generation else None)
         self._resumed: Resumed | None = None
         self.last_words: list[Event] = []
         """Warnings that came after the last report."""
         self.failure: AdaptiveRecError | None = None
         """Why the checkpoint at the end, or the score of the held-out samples, could not be had."""
         if found is not None and found.generation is not None:
-            self._resumed = resume_run(config, out, found, overridden)
+            self._resumed = resume_run(config, out, found, overridden, self.group)
             self.runtime, self.config = self._resumed.runtime, self._resumed.config
         else:
             replayed = journal.commands(replay) if replay else None
             options = RunOptions(out / "checkpoints", out / journal.NAME, replayed=replayed)
-            self.runtime = assemble(config, options=options)
+            self.runtime = assemble(config, options=options, group=self.group)
             self.config = self.runtime.config  # with a lower hot budget where the device is small
         if not self.runtime.source.test_samples:
             raise DataError(
@@ -84,7 +90,7 @@ class TrainingRun:
         words = shlex.join(["adaptive-rec", *command] if command else [])
         facts = description(self.runtime, Path(os.path.abspath(out)).name, words, values=value_files(self.runtime.source))
         self._directory.create(self.config, facts)  # late: a run that cannot be resumed leaves its directory as it was
-        self._figures = SnapshotFigures([table.name for table in self.runtime.store.space.tables])
+        self._figures = SnapshotFigures([table.name for table in self.runtime.store.batch_space.tables])
         try:
             self._trackers = Trackers(self.config.run.track, out, self.started_at_step)
         except UsageError:
@@ -137,7 +143,8 @@ class TrainingRun:
 
     def _finish(self) -> dict[str, Any]:
         runtime, written = self.runtime, self.out / "summary.json"
-        if runtime.step_number == self.started_at_step and (done := read_summary(written, runtime.step_number)):
+        done = read_summary(written, runtime.step_number) if runtime.step_number == self.started_at_step else {}
+        if runtime.step_number == self.started_at_step and self.group.tell(bool(done)):
             self.last_words = self._end_tracking()
             runtime.publisher.enter("finished")
             return done  # nothing was left to do

@@ -29,6 +29,7 @@ from adaptive_rec.memory.plan import MemoryPlan, Place
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy import Policy
 from adaptive_rec.policy.find import load_policy
+from adaptive_rec.runtime.control import check_shareable
 from adaptive_rec.runtime.events import shown
 from adaptive_rec.runtime.loop import RunOptions, Runtime
 from adaptive_rec.runtime.parts import PartOfBatches
@@ -54,8 +55,8 @@ def assemble(
     keep_freed_memory()
     policy = policy or load_policy(config.knobs.policy)
     source = open_source(config) if source is None else source
-    if group is not None:
-        check_shareable(config, policy)
+    if group is not None and not group.is_alone:
+        check_group(config, policy)
         source = PartOfBatches(source, group)
     if streams is None and (device := choose_device(config)).type == "cuda":
         streams = CudaStreams(device, config.run.cuda_graphs)
@@ -111,7 +112,7 @@ def _join(
     optimizer = build_dense_optimizer(config, model)
     parts = (model, optimizer, config.run.precision, store.dtype, store.torch_device, space, source.dense_features)
     if streams is None:
-        dense = DensePart(*parts) if group is None else SharedDense(group, *parts)
+        dense = DensePart(*parts) if group is None or group.is_alone else SharedDense(group, *parts)
         if config.run.compile:
             dense.compile(config.run.batch_size)
     else:
@@ -145,14 +146,9 @@ def _with_half_the_budget(config: Config, policy: Policy, source: Source, reason
     return config.model_copy(update={"knobs": knobs}), notice
 
 
-def check_shareable(config: Config, policy: Policy) -> None:
+def check_group(config: Config, policy: Policy) -> None:
     """Raise ConfigError where several processes cannot train together under these settings yet."""
-    name = config.knobs.policy
-    if not policy.exact or policy.arranges_stream or policy.request_per_table:
-        raise ConfigError(
-            f"knobs.policy must be one that skips no work and keeps the order of the stream where several processes train "
-            f"together (hotline, hybrid), got {name}"
-        )
+    check_shareable(config.knobs.policy, policy)
     if choose_device(config).type != "cpu":
         raise ConfigError("run.device must be cpu where several processes train together, got cuda")
     if config.run.row_precision != "float32":
@@ -183,7 +179,7 @@ def build_store(
             f"run.row_precision must be float32 on a device, which has no 16-bit rows yet, got {rule.row_precision}; "
             "set run.device=cpu"
         )
-    if group is not None:
+    if group is not None and not group.is_alone:
         return SharedStore(group, space, rule, config.run.seed, dtype, budget, policy.tracks_movement, drawn)
     if streams is None:
         return DirectStore(

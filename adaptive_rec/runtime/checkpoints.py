@@ -54,6 +54,7 @@ class Checkpoints:
         here; it is on the disk before a checkpoint is."""
         self._parts = parts
         self._state = parts.state
+        self._group = parts.state.store.group
         self._folder, self._journal = folder, journal
         self._publisher = publisher
         settings = parts.state.config.checkpoint
@@ -70,7 +71,9 @@ class Checkpoints:
         state = self._state
         yield from self.written(wait=False)
         last = state.stop_requested or state.step == state.steps_total  # one follows in any case
-        if self._folder is None or last or not self._schedule.is_due(state.step, busy=self._writing is not None):
+        if self._folder is None or last:
+            return
+        if not self._group.tell(self._schedule.is_due(state.step, busy=self._writing is not None)):
             return
         yield from self._begin()
         self._schedule.restart()
@@ -83,7 +86,7 @@ class Checkpoints:
             self._requests.append(command)
             return
         yield from self.written(wait=True)
-        if (name := newest_saved(self._parts, self._folder)) is not None:
+        if (name := self._newest(self._folder)) is not None:
             event = self._written_event(name)
             yield event
             command.answer({"step": event.step, **event.details})
@@ -98,7 +101,7 @@ class Checkpoints:
     def at_the_end(self) -> Iterator[Event]:
         """Write a checkpoint of the run's end at once. Raises CheckpointError where it cannot be written."""
         assert self._folder is not None
-        if (name := newest_saved(self._parts, self._folder)) is not None:
+        if (name := self._newest(self._folder)) is not None:
             yield self._written_event(name)
             return
         try:
@@ -114,9 +117,14 @@ class Checkpoints:
             raise written.error
         yield self._report(written)
 
+    def _newest(self, folder: Path) -> str | None:
+        """Return the name of the newest checkpoint if it has the present state of the run, as rank 0 finds it."""
+        found: str | None = self._group.tell(newest_saved(self._parts, folder))
+        return found
+
     def written(self, wait: bool) -> Iterator[Event]:
-        """Report the checkpoint under way once it is written; `wait` for that, or return if it is not."""
-        if self._thread is None or (self._thread.is_alive() and not wait):
+        """Report the checkpoint under way once it is written, by all processes; `wait` for that, or return if it is not."""
+        if self._thread is None or (not wait and self._group.any_true(self._thread.is_alive())):
             return
         began = time.perf_counter()
         with self._state.recorder.paused():
@@ -128,8 +136,11 @@ class Checkpoints:
         """Let the checkpoint under way be written to its end, even if the run has failed."""
         if self._thread is not None:
             self._thread.join()
-        for _ in self._end():
-            pass
+        if self._group.is_alone:
+            for _ in self._end():
+                pass
+        elif self._writing is not None:  # the run has failed, so the other processes will not write their parts
+            self._writing.give_up()
         self._answer(ConflictError("the run has ended"))
 
     def _begin(self) -> Iterator[Event]:

@@ -7,6 +7,9 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from adaptive_rec.live.mailbox import Mailbox
 from adaptive_rec.live.state_writer import StateWriter, Tier
 from adaptive_rec.live.telemetry import finite
@@ -14,6 +17,8 @@ from adaptive_rec.reclassify.observer import SKETCH_LIMIT_BYTES, Observer
 from adaptive_rec.state import RunState
 from adaptive_rec.system.systemd import Systemd
 from adaptive_rec.tracking.count_min import UNIT, CountMinSketch
+
+NO_SLOTS = Tier(np.empty(0, np.int64), np.empty(0, np.bool_), np.empty(0, np.float32), np.empty(0, np.float32))
 
 
 class Publisher:
@@ -29,9 +34,12 @@ class Publisher:
 
     def open(self) -> StateWriter:
         """Start to publish, with the run as it is now."""
-        space = self._state.store.space
+        space = self._state.store.batch_space
         self.writer = StateWriter([pool.rows for pool in space.pools], SKETCH_LIMIT_BYTES // 4, len(space.tables))
-        self.placement()
+        if self._state.store.group.is_alone:
+            self.placement()
+        else:  # until the ranks place their rows together, none is hot
+            self._write(np.empty(0, np.int32), [NO_SLOTS for _ in space.pools])
         return self.writer
 
     def close(self) -> None:
@@ -87,32 +95,35 @@ class Publisher:
         self.writer.pulse(state.step)
 
     def placement(self) -> None:
-        """Publish the tier, popularity and movement of rows, and their counts on the board."""
-        if self.writer is None:
+        """Publish the tier, popularity and movement of rows, and their counts on the board. Of several processes each must call
+        it, and rank 0 publishes the rows of all."""
+        group = self._state.store.group
+        if self.writer is None and group.is_alone:
             return
-        store, counter = self._state.store, self._observer.tracker.counter
-        tiers = [
-            Tier(rows, stale, estimate, movement)
-            for rows, stale, estimate, movement in zip(
-                store.device.row_of_slot, store.device.stale, store.device.estimate, store.device.movement, strict=True
-            )
-        ]
-        sketch = (counter.counters, counter.seeds, UNIT) if isinstance(counter, CountMinSketch) else None
-        slot_of_row = store.placement.slot_of_row
-        self.writer.write_placement(self._state.step, store.placement.version, slot_of_row, tiers, sketch)
+        slot_of_row, tiers = self._state.store.shown_placement()
         self._placement = self._counts()
+        if self.writer is not None:
+            self._write(slot_of_row, tiers)
+
+    def _write(self, slot_of_row: NDArray[np.int32], tiers: list[Tier]) -> None:
+        assert self.writer is not None
+        store, counter = self._state.store, self._observer.tracker.counter
+        whole = store.group.is_alone and isinstance(counter, CountMinSketch)  # a rank's sketch knows its own rows only
+        sketch = (counter.counters, counter.seeds, UNIT) if whole and isinstance(counter, CountMinSketch) else None
+        self.writer.write_placement(self._state.step, store.placement.version, slot_of_row, tiers, sketch)
         self.board()
 
     def _counts(self) -> dict[str, Any]:
         store = self._state.store
         pools = [store.space.table_range(table)[0] for table in range(len(store.space.tables))]
+        hot_rows, stale_rows = store.group.total(np.stack([store.hot_rows_T, self._observer.stale.rows_T])).tolist()
         return {
             "version": store.placement.version,
             "step": self._state.step,
-            "hot_rows": store.hot_rows_T.tolist(),
-            "stale_rows": self._observer.stale.rows_T.tolist(),
+            "hot_rows": hot_rows,
+            "stale_rows": stale_rows,
             "row_bytes": [store.row_bytes[pool] for pool in pools],
-            "device_bytes": store.device_bytes,
+            "device_bytes": int(store.group.total(np.array([store.device_bytes]))[0]),
         }
 
     def _memory(self) -> dict[str, int]:

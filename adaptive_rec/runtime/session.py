@@ -23,6 +23,7 @@ from adaptive_rec.runtime.control import Control, check_policy
 from adaptive_rec.runtime.events import reclassified, split_chosen
 from adaptive_rec.runtime.publish import Publisher
 from adaptive_rec.runtime.reports import Reports
+from adaptive_rec.runtime.shared_mailbox import SharedMailbox
 from adaptive_rec.runtime.splitting import Splitting
 from adaptive_rec.state import RunState, Tally
 
@@ -55,7 +56,11 @@ class Session(ABC):
         self.splitting = Splitting(config.run.split, self.device.type != "cpu", replaying)
         self.observer = Observer(store, config.run.seed, state.times)
         self.reclassifier = Reclassifier(policy, store, self.observer)
-        self.mailbox = Mailbox(state.knobs, self.check_knobs)
+        self.mailbox = (
+            Mailbox(state.knobs, self.check_knobs)
+            if store.group.is_alone
+            else SharedMailbox(store.group, state, state.knobs, self.check_knobs)
+        )
         self.publisher = Publisher(state, self.observer, self.mailbox)
         self.reports = Reports(
             state, self.observer, self.reclassifier, self.mailbox, self.publisher, self.losses, ends_on_bad_loss
@@ -70,7 +75,7 @@ class Session(ABC):
     def check_knobs(self, before: Knobs, after: Knobs) -> None:
         """Raise ConfigError or ConflictError where training cannot change to other knobs. Any thread may call it."""
         if after.policy != before.policy:
-            check_policy(after, self.policy)
+            check_policy(after, self.policy, self.store.group)
 
     def checked(self) -> Iterator[Event]:
         """Report checks of losses and gradients made since the last boundary."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
@@ -15,19 +13,15 @@ from numpy.typing import NDArray
 
 from adaptive_rec.errors import GroupError, UsageError, first_line
 from adaptive_rec.system.group import Bytes, Group
+from adaptive_rec.system.group_watch import GroupWatch
 
 T = TypeVar("T")
 
-DEADLINE_SECONDS = 25
-"""How long a rank waits for the others in a step."""
+DEADLINE_SECONDS = 1800
+"""How long a rank waits for another one that is alive, such as one that reads its data. `GroupWatch` notices the others."""
 
-START_SECONDS = 600
-"""How long ranks wait for one another until all have read their data and drawn their rows."""
-
-
-def started_by_torchrun() -> bool:
-    """Whether this process is one of several that torchrun, or a launcher with the same variables, has started."""
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ
+_gather_into = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+"""The same operation; torch has renamed it."""
 
 
 class TorchGroup(Group):
@@ -37,18 +31,21 @@ class TorchGroup(Group):
     def join() -> TorchGroup:
         """Join the group that the environment names. Raises UsageError where that fails."""
         try:
-            dist.init_process_group("gloo", timeout=timedelta(seconds=START_SECONDS))
+            dist.init_process_group("gloo", timeout=timedelta(seconds=DEADLINE_SECONDS))
         except (RuntimeError, ValueError) as error:
             rule = "processes must be started by torchrun, which sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT"
             raise UsageError(f"{rule}: {first_line(error)}") from error
-        return TorchGroup(dist.new_group(timeout=timedelta(seconds=START_SECONDS)))
+        group = TorchGroup(dist.new_group())
+        group._watch = GroupWatch(group.rank, group.ranks)
+        return group
 
     def __init__(self, channel: Any, sent_bytes: Counter[str] | None = None) -> None:
         super().__init__(dist.get_rank(), dist.get_world_size(), sent_bytes)
         self._channel = channel
+        self._watch: GroupWatch | None = None
 
     def fork(self) -> TorchGroup:
-        return TorchGroup(dist.new_group(timeout=timedelta(seconds=DEADLINE_SECONDS)), self.sent_bytes)
+        return TorchGroup(dist.new_group(), self.sent_bytes)
 
     def add(self, array: NDArray[Any]) -> None:
         tensor = torch.from_numpy(array)
@@ -62,10 +59,17 @@ class TorchGroup(Group):
 
     def _all_gather(self, data: Bytes) -> list[Bytes]:
         found = torch.empty(self.ranks * len(data), dtype=torch.uint8)
-        self._with_deadline(lambda: dist.all_gather_into_tensor(found, torch.from_numpy(data), group=self._channel))
+        self._with_deadline(lambda: _gather_into(found, torch.from_numpy(data), group=self._channel))
         return list(found.numpy().reshape(self.ranks, -1))
 
+    def report_to(self, report: Callable[[str], object]) -> None:
+        """Call a function with the reason before this process is ended because another one is gone."""
+        if self._watch is not None:
+            self._watch.report_to(report)
+
     def close(self) -> None:
+        if self._watch is not None:
+            self._watch.stop()
         if dist.is_initialized():
             dist.destroy_process_group()
 
@@ -74,8 +78,5 @@ class TorchGroup(Group):
             return operation()
         except RuntimeError as error:
             text = first_line(error)
-            late = re.search("[Tt]imed out|[Tt]imeout", text) is not None
-            rule = f"answer within {DEADLINE_SECONDS} seconds" if late else "stay connected"
-            raise GroupError(
-                f"all {self.ranks} ranks must {rule}, one did not (seen by rank {self.rank}): {text}"
-            ) from error
+            rule = f"all {self.ranks} ranks must stay connected, one did not (seen by rank {self.rank})"
+            raise GroupError(f"{rule}: {text}") from error

@@ -23,7 +23,8 @@ from adaptive_rec.embedding.shared.ownership import Ownership
 from adaptive_rec.embedding.shared.requests import PoolRequests, RequestedLookups, Requests, exchange_requests
 from adaptive_rec.kernels import pooling, row_update
 from adaptive_rec.kernels.fill import fill_rows
-from adaptive_rec.placement import RowSpace
+from adaptive_rec.live.state_writer import Tier
+from adaptive_rec.placement import COLD, RowSpace
 from adaptive_rec.system.group import Group
 
 _CHUNK_ROWS = 1 << 16
@@ -137,6 +138,24 @@ class SharedStore(DirectStore):
         requests: Requests = work.staged
         return requests.counted
 
+    def shown_placement(self) -> tuple[NDArray[np.int32], list[Tier]]:
+        _, own = super().shown_placement()
+        tiers = [self._tier_of_all(tier) for tier in own]
+        slot_of_row = np.full(self.batch_space.rows if self.group.rank == 0 else 0, COLD, dtype=np.int32)
+        for tier in tiers if self.group.rank == 0 else ():
+            slots = np.flatnonzero(tier.row_of_slot_H >= 0)
+            slot_of_row[tier.row_of_slot_H[slots]] = slots
+        return slot_of_row, tiers
+
+    def _tier_of_all(self, own: Tier) -> Tier:
+        """Return a pool's slots of all ranks to rank 0, with the rows of `batch_space`."""
+        rows_H = np.where(own.row_of_slot_H >= 0, self.ownership.joint_rows(np.maximum(own.row_of_slot_H, 0)), -1)
+        sent_W = np.zeros(self.group.ranks, dtype=np.int64)
+        sent_W[0] = len(rows_H)
+        slots_W = self.group.gather(sent_W[:1])[:, 0] * (self.group.rank == 0)
+        arrays = rows_H, own.stale_H, own.estimate_H, own.movement_H
+        return Tier(*(self.group.exchange("placement", array, sent_W, slots_W) for array in arrays))
+
     # Whole tables ----------------------------------------------------------------------------------------------------
 
     def import_rows(self, table: int, first: int, weights_ND: NDArray[Any], state_NK: NDArray[Any]) -> None:
@@ -149,6 +168,13 @@ class SharedStore(DirectStore):
         rows = low + np.arange(blocks.start, blocks.stop)[inside]
         self.host.weights[pool][rows] = weights_ND[ids[inside] - first]
         self.host.state[pool][rows] = state_NK[ids[inside] - first]
+
+    def saved_rows(
+        self, row_N: NDArray[np.int64], weights_ND: NDArray[Any], state_NK: NDArray[Any]
+    ) -> tuple[NDArray[np.int64], NDArray[Any], NDArray[Any]]:
+        joint_N = self.ownership.joint_rows(row_N)
+        some = joint_N >= 0
+        return (joint_N, weights_ND, state_NK) if some.all() else (joint_N[some], weights_ND[some], state_NK[some])
 
     def _draw(self, table: int) -> None:
         """Draw the first values of this rank's rows of a table, as one process draws them."""

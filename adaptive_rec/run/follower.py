@@ -1,0 +1,51 @@
+"""The part of a run that ranks other than 0 have: they train, and keep no directory, journal or sidecar."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from pathlib import Path
+
+from adaptive_rec.checkpoint.history import Found
+from adaptive_rec.config.tree import Config
+from adaptive_rec.errors import AdaptiveRecError, CheckpointError
+from adaptive_rec.run.resume import resume_run
+from adaptive_rec.run.summary import summary_of
+from adaptive_rec.runtime.assemble import assemble
+from adaptive_rec.runtime.loop import RunOptions
+from adaptive_rec.system.group import Group
+
+
+class Follower:
+    """A rank that does what rank 0's `TrainingRun` does, wherever the ranks work together, in the same order."""
+
+    def __init__(self, config: Config, out: Path, resume: bool, overridden: Collection[str], group: Group) -> None:
+        name = group.tell() if resume else None
+        if name:
+            found = Found(out / "checkpoints" / name, [])
+            self.runtime = resume_run(config, out, found, overridden, group).runtime
+        else:
+            self.runtime = assemble(config, options=RunOptions(out / "checkpoints"), group=group)
+        self._group = group
+        self._started_at_step = self.runtime.step_number
+        self.runtime.state.pause_as_saved(reachable=group.tell())
+
+    def train(self) -> None:
+        """Train to the end, and take part in the last checkpoint and the last evaluation."""
+        runtime = self.runtime
+        for _ in runtime.run():
+            pass
+        if runtime.step_number == self._started_at_step and self._group.tell():
+            return
+        seconds = runtime.recorder.seconds
+        try:
+            for _ in runtime.saving.at_the_end():
+                pass
+        except CheckpointError:
+            pass  # rank 0 reports it
+        evaluation = runtime.state.evaluation
+        if evaluation is None or evaluation.step != runtime.step_number:
+            try:
+                evaluation = runtime.evaluate()
+            except AdaptiveRecError:
+                pass  # likewise
+        summary_of(runtime, self._started_at_step, seconds, evaluation)

@@ -1,0 +1,38 @@
+"""The mailbox of several processes: rank 0 takes the commands, and all ranks carry them out at the same step."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from adaptive_rec.config.knobs import Knobs
+from adaptive_rec.live.mailbox import Check, Command, Mailbox
+from adaptive_rec.state import RunState
+from adaptive_rec.system.group import Group
+
+
+class SharedMailbox(Mailbox):
+    """A mailbox that every rank empties together. A rank that was asked to hurry, by a signal, makes all of them hurry."""
+
+    def __init__(self, group: Group, state: RunState, knobs: Knobs, check: Check) -> None:
+        super().__init__(knobs, check)
+        self._group, self._state = group, state
+
+    def drain(self) -> list[Command]:
+        return self._told(self.take())
+
+    def wait(self, seconds: float) -> list[Command]:
+        return self._told(self.take(seconds) if self._group.rank == 0 else [])
+
+    def _told(self, own: list[Command]) -> list[Command]:
+        """Return rank 0's commands on every rank."""
+        ranks_W2 = self._group.gather(np.array([len(own), self._state.hurry_requested], np.int64))
+        if ranks_W2[:, 1].any():
+            self._state.leave()
+        if not ranks_W2[0, 0]:
+            return []
+        told = self._group.tell([[command.verb, dict(command.values)] for command in own])
+        if self._group.rank == 0:
+            return own
+        commands = [Command(verb, values) for verb, values in told]
+        self._waiting += [command.values for command in commands if command.verb == "change_knobs"]
+        return commands
