@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import signal
 import sys
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 MOST_PROCESSES = 1024
 
+STOP_SECONDS = 600
+"""Time that processes have after a signal to write the last checkpoint, before torchrun kills them."""
+
 
 def are_under_way() -> bool:
     """Whether this process is one of several that torchrun, or a launcher with the same variables, has started."""
@@ -35,12 +39,12 @@ def launch(words: list[str], processes: int, restarts: int, out: Path) -> int:
     """Start the same command line in several processes of this machine by torchrun, and wait for their end."""
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // processes)))
     os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # else a restart finds the addresses of the processes before it
-    os.environ.setdefault("TORCHELASTIC_LOG_LEVEL", "ERROR")
-    os.environ.setdefault("LOGLEVEL", "ERROR")
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(STOP_SECONDS))
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # what it says is said below
     config = LaunchConfig(
         min_nodes=1, max_nodes=1, nproc_per_node=processes, run_id=uuid.uuid4().hex, max_restarts=restarts,
         monitor_interval=0.2, rdzv_backend="c10d", rdzv_endpoint="localhost:0",
@@ -49,10 +53,13 @@ def launch(words: list[str], processes: int, restarts: int, out: Path) -> int:
         elastic_launch(config, sys.executable)("-m", "adaptive_rec", *words, f"--out={out}")
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
-        if failure.exitcode < 0:
-            say(f"error: rank {rank} was ended by {signal.Signals(-failure.exitcode).name}, and all others with it", sys.stderr)
+        code = int(failure.exitcode)
+        if -code in (signal.SIGINT, signal.SIGTERM):  # a stop: the run was saved
+            return 128 - code
+        if code < 0:
+            say(f"error: rank {rank} was ended by {signal.Signals(-code).name}, and all others with it", sys.stderr)
             return 1
-        return int(failure.exitcode)
+        return code
     except SignalException as error:
         return 128 + int(error.sigval)
     return 0

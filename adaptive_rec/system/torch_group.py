@@ -36,7 +36,7 @@ class TorchGroup(Group):
             rule = "processes must be started by torchrun, which sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT"
             raise UsageError(f"{rule}: {first_line(error)}") from error
         group = TorchGroup(dist.new_group())
-        group._watch = GroupWatch(group.rank, group.ranks)
+        group._watch = GroupWatch(group)
         return group
 
     def __init__(self, channel: Any, sent_bytes: Counter[str] | None = None) -> None:
