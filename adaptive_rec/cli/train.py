@@ -27,7 +27,7 @@ from adaptive_rec.cli.parser import (
     text_settings,
 )
 from adaptive_rec.cli.signals import StopSignals
-from adaptive_rec.errors import AdaptiveRecError, CheckpointError, UsageError
+from adaptive_rec.errors import AdaptiveRecError, CheckpointError, ConfigError, UsageError, did_you_mean
 from adaptive_rec.run.new_directory import check_is_new, new_directory
 from adaptive_rec.run.serving import keep_options, kept_options
 
@@ -100,6 +100,9 @@ def train(args: argparse.Namespace) -> int:
     out = args.out or new_directory(config.knobs.policy)
     if not args.resume:
         check_is_new(out)
+    else:
+        warn_of_no_checkpoint(out)
+    check_inputs(config)
     if args.verify:
         verify_source(config.data.source, sys.stderr if args.json else sys.stdout)
     if args.detach:
@@ -172,6 +175,29 @@ def check(args: argparse.Namespace) -> Config:
     return config
 
 
+def warn_of_no_checkpoint(out: Path) -> None:
+    """Say in time that --resume begins a new run, where its directory is mistyped or has no checkpoint yet."""
+    from adaptive_rec.run.inputs import has_checkpoint
+
+    if not has_checkpoint(out):
+        beside = [run.name for run in out.parent.glob("*") if has_checkpoint(run)]
+        what = f"{out} has no checkpoint to resume" if out.exists() else f"{out} does not exist{did_you_mean(out.name, beside)}"
+        say(f"warning: --resume: {what}: the run starts from the beginning", sys.stderr)
+
+
+def check_inputs(config: Config) -> None:
+    """Check data and device as far as it needs no torch, which takes seconds to load. Raises UsageError or DataError."""
+    from adaptive_rec.data.open import check_file
+    from adaptive_rec.data.prepare.meta import META
+    from adaptive_rec.system.cuda_driver import NO_CUDA, may_have_cuda
+
+    source = config.data.source
+    if source != "synthetic" and not os.path.isfile(Path(source) / META):
+        check_file(Path(source))
+    if config.run.device == "cuda" and not may_have_cuda():
+        raise ConfigError(NO_CUDA)
+
+
 def begin(config: Config, out: Path, args: argparse.Namespace, screen: Screen) -> TrainingRun:
     """Build the run: load torch, read or draw the data, allocate the tables."""
     from adaptive_rec.config.tree import overridden_knobs
@@ -186,8 +212,6 @@ def begin(config: Config, out: Path, args: argparse.Namespace, screen: Screen) -
     overridden = overridden_knobs(os.environ, overrides(args))
     training = TrainingRun(config, out, args.resume, args.replay, args.argv, overridden, write_report)
     screen.begin(training.runtime)
-    if args.resume and not training.started_at_step:
-        screen.note(f"{out} has no checkpoint to resume: the run starts from the beginning")
     return training
 
 
