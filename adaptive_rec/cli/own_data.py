@@ -47,9 +47,12 @@ def with_prepared_data(
 ) -> tuple[argparse.Namespace, Config]:
     """Return the command line and its configuration, with the folder that is prepared from CSV, TSV or Parquet files in their
     place."""
+    from adaptive_rec.policy.find import load_policy
+
     config = resolve(args)
     if args.label is None and args.schema is None:
         return args, config
+    load_policy(config.knobs.policy)  # an error here comes before the time that preparing takes
     folder = prepared(args, runs, config.data.on_bad_row == "skip", stream)
     args = argparse.Namespace(**{**vars(args), "data": folder})
     return args, resolve(args)
@@ -214,11 +217,8 @@ def warn_of_labels(config: Any, stream: TextIO) -> None:
         if len(rows):
             shares[what] = share = float(np.mean(labels[rows.start : rows.stop]))
             if share in (0.0, 1.0):
-                say(
-                    f"warning: all {counted(len(rows), f'{what} row')} have label {share:.0f}: there is nothing to learn or to "
-                    f"compare",
-                    stream,
-                )
+                those = f"all {whole(len(rows))} {what} rows have" if len(rows) > 1 else f"the only {what} row has"
+                say(f"warning: {those} label {share:.0f}: there is nothing to learn or to compare", stream)
     if len(shares) == 2 and not {0.0, 1.0} & set(shares.values()):
         odds = [share / (1 - share) for share in shares.values()]
         if max(odds) > SKEWED * min(odds):

@@ -191,6 +191,8 @@ def whole_number(name: str, typed: str, low: int, high: int | None = None) -> in
 
 def create_folder(out: Path) -> None:
     """Create the folder of --out. Raises UsageError where it cannot be written."""
+    if out.exists() and not out.is_dir():
+        raise UsageError(f"--out must be a folder, {out} is a file")
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -75,7 +75,7 @@ def predict(args: argparse.Namespace) -> int:
         for part in scorer.scored():
             append(part.scores_B)
         if not scorer.rows.rows:
-            raise DataError(f"--data must hold at least one row, {args.data} has none below its first line")
+            raise DataError(f"--data must hold at least one row, {args.data} has none")
     seconds = time.monotonic() - loaded
     unknown = unknown_ratios(scorer.rows.unknown)
     figures = {

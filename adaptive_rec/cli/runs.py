@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import signal
 import sys
 import time
@@ -122,6 +123,8 @@ def evaluate(args: argparse.Namespace) -> int:
         scorer = Scorer(args.directory, files, labelled=True, warn=warn)
         result = scorer.quality()
         warn_of_unknown(unknown_ratios(scorer.rows.unknown))
+    if math.isnan(result.quality.auc):
+        warn("all rows have the same label: there is no AUC and no normalized entropy")
     figures = {"step": result.step, **asdict(result.quality)}
     if args.json:
         print(to_json(figures))

@@ -164,6 +164,8 @@ def check(args: argparse.Namespace) -> Config:
 
     if args.resume and args.out is None:
         raise UsageError("--resume needs --out DIR, the run directory to continue")
+    if args.resume and args.out.exists() and not args.out.is_dir():
+        raise UsageError(f"--out must be a run directory to continue, {args.out} is a file")
     if args.replay and args.resume:
         raise UsageError("--replay repeats a run from its start and --resume continues one; give one of them")
     if args.linger and args.no_serve:

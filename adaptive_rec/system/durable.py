@@ -70,9 +70,14 @@ def new_folder(out: Path, option: str = "--out") -> Iterator[Path]:
 
 
 def check_new_folder(out: Path, option: str) -> None:
-    """Raise UsageError where there is something already."""
+    """Raise UsageError where there is something already, or where no folder can be made."""
     if os.path.lexists(out):
         raise _cannot_be_made(out, option, os.strerror(errno.EEXIST))
+    above = next(folder for folder in out.absolute().parents if os.path.lexists(folder))
+    if not os.path.isdir(above):
+        raise _cannot_be_made(out, option, f"{above} is no folder")
+    if not os.access(above, os.W_OK):
+        raise _cannot_be_made(out, option, os.strerror(errno.EACCES))
 
 
 def _cannot_be_made(out: Path, option: str, why: str | None) -> UsageError:

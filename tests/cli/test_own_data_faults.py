@@ -247,6 +247,34 @@ def test_a_label_that_names_a_column_and_a_comparison_is_refused(
     assert "--label must be a column or a comparison, 'rating >= 4' is both in" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("label", ["user >= 1e999", "user >= 1.2.3"])
+def test_a_comparison_with_what_is_no_number_is_no_label(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], label: str
+) -> None:
+    (tmp_path / "x.csv").write_text("user,label\n1,0\n2,1\n")
+    assert main(["data", "prepare", str(tmp_path / "x.csv"), "--label", label, "--out", str(tmp_path / "out")]) == 2
+    assert f"or a comparison such as 'rating >= 4', got '{label}'" in capsys.readouterr().err
+
+
+def test_files_in_the_place_of_folders_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Callable[..., str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("")
+    a_run(Path("run"))
+    assert "--out must be a run directory to continue, file is a file" in refused("train", "--resume", "--out", "file")
+    assert "or a checkpoint, file is a file" in refused("checkpoint", "list", "file")
+    told = refused("export", "run", "--to", "file/m")
+    assert told == f"error: --to file/m must be a folder that can be made: {tmp_path}/file is no folder\n"
+    assert refused("data", "prepare", "x.csv", "--label", "y", "--out", "file").endswith("new directory, file exists\n")
+
+
+def test_rows_of_one_label_have_no_auc(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / "ones.csv").write_text("user_id,item,kinds,price,label\n1,a,new,1,1\n")
+    assert main(["eval", str(place / "runs" / "a"), "--data", str(place / "ones.csv"), "--json"]) == 0
+    assert "warning: all rows have the same label: there is no AUC and no normalized entropy" in capsys.readouterr().err
+
+
 def test_a_file_without_rows_has_no_scores(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (place / "head.csv").write_text("user_id,item,kinds,price\n")
     out = place / "none.parquet"

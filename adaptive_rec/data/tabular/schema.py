@@ -99,9 +99,12 @@ class Label(Frozen):
 def parse_label(text: str) -> Label:
     """Read a column, or a comparison such as ``rating >= 4``."""
     found = THRESHOLD.fullmatch(text)
-    if found is None:
+    try:
+        number = float(found["number"]) if found else np.nan
+    except ValueError:
+        number = np.nan
+    if found is None or not np.isfinite(number):
         return Label(column=text)
-    number = float(found["number"])
     return Label(column=found["column"], **{"at_least" if found["sign"] == ">=" else "above": number})
 
 

@@ -56,7 +56,7 @@ def read_keys(path: Path) -> NDArray[np.generic]:
     except ValueError:  # NumPy's words advise to load it without safety
         raise DataError(f"{rule}, got {path}, which holds objects or no array") from None
     except (OSError, EOFError, lzma.LZMAError) as error:
-        raise DataError(f"{rule}, got {path}: {error}") from None
+        raise DataError(f"{rule}, got {path}: {getattr(error, 'strerror', None) or error}") from None
     if not np.issubdtype(keys.dtype, np.integer) or keys.ndim not in (1, 2) or not keys.size:
         raise DataError(
             f"a trace must hold whole numbers, one for each sample or a line of them for each, "
