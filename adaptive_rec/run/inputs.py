@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from adaptive_rec.checkpoint.files import DISK
@@ -27,10 +28,12 @@ def check_trained(run: Path) -> None:
 
 
 def check_own_data(run: Path) -> Path:
-    """Return the folder that a run was trained on. Raises UsageError where it is none, whose columns have no names."""
+    """Return the folder that a run was trained on. Raises UsageError where its data has no names of columns, or is gone."""
     source = load_config(str(run / "config.toml"), {}).data.source
-    if source == "synthetic" or (Path(source).exists() and not (Path(source) / META).is_file()):
+    if source == "synthetic" or os.path.isfile(source):
         raise of_other_data(run, source)
+    if not os.path.isfile(Path(source) / META):
+        raise UsageError(f"{run} needs the folder that it was trained on, which has the values of its ids, {source} is gone")
     return Path(source)
 
 

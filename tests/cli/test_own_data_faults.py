@@ -8,6 +8,7 @@ import gzip
 import importlib.util
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from adaptive_rec.checkpoint.files import DiskOutput
@@ -163,6 +166,11 @@ def test_a_run_without_names_of_columns_is_refused_at_once(
     a_run(Path("RUN"))
     assert "RUN must have been trained on CSV, TSV or Parquet files" in (told := refused(*words))
     assert told.endswith("; RUN was trained on synthetic data\n")
+    shutil.rmtree("RUN")
+    a_run(Path("RUN"), source="runs/data/away")
+    assert refused(*words).endswith(
+        "RUN needs the folder that it was trained on, which has the values of its ids, runs/data/away is gone\n"
+    )
 
 
 def test_rows_and_folders_that_are_not_there_are_named_at_once(place: Path, refused: Callable[..., str]) -> None:
@@ -179,7 +187,8 @@ def test_a_device_that_is_not_there_is_named_at_once(
     monkeypatch.setattr(cuda_driver, "may_have_cuda", lambda: False)
     words = ["train", "tiny", "--out", str(tmp_path / "run"), "--no-serve"]
     assert refused(*words, "--device", "cuda") == f"error: {cuda_driver.NO_CUDA}\n"
-    assert "must be synthetic or a Criteo TSV file that exists" in refused(*words, "--data", str(tmp_path / "none"))
+    told = refused(*words, "--data", str(tmp_path / "none"))
+    assert "must be synthetic, or a Criteo TSV file or a prepared folder that exists" in told
 
 
 def test_a_profile_of_costs_that_cannot_be_written_is_refused_before_the_measuring(
@@ -330,3 +339,18 @@ def test_a_schema_of_a_failed_try_gives_way_to_another_label(
     capsys.readouterr()
     assert main([*words, "seen"]) == 2
     assert "--label must be the label of runs/x.schema.toml, 'bought', got 'seen'; remove that file" in capsys.readouterr().err
+
+
+def test_categories_of_bytes_are_not_exported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = range(60)
+    columns = {"key": [bytes([k % 5, 255]) for k in rows], "label": [k % 2 for k in rows]}
+    pyarrow.parquet.write_table(pyarrow.table(columns), "x.parquet")
+    Path("x.toml").write_text('label = "label"\nsparse = ["key"]\n')
+    assert main(["train", "--data", "x.parquet", "--schema", "x.toml", "--out", "runs/x", *SETTINGS]) == 0
+    assert main(["export", "runs/x", "--to", "model"]) == 2
+    told = "error: columns must hold whole numbers or texts to be exported, key holds bytes\n"
+    assert capsys.readouterr().err.endswith(told)
+    assert not Path("model").exists()

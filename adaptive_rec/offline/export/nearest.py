@@ -33,13 +33,14 @@ def nearest_values(
     if column not in named:
         raise UsageError(
             f"COLUMN must be a sparse column of {folder}, one of {', '.join(named) or 'none'}, got "
-            f"{column}{did_you_mean(column, named)}"
+            f"{column!r}{did_you_mean(column, named)}"
         )
     table = named[column].table_name
     values = TableValues(folder / values_file(table))
     row = values.row_of(value)
     if row is None:
-        raise UsageError(f"VALUE must be a value that {column} has in the training data, got {value!r}")
+        often = f" {meta.ids.min_count} times or more" if meta.ids.min_count > 1 else ""
+        raise UsageError(f"VALUE must be a value that {column} has in the training data{often}, got {value!r}")
     with newest_generation(run, warn) as generation:
         weights_RD = table_weights(generation, table)
     if row >= len(weights_RD):
