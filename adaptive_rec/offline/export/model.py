@@ -10,6 +10,7 @@ import csv
 import gzip
 import json
 import re
+import signal
 import sys
 import zlib
 from itertools import chain
@@ -215,4 +216,6 @@ def main(words):
 
 
 if __name__ == "__main__":
+    if hasattr(signal, "SIGPIPE"):
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # model.py rows.csv | head
     sys.exit(main(sys.argv[1:]))
