@@ -84,9 +84,9 @@ def facts_of(runtime: Runtime, source: PreparedSource, folder: Path) -> dict[str
     meta, space, standard = source.meta, runtime.store.space, source.standard
     kinds = {table.name: TableValues(folder / values_file(table.name)).type for table in meta.tables}
     schema = with_types(schema_of(meta, folder), kinds)
-    for column in schema.sparse:
-        if "binary" in str(kinds[column.table_name]):
-            raise UsageError(f"columns must hold whole numbers or texts to be exported, {column.column} holds bytes")
+    for each in schema.sparse:
+        if "binary" in str(kinds[each.table_name]):
+            raise UsageError(f"columns must hold whole numbers or texts to be exported, {each.column} holds bytes")
     measured = {x: (standard.mean_X[k], standard.deviation_X[k]) for k, x in enumerate(standard.columns)}
     dense = []
     for x, column in enumerate(schema.dense):
