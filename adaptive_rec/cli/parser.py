@@ -87,7 +87,11 @@ class Parser(argparse.ArgumentParser):
 
     def _hint_of_values(self, args: Any) -> str:
         """Return how to write a value that was taken for an option."""
-        taken = [word for word in args if word.startswith("-") and word.strip("-") and word.partition("=")[0] not in self.options]
+        taken = [
+            word
+            for word in args
+            if word.startswith("-") and word.strip("-") and word.partition("=")[0] not in self.options
+        ]
         return f"; a value such as {taken[0]} comes last, after --" if taken else ""
 
     def error(self, message: str) -> NoReturn:

@@ -183,7 +183,11 @@ def warn_of_no_checkpoint(out: Path) -> None:
 
     if not has_checkpoint(out):
         beside = [run.name for run in out.parent.glob("*") if has_checkpoint(run)]
-        what = f"{out} has no checkpoint to resume" if out.exists() else f"{out} does not exist{did_you_mean(out.name, beside)}"
+        what = (
+            f"{out} has no checkpoint to resume"
+            if out.exists()
+            else f"{out} does not exist{did_you_mean(out.name, beside)}"
+        )
         say(f"warning: --resume: {what}: the run starts from the beginning", sys.stderr)
 
 

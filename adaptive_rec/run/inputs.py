@@ -33,7 +33,9 @@ def check_own_data(run: Path) -> Path:
     if source == "synthetic" or os.path.isfile(source):
         raise of_other_data(run, source)
     if not os.path.isfile(Path(source) / META):
-        raise UsageError(f"{run} needs the folder that it was trained on, which has the values of its ids, {source} is gone")
+        raise UsageError(
+            f"{run} needs the folder that it was trained on, which has the values of its ids, {source} is gone"
+        )
     return Path(source)
 
 

@@ -155,7 +155,10 @@ def test_nearest_values_are_named_as_in_the_data(place: Path, capsys: pytest.Cap
     assert all(each["value"] != "item, 7" for each in found)
     assert main(["nearest", str(place / "runs" / "a"), "user_id", "-20", "--json"]) == 0
     assert all(isinstance(each["value"], int) for each in json.loads(capsys.readouterr().out))
-    for words, message in ((["item", "no"], "has in the training data 2 times or more"), (["itm", "x"], "did you mean item")):
+    for words, message in (
+        (["item", "no"], "has in the training data 2 times or more"),
+        (["itm", "x"], "did you mean item"),
+    ):
         assert main(["nearest", str(place / "runs" / "a"), *words]) == 2
         assert message in capsys.readouterr().err
 

@@ -49,7 +49,12 @@ def model_py(place: Path) -> Any:
     return module
 
 
-ROWS: dict[str, Any] = {"user_id": [3, 4], "item": ["item, 1", "item, 2"], "kinds": ["new|old", ""], "price": [1.5, None]}
+ROWS: dict[str, Any] = {
+    "user_id": [3, 4],
+    "item": ["item, 1", "item, 2"],
+    "kinds": ["new|old", ""],
+    "price": [1.5, None],
+}
 
 
 @pytest.mark.parametrize(
@@ -80,7 +85,12 @@ def test_columns_that_an_exported_model_cannot_score_are_named(
 def test_missing_values_and_numbers_of_numpy_are_scored(model_py: Any, place: Path) -> None:
     model = model_py.Model(place / "exported")
     plain = model.scores(ROWS)
-    others = {"user_id": np.array([3, 4]), "item": ROWS["item"], "kinds": [["new", "old"], None], "price": ["1.5", "nan"]}
+    others = {
+        "user_id": np.array([3, 4]),
+        "item": ROWS["item"],
+        "kinds": [["new", "old"], None],
+        "price": ["1.5", "nan"],
+    }
     np.testing.assert_array_equal(model.scores(others), plain)
 
 
@@ -100,7 +110,11 @@ def test_a_packed_file_is_scored_as_the_plain_one(
     [
         ("rows.parquet", b"PAR1\xff\xfe\x00", "must be a CSV or TSV file in utf-8, plain or .gz, it is none: "),
         ("rows.csv.gz", b"user_id,item", "cannot be read: Not a gzipped file"),
-        ("rows.csv", b"user_id,item,kinds,price\n", "must name its columns in the first line and hold at least one row"),
+        (
+            "rows.csv",
+            b"user_id,item,kinds,price\n",
+            "must name its columns in the first line and hold at least one row",
+        ),
         ("rows.csv", b"", "must name its columns in the first line and hold at least one row"),
         ("rows.csv", b"user_id,item,kinds,price\n3,a\n", "row 1: must have 4 fields between ',', got 2"),
         ("rows.csv", b"user_id,item\n3,a\n", "columns must have 'kinds'"),
@@ -158,7 +172,9 @@ def test_a_run_that_cannot_be_used_is_refused_at_once(
     assert "with a checkpoint, young has none" in refused(words[0], "young", *words[2:])
 
 
-@pytest.mark.parametrize("words", [USES[0], ["eval", "RUN", "--data", "rows.csv"], *USES[2:]], ids=lambda words: words[0])
+@pytest.mark.parametrize(
+    "words", [USES[0], ["eval", "RUN", "--data", "rows.csv"], *USES[2:]], ids=lambda words: words[0]
+)
 def test_a_run_without_names_of_columns_is_refused_at_once(
     words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Callable[..., str]
 ) -> None:
@@ -178,7 +194,9 @@ def test_rows_and_folders_that_are_not_there_are_named_at_once(place: Path, refu
     for words in (["eval", run], ["predict", run, "--out", str(place / "x.csv")]):
         told = refused(*words, "--data", str(place / "none.csv"), code=3)
         assert told == f"error: --data must be a file or a folder that exists, got {place / 'none.csv'}\n"
-    assert refused("export", run, "--to", str(place)).startswith(f"error: --to {place} must be a folder that can be made")
+    assert refused("export", run, "--to", str(place)).startswith(
+        f"error: --to {place} must be a folder that can be made"
+    )
 
 
 def test_a_device_that_is_not_there_is_named_at_once(
@@ -194,7 +212,9 @@ def test_a_device_that_is_not_there_is_named_at_once(
 def test_a_profile_of_costs_that_cannot_be_written_is_refused_before_the_measuring(
     tmp_path: Path, refused: Callable[..., str]
 ) -> None:
-    assert refused("calibrate", "--out", str(tmp_path)).startswith("error: --out must be a file in a folder that exists")
+    assert refused("calibrate", "--out", str(tmp_path)).startswith(
+        "error: --out must be a file in a folder that exists"
+    )
     assert refused("calibrate", "--out", str(tmp_path / "no" / "x.toml")).endswith(f"got {tmp_path}/no/x.toml\n")
 
 
@@ -219,7 +239,9 @@ def test_values_that_begin_with_a_dash_come_last(refused: Callable[..., str]) ->
     told = refused("nearest", "runs/none", "item", "--", "-18", "--limit", "3")
     assert told == "error: options must come before --, after which all words are values, got --limit after it\n"
     told = refused("nearest", "runs/none", "item", "-x", "--limit", "3")
-    assert told.startswith("error: the following arguments are required: VALUE; a value such as -x comes last, after -- (")
+    assert told.startswith(
+        "error: the following arguments are required: VALUE; a value such as -x comes last, after -- ("
+    )
     assert "runs/none does not exist" in refused("nearest", "runs/none", "item", "--limit", "3", "--", "-x")
     assert "runs/none does not exist" in refused("nearest", "runs/none", "item", "-18", "--limit", "3")
 
@@ -338,7 +360,10 @@ def test_a_schema_of_a_failed_try_gives_way_to_another_label(
     kept.write_text(f"{kept.read_text()}# edited\n")
     capsys.readouterr()
     assert main([*words, "seen"]) == 2
-    assert "--label must be the label of runs/x.schema.toml, 'bought', got 'seen'; remove that file" in capsys.readouterr().err
+    assert (
+        "--label must be the label of runs/x.schema.toml, 'bought', got 'seen'; remove that file"
+        in capsys.readouterr().err
+    )
 
 
 def test_categories_of_bytes_are_not_exported(

@@ -136,7 +136,9 @@ class Schema(Frozen):
             raise ValueError(f"sparse columns must have different names, two are called {twice}")
         for column in self.sparse:
             if not column.name and not PLAIN_NAME.fullmatch(column.column):
-                raise ValueError(f"sparse column {column.column!r} needs a name of letters, digits, _, . and -, at most 100")
+                raise ValueError(
+                    f"sparse column {column.column!r} needs a name of letters, digits, _, . and -, at most 100"
+                )
         dense = [column.column for column in self.dense]
         twice = next((name for name in dense if dense.count(name) > 1), None)
         if twice is not None:
