@@ -56,7 +56,7 @@ def new_folder(out: Path, option: str = "--out") -> Iterator[Path]:
         try:
             yield parent / out.name
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.ENAMETOOLONG):
                 raise
             raise UsageError(f"{option} {out} cannot be written: {error.strerror}") from None
         try:

@@ -320,6 +320,15 @@ def test_the_rate_of_scoring_leaves_out_the_loading(place: Path, capsys: pytest.
     assert re.search(r"rows +6,000, [\d.]+( [kM])? a second once the model was loaded\n", capsys.readouterr().out)
 
 
+def test_a_name_that_is_too_long_is_told_as_it_was_given(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = place / ("y" * 260)
+    assert main(["export", str(place / "runs" / "a"), "--to", str(out)]) == 2
+    told = capsys.readouterr().err
+    assert told.endswith("cannot be written: File name too long\n")
+    assert ".draft" not in told
+    assert not list(place.glob(".draft*"))
+
+
 def test_a_full_disk_is_told_by_the_name_that_was_given(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

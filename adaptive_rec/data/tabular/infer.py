@@ -110,7 +110,8 @@ def infer(path: Path, label: str) -> Inferred:
     if not sparse:
         why = "; ".join(f"{name}: {text}" for name, text in (unused | remarks).items())
         raise UsageError(
-            f"{path} must have at least one column of categories beside the label {label}; found {why or 'none'}"
+            f"{path} must have at least one column of categories beside the label {label}; found {why or 'none'}; "
+            "--schema FILE can name one that was not taken for a category"
         )
     give_names(sparse)
     settings = file.model_dump(exclude_defaults=True)
