@@ -95,3 +95,15 @@ def printable(text: str, keep: str = "") -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in keep else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def readable(text: str, word: int = 300, line: int = 2000) -> str:
+    """Return a message whose words and lines of an absurd length, such as names of thousands of characters, have lost their
+    middle."""
+    lines = re.sub(rf"\S{{{word + 1},}}", lambda found: _ends(found[0], word), text).split("\n")
+    return "\n".join(_ends(each, line) for each in lines)
+
+
+def _ends(text: str, most: int) -> str:
+    half = most // 2 - 8
+    return text if len(text) <= most else f"{text[:half]} ... {text[-half:]}"

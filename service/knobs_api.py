@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections import Counter
 from functools import lru_cache
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, Header, Query
+from fastapi import APIRouter, Body, Header, Query, Request
 from starlette.responses import Response
 
 from adaptive_rec.config.knobs import Knobs, knobs_version
@@ -48,6 +50,7 @@ def router(view: RunView) -> APIRouter:
 
     @routes.patch("", **changed, operation_id="change_knobs", openapi_extra={"requestBody": {"content": shape}})
     async def change_knobs(
+        request: Request,
         patch: Annotated[dict[str, Any], Body(media_type=MERGE_PATCH)],
         if_match: Annotated[str | None, Header(description="ETag of the knobs that were read.")] = None,
         dry_run: Annotated[bool, Query(description="Check only; change nothing.")] = False,
@@ -56,6 +59,7 @@ def router(view: RunView) -> APIRouter:
         link = view.commands()
         versions = base_versions(if_match)
         check_shape(patch)
+        check_names_differ(await request.body())
         sent = link.send("change_knobs", changes=patch, versions=versions, dry_run=dry_run)
         reply = await link.reply(sent)
         in_effect = reply is not None
@@ -111,6 +115,15 @@ def check_shape(patch: Values) -> None:
         shapes = {dict: "an object", list: "an array"}
         rule = "must be a number, a string or null, got"
         errors = [{"knob": name, "detail": f"{rule} {shapes[shape]}"} for name, shape in nested.items()]
+        raise ProblemError(422, "; ".join(f"{each['knob']}: {each['detail']}" for each in errors), errors=errors)
+
+
+def check_names_differ(body: bytes) -> None:
+    """Raise a problem where a patch has two members of one name, of which a parser would take the last."""
+    times = Counter(name for name, _ in json.loads(body, object_pairs_hook=list))
+    twice = sorted(name for name, number in times.items() if number > 1)
+    if twice:
+        errors = [{"knob": name[:100], "detail": "must be given once, got it twice or more"} for name in twice[:20]]
         raise ProblemError(422, "; ".join(f"{each['knob']}: {each['detail']}" for each in errors), errors=errors)
 
 

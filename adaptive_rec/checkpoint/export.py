@@ -26,11 +26,17 @@ def export(generation: Path, out: Path, form: str) -> list[Path]:
     """
     with new_folder(out) as draft:
         verify_all(DISK, generation)
-        files = _files(SavedRows(DISK, generation), form)
-        with os_errors("creation", out):
-            DISK.make_folder(draft)
-        for name, arrays in files.items():
-            _write(draft / name, out / name, arrays, form)
+        return write_tables(generation, draft, out, form)
+
+
+def write_tables(generation: Path, draft: Path, out: Path, form: str) -> list[Path]:
+    """Write the tables of a whole generation to the folder `draft`, which will be `out`, and return the files by their later
+    names."""
+    files = _files(SavedRows(DISK, generation), form)
+    with os_errors("creation", out):
+        DISK.make_folder(draft)
+    for name, arrays in files.items():
+        _write(draft / name, out / name, arrays, form)
     return [out / name for name in files]
 
 

@@ -25,6 +25,9 @@ from adaptive_rec.saved import Saved
 from adaptive_rec.state import RunState
 from adaptive_rec.state import saved_knobs as read_knobs
 
+MOST_CHANGED = 5
+"""Changed settings that an error names besides the first one."""
+
 
 @contextmanager
 def held(folder: Path, files: Files = DISK) -> Iterator[Found]:
@@ -104,13 +107,31 @@ def _values(checkpoint: Path, files: Files) -> tuple[dict[str, Any], dict[str, A
 
 def _check(state: RunState, found: Mapping[str, Any], checkpoint: Path) -> None:
     expected = run_description(state)
-    data = expected.pop("data")
-    for key, value in expected.items():
-        if found.get(key) != value:
-            raise CheckpointError(f"{key} of checkpoint {checkpoint} must be {value}, got {found.get(key)}")
-    # The reader's position is valid only on the same stream; the number of epochs may change.
-    kept = found.get("data")
-    for key, value in data.items():
-        was = kept.get(key) if isinstance(kept, dict) else None
-        if key != "epochs" and was != value:
-            raise CheckpointError(f"data.{key} must stay as checkpoint {checkpoint} has it, {was}, got {value}")
+    # The reader's position is valid only on the same stream; the number of epochs may change. Other data has other tables.
+    data = {key: value for key, value in expected.pop("data").items() if key != "epochs"}
+    changed = [*_changed("data", found.get("data"), data)]
+    changed = changed or [each for key, value in expected.items() for each in _changed(key, found.get(key), value)]
+    if changed:
+        (name, rule), *others = changed
+        more = "".join(f"; {name} {rule}" for name, rule in others[:MOST_CHANGED])
+        left = f"; and {len(others) - MOST_CHANGED} more" if len(others) > MOST_CHANGED else ""
+        raise CheckpointError(f"{name} of checkpoint {checkpoint} {rule}{more}{left}")
+
+
+def _changed(name: str, was: Any, now: Any) -> Iterator[tuple[str, str]]:
+    """Yield the settings that differ from the saved ones, each with a rule that has both values."""
+    if isinstance(was, dict) and isinstance(now, dict):
+        for key, value in now.items():
+            yield from _changed(f"{name}.{key}", was.get(key), value)
+    elif isinstance(was, list) and isinstance(now, list) and len(was) == len(now) and was and isinstance(was[0], dict):
+        for one, other in zip(was, now, strict=True):
+            yield from _changed(f"{name}.{one.get('name')}", one, other)
+    elif was != now:
+        yield name, f"must be {_brief(was)}, got {_brief(now)}"
+
+
+def _brief(value: Any) -> str:
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return f"{len(value)} of them"
+    text = repr(value)
+    return text if len(text) <= 100 else f"{text[:70]} ... {text[-25:]}"

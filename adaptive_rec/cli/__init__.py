@@ -38,6 +38,7 @@ from adaptive_rec.errors import (
 )
 from adaptive_rec.system.openmp import wait_briefly
 from adaptive_rec.system.version import __version__
+from adaptive_rec.units import readable
 
 COMMANDS = (
     train, data, status, knobs, placement, control, runs, predict, export, profile, plan, compare, simulate, calibrate, doctor
@@ -75,7 +76,7 @@ def main(argv: list[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except AdaptiveRecError as error:
-        say(f"error: {error}", sys.stderr)
+        say(readable(f"error: {error}"), sys.stderr)
         return error.exit_code
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
@@ -118,6 +119,8 @@ def parse(argv: list[str]) -> argparse.Namespace:
     if unknown:
         options = commands[name].options if name else parser.options
         option = next((word for word in unknown if word.startswith("-")), unknown[0]).partition("=")[0]
+        if option in options:
+            raise UsageError(f"options must come before --, after which all words are values, got {option} after it")
         raise UsageError(f"unknown argument {option}{did_you_mean(option, options)}")
     if name is None:
         parser.print_help(sys.stderr)

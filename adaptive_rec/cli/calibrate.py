@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from adaptive_rec.cli.output import columns, pairs, print_json, say, show, shown, text, waiting
-from adaptive_rec.cli.parser import add_command, add_settings, configuration
+from adaptive_rec.cli.parser import add_command, add_settings, check_out_file, configuration
+from adaptive_rec.cli.signals import ended_at_once
 from adaptive_rec.errors import UsageError
 
 EXAMPLES = """\
@@ -30,15 +31,15 @@ def add_commands(subparsers: Any) -> None:
 
 def calibrate(args: argparse.Namespace) -> int:
     """Measure, print and write the profile."""
+    config = configuration(args.config, None, args.set)
+    if args.out is not None:
+        check_out_file(args.out)
     waiting(f"preparing the steps of {args.config}")
     from adaptive_rec.cli.progress import progress_shown
     from adaptive_rec.offline.simulate.calibrate import calibrated
     from adaptive_rec.offline.simulate.hardware import to_text
 
-    config = configuration(args.config, None, args.set)
-    if args.out is not None and not args.out.resolve().parent.is_dir():
-        raise UsageError(f"--out must be a file in a folder that exists, got {args.out}")
-    with progress_shown() as progress:
+    with progress_shown() as progress, ended_at_once():
         hardware = calibrated(config, args.config, progress)
     if args.out is not None:
         try:

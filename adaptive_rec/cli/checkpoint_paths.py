@@ -23,6 +23,8 @@ def checkpoints_at(path: Path) -> list[Path]:
     if (path / MANIFEST).exists() or generations([path.name]):
         return [path if generations([path.name]) and not path.is_symlink() else path.resolve()]
     folder = path / "checkpoints"
+    if path.is_file():
+        raise UsageError(f"RUN must be a run directory with a checkpoint, or a checkpoint, {path} is a file")
     found = [folder / name for name in generations(names_in(DISK, folder))]
     if not found:
         raise UsageError(f"RUN must be a run directory with a checkpoint, or a checkpoint, {path} is neither")

@@ -94,8 +94,11 @@ class Client:
             response = self._http.request(method, f"{API}{path}", params=query, json=body, headers=headers)
         except httpx2.TimeoutException:
             raise UnreachableError(f"{self.url} gave no answer within {TIMEOUT_SECONDS:.0f} s") from None
-        except httpx2.TransportError as error:
+        except httpx2.ConnectError as error:
             raise UnreachableError(f"{self.url} cannot be reached: {str(error) or type(error).__name__}") from None
+        except (httpx2.TransportError, OSError) as error:
+            why = str(error) or type(error).__name__
+            raise UnreachableError(f"{self.url} broke the connection off, the run may be ending: {why}") from None
         if not response.is_success:
             raise self._refusal(response)
         body = _object(response)

@@ -84,6 +84,8 @@ def add_commands(subparsers: Any) -> None:
 
 def prepare(args: argparse.Namespace) -> int:
     """Prepare a folder and print a summary."""
+    if args.out.exists():
+        raise UsageError(f"--out must be a new directory, {args.out} exists")
     waiting(f"preparing {args.out}")
     from adaptive_rec.cli.progress import StageBar, compiling_shown
     from adaptive_rec.data.prepare.job import Request

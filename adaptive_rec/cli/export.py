@@ -43,6 +43,12 @@ def add_commands(subparsers: Any) -> None:
 
 def export(args: argparse.Namespace) -> int:
     """Write the model and print its files."""
+    from adaptive_rec.run.inputs import check_own_data, check_trained
+    from adaptive_rec.system.durable import check_new_folder
+
+    check_new_folder(args.to, "--to")
+    check_trained(args.directory)
+    check_own_data(args.directory)
     waiting(f"loading {args.directory}")
     from adaptive_rec.offline.export.write import export_model
 
@@ -65,6 +71,10 @@ def nearest(args: argparse.Namespace) -> int:
         args.value.encode()
     except UnicodeEncodeError:
         raise UsageError(f"VALUE must be text in UTF-8, got {args.value!r}") from None
+    from adaptive_rec.run.inputs import check_own_data, check_trained
+
+    check_trained(args.directory)
+    check_own_data(args.directory)
     waiting(f"loading {args.directory}")
     from adaptive_rec.offline.export.nearest import nearest_values
 

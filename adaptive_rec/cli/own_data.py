@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from adaptive_rec.cli.output import say, shown
 from adaptive_rec.errors import DataError, UsageError
 from adaptive_rec.system.durable import write_whole
-from adaptive_rec.units import counted, percent, whole
+from adaptive_rec.units import counted, percent, readable, whole
 
 if TYPE_CHECKING:
     from adaptive_rec.config.tree import Config
@@ -47,9 +47,12 @@ def with_prepared_data(
 ) -> tuple[argparse.Namespace, Config]:
     """Return the command line and its configuration, with the folder that is prepared from CSV, TSV or Parquet files in their
     place."""
+    from adaptive_rec.policy.find import load_policy
+
     config = resolve(args)
     if args.label is None and args.schema is None:
         return args, config
+    load_policy(config.knobs.policy)  # an error here comes before the time that preparing takes
     folder = prepared(args, runs, config.data.on_bad_row == "skip", stream)
     args = argparse.Namespace(**{**vars(args), "data": folder})
     return args, resolve(args)
@@ -79,6 +82,8 @@ def prepared(args: argparse.Namespace, runs: Path, skip_bad_rows: bool, stream: 
 
 def files_of(data: Path) -> list[Path]:
     """Return the files of --data in natural order: the file itself, or all CSV, TSV and Parquet files of a folder."""
+    if not os.path.exists(data):
+        raise DataError(f"--data must be a file or a folder that exists, got {data}")
     if not data.is_dir():
         return [data]
 
@@ -105,10 +110,10 @@ def schema_of(args: argparse.Namespace, sources: list[Path], kept: Path, stream:
     """Return the schema of --schema, the one that an earlier run has written to `kept`, or one that is inferred and written
     there."""
     from adaptive_rec.data.tabular.infer import infer
-    from adaptive_rec.data.tabular.schema import load_schema, schema_toml
+    from adaptive_rec.data.tabular.schema import load_schema
 
     file = args.schema or (kept if kept.exists() else None)
-    if file is not None:
+    if file is not None and not (file is kept and args.label is not None and unedited(kept, sources[0], args.label)):
         schema = load_schema(file)
         if args.label not in (None, schema.label):
             way_out = "" if args.schema else "; remove that file to have a schema inferred anew"
@@ -120,14 +125,36 @@ def schema_of(args: argparse.Namespace, sources: list[Path], kept: Path, stream:
     for source in sources:
         check_source(source)
     inferred = infer(sources[0], args.label)
-    text = schema_toml(inferred.schema, inferred.remarks, inferred.unused)
     try:
         kept.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(kept, f"# Inferred from {sources[0].name}. Edit it and run the same command again.\n{text}")
+        write_whole(kept, inferred_toml(inferred, sources[0]))
     except OSError as error:
         raise UsageError(f"{kept} cannot be written: {error.strerror}") from None
     show_inferred(inferred, kept, stream)
     return inferred.schema
+
+
+def inferred_toml(inferred: Inferred, source: Path) -> str:
+    """Return the text of an inferred schema."""
+    from adaptive_rec.data.tabular.schema import schema_toml
+
+    text = schema_toml(inferred.schema, inferred.remarks, inferred.unused)
+    return f"# Inferred from {source.name}. Edit it and run the same command again.\n{text}"
+
+
+def unedited(kept: Path, source: Path, label: str) -> bool:
+    """Whether a schema that an earlier try left has another label and is still as it was inferred, so that nothing is lost with
+    it."""
+    from adaptive_rec.data.tabular.infer import infer
+    from adaptive_rec.data.tabular.schema import load_schema
+
+    before = load_schema(kept).label
+    if before == label or not source.is_file():
+        return False
+    try:
+        return kept.read_text(encoding="utf-8") == inferred_toml(infer(source, before), source)
+    except (DataError, UsageError):
+        return False
 
 
 def show_inferred(inferred: Inferred, kept: Path, stream: TextIO) -> None:
@@ -140,6 +167,7 @@ def show_inferred(inferred: Inferred, kept: Path, stream: TextIO) -> None:
         ("dense", column.column, f"{inferred.remarks[column.column]}, {column.transform}") for column in schema.dense
     ]
     rows += [("unused", column, why) for column, why in inferred.unused.items()]
+    rows = [(kind, readable(column, word=60, line=60), why) for kind, column, why in rows]
     width = min(24, max(len(column) for _, column, _ in rows))
     for kind, column, why in rows:
         say(f"  {kind:<8}  {column:<{width}}  {why}".rstrip(), stream)
@@ -175,24 +203,22 @@ def warn_of_labels(config: Any, stream: TextIO) -> None:
 
     from adaptive_rec.data.criteo import row_ranges
     from adaptive_rec.data.prepare.meta import labels_file, load_meta
+    from adaptive_rec.data.prepared_arrays import mapped
 
     folder = Path(config.data.source)
     if not os.path.isfile(folder / "meta.json"):
         return
     meta = load_meta(folder)
     labels = np.concatenate(
-        [np.load(folder / labels_file(source.name), mmap_mode="r", allow_pickle=False)[:, 0] for source in meta.sources]
+        [mapped(folder / labels_file(each.name), np.int32, (each.rows, 1))[:, 0] for each in meta.sources]
     )
     shares = {}
     for what, rows in zip(("training", "held-out"), row_ranges(config, meta.rows), strict=True):
         if len(rows):
             shares[what] = share = float(np.mean(labels[rows.start : rows.stop]))
             if share in (0.0, 1.0):
-                say(
-                    f"warning: all {counted(len(rows), f'{what} row')} have label {share:.0f}: there is nothing to learn or to "
-                    f"compare",
-                    stream,
-                )
+                those = f"all {whole(len(rows))} {what} rows have" if len(rows) > 1 else f"the only {what} row has"
+                say(f"warning: {those} label {share:.0f}: there is nothing to learn or to compare", stream)
     if len(shares) == 2 and not {0.0, 1.0} & set(shares.values()):
         odds = [share / (1 - share) for share in shares.values()]
         if max(odds) > SKEWED * min(odds):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -49,6 +50,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(allow_abbrev=False, formatter_class=Formatter, **settings)
+        self._negative_number_matcher = re.compile(r"-\.?[0-9]")  # a word such as -1GiB is a value, too, and no option
         self._intermixed = False
 
     @property
@@ -65,7 +67,8 @@ class Parser(argparse.ArgumentParser):
             return self.parse_known_intermixed_args(args, namespace)
         except MissingError as error:
             self._intermixed = False
-            self.error(f"{MISSING}{', '.join([*self._missing_positionals(args, error.names), *error.names])}")
+            names = [*self._missing_positionals(args, error.names), *error.names]
+            self.error(f"{MISSING}{', '.join(names)}{self._hint_of_values(args)}")
         finally:
             self._intermixed = False
 
@@ -81,6 +84,15 @@ class Parser(argparse.ArgumentParser):
         finally:
             self._intermixed = False
         return []
+
+    def _hint_of_values(self, args: Any) -> str:
+        """Return how to write a value that was taken for an option."""
+        taken = [
+            word
+            for word in args
+            if word.startswith("-") and word.strip("-") and word.partition("=")[0] not in self.options
+        ]
+        return f"; a value such as {taken[0]} comes last, after --" if taken else ""
 
     def error(self, message: str) -> NoReturn:
         if self._intermixed and message.startswith(MISSING):
@@ -183,9 +195,19 @@ def whole_number(name: str, typed: str, low: int, high: int | None = None) -> in
 
 def create_folder(out: Path) -> None:
     """Create the folder of --out. Raises UsageError where it cannot be written."""
+    if out.exists() and not out.is_dir():
+        raise UsageError(f"--out must be a folder, {out} is a file")
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UsageError(f"--out {out} cannot be written: {error.strerror}") from None
     if not os.access(out, os.W_OK):
         raise UsageError(f"--out must be a folder that can be written, got {out}")
+
+
+def check_out_file(out: Path) -> None:
+    """Raise UsageError unless --out is a file that can be made in a folder, or one that can be replaced."""
+    if out.is_dir() or not out.absolute().parent.is_dir():
+        raise UsageError(f"--out must be a file in a folder that exists, got {out}{', a folder' * out.is_dir()}")
+    if not os.access(out if out.exists() else out.absolute().parent, os.W_OK):
+        raise UsageError(f"--out must be a file that can be written, got {out}")

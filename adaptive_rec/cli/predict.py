@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from adaptive_rec.cli.output import pairs, print_json, say, show, waiting
 from adaptive_rec.cli.own_data import files_of
 from adaptive_rec.cli.parser import add_command
-from adaptive_rec.errors import UsageError
-from adaptive_rec.units import count, percent, whole
+from adaptive_rec.errors import DataError, UsageError
+from adaptive_rec.units import count, percent, readable, whole
 
 if TYPE_CHECKING:
     import numpy as np
@@ -64,22 +64,24 @@ def predict(args: argparse.Namespace) -> int:
         raise UsageError(f"--out must be a new file, {out} exists")
     if not out.absolute().parent.is_dir():
         raise UsageError(f"--out must be a file in a folder that exists, got {out}")
+    files = inputs_of(args.directory, args.data)
     started = time.monotonic()
     waiting(f"loading {args.directory}")
     from adaptive_rec.run.scoring import Scorer
 
-    scorer = Scorer(
-        args.directory, files_of(args.data), labelled=False, warn=lambda text: say(f"warning: {text}", sys.stderr)
-    )
+    scorer = Scorer(args.directory, files, labelled=False, warn=lambda text: say(f"warning: {text}", sys.stderr))
+    loaded = time.monotonic()
     with written(out) as append:
         for part in scorer.scored():
             append(part.scores_B)
-    seconds = time.monotonic() - started
+        if not scorer.rows.rows:
+            raise DataError(f"--data must hold at least one row, {args.data} has none")
+    seconds = time.monotonic() - loaded
     unknown = unknown_ratios(scorer.rows.unknown)
     figures = {
         "rows": scorer.rows.rows,
         "step": scorer.step,
-        "seconds": round(seconds, 3),
+        "seconds": round(time.monotonic() - started, 3),
         "unknown": unknown,
         "out": str(out),
     }
@@ -87,10 +89,23 @@ def predict(args: argparse.Namespace) -> int:
         print_json(figures)
     else:
         told = ", ".join(f"{name} {percent(ratio)}" for name, ratio in unknown.items() if ratio)
-        rate = f"{whole(scorer.rows.rows)} in {seconds:.1f} s, {count(scorer.rows.rows / max(seconds, 1e-9))} rows/s"
+        rate = f"{whole(scorer.rows.rows)}, {count(scorer.rows.rows / max(seconds, 1e-9))} a second once the model was loaded"
         show(pairs([("rows", rate), ("unknown", told or "no value was unknown to the model"), ("scores", str(out))]))
     warn_of_unknown(unknown)
     return 0
+
+
+def inputs_of(run: Path, data: Path) -> list[Path]:
+    """Return the files of --data, after all checks that need no torch. Raises UsageError or DataError."""
+    from adaptive_rec.data.prepare.formats import check_source
+    from adaptive_rec.run.inputs import check_own_data, check_trained
+
+    check_trained(run)
+    check_own_data(run)
+    files = files_of(data)
+    for file in files:
+        check_source(file)
+    return files
 
 
 def unknown_ratios(unknown: dict[str, Unknown]) -> dict[str, float]:
@@ -103,7 +118,7 @@ def warn_of_unknown(unknown: dict[str, float]) -> None:
     for name, ratio in unknown.items():
         if ratio > MANY_UNKNOWN:
             say(
-                f"warning: {percent(ratio)} of the values of {name} are unknown to the model; is it the same column?",
+                f"warning: {percent(ratio)} of the values of {readable(name)} are unknown to the model; is it the same column?",
                 sys.stderr,
             )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import signal
 import sys
 import time
@@ -10,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from adaptive_rec.cli.output import columns, print_json, say, show, shown, waiting
-from adaptive_rec.cli.own_data import files_of
 from adaptive_rec.cli.parser import (
     LINK_HINT,
     add_client_options,
@@ -20,7 +20,7 @@ from adaptive_rec.cli.parser import (
     on_terminal,
     serve_options,
 )
-from adaptive_rec.cli.predict import unknown_ratios, warn_of_unknown
+from adaptive_rec.cli.predict import inputs_of, unknown_ratios, warn_of_unknown
 from adaptive_rec.errors import UsageError
 from adaptive_rec.units import clock
 
@@ -103,6 +103,10 @@ def serve(args: argparse.Namespace) -> int:
 
 def evaluate(args: argparse.Namespace) -> int:
     """Score a run's newest checkpoint."""
+    from adaptive_rec.run.inputs import check_trained
+
+    check_trained(args.directory)
+    files = None if args.data is None else inputs_of(args.directory, args.data)
     waiting(f"loading {args.directory}")
     from dataclasses import asdict
 
@@ -113,12 +117,14 @@ def evaluate(args: argparse.Namespace) -> int:
     def warn(text: str) -> None:
         say(f"warning: {text}", sys.stderr)
 
-    if args.data is None:
+    if files is None:
         result = evaluate_run(args.directory, warn)
     else:
-        scorer = Scorer(args.directory, files_of(args.data), labelled=True, warn=warn)
+        scorer = Scorer(args.directory, files, labelled=True, warn=warn)
         result = scorer.quality()
         warn_of_unknown(unknown_ratios(scorer.rows.unknown))
+    if math.isnan(result.quality.auc):
+        warn("all rows have the same label: there is no AUC and no normalized entropy")
     figures = {"step": result.step, **asdict(result.quality)}
     if args.json:
         print(to_json(figures))

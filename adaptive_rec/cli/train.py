@@ -28,7 +28,7 @@ from adaptive_rec.cli.parser import (
     text_settings,
 )
 from adaptive_rec.cli.signals import StopSignals
-from adaptive_rec.errors import AdaptiveRecError, CheckpointError, UsageError
+from adaptive_rec.errors import AdaptiveRecError, CheckpointError, ConfigError, UsageError, did_you_mean
 from adaptive_rec.run.new_directory import check_is_new, new_directory
 from adaptive_rec.run.serving import keep_options, kept_options
 
@@ -89,9 +89,11 @@ def train(args: argparse.Namespace) -> int:
     """Train and print the summary, or only print the configuration or the memory plan."""
     from adaptive_rec.config.reference import render
 
-    if processes.are_under_way() and processes.is_restarted():
+    if processes.is_restarted():
         args.resume = True
     args, config = prepare(args)
+    given = {**(kept_options(args.out) if args.resume else {}), **given_serve_options(args)}
+    options = None if args.no_serve else serve_options({**given, "waits_for_port": args.resume and "port" in given})
     if args.print_config:
         sys.stdout.write(render(config))
         return 0
@@ -99,15 +101,11 @@ def train(args: argparse.Namespace) -> int:
         from adaptive_rec.cli.plan import dry_run
 
         return dry_run(config, args.json)
-    out = args.out or new_directory(config.knobs.policy)
-    if not args.resume and not processes.are_under_way():
-        check_is_new(out)
-    if args.verify:
-        verify_source(config.data.source, sys.stderr if args.json else sys.stdout)
-    given = {**(kept_options(args.out) if args.resume else {}), **given_serve_options(args)}
-    options = None if args.no_serve else serve_options({**given, "waits_for_port": args.resume and "port" in given})
     if options is not None:
         options.read_token()  # an error here comes before the seconds that torch takes to load
+    out = args.out or new_directory(config.knobs.policy)
+    if not processes.are_under_way():
+        check_start(args, config, out)
     if args.detach:
         return detach(args.argv, out, args.resume, options is not None, args.json)
     if args.processes > 1 and not processes.are_under_way():
@@ -116,6 +114,17 @@ def train(args: argparse.Namespace) -> int:
     if group is not None and group.rank:
         return processes.follow(config, args, group)
     return train_here(config, args, out, options, given, group)
+
+
+def check_start(args: argparse.Namespace, config: Config, out: Path) -> None:
+    """Check directory and data of a run, of several processes before they are started."""
+    if args.resume:
+        warn_of_no_checkpoint(out)
+    else:
+        check_is_new(out)
+    check_inputs(config)
+    if args.verify:
+        verify_source(config.data.source, sys.stderr if args.json else sys.stdout)
 
 
 def train_here(
@@ -181,6 +190,8 @@ def check(args: argparse.Namespace) -> Config:
 
     if args.resume and args.out is None:
         raise UsageError("--resume needs --out DIR, the run directory to continue")
+    if args.resume and args.out.exists() and not args.out.is_dir():
+        raise UsageError(f"--out must be a run directory to continue, {args.out} is a file")
     if args.replay and args.resume:
         raise UsageError("--replay repeats a run from its start and --resume continues one; give one of them")
     if args.linger and args.no_serve:
@@ -190,6 +201,33 @@ def check(args: argparse.Namespace) -> Config:
     for name in config.run.track:
         load_tracker(name)
     return config
+
+
+def warn_of_no_checkpoint(out: Path) -> None:
+    """Say in time that --resume begins a new run, where its directory is mistyped or has no checkpoint yet."""
+    from adaptive_rec.run.inputs import has_checkpoint
+
+    if not has_checkpoint(out):
+        beside = [run.name for run in out.parent.glob("*") if has_checkpoint(run)]
+        what = (
+            f"{out} has no checkpoint to resume"
+            if out.exists()
+            else f"{out} does not exist{did_you_mean(out.name, beside)}"
+        )
+        say(f"warning: --resume: {what}: the run starts from the beginning", sys.stderr)
+
+
+def check_inputs(config: Config) -> None:
+    """Check data and device as far as it needs no torch, which takes seconds to load. Raises UsageError or DataError."""
+    from adaptive_rec.data.open import check_file
+    from adaptive_rec.data.prepare.meta import META
+    from adaptive_rec.system.cuda_driver import NO_CUDA, may_have_cuda
+
+    source = config.data.source
+    if source != "synthetic" and not os.path.isfile(Path(source) / META):
+        check_file(Path(source))
+    if config.run.device == "cuda" and not may_have_cuda():
+        raise ConfigError(NO_CUDA)
 
 
 def begin(
@@ -210,8 +248,6 @@ def begin(
     if group is not None:
         group.report_to(lambda text: training.note("failed", text))
     screen.begin(training.runtime)
-    if args.resume and not training.started_at_step:
-        screen.note(f"{out} has no checkpoint to resume: the run starts from the beginning")
     return training
 
 

@@ -35,7 +35,9 @@ def open_source(config: Config) -> Source:
 def check_file(path: Path) -> None:
     """Raise where `path` is not a file with at least one byte."""
     if not str(path) or not os.path.exists(path):
-        raise ConfigError(f"data.source must be synthetic or a Criteo TSV file that exists, got {str(path)!r}")
+        raise ConfigError(
+            f"data.source must be synthetic, or a Criteo TSV file or a prepared folder that exists, got {str(path)!r}"
+        )
     if path.is_dir() and not os.access(path, os.R_OK | os.X_OK):
         raise DataError(f"data.source must be a folder that can be read, got {str(path)!r}: {os.strerror(errno.EACCES)}")
     if not path.is_file():

@@ -260,7 +260,9 @@ def mapped(path: Path, dtype: type, shape: tuple[int, ...]) -> NDArray[Any]:
     except PermissionError as error:  # it may be whole all the same
         raise DataError(f"{path} cannot be read: {error.strerror}") from None
     except Exception as error:  # NumPy evaluates headers as Python and can fail in many ways
-        raise DataError(f"{path} must be a .npy file: {type(error).__name__}: {first_line(error)}") from None
+        objects = "pickle" in str(error)  # NumPy's words advise to load it without safety
+        reason = "it holds objects or no array" if objects else f"{type(error).__name__}: {first_line(error)}"
+        raise DataError(f"{path} must be a .npy file: {reason}") from None
     if array.dtype != dtype or array.shape != shape:
         expected = f"{np.dtype(dtype).name} of shape {shape}"
         raise DataError(f"{path} must be {expected}, got {array.dtype} of shape {array.shape}")

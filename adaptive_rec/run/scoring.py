@@ -13,8 +13,9 @@ from adaptive_rec.data.new_rows import NewRows
 from adaptive_rec.data.prepared import PreparedSource
 from adaptive_rec.dense.evaluate import logits_of
 from adaptive_rec.dense.metrics import quality
-from adaptive_rec.errors import DataError, UsageError
+from adaptive_rec.errors import DataError
 from adaptive_rec.live.telemetry import Evaluation, Quality
+from adaptive_rec.run.inputs import of_other_data
 from adaptive_rec.run.resume import trained_runtime
 from adaptive_rec.runtime.loop import Runtime
 
@@ -68,9 +69,5 @@ def prepared_source(runtime: Runtime, run: Path) -> PreparedSource:
     """Return the data that a run was trained on. Raises UsageError where it has no schema and no names of values."""
     source = runtime.source
     if not isinstance(source, PreparedSource):
-        raise UsageError(
-            f"the model must have been trained on CSV, TSV or Parquet files (train --data FILE --label COLUMN), whose "
-            f"columns have names "
-            f"and values; {run} was trained on {runtime.config.data.source}"
-        )
+        raise of_other_data(run, runtime.config.data.source)
     return source

@@ -33,6 +33,7 @@ from adaptive_rec.runtime.control import check_shareable
 from adaptive_rec.runtime.events import shown
 from adaptive_rec.runtime.loop import RunOptions, Runtime
 from adaptive_rec.runtime.parts import PartOfBatches
+from adaptive_rec.system.cuda_driver import NO_CUDA
 from adaptive_rec.system.group import Group
 from adaptive_rec.system.host_memory import available_bytes, keep_freed_memory
 
@@ -160,7 +161,7 @@ def check_group(config: Config, policy: Policy) -> None:
 def choose_device(config: Config) -> torch.device:
     wanted = config.run.device
     if wanted == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("run.device cuda needs a CUDA device that torch can use, found none; use cpu or auto")
+        raise ConfigError(NO_CUDA)
     return torch.device("cuda" if wanted != "cpu" and torch.cuda.is_available() else "cpu")
 
 

@@ -41,37 +41,47 @@ def write_whole(path: Path, text: str) -> None:
 
 
 @contextmanager
-def new_folder(out: Path) -> Iterator[Path]:
+def new_folder(out: Path, option: str = "--out") -> Iterator[Path]:
     """Yield the path of a draft folder to create and fill; it becomes `out` durably when the block succeeds, else it is removed.
 
-    Raises UsageError where `out` cannot be made.
+    Raises UsageError, which names the option of `out`, where it cannot be made.
     """
-    if os.path.lexists(out):
-        raise _cannot_be_made(out, os.strerror(errno.EEXIST))
+    check_new_folder(out, option)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         parent = Path(tempfile.mkdtemp(prefix=".draft-", dir=out.parent))
     except OSError as error:
-        raise _cannot_be_made(out, error.strerror) from None
+        raise _cannot_be_made(out, option, error.strerror) from None
     try:
         try:
             yield parent / out.name
         except OSError as error:
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.ENAMETOOLONG):
                 raise
-            raise UsageError(f"{out} cannot be written: {error.strerror}") from None
+            raise UsageError(f"{option} {out} cannot be written: {error.strerror}") from None
         try:
             sync_folder(parent / out.name)
             os.rename(parent / out.name, out)
             sync_folder(out.parent)
         except OSError as error:
-            raise _cannot_be_made(out, error.strerror) from None
+            raise _cannot_be_made(out, option, error.strerror) from None
     finally:
         shutil.rmtree(parent, ignore_errors=True)
 
 
-def _cannot_be_made(out: Path, why: str | None) -> UsageError:
-    return UsageError(f"--out {out} must be a folder that can be made: {why}")
+def check_new_folder(out: Path, option: str) -> None:
+    """Raise UsageError where there is something already, or where no folder can be made."""
+    if os.path.lexists(out):
+        raise _cannot_be_made(out, option, os.strerror(errno.EEXIST))
+    above = next(folder for folder in out.absolute().parents if os.path.lexists(folder))
+    if not os.path.isdir(above):
+        raise _cannot_be_made(out, option, f"{above} is no folder")
+    if not os.access(above, os.W_OK):
+        raise _cannot_be_made(out, option, os.strerror(errno.EACCES))
+
+
+def _cannot_be_made(out: Path, option: str, why: str | None) -> UsageError:
+    return UsageError(f"{option} {out} must be a folder that can be made: {why}")
 
 
 def _sync(path: Path, flags: int) -> None:

@@ -117,13 +117,26 @@ def fresh() -> Runtime:
         ("optimizer.embedding=sgd", "embedding_optimizer"),
         ("optimizer.dense=SGD", "dense_optimizer"),
         ("run.precision=float32", "precision"),
-        ("data.table_rows=[40, 30, 8]", "tables"),
-        ("model.table_dims=[4, 4, 4]", "tables"),
+        ("data.table_rows=[40, 30, 8]", "data.table_rows"),
+        ("model.table_dims=[4, 4, 4]", r"tables\.\w+\.dim"),
     ],
 )
 def test_a_checkpoint_of_another_kind_is_refused_by_name(saved: Path, change: str, named: str) -> None:
     with pytest.raises(CheckpointError, match=f"{named} of checkpoint .*{saved.name} must be"):
         checkpoint.load(build("optimizer.dense=Adam", "optimizer.embedding=adagrad", change).parts, saved)
+
+
+def test_only_the_settings_that_differ_are_named(saved: Path) -> None:
+    runtime = fresh()
+    data = runtime.config.data
+    was, stream = data.synthetic.samples, data.synthetic.model_copy(update={"samples": 999})
+    data = data.model_copy(update={"source": "other.tsv", "synthetic": stream, "epochs": 3})
+    runtime.parts.state.config = runtime.config.model_copy(update={"data": data})
+    with pytest.raises(CheckpointError) as error:
+        checkpoint.load(runtime.parts, saved)
+    assert str(error.value) == (
+        f"data.source of checkpoint {saved} must be 'synthetic', got 'other.tsv'; data.synthetic.samples must be {was}, got 999"
+    )
 
 
 def test_another_shape_of_the_dense_part_is_refused(saved: Path) -> None:

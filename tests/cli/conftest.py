@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
+import random
 import re
 import socketserver
 import sys
@@ -20,6 +22,7 @@ import pytest
 from adaptive_rec.cli import main
 from adaptive_rec.live.runtime_file import RuntimeFile, remove, socket_path, write
 
+SETTINGS = ["--no-serve", "--set", "model.bottom_mlp=[8]", "--set", "model.top_mlp=[8]"]
 CONTROL_TOKEN, READ_TOKEN = "control-token-of-the-tests", "read-token-of-the-tests"
 ESCAPE = "\x1b[31mred"
 
@@ -197,6 +200,37 @@ PLACEMENT = {
         for index, name, ratio in ((0, "C1", 0.953), (1, ESCAPE, None))
     ],
 }
+
+
+@pytest.fixture(scope="session")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with clicks.csv and a run that was trained on it, in runs/a."""
+    folder, dice = tmp_path_factory.mktemp("own"), random.Random(1)
+    tastes = [dice.gauss(0, 1) for _ in range(60)]
+    with (folder / "clicks.csv").open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["user_id", "item", "kinds", "price", "label"])
+        for _ in range(6000):
+            user, item = dice.randrange(40), dice.randrange(60)
+            kinds = "|".join(dice.sample(["new", "old", "é"], dice.randint(1, 2)))
+            price = "" if dice.random() < 0.2 else round(dice.expovariate(1 / 5000), 2)
+            rows.writerow([user - 20, f"item, {item}", kinds, price, int(tastes[item] + dice.gauss(0, 1) > 0.3)])
+    assert (
+        main(
+            [
+                "train",
+                "--data",
+                str(folder / "clicks.csv"),
+                "--label",
+                "label",
+                "--out",
+                str(folder / "runs" / "a"),
+                *SETTINGS,
+            ]
+        )
+        == 0
+    )
+    return folder
 
 
 @pytest.fixture

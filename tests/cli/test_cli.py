@@ -91,7 +91,7 @@ def test_errors_are_one_line(capsys, tmp_path):
     assert "--resume needs --out" in refused(capsys, "train", "tiny", "--resume")
     absent = f"--data={tmp_path / 'absent.txt'}"
     assert "data.source" in refused(capsys, "train", absent, "--json", f"--out={tmp_path / 'run'}")
-    assert "has none" in refused(capsys, "eval", str(tmp_path))
+    assert "has no config.toml" in refused(capsys, "eval", str(tmp_path))
     (tmp_path / "file").write_text("")
     assert "cannot be written" in refused(capsys, "train", "tiny", "--detach", f"--out={tmp_path / 'file' / 'run'}")
 
@@ -215,9 +215,10 @@ def test_resume_uses_the_configuration_of_the_run(tmp_path, capsys):
 def test_resume_without_a_checkpoint_is_reported(tmp_path, capsys):
     train = ["train", "tiny", "--no-serve", "--steps=5", "--resume", "--out", str(tmp_path / "run")]
     assert main(train) == 0
-    assert "run has no checkpoint to resume: the run starts from the beginning\n" in capsys.readouterr().out
+    told = "run does not exist: the run starts from the beginning\n"
+    assert told in capsys.readouterr().err
     assert main(train) == 0
-    assert "no checkpoint" not in capsys.readouterr().out
+    assert told not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("output", [[], ["--json"]])

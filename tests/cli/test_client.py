@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import struct
+import threading
 
 import pytest
 
@@ -123,6 +125,24 @@ def test_an_unreachable_service_is_reported():
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
     with Client(url, "abc") as client, pytest.raises(UnreachableError, match=f"{url} cannot be reached: ") as caught:
         client.get("/status")
+    assert caught.value.exit_code == 1
+
+
+@pytest.mark.parametrize("said", [b"", b"HTTP/1.1 200", b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{"])
+def test_a_run_that_ends_during_a_request_is_reported(said):
+    def answer():
+        connection, _ = ending.accept()
+        connection.recv(1 << 16)
+        connection.sendall(said)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # so that close resets it
+        connection.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as ending:
+        threading.Thread(target=answer, daemon=True).start()
+        url = f"http://127.0.0.1:{ending.getsockname()[1]}"
+        told = f"{url} broke the connection off, the run may be ending: "
+        with Client(url, "abc") as client, pytest.raises(UnreachableError, match=told) as caught:
+            client.get("/status")
     assert caught.value.exit_code == 1
 
 

@@ -307,7 +307,7 @@ def test_what_cannot_be_read_or_written(tmp_path: Path) -> None:
         (UsageError, "min_count .*must be at least 1, got 0", tmp_path / "o", [good], {"min_count": 0}),
         (UsageError, "min_count .*at most 65535", tmp_path / "o", [good], {"min_count": 65536}),
         (UsageError, "two make arrays named day_0", tmp_path / "o", [good, write(tmp_path / "again/day_0.gz", rows(2))], {}),
-        (UsageError, "--schema is for --format csv or parquet", tmp_path / "o", [good], {"schema": SCHEMA, "format": "criteo"}),
+        (UsageError, "--schema are for --format csv or parquet", tmp_path / "o", [good], {"schema": SCHEMA, "format": "criteo"}),
         (UsageError, "--format parquet needs --label COLUMN, or --schema", tmp_path / "o", [good], {"format": "parquet"}),
         (DataError, "must be a complete gz file", tmp_path / "p", [_cut(write(tmp_path / "day_1.gz", rows(999)))], {}),
         (DataError, "at least one well-formed row", tmp_path / "q", [write(tmp_path / "bad", b"\t\n")], {"on_bad_row": "skip"}),

@@ -196,6 +196,19 @@ def test_numbers_and_categories_of_texts() -> None:
     assert bags.keys_N[1] == bags.keys_N[2]
 
 
+def test_a_column_of_nulls_is_one_of_missing_values() -> None:
+    nothing = categories(pa.nulls(3), "", "", "c")
+    assert nothing.keys_N.tolist() == [0, 0, 0]
+    assert len(nothing.distinct) == 0
+
+
+def test_columns_of_a_table_with_two_types_are_told_by_the_table(tmp_path: Path) -> None:
+    pa.parquet.write_table(pa.table({"a": [1], "b": ["x"], "label": [1]}), tmp_path / "x.parquet")
+    sparse = [{"column": "a", "table": "ab"}, {"column": "b", "table": "ab"}]
+    with pytest.raises(DataError, match="^columns of a table must have one type in all sources, ab gets string after int64$"):
+        made(tmp_path, tmp_path / "x.parquet", schema={"label": "label", "sparse": sparse})
+
+
 def test_a_schema_is_inferred_and_can_be_read_back(tmp_path: Path) -> None:
     lines = ["user_id,item,timestamp,price,genres,zip code,note,qty,event,rating,gap_id"]
     for k in range(3000):

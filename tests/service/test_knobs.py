@@ -103,6 +103,7 @@ WRONG: list[tuple[Any, list[str]]] = [
     ({"policy": "nobody"}, ["policy"]),
     ({"policy": ""}, ["policy"]),
     ({"\ud800": 1}, ["\ud800"]),
+    (b'{"alpha": 0.5, "decay": 0.6, "alpha": 0.7}', ["alpha"]),
 ]
 
 

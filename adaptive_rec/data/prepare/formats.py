@@ -53,7 +53,7 @@ def open_reader(path: Path, options: ReadOptions) -> RawReader:
 
         return TabularReader(path, options.schema, options.skip_bad_rows)
     if options.schema is not None:
-        raise UsageError(f"--schema is for --format csv or parquet, got --format {options.format}")
+        raise UsageError(f"--label and --schema are for --format csv or parquet, got --format {options.format}")
     module, name = READERS[options.format]
     reader_class = getattr(import_module(f"adaptive_rec.data.logs.{module}"), name)
     history = (options.history_steps,) if options.format in WITH_HISTORY else ()

@@ -107,7 +107,8 @@ def write_values(columns: Sequence[ColumnIds], rows: int, path: Path) -> None:
                     writer = stack.enter_context(pa.ipc.new_file(path, pa.schema([(COLUMN, kind)])))
                 elif values.type != kind:
                     raise DataError(
-                        f"columns of one table must have one type in all sources, {path.name} gets {values.type} after {kind}"
+                        f"columns of a table must have one type in all sources, {path.name.partition('_values.')[0]} gets "
+                        f"{values.type} after {kind}"
                     )
                 writer.write_batch(pa.record_batch([values.take(new_U)], names=[COLUMN]))
                 following += len(new_U)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from adaptive_rec.data.lines import chunks, plain_bytes
 from adaptive_rec.data.tabular.schema import FileSchema
 from adaptive_rec.errors import DataError, first_line
+from adaptive_rec.units import counted
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -82,11 +83,9 @@ class DelimitedFile:
         if self._skip_bad_rows:
             self.bad_rows += 1
             return "skip"
-        fields = "field" if row.actual_columns == 1 else "fields"
-        self._bad_row = (
-            f"{self.path}, row {row.number - 1}: must have {row.expected_columns} fields between {self.delimiter!r}, "
-            f"got {row.actual_columns} {fields}: {ascii(row.text[:60])}"
-        )
+        wanted, got = counted(row.expected_columns, "field"), counted(row.actual_columns, "field")
+        between = f"must have {wanted} between {self.delimiter!r}"
+        self._bad_row = f"{self.path}, row {row.number - 1}: {between}, got {got}: {ascii(row.text[:60])}"
         return "error"
 
     def _error(self, error: Exception) -> DataError:

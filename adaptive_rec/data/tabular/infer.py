@@ -110,7 +110,8 @@ def infer(path: Path, label: str) -> Inferred:
     if not sparse:
         why = "; ".join(f"{name}: {text}" for name, text in (unused | remarks).items())
         raise UsageError(
-            f"{path} must have at least one column of categories beside the label {label}; found {why or 'none'}"
+            f"{path} must have at least one column of categories beside the label {label}; found {why or 'none'}; "
+            "--schema FILE can name one that was not taken for a category"
         )
     give_names(sparse)
     settings = file.model_dump(exclude_defaults=True)
@@ -147,7 +148,11 @@ def first_rows(rows: Any) -> dict[str, Sample]:
 
 def check_label(path: Path, label: str, samples: dict[str, Sample]) -> Label:
     """Return the label's column. Raises UsageError where there is none, or where it does not hold two classes."""
-    target = Label(column=label) if label in samples else parse_label(label)
+    target = parse_label(label)
+    if label in samples and target.column != label:
+        raise UsageError(
+            f"--label must be a column or a comparison, {label!r} is both in {path}: rename the column that is called so"
+        )
     if target.column not in samples:
         known = ", ".join(samples)
         raise UsageError(
@@ -184,7 +189,7 @@ def give_names(sparse: list[dict[str, Any]]) -> None:
     taken = {column["column"] for column in sparse}
     for column in sparse:
         if not PLAIN_NAME.fullmatch(column["column"]):
-            plain = re.sub(r"[^A-Za-z0-9_.-]+", "_", column["column"]).strip("_") or "column"
+            plain = re.sub(r"[^A-Za-z0-9_.-]+", "_", column["column"]).strip("_")[:60] or "column"
             number = 1
             while (name := plain if number == 1 else f"{plain}_{number}") in taken:
                 number += 1

@@ -19,7 +19,8 @@ from adaptive_rec.errors import UsageError
 
 CONSTANT = "constant"
 """Name of the single dense feature of a schema without dense columns."""
-PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+PLAIN_NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}")
+"""The names of features and tables, which are parts of the names of files."""
 THRESHOLD = re.compile(r"(?P<column>.+?)\s*(?P<sign>>=|>)\s*(?P<number>[-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)\s*")
 
 
@@ -38,9 +39,9 @@ class SparseColumnSchema(Frozen):
     """A sparse column of the schema: a category of each row, or a list of them."""
 
     column: str = Field(min_length=1)
-    name: str = Field("", pattern=r"^[A-Za-z0-9_.-]*$")
+    name: str = Field("", pattern=r"^[A-Za-z0-9_.-]*$", max_length=100)
     """The name of the feature, by default that of the column."""
-    table: str = Field("", pattern=r"^[A-Za-z0-9_.-]*$")
+    table: str = Field("", pattern=r"^[A-Za-z0-9_.-]*$", max_length=100)
     """The table, whose columns share its ids; by default a table with the feature's name."""
     type: Literal["", "integer", "text"] = ""
     """The type of the values. By default that of a Parquet column, and text in a CSV file."""
@@ -98,9 +99,12 @@ class Label(Frozen):
 def parse_label(text: str) -> Label:
     """Read a column, or a comparison such as ``rating >= 4``."""
     found = THRESHOLD.fullmatch(text)
-    if found is None:
+    try:
+        number = float(found["number"]) if found else np.nan
+    except ValueError:
+        number = np.nan
+    if found is None or not np.isfinite(number):
         return Label(column=text)
-    number = float(found["number"])
     return Label(column=found["column"], **{"at_least" if found["sign"] == ">=" else "above": number})
 
 
@@ -132,7 +136,9 @@ class Schema(Frozen):
             raise ValueError(f"sparse columns must have different names, two are called {twice}")
         for column in self.sparse:
             if not column.name and not PLAIN_NAME.fullmatch(column.column):
-                raise ValueError(f"sparse column {column.column!r} needs a name of letters, digits, _, . and -")
+                raise ValueError(
+                    f"sparse column {column.column!r} needs a name of letters, digits, _, . and -, at most 100"
+                )
         dense = [column.column for column in self.dense]
         twice = next((name for name in dense if dense.count(name) > 1), None)
         if twice is not None:

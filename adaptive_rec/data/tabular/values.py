@@ -157,6 +157,8 @@ def _distinct(array: pa.Array) -> tuple[pa.Array, NDArray[np.int64]]:
     import pyarrow.compute as pc
 
     kind: Any = array.type
+    if pa.types.is_null(kind):
+        return array.slice(0, 0), np.zeros(len(array), dtype=np.int64)
     if pa.types.is_dictionary(kind):
         array, kind = array.dictionary_decode(), kind.value_type
     if _is_text(kind):

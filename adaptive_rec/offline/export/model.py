@@ -2,20 +2,28 @@
 ``python model.py rows.csv``, which prints a score for each row.
 
 A column has one value for each row: a number, a text, or None, "" and NaN for a missing one; a column of lists has a list
-(or a text with the schema's separator). Values that were not in the training data share one row of their table. Needs torch and
-numpy.
+(or a text with the schema's separator). Values that were not in the training data share one row of their table. What cannot be
+scored raises ValueError. Needs torch and numpy.
 """
 
 import csv
+import gzip
 import json
+import re
+import signal
 import sys
+import zlib
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import nn
 
-WORDS = ("", "NA", "N/A", "NaN", "nan", "NULL", "Null", "null", "None", "none", "\\N", None)
+WORDS = ("", "NA", "N/A", "NaN", "nan", "NULL", "Null", "null", "None", "none", "\\N")
+NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
+INTEGER = re.compile(r"(0|-?[1-9][0-9]*)(\.0+)?")
+LARGEST = float(np.finfo(np.float32).max)
 
 
 class Model(nn.Module):
@@ -63,10 +71,24 @@ class Model(nn.Module):
 
     def scores(self, columns):
         """Return the probability of label 1 for each row."""
+        self.check(columns)
         with torch.no_grad():
             return torch.sigmoid(
                 self(self.dense(columns), *(self.rows_of(column, columns) for column in self.facts["sparse"]))
             )
+
+    def check(self, columns):
+        """Raise ValueError unless the columns of the model are there, with one value for each row."""
+        names = [each["column"] for each in (*self.facts["sparse"], *self.facts["dense"])]
+        for name in names:
+            if name not in columns:
+                known = ", ".join(map(str, columns)) or "none"
+                raise ValueError(f"columns must have {name!r}, a column of the training data, got {known:.300}")
+            if isinstance(columns[name], str) or not hasattr(columns[name], "__len__"):
+                raise ValueError(f"column {name!r} must be a list of values, got {columns[name]!r:.60}")
+            rows, first = len(columns[name]), len(columns[names[0]])
+            if rows != first:
+                raise ValueError(f"columns must have as many rows as {names[0]!r}, {first}, got {rows} of {name!r}")
 
     def dense(self, columns):
         rows = len(columns[self.facts["sparse"][0]["column"]])
@@ -75,7 +97,8 @@ class Model(nn.Module):
 
     def rows_of(self, column, columns):
         """Return the ids (S, L) of a sparse column's values."""
-        known, bags = self.ids[column["table"]], [values_of(value, column) for value in columns[column["column"]]]
+        known = self.ids[column["table"]]
+        bags = of_all(columns[column["column"]], column, lambda value: values_of(value, column))
         ids = torch.full((len(bags), max(1, *map(len, bags)) if bags else 1), -1)
         for bag, row in zip(bags, ids, strict=True):
             for place, value in enumerate(bag):
@@ -94,40 +117,105 @@ def mlp(state, prefix):
     return nn.Sequential(*layers)
 
 
+def of_all(values, column, read):
+    """Return what `read` makes of each value. Raises ValueError, which names column and row."""
+    found = []
+    for row, value in enumerate(values, 1):
+        try:
+            found.append(read(value))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"column {column['column']!r}, row {row}: {error}, got {value!r:.60}") from None
+    return found
+
+
 def transformed(values, column):
     """Return a dense column (S,) as the model sees it, in float32."""
-    numbers = np.array([np.nan if value in WORDS else float(value) for value in values], dtype=np.float64)
+    numbers = np.array(of_all(values, column, lambda value: number(value, column["transform"])), dtype=np.float64)
     missing = np.isnan(numbers)
-    if column["transform"] == "log":
-        numbers = np.log1p(np.maximum(numbers, 0))
     if column["transform"] == "standard":
         numbers = (numbers.astype(np.float32) - column["mean"]) / column["deviation"]
     return np.where(missing, column["missing"], numbers).astype(np.float32)
+
+
+def number(value, transform):
+    """Return a number, its logarithm where that is the transform, and NaN for a missing one."""
+    if isinstance(value, str):
+        value = value.strip()
+        value = {"true": "1", "false": "0"}.get(value.lower(), value)
+        found = np.nan if value in WORDS else float(value) if NUMBER.fullmatch(value) else np.inf
+    else:
+        found = np.nan if value is None else float(value)
+    if transform == "log":
+        found = np.log1p(max(found, 0.0)) if found == found else found
+    if abs(found) > LARGEST:
+        raise ValueError("must be a number, finite in 32 bits")
+    return found
 
 
 def values_of(value, column):
     """Return the values of a row's field, None for a missing one, as the model knows them: whole numbers or texts."""
     if column["separator"] and isinstance(value, str):
         value = value.split(column["separator"]) if value else []
-    if column["list"]:
-        return [one(each, column["type"]) for each in (() if value is None else value)]
-    return [one(value, column["type"])]
+    if not column["list"]:
+        return [one(value, column["type"])]
+    if isinstance(value, (list, tuple, np.ndarray)):
+        return [one(each, column["type"]) for each in value]
+    if value is None or value != value:
+        return []
+    raise ValueError("must be a list of values")
 
 
 def one(value, kind):
+    value = value.item() if hasattr(value, "item") else value  # of numpy and torch
     if value is None or value == "" or value != value:
         return None
-    if kind == "integer":
-        return int(float(value)) if "." in str(value) else int(value)
-    return (
-        str(int(value)) if isinstance(value, float) else str(value).lower() if isinstance(value, bool) else str(value)
-    )
+    if not isinstance(value, (str, int, float)):
+        raise ValueError("must be a whole number or a text")
+    if isinstance(value, bool):
+        value = int(value) if kind == "integer" else str(value).lower()
+    if kind != "integer" and isinstance(value, str):
+        return value
+    found = INTEGER.fullmatch(str(value))
+    if found is None:
+        raise ValueError("must be a whole number")
+    return int(found[1]) if kind == "integer" else found[1]
+
+
+def table_of(path, delimiter="", encoding="utf-8"):
+    """Return the columns of a CSV or TSV file, plain or .gz. Raises ValueError where it is none."""
+    opened = gzip.open if path.endswith(".gz") else open
+    try:
+        with opened(path, "rt", newline="", encoding=encoding.replace("utf-8", "utf-8-sig")) as lines:
+            first = next(lines, "")
+            mark = delimiter or max(",\t;|", key=first.count)
+            names, *rows = [row for row in csv.reader(chain([first], lines), delimiter=mark) if row] or [[]]
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror or error}") from None
+    except (UnicodeError, csv.Error, EOFError, zlib.error) as error:
+        raise ValueError(f"{path} must be a CSV or TSV file in {encoding}, plain or .gz, it is none: {error}") from None
+    for number, row in enumerate(rows, 1):
+        if len(row) != len(names):
+            raise ValueError(f"{path}, row {number}: must have {len(names)} fields between {mark!r}, got {len(row)}")
+    if not rows:
+        raise ValueError(f"{path} must name its columns in the first line and hold at least one row, it has none")
+    return {name: [row[place] for row in rows] for place, name in enumerate(names)}
+
+
+def main(words):
+    """Print a score for each row of a file; return the exit code."""
+    try:
+        if len(words) != 1:
+            raise ValueError(f"give one CSV or TSV file: python model.py rows.csv, got {len(words)} words")
+        model = Model(Path(__file__).parent)
+        for score in model.scores(table_of(words[0], **model.facts["file"])):
+            print(f"{score:.7f}")
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
 
 
 if __name__ == "__main__":
-    model = Model(Path(__file__).parent)
-    file = {"delimiter": ",", "encoding": "utf-8", **model.facts["file"]}
-    with open(sys.argv[1], newline="", encoding=file["encoding"].replace("utf-8", "utf-8-sig")) as rows:
-        table = list(csv.DictReader(rows, delimiter=file["delimiter"]))
-    for score in model.scores({name: [row[name] for row in table] for name in table[0]} if table else {}):
-        print(f"{score:.7f}")
+    if hasattr(signal, "SIGPIPE"):
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # model.py rows.csv | head
+    sys.exit(main(sys.argv[1:]))

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from adaptive_rec.checkpoint.files import DISK
 from adaptive_rec.checkpoint.rows import SavedRows
 from adaptive_rec.checkpoint.safetensors_file import as_numbers
-from adaptive_rec.config.tree import load_config
 from adaptive_rec.data.prepare.meta import load_meta
 from adaptive_rec.data.prepare.values import TableValues, values_file
 from adaptive_rec.errors import UsageError, did_you_mean
 from adaptive_rec.kernels.number_keys import FIRST_ID
+from adaptive_rec.run.inputs import check_own_data
 from adaptive_rec.run.resume import newest_generation
 
 
@@ -26,20 +26,21 @@ def nearest_values(
     """Return values with their ids and cosine similarities, the most similar first, without the value itself. Raises UsageError
     for a
     column or a value that the model does not know."""
-    folder = Path(load_config(str(run / "config.toml"), {}).data.source)
+    folder = check_own_data(run)
     meta = load_meta(folder)
     named = {feature.feature: feature for feature in meta.columns_schema.sparse} if meta.columns_schema else {}
     named |= {feature.column: feature for feature in named.values()}
     if column not in named:
         raise UsageError(
             f"COLUMN must be a sparse column of {folder}, one of {', '.join(named) or 'none'}, got "
-            f"{column}{did_you_mean(column, named)}"
+            f"{column!r}{did_you_mean(column, named)}"
         )
     table = named[column].table_name
     values = TableValues(folder / values_file(table))
     row = values.row_of(value)
     if row is None:
-        raise UsageError(f"VALUE must be a value that {column} has in the training data, got {value!r}")
+        often = f" {meta.ids.min_count} times or more" if meta.ids.min_count > 1 else ""
+        raise UsageError(f"VALUE must be a value that {column} has in the training data{often}, got {value!r}")
     with newest_generation(run, warn) as generation:
         weights_RD = table_weights(generation, table)
     if row >= len(weights_RD):

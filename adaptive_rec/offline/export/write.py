@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from adaptive_rec.batch import Batch, Position
-from adaptive_rec.checkpoint.export import export as export_tables
+from adaptive_rec.checkpoint.export import write_tables
 from adaptive_rec.data.new_rows import schema_of, with_types
 from adaptive_rec.data.prepare.values import TableValues, values_file
 from adaptive_rec.data.prepared import PreparedSource
@@ -60,9 +60,10 @@ def export_model(run: Path, out: Path, onnx: bool = False, warn: Callable[[str],
         if not isinstance(runtime.dense.model, DLRM):
             raise UsageError(f"model.name must be dlrm to be exported, got {runtime.config.model.name}")
         facts = facts_of(runtime, source, folder)
-        with new_folder(out) as draft:
+        with new_folder(out, "--to") as draft:
             draft.mkdir()
-            for table, path in zip(facts["tables"], export_tables(generation, draft / "tables", "npy"), strict=True):
+            tables = write_tables(generation, draft / "tables", out / "tables", "npy")
+            for table, path in zip(facts["tables"], tables, strict=True):
                 table["weights"] = path.name
             write_values(facts, folder, draft / "ids")
             weights = {
@@ -83,6 +84,9 @@ def facts_of(runtime: Runtime, source: PreparedSource, folder: Path) -> dict[str
     meta, space, standard = source.meta, runtime.store.space, source.standard
     kinds = {table.name: TableValues(folder / values_file(table.name)).type for table in meta.tables}
     schema = with_types(schema_of(meta, folder), kinds)
+    for each in schema.sparse:
+        if "binary" in str(kinds[each.table_name]):
+            raise UsageError(f"columns must hold whole numbers or texts to be exported, {each.column} holds bytes")
     measured = {x: (standard.mean_X[k], standard.deviation_X[k]) for k, x in enumerate(standard.columns)}
     dense = []
     for x, column in enumerate(schema.dense):

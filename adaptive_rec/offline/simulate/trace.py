@@ -50,10 +50,13 @@ class TraceSource:
 
 def read_keys(path: Path) -> NDArray[np.generic]:
     """Return the keys of a file, a line for each sample. Raises DataError where it cannot be read or holds something else."""
+    rule = f"a trace must be a readable {' or '.join(SUFFIXES)} file"
     try:
         keys = np.load(path, allow_pickle=False) if path.suffix == ".npy" else _big_endian(path)
-    except (OSError, ValueError, EOFError, lzma.LZMAError) as error:
-        raise DataError(f"a trace must be a readable {' or '.join(SUFFIXES)} file, got {path}: {error}") from None
+    except ValueError:  # NumPy's words advise to load it without safety
+        raise DataError(f"{rule}, got {path}, which holds objects or no array") from None
+    except (OSError, EOFError, lzma.LZMAError) as error:
+        raise DataError(f"{rule}, got {path}: {getattr(error, 'strerror', None) or error}") from None
     if not np.issubdtype(keys.dtype, np.integer) or keys.ndim not in (1, 2) or not keys.size:
         raise DataError(
             f"a trace must hold whole numbers, one for each sample or a line of them for each, "
