@@ -93,6 +93,15 @@ class EmbeddingStore(TieredRows):
     def release(self, work: ClassifiedBatch) -> None:
         """End a batch without an update."""
 
+    def stale_of(self, work: ClassifiedBatch) -> NDArray[np.bool_]:
+        """Return which distinct rows of a batch are hot and stale."""
+        stale_U = np.zeros(len(work.source_U), dtype=np.bool_)
+        for pool, stale_H in enumerate(self.device.stale):
+            span = work.pool_range(pool)
+            if len(stale_H):
+                stale_U[span] = stale_H[np.maximum(work.source_U[span], 0)] & (work.source_U[span] >= 0)
+        return stale_U
+
     def counted(self, work: ClassifiedBatch) -> Lookups:
         """Return the lookups of a batch that this process counts."""
         return work

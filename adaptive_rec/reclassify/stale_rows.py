@@ -19,12 +19,7 @@ class StaleRows:
 
     def of(self, work: ClassifiedBatch) -> NDArray[np.bool_]:
         """Return which distinct rows of a batch are hot and stale."""
-        stale_U = np.zeros(len(work.source_U), dtype=np.bool_)
-        for pool, stale_H in enumerate(self._store.device.stale):
-            span = work.pool_range(pool)
-            if len(stale_H):
-                stale_U[span] = stale_H[np.maximum(work.source_U[span], 0)] & (work.source_U[span] >= 0)
-        return stale_U
+        return self._store.stale_of(work)
 
     def rows(self) -> NDArray[np.int64]:
         """Return the joint rows that are stale."""

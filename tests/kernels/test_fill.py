@@ -31,7 +31,7 @@ def test_fills_as_the_twin_does(dim: int, dtype: Any) -> None:
 
 def test_is_the_published_generator() -> None:
     """SplitMix64 of a published state: seed 1234567 begins with these numbers (as in Java and Rosetta Code)."""
-    from adaptive_rec.kernels.reference.fill import GOLDEN, mixed, _numbers
+    from adaptive_rec.kernels.reference.fill import GOLDEN, _numbers, mixed
 
     drawn = mixed(_numbers([1234567 + (n + 1) * GOLDEN for n in range(3)]))
     assert drawn.tolist() == [6457827717110365317, 3203168211198807973, 9817491932198370423]

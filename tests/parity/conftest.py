@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
 from adaptive_rec.config.tree import load_config
+from adaptive_rec.embedding.shared.shared_store import SharedStore
 from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.embedding.staged.streams import CudaStreams
 from adaptive_rec.live.telemetry import Snapshot
@@ -20,6 +21,8 @@ from adaptive_rec.policies.hotline import Hotline
 from adaptive_rec.policy import AccessView, Policy, Wish
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import Runtime
+from adaptive_rec.system.group import Group
+from adaptive_rec.system.late_threads import LateThreads
 
 STEPS = 200
 BATCH = 96
@@ -90,7 +93,10 @@ def train(criteo_rows: Any, memory_source: Any) -> Train:
         precision: str = "float64",
         steps: int = STEPS,
         split: str = "always",
+        ranks: int = 1,
+        at: dict[int, list[dict[str, Any]]] | None = None,
     ) -> Outcome:
+        """`at`: changes of knobs after some steps."""
         batches, tables, features = batches_of(
             criteo_rows, steps, bags != "one-hot", "mean" if bags == "mean" else "sum"
         )
@@ -120,13 +126,41 @@ def train(criteo_rows: Any, memory_source: Any) -> Train:
                 "knobs.report_every=1",
             ],
         )
-        chosen: Policy | None = ChurningHotline() if churn else None
-        streams = STREAMS[device]()
-        runtime = assemble(config, memory_source(batches, tables, features), streams, chosen)
-        losses = [event.loss for event in runtime.run() if isinstance(event, Snapshot)]
-        exported = [runtime.store.export_table(index)[0] for index in range(len(tables))]
-        runtime.store.settle()
-        dense = [parameter.detach().cpu().numpy() for parameter in runtime.dense.model.parameters()]
-        return Outcome(np.array(losses), exported, dense, runtime)
+
+        def of_rank(group: Group | None = None) -> Outcome:
+            chosen: Policy | None = ChurningHotline() if churn else None
+            runtime = assemble(config, memory_source(batches, tables, features), STREAMS[device](), chosen, group=group)
+            losses = []
+            for event in runtime.run():
+                if isinstance(event, Snapshot):
+                    losses.append(event.loss)
+                    if group is None or group.rank == 0:
+                        for changes in (at or {}).get(event.step, ()):
+                            runtime.mailbox.change_knobs(**changes)
+            exported = [runtime.store.export_table(index)[0] for index in range(len(tables))]
+            runtime.store.settle()
+            dense = [parameter.detach().cpu().numpy() for parameter in runtime.dense.model.parameters()]
+            return Outcome(np.array(losses), exported, dense, runtime)
+
+        return of_rank() if ranks == 1 else joined(LateThreads.train(ranks, of_rank, seed=3))
 
     return run
+
+
+def joined(outcomes: list[Outcome]) -> Outcome:
+    """Join what several ranks have: all have the same losses and dense parts, and each has its own rows."""
+    first = outcomes[0]
+    for other in outcomes[1:]:
+        np.testing.assert_array_equal(first.losses, other.losses)
+        for one, another in zip(first.dense, other.dense, strict=True):
+            np.testing.assert_array_equal(one, another)
+    tables = []
+    for table, spec in enumerate(first.runtime.store.batch_space.tables):
+        whole = np.full((spec.rows, spec.dim), np.nan)
+        for outcome in outcomes:
+            store = outcome.runtime.store
+            assert isinstance(store, SharedStore)
+            ids = store.ownership.owned_ids(table)
+            whole[ids[ids < spec.rows]] = outcome.tables[table][ids < spec.rows]
+        tables.append(whole)
+    return Outcome(first.losses, tables, first.dense, first.runtime)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,8 +48,10 @@ class Requests:
     count_M: NDArray[np.int64]
     """Lookups that each request stands for."""
     pools: list[PoolRequests]
-    fetched: list[NDArray[np.floating]]
+    fetched: list[NDArray[np.floating]] = field(default_factory=list)
     """The batch's distinct rows of each pool (U, D), once the step has begun."""
+    stale_U: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
+    """Which of them are hot and stale, likewise."""
 
     @property
     def counted(self) -> RequestedLookups:
@@ -78,7 +80,7 @@ def exchange_requests(work: ClassifiedBatch, ownership: Ownership, group: Group,
     for pool in range(pools):
         of_pool = order_U[pool_U[order_U] == pool] - firsts[pool]
         parts.append(PoolRequests(of_pool, sent_WP[:, pool], np.flatnonzero(pool_M == pool), sizes_WP[:, pool]))
-    return Requests(owned, found["count"].astype(np.int64), parts, [])
+    return Requests(owned, found["count"].astype(np.int64), parts)
 
 
 def _batch_of(row_M: NDArray[np.int64], pool_M: NDArray[np.int64], pools: int) -> Batch:

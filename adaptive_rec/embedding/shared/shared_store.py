@@ -27,6 +27,9 @@ from adaptive_rec.live.state_writer import Tier
 from adaptive_rec.placement import COLD, RowSpace
 from adaptive_rec.system.group import Group
 
+STALE = 2
+"""The class of a stale row; 1: hot, 0: cold."""
+
 _CHUNK_ROWS = 1 << 16
 _SUM = row_update.Hyper(lr=-1.0, eps=0.0, beta1=0.0, beta2=0.0, step=1)
 """SGD with this learning rate on rows of zeros makes each row the sum of its gradients."""
@@ -70,31 +73,43 @@ class SharedStore(DirectStore):
         """Fetch the batch's rows as all steps so far have left them."""
         requests: Requests = work.staged
         super().classify(requests.owned)
+        asked_class_M = self._asked_classes(requests.owned)
+        requests.stale_U = np.empty(len(work.distinct_U), dtype=np.bool_)
         for pool, part in enumerate(requests.pools):
             span = work.pool_range(pool)
-            fetched, hot_U = self._fetch(requests.owned, pool, part, span.stop - span.start)
-            requests.fetched.append(fetched)
+            requests.fetched.append(self._answer(part, self._asked_rows(requests.owned, pool, part)))
+            class_U = self._answer(part, asked_class_M[part.line_M])
             place_U = np.arange(span.stop - span.start)
-            work.source_U[span] = np.where(hot_U, place_U, ~place_U)
+            work.source_U[span] = np.where(class_U > 0, place_U, ~place_U)
+            requests.stale_U[span] = class_U == STALE
         work.spread_sources()
 
-    def _fetch(
-        self, owned: ClassifiedBatch, pool: int, part: PoolRequests, rows: int
-    ) -> tuple[NDArray[Any], NDArray[np.bool_]]:
-        """Return the distinct rows of a pool (U, D) from their owners, and whether each is hot there (U)."""
-        dtype = self.host.weights[pool].dtype
-        asked = np.empty((len(part.line_M), 1, self.space.pools[pool].dim), dtype=dtype)
+    def _asked_classes(self, owned: ClassifiedBatch) -> NDArray[np.uint8]:
+        """Return the class of each row that is requested here (M)."""
+        class_U = owned.hot_U.astype(np.uint8) + super().stale_of(owned)
+        class_M = np.empty(owned.batch.size, dtype=np.uint8)
+        class_M[owned.segment_bag_N // len(self.space.pools)] = np.repeat(class_U, np.diff(owned.segments_U1))
+        return class_M
+
+    def _asked_rows(self, owned: ClassifiedBatch, pool: int, part: PoolRequests) -> NDArray[Any]:
+        """Return the rows of a pool that are requested here (M, D)."""
+        asked = np.empty((len(part.line_M), 1, self.space.pools[pool].dim), dtype=self.host.weights[pool].dtype)
         pooling.gather_pooled(
             part.line_M, np.array([pool]), len(self.space.pools), owned.batch.offsets, owned.one_hot, owned.source_N,
             self.space.mean_F, *self.weights_of(pool), asked, threads=self.threads,
         )  # fmt: skip
-        lookups = len(self.space.pools) > 1
-        hot_M = owned.source_N[part.line_M] >= 0 if lookups else owned.source_N >= 0
-        found = self.group.exchange("rows", asked[:, 0], part.received_W, part.sent_W)
-        hot = self.group.exchange("rows", hot_M, part.received_W, part.sent_W)
-        fetched, hot_U = np.empty_like(found), np.empty_like(hot)
-        fetched[part.order_U], hot_U[part.order_U] = found, hot
-        return fetched, hot_U
+        return asked[:, 0]
+
+    def _answer(self, part: PoolRequests, values: NDArray[Any]) -> NDArray[Any]:
+        """Send values of the requested rows of a pool to those who requested them; return those of the batch's own rows."""
+        found = self.group.exchange("rows", values, part.received_W, part.sent_W)
+        of_batch = np.empty_like(found)
+        of_batch[part.order_U] = found
+        return of_batch
+
+    def stale_of(self, work: ClassifiedBatch) -> NDArray[np.bool_]:
+        requests: Requests = work.staged
+        return requests.stale_U
 
     def gather(
         self, work: ClassifiedBatch, samples_S: NDArray[np.int64], scale_S: NDArray[np.float64], micro: MicroBatch

@@ -1,0 +1,107 @@
+"""Several ranks equal one on the same batches: losses to 1e-12 relative and rows to 1e-11 in float64 over 200 steps.
+
+The ranks are threads here, whose messages are late by a seed; `tests/cli/test_processes.py` trains in processes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from adaptive_rec.embedding.shared.shared_store import SharedStore
+from tests.parity.test_parity import assert_equal, plain
+
+CHANGES = {
+    10: [{"hot_budget_bytes": 20_000}], 40: [{"prefetch_depth": 0}], 41: [{"prefetch_depth": 5}], 80: [{"policy": "hybrid"}],
+    120: [{"policy": "hotline", "hot_budget_bytes": 500_000}], 150: [{"reclassify_every": 7, "prefetch_depth": 1}],
+}  # fmt: skip
+"""Knobs that change on the way, by step."""
+
+
+@pytest.mark.parametrize(
+    ("ranks", "policy", "optimizer", "bags", "depth", "churn"),
+    [
+        (2, "hotline", "sgd", "one-hot", 0, False),
+        (3, "hotline", "rowwise_adagrad", "sum", 2, True),
+        (2, "device_only", "adagrad", "mean", 8, False),
+        (3, "hybrid", "lazy_adam", "mean", 1, False),
+        (2, "hotline", "lazy_adam", "sum", 4, True),
+        (3, "hotline", "adagrad", "one-hot", 3, True),
+    ],
+)  # fmt: skip
+def test_several_ranks_equal_one(
+    train: Any, ranks: int, policy: str, optimizer: str, bags: str, depth: int, churn: bool
+) -> None:
+    outcome = train(policy, optimizer, bags, budget_bytes=200_000, depth=depth, churn=churn, ranks=ranks)
+
+    assert_equal(outcome, plain(train, optimizer, bags))
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_several_ranks_equal_one_while_knobs_change(train: Any, ranks: int) -> None:
+    outcome = train("hotline", "adagrad", "sum", budget_bytes=200_000, depth=2, ranks=ranks, at=CHANGES)
+
+    assert_equal(outcome, plain(train, "adagrad", "sum"))
+    assert outcome.runtime.knobs.reclassify_every == 7
+
+
+def test_the_same_ranks_repeat_bit_by_bit(train: Any) -> None:
+    once, again = (train("hotline", "lazy_adam", "mean", depth=depth, ranks=3, steps=60) for depth in (0, 4))
+
+    for one, other in zip(once.tables + once.dense, again.tables + again.dense, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def forget_the_late_rows(store: type[SharedStore], patch: pytest.MonkeyPatch) -> None:
+    """Answer with rows as they were one step before: rows that were sent early, and not again after their update."""
+    fetch = store._asked_rows
+    before: dict[tuple[int, int], NDArray[Any]] = {}
+
+    def stale(self: SharedStore, owned: Any, pool: int, part: Any) -> Any:
+        now, key = self.host.weights[pool], (self.group.rank, pool)
+        self.host.weights[pool], before[key] = before.get(key, now), now.copy()
+        try:
+            return fetch(self, owned, pool, part)
+        finally:
+            self.host.weights[pool] = now
+
+    patch.setattr(store, "_asked_rows", stale)
+
+
+def sum_twice(store: type[SharedStore], patch: pytest.MonkeyPatch) -> None:
+    """Add a rank's gradients twice at one rank in one step."""
+    summed = store._sum
+
+    def twice(self: SharedStore, work: Any, update: Any, pool: int) -> NDArray[Any]:
+        factor = 2.0 if update.step == 7 and self.group.rank == 1 else 1.0
+        return factor * summed(self, work, update, pool)
+
+    patch.setattr(store, "_sum", twice)
+
+
+def mistake_an_owner(store: type[SharedStore], patch: pytest.MonkeyPatch) -> None:
+    """Answer one request in one step with another row's values."""
+    fetch = store._asked_rows
+
+    def shifted(self: SharedStore, owned: Any, pool: int, part: Any) -> Any:
+        rows = fetch(self, owned, pool, part)
+        if self.group.rank == 0 and pool == 0 and not getattr(self, "_done", False):
+            self._done = True  # type: ignore[attr-defined]
+            rows[[0, 1]] = rows[[1, 0]]
+        return rows
+
+    patch.setattr(store, "_asked_rows", shifted)
+
+
+@pytest.mark.parametrize("fault", [forget_the_late_rows, sum_twice, mistake_an_owner])
+def test_planted_faults_are_found(train: Any, fault: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = plain(train, "sgd", "one-hot", steps=40)
+    fault(SharedStore, monkeypatch)
+
+    outcome = train("hybrid", "sgd", "one-hot", depth=2, ranks=2, steps=40)
+
+    with pytest.raises(AssertionError):
+        assert_equal(outcome, expected)
