@@ -9,20 +9,39 @@ import signal
 import sys
 import uuid
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from adaptive_rec.cli.output import say
+from adaptive_rec.cli.parser import whole_number
 from adaptive_rec.errors import UsageError
+from adaptive_rec.policy.find import load_policy
 
 if TYPE_CHECKING:
     from adaptive_rec.config.tree import Config
     from adaptive_rec.system.torch_group import TorchGroup
 
-MOST_PROCESSES = 1024
+MOST_PROCESSES, MOST_RESTARTS = 1024, 1000
 
 STOP_SECONDS = 600
 """Time that processes have after a signal to write the last checkpoint, before torchrun kills them."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Numbers of processes and restarts of a command line."""
+
+    processes: int
+    restarts: int
+
+    @staticmethod
+    def of(args: argparse.Namespace) -> Wanted:
+        """Read the options. Raises UsageError."""
+        return Wanted(
+            whole_number("--processes", args.processes, 1, MOST_PROCESSES),
+            whole_number("--restarts", args.restarts, 0, MOST_RESTARTS),
+        )
 
 
 def are_under_way() -> bool:
@@ -35,9 +54,12 @@ def is_restarted() -> bool:
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
 
 
-def launch(words: list[str], processes: int, restarts: int, out: Path) -> int:
+def launch(words: list[str], wanted: Wanted, config: Config, out: Path) -> int:
     """Start the same command line in several processes of this machine by torchrun, and wait for their end."""
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // processes)))
+    from adaptive_rec.runtime.assemble import check_group
+
+    check_group(config, load_policy(config.knobs.policy))
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // wanted.processes)))
     os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # else a restart finds the addresses of the processes before it
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(STOP_SECONDS))
     from torch.distributed.elastic.multiprocessing.api import SignalException
@@ -45,12 +67,12 @@ def launch(words: list[str], processes: int, restarts: int, out: Path) -> int:
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # what it says is said below
-    config = LaunchConfig(
-        min_nodes=1, max_nodes=1, nproc_per_node=processes, run_id=uuid.uuid4().hex, max_restarts=restarts,
+    launched = LaunchConfig(
+        min_nodes=1, max_nodes=1, nproc_per_node=wanted.processes, run_id=uuid.uuid4().hex, max_restarts=wanted.restarts,
         monitor_interval=0.2, rdzv_backend="c10d", rdzv_endpoint="localhost:0",
     )  # fmt: skip
     try:
-        elastic_launch(config, sys.executable)("-m", "adaptive_rec", *words, f"--out={out}")
+        elastic_launch(launched, sys.executable)("-m", "adaptive_rec", *words, f"--out={out}")
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
         code = int(failure.exitcode)

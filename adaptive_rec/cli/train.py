@@ -62,9 +62,9 @@ def add_commands(subparsers: Any) -> None:
     add("--steps", metavar="N", help="mini-batches to train on; 0: all")
     add("--seed", metavar="N", help="seed of everything random")
     add("--device", metavar="NAME", help="auto, cpu or cuda")
-    add("--processes", metavar="N", type=int, default=1, help="train in N processes of this machine, started by torchrun")
+    add("--processes", metavar="N", default="1", help="train in N processes of this machine, started by torchrun")
     restarted = "with --processes: how often to start them again from the newest checkpoint after one has ended"
-    add("--restarts", metavar="N", type=int, default=0, help=restarted)
+    add("--restarts", metavar="N", default="0", help=restarted)
     add("--track", action="append", metavar="NAME", help="a tracker: tensorboard or module:Class (repeatable)")
     add_settings(parser, "any other key; --print-config lists them all")
     add("--out", metavar="DIR", type=Path, help="run directory (default: runs/TIME-POLICY)")
@@ -89,6 +89,7 @@ def train(args: argparse.Namespace) -> int:
     """Train and print the summary, or only print the configuration or the memory plan."""
     from adaptive_rec.config.reference import render
 
+    wanted = processes.Wanted.of(args)
     if processes.is_restarted():
         args.resume = True
     args, config = prepare(args)
@@ -108,8 +109,8 @@ def train(args: argparse.Namespace) -> int:
         check_start(args, config, out)
     if args.detach:
         return detach(args.argv, out, args.resume, options is not None, args.json)
-    if args.processes > 1 and not processes.are_under_way():
-        return processes.launch(args.argv, args.processes, args.restarts, out)
+    if wanted.processes > 1 and not processes.are_under_way():
+        return processes.launch(args.argv, wanted, config, out)
     group = processes.join(args) if processes.are_under_way() else None
     if group is not None and group.rank:
         return processes.follow(config, args, group)

@@ -1,0 +1,167 @@
+"""``train --processes``: real processes, started by torchrun, that are killed, stopped and steered."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.alone
+
+COMMAND = [sys.executable, "-m", "adaptive_rec"]
+TRAIN = ["train", "tiny", "--processes", "2", "--set=run.precision=float64", "--set=eval.max_samples=500"]
+LONG = ["--steps=0", "--set=data.synthetic.samples=100000000", "--set=checkpoint.every_steps=20"]
+
+SAVED = ["--steps=120", "--set=checkpoint.every_steps=20", "--no-serve"]
+
+
+def start(out: Path, *words: str) -> subprocess.Popen[str]:
+    command = [*COMMAND, *TRAIN, f"--out={out}", *words]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
+
+
+def ranks_of(out: Path) -> dict[int, int]:
+    """The process of each rank of a run."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            words, variables = ((folder / name).read_bytes().split(b"\0") for name in ("cmdline", "environ"))
+        except OSError:
+            continue
+        ranks = [word[5:] for word in variables if word.startswith(b"RANK=")]
+        if ranks and f"--out={out}".encode() in words:
+            found[int(ranks[0])] = int(folder.name)
+    return found
+
+
+def summary_of(out: Path) -> dict[str, Any]:
+    summary: dict[str, Any] = json.loads((out / "summary.json").read_text())
+    return summary
+
+
+def tables_that_differ(one: Path, other: Path) -> list[str]:
+    words = ["checkpoint", "diff", str(one), str(other)]
+    text = subprocess.run([*COMMAND, *words], capture_output=True, text=True, check=False).stdout
+    return [line for line in text.splitlines() if line.startswith(("C", "dense"))]
+
+
+def test_two_processes_train_one_run_that_is_steered_from_a_shell(
+    wait_for: Callable[..., None], lines_of: Callable[[Path], int], tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    process = start(out, *LONG, "--port=0")
+    wait_for(lambda: lines_of(out / "metrics.jsonl") >= 2)
+    for words in (["knobs", "set", "hot_budget_bytes=6KiB"], ["pause"], ["resume"], ["stop"]):
+        done = subprocess.run([*COMMAND, *words, "--run", str(out)], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    text, complaints = process.communicate(timeout=120)
+
+    assert process.returncode == 0, complaints
+    assert "quality" in text
+    summary = summary_of(out)
+    assert summary["processes"] == 2
+    assert summary["sent_bytes"]["rows"] > 0
+    kinds = [json.loads(line)["kind"] for line in (out / "events.jsonl").read_text().splitlines()]
+    assert [kind for kind in kinds if kind in ("knobs", "paused", "resumed", "stopping")] == [
+        "knobs", "paused", "resumed", "stopping",
+    ]  # fmt: skip
+    checked = subprocess.run([*COMMAND, "checkpoint", "verify", str(out)], capture_output=True, text=True, check=False)
+    assert checked.returncode == 0
+    assert "rows-100000" in checked.stdout
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of two processes that nothing has broken."""
+    out = tmp_path_factory.mktemp("whole") / "run"
+    process = start(out, *SAVED)
+    _, complaints = process.communicate(timeout=120)
+    assert process.returncode == 0, complaints
+    return out
+
+
+@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_a_killed_rank_is_started_again_and_the_run_ends_as_if_unbroken(
+    wait_for: Callable[..., None], tmp_path: Path, whole: Path, rank: int
+) -> None:
+    out = tmp_path / "run"
+    broken = start(out, *SAVED, "--restarts=2")
+    wait_for(lambda: (out / "checkpoints" / "step-000000040").exists())
+    os.kill(ranks_of(out)[rank], signal.SIGKILL)
+    _, complaints = broken.communicate(timeout=120)
+
+    assert broken.returncode == 0, complaints
+    assert summary_of(out)["resumed_at_step"] > 0
+    assert summary_of(out)["samples_seen"] == summary_of(whole)["samples_seen"]
+    assert tables_that_differ(whole, out) == []
+
+
+def test_without_restarts_a_killed_rank_ends_the_run_by_name(
+    wait_for: Callable[..., None], lines_of: Callable[[Path], int], tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    process = start(out, *LONG, "--no-serve")
+    wait_for(lambda: lines_of(out / "metrics.jsonl") >= 2)
+    os.kill(ranks_of(out)[1], signal.SIGKILL)
+    began = time.monotonic()
+    _, complaints = process.communicate(timeout=60)
+
+    assert process.returncode == 1
+    assert time.monotonic() - began < 30
+    assert "rank 1 was ended by SIGKILL" in complaints
+    assert "Traceback" not in complaints
+
+
+def test_a_stopped_rank_ends_the_run_by_name_within_half_a_minute(
+    wait_for: Callable[..., None], lines_of: Callable[[Path], int], tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    process = start(out, *LONG, "--no-serve")
+    wait_for(lambda: lines_of(out / "metrics.jsonl") >= 2)
+    os.kill(ranks_of(out)[0], signal.SIGSTOP)
+    began = time.monotonic()
+    _, complaints = process.communicate(timeout=60)
+
+    assert process.returncode == 1
+    assert time.monotonic() - began < 30
+    assert "rank 0 has given no sign of life for 20 seconds" in complaints
+
+
+@pytest.mark.parametrize("number", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGTERM])
+def test_a_signal_saves_the_run(
+    wait_for: Callable[..., None], lines_of: Callable[[Path], int], tmp_path: Path, number: int
+) -> None:
+    out = tmp_path / "run"
+    process = start(out, *LONG, "--no-serve")
+    wait_for(lambda: lines_of(out / "metrics.jsonl") >= 2)
+    process.send_signal(number)
+    _, complaints = process.communicate(timeout=60)
+
+    assert process.returncode == 128 + number
+    steps = summary_of(out)["steps"]
+    assert (out / "checkpoints" / f"step-{steps:09d}" / "MANIFEST.json").exists()
+    assert "Traceback" not in complaints
+    assert ranks_of(out) == {}
+
+
+def test_wrong_numbers_of_processes(tmp_path: Path) -> None:
+    for words, rule in (
+        (["--processes=0"], "--processes must be a whole number from 1 to 1024, got 0"),
+        (["--processes=two"], "--processes must be a whole number from 1 to 1024, got two"),
+        (["--processes=2", "--restarts=-1"], "--restarts must be a whole number from 0 to 1000, got -1"),
+        (["--processes=2", "--policy=slipstream"], "knobs.policy must skip no work"),
+    ):
+        done = subprocess.run(
+            [*COMMAND, "train", "tiny", *words, f"--out={tmp_path / 'r'}"], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 2, done.stderr
+        assert rule in done.stderr
+        assert done.stderr.count("\n") == 1

@@ -1,0 +1,263 @@
+"""A run of several ranks that is steered and saved. The ranks are threads, whose messages are late by a seed."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from adaptive_rec import checkpoint
+from adaptive_rec.checkpoint.files import Disk
+from adaptive_rec.config.tree import load_config
+from adaptive_rec.embedding.shared.shared_store import SharedStore
+from adaptive_rec.errors import ConfigError, ConflictError, TrainingError
+from adaptive_rec.live.mailbox import Command
+from adaptive_rec.live.telemetry import Event, Snapshot
+from adaptive_rec.run.follower import Follower
+from adaptive_rec.run.training_run import TrainingRun
+from adaptive_rec.runtime.assemble import assemble
+from adaptive_rec.runtime.loop import RunOptions, Runtime
+from adaptive_rec.system.group import Alone, Group
+from adaptive_rec.system.late_threads import LateThreads
+from tests.settings import TINY
+
+HOTLINE = [*TINY, "knobs.policy=hotline"]
+
+
+def config(*changes: str) -> Any:
+    return load_config(None, {}, [*HOTLINE, *changes])
+
+
+def tables_of(checkpoint_of: Path) -> list[np.ndarray]:
+    """The tables of a run's newest checkpoint, as one process reads them."""
+    runtime = assemble(load_config(str(checkpoint_of / "config.toml"), {}))
+    checkpoint.load(runtime.parts, checkpoint.newest(checkpoint_of / "checkpoints"))
+    return [each for table in range(len(runtime.store.space.tables)) for each in runtime.store.export_table(table)]
+
+
+def trained(out: Path, ranks: int, *changes: str, resume: bool = False) -> dict[str, Any]:
+    """Train in `out` as the command line does, with so many ranks. Returns the summary."""
+
+    def of_rank(group: Group) -> dict[str, Any] | None:
+        if group.rank:
+            Follower(config(*changes), out, resume, (), group).train()
+            return None
+        training = TrainingRun(config(*changes), out, resume, group=group)
+        training.runtime.state.pause_as_saved(reachable=group.tell(False))
+        list(training.events())
+        return training.finish()
+
+    found = LateThreads.train(ranks, of_rank) if ranks > 1 else [of_rank(Alone())]
+    assert found[0] is not None
+    return found[0]
+
+
+def test_a_checkpoint_of_some_ranks_goes_on_under_any_other_number(tmp_path: Path) -> None:
+    whole = trained(tmp_path / "whole", 1)
+    began = trained(tmp_path / "2", 2, "run.steps=30", "checkpoint.every_steps=10")
+    assert began["processes"] == 2
+    assert checkpoint.find(tmp_path / "2" / "checkpoints").skipped == []
+
+    for ranks in (1, 3, 2):
+        out = shutil.copytree(tmp_path / "2", tmp_path / f"2-{ranks}")
+        summary = trained(out, ranks, resume=True)
+        assert summary["samples_seen"] == whole["samples_seen"]
+        assert summary["row_updates"] == whole["row_updates"]
+        assert summary["train_logloss"] == pytest.approx(whole["train_logloss"], rel=1e-12)
+        assert summary["eval"]["auc"] == pytest.approx(whole["eval"]["auc"], rel=1e-9)
+        for one, other in zip(tables_of(tmp_path / "whole"), tables_of(out), strict=True):
+            np.testing.assert_allclose(one, other, rtol=0, atol=1e-11)
+    once, again = tables_of(tmp_path / "2-2"), trained(tmp_path / "unbroken", 2, "checkpoint.every_steps=10")
+    assert again["steps"] == 60
+    for one, other in zip(once, tables_of(tmp_path / "unbroken"), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_one_process_writes_what_several_read(tmp_path: Path) -> None:
+    trained(tmp_path / "run", 1, "run.steps=30")
+    trained(tmp_path / "run", 3, resume=True)
+    trained(tmp_path / "whole", 1)
+    for one, other in zip(tables_of(tmp_path / "whole"), tables_of(tmp_path / "run"), strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-11)
+
+
+class FullDisk(Disk):
+    """A disk on which one rank's rows have no room."""
+
+    def create(self, path: Path) -> Any:
+        if path.name.startswith("rows-1"):
+            raise OSError(28, "No space left on device")
+        return super().create(path)
+
+
+def test_a_rank_that_cannot_write_leaves_no_checkpoint_and_training_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import adaptive_rec.runtime.checkpoints as module
+
+    real = module.Writing
+    monkeypatch.setattr(module, "Writing", lambda parts, folder, journal: real(parts, folder, FullDisk(), journal))
+
+    def of_rank(group: Group) -> list[Event]:
+        runtime = assemble(config("checkpoint.every_steps=20"), options=RunOptions(tmp_path / "c"), group=group)
+        events = [event for event in runtime.run() if isinstance(event, Event)]
+        assert runtime.step_number == 60
+        return events
+
+    for events in LateThreads.train(2, of_rank):
+        failed = [event.text for event in events if event.kind == "checkpoint_failed"]
+        assert len(failed) == 2
+        assert all("rank 1" in text for text in failed)
+        assert all("No space left on device" in text for text in failed)
+    assert checkpoint.find(tmp_path / "c").generation is None
+
+
+def steered(steer: Callable[[Runtime, Snapshot], None], ranks: int = 3, **options: Any) -> list[tuple[Runtime, list[Any]]]:
+    """Train and let rank 0 be steered after each snapshot. Returns runtime and reports of each rank."""
+
+    def of_rank(group: Group) -> tuple[Runtime, list[Any]]:
+        runtime, reports = assemble(config(), options=RunOptions(**options), group=group), []
+        for report in runtime.run():
+            reports.append(report)
+            if group.rank == 0 and isinstance(report, Snapshot):
+                steer(runtime, report)
+        return runtime, reports
+
+    return LateThreads.train(ranks, of_rank)
+
+
+def test_all_ranks_carry_out_a_command_at_the_same_step() -> None:
+    answers: list[Any] = []
+
+    def steer(runtime: Runtime, snapshot: Snapshot) -> None:
+        if snapshot.step == 10:
+            runtime.mailbox.send(Command("change_knobs", {"hot_budget_bytes": 400, "alpha": 0.25}, answers.append))
+        if snapshot.step == 20:
+            runtime.mailbox.send(Command("pause", {}, answers.append))
+            runtime.mailbox.send(Command("resume", {}, answers.append))
+        if snapshot.step == 40:
+            runtime.mailbox.send(Command("stop", {}, answers.append))
+
+    found = steered(steer)
+
+    shown = [[(event.step, event.kind) for event in reports if isinstance(event, Event)] for _, reports in found]
+    assert shown[0] == shown[1] == shown[2]
+    assert [kind for _, kind in shown[0] if kind in ("knobs", "paused", "stopping")] == ["knobs", "paused", "stopping"]
+    assert {runtime.step_number for runtime, _ in found} == {41}
+    assert {runtime.knobs.alpha for runtime, _ in found} == {0.25}
+    assert [answer["step"] for answer in answers] == [11, 21, 21, 41]
+
+
+def test_a_signal_to_one_rank_stops_all_after_the_same_step() -> None:
+    def of_rank(group: Group) -> int:
+        runtime = assemble(config(), group=group)
+        for report in runtime.run():
+            if group.rank == 2 and isinstance(report, Snapshot) and report.step == 17:
+                runtime.hurry()
+        assert runtime.state.hurried
+        return runtime.step_number
+
+    steps = LateThreads.train(3, of_rank)
+    assert len(set(steps)) == 1
+    assert 17 <= steps[0] < 20
+
+
+def test_rank_0_shows_the_placement_of_all_ranks() -> None:
+    def of_rank(group: Group) -> Any:
+        runtime = assemble(config(), group=group)
+        list(runtime.run())
+        store = runtime.store
+        assert isinstance(store, SharedStore)
+        hot = np.concatenate(store.device.row_of_slot)
+        return store.ownership.joint_rows(hot[hot >= 0]), store.shown_placement(), runtime.reports.totals()
+
+    found = LateThreads.train(2, of_rank)
+    hot = np.sort(np.concatenate([rows for rows, _, _ in found]))
+    slot_of_row, tiers = found[0][1]
+    assert len(hot)
+    np.testing.assert_array_equal(np.flatnonzero(slot_of_row >= 0), hot)
+    np.testing.assert_array_equal(tiers[0].row_of_slot_H[slot_of_row[hot]], hot)
+    assert found[0][2] == found[1][2]
+
+
+def test_a_loss_that_is_not_finite_ends_all_ranks_by_name(memory_source: Any) -> None:
+    whole = assemble(config())
+    batches = list(whole.batches())[:5]
+    dense_BX = batches[3].dense_BX.copy()
+    dense_BX[-1, 0] = np.nan  # a sample of the last rank
+    batches[3] = batches[3].__class__(dense_BX, batches[3].ids_N, batches[3].offsets, batches[3].labels_B)
+    source = memory_source(batches, whole.source.tables, whole.source.features)
+
+    def of_rank(group: Group) -> str:
+        with pytest.raises(TrainingError) as caught:
+            list(assemble(config(), source, group=group).run())
+        return str(caught.value)
+
+    one, other = LateThreads.train(2, of_rank)
+    assert one == other
+    assert "finite" in one
+
+
+def test_batches_smaller_than_the_number_of_ranks(memory_source: Any) -> None:
+    whole = assemble(config("run.batch_size=2", "run.steps=7"))
+    batches = list(whole.batches())
+
+    def losses(group: Group) -> list[float]:
+        source = memory_source(batches, whole.source.tables, whole.source.features)
+        runtime = assemble(config("run.batch_size=2"), source, group=group)
+        return [report.loss for report in runtime.run() if isinstance(report, Snapshot)]
+
+    alone = losses(Alone())
+    for several in LateThreads.train(5, losses):
+        np.testing.assert_allclose(several, alone, rtol=1e-12)
+
+
+@pytest.mark.parametrize("policy", ["slipstream", "cdlrm", "fae", "xdl"])
+def test_policies_that_several_ranks_cannot_follow_yet_are_refused_by_name(policy: str) -> None:
+    with pytest.raises(ConfigError, match=f"several processes.*got {policy}"):
+        LateThreads.train(2, lambda group: assemble(config(f"knobs.policy={policy}"), group=group))
+
+
+def test_such_a_policy_is_refused_over_http_too() -> None:
+    refused: list[Exception] = []
+
+    def steer(runtime: Runtime, snapshot: Snapshot) -> None:
+        if snapshot.step == 5:
+            try:
+                runtime.mailbox.change_knobs(policy="slipstream")
+            except (ConfigError, ConflictError) as error:
+                refused.append(error)
+
+    steered(steer, ranks=2)
+    assert "several processes" in str(refused[0])
+
+
+def test_a_rank_that_fails_ends_the_others() -> None:
+    def of_rank(group: Group) -> None:
+        for report in assemble(config(), group=group).run():
+            if group.rank == 1 and isinstance(report, Snapshot) and report.step == 9:
+                raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        LateThreads.train(3, of_rank)
+
+
+def test_messages_of_a_group() -> None:
+    def of_rank(group: Group) -> Any:
+        own = np.arange(group.rank)
+        return (
+            group.share({"rank": group.rank, "text": "x" * 10 * group.rank}), group.tell(group.rank + 7),
+            group.total(np.array([group.rank, 1])).tolist(), group.everyone(own).tolist(),
+            group.all_true(group.rank > 0), group.any_true(group.rank > 0), group.part_of(7),
+        )  # fmt: skip
+
+    for found in LateThreads.train(3, of_rank):
+        assert [each["rank"] for each in found[0]] == [0, 1, 2]
+        assert found[1:6] == (7, [3, 3], [0, 0, 1], False, True)
+    parts = [found[6] for found in LateThreads.train(3, of_rank)]
+    assert [(part.start, part.stop) for part in parts] == [(0, 2), (2, 4), (4, 7)]
+    assert Alone().share(3) == [3]
