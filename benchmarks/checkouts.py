@@ -1,5 +1,7 @@
 """The CPU step of this checkout beside that of another one, such as the commit before a large change.
 
+`kaggle` and `multi-hot` are runs of `adaptive-rec train`, the other cells are loops of a user's own.
+
 Each checkout trains in a process of its own on the same batches; they take turns of a few steps, in an order drawn for each
 round, and the ratio of medians (this one over the other) comes with its 95 % bootstrap interval.
 
@@ -17,31 +19,60 @@ from pathlib import Path
 
 import numpy as np
 
+from adaptive_rec.system.openmp import wait_briefly
 from benchmarks.common.command import ROOT, parser
 from benchmarks.common.statistics import ratio_of_medians
 from benchmarks.common.turns import SEED
 
 SMALL_TABLES = "data.max_table_rows=500000"
+FP32 = ("knobs.policy=hotline", "run.precision=float32")
+
+
+def _loop(kind: str, rule: str) -> tuple[str, str, tuple[str, ...]]:
+    return kind, "kaggle", (SMALL_TABLES, f"optimizer.embedding={rule}", *FP32)
+
+
 CELLS = {
-    "kaggle-fp32": ("kaggle", ("knobs.policy=hotline", "run.precision=float32")),
-    "kaggle-bf16": ("kaggle", ("knobs.policy=hotline", "run.precision=bf16")),
-    "multi-hot": ("mlperf", (SMALL_TABLES, "knobs.policy=hotline", "run.precision=float32")),
+    "kaggle-fp32": ("train", "kaggle", FP32),
+    "kaggle-bf16": ("train", "kaggle", ("knobs.policy=hotline", "run.precision=bf16")),
+    "multi-hot": ("train", "mlperf", (SMALL_TABLES, *FP32)),
+    "wrapped-rowwise": _loop("wrapped", "rowwise_adagrad"),
+    "wrapped-sgd": _loop("wrapped", "sgd"),
+    "wrapped-adagrad": _loop("wrapped", "adagrad"),
+    "collection-sgd": _loop("collection", "sgd"),
 }
-"""Shape and settings of each cell; Kaggle has its full tables, multi-hot 4.0 M rows of dim 128."""
+"""What trains, shape and settings of each cell. In `train` Kaggle has its full tables, multi-hot 4.0 M rows of dim 128; others
+are the loops of `benchmarks.drop_in`, told ahead, with Kaggle's tables cut to 500,000 rows each."""
 
 WORKER = """
 import json, sys, time
-shape, size, settings, warm = json.loads(sys.argv[1])
-from benchmarks.common import shapes
-from benchmarks.common.contestants import Driven
+kind, shape, size, settings, warm = json.loads(sys.argv[1])
+from benchmarks.common import contestants, shapes
 chosen = shapes.SHAPES[shape]
 config = shapes.configure(chosen, size, tuple(settings), None)
-run = Driven(config, shapes.preload(shapes.open_shape(chosen, config), config, 24), None, None)
-run.drive(warm)
+source = shapes.preload(shapes.open_shape(chosen, config), config, 24)
+if kind == "train":
+    drive = contestants.Driven(config, source, None, None).drive
+else:
+    from benchmarks.drop_in import contestants as loops
+    import numpy as np
+    budget = contestants.budget_bytes(config, source, 0.05)
+    def weights(table):
+        shape = source.tables[table].rows, source.tables[table].dim
+        return np.random.default_rng(table).uniform(-0.01, 0.01, shape).astype(np.float32)
+    if kind == "wrapped":
+        loop = loops.wrapped_loop(config, source, weights, loops.bag_items(source), budget)
+        loop.foretell = loops.foretell_bags
+    else:
+        loop = loops.collection_loop(config, source, weights, loops.jagged_items(source), budget)
+    def drive(steps):
+        loop.turn(steps)
+        return steps
+drive(warm)
 print(json.dumps("ready"), flush=True)
 for line in sys.stdin:
     began = time.perf_counter()
-    steps = run.drive(int(line))
+    steps = drive(int(line))
     print(json.dumps((time.perf_counter() - began) / steps), flush=True)
 """
 """Runs in both checkouts: it may use only what both have."""
@@ -50,11 +81,13 @@ for line in sys.stdin:
 class Checkout:
     """A training run of one checkout, in its process."""
 
-    def __init__(self, folder: Path, shape: str, size: int, settings: list[str], warm: int) -> None:
-        order = json.dumps([shape, size, settings, warm])
+    def __init__(self, folder: Path, kind: str, shape: str, size: int, settings: list[str], warm: int) -> None:
+        order = json.dumps([kind, shape, size, settings, warm])
+        environment = {**os.environ, "PYTHONPATH": str(folder)}
+        wait_briefly(environment)
         self._process = subprocess.Popen(
-            [sys.executable, "-c", WORKER, order], cwd=folder, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": str(folder)},
+            [sys.executable, "-W", "ignore", "-c", WORKER, order], cwd=folder, text=True, env=environment,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         )  # fmt: skip
 
     def answer(self) -> float | str:
@@ -87,11 +120,11 @@ def main() -> None:
     arguments = parse.parse_args()
     dice = np.random.default_rng(SEED)
     for name in arguments.only:
-        shape, settings = CELLS[name]
+        kind, shape, settings = CELLS[name]
         own = ["run.device=cpu", f"knobs.report_every={arguments.steps}", *settings]
         contestants = []
         for folder in (ROOT, arguments.other.resolve()):
-            contestants.append(Checkout(folder, shape, arguments.batch_size, own, 40))
+            contestants.append(Checkout(folder, kind, shape, arguments.batch_size, own, 40))
             contestants[-1].answer()  # one after the other: tables are drawn on all cores
         seconds: list[list[float]] = [[], []]
         for _ in range(arguments.rounds):
@@ -101,7 +134,7 @@ def main() -> None:
             each.close()
         found = ratio_of_medians(*seconds)
         medians = " and ".join(f"{1e3 * float(np.median(each)):.1f} ms" for each in seconds)
-        print(f"{name:<12} {medians}: {found['ratio']:.3f} ({found['low']:.3f}-{found['high']:.3f})", flush=True)
+        print(f"{name:<16} {medians}: {found['ratio']:.3f} ({found['low']:.3f}-{found['high']:.3f})", flush=True)
 
 
 if __name__ == "__main__":
