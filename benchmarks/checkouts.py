@@ -1,48 +1,87 @@
 """The CPU step of this checkout beside that of another one, such as the commit before a large change.
 
+`kaggle` and `multi-hot` are runs of `adaptive-rec train`, the other cells are loops of a user's own.
+
 Each checkout trains in a process of its own on the same batches; they take turns of a few steps, in an order drawn for each
-round, and the ratio of medians (this one over the other) comes with its 95 % bootstrap interval.
+round, and the ratio of medians (this one over the other) comes with its 95 % bootstrap interval. Two processes of one checkout
+may differ by some per cent for as long as they live: for small differences take several (--processes), and the CPU time on one
+thread (--cpu-time), which others' work on the machine changes least.
 
     git worktree add ../before COMMIT
     python -m benchmarks.checkouts ../before
+    python -m benchmarks.checkouts ../before --only wrapped-sgd --batch-size 64 --processes 3 --cpu-time
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from adaptive_rec.system.openmp import wait_briefly
 from benchmarks.common.command import ROOT, parser
 from benchmarks.common.statistics import ratio_of_medians
 from benchmarks.common.turns import SEED
 
 SMALL_TABLES = "data.max_table_rows=500000"
+FP32 = ("knobs.policy=hotline", "run.precision=float32")
+
+
+def _loop(kind: str, rule: str) -> tuple[str, str, tuple[str, ...]]:
+    return kind, "kaggle", ("data.max_table_rows=100000", f"optimizer.embedding={rule}", *FP32)
+
+
 CELLS = {
-    "kaggle-fp32": ("kaggle", ("knobs.policy=hotline", "run.precision=float32")),
-    "kaggle-bf16": ("kaggle", ("knobs.policy=hotline", "run.precision=bf16")),
-    "multi-hot": ("mlperf", (SMALL_TABLES, "knobs.policy=hotline", "run.precision=float32")),
+    "kaggle-fp32": ("train", "kaggle", FP32),
+    "kaggle-bf16": ("train", "kaggle", ("knobs.policy=hotline", "run.precision=bf16")),
+    "multi-hot": ("train", "mlperf", (SMALL_TABLES, *FP32)),
+    "wrapped-rowwise": _loop("wrapped", "rowwise_adagrad"),
+    "wrapped-sgd": _loop("wrapped", "sgd"),
+    "wrapped-adagrad": _loop("wrapped", "adagrad"),
+    "collection-sgd": _loop("collection", "sgd"),
 }
-"""Shape and settings of each cell; Kaggle has its full tables, multi-hot 4.0 M rows of dim 128."""
+"""What trains, shape and settings of each cell. In `train` Kaggle has its full tables, multi-hot 4.0 M rows of dim 128; others
+are the loops of `benchmarks.drop_in`, told ahead, with Kaggle's tables cut to 100,000 rows each."""
 
 WORKER = """
-import json, sys, time
-shape, size, settings, warm = json.loads(sys.argv[1])
-from benchmarks.common import shapes
-from benchmarks.common.contestants import Driven
+import json, sys, time, torch
+kind, shape, size, settings, warm, cpu_time = json.loads(sys.argv[1])
+clock = time.process_time if cpu_time else time.perf_counter
+if cpu_time:
+    torch.set_num_threads(1)
+from benchmarks.common import contestants, shapes
 chosen = shapes.SHAPES[shape]
 config = shapes.configure(chosen, size, tuple(settings), None)
-run = Driven(config, shapes.preload(shapes.open_shape(chosen, config), config, 24), None, None)
-run.drive(warm)
+source = shapes.preload(shapes.open_shape(chosen, config), config, 24)
+if kind == "train":
+    drive = contestants.Driven(config, source, None, None).drive
+else:
+    from benchmarks.drop_in import contestants as loops
+    import numpy as np
+    budget = contestants.budget_bytes(config, source, 0.05)
+    def weights(table):
+        shape = source.tables[table].rows, source.tables[table].dim
+        return np.random.default_rng(table).uniform(-0.01, 0.01, shape).astype(np.float32)
+    if kind == "wrapped":
+        loop = loops.wrapped_loop(config, source, weights, loops.bag_items(source), budget)
+        loop.foretell = loops.foretell_bags
+    else:
+        loop = loops.collection_loop(config, source, weights, loops.jagged_items(source), budget)
+    def drive(steps):
+        loop.turn(steps)
+        return steps
+drive(warm)
 print(json.dumps("ready"), flush=True)
 for line in sys.stdin:
-    began = time.perf_counter()
-    steps = run.drive(int(line))
-    print(json.dumps((time.perf_counter() - began) / steps), flush=True)
+    began = clock()
+    steps = drive(int(line))
+    print(json.dumps((clock() - began) / steps), flush=True)
 """
 """Runs in both checkouts: it may use only what both have."""
 
@@ -50,11 +89,13 @@ for line in sys.stdin:
 class Checkout:
     """A training run of one checkout, in its process."""
 
-    def __init__(self, folder: Path, shape: str, size: int, settings: list[str], warm: int) -> None:
-        order = json.dumps([shape, size, settings, warm])
+    def __init__(self, folder: Path, *order: Any) -> None:
+        """`order`: what the worker reads first."""
+        environment = {**os.environ, "PYTHONPATH": str(folder)}
+        wait_briefly(environment)
         self._process = subprocess.Popen(
-            [sys.executable, "-c", WORKER, order], cwd=folder, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": str(folder)},
+            [sys.executable, "-W", "ignore", "-c", WORKER, json.dumps(order)], cwd=folder, text=True, env=environment,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         )  # fmt: skip
 
     def answer(self) -> float | str:
@@ -84,24 +125,32 @@ def main() -> None:
     parse.add_argument("--rounds", type=int, default=60)
     parse.add_argument("--steps", type=int, default=8, help="steps of a turn")
     parse.add_argument("--batch-size", type=int, default=2048)
+    parse.add_argument("--processes", type=int, default=1, help="processes of each checkout")
+    parse.add_argument("--cpu-time", action="store_true", help="measure the CPU time on one thread, not the time that passes")
     arguments = parse.parse_args()
-    dice = np.random.default_rng(SEED)
     for name in arguments.only:
-        shape, settings = CELLS[name]
-        own = ["run.device=cpu", f"knobs.report_every={arguments.steps}", *settings]
-        contestants = []
-        for folder in (ROOT, arguments.other.resolve()):
-            contestants.append(Checkout(folder, shape, arguments.batch_size, own, 40))
-            contestants[-1].answer()  # one after the other: tables are drawn on all cores
-        seconds: list[list[float]] = [[], []]
-        for _ in range(arguments.rounds):
-            for number in dice.permutation(2):
-                seconds[number].append(contestants[number].turn(arguments.steps))
-        for each in contestants:
-            each.close()
-        found = ratio_of_medians(*seconds)
-        medians = " and ".join(f"{1e3 * float(np.median(each)):.1f} ms" for each in seconds)
-        print(f"{name:<12} {medians}: {found['ratio']:.3f} ({found['low']:.3f}-{found['high']:.3f})", flush=True)
+        compare(name, [ROOT, arguments.other.resolve()], arguments)
+
+
+def compare(name: str, folders: list[Path], arguments: argparse.Namespace) -> None:
+    """Let both checkouts take turns at a cell; print the result."""
+    kind, shape, settings = CELLS[name]
+    threads = ["run.threads=1"] if arguments.cpu_time else []
+    own = ["run.device=cpu", f"knobs.report_every={arguments.steps}", *threads, *settings]
+    contestants = []
+    for folder in folders * arguments.processes:
+        contestants.append(Checkout(folder, kind, shape, arguments.batch_size, own, 40, arguments.cpu_time))
+        contestants[-1].answer()  # one after the other: tables are drawn on all cores
+    dice = np.random.default_rng(SEED)
+    seconds: list[list[float]] = [[], []]
+    for _ in range(arguments.rounds):
+        for number in dice.permutation(len(contestants)):
+            seconds[number % 2].append(contestants[number].turn(arguments.steps))
+    for each in contestants:
+        each.close()
+    found = ratio_of_medians(*seconds)
+    medians = " and ".join(f"{1e3 * float(np.median(each)):.2f} ms" for each in seconds)
+    print(f"{name:<16} {medians}: {found['ratio']:.3f} ({found['low']:.3f}-{found['high']:.3f})", flush=True)
 
 
 if __name__ == "__main__":

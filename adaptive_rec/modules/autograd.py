@@ -105,7 +105,8 @@ class AutogradSession(Session):
                 calls = [PoolCall(bags) for bags in make()]
         keep = self._passes.add if weight is None or self.updates_in_backward else partial(self._keep, weight)
         source = self._anchor if weight is None else weight
-        return [PooledRows.apply(source, call, self._gather, keep).to(self.weight_dtype) for call in calls]
+        found = [PooledRows.apply(source, call, self._gather, keep) for call in calls]
+        return found if self.weight_dtype == self.dtype else [vectors_LD.to(self.weight_dtype) for vectors_LD in found]
 
     def _keep(self, weight: Tensor, call: PoolCall, gradient_LD: Tensor) -> Tensor:
         """Return the gradient of a weight, for autograd to add to its ``grad``."""
@@ -118,7 +119,7 @@ class AutogradSession(Session):
                 f"rows of {self.store.space.tables[table].name} were read in {MOST_PASSES} backward passes since the last step "
                 "of an optimizer that holds its weight; without steps they are not updated"
             )
-        return RowGradient(weight, [(call, gradient_LD)], self.store.space.table_range(table)[1])
+        return RowGradient(weight, [(call, gradient_LD)], call.bags.ranges[0][2])
 
     def start(self) -> None:
         """Start training, or resume it from a state that was loaded."""
@@ -164,10 +165,11 @@ class AutogradSession(Session):
         seen: list[Bags] = []
         for table, gradient, lr in gradients:
             if isinstance(gradient, RowGradient):
-                folded = any(call.folded for call, _ in gradient.calls or ())
-                parts += [StepPart(call, part, lr, counts=not folded) for call, part in gradient.calls or ()]
-                seen += gradient.bags if folded or gradient.calls is None else ()
-                if gradient.calls is not None:
+                calls = gradient.calls
+                folded = any(call.folded for call, _ in calls or ())
+                parts += [StepPart(call, part, lr, counts=not folded) for call, part in calls or ()]
+                seen += gradient.bags if folded or calls is None else ()
+                if calls is not None:
                     continue
                 rows, values = gradient.sums()
             else:

@@ -59,8 +59,9 @@ class LookupCounts:
         popular_B = np.ones(samples, dtype=np.bool_)
         for work, some in looked:
             for first, bags in some:
-                if bags.samples == samples and samples and len(bags) % samples == 0:
-                    hot_L = work.popular_B[first : first + len(bags)]
-                    popular_B &= hot_L if len(bags) == samples else hot_L.reshape(samples, -1).all(axis=1)
+                count = len(bags)
+                if bags.samples == samples and samples and count % samples == 0:
+                    hot_L = work.popular_B[first : first + count]
+                    popular_B &= hot_L if count == samples else hot_L.reshape(samples, -1).all(axis=1)
         self._state.tally.add_samples(samples, int(np.count_nonzero(popular_B)))
         return samples

@@ -55,8 +55,9 @@ def _register_hooks() -> None:
         return args, {**kwargs, "closure": closure_then_rows}
 
     def after(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        for weight, gradient in taken.pop(id(optimizer), ()):
-            weight.grad = gradient  # as torch leaves it, until zero_grad
+        with torch._C.DisableTorchFunctionSubclass():
+            for weight, gradient in taken.pop(id(optimizer), ()):
+                weight.grad = gradient  # as torch leaves it, until zero_grad
 
     register_optimizer_step_pre_hook(before)
     register_optimizer_step_post_hook(after)
@@ -65,12 +66,13 @@ def _register_hooks() -> None:
 def _update(optimizer: torch.optim.Optimizer) -> list[tuple[TieredWeight, Tensor]]:
     """Update the rows of all weights of an optimizer that have a gradient. Their gradients are taken away, so that the optimizer
     passes them over, and returned."""
-    found = [
-        (one, one.grad, group)
-        for group in optimizer.param_groups
-        for one in group["params"]
-        if isinstance(one, TieredWeight) and one.grad is not None
-    ]
+    with torch._C.DisableTorchFunctionSubclass():  # reads and writes of `grad` go to torch at once
+        found = [
+            (one, gradient, group)
+            for group in optimizer.param_groups
+            for one in group["params"]
+            if isinstance(one, TieredWeight) and (gradient := one.grad) is not None
+        ]
     change = _unscaling(optimizer)
     for runtime in {id(weight.runtime): weight.runtime for weight, _, _ in found}.values():
         own = [(weight, gradient, group) for weight, gradient, group in found if weight.runtime is runtime]
@@ -83,8 +85,9 @@ def _update(optimizer: torch.optim.Optimizer) -> list[tuple[TieredWeight, Tensor
             runtime.step_rows(
                 [(w.table, change(gradient), lr_at(group, int(number_T[w.table]))) for w, gradient, group in own]
             )
-    for weight, _, _ in found:
-        weight.grad = None
+    with torch._C.DisableTorchFunctionSubclass():
+        for weight, _, _ in found:
+            weight.grad = None
     return [(weight, gradient) for weight, gradient, _ in found]
 
 

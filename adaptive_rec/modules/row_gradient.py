@@ -73,7 +73,8 @@ class RowGradient(Tensor):
 
     @classmethod
     def _over(cls, like: Tensor, first_row: int, held: _Held) -> RowGradient:
-        made = torch.Tensor._make_wrapper_subclass(cls, like.shape, dtype=like.dtype, device=like.device)
+        with torch._C.DisableTorchFunctionSubclass():  # a weight would be asked for each of these by a function of its own
+            made = torch.Tensor._make_wrapper_subclass(cls, like.shape, dtype=like.dtype, device=like.device)
         made.first_row, made._held = first_row, held
         return made
 

@@ -124,11 +124,12 @@ class StepParts:
         placed = sorted(zip(firsts, parts, strict=True), key=lambda pair: pair[0])
         for first, part in placed:
             bags, gradient_LD = part.call.bags, part.gradient_LD
+            begin, count = vectors[bags.pool], len(bags)
             if bags.divisor_L1 is not None:
                 gradient_LD = gradient_LD / bags.divisor_L1.to(gradient_LD.device)
             gradients[bags.pool].append(gradient_LD)
-            position_B[first : first + len(bags)] = np.arange(vectors[bags.pool], vectors[bags.pool] + len(bags))
-            vectors[bags.pool] += len(bags)
+            position_B[first : first + count] = np.arange(begin, begin + count)
+            vectors[bags.pool] += count
         joined = [self._whole(pool, parts) for pool, parts in enumerate(gradients)]
         bags_of_parts = [(first, part.call.bags) for first, part in placed]
         return StepUpdate(number, lr, parts[0].counts, work, joined, position_B, bags_of_parts)
