@@ -50,8 +50,13 @@ class Requests:
     pools: list[PoolRequests]
     fetched: list[NDArray[np.floating]] = field(default_factory=list)
     """The batch's distinct rows of each pool (U, D), once the step has begun."""
-    stale_U: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
+    stale: list[NDArray[np.bool_]] = field(default_factory=list)
     """Which of them are hot and stale, likewise."""
+
+    def take(self, rows_UD: NDArray[np.floating], stale_U: NDArray[np.bool_]) -> None:
+        """Take the answers for the next pool."""
+        self.fetched.append(rows_UD)
+        self.stale.append(stale_U)
 
     @property
     def counted(self) -> RequestedLookups:

@@ -74,14 +74,13 @@ class SharedStore(DirectStore):
         requests: Requests = work.staged
         super().classify(requests.owned)
         asked_class_M = self._asked_classes(requests.owned)
-        requests.stale_U = np.empty(len(work.distinct_U), dtype=np.bool_)
         for pool, part in enumerate(requests.pools):
             span = work.pool_range(pool)
-            requests.fetched.append(self._answer(part, self._asked_rows(requests.owned, pool, part)))
+            rows_UD = self._answer(part, self._asked_rows(requests.owned, pool, part))
             class_U = self._answer(part, asked_class_M[part.line_M])
             place_U = np.arange(span.stop - span.start)
             work.source_U[span] = np.where(class_U > 0, place_U, ~place_U)
-            requests.stale_U[span] = class_U == STALE
+            requests.take(rows_UD, class_U == STALE)
         work.spread_sources()
 
     def _asked_classes(self, owned: ClassifiedBatch) -> NDArray[np.uint8]:
@@ -109,7 +108,7 @@ class SharedStore(DirectStore):
 
     def stale_of(self, work: ClassifiedBatch) -> NDArray[np.bool_]:
         requests: Requests = work.staged
-        return requests.stale_U
+        return np.concatenate(requests.stale)
 
     def gather(
         self, work: ClassifiedBatch, samples_S: NDArray[np.int64], scale_S: NDArray[np.float64], micro: MicroBatch
