@@ -31,7 +31,8 @@ def run(data: str, processes: int, batch: int, steps: int, settings: list[str]) 
         out = Path(folder) / "run"
         words = [
             "train", "criteo_kaggle", f"--data={data}", f"--processes={processes}", f"--steps={steps}", f"--out={out}",
-            "--no-serve", "--set=checkpoint.every_seconds=0", "--set=eval.max_samples=2048", "--set=data.epochs=100", "--set=run.device=cpu",
+            "--no-serve",
+            "--set=checkpoint.every_seconds=0", "--set=eval.max_samples=2048", "--set=data.epochs=100", "--set=run.device=cpu",
             f"--set=run.batch_size={batch}", *(f"--set={setting}" for setting in settings),
         ]  # fmt: skip
         subprocess.run([sys.executable, "-m", "adaptive_rec", *words], check=True, capture_output=True)

@@ -1,22 +1,22 @@
-"""``train`` in several processes: torchrun starts them, rank 0 is the run that users see, and the others follow it."""
+"""``train`` as one of several processes: rank 0 is the run that users see, and the others follow it."""
 
 from __future__ import annotations
 
 import argparse
-import logging
+import ctypes
 import os
 import signal
 import sys
-import uuid
-from contextlib import suppress
+import time
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from adaptive_rec.cli.launcher import RUN_ID
 from adaptive_rec.cli.output import say
 from adaptive_rec.cli.parser import whole_number
-from adaptive_rec.errors import UsageError
-from adaptive_rec.policy.find import load_policy
+from adaptive_rec.errors import AdaptiveRecError, GroupError, UsageError
 
 if TYPE_CHECKING:
     from adaptive_rec.config.tree import Config
@@ -24,8 +24,11 @@ if TYPE_CHECKING:
 
 MOST_PROCESSES, MOST_RESTARTS = 1024, 1000
 
-STOP_SECONDS = 600
-"""Time that processes have after a signal to write the last checkpoint, before torchrun kills them."""
+RANK_0_SECONDS = 2.0
+"""Time that rank 0 has to report an error that all ranks meet, before another rank does."""
+
+_DEATH_SIGNAL = 1
+"""PR_SET_PDEATHSIG of prctl."""
 
 
 @dataclass(frozen=True)
@@ -38,67 +41,56 @@ class Wanted:
     @staticmethod
     def of(args: argparse.Namespace) -> Wanted:
         """Read the options. Raises UsageError."""
-        return Wanted(
+        wanted = Wanted(
             whole_number("--processes", args.processes, 1, MOST_PROCESSES),
             whole_number("--restarts", args.restarts, 0, MOST_RESTARTS),
         )
+        if wanted.restarts and args.replay:
+            raise UsageError("--replay repeats a run in one go and --restarts begins in the middle of one; give one of them")
+        return wanted
 
 
 def are_under_way() -> bool:
     """Whether this process is one of several that torchrun, or a launcher with the same variables, has started."""
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ
+    return _number("WORLD_SIZE", 1) > 1 and "RANK" in os.environ
+
+
+def are_launched() -> bool:
+    """Whether these processes were started by `launcher.py`, which passes signals on and has said what is said once."""
+    return are_under_way() and os.environ.get("TORCHELASTIC_RUN_ID", "").startswith(RUN_ID)
+
+
+def are_silent() -> bool:
+    """Whether this process leaves it to another one to say what is said once."""
+    return are_launched() or (are_under_way() and _number("RANK", 0) > 0)
 
 
 def is_restarted() -> bool:
     """Whether torchrun has started the processes again, after one of them had ended."""
-    return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    return are_under_way() and _number("TORCHELASTIC_RESTART_COUNT", 0) > 0
 
 
-def launch(words: list[str], wanted: Wanted, config: Config, out: Path) -> int:
-    """Start the same command line in several processes of this machine by torchrun, and wait for their end."""
-    from adaptive_rec.runtime.assemble import check_group
-
-    check_group(config, load_policy(config.knobs.policy))
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // wanted.processes)))
-    os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # else a restart finds the addresses of the processes before it
-    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(STOP_SECONDS))
-    from torch.distributed.elastic.multiprocessing.api import SignalException
-    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # what it says is said below
-    launched = LaunchConfig(
-        min_nodes=1, max_nodes=1, nproc_per_node=wanted.processes, run_id=uuid.uuid4().hex, max_restarts=wanted.restarts,
-        monitor_interval=0.2, rdzv_backend="c10d", rdzv_endpoint="localhost:0",
-    )  # fmt: skip
-    try:
-        elastic_launch(launched, sys.executable)("-m", "adaptive_rec", *words, f"--out={out}")
-    except ChildFailedError as error:
-        rank, failure = error.get_first_failure()
-        code = int(failure.exitcode)
-        if -code in (signal.SIGINT, signal.SIGTERM):  # a stop: the run was saved
-            return 128 - code
-        if code < 0:
-            say(f"error: rank {rank} was ended by {signal.Signals(-code).name}, and all others with it", sys.stderr)
-            return 1
-        return code
-    except SignalException as error:
-        return 128 + int(error.sigval)
-    return 0
+def _number(variable: str, default: int) -> int:
+    text = os.environ.get(variable, "")
+    return int(text) if text.isascii() and text.isdecimal() else default
 
 
 def join(args: argparse.Namespace) -> TorchGroup:
-    """Join the group of the processes that torchrun has started."""
+    """Join the group of the processes that torchrun has started. A signal stops the run if torchrun ends before it."""
     if args.out is None:
         raise UsageError("--out DIR must name the run directory where torchrun starts the processes, it is not given")
+    ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGTERM)
+    if are_launched():  # Ctrl-C reaches the launcher, which passes it on
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
     from adaptive_rec.system.torch_group import TorchGroup
 
     return TorchGroup.join()
 
 
-def follow(config: Config, args: argparse.Namespace, group: TorchGroup) -> int:
-    """Train as a rank other than 0. Errors that all ranks meet are rank 0's to report."""
-    from adaptive_rec.config.tree import overridden_knobs
+def follow(config: Config, args: argparse.Namespace, overridden: Collection[str], group: TorchGroup) -> int:
+    """Train as a rank other than 0. An error that all ranks meet is rank 0's to report. A run that a signal stopped ends with 0,
+    so that torchrun does not start it again."""
     from adaptive_rec.run.follower import Follower
 
     stopped: list[int] = []
@@ -109,11 +101,25 @@ def follow(config: Config, args: argparse.Namespace, group: TorchGroup) -> int:
         stopped.append(number)
         follower.runtime.hurry()
 
-    follower = Follower(config, args.out, args.resume, overridden_knobs(os.environ, args.set), group)
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop)
-    with suppress(AttributeError):
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    follower.train()
+    with ended_by_errors(group):
+        follower = Follower(config, args.out, args.resume, overridden, group)
+        for number in (signal.SIGTERM,) if are_launched() else (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, stop)
+        follower.train()
     group.close()
-    return 128 + stopped[0] if stopped else 0
+    return 0
+
+
+@contextmanager
+def ended_by_errors(group: TorchGroup | None) -> Iterator[None]:
+    """Report an error in the body and end this process at once, where it is one of several: torch would wait for the others."""
+    try:
+        yield
+    except AdaptiveRecError as error:
+        if group is None:
+            raise
+        if group.rank and not isinstance(error, GroupError):
+            time.sleep(RANK_0_SECONDS)
+        say(f"error: {f'rank {group.rank}: ' * bool(group.rank)}{error}", sys.stderr)
+        sys.stdout.flush()
+        os._exit(error.exit_code)

@@ -20,27 +20,29 @@ class StopSignals:
     the second
     ends the process. SIGHUP stays ignored where it was, under nohup."""
 
-    def __init__(self, screen: Screen) -> None:
+    def __init__(self, screen: Screen, launched: bool = False) -> None:
+        """`launched`: another process of ours has started this one, and passes on what a terminal sends as SIGTERM."""
         self._runtime: Runtime | None = None
         self.exit_code = 0
         self.run_is_over = False
         """Whether the run has ended, so that a signal only ends the waiting after it."""
         self._screen = screen
         self._before: dict[int, Any] = {}
-        self._leaving = False
+        self._leaving: int | None = None
+        self._launched = launched
         atexit.register(self._leave)  # before torch is loaded, so that this runs after all that is registered then
 
-    def leave_at_once(self) -> None:
-        """Let the process end without the interpreter's clearing up, once the functions registered with atexit have run.
-        Collecting torch's objects takes a second or more; Triton, which torch loads, reports those left uncollected as leaks."""
-        self._leaving = True
+    def leave_at_once(self, code: int) -> None:
+        """Let the process end with this code, once the functions registered with atexit have run, but without the interpreter's
+        clearing up. Collecting torch's objects takes a second or more; Triton, which torch loads, reports those left as leaks."""
+        self._leaving = code
 
     def _leave(self) -> None:
-        if self._leaving:
+        if self._leaving is not None:
             for stream in (sys.stdout, sys.stderr):
                 with suppress(OSError, ValueError):
                     stream.flush()
-            os._exit(self.exit_code)
+            os._exit(self._leaving)
 
     def watch(self, runtime: Runtime) -> None:
         """Let signals stop this run from now on; before, they end the process."""
@@ -56,8 +58,8 @@ class StopSignals:
             self.run_is_over = False
 
     def __enter__(self) -> StopSignals:
-        stopping = [signal.SIGINT, signal.SIGTERM]
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        stopping = [signal.SIGTERM] if self._launched else [signal.SIGINT, signal.SIGTERM]
+        if not self._launched and signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
             stopping.append(signal.SIGHUP)
         self._before = {number: signal.signal(number, self._handle) for number in stopping}
         return self

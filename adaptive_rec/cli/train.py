@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from adaptive_rec.cli import processes
 from adaptive_rec.cli.data import verify_source
 from adaptive_rec.cli.detach import detach
+from adaptive_rec.cli.launcher import launch
 from adaptive_rec.cli.output import say, waiting
 from adaptive_rec.cli.own_data import add_schema_options, warn_of_labels, with_prepared_data
 from adaptive_rec.cli.parser import (
@@ -88,6 +90,7 @@ def add_commands(subparsers: Any) -> None:
 def train(args: argparse.Namespace) -> int:
     """Train and print the summary, or only print the configuration or the memory plan."""
     from adaptive_rec.config.reference import render
+    from adaptive_rec.config.tree import overridden_knobs
 
     wanted = processes.Wanted.of(args)
     if processes.is_restarted():
@@ -110,11 +113,12 @@ def train(args: argparse.Namespace) -> int:
     if args.detach:
         return detach(args.argv, out, args.resume, options is not None, args.json)
     if wanted.processes > 1 and not processes.are_under_way():
-        return processes.launch(args.argv, wanted, config, out)
+        return launch(args.argv, wanted, config, out)
     group = processes.join(args) if processes.are_under_way() else None
     if group is not None and group.rank:
-        return processes.follow(config, args, group)
-    return train_here(config, args, out, options, given, group)
+        return processes.follow(config, args, overridden_knobs(os.environ, overrides(args)), group)
+    with processes.ended_by_errors(group):
+        return train_here(config, args, out, options, given, group)
 
 
 def check_start(args: argparse.Namespace, config: Config, out: Path) -> None:
@@ -138,7 +142,7 @@ def train_here(
     from adaptive_rec.live.telemetry import to_json
 
     screen = Screen(to_stderr=args.json)
-    with StopSignals(screen) as signals, ExitStack() as stack:
+    with StopSignals(screen, launched=processes.are_launched()) as signals, ExitStack() as stack:
         with screen:
             with compiling_shown(screen):
                 training = begin(config, out, args, screen, group)
@@ -165,9 +169,12 @@ def train_here(
     training.group.close()
     if training.failure is not None:
         return training.failure.exit_code
-    if signals.exit_code:
-        signals.leave_at_once()
-    return signals.exit_code
+    if not signals.exit_code:
+        return 0
+    # As one of several processes it ends with 0, so that torchrun does not start it again.
+    code = signals.exit_code if group is None else 0
+    signals.leave_at_once(code)
+    return code
 
 
 def prepare(args: argparse.Namespace) -> tuple[argparse.Namespace, Config]:
@@ -177,8 +184,9 @@ def prepare(args: argparse.Namespace) -> tuple[argparse.Namespace, Config]:
         return args, config
     if args.out is not None and not args.resume:
         check_is_new(args.out)
-    waiting(f"reading {args.data}")
-    stream = sys.stderr if args.json or args.print_config else sys.stdout
+    if not processes.are_silent():
+        waiting(f"reading {args.data}")
+    stream = io.StringIO() if processes.are_silent() else sys.stderr if args.json or args.print_config else sys.stdout
     args, config = with_prepared_data(args, check, (args.out or new_directory(config.knobs.policy)).parent, stream)
     warn_of_labels(config, stream)
     return args, config

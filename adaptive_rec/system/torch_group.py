@@ -20,6 +20,9 @@ T = TypeVar("T")
 DEADLINE_SECONDS = 1800
 """How long a rank waits for another one that is alive, such as one that reads its data. `GroupWatch` notices the others."""
 
+JOIN_SECONDS = 300
+"""How long a rank waits for others that have not started yet."""
+
 _gather_into = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 """The same operation; torch has renamed it."""
 
@@ -31,11 +34,11 @@ class TorchGroup(Group):
     def join() -> TorchGroup:
         """Join the group that the environment names. Raises UsageError where that fails."""
         try:
-            dist.init_process_group("gloo", timeout=timedelta(seconds=DEADLINE_SECONDS))
+            dist.init_process_group("gloo", timeout=timedelta(seconds=JOIN_SECONDS))
         except (RuntimeError, ValueError) as error:
             rule = "processes must be started by torchrun, which sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT"
             raise UsageError(f"{rule}: {first_line(error)}") from error
-        group = TorchGroup(dist.new_group())
+        group = TorchGroup(dist.new_group(timeout=timedelta(seconds=DEADLINE_SECONDS)))
         group._watch = GroupWatch(group)
         return group
 
@@ -45,7 +48,7 @@ class TorchGroup(Group):
         self._watch: GroupWatch | None = None
 
     def fork(self) -> TorchGroup:
-        return TorchGroup(dist.new_group(), self.sent_bytes)
+        return TorchGroup(dist.new_group(timeout=timedelta(seconds=DEADLINE_SECONDS)), self.sent_bytes)
 
     def add(self, array: NDArray[Any]) -> None:
         tensor = torch.from_numpy(array)
@@ -77,6 +80,4 @@ class TorchGroup(Group):
         try:
             return operation()
         except RuntimeError as error:
-            text = first_line(error)
-            rule = f"all {self.ranks} ranks must stay connected, one did not (seen by rank {self.rank})"
-            raise GroupError(f"{rule}: {text}") from error
+            raise GroupError(f"all {self.ranks} ranks must stay connected, one did not (seen by rank {self.rank})") from error

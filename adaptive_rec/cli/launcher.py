@@ -1,0 +1,153 @@
+"""``train --processes``: this process has torchrun start the ranks, watches them, and passes signals on.
+
+The first signal stops all ranks after their step, with a checkpoint; the second kills them. A rank that is stopped (SIGSTOP) for
+`STOPPED_SECONDS` is killed, at any time, so that torchrun notices.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from adaptive_rec.cli.output import say
+from adaptive_rec.policy.find import load_policy
+from adaptive_rec.units import counted
+
+if TYPE_CHECKING:
+    from adaptive_rec.cli.processes import Wanted
+    from adaptive_rec.config.tree import Config
+
+RUN_ID = "adaptive-rec-"
+"""How the names begin that torchrun knows our runs by."""
+
+STOPPED_SECONDS = 15.0
+POLL_SECONDS = 0.2
+CLOSE_SECONDS = 5
+"""Time that torchrun gives the other ranks when one has failed, before it kills them."""
+
+HERE = "127.0.0.1"
+
+
+def launch(words: list[str], wanted: Wanted, config: Config, out: Path) -> int:
+    """Start the same command line in several processes of this machine by torchrun. Returns their exit code at their end."""
+    from adaptive_rec.runtime.assemble import check_group
+
+    check_group(config, load_policy(config.knobs.policy))
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // wanted.processes)))
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # else a restart finds the addresses of the processes before it
+    os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(CLOSE_SECONDS))
+    return Launcher([*words, f"--out={out}"], wanted).run()
+
+
+class Launcher:
+    """The ranks of a run on this machine. torchrun's agent runs on a thread, so that signals are handled here."""
+
+    def __init__(self, words: list[str], wanted: Wanted) -> None:
+        self._words, self._wanted = words, wanted
+        self._signal = 0
+        """The signal that stops the run, 0: none came."""
+        self._code = 1
+        self._restarts = 0
+        self._reported = False
+        """Whether the end of a rank was reported since all were started."""
+        self._stopped_since: dict[int, float] = {}
+
+    def run(self) -> int:
+        logging.disable(logging.CRITICAL)  # what torchrun says is said here
+        handled = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        before = {number: signal.signal(number, self._handle) for number in handled}
+        agent = threading.Thread(target=self._train, name="torchrun")
+        agent.start()
+        ranks: dict[int, int] = {}
+        while agent.is_alive():
+            agent.join(POLL_SECONDS)
+            ranks = self._look(ranks)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        return 128 + self._signal if self._signal else self._code
+
+    def _train(self) -> None:
+        from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+        from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+        settings = LaunchConfig(
+            min_nodes=1, max_nodes=1, nproc_per_node=self._wanted.processes, run_id=f"{RUN_ID}{uuid.uuid4().hex}",
+            max_restarts=self._wanted.restarts, monitor_interval=POLL_SECONDS, rdzv_backend="c10d", rdzv_endpoint=f"{HERE}:0",
+            local_addr=HERE,
+        )  # fmt: skip
+        try:
+            elastic_launch(settings, sys.executable)("-m", "adaptive_rec", *self._words)
+            self._code = 0
+        except ChildFailedError as error:
+            rank, failure = error.get_first_failure()
+            self._code = max(1, int(failure.exitcode))
+            if failure.exitcode < 0 and not self._signal:
+                name = signal.Signals(-failure.exitcode).name
+                say(f"error: rank {rank} was ended by {name}, and all others with it", sys.stderr)
+
+    def _handle(self, number: int, _frame: object) -> None:
+        second, self._signal = self._signal, number
+        for process in ranks_of_this_machine().values():
+            with suppress(OSError):
+                os.kill(process, signal.SIGKILL if second else signal.SIGTERM)
+        if second:
+            os._exit(128 + number)
+
+    def _look(self, before: Mapping[int, int]) -> dict[int, int]:
+        """Report ranks that have ended or are started again. Takes and returns the processes that all ranks had or have now."""
+        now = ranks_of_this_machine()
+        self._kill_stopped(now)
+        if self._signal:
+            return dict(before)
+        gone = [rank for rank, process in before.items() if now.get(rank) != process]
+        if gone and not self._reported and len(gone) < len(before):
+            self._reported = True
+            say(f"warning: rank {gone[0]} has ended, and all others with it", sys.stderr)
+        if len(now) < self._wanted.processes or len(gone) < len(before):
+            return dict(before)
+        if before:
+            self._restarts, self._reported = self._restarts + 1, False
+            again = f"restart {self._restarts} of {self._wanted.restarts}"
+            say(f"{counted(len(now), 'rank')} start again from the newest checkpoint ({again})", sys.stderr)
+        return now
+
+    def _kill_stopped(self, ranks: Mapping[int, int]) -> None:
+        since = self._stopped_since
+        stopped = {process for process in ranks.values() if state_of(process) in ("T", "t")}
+        self._stopped_since = {process: since.get(process, time.monotonic()) for process in stopped}
+        for rank, process in ranks.items():
+            if time.monotonic() - self._stopped_since.get(process, time.monotonic()) > STOPPED_SECONDS:
+                say(f"error: rank {rank} has stood still for {STOPPED_SECONDS:.0f} seconds and is ended", sys.stderr)
+                with suppress(OSError):
+                    os.kill(process, signal.SIGKILL)
+
+
+def ranks_of_this_machine() -> dict[int, int]:
+    """Return the process of each rank that this process has started and that has not ended."""
+    found = {}
+    for children in Path("/proc/self/task").glob("*/children"):
+        with suppress(OSError):
+            for child in map(int, children.read_text(encoding="ascii").split()):
+                variables = Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
+                ranks = [word[5:] for word in variables if word.startswith(b"RANK=")]
+                if ranks and state_of(child) != "Z":
+                    found[int(ranks[0])] = child
+    return found
+
+
+def state_of(process: int) -> str:
+    """Return the state of a process, one letter as in ps; empty where there is none."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
