@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 
 from adaptive_rec.cli.output import say
 from adaptive_rec.policy.find import load_policy
-from adaptive_rec.units import counted
 
 if TYPE_CHECKING:
     from adaptive_rec.cli.processes import Wanted
@@ -58,8 +57,8 @@ class Launcher:
         """The signal that stops the run, 0: none came."""
         self._code = 1
         self._restarts = 0
-        self._reported = False
-        """Whether the end of a rank was reported since all were started."""
+        self._ends: list[str] = []
+        """How ranks have ended since all were started, in order."""
         self._stopped_since: dict[int, float] = {}
 
     def run(self) -> int:
@@ -82,18 +81,18 @@ class Launcher:
 
         settings = LaunchConfig(
             min_nodes=1, max_nodes=1, nproc_per_node=self._wanted.processes, run_id=f"{RUN_ID}{uuid.uuid4().hex}",
-            max_restarts=self._wanted.restarts, monitor_interval=POLL_SECONDS, rdzv_backend="c10d", rdzv_endpoint=f"{HERE}:0",
+            max_restarts=self._wanted.restarts, monitor_interval=2 * POLL_SECONDS, rdzv_backend="c10d", rdzv_endpoint=f"{HERE}:0",
             local_addr=HERE,
         )  # fmt: skip
         try:
             elastic_launch(settings, sys.executable)("-m", "adaptive_rec", *self._words)
             self._code = 0
         except ChildFailedError as error:
-            rank, failure = error.get_first_failure()
+            _, failure = error.get_first_failure()
             self._code = max(1, int(failure.exitcode))
-            if failure.exitcode < 0 and not self._signal:
-                name = signal.Signals(-failure.exitcode).name
-                say(f"error: rank {rank} was ended by {name}, and all others with it", sys.stderr)
+            if self._ends and not self._signal and "exit code" not in (first := self._first_end()):
+                self._code = 1
+                say(f"error: {first}, and all others with it", sys.stderr)
 
     def _handle(self, number: int, _frame: object) -> None:
         second, self._signal = self._signal, number
@@ -104,22 +103,34 @@ class Launcher:
             os._exit(128 + number)
 
     def _look(self, before: Mapping[int, int]) -> dict[int, int]:
-        """Report ranks that have ended or are started again. Takes and returns the processes that all ranks had or have now."""
+        """Watch ranks that were started, and report a restart. Takes and returns the processes of all ranks."""
         now = ranks_of_this_machine()
         self._kill_stopped(now)
-        if self._signal:
+        if len(now) < self._wanted.processes or any(now[rank] == process for rank, process in before.items()):
             return dict(before)
-        gone = [rank for rank, process in before.items() if now.get(rank) != process]
-        if gone and not self._reported and len(gone) < len(before):
-            self._reported = True
-            say(f"warning: rank {gone[0]} has ended, and all others with it", sys.stderr)
-        if len(now) < self._wanted.processes or len(gone) < len(before):
-            return dict(before)
-        if before:
-            self._restarts, self._reported = self._restarts + 1, False
+        if before and not self._signal:
+            self._restarts += 1
             again = f"restart {self._restarts} of {self._wanted.restarts}"
-            say(f"{counted(len(now), 'rank')} start again from the newest checkpoint ({again})", sys.stderr)
+            say(f"{self._first_end()}; {len(now)} ranks start again from the newest checkpoint ({again})", sys.stderr)
+        self._ends = []
+        for rank, process in now.items():
+            threading.Thread(target=self._await, args=(rank, process, self._ends), daemon=True).start()
         return now
+
+    @staticmethod
+    def _await(rank: int, process: int, ends: list[str]) -> None:
+        """Note how a rank ends, and leave its status to torchrun."""
+        with suppress(OSError):
+            found = os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)
+            if found is not None:
+                code = found.si_status
+                how = f"ended with exit code {code}" if found.si_code == os.CLD_EXITED else f"was ended by {signal.Signals(code).name}"
+                ends.append(f"rank {rank} {how}")
+
+    def _first_end(self) -> str:
+        """Return how the first rank ended. One that a signal ended comes before those that noticed its end."""
+        signals = [text for text in self._ends if "SIG" in text and "SIGTERM" not in text]
+        return [*signals, *self._ends, "a rank has ended"][0]
 
     def _kill_stopped(self, ranks: Mapping[int, int]) -> None:
         since = self._stopped_since

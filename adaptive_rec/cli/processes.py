@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import ctypes
 import os
 import signal
 import sys
@@ -26,9 +25,6 @@ MOST_PROCESSES, MOST_RESTARTS = 1024, 1000
 
 RANK_0_SECONDS = 2.0
 """Time that rank 0 has to report an error that all ranks meet, before another rank does."""
-
-_DEATH_SIGNAL = 1
-"""PR_SET_PDEATHSIG of prctl."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +75,6 @@ def join(args: argparse.Namespace) -> TorchGroup:
     """Join the group of the processes that torchrun has started. A signal stops the run if torchrun ends before it."""
     if args.out is None:
         raise UsageError("--out DIR must name the run directory where torchrun starts the processes, it is not given")
-    ctypes.CDLL(None).prctl(_DEATH_SIGNAL, signal.SIGTERM)
     if are_launched():  # Ctrl-C reaches the launcher, which passes it on
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)

@@ -1,7 +1,7 @@
 """A thread of each rank that notices ranks which no longer run: killed, stopped, or on a machine that is gone.
 
 Every rank sends a datagram to every other one each `BEAT_SECONDS`. A rank that waits for another one goes on sending, so a wait
-of any length is allowed; one that is silent for `LOST_SECONDS` ends the group.
+of any length is allowed; one that is silent for `LOST_SECONDS` ends the group. A rank whose torchrun has ended stops the run.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class GroupWatch:
         self._rank = group.rank
         self._report: Callable[[str], object] = lambda text: None
         self._over = threading.Event()
+        self._parent = os.getppid()
         self._socket = _socket_towards(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
         self._token = secrets.token_bytes(_TOKEN_BYTES)
         own = *self._socket.getsockname()[:2], self._token.hex(), _machine(), os.getpid()
@@ -68,6 +69,9 @@ class GroupWatch:
                     heard.pop(rank, None)
             if time.monotonic() - before > 2 * BEAT_SECONDS:  # this process stood still, so the others' words may wait unread
                 heard = dict.fromkeys(heard, time.monotonic())
+            if os.getppid() != self._parent:  # torchrun is gone; the others see the same
+                self._parent = os.getppid()
+                os.kill(os.getpid(), signal.SIGTERM)
             for rank, seconds in heard.items():
                 if time.monotonic() - seconds > LOST_SECONDS:
                     self._end(rank)
