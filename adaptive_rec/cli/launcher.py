@@ -124,7 +124,8 @@ class Launcher:
             found = os.waitid(os.P_PID, process, os.WEXITED | os.WNOWAIT)
             if found is not None:
                 code = found.si_status
-                how = f"ended with exit code {code}" if found.si_code == os.CLD_EXITED else f"was ended by {signal.Signals(code).name}"
+                exited = found.si_code == os.CLD_EXITED
+                how = f"ended with exit code {code}" if exited else f"was ended by {signal.Signals(code).name}"
                 ends.append(f"rank {rank} {how}")
 
     def _first_end(self) -> str:
