@@ -6,6 +6,7 @@ The first signal stops all ranks after their step, with a checkpoint; the second
 
 from __future__ import annotations
 
+import argparse
 import logging
 import os
 import signal
@@ -15,15 +16,18 @@ import time
 import uuid
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from adaptive_rec.cli.output import say
-from adaptive_rec.policy.find import load_policy
+from adaptive_rec.cli.parser import whole_number
+from adaptive_rec.errors import UsageError
 
 if TYPE_CHECKING:
-    from adaptive_rec.cli.processes import Wanted
     from adaptive_rec.config.tree import Config
+
+MOST_PROCESSES, MOST_RESTARTS = 1024, 1000
 
 RUN_ID = "adaptive-rec-"
 """How the names begin that torchrun knows our runs by."""
@@ -36,8 +40,28 @@ CLOSE_SECONDS = 5
 HERE = "127.0.0.1"
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """Numbers of processes and restarts of a command line."""
+
+    processes: int
+    restarts: int
+
+    @staticmethod
+    def of(args: argparse.Namespace) -> Wanted:
+        """Read the options. Raises UsageError."""
+        wanted = Wanted(
+            whole_number("--processes", args.processes, 1, MOST_PROCESSES),
+            whole_number("--restarts", args.restarts, 0, MOST_RESTARTS),
+        )
+        if wanted.restarts and args.replay:
+            raise UsageError("--replay repeats a run in one go and --restarts begins in the middle of one; give one of them")
+        return wanted
+
+
 def launch(words: list[str], wanted: Wanted, config: Config, out: Path) -> int:
     """Start the same command line in several processes of this machine by torchrun. Returns their exit code at their end."""
+    from adaptive_rec.policy.find import load_policy
     from adaptive_rec.runtime.assemble import check_group
 
     check_group(config, load_policy(config.knobs.policy))

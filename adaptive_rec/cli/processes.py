@@ -9,41 +9,18 @@ import sys
 import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from adaptive_rec.cli.launcher import RUN_ID
 from adaptive_rec.cli.output import say
-from adaptive_rec.cli.parser import whole_number
 from adaptive_rec.errors import AdaptiveRecError, GroupError, UsageError
 
 if TYPE_CHECKING:
     from adaptive_rec.config.tree import Config
     from adaptive_rec.system.torch_group import TorchGroup
 
-MOST_PROCESSES, MOST_RESTARTS = 1024, 1000
-
 RANK_0_SECONDS = 2.0
 """Time that rank 0 has to report an error that all ranks meet, before another rank does."""
-
-
-@dataclass(frozen=True)
-class Wanted:
-    """Numbers of processes and restarts of a command line."""
-
-    processes: int
-    restarts: int
-
-    @staticmethod
-    def of(args: argparse.Namespace) -> Wanted:
-        """Read the options. Raises UsageError."""
-        wanted = Wanted(
-            whole_number("--processes", args.processes, 1, MOST_PROCESSES),
-            whole_number("--restarts", args.restarts, 0, MOST_RESTARTS),
-        )
-        if wanted.restarts and args.replay:
-            raise UsageError("--replay repeats a run in one go and --restarts begins in the middle of one; give one of them")
-        return wanted
 
 
 def are_under_way() -> bool:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from adaptive_rec.cli import processes
 from adaptive_rec.cli.data import verify_source
 from adaptive_rec.cli.detach import detach
-from adaptive_rec.cli.launcher import launch
+from adaptive_rec.cli.launcher import Wanted, launch
 from adaptive_rec.cli.output import say, waiting
 from adaptive_rec.cli.own_data import add_schema_options, warn_of_labels, with_prepared_data
 from adaptive_rec.cli.parser import (
@@ -92,7 +92,7 @@ def train(args: argparse.Namespace) -> int:
     from adaptive_rec.config.reference import render
     from adaptive_rec.config.tree import overridden_knobs
 
-    wanted = processes.Wanted.of(args)
+    wanted = Wanted.of(args)
     if processes.is_restarted():
         args.resume = True
     args, config = prepare(args)

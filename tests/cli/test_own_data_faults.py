@@ -317,7 +317,7 @@ def test_a_file_without_rows_has_no_scores(place: Path, capsys: pytest.CaptureFi
 def test_the_rate_of_scoring_leaves_out_the_loading(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = str(place / "rate.csv")
     assert main(["predict", str(place / "runs" / "a"), "--data", str(place / "clicks.csv"), "--out", out]) == 0
-    assert re.search(r"rows +6,000, [\d.]+( [kM])? a second once the model was loaded\n", capsys.readouterr().out)
+    assert re.search(r"rows +6,000, [\d.,]+( [kM])? a second once the model was loaded\n", capsys.readouterr().out)
 
 
 def test_a_name_that_is_too_long_is_told_as_it_was_given(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

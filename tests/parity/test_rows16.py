@@ -112,7 +112,7 @@ def test_a_checkpoint_holds_them_under_their_own_name(tmp_path: Path, row_precis
     assert found["optimizer_state"].dtype == torch.float32
     weights = as_tensor(tables_of(runtime)[0])
     assert torch.equal(found["weight"][: len(weights)], weights)
-    with pytest.raises(CheckpointError, match=f"row_precision of checkpoint .* must be float32, got {row_precision}"):
+    with pytest.raises(CheckpointError, match=f"row_precision of checkpoint .* must be '{row_precision}', got 'float32'"):
         checkpoint.load(build().parts, folder)
 
 
