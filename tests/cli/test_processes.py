@@ -153,7 +153,8 @@ def test_a_signal_saves_the_run(
     assert ranks_of(out) == {}
 
 
-@pytest.mark.parametrize("seconds", [1.0, pytest.param(4.0, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [1.0, 4.0])
 def test_a_rank_that_is_stopped_in_start_up_ends_the_run(
     wait_for: Callable[..., None], tmp_path: Path, seconds: float
 ) -> None:

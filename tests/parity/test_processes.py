@@ -28,8 +28,8 @@ CHANGES = {
         (3, "hotline", "rowwise_adagrad", "sum", 2, True),
         (2, "device_only", "adagrad", "mean", 8, False),
         (3, "hybrid", "lazy_adam", "mean", 1, False),
-        (2, "hotline", "lazy_adam", "sum", 4, True),
-        (3, "hotline", "adagrad", "one-hot", 3, True),
+        pytest.param(2, "hotline", "lazy_adam", "sum", 4, True, marks=pytest.mark.slow),
+        pytest.param(3, "hotline", "adagrad", "one-hot", 3, True, marks=pytest.mark.slow),
     ],
 )  # fmt: skip
 def test_several_ranks_equal_one(
