@@ -83,10 +83,8 @@ class Tally:
 
     def state(self, group: Group) -> dict[str, Any]:
         """Return the counts of all ranks of a group, each of which must call it."""
-        counters = asdict(self.counters)
-        totals = group.total(np.array(list(counters.values()), dtype=np.int64)).tolist()
         return {
-            "counters": {**dict(zip(counters, totals, strict=True)), "steps": self.counters.steps},
+            "counters": {**group.totals(asdict(self.counters)), "steps": self.counters.steps},
             "lookups_T": group.total(self.lookups_T),
             "hot_lookups_T": group.total(self.hot_lookups_T),
         }
@@ -208,8 +206,7 @@ class RunState:
     def counts(self) -> dict[str, float]:
         """Return all counts, as far as the host has them, of all processes that train together: each must call it."""
         own = {**asdict(self.tally.counters), **asdict(self.store.traffic)}
-        totals = self.store.group.total(np.array(list(own.values()), dtype=np.int64))
-        return {**dict(zip(own, totals.tolist(), strict=True)), "steps": self.tally.counters.steps}
+        return {**self.store.group.totals(own), "steps": self.tally.counters.steps}
 
     def random(self, purpose: str) -> np.random.Generator:
         """Return a random generator that depends on the seed, the step and the purpose (its first eight letters) alone."""

@@ -25,6 +25,8 @@ STATE = "state.json"
 ROW, WEIGHT, OPTIMIZER_STATE = "row", "weight", "optimizer_state"
 
 SHARDS_OF_A_RANK = 100_000
+"""How far apart the numbers of the first shards of two ranks are."""
+
 CHUNK_ROWS = 1 << 17
 CHUNK_BYTES = 64 << 20
 """Limit of what is read at a time."""

@@ -17,7 +17,6 @@ from adaptive_rec.reclassify.observer import Observer
 from adaptive_rec.reclassify.window import Reclassifier
 from adaptive_rec.saved import Saved
 from adaptive_rec.state import RunState, saved_knobs
-from adaptive_rec.system.group import Group
 
 
 class SavedPart(Protocol):
@@ -84,7 +83,7 @@ def state_of(parts: RunParts) -> dict[str, Any]:
     alone = store.group.is_alone
     placement, observer = placement_state(store), parts.observer.state() if alone else {}
     if not alone:
-        placement |= {"traffic": _totals(store.group, placement["traffic"]), "pools": {}}
+        placement |= {"traffic": store.group.totals(placement["traffic"]), "pools": {}}
     return {
         **parts.state.state(),
         **({} if alone else {"begun": False}),
@@ -96,11 +95,6 @@ def state_of(parts: RunParts) -> dict[str, Any]:
         "loss_sum": float(store.fetch(parts.dense.loss_sum)),
         "left_out_in_a_row": parts.finite.in_a_row,
     }
-
-
-def _totals(group: Group, counts: dict[str, int]) -> dict[str, int]:
-    values = group.total(np.array(list(counts.values()), dtype=np.int64))
-    return dict(zip(counts, values.tolist(), strict=True))
 
 
 def set_state(parts: RunParts, found: Saved) -> None:

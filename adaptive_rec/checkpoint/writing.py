@@ -103,10 +103,12 @@ class Writing:
 
     def write(self) -> None:
         """Write it, and commit it where this process is the only one. `end` returns any error."""
-        self._try(self._write)
-        self._rows.end()
-        if self._group.is_alone:
-            self._draft.abandon()
+        try:
+            self._try(self._write)
+        finally:
+            self._rows.end()
+            if self._group.is_alone:
+                self._draft.abandon()
 
     def _try(self, work: Callable[[], None]) -> None:
         """Do a part of the work and keep its error, of any kind: training continues."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol, TypeAlias
 
@@ -69,14 +70,24 @@ class HostTier:
 
 def _initialise(weights_RD: NDArray[Any], seed: int, table: int) -> None:
     """Draw a table's initial rows, on all cores."""
-    bound = 1 / np.sqrt(max(1, len(weights_RD)))
+    bound = first_bound(len(weights_RD))
 
-    def fill(first_row: int) -> None:
-        fill_uniform(np.uint64(seed % 2**64), table, bound, first_row, weights_RD[first_row : first_row + _CHUNK_ROWS])
+    def fill(part: slice) -> None:
+        fill_uniform(np.uint64(seed % 2**64), table, bound, part.start, weights_RD[part])
 
-    parts = range(0, len(weights_RD), _CHUNK_ROWS)
+    fill_parts(len(weights_RD), fill)
+
+
+def first_bound(rows: int) -> float:
+    """Return the bound of the first values in a table of so many rows."""
+    return float(1 / np.sqrt(max(1, rows)))
+
+
+def fill_parts(rows: int, fill: Callable[[slice], None]) -> None:
+    """Call a function for each part of some rows, on all cores."""
+    parts = [slice(first, first + _CHUNK_ROWS) for first in range(0, rows, _CHUNK_ROWS)]
     if len(parts) == 1:
-        fill(0)
+        fill(parts[0])
         return
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as threads:
         deque(threads.map(fill, parts), maxlen=0)  # raises what a thread raised

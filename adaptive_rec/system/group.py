@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -82,6 +83,11 @@ class Group(ABC):
         summed = values.copy()
         self.add(summed)
         return summed
+
+    def totals(self, counts: Mapping[str, int]) -> dict[str, int]:
+        """Return the sums of named counts over all ranks."""
+        values = self.total(np.array(list(counts.values()), dtype=np.int64))
+        return dict(zip(counts, values.tolist(), strict=True))
 
     def everyone(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return the values (N) of all ranks, rank after rank; ranks may have different numbers of them."""

@@ -52,17 +52,17 @@ class TorchGroup(Group):
 
     def add(self, array: NDArray[Any]) -> None:
         tensor = torch.from_numpy(array)
-        self._with_deadline(lambda: dist.all_reduce(tensor, group=self._channel))
+        self._connected(lambda: dist.all_reduce(tensor, group=self._channel))
 
     def _all_to_all(self, data: Bytes, sent_W: list[int], received_W: list[int]) -> Bytes:
         found = torch.empty(sum(received_W), dtype=torch.uint8)
         sent = torch.from_numpy(data)
-        self._with_deadline(lambda: dist.all_to_all_single(found, sent, received_W, sent_W, group=self._channel))
+        self._connected(lambda: dist.all_to_all_single(found, sent, received_W, sent_W, group=self._channel))
         return found.numpy()
 
     def _all_gather(self, data: Bytes) -> list[Bytes]:
         found = torch.empty(self.ranks * len(data), dtype=torch.uint8)
-        self._with_deadline(lambda: _gather_into(found, torch.from_numpy(data), group=self._channel))
+        self._connected(lambda: _gather_into(found, torch.from_numpy(data), group=self._channel))
         return list(found.numpy().reshape(self.ranks, -1))
 
     def report_to(self, report: Callable[[str], object]) -> None:
@@ -76,7 +76,7 @@ class TorchGroup(Group):
         if dist.is_initialized():
             dist.destroy_process_group()
 
-    def _with_deadline(self, operation: Callable[[], T]) -> T:
+    def _connected(self, operation: Callable[[], T]) -> T:
         try:
             return operation()
         except RuntimeError as error:

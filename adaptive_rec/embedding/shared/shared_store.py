@@ -7,8 +7,6 @@ back a gradient for each; the owner sums them in the order of the ranks, so that
 
 from __future__ import annotations
 
-from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -17,6 +15,7 @@ from numpy.typing import NDArray
 
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding.direct import DirectStore
+from adaptive_rec.embedding.host import fill_parts, first_bound
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.records import MicroBatch, RowUpdate
 from adaptive_rec.embedding.shared.ownership import Ownership
@@ -30,7 +29,6 @@ from adaptive_rec.system.group import Group
 STALE = 2
 """The class of a stale row; 1: hot, 0: cold."""
 
-_CHUNK_ROWS = 1 << 16
 _SUM = row_update.Hyper(lr=-1.0, eps=0.0, beta1=0.0, beta2=0.0, step=1)
 """SGD with this learning rate on rows of zeros makes each row the sum of its gradients."""
 
@@ -194,11 +192,9 @@ class SharedStore(DirectStore):
         """Draw the first values of this rank's rows of a table, as one process draws them."""
         pool, low, high = self.space.table_range(table)
         weights, ids = self.host.weights[pool][low:high], self.ownership.owned_ids(table)
-        bound = 1 / np.sqrt(max(1, self.batch_space.tables[table].rows))
+        bound = first_bound(self.batch_space.tables[table].rows)
 
-        def fill(first: int) -> None:
-            part = slice(first, first + _CHUNK_ROWS)
+        def fill(part: slice) -> None:
             fill_rows(np.uint64(self.seed % 2**64), table, bound, ids[part], weights[part])
 
-        with ThreadPoolExecutor(max(1, self.threads)) as threads:
-            deque(threads.map(fill, range(0, len(ids), _CHUNK_ROWS)), maxlen=0)  # raises what a thread raised
+        fill_parts(len(ids), fill)
