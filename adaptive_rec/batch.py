@@ -109,6 +109,8 @@ class Batch:
     these counts at the end of the stream."""
     whole_samples: int = field(default=0, kw_only=True)
     """Samples of the whole batch, where this one is a rank's part of it; 0: it is the whole."""
+    first_sample: int = field(default=0, kw_only=True)
+    """Number of this part's first sample in the whole batch."""
     reads: TableReads | None = field(default=None, kw_only=True)
     """Set where bags do not read tables feature by feature."""
 

@@ -103,14 +103,14 @@ class Adaptive(Slipstream):
         return knobs.keep_probability if self._keep is None else max(self._keep, knobs.keep_probability)
 
     def plan(self, view: BatchView) -> StepPlan:
-        guard_B, chance = view.random.random(view.samples) < view.knobs.guard_ratio, self.chance(view.knobs)
+        guard_B, chance = view.draw_B() < view.knobs.guard_ratio, self.chance(view.knobs)
         left = (1 - chance) / (1 - view.knobs.keep_probability)  # share of the skipping that the guard allows
         if view.knobs.action == "freeze":
-            frozen_U = view.stale_U & (view.random.random(len(view.stale_U)) < left)
+            frozen_U = view.stale_U & (view.draw_U() < left)
             return StepPlan(whole_or_split(view), frozen_U=frozen_U, guard_B=guard_B)
         skippable_B = self.skippable(view) & ~guard_B
         if view.knobs.action == "drop":
-            skippable_B &= view.random.random(view.samples) < left
+            skippable_B &= view.draw_B() < left
             return StepPlan(whole_or_split(view, ~skippable_B), guard_B=guard_B)
         return replace(thin(view, skippable_B, chance), guard_B=guard_B)
 

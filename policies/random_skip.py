@@ -15,8 +15,8 @@ class RandomSkip(Hotline, SkippingPolicy):
     def plan(self, view: BatchView) -> StepPlan:
         share = share_to_mark(view.knobs)
         if view.knobs.action == "freeze":
-            return StepPlan(whole_or_split(view), frozen_U=view.hot_U & (view.random.random(len(view.hot_U)) < share))
-        return skip_samples(view, view.popular_B & (view.random.random(view.samples) < share))
+            return StepPlan(whole_or_split(view), frozen_U=view.hot_U & (view.draw_U() < share))
+        return skip_samples(view, view.popular_B & (view.draw_B() < share))
 
 
 POLICY = RandomSkip

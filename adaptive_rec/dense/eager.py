@@ -15,13 +15,13 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from adaptive_rec.embedding.records import MicroBatch
 from adaptive_rec.errors import ConfigError, first_line
 from adaptive_rec.placement import RowSpace
-from adaptive_rec.system.group import Alone, Group
+from adaptive_rec.system.group import ALONE, Group
 
 
 class DensePart:
     """A dense model that runs micro-batches of exact size through eager torch."""
 
-    group: Group = Alone()
+    group: Group = ALONE
     """The processes that train together."""
 
     def __init__(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
@@ -22,7 +23,11 @@ class SharedDense(DensePart):
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
         flat = _flatten_dense_tensors(gradients)
         self.group.add(flat.numpy())
+        sums = np.array([float(self.step_loss), float(self._taken)])
+        self.group.add(sums)
+        self.step_loss.fill_(sums[0])
+        if not sums[1]:  # no rank trained a sample
+            return
         for parameter, gradient in zip(self.parameters, _unflatten_dense_tensors(flat, gradients), strict=True):
             parameter.grad = gradient
-        self.group.add(self.step_loss.reshape(1).numpy())
         super().step(factor)

@@ -44,6 +44,8 @@ class RowUpdate:
     """Counts from 1."""
     measure: bool
     """Whether the movement of hot rows is observed (a probe step)."""
+    skips: bool = False
+    """Whether samples or rows may be skipped in this step, on any rank."""
 
 
 @dataclass

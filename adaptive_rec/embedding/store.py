@@ -18,7 +18,7 @@ from adaptive_rec.embedding.records import Fetched, MicroBatch, RowUpdate
 from adaptive_rec.embedding.tiered_rows import TieredRows
 from adaptive_rec.live.state_writer import Tier
 from adaptive_rec.placement import RowSpace
-from adaptive_rec.system.group import Alone, Group
+from adaptive_rec.system.group import ALONE, Group
 from adaptive_rec.tracking.rules import RowMovement
 
 
@@ -44,7 +44,7 @@ class EmbeddingStore(TieredRows):
 
     stages_ahead = False
     """Whether batches are staged ahead of their step."""
-    group: Group = Alone()
+    group: Group = ALONE
     """The processes that train together."""
 
     @property
@@ -101,6 +101,19 @@ class EmbeddingStore(TieredRows):
             if len(stale_H):
                 stale_U[span] = stale_H[np.maximum(work.source_U[span], 0)] & (work.source_U[span] >= 0)
         return stale_U
+
+    @property
+    def own_slots(self) -> slice:
+        """The slots of this process in the line of all ranks' slots."""
+        return slice(0, sum(self.device.capacities))
+
+    def slots_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the slot of each of some rows of `batch_space`, -1 for a cold one. The slots of all pools, and of all ranks,
+        stand in one line."""
+        firsts = np.concatenate([[0], np.cumsum(self.device.capacities)])
+        pool = np.searchsorted([spec.end_row for spec in self.space.pools], rows, side="right")
+        slots = self.placement.slot_of_row[rows]
+        return np.where(slots >= 0, firsts[pool] + slots, -1)
 
     def counted(self, work: ClassifiedBatch) -> Lookups:
         """Return the lookups of a batch that this process counts."""

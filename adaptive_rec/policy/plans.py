@@ -18,7 +18,7 @@ def skip_samples(view: BatchView, skippable_B: NDArray[np.bool_]) -> StepPlan:
 
 def thin(view: BatchView, skippable_B: NDArray[np.bool_], chance: float) -> StepPlan:
     """Train the skippable samples with some chance, at weight 1/chance."""
-    keep_B = ~skippable_B | (view.random.random(view.samples) < chance)
+    keep_B = ~skippable_B | (view.draw_B() < chance)
     return StepPlan(whole_or_split(view, keep_B), weight_B=np.where(skippable_B, 1 / chance, 1.0))
 
 

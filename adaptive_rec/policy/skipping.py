@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.policy.protocol import Policy
+from adaptive_rec.tracking.hashes import hash_rows
 
 if TYPE_CHECKING:  # it loads Numba, which naming a policy does not need
     from adaptive_rec.classify import ClassifiedBatch
@@ -27,7 +28,7 @@ class BatchView:
     stale_U: NDArray[np.bool_]
     """Distinct rows that are hot and stale."""
     random: np.random.Generator
-    """Seeded by the run's seed and the step."""
+    """Seeded by the run's seed and the step, alike on all ranks; for what is drawn by sample or row see `draw_B` and `draw_U`."""
 
     @property
     def samples(self) -> int:
@@ -40,6 +41,17 @@ class BatchView:
     @property
     def hot_U(self) -> NDArray[np.bool_]:
         return self.work.hot_U
+
+    def draw_B(self) -> NDArray[np.float64]:
+        """Draw a number in [0, 1) for each sample of the whole batch, and return those of this part of it."""
+        batch = self.work.batch
+        drawn = self.random.random(batch.samples_of_all_ranks)
+        return drawn[batch.first_sample : batch.first_sample + batch.size]
+
+    def draw_U(self) -> NDArray[np.float64]:
+        """Draw a number in [0, 1) for each distinct row, the same on every rank that reads it."""
+        salt = self.random.integers(0, 2**64, dtype=np.uint64)
+        return (hash_rows(self.work.distinct_U, salt) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
 @dataclass(frozen=True)

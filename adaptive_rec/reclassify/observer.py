@@ -40,7 +40,9 @@ class WindowRecord:
     access: list[AccessView]
     """Popularity of the rows of each pool; empty where the policy does not track it."""
     movement: MovementView | None
-    """Movement of the hot rows; None where staleness is not judged now."""
+    """Movement of the hot rows of all ranks; None where staleness is not judged now."""
+    own_H: slice
+    """This rank's slots in that."""
 
 
 class Observer:
@@ -113,9 +115,9 @@ class Observer:
                 self.trials.observe(work.distinct_U, work.segments_U1)
 
     def keep_popular_samples(self, work: ClassifiedBatch) -> None:
-        """Keep the lookups of some popular samples of a probe step, as slots."""
+        """Keep the lookups of some popular samples of a probe step."""
         self._probes += 1
-        self._samples.keep(work, self.store.device.capacities)
+        self._samples.keep(work)
 
     # When a window ends ----------------------------------------------------------------------------------------------
 
@@ -129,11 +131,12 @@ class Observer:
         movement = None if skipped_ratio is None else self._movement_view(knobs, skipped_ratio)
         if movement is not None:
             self.begin_measuring()
+        own_H = slice(0) if movement is None else self.store.own_slots
         if not popularity:
-            return WindowRecord([], movement)
+            return WindowRecord([], movement, own_H)
         candidates = self.tracker.candidates()
         pools = range(len(self.store.space.pools))
-        return WindowRecord([self._access_view(pool, step, knobs, candidates) for pool in pools], movement)
+        return WindowRecord([self._access_view(pool, step, knobs, candidates) for pool in pools], movement, own_H)
 
     def _access_view(self, pool: int, step: int, knobs: Knobs, candidates: NDArray[np.int64]) -> AccessView:
         spec = self.store.space.pools[pool]
@@ -155,24 +158,26 @@ class Observer:
         )
 
     def _movement_view(self, knobs: Knobs, skipped_ratio: float) -> MovementView:
-        """Compute the movement of all slots, store it for the view of the placement, and return it."""
-        device = self.store.device
+        """Compute the movement of all slots, store it for the view of the placement, and return it with that of all ranks."""
+        device, everyone = self.store.device, self.store.group.everyone
         rule, rows = RULES[knobs.stale_metric], [self.store.movement(pool) for pool in range(len(device.monitors))]
         touches_H = np.concatenate([pool.touches_H for pool in rows])
         known_H = touches_H >= max(knobs.min_probe_touches, math.ceil(knobs.min_touch_ratio * self._probes - 1e-9))
         movement_H = np.where(known_H, np.concatenate([rule(pool) for pool in rows]), np.inf)
-        slots, lengths = self._samples.arrays()
         first = 0
         for shown in device.movement:
             shown[:] = movement_H[first : first + len(shown)]
             first += len(shown)
+        movement_H = everyone(movement_H)
+        sampled, lengths = self._samples.arrays()
+        sample_movement_L = np.append(movement_H, np.inf)[self.store.slots_of(sampled)]  # the last one: a row that is cold now
         return MovementView(
             knobs=knobs,
-            stale_H=np.concatenate(device.stale),
+            stale_H=everyone(np.concatenate(device.stale)),
             movement_H=movement_H,
-            touches_H=np.where(known_H, touches_H, 0),
-            sample_movement_L=movement_H[slots],
-            sample_offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+            touches_H=everyone(np.where(known_H, touches_H, 0)),
+            sample_movement_L=everyone(sample_movement_L),
+            sample_offsets=np.concatenate([[0], np.cumsum(everyone(lengths))]).astype(np.int64),
             skipped_ratio=skipped_ratio,
         )
 
@@ -187,7 +192,7 @@ class Observer:
         """Score the memories on trial by all batches so far. Returns them, or None where none are tried."""
         if self.trials is not None:
             self.settle()
-            self.trials.end_tick()
+            self.trials.end_tick(self.store.group)
         return self.trials
 
     def show_estimates(self, rows: NDArray[np.int64]) -> None:
@@ -207,12 +212,12 @@ class Observer:
     # Kept in a checkpoint --------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:
-        slots, lengths = self._samples.arrays()
+        rows, lengths = self._samples.arrays()
         return {
             "tracker": self.tracker.state(),
             "trials": self.trials and self.trials.state(),
             "stale_rows_T": self.stale.rows_T,
-            "sample_slots": slots,
+            "sample_slots": self.store.slots_of(rows),
             "sample_lengths": lengths,
             "probes": self._probes,
         }
@@ -227,8 +232,17 @@ class Observer:
         if trials is not None and self.trials is not None:
             self.trials.set_state(trials)
         self.stale.restore(found.array("stale_rows_T", np.int64, len(self.stale.rows_T)))
-        self._samples.set_state(found, sum(self.store.device.capacities))
+        self._restore_samples(found)
         self._probes = found.integer("probes")
+
+    def _restore_samples(self, found: Saved) -> None:
+        row_of_slot = np.concatenate(self.store.device.row_of_slot)
+        slots, lengths = found.array("sample_slots", np.int64, ANY), found.array("sample_lengths", np.int64, ANY)
+        if lengths.sum() != len(slots) or (len(slots) and not (0 <= slots.min() and slots.max() < len(row_of_slot))):
+            raise CheckpointError(
+                f"slots of kept samples must be as many as their lookups and below {len(row_of_slot)}"
+            )
+        self._samples.restore(row_of_slot[slots], lengths)
 
     def _take_sketch(self, found: Saved) -> None:
         """Make the sketch as wide as the saved one, which may have grown."""

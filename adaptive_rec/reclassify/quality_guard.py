@@ -17,6 +17,7 @@ from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.embedding.records import Fetched
 from adaptive_rec.policy import QualityView
 from adaptive_rec.saved import Saved
+from adaptive_rec.system.group import ALONE, Group
 
 BEHIND_LIMIT = 8
 """Micro-batches whose losses may still be on their way from the device."""
@@ -35,11 +36,12 @@ class QualityGuard:
         while self._coming and (len(self._coming) > BEHIND_LIMIT or self._coming[0][0].is_here()):
             self._take()
 
-    def end_window(self, knobs: Knobs) -> QualityView:
-        """Return the mean loss of the window's samples and its error, and start a new window."""
+    def end_window(self, knobs: Knobs, group: Group = ALONE) -> QualityView:
+        """Return the mean loss of the window's samples on all ranks, and its error, and start a new window."""
         while self._coming:
             self._take()
-        samples, total, squares = self._samples, self._sum, self._squares
+        count, total, squares = group.total(np.array([self._samples, self._sum, self._squares])).tolist()
+        samples = int(count)
         self._samples, self._sum, self._squares = 0, 0.0, 0.0
         if samples < 2:
             return QualityView(knobs, samples, math.nan, math.inf)

@@ -127,13 +127,13 @@ class Reclassifier:
                 skipped_ratio = self._skipped_ratio(knobs, totals)
         record = self._observer.record(step, knobs, policy.tracks_popularity, skipped_ratio)
         if record.movement is not None and isinstance(policy, SkippingPolicy):
-            self._judge(policy, record.movement)
+            self._judge(policy, record.movement, record.own_H)
         return self._place(record.access, knobs, decay) if policy.tracks_popularity else NOTHING
 
     def judge_quality(self, knobs: Knobs) -> Verdict | None:
         """Let the policy judge the losses of the guard's samples, at a tick's end."""
         if isinstance(self.policy, SkippingPolicy) and self.policy.guards_quality:
-            return self.policy.judge_quality(self.guard.end_window(knobs))
+            return self.policy.judge_quality(self.guard.end_window(knobs, self.store.group))
         return None
 
     def place_again(self, step: int, knobs: Knobs) -> Migration:
@@ -194,10 +194,10 @@ class Reclassifier:
             return ratio(gain["row_updates_skipped"], gain["hot_row_updates"])
         return ratio(gain["samples_seen"] - gain["samples_trained"], gain["samples_popular"])
 
-    def _judge(self, policy: SkippingPolicy, movement: MovementView) -> None:
-        """Mark the hot rows that the policy finds stale."""
+    def _judge(self, policy: SkippingPolicy, movement: MovementView, own_H: slice) -> None:
+        """Mark the hot rows that the policy finds stale. It sees those of all ranks, so that all of them have one threshold."""
         staleness = policy.find_stale(movement)
-        self._stale.mark(staleness.stale_H)
+        self._stale.mark(staleness.stale_H[own_H])
         self.stale_threshold = staleness.threshold
 
     def _place(self, views: list[AccessView], knobs: Knobs, decay: float = 1.0) -> Migration:

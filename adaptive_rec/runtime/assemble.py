@@ -29,7 +29,6 @@ from adaptive_rec.memory.plan import MemoryPlan, Place
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy import Policy
 from adaptive_rec.policy.find import load_policy
-from adaptive_rec.runtime.control import check_shareable
 from adaptive_rec.runtime.events import shown
 from adaptive_rec.runtime.loop import RunOptions, Runtime
 from adaptive_rec.runtime.parts import PartOfBatches
@@ -149,7 +148,11 @@ def _with_half_the_budget(config: Config, policy: Policy, source: Source, reason
 
 def check_group(config: Config, policy: Policy) -> None:
     """Raise ConfigError where several processes cannot train together under these settings yet."""
-    check_shareable(config.knobs.policy, policy)
+    if policy.arranges_stream or policy.request_per_table:
+        raise ConfigError(
+            "knobs.policy must keep the order of the stream where several processes train together (hotline, slipstream), "
+            f"got {config.knobs.policy}"
+        )
     if choose_device(config).type != "cpu":
         raise ConfigError("run.device must be cpu where several processes train together, got cuda")
     if config.run.row_precision != "float32":

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from adaptive_rec.config.knobs import Knobs
-from adaptive_rec.errors import AdaptiveRecError, ConfigError, ConflictError, MemoryPlanError, TrainingError, first_line
+from adaptive_rec.errors import AdaptiveRecError, ConflictError, MemoryPlanError, TrainingError, first_line
 from adaptive_rec.live.mailbox import Command, Mailbox
 from adaptive_rec.live.telemetry import Event, Snapshot
 from adaptive_rec.policy import Policy
@@ -19,7 +19,6 @@ from adaptive_rec.runtime.publish import Publisher
 from adaptive_rec.runtime.reports import Reports
 from adaptive_rec.runtime.splitting import Splitting, TrialTimes
 from adaptive_rec.state import RunState
-from adaptive_rec.system.group import Group
 
 T = TypeVar("T")
 
@@ -29,22 +28,10 @@ PAUSED_POLL_SECONDS = 0.2
 """How soon a paused run notices a signal; commands wake it at once."""
 
 
-def check_policy(knobs: Knobs, present: Policy, group: Group) -> None:
+def check_policy(knobs: Knobs, present: Policy) -> None:
     """Raise ConfigError or ConflictError where a run under `present` may not change to the policy that these knobs name."""
-    policy = load_policy(knobs.policy)
-    if reason := why_not_live(policy, present):
+    if reason := why_not_live(load_policy(knobs.policy), present):
         raise ConflictError(reason)
-    if not group.is_alone:
-        check_shareable(knobs.policy, policy)
-
-
-def check_shareable(name: str, policy: Policy) -> None:
-    """Raise ConfigError where several processes cannot train together under a policy yet."""
-    if not policy.exact or policy.arranges_stream or policy.request_per_table:
-        raise ConfigError(
-            "knobs.policy must skip no work and keep the order of the stream where several processes train together (hotline, "
-            f"hybrid), got {name}"
-        )
 
 
 class Control:

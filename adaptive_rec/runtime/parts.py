@@ -34,4 +34,4 @@ class PartOfBatches(Wrapped):
         own = self._group.part_of(batch.size)
         part = take(batch, np.arange(own.start, own.stop))
         malformed = batch.malformed_rows if self._group.rank == 0 else 0
-        return replace(part, whole_samples=batch.size, malformed_rows=malformed)
+        return replace(part, whole_samples=batch.size, first_sample=own.start, malformed_rows=malformed)

@@ -75,7 +75,7 @@ class Session(ABC):
     def check_knobs(self, before: Knobs, after: Knobs) -> None:
         """Raise ConfigError or ConflictError where training cannot change to other knobs. Any thread may call it."""
         if after.policy != before.policy:
-            check_policy(after, self.policy, self.store.group)
+            check_policy(after, self.policy)
 
     def checked(self) -> Iterator[Event]:
         """Report checks of losses and gradients made since the last boundary."""

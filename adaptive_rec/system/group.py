@@ -143,3 +143,6 @@ class Alone(Group):
 
     def _all_gather(self, data: Bytes) -> list[Bytes]:
         return [data]
+
+
+ALONE = Alone()

@@ -14,6 +14,8 @@ from numpy.typing import NDArray
 
 from adaptive_rec.errors import CheckpointError, ConfigError
 from adaptive_rec.saved import ANY, Saved
+from adaptive_rec.system.group import ALONE, Group
+from adaptive_rec.tracking.hashes import hash_rows
 from adaptive_rec.tracking.popularity import mark_highest, sort_distinct
 
 DECAYS = (0.0, 0.3, 0.6, 0.8, 0.9, 0.95, 0.98)
@@ -93,6 +95,8 @@ class MemoryTrials:
         self._missed_M = np.zeros(len(MEMORIES))
         self._expected = 0.0
         self._present = MEMORIES.index(FIRST_MEMORY)
+        self._is_evidence = True
+        """Whether the sample held enough hot rows at the last tick."""
 
     @property
     def rate(self) -> float:
@@ -211,15 +215,21 @@ class MemoryTrials:
 
     # When a tick ends ------------------------------------------------------------------------------------------------
 
-    def end_tick(self) -> None:
-        """Score each memory by what its hot rows caught of this tick's lookups; then count these and choose new hot rows."""
+    def end_tick(self, group: Group = ALONE) -> None:
+        """Score each memory by what its hot rows caught of this tick's lookups; then count these and choose new hot rows.
+
+        Each rank of a group has the lookups of its own rows and hot rows of its own. Their scores are added up, so all ranks
+        choose the same memory.
+        """
         self._take_in()
         known = slice(self.held_rows)
         now_K, counts_MK, hot_MK = self._now[known], self._counts[:, known], self._hot[:, known]
         if self.ticks:
-            missed_M = now_K.sum(dtype=np.float64) - hot_MK @ now_K
-            self._missed_M = SCORE_DECAY * self._missed_M + missed_M
-            self._expected = SCORE_DECAY * self._expected + self._lookups * self.rate
+            missed_M = (now_K.sum(dtype=np.float64) - hot_MK @ now_K) / self.rate
+            *all_missed_M, lookups, rates = group.total(np.concatenate([missed_M, [self._lookups, self.rate]])).tolist()
+            weight = rates / group.ranks  # a larger sample is better evidence
+            self._missed_M = SCORE_DECAY * self._missed_M + weight * np.array(all_missed_M)
+            self._expected = SCORE_DECAY * self._expected + weight * lookups
         self.ticks += 1
         counts_MK += now_K
         for number, memory in enumerate(MEMORIES):
@@ -230,6 +240,7 @@ class MemoryTrials:
                 counts_K[counts_K < FORGOTTEN_LOOKUPS] = 0
         now_K[:] = 0
         self._lookups = 0
+        self._is_evidence = group.all_true(self.rate == 1 or self.capacity_rows * self.rate >= FEWEST_SAMPLED_ROWS)
 
     def _since_placed(self, memory: Memory) -> int:
         """Return the ticks of the window that ends now, or 0. The first windows are short, so that hot rows come early."""
@@ -242,8 +253,8 @@ class MemoryTrials:
 
         It stays the same until it is clearly worse than the best one, or a memory of longer windows hardly is.
         """
-        if self.rate < 1 and self.capacity_rows * self.rate < FEWEST_SAMPLED_ROWS:
-            return MEMORIES[self._present]  # so few rows are no evidence
+        if not self._is_evidence:
+            return MEMORIES[self._present]
         proven = [number for number, memory in enumerate(MEMORIES) if self.ticks > PROVEN_WINDOWS * memory.ticks]
         if not proven:
             return FIRST_MEMORY
@@ -267,11 +278,3 @@ def best(counts_K: NDArray[np.float32], count: int) -> NDArray[np.bool_]:
     """Mark the `count` most popular of the remembered rows (of equals the first)."""
     remembered_K: NDArray[np.bool_] = counts_K > 0
     return remembered_K if count >= np.count_nonzero(remembered_K) else mark_highest(counts_K, count)
-
-
-def hash_rows(rows: NDArray[np.int64], salt: np.uint64) -> NDArray[np.uint64]:
-    """Scramble row numbers (the finalizer of SplitMix64)."""
-    mixed = rows.astype(np.uint64) + salt
-    mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return mixed ^ (mixed >> np.uint64(31))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -95,6 +95,7 @@ def train(criteo_rows: Any, memory_source: Any) -> Train:
         split: str = "always",
         ranks: int = 1,
         at: dict[int, list[dict[str, Any]]] | None = None,
+        settings: Sequence[str] = (),
     ) -> Outcome:
         """`at`: changes of knobs after some steps."""
         batches, tables, features = batches_of(
@@ -124,6 +125,7 @@ def train(criteo_rows: Any, memory_source: Any) -> Train:
                 "knobs.hysteresis=0.0",
                 "knobs.sample_ratio=1.0",
                 "knobs.report_every=1",
+                *settings,
             ],
         )
 

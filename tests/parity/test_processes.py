@@ -55,6 +55,41 @@ def test_the_same_ranks_repeat_bit_by_bit(train: Any) -> None:
         np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.parametrize(
+    ("ranks", "policy", "action", "bags", "threshold"),
+    [
+        (2, "slipstream", "freeze", "one-hot", "search"),
+        (3, "slipstream", "drop", "sum", "search"),
+        (3, "random_skip", "freeze", "sum", "search"),
+        (2, "adaptive", "subsample", "one-hot", "0.1"),
+        pytest.param(2, "slipstream", "subsample", "mean", "0.1", marks=pytest.mark.slow),
+        pytest.param(2, "random_skip", "subsample", "one-hot", "search", marks=pytest.mark.slow),
+        pytest.param(3, "adaptive", "drop", "one-hot", "0.1", marks=pytest.mark.slow),
+        pytest.param(2, "adaptive", "freeze", "sum", "0.1", marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
+def test_several_ranks_skip_what_one_skips(
+    train: Any, ranks: int, policy: str, action: str, bags: str, threshold: str
+) -> None:
+    """All rows fit the device tier, so one rank and several have the same hot rows."""
+    settings = [
+        f"knobs.action={action}", f"knobs.stale_threshold={threshold}", "knobs.stale_metric=step_length",
+        "knobs.min_probe_touches=1", "knobs.min_touch_ratio=0", "knobs.probe_ratio=0.25", "knobs.guard_ratio=0.5",
+        "knobs.guard_max_logloss_increase=1", "knobs.alpha=0.3", "knobs.reclassify_every=16",
+    ]  # fmt: skip
+    one, several = (
+        train(policy, "rowwise_adagrad", bags, budget_bytes=1 << 30, depth=2, ranks=number, settings=settings)
+        for number in (1, ranks)
+    )
+
+    assert_equal(several, one)
+    of_one, of_several = (outcome.runtime.mailbox.newest for outcome in (one, several))
+    assert of_one.totals["row_updates_skipped"] + of_one.totals["samples_seen"] - of_one.totals["samples_trained"] > 0
+    assert of_several.stale_rows == of_one.stale_rows
+    for count in ("samples_trained", "row_updates", "row_updates_skipped", "hot_row_updates"):
+        assert of_several.totals[count] == of_one.totals[count], count
+
+
 def forget_the_late_rows(store: type[SharedStore], patch: pytest.MonkeyPatch) -> None:
     """Answer with rows as they were one step before: rows that were sent early, and not again after their update."""
     fetch = store._asked_rows

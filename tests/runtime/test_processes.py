@@ -14,7 +14,7 @@ from adaptive_rec import checkpoint
 from adaptive_rec.checkpoint.files import Disk
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.embedding.shared.shared_store import SharedStore
-from adaptive_rec.errors import ConfigError, ConflictError, TrainingError
+from adaptive_rec.errors import ConfigError, TrainingError
 from adaptive_rec.live.mailbox import Command
 from adaptive_rec.live.telemetry import Event, Snapshot
 from adaptive_rec.run.follower import Follower
@@ -216,24 +216,10 @@ def test_batches_smaller_than_the_number_of_ranks(memory_source: Any) -> None:
         np.testing.assert_allclose(several, alone, rtol=1e-12)
 
 
-@pytest.mark.parametrize("policy", ["slipstream", "cdlrm", "fae", "xdl"])
+@pytest.mark.parametrize("policy", ["fae_released", "cdlrm", "fae", "xdl"])
 def test_policies_that_several_ranks_cannot_follow_yet_are_refused_by_name(policy: str) -> None:
     with pytest.raises(ConfigError, match=f"several processes.*got {policy}"):
         LateThreads.train(2, lambda group: assemble(config(f"knobs.policy={policy}"), group=group))
-
-
-def test_such_a_policy_is_refused_over_http_too() -> None:
-    refused: list[Exception] = []
-
-    def steer(runtime: Runtime, snapshot: Snapshot) -> None:
-        if snapshot.step == 5:
-            try:
-                runtime.mailbox.change_knobs(policy="slipstream")
-            except (ConfigError, ConflictError) as error:
-                refused.append(error)
-
-    steered(steer, ranks=2)
-    assert "several processes" in str(refused[0])
 
 
 def test_a_rank_that_fails_ends_the_others() -> None:

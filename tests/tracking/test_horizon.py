@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from adaptive_rec.errors import ConfigError
+from adaptive_rec.tracking.hashes import hash_rows
 from adaptive_rec.tracking.horizon import (
     DECAYS,
     FIRST_MEMORY,
@@ -23,7 +24,6 @@ from adaptive_rec.tracking.horizon import (
     SCORE_DECAY,
     Memory,
     MemoryTrials,
-    hash_rows,
 )
 
 Step = dict[int, int]

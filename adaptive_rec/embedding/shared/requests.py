@@ -38,6 +38,14 @@ class PoolRequests:
     received_W: NDArray[np.int64]
     """Number of rows that each rank requests here."""
 
+    def count_sent(self, chosen_U: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Count for each rank the chosen ones of the rows requested of it, which stand in `order_U`."""
+        return _count_parts(chosen_U, self.sent_W)
+
+    def count_received(self, chosen_M: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Count for each rank the chosen ones of its requests here, which stand in `line_M`."""
+        return _count_parts(chosen_M, self.received_W)
+
 
 @dataclass
 class Requests:
@@ -95,3 +103,9 @@ def _batch_of(row_M: NDArray[np.int64], pool_M: NDArray[np.int64], pools: int) -
     offsets[1:] = (line_M[:, None] + (np.arange(pools) >= pool_M[:, None])).reshape(-1)
     nothing = np.empty((len(row_M), 0), dtype=np.float32)
     return Batch(nothing, row_M.astype(np.int64), offsets, np.zeros(len(row_M), np.float32))
+
+
+def _count_parts(chosen: NDArray[np.bool_], length_W: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Count the chosen ones in each of W successive parts."""
+    counted = np.concatenate([[0], np.cumsum(chosen)])
+    return np.diff(counted[np.concatenate([[0], np.cumsum(length_W)])])

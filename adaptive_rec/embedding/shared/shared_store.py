@@ -22,12 +22,16 @@ from adaptive_rec.embedding.shared.ownership import Ownership
 from adaptive_rec.embedding.shared.requests import PoolRequests, RequestedLookups, Requests, exchange_requests
 from adaptive_rec.kernels import pooling, row_update
 from adaptive_rec.kernels.fill import fill_rows
+from adaptive_rec.kernels.staging import touched_rows
 from adaptive_rec.live.state_writer import Tier
 from adaptive_rec.placement import COLD, RowSpace
 from adaptive_rec.system.group import Group
 
 STALE = 2
 """The class of a stale row; 1: hot, 0: cold."""
+
+UNTOUCHED, TRAINED, FROZEN = 0, 1, 2
+"""What a step did with a row that a rank had requested. Only with TRAINED its gradient is sent."""
 
 _SUM = row_update.Hyper(lr=-1.0, eps=0.0, beta1=0.0, beta2=0.0, step=1)
 """SGD with this learning rate on rows of zeros makes each row the sum of its gradients."""
@@ -117,19 +121,39 @@ class SharedStore(DirectStore):
     def apply(self, work: ClassifiedBatch, update: RowUpdate) -> None:
         """Send the rows' gradients to their owners, and update this rank's rows by those that came."""
         requests: Requests = work.staged
-        position_M = np.empty(requests.owned.batch.size, dtype=np.int64)
+        owned = requests.owned
+        position_M, frozen_U = np.empty(owned.batch.size, dtype=np.int64), None
+        if update.skips:
+            frozen_U = np.zeros(len(owned.distinct_U), dtype=np.bool_)
         gradients = []
         for pool, part in enumerate(requests.pools):
-            summed_UD = self._sum(work, update, pool)
-            received = self.group.exchange("gradients", summed_UD[part.order_U], part.sent_W, part.received_W)
+            summed_UD = self._sum(work, update, pool)[part.order_U]
+            if frozen_U is None:
+                received = self.group.exchange("gradients", summed_UD, part.sent_W, part.received_W)
+                position_M[part.line_M] = np.arange(len(part.line_M))
+            else:
+                outcome_U = self._outcome(work, update, pool)[part.order_U]
+                outcome_M = self.group.exchange("requests", outcome_U, part.sent_W, part.received_W)
+                sent_W, received_W = part.count_sent(outcome_U == TRAINED), part.count_received(outcome_M == TRAINED)
+                received = self.group.exchange("gradients", summed_UD[outcome_U == TRAINED], sent_W, received_W)
+                lines_M = np.cumsum(outcome_M == TRAINED) - (outcome_M == TRAINED)
+                position_M[part.line_M] = np.where(outcome_M == UNTOUCHED, -1, lines_M)
+                frozen_U[owned.inverse_N[part.line_M[outcome_M == FROZEN]]] = True
             gradients.append(torch.from_numpy(received[:, None]))
-            position_M[part.line_M] = np.arange(len(part.line_M))
-        super().apply(
-            requests.owned, RowUpdate(gradients, position_M, None, update.lr, update.step, measure=update.measure)
-        )
+        super().apply(owned, RowUpdate(gradients, position_M, frozen_U, update.lr, update.step, measure=update.measure))
+
+    def _outcome(self, work: ClassifiedBatch, update: RowUpdate, pool: int) -> NDArray[np.uint8]:
+        """Return what this rank's step did with each distinct row of a pool (U)."""
+        span = work.pool_range(pool)
+        touched_U = np.empty(span.stop - span.start, dtype=np.bool_)
+        features = len(self.batch_space.features)
+        touched_rows(work.segments(pool), work.segment_bag_N, features, update.position_B, touched_U)
+        frozen_U = np.zeros_like(touched_U) if update.frozen_U is None else update.frozen_U[span]
+        return np.where(touched_U, np.where(frozen_U, FROZEN, TRAINED), UNTOUCHED).astype(np.uint8)
 
     def _sum(self, work: ClassifiedBatch, update: RowUpdate, pool: int) -> NDArray[Any]:
-        """Return the sum of the gradients of each distinct row of a pool (U, D), over this rank's samples."""
+        """Return the sum of the gradients of each distinct row of a pool (U, D), over this rank's samples; zeros for a frozen
+        row."""
         span, space = work.pool_range(pool), self.batch_space
         rows, dim = span.stop - span.start, space.pools[pool].dim
         if not update.gradients:
@@ -137,14 +161,34 @@ class SharedStore(DirectStore):
         gradients = update.gradients[pool].numpy()
         summed, place_U = np.zeros((rows, dim), dtype=gradients.dtype), np.arange(rows)
         nothing = np.empty((0, 0), dtype=gradients.dtype)
+        frozen_U = np.zeros(rows, np.bool_) if update.frozen_U is None else update.frozen_U[span]
         row_update.update_rows(
             row_update.SGD, _SUM, row_update.RowSegments(span.start, work.segments_U1, work.segment_bag_N),
             self.gradient_places(work, update), gradients,
-            row_update.PoolRows(np.zeros(rows, np.bool_), place_U, ~place_U, np.zeros(rows, np.bool_)),
+            row_update.PoolRows(frozen_U, place_U, ~place_U, np.zeros(rows, np.bool_)),
             row_update.TierArrays(nothing, nothing, summed, np.empty((rows, 0), dtype=gradients.dtype)),
             threads=self.threads,
         )  # fmt: skip
         return summed
+
+    @property
+    def own_slots(self) -> slice:
+        slots_W = self.group.gather(np.array([sum(self.device.capacities)]))[:, 0]
+        first = int(slots_W[: self.group.rank].sum())
+        return slice(first, first + int(slots_W[self.group.rank]))
+
+    def slots_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        asked, inverse = np.unique(rows, return_inverse=True)
+        owner_U, own_row_U = self.ownership.split(asked)
+        order_U = np.argsort(owner_U, kind="stable")
+        sent_W = np.bincount(owner_U, minlength=self.group.ranks)
+        received_W = self.group.gather(sent_W)[:, self.group.rank]
+        own_rows = self.group.exchange("values", own_row_U[order_U], sent_W, received_W)
+        slots, first = super().slots_of(own_rows), self.own_slots.start
+        answers = self.group.exchange("values", np.where(slots >= 0, first + slots, -1), received_W, sent_W)
+        slot_U = np.empty_like(asked)
+        slot_U[order_U] = answers
+        return slot_U[inverse]
 
     def counted(self, work: ClassifiedBatch) -> RequestedLookups:
         requests: Requests = work.staged
