@@ -70,9 +70,12 @@ class RowSpace:
 
     def count_by_table(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Count some rows by table."""
+        return np.bincount(self.table_of(rows), minlength=len(self.tables))
+
+    def table_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the table of each of some rows."""
         order = np.argsort(self.table_first_row, kind="stable")
-        place = np.searchsorted(self.table_first_row[order], rows, side="right") - 1
-        return np.bincount(order[place], minlength=len(self.tables))
+        return order[np.searchsorted(self.table_first_row[order], rows, side="right") - 1]
 
     def table_range(self, table: int) -> tuple[int, int, int]:
         """Return a table's pool, and its first and end row within that pool."""

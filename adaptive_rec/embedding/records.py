@@ -9,6 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
+from adaptive_rec.classify import ClassifiedBatch
+
 
 @dataclass(frozen=True)
 class MicroBatch:
@@ -27,6 +29,24 @@ class MicroBatch:
         """Return the first lines of its memory, none of them padding."""
         pooled = [part[:lines] for part in self.pooled]
         return MicroBatch(self.dense_SX[:lines], pooled, self.labels_S[:lines], self.scale_S[:lines], lines)
+
+
+@dataclass(frozen=True)
+class Bags:
+    """What each bag of a batch reads: its rows, or what other processes have pooled of them."""
+
+    offsets: NDArray[np.int64]
+    one_hot: bool
+    """Whether every bag reads exactly one thing."""
+    source_N: NDArray[np.int64]
+    """Where each thing is that is read."""
+    mean_F: NDArray[np.bool_]
+    """Whether each feature averages what its bags read."""
+
+    @staticmethod
+    def of(work: ClassifiedBatch) -> Bags:
+        """Return the bags of a batch, which read rows."""
+        return Bags(work.batch.offsets, work.one_hot, work.source_N, work.space.mean_F)
 
 
 @dataclass(frozen=True)

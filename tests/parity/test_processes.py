@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from adaptive_rec.embedding.shared import lines
 from adaptive_rec.embedding.shared.shared_store import SharedStore
 from tests.parity.test_parity import assert_equal, plain
 
@@ -38,6 +39,17 @@ def test_several_ranks_equal_one(
     outcome = train(policy, optimizer, bags, budget_bytes=200_000, depth=depth, churn=churn, ranks=ranks)
 
     assert_equal(outcome, plain(train, optimizer, bags))
+
+
+@pytest.mark.parametrize(("ranks", "bags"), [(2, "mean"), (3, "sum")])
+def test_several_ranks_equal_one_where_owners_pool_all_bags(
+    train: Any, ranks: int, bags: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lines, "ROW_BYTES", 1_000_000)
+
+    outcome = train("hotline", "adagrad", bags, budget_bytes=200_000, depth=2, ranks=ranks, steps=60)
+
+    assert_equal(outcome, plain(train, "adagrad", bags, steps=60))
 
 
 @pytest.mark.parametrize("ranks", [2, 3])
@@ -92,18 +104,18 @@ def test_several_ranks_skip_what_one_skips(
 
 def forget_the_late_rows(store: type[SharedStore], patch: pytest.MonkeyPatch) -> None:
     """Answer with rows as they were one step before: rows that were sent early, and not again after their update."""
-    fetch = store._asked_rows
+    fetch = store._asked_vectors
     before: dict[tuple[int, int], NDArray[Any]] = {}
 
-    def stale(self: SharedStore, owned: Any, pool: int, part: Any) -> Any:
+    def stale(self: SharedStore, owned: Any, pool: int, way: Any) -> Any:
         now, key = self.host.weights[pool], (self.group.rank, pool)
         self.host.weights[pool], before[key] = before.get(key, now), now.copy()
         try:
-            return fetch(self, owned, pool, part)
+            return fetch(self, owned, pool, way)
         finally:
             self.host.weights[pool] = now
 
-    patch.setattr(store, "_asked_rows", stale)
+    patch.setattr(store, "_asked_vectors", stale)
 
 
 def sum_twice(store: type[SharedStore], patch: pytest.MonkeyPatch) -> None:
@@ -119,16 +131,16 @@ def sum_twice(store: type[SharedStore], patch: pytest.MonkeyPatch) -> None:
 
 def mistake_an_owner(store: type[SharedStore], patch: pytest.MonkeyPatch) -> None:
     """Answer one request in one step with another row's values."""
-    fetch = store._asked_rows
+    fetch = store._asked_vectors
 
-    def shifted(self: SharedStore, owned: Any, pool: int, part: Any) -> Any:
-        rows = fetch(self, owned, pool, part)
+    def shifted(self: SharedStore, owned: Any, pool: int, way: Any) -> Any:
+        rows = fetch(self, owned, pool, way)
         if self.group.rank == 0 and pool == 0 and not getattr(self, "_done", False):
             self._done = True  # type: ignore[attr-defined]
             rows[[0, 1]] = rows[[1, 0]]
         return rows
 
-    patch.setattr(store, "_asked_rows", shifted)
+    patch.setattr(store, "_asked_vectors", shifted)
 
 
 @pytest.mark.parametrize("fault", [forget_the_late_rows, sum_twice, mistake_an_owner])

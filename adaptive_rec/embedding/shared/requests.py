@@ -1,14 +1,16 @@
-"""The rows that the ranks of a group request of one another for one batch."""
+"""What the ranks of a group request of one another for one batch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.batch import Batch
 from adaptive_rec.classify import ClassifiedBatch
+from adaptive_rec.embedding.shared.lines import Lines, PoolLines, lines_of
 from adaptive_rec.embedding.shared.ownership import Ownership
 from adaptive_rec.system.group import Group
 
@@ -26,45 +28,52 @@ class RequestedLookups:
 
 
 @dataclass(frozen=True)
-class PoolRequests:
-    """Rows of one pool: what this rank requests and what is requested of it, owner after owner and rank after rank."""
+class Way:
+    """How values go from owners to those who requested them, or back: here owner after owner, there rank after rank."""
 
-    order_U: NDArray[np.int64]
-    """The batch's distinct rows of the pool, by their numbers among them, owner after owner."""
+    place: NDArray[np.int64]
+    """Where each value that this rank requests has its place here."""
     sent_W: NDArray[np.int64]
-    """Number of rows that this rank requests of each rank."""
-    line_M: NDArray[np.int64]
-    """Samples of `Requests.owned` that are of this pool: rows that are requested here, rank after rank."""
+    """Number of values that this rank requests of each rank."""
+    asked: NDArray[np.int64]
+    """Where each value that is requested of this rank has its place in `Requests.owned`."""
     received_W: NDArray[np.int64]
-    """Number of rows that each rank requests here."""
+    """Number of values that each rank requests here."""
 
-    def count_sent(self, chosen_U: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """Count for each rank the chosen ones of the rows requested of it, which stand in `order_U`."""
-        return _count_parts(chosen_U, self.sent_W)
+    def chosen(self, sent: NDArray[np.bool_], received: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return `sent_W` and `received_W` of some of the values."""
+        return _count_parts(sent, self.sent_W), _count_parts(received, self.received_W)
 
-    def count_received(self, chosen_M: NDArray[np.bool_]) -> NDArray[np.int64]:
-        """Count for each rank the chosen ones of its requests here, which stand in `line_M`."""
-        return _count_parts(chosen_M, self.received_W)
+
+@dataclass(frozen=True)
+class PoolRequests:
+    """Requests of one pool: what this rank requests and what is requested of it."""
+
+    lines: PoolLines
+    by_line: Way
+    """The way of vectors: from samples of `Requests.owned` to lines."""
+    by_row: Way
+    """The way of what is said of rows: from lookups of `Requests.owned` to the batch's distinct rows."""
 
 
 @dataclass
 class Requests:
     """A batch's requests, exchanged; the store's `staged` part of the batch."""
 
+    lines: Lines
     owned: ClassifiedBatch
-    """The rows that are requested of this rank, as a batch of its own rows: each request is a sample with one lookup."""
+    """What is requested of this rank, as a batch of its own rows: each line is a sample with lookups in one pool."""
     count_M: NDArray[np.int64]
-    """Lookups that each request stands for."""
+    """Lookups of the requesting rank that each lookup of a sample stands for."""
     pools: list[PoolRequests]
     fetched: list[NDArray[np.floating]] = field(default_factory=list)
-    """The batch's distinct rows of each pool (U, D), once the step has begun."""
-    stale: list[NDArray[np.bool_]] = field(default_factory=list)
-    """Which of them are hot and stale, likewise."""
+    """The vectors of each pool's lines (L, D), once the step has begun."""
+    stale_U: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
+    """Which of the batch's distinct rows are hot and stale, likewise."""
 
-    def take(self, rows_UD: NDArray[np.floating], stale_U: NDArray[np.bool_]) -> None:
-        """Take the answers for the next pool."""
-        self.fetched.append(rows_UD)
-        self.stale.append(stale_U)
+    def take(self, fetched: list[NDArray[np.floating]], stale_U: NDArray[np.bool_]) -> None:
+        """Take the answers."""
+        self.fetched, self.stale_U = fetched, stale_U
 
     @property
     def counted(self) -> RequestedLookups:
@@ -73,36 +82,86 @@ class Requests:
         return RequestedLookups(owned.distinct_U, total_N1[owned.segments_U1], owned.source_U)
 
 
-def exchange_requests(work: ClassifiedBatch, ownership: Ownership, group: Group, threads: int) -> Requests:
-    """Send each owner the rows that a batch reads, with their lookups, and get what the others request."""
-    pools = len(work.space.pools)
+def exchange_requests(
+    work: ClassifiedBatch, ownership: Ownership, group: Group, threads: int, vector_bytes: int = 4
+) -> Requests:
+    """Send each owner what a batch reads of it, with the lookups, and get what the others request.
+
+    `vector_bytes`: size of a component of a vector.
+    """
     owner_U, own_row_U = ownership.split(work.distinct_U)
-    order_U = np.argsort(owner_U.astype(np.int32), kind="stable")
-    pool_U = np.repeat(np.arange(pools), np.diff(work.pool_ends, prepend=0))
-    sent_WP = np.bincount(owner_U * pools + pool_U, minlength=group.ranks * pools).reshape(-1, pools)
-    sizes_WP = group.gather(sent_WP.reshape(-1)).reshape(group.ranks, group.ranks, pools)[:, group.rank]
-    asked = np.empty(len(order_U), dtype=[("row", "<u4"), ("count", "<u2")])
-    asked["row"] = own_row_U[order_U]
-    asked["count"] = np.minimum(np.diff(work.segments_U1)[order_U], MOST_COUNTED)
-    found = group.exchange("requests", asked, sent_WP.sum(axis=1), sizes_WP.sum(axis=1))
-    pool_M = np.repeat(np.tile(np.arange(pools), group.ranks), sizes_WP.reshape(-1))
+    lines = lines_of(work, ownership, owner_U, vector_bytes)
+    pools = len(lines.pools)
+    sent_W3P = np.stack([_counts(each, group.ranks) for each in lines.pools], axis=-1)
+    sizes_W3P = group.gather(sent_W3P.reshape(-1)).reshape(group.ranks, group.ranks, 3, pools)
+    has_parts, received_W3P = bool(sizes_W3P[:, :, 1].any()), sizes_W3P[:, group.rank]
+
+    rows = np.concatenate([each.rows for each in lines.pools])
+    rows = rows[np.argsort(owner_U[rows].astype(np.int32), kind="stable")]
+    asked = np.empty(len(rows), dtype=[("row", "<u4"), ("count", "<u2")])
+    asked["row"] = own_row_U[rows]
+    asked["count"] = np.minimum(np.diff(work.segments_U1)[rows], MOST_COUNTED)
+    sent_W3, received_W3 = sent_W3P.sum(axis=2), received_W3P.sum(axis=2)
+    found = group.exchange("requests", asked, sent_W3[:, 0], received_W3[:, 0])
+    length_Q, row_K = np.empty((2, 0), dtype=np.uint32)
+    if has_parts:
+        length_Q = group.exchange("requests", lines.part_length_Q.astype(np.uint32), sent_W3[:, 1], received_W3[:, 1])
+        row_K = group.exchange(
+            "requests", own_row_U[lines.looked_up_K].astype(np.uint32), sent_W3[:, 2], received_W3[:, 2]
+        )
+
+    key_M = np.concatenate([np.repeat(np.arange(group.ranks * pools), received_W3P[:, k].reshape(-1)) for k in (0, 1)])
+    length_M = np.concatenate([np.ones(len(found), dtype=np.int64), length_Q.astype(np.int64)])
+    row_N, key_N = np.concatenate([found["row"], row_K]).astype(np.int64), np.repeat(key_M, length_M)
     own = ownership.own
-    owned = ClassifiedBatch(_batch_of(found["row"] - own.pool_first_row[pool_M], pool_M, pools), own, threads)
-    firsts = np.concatenate([[0], work.pool_ends])
+    batch = _batch_of(row_N - own.pool_first_row[key_N % pools], length_M, key_M % pools, pools)
+    owned = ClassifiedBatch(batch, own, threads)
+    count_M = np.ones(len(length_M), dtype=np.int64)
+    count_M[: len(found)] = found["count"]
     parts = []
-    for pool in range(pools):
-        of_pool = order_U[pool_U[order_U] == pool] - firsts[pool]
-        parts.append(PoolRequests(of_pool, sent_WP[:, pool], np.flatnonzero(pool_M == pool), sizes_WP[:, pool]))
-    return Requests(owned, found["count"].astype(np.int64), parts)
+    for pool, each in enumerate(lines.pools):
+        by_line = by_row = _way(each.owner_L, np.arange(len(each.owner_L)), _Keys(key_M, pool, pools), group.ranks)
+        if has_parts:
+            owner = np.concatenate([each.owner_L[: len(each.rows)], each.lookup_owner_K])
+            place = np.concatenate([each.rows, each.looked_up_K]) - work.pool_range(pool).start
+            by_row = _way(owner, place, _Keys(key_N, pool, pools), group.ranks)
+        parts.append(PoolRequests(each, by_line, by_row))
+    return Requests(lines, owned, count_M, parts)
 
 
-def _batch_of(row_M: NDArray[np.int64], pool_M: NDArray[np.int64], pools: int) -> Batch:
-    """Return a batch with a sample for each requested row, which it looks up in its pool alone."""
-    line_M = np.arange(len(row_M))
-    offsets = np.zeros(len(row_M) * pools + 1, dtype=np.int64)
-    offsets[1:] = (line_M[:, None] + (np.arange(pools) >= pool_M[:, None])).reshape(-1)
-    nothing = np.empty((len(row_M), 0), dtype=np.float32)
-    return Batch(nothing, row_M.astype(np.int64), offsets, np.zeros(len(row_M), np.float32))
+def _counts(lines: PoolLines, ranks: int) -> NDArray[np.int64]:
+    """Count the rows, parts and lookups of parts that are requested of each owner (W, 3)."""
+    rows = len(lines.rows)
+    kinds = lines.owner_L[:rows], lines.owner_L[rows:], lines.lookup_owner_K
+    return np.stack([np.bincount(owners, minlength=ranks) for owners in kinds], axis=1)
+
+
+class _Keys(NamedTuple):
+    """Rank and pool of all that is requested here, as one number, and one of the pools."""
+
+    key: NDArray[np.int64]
+    pool: int
+    pools: int
+
+
+def _way(owner: NDArray[np.int64], place: NDArray[np.int64], keys: _Keys, ranks: int) -> Way:
+    """`owner` and `place` are of what this rank requests in a pool, `keys` of what is requested of it."""
+    asked = np.flatnonzero(keys.key % keys.pools == keys.pool)
+    rank = keys.key[asked] // keys.pools
+    order, others = (np.argsort(numbers.astype(np.int32), kind="stable") for numbers in (owner, rank))
+    return Way(place[order], np.bincount(owner, minlength=ranks), asked[others], np.bincount(rank, minlength=ranks))
+
+
+def _batch_of(
+    ids_N: NDArray[np.int64], length_M: NDArray[np.int64], pool_M: NDArray[np.int64], pools: int
+) -> Batch:
+    """Return a batch with a sample for each line, whose lookups are all in one pool."""
+    end_M = np.cumsum(length_M)
+    offsets = np.zeros(len(length_M) * pools + 1, dtype=np.int64)
+    inside = np.arange(pools) >= pool_M[:, None]
+    offsets[1:] = np.where(inside, end_M[:, None], (end_M - length_M)[:, None]).reshape(-1)
+    nothing = np.empty((len(length_M), 0), dtype=np.float32)
+    return Batch(nothing, ids_N, offsets, np.zeros(len(length_M), np.float32))
 
 
 def _count_parts(chosen: NDArray[np.bool_], length_W: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -1,8 +1,9 @@
 """The store of a run of several processes on CPUs: this rank's rows, and those of other ranks fetched for each batch.
 
 The rows that this rank owns are a `DirectStore` of their own, with both tiers: their owner sees every lookup of them, decides
-where they live, and updates them. A step fetches the distinct rows that its part of the batch reads from their owners, and sends
-back a gradient for each; the owner sums them in the order of the ranks, so that the same number of ranks gives the same bits.
+where they live, and updates them. A step fetches what its part of the batch reads from the owners, distinct rows and pooled
+parts of bags (`lines.py`), and sends back a gradient for each; the owner sums them in the order of the ranks, so that the same
+number of ranks gives the same bits.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from adaptive_rec.embedding.direct import DirectStore
 from adaptive_rec.embedding.host import fill_parts, first_bound
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.records import MicroBatch, RowUpdate
+from adaptive_rec.embedding.shared.lines import PoolLines
 from adaptive_rec.embedding.shared.ownership import Ownership
-from adaptive_rec.embedding.shared.requests import PoolRequests, RequestedLookups, Requests, exchange_requests
+from adaptive_rec.embedding.shared.requests import RequestedLookups, Requests, Way, exchange_requests
 from adaptive_rec.kernels import pooling, row_update
 from adaptive_rec.kernels.fill import fill_rows
 from adaptive_rec.kernels.staging import touched_rows
@@ -31,7 +33,7 @@ STALE = 2
 """The class of a stale row; 1: hot, 0: cold."""
 
 UNTOUCHED, TRAINED, FROZEN = 0, 1, 2
-"""What a step did with a row that a rank had requested. Only with TRAINED its gradient is sent."""
+"""What a step did with a line that a rank had requested. Only with TRAINED its gradient is sent."""
 
 _SUM = row_update.Hyper(lr=-1.0, eps=0.0, beta1=0.0, beta2=0.0, step=1)
 """SGD with this learning rate on rows of zeros makes each row the sum of its gradients."""
@@ -64,111 +66,122 @@ class SharedStore(DirectStore):
 
     def stage(self, work: ClassifiedBatch) -> None:
         """Exchange the batch's requests."""
-        work.attach(exchange_requests(work, self.ownership, self._announcing, self.threads))
+        work.attach(self._requested(work, self._announcing))
 
     def look_up(self, work: ClassifiedBatch) -> None:
         """Exchange a batch's requests between two steps, and fetch its rows."""
-        work.attach(exchange_requests(work, self.ownership, self.group, self.threads))
+        work.attach(self._requested(work, self.group))
         self.take(work)
 
+    def _requested(self, work: ClassifiedBatch, group: Group) -> Requests:
+        return exchange_requests(work, self.ownership, group, self.threads, self.dtype.itemsize)
+
     def take(self, work: ClassifiedBatch) -> None:
-        """Fetch the batch's rows as all steps so far have left them."""
+        """Fetch what the batch requests as all steps so far have left it."""
         requests: Requests = work.staged
-        super().classify(requests.owned)
-        asked_class_M = self._asked_classes(requests.owned)
+        owned = requests.owned
+        super().classify(owned)
+        class_N = (owned.hot_U.astype(np.uint8) + super().stale_of(owned))[owned.inverse_N]
+        fetched, stale_U = [], np.empty(len(work.source_U), dtype=np.bool_)
         for pool, part in enumerate(requests.pools):
             span = work.pool_range(pool)
-            rows_UD = self._answer(part, self._asked_rows(requests.owned, pool, part))
-            class_U = self._answer(part, asked_class_M[part.line_M])
+            vectors = self._asked_vectors(owned, pool, part.by_line)
+            fetched.append(self._answer(part.by_line, vectors, len(part.lines.owner_L)))
+            fetched[pool][len(part.lines.rows) :] *= part.lines.scale_Q[:, None]
+            class_U = self._answer(part.by_row, class_N[part.by_row.asked], span.stop - span.start)
             place_U = np.arange(span.stop - span.start)
             work.source_U[span] = np.where(class_U > 0, place_U, ~place_U)
-            requests.take(rows_UD, class_U == STALE)
+            stale_U[span] = class_U == STALE
+        requests.take(fetched, stale_U)
         work.spread_sources()
 
-    def _asked_classes(self, owned: ClassifiedBatch) -> NDArray[np.uint8]:
-        """Return the class of each row that is requested here (M)."""
-        class_U = owned.hot_U.astype(np.uint8) + super().stale_of(owned)
-        class_M = np.empty(owned.batch.size, dtype=np.uint8)
-        class_M[owned.segment_bag_N // len(self.space.pools)] = np.repeat(class_U, np.diff(owned.segments_U1))
-        return class_M
-
-    def _asked_rows(self, owned: ClassifiedBatch, pool: int, part: PoolRequests) -> NDArray[Any]:
-        """Return the rows of a pool that are requested here (M, D)."""
-        asked = np.empty((len(part.line_M), 1, self.space.pools[pool].dim), dtype=self.host.weights[pool].dtype)
+    def _asked_vectors(self, owned: ClassifiedBatch, pool: int, way: Way) -> NDArray[Any]:
+        """Return the vectors of a pool that are requested here."""
+        asked = np.empty((len(way.asked), 1, self.space.pools[pool].dim), dtype=self.host.weights[pool].dtype)
         pooling.gather_pooled(
-            part.line_M, np.array([pool]), len(self.space.pools), owned.batch.offsets, owned.one_hot, owned.source_N,
+            way.asked, np.array([pool]), len(self.space.pools), owned.batch.offsets, owned.one_hot, owned.source_N,
             self.space.mean_F, *self.weights_of(pool), asked, threads=self.threads,
         )  # fmt: skip
         return asked[:, 0]
 
-    def _answer(self, part: PoolRequests, values: NDArray[Any]) -> NDArray[Any]:
-        """Send values of the requested rows of a pool to those who requested them; return those of the batch's own rows."""
-        found = self.group.exchange("rows", values, part.received_W, part.sent_W)
-        of_batch = np.empty_like(found)
-        of_batch[part.order_U] = found
-        return of_batch
+    def _answer(self, way: Way, values: NDArray[Any], places: int) -> NDArray[Any]:
+        """Send what was requested here to those who requested it; return what this rank requested, in its places."""
+        found = self.group.exchange("rows", values, way.received_W, way.sent_W)
+        placed = np.empty((places, *found.shape[1:]), dtype=found.dtype)
+        placed[way.place] = found
+        return placed
 
     def stale_of(self, work: ClassifiedBatch) -> NDArray[np.bool_]:
         requests: Requests = work.staged
-        return np.concatenate(requests.stale)
+        return requests.stale_U
 
     def gather(
         self, work: ClassifiedBatch, samples_S: NDArray[np.int64], scale_S: NDArray[np.float64], micro: MicroBatch
     ) -> None:
-        fetched = work.staged.fetched
-        self.fill(work, samples_S, scale_S, micro, lambda pool: (fetched[pool], fetched[pool]))
+        requests: Requests = work.staged
+        fetched = requests.fetched
+        self.fill(work, samples_S, scale_S, micro, lambda pool: (fetched[pool], fetched[pool]), requests.lines.bags)
 
     def apply(self, work: ClassifiedBatch, update: RowUpdate) -> None:
-        """Send the rows' gradients to their owners, and update this rank's rows by those that came."""
+        """Send the lines' gradients to their owners, and update this rank's rows by those that came."""
         requests: Requests = work.staged
         owned = requests.owned
-        position_M, frozen_U = np.empty(owned.batch.size, dtype=np.int64), None
-        if update.skips:
-            frozen_U = np.zeros(len(owned.distinct_U), dtype=np.bool_)
-        gradients = []
+        frozen_U = np.zeros(len(owned.distinct_U), dtype=np.bool_) if update.skips else None
+        position_M, gradients = np.empty(owned.batch.size, dtype=np.int64), []
         for pool, part in enumerate(requests.pools):
-            summed_UD = self._sum(work, update, pool)[part.order_U]
+            way, summed_LD = part.by_line, self._sum(work, update, pool)
             if frozen_U is None:
-                received = self.group.exchange("gradients", summed_UD, part.sent_W, part.received_W)
-                position_M[part.line_M] = np.arange(len(part.line_M))
+                received = self.group.exchange("gradients", summed_LD[way.place], way.sent_W, way.received_W)
+                position_M[way.asked] = np.arange(len(way.asked))
             else:
-                outcome_U = self._outcome(work, update, pool)[part.order_U]
-                outcome_M = self.group.exchange("requests", outcome_U, part.sent_W, part.received_W)
-                sent_W, received_W = part.count_sent(outcome_U == TRAINED), part.count_received(outcome_M == TRAINED)
-                received = self.group.exchange("gradients", summed_UD[outcome_U == TRAINED], sent_W, received_W)
-                lines_M = np.cumsum(outcome_M == TRAINED) - (outcome_M == TRAINED)
-                position_M[part.line_M] = np.where(outcome_M == UNTOUCHED, -1, lines_M)
-                frozen_U[owned.inverse_N[part.line_M[outcome_M == FROZEN]]] = True
+                outcome_L = self._outcome(work, update, pool)
+                outcome_M = self._tell(way, outcome_L)
+                sent_L, received_M = outcome_L[way.place] == TRAINED, outcome_M == TRAINED
+                received = self.group.exchange("gradients", summed_LD[way.place][sent_L], *way.chosen(sent_L, received_M))
+                position_M[way.asked] = np.where(outcome_M == UNTOUCHED, -1, np.cumsum(received_M) - received_M)
+                frozen_N = self._tell(part.by_row, self._frozen(work, update, pool))
+                frozen_U[owned.inverse_N[part.by_row.asked[frozen_N]]] = True
             gradients.append(torch.from_numpy(received[:, None]))
         super().apply(owned, RowUpdate(gradients, position_M, frozen_U, update.lr, update.step, measure=update.measure))
 
-    def _outcome(self, work: ClassifiedBatch, update: RowUpdate, pool: int) -> NDArray[np.uint8]:
-        """Return what this rank's step did with each distinct row of a pool (U)."""
+    def _tell(self, way: Way, values: NDArray[Any]) -> NDArray[Any]:
+        """Send owners a value for each place, and return those that were sent here."""
+        return self.group.exchange("requests", values[way.place], way.sent_W, way.received_W)
+
+    def _frozen(self, work: ClassifiedBatch, update: RowUpdate, pool: int) -> NDArray[np.bool_]:
+        """Return which distinct rows of a pool are frozen."""
         span = work.pool_range(pool)
-        touched_U = np.empty(span.stop - span.start, dtype=np.bool_)
-        features = len(self.batch_space.features)
-        touched_rows(work.segments(pool), work.segment_bag_N, features, update.position_B, touched_U)
-        frozen_U = np.zeros_like(touched_U) if update.frozen_U is None else update.frozen_U[span]
-        return np.where(touched_U, np.where(frozen_U, FROZEN, TRAINED), UNTOUCHED).astype(np.uint8)
+        return np.zeros(span.stop - span.start, np.bool_) if update.frozen_U is None else update.frozen_U[span]
+
+    def _outcome(self, work: ClassifiedBatch, update: RowUpdate, pool: int) -> NDArray[np.uint8]:
+        """Return what this rank's step did with each line of a pool (L). A part is trained with all its rows, or is untouched."""
+        lines: PoolLines = work.staged.pools[pool].lines
+        touched_L, frozen_L = np.empty((2, len(lines.owner_L)), dtype=np.bool_)
+        first, segments_U1, segment_bag_N = lines.segments
+        segments_L1 = segments_U1[first : first + len(touched_L) + 1]
+        touched_rows(segments_L1, segment_bag_N, len(self.batch_space.features), update.position_B, touched_L)
+        frozen_L[:] = False
+        if update.frozen_U is not None:
+            frozen_L[: len(lines.rows)] = update.frozen_U[lines.rows]
+        return np.where(touched_L, np.where(frozen_L, FROZEN, TRAINED), UNTOUCHED).astype(np.uint8)
 
     def _sum(self, work: ClassifiedBatch, update: RowUpdate, pool: int) -> NDArray[Any]:
-        """Return the sum of the gradients of each distinct row of a pool (U, D), over this rank's samples; zeros for a frozen
-        row."""
-        span, space = work.pool_range(pool), self.batch_space
-        rows, dim = span.stop - span.start, space.pools[pool].dim
+        """Return the sum of the gradients of each line of a pool (L, D), over this rank's samples."""
+        requests: Requests = work.staged
+        lines, space = requests.pools[pool].lines, self.batch_space
+        count, dim = len(lines.owner_L), space.pools[pool].dim
         if not update.gradients:
-            return np.zeros((rows, dim), dtype=self.host.dtype)
+            return np.zeros((count, dim), dtype=self.host.dtype)
         gradients = update.gradients[pool].numpy()
-        summed, place_U = np.zeros((rows, dim), dtype=gradients.dtype), np.arange(rows)
-        nothing = np.empty((0, 0), dtype=gradients.dtype)
-        frozen_U = np.zeros(rows, np.bool_) if update.frozen_U is None else update.frozen_U[span]
+        summed, place_L = np.zeros((count, dim), dtype=gradients.dtype), np.arange(count)
+        nothing, none_L = np.empty((0, 0), dtype=gradients.dtype), np.zeros(count, np.bool_)
         row_update.update_rows(
-            row_update.SGD, _SUM, row_update.RowSegments(span.start, work.segments_U1, work.segment_bag_N),
-            self.gradient_places(work, update), gradients,
-            row_update.PoolRows(frozen_U, place_U, ~place_U, np.zeros(rows, np.bool_)),
-            row_update.TierArrays(nothing, nothing, summed, np.empty((rows, 0), dtype=gradients.dtype)),
+            row_update.SGD, _SUM, lines.segments, self.gradient_places(work, update, requests.lines.bags), gradients,
+            row_update.PoolRows(none_L, place_L, ~place_L, none_L.copy()),
+            row_update.TierArrays(nothing, nothing, summed, np.empty((count, 0), dtype=gradients.dtype)),
             threads=self.threads,
         )  # fmt: skip
+        summed[len(lines.rows) :] *= lines.scale_Q[:, None]
         return summed
 
     @property

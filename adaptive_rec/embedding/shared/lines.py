@@ -1,0 +1,146 @@
+"""What a rank asks of the owners of rows for one batch: lines, each of them a distinct row or a part of a bag.
+
+For each table the way that sends fewer bytes is taken. A table's distinct rows travel once each, with one gradient back. Where
+bags are long, their owners pool them: a bag has a *part* for each owner of its rows, and the part's sum and its gradient travel,
+whatever the number of rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adaptive_rec.classify import ClassifiedBatch, expand_ranges
+from adaptive_rec.embedding.records import Bags
+from adaptive_rec.embedding.shared.ownership import Ownership
+from adaptive_rec.kernels import bag_parts
+from adaptive_rec.kernels.row_update import RowSegments
+
+ROW_BYTES, PART_BYTES, LOOKUP_BYTES = 7, 4, 5
+"""Bytes besides vectors: of a row its number, count and class; of a part its length; of a part's lookup a row's number and its
+class."""
+
+
+@dataclass(frozen=True)
+class PoolLines:
+    """The lines of one pool (L): its distinct rows that travel, then the parts of its bags, owner after owner."""
+
+    owner_L: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    """The rows that travel, by their numbers among the batch's distinct rows; they are the first lines."""
+    scale_Q: NDArray[np.float64]
+    """Factor of each part in its bag."""
+    looked_up_K: NDArray[np.int64]
+    """The distinct row of each lookup of the parts."""
+    lookup_owner_K: NDArray[np.int64]
+    segments: RowSegments
+    """The bags that read each line."""
+
+
+@dataclass(frozen=True)
+class Lines:
+    """The lines of a batch, and which of them each bag reads. Where all rows travel, lines are distinct rows."""
+
+    pools: list[PoolLines]
+    bags: Bags
+    """The lines that each bag reads, or their complements."""
+    part_length_Q: NDArray[np.int64]
+    """Lookups of each part: owner after owner, pool after pool."""
+    looked_up_K: NDArray[np.int64]
+    """The distinct row of each of these lookups."""
+
+
+def lines_of(work: ClassifiedBatch, ownership: Ownership, owner_U: NDArray[np.int64], vector_bytes: int) -> Lines:
+    """Return what to ask for a batch. `vector_bytes` is the size of a component of a vector."""
+    pooled_F = choose_pooled(work, ownership, owner_U, vector_bytes)
+    if pooled_F.any():
+        return _lines_with_parts(work, ownership.ranks, owner_U, pooled_F)
+    nothing, pools = np.empty(0, dtype=np.int64), []
+    for pool in range(len(work.space.pools)):
+        span = work.pool_range(pool)
+        segments = RowSegments(span.start, work.segments_U1, work.segment_bag_N)
+        pools.append(
+            PoolLines(owner_U[span], np.arange(span.start, span.stop), np.empty(0), nothing, nothing, segments)
+        )
+    return Lines(pools, Bags.of(work), nothing, nothing)
+
+
+def choose_pooled(
+    work: ClassifiedBatch, ownership: Ownership, owner_U: NDArray[np.int64], vector_bytes: int
+) -> NDArray[np.bool_]:
+    """Return for each feature whether owners pool its bags: where that sends fewer bytes for its table."""
+    space, rank = work.space, ownership.rank
+    everything = np.ones(len(space.features), dtype=np.bool_)
+    if work.one_hot or work.batch.reads is not None:
+        return ~everything
+    parts_FW, lookups_FW = np.zeros((2, len(space.features), ownership.ranks), dtype=np.int64)
+    bag_parts.count_parts(work.batch.offsets, work.inverse_N, owner_U, everything, parts_FW, lookups_FW)
+    parts_FW[:, rank] = lookups_FW[:, rank] = 0
+    tables = len(space.tables)
+    parts_T, lookups_T = (
+        np.bincount(space.table_of_feature, count_FW.sum(axis=1), tables) for count_FW in (parts_FW, lookups_FW)
+    )
+    rows_T = space.count_by_table(work.distinct_U[owner_U != rank])
+    vectors_T = 2 * vector_bytes * np.array([table.dim for table in space.tables])
+    pooled_T = parts_T * (PART_BYTES + vectors_T) + lookups_T * LOOKUP_BYTES < rows_T * (ROW_BYTES + vectors_T)
+    chosen: NDArray[np.bool_] = pooled_T[space.table_of_feature]
+    return chosen
+
+
+def _lines_with_parts(
+    work: ClassifiedBatch, ranks: int, owner_U: NDArray[np.int64], pooled_F: NDArray[np.bool_]
+) -> Lines:
+    space, batch = work.space, work.batch
+    bags = batch.offsets, work.inverse_N
+    pools, features = len(space.pools), len(space.features)
+    parts_FW, lookups_FW = np.zeros((2, features, ranks), dtype=np.int64)
+    bag_parts.count_parts(*bags, owner_U, pooled_F, parts_FW, lookups_FW)
+    parts_WP, lookups_WP = np.zeros((2, ranks, pools), dtype=np.int64)
+    for f, pool in enumerate(space.pool_of_feature):
+        parts_WP[:, pool] += parts_FW[f]
+        lookups_WP[:, pool] += lookups_FW[f]
+    part_bag_Q, part_length_Q = np.empty((2, parts_WP.sum()), dtype=np.int64)
+    looked_up_K = np.empty(lookups_WP.sum(), dtype=np.int64)
+    bag_parts.list_parts(
+        *bags, owner_U, pooled_F, space.pool_of_feature, _firsts(parts_WP), _firsts(lookups_WP),
+        part_bag_Q, part_length_Q, looked_up_K,
+    )  # fmt: skip
+    length = np.diff(batch.offsets)
+    by_parts = np.tile(pooled_F, batch.size)
+    scale_Q = np.where(space.mean_F[part_bag_Q % features], 1 / length[part_bag_Q], 1.0)
+    length[by_parts] = np.bincount(part_bag_Q, minlength=len(length))[by_parts]
+    offsets = np.concatenate([[0], np.cumsum(length)])
+
+    pool_Q, owner_Q = _keys(parts_WP)
+    pool_K, owner_K = _keys(lookups_WP)
+    pooled_T = np.zeros(len(space.tables), dtype=np.bool_)
+    pooled_T[space.table_of_feature] = pooled_F
+    travels_U = ~pooled_T[space.table_of(work.distinct_U)]
+    line_U, line_Q, made = np.empty(len(owner_U), dtype=np.int64), np.empty(len(pool_Q), dtype=np.int64), []
+    for pool in range(pools):
+        span = work.pool_range(pool)
+        rows, parts = span.start + np.flatnonzero(travels_U[span]), np.flatnonzero(pool_Q == pool)
+        line_U[rows], line_Q[parts] = np.arange(len(rows)), len(rows) + np.arange(len(parts))
+        lengths = np.diff(work.segments_U1)[rows]
+        read_by = work.segment_bag_N[expand_ranges(work.segments_U1[rows], lengths)]
+        ends = np.concatenate([[0], np.cumsum(lengths), lengths.sum() + 1 + np.arange(len(parts))])
+        segments = RowSegments(0, ends, np.concatenate([read_by, part_bag_Q[parts]]).astype(np.int32))
+        owner_L, of_pool = np.concatenate([owner_U[rows], owner_Q[parts]]), pool_K == pool
+        made.append(PoolLines(owner_L, rows, scale_Q[parts], looked_up_K[of_pool], owner_K[of_pool], segments))
+    source_N = np.empty(offsets[-1], dtype=np.int64)
+    bag_parts.list_sources(*bags, pooled_F, line_U, part_bag_Q, line_Q, offsets[:-1].copy(), source_N)
+    return Lines(made, Bags(offsets, False, source_N, space.mean_F & ~pooled_F), part_length_Q, looked_up_K)
+
+
+def _firsts(count_WP: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return where the first one of each owner and pool goes."""
+    return (np.cumsum(count_WP) - count_WP.reshape(-1)).reshape(count_WP.shape)
+
+
+def _keys(count_WP: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return pool and owner of each of what is counted, owner after owner."""
+    ranks, pools = count_WP.shape
+    key = np.repeat(np.arange(ranks * pools), count_WP.reshape(-1))
+    return key % pools, key // pools
