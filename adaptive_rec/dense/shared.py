@@ -21,8 +21,8 @@ class SharedDense(DensePart):
     def step(self, factor: float) -> None:
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
         flat = _flatten_dense_tensors(gradients)
-        self.group.add(flat.numpy())
+        self.group.add("dense", flat.numpy())
         for parameter, gradient in zip(self.parameters, _unflatten_dense_tensors(flat, gradients), strict=True):
             parameter.grad = gradient
-        self.group.add(self.step_loss.reshape(1).numpy())
+        self.group.add("dense", self.step_loss.reshape(1).numpy())
         super().step(factor)

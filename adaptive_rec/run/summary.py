@@ -52,7 +52,7 @@ def summary_of(runtime: Runtime, resumed_at_step: int, seconds: float, evaluatio
         "device_peak_bytes": device_peak_bytes,
         "peak_rss_bytes": peak_bytes(),
         "processes": store.group.ranks,
-        "sent_bytes": dict(store.group.sent_bytes),
+        "sent_bytes": dict(store.group.meter.sent_bytes),
         "seconds_by_stage": {name: round(value, 4) for name, value in runtime.times.seconds.items()},
     }
 
