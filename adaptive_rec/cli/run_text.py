@@ -10,6 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
+from adaptive_rec.cli.rank_text import rank_in_all
 from adaptive_rec.live.telemetry import ratio
 from adaptive_rec.units import clock, count, counted, percent, printable, size, whole
 
@@ -67,6 +68,8 @@ def summary_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, RenderableT
     yield "memory", f"{size(s['peak_rss_bytes'])} peak, hot tier {size(s['device_tier_bytes'])}{staging}{on_device}"
     if s["malformed_rows"]:
         yield "malformed", f"{counted(s['malformed_rows'], 'row')} left out"
+    for rank, found in enumerate(s.get("ranks", ())):
+        yield f"rank {rank}", rank_in_all(found)
     yield "time", breakdown(s["seconds_by_stage"], s["seconds"])
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from adaptive_rec.cli.output import console, pairs, print_json, show
 from adaptive_rec.cli.parser import add_client_options, add_command, on_terminal
+from adaptive_rec.cli.rank_text import rank_now
 from adaptive_rec.units import clock, count, percent, printable, size, whole
 
 if TYPE_CHECKING:
@@ -105,6 +106,8 @@ def lines(now: Mapping[str, Any], stats: Mapping[str, Any], url: str) -> list[tu
         ("skipped", _skipped(ratios)),
         ("rows", f"{count(stats['hot_rows'])} hot, {count(stats['stale_rows'])} of them stale"),
         ("memory", _memory(now)),
+        *((f"rank {rank['rank']}", rank_now(rank)) for rank in now.get("ranks", ())),
+        ("straggler", _straggler(now)),
         ("dashboard", url),
         ("directory", run["path"]),
     ]
@@ -121,6 +124,7 @@ def one_line(now: Mapping[str, Any], stats: Mapping[str, Any]) -> str:
         "" if now["loss"] is None else f"loss {now['loss']:.4f}",
         f"hot lookups {_share(ratios['hot_lookup'])}",
         f"skipped {_skipped(ratios)}",
+        printable(_straggler(now)),
     ]
     return "   ".join(figure for figure in figures if figure)
 
@@ -146,6 +150,11 @@ def _memory(now: Mapping[str, Any]) -> str:
     """Return staging and peak memory of the device; empty on the CPU, or where the run does not report them."""
     staging, peak = now.get("staging_bytes", 0), now.get("peak_bytes", 0)
     return f"staging {size(staging)}, device {size(peak)} peak" if staging or peak else ""
+
+
+def _straggler(now: Mapping[str, Any]) -> str:
+    """Return the sentence that names the rank that the others wait for, if there is one."""
+    return str((now.get("straggler") or {}).get("text", ""))
 
 
 def _share(ratio: float | None) -> str:

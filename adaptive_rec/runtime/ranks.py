@@ -99,7 +99,7 @@ def rank_reports(counts_RWK: NDArray[np.int64]) -> list[RankReport]:
 
 
 def find_straggler(counts_RWK: NDArray[np.int64]) -> Straggler | None:
-    """Return the slowest rank, where a step would be clearly shorter if its own work took as long as the others' (their median)."""
+    """Return the slowest rank, where a step would be clearly shorter if its own work took as long as the others' (the median)."""
     if len(counts_RWK) <= LEAST_REPORTS:
         return None
     seconds_W2 = np.median(_per_step(counts_RWK)[:, :, [WORK, WAIT]], axis=0) / 1e6
