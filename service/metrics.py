@@ -85,8 +85,8 @@ GAUGES = {
 """Gauges in a snapshot, by name, with their descriptions."""
 
 RANK_SECONDS = {
-    "work_seconds": "Training time in which a rank did not wait for others.",
-    "wait_seconds": "Training time in which a rank waited for others.",
+    "rank_work_seconds": "Training time in which a rank did not wait for others.",
+    "rank_wait_seconds": "Training time in which a rank waited for others.",
 }
 """Counters of each rank of several processes."""
 
@@ -221,7 +221,8 @@ def about_ranks(make: Families, snapshot: Values) -> Iterator[Metric]:
     if not ranks:
         return
     for name, text in RANK_SECONDS.items():
-        yield make.counters(f"rank_{name}", text, ["rank"], by_one({rank: each[name] for rank, each in ranks.items()}))
+        seconds = by_one({rank: each[name.removeprefix("rank_")] for rank, each in ranks.items()})
+        yield make.counters(name, text, ["rank"], seconds)
     sent = {(rank, kind): sent for rank, each in ranks.items() for kind, sent in each["sent_bytes"].items()}
     yield make.counters("rank_sent_bytes", "Bytes that a rank has sent to others.", ["rank", "kind"], sent)
     hot = by_one({rank: each["hot_lookup_ratio"] for rank, each in ranks.items()})

@@ -66,7 +66,7 @@ class Checkpoint(Answer):
 
 
 class RankStatus(Answer):
-    """One of several processes that train together. Its own work is the time of a step in which it does not wait for the others."""
+    """One of several processes that train together. Its own work is the time in which it does not wait for others."""
 
     rank: int
     work_seconds_per_step: Annotated[float, Field(description="Median over the last reports; so is the next one")]

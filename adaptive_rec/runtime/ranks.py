@@ -80,14 +80,14 @@ class Ranks:
 def rank_reports(counts_RWK: NDArray[np.int64]) -> list[RankReport]:
     """Return the figures of each rank from the counts at some reports, the first of which begins the period."""
     now_WK, gained_WK = counts_RWK[-1], counts_RWK[-1] - counts_RWK[0]
-    step_RWK = _per_step(counts_RWK)
+    step_WK = np.median(_per_step(counts_RWK), axis=0)
     return [
         RankReport(
-            work_seconds=now_K[WORK] / 1e6,
-            wait_seconds=now_K[WAIT] / 1e6,
+            work_seconds=int(now_K[WORK]) / 1e6,
+            wait_seconds=int(now_K[WAIT]) / 1e6,
             sent_bytes=dict(zip(KINDS, now_K[SENT].tolist(), strict=True)),
-            work_seconds_per_step=float(np.median(step_RWK[:, rank, WORK])) / 1e6,
-            wait_seconds_per_step=float(np.median(step_RWK[:, rank, WAIT])) / 1e6,
+            work_seconds_per_step=float(step_WK[rank, WORK]) / 1e6,
+            wait_seconds_per_step=float(step_WK[rank, WAIT]) / 1e6,
             sent_bytes_per_sample={
                 kind: ratio(sent, gained_WK[rank, SAMPLES])
                 for kind, sent in zip(KINDS, gained_WK[rank, SENT].tolist(), strict=True)
