@@ -223,7 +223,7 @@ def about_ranks(make: Families, snapshot: Values) -> Iterator[Metric]:
     for name, text in RANK_SECONDS.items():
         seconds = by_one({rank: each[name.removeprefix("rank_")] for rank, each in ranks.items()})
         yield make.counters(name, text, ["rank"], seconds)
-    sent = {(rank, kind): sent for rank, each in ranks.items() for kind, sent in each["sent_bytes"].items()}
+    sent: ByLabels = {(rank, kind): sent for rank, each in ranks.items() for kind, sent in each["sent_bytes"].items()}
     yield make.counters("rank_sent_bytes", "Bytes that a rank has sent to others.", ["rank", "kind"], sent)
     hot = by_one({rank: each["hot_lookup_ratio"] for rank, each in ranks.items()})
     yield make.gauges("rank_hot_lookup_ratio", "Share of a rank's lookups whose rows were hot, lately.", ["rank"], hot)

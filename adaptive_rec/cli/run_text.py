@@ -10,7 +10,6 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from adaptive_rec.cli.rank_text import rank_in_all
 from adaptive_rec.live.telemetry import ratio
 from adaptive_rec.units import clock, count, counted, percent, printable, size, whole
 
@@ -69,8 +68,15 @@ def summary_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, RenderableT
     if s["malformed_rows"]:
         yield "malformed", f"{counted(s['malformed_rows'], 'row')} left out"
     for rank, found in enumerate(s.get("ranks", ())):
-        yield f"rank {rank}", rank_in_all(found)
+        yield f"rank {rank}", rank_text(found)
     yield "time", breakdown(s["seconds_by_stage"], s["seconds"])
+
+
+def rank_text(rank: Mapping[str, Any]) -> str:
+    """Return what one of several processes has done since it started."""
+    work, wait = rank["work_seconds"], rank["wait_seconds"]
+    shares = f"{percent(ratio(work, work + wait))} own work, {percent(ratio(wait, work + wait))} waiting for other ranks"
+    return f"{shares}, {size(sum(rank['sent_bytes'].values()))} sent"
 
 
 def breakdown(stages: Mapping[str, float], seconds: float) -> Table:

@@ -80,12 +80,12 @@ class SlowReader(Wrapped):
 
     def train_batches(self, *where: Any) -> Iterator[Batch]:
         for batch in self._source.train_batches(*where):
-            time.sleep(0.02)
+            time.sleep(0.08)
             yield batch
 
 
 def snapshots(group: Group, slow: int | None, *changes: str) -> list[Snapshot]:
-    settings = load_config(None, {}, [*TINY, "knobs.policy=hotline", "run.steps=40", "knobs.report_every=5", *changes])
+    settings = load_config(None, {}, [*TINY, "knobs.policy=hotline", "run.steps=24", "knobs.report_every=4", *changes])
     source = assemble(settings).source
     runtime = assemble(settings, SlowReader(source) if group.rank == slow else source, group=group)
     return [report for report in runtime.run() if isinstance(report, Snapshot)]
@@ -119,9 +119,9 @@ def test_bytes_are_those_of_each_rank_and_kind() -> None:
     for rank, (_, sent) in zip(shown, found, strict=True):
         assert set(rank.sent_bytes) == set(KINDS)
         assert {kind: rank.sent_bytes[kind] for kind in KINDS[:-1]} == {kind: sent[kind] for kind in KINDS[:-1]}
-        assert rank.sent_bytes["dense"] == 40 * (parameters + 8), "2 (W - 1) / W is 1 for two ranks; 8: the loss"
+        assert rank.sent_bytes["dense"] == 24 * (parameters + 8), "2 (W - 1) / W is 1 for two ranks; 8: the loss"
         assert 0 < rank.hot_lookup_ratio < 1
-    assert REPORTS < 40 // 5, "the last reports are not all of them"
+    assert REPORTS < 24 // 4, "the last reports are not all of them"
 
 
 def test_a_run_of_one_process_says_nothing_of_ranks() -> None:
