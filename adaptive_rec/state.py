@@ -179,7 +179,7 @@ class RunState:
         self.checkpoints = CheckpointStatus()
         self.tally = Tally(store.space)
         self.times = StageTimes() if times is None else times
-        self.recorder = Recorder()
+        self.recorder = Recorder(store.group.meter.waited)
         self._planned_steps: int | None = None
         self.more_steps = 0
         """Steps more than plain training makes, because the policy repacks the stream: an upper bound during the run, the exact
@@ -299,7 +299,7 @@ class RunState:
 
     def forget_clock(self) -> None:
         """Restart the run's clock at the next `Recorder.start`."""
-        self.recorder = Recorder()
+        self.recorder = Recorder(self.store.group.meter.waited)
 
     # Kept in a checkpoint --------------------------------------------------------------------------------------------
 

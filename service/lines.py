@@ -36,6 +36,21 @@ class SnapshotTables(FileLine):
     stale_rows: list[Count] = []
 
 
+class SnapshotRank(FileLine):
+    work_seconds: Number
+    wait_seconds: Number
+    sent_bytes: dict[Name, Count]
+    work_seconds_per_step: Number
+    wait_seconds_per_step: Number
+    sent_bytes_per_sample: dict[Name, Number]
+    hot_lookup_ratio: Number
+
+
+class SnapshotStraggler(FileLine):
+    rank: Count
+    text: str
+
+
 class SnapshotLine(FileLine):
     step: Step
     seconds: Number
@@ -53,6 +68,8 @@ class SnapshotLine(FileLine):
     totals: dict[Name, Number] = {}
     stage_seconds: dict[Name, Number] = {}
     tables: SnapshotTables = SnapshotTables()
+    ranks: list[SnapshotRank] = []
+    straggler: SnapshotStraggler | None = None
 
 
 class EvaluationLine(FileLine):

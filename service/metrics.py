@@ -84,6 +84,12 @@ GAUGES = {
 }
 """Gauges in a snapshot, by name, with their descriptions."""
 
+RANK_SECONDS = {
+    "rank_work_seconds": "Training time in which a rank did not wait for others.",
+    "rank_wait_seconds": "Training time in which a rank waited for others.",
+}
+"""Counters of each rank of several processes."""
+
 
 def router(view: RunView) -> APIRouter:
     routes = APIRouter(tags=["run"])
@@ -127,6 +133,7 @@ class RunCollector(Collector):
         )
         yield from from_snapshot(make, {**snapshot, "placement_version": tiers(view).version} if snapshot else {})
         yield from about_tables(make, view)
+        yield from about_ranks(make, snapshot)
         knobs = by_one(view.knobs.effective)
         yield make.gauges("knob", "Knobs in effect that are numbers.", ["knob"], knobs)
 
@@ -206,3 +213,20 @@ def about_tables(make: Families, view: RunView) -> Iterator[Metric]:
         "Device memory of a table's hot rows.",
         lambda table: table["hot_rows"] * now.row_bytes[table["index"]],
     )
+
+
+def about_ranks(make: Families, snapshot: Values) -> Iterator[Metric]:
+    """Yield nothing for a run of one process."""
+    ranks: dict[str, Values] = {str(rank): found for rank, found in enumerate(snapshot.get("ranks", ()))}
+    if not ranks:
+        return
+    for name, text in RANK_SECONDS.items():
+        seconds = by_one({rank: each[name.removeprefix("rank_")] for rank, each in ranks.items()})
+        yield make.counters(name, text, ["rank"], seconds)
+    sent: ByLabels = {(rank, kind): sent for rank, each in ranks.items() for kind, sent in each["sent_bytes"].items()}
+    yield make.counters("rank_sent_bytes", "Bytes that a rank has sent to others.", ["rank", "kind"], sent)
+    hot = by_one({rank: each["hot_lookup_ratio"] for rank, each in ranks.items()})
+    yield make.gauges("rank_hot_lookup_ratio", "Share of a rank's lookups whose rows were hot, lately.", ["rank"], hot)
+    slow = (snapshot.get("straggler") or {}).get("rank")
+    named = by_one({rank: float(rank == str(slow)) for rank in ranks})
+    yield make.gauges("rank_is_straggler", "1 for the rank that the others wait for.", ["rank"], named)

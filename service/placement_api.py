@@ -14,7 +14,7 @@ from starlette.concurrency import run_in_threadpool
 
 from adaptive_rec.live.shared_state import PlacementArrays, StateBusy
 from adaptive_rec.live.telemetry import ratio
-from adaptive_rec.service import schemas
+from adaptive_rec.service import row_schemas, schemas
 from adaptive_rec.service.documented import answers
 from adaptive_rec.service.hello import Table, Values, read_json
 from adaptive_rec.service.placement import Class, next_by_estimate, next_by_id, rows_at
@@ -40,7 +40,7 @@ def router(view: RunView) -> APIRouter:
         """Rows and bytes of every table, by class, as of the last time rows moved."""
         return Json(overview(view))
 
-    @routes.get("/{table}", **answers(schemas.PlacementPage, 404, 409, 503), operation_id="list_rows")
+    @routes.get("/{table}", **answers(row_schemas.PlacementPage, 404, 409, 503), operation_id="list_rows")
     async def list_rows(
         table: TableName,
         wanted: Annotated[Class, Query(alias="class", description="hot lists stale rows too.")] = "hot",
@@ -55,7 +55,7 @@ def router(view: RunView) -> APIRouter:
         body = await read(lambda arrays: page(arrays, found, wanted, sort, limit, after))
         return Json(await valued(found, body, body["rows"]))
 
-    @routes.get("/{table}/rows/{id}", **answers(schemas.RowDetail, 404, 409, 503), operation_id="get_row")
+    @routes.get("/{table}/rows/{id}", **answers(row_schemas.RowDetail, 404, 409, 503), operation_id="get_row")
     async def get_row(table: TableName, id: Annotated[int, Path(ge=0, le=MAX_ROW, examples=[0])]) -> Json:
         """One row: class, slot, estimate, movement, and its last change of class where that is still known."""
         found = view.table_in_path(table)
@@ -69,8 +69,8 @@ def router(view: RunView) -> APIRouter:
         body = await read(look)
         return Json(await valued(found, body, [body]))
 
-    @routes.post("/query", **answers(schemas.RowList, 400, 404, 409, 413, 503), operation_id="query_rows")
-    async def query_rows(query: schemas.RowQuery) -> Json:
+    @routes.post("/query", **answers(row_schemas.RowList, 400, 404, 409, 413, 503), operation_id="query_rows")
+    async def query_rows(query: row_schemas.RowQuery) -> Json:
         """Up to 4096 rows of one table at once, in the order of the request."""
         found = view.table(query.table)
         beyond = [id for id in query.ids if id >= found.rows]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, StrictStr
+from pydantic import BaseModel, ConfigDict, Field
 
 
 class Answer(BaseModel):
@@ -65,6 +65,28 @@ class Checkpoint(Answer):
     stall_seconds: Annotated[float, Field(description="Time that training stopped for it")]
 
 
+class RankStatus(Answer):
+    """One of several processes that train together. Its own work is the time in which it does not wait for others."""
+
+    rank: int
+    work_seconds_per_step: Annotated[float, Field(description="Median over the last reports; so is the next one")]
+    wait_seconds_per_step: float
+    sent_bytes_per_sample: Annotated[
+        dict[str, float], Field(description="Bytes sent to other ranks for each sample of its part, lately, by kind")
+    ]
+    hot_lookup_ratio: Annotated[float, Field(description="Share of its lookups whose rows are hot at their owners, lately")]
+    work_seconds: Annotated[float, Field(description="Since the process started; so are the next two")]
+    wait_seconds: float
+    sent_bytes: dict[str, int]
+
+
+class Straggler(Answer):
+    """The rank that the others wait for: a step would be at least a fifth shorter if its own work took as long as theirs."""
+
+    rank: int
+    text: Annotated[str, Field(description="A sentence that names it and says why")]
+
+
 class Status(Answer):
     """Phase, step, pace and quality of the run."""
 
@@ -105,6 +127,8 @@ class Status(Answer):
     last_step_age_seconds: Annotated[
         float | None, Field(description="Seconds since the last sign of life of training, or of waiting while paused")
     ]
+    ranks: Annotated[list[RankStatus], Field(description="Each of several processes; empty for a run of one")]
+    straggler: Straggler | None
 
 
 class Ratios(Answer):
@@ -198,75 +222,6 @@ class Placement(Answer):
     device_bytes: Annotated[int, Field(description="Device memory taken, including free slots")]
     budget_bytes: Annotated[int, Field(description="Budget that the policy in effect requests")]
     tables: list[TablePlacement]
-
-
-RowClass = Annotated[Literal["hot", "stale", "cold"], Field(alias="class")]
-
-
-class Row(Answer):
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {"id": 7, "class": "hot", "slot": 3, "estimate": 12.5, "movement": 0.0004, "value": "item 17"}
-            ]
-        }
-    )
-    id: int
-    class_: RowClass
-    slot: int | None
-    estimate: Annotated[float, Field(description="Lookups estimated by the sketch when the last window ended")]
-    movement: Annotated[float | None, Field(description="Last measured movement of a hot row; null if it is not known")]
-    value: Annotated[
-        str | None,
-        Field(
-            description="What the id was in the data (at most 200 characters); null where the run's data has no values of ids, "
-            "and for id 0, missing values, and id 1, all rare ones"
-        ),
-    ]
-
-
-class RowPage(Answer):
-    index: int
-    table: str
-    version: int
-    rows: list[Row]
-
-
-class RowList(RowPage):
-    pass
-
-
-class PlacementPage(RowPage):
-    class_: RowClass
-    cursor: str | None
-
-
-class Change(BaseModel):
-    step: int
-    from_: Annotated[Literal["hot", "stale", "cold"], Field(alias="from")]
-    to: Literal["hot", "stale", "cold"]
-
-
-class RowDetail(Row):
-    index: int
-    table: str
-    last_change: Change | None
-
-
-def whole(value: Any) -> Any:
-    """Turn 3.0 into 3: JSON has one kind of number."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-Whole = Annotated[StrictInt, BeforeValidator(whole)]
-
-
-class RowQuery(BaseModel):
-    """Rows of one table, by id."""
-
-    model_config = ConfigDict(extra="forbid", **example(table=0, ids=[0, 1]))
-    table: Annotated[Whole | StrictStr, Field(description="Index of the table, or its exact name")]
-    ids: Annotated[list[Annotated[Whole, Field(ge=0, le=2**53)]], Field(max_length=4096)]
 
 
 KnobValue = int | float | str

@@ -91,7 +91,7 @@ def test_every_room_has_its_layer() -> None:
     assert rooms == set().union(*LAYERS)
 
 
-SCHEMA_TWINS = {"Event", "Quality", "Placement", "TableStats", "KnobChange"}
+SCHEMA_TWINS = {"Event", "Quality", "Placement", "TableStats", "KnobChange", "Straggler"}
 """Classes whose JSON form in service/schemas.py has the same name, as the API's description shows it."""
 
 

@@ -45,6 +45,8 @@ class Screen(Display):
         self._status = ""
         self._printed_at = 0.0
         self._stopping = False
+        self._straggler: int | None = None
+        """The rank that was named last."""
 
     def abandon(self) -> None:
         """Restore the terminal at once: the process is about to end."""
@@ -87,7 +89,14 @@ class Screen(Display):
                 self.note(f"step {whole(event.step)}   {printable(event.text)}")
         elif not isinstance(event, Snapshot):
             self.note(f"step {whole(event.step)}   {quality_text(vars(event.quality))}")
-        elif self.pace.follow(event) and self.live is None:
+        else:
+            self._show_snapshot(event)
+
+    def _show_snapshot(self, event: Snapshot) -> None:
+        if event.straggler and event.straggler.rank != self._straggler:
+            self._straggler = event.straggler.rank
+            self.note(f"step {whole(event.step)}   {event.straggler.text}")
+        if self.pace.follow(event) and self.live is None:
             total = event.steps_total or event.step
             last = event.step >= total or self._stopping
             if last or time.monotonic() - self._printed_at >= PLAIN_EVERY_SECONDS:

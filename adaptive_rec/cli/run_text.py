@@ -67,7 +67,16 @@ def summary_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, RenderableT
     yield "memory", f"{size(s['peak_rss_bytes'])} peak, hot tier {size(s['device_tier_bytes'])}{staging}{on_device}"
     if s["malformed_rows"]:
         yield "malformed", f"{counted(s['malformed_rows'], 'row')} left out"
+    for rank, found in enumerate(s.get("ranks", ())):
+        yield f"rank {rank}", rank_text(found)
     yield "time", breakdown(s["seconds_by_stage"], s["seconds"])
+
+
+def rank_text(rank: Mapping[str, Any]) -> str:
+    """Return what one of several processes has done since it started."""
+    work, wait = rank["work_seconds"], rank["wait_seconds"]
+    shares = f"{percent(ratio(work, work + wait))} own work, {percent(ratio(wait, work + wait))} waiting for other ranks"
+    return f"{shares}, {size(sum(rank['sent_bytes'].values()))} sent"
 
 
 def breakdown(stages: Mapping[str, float], seconds: float) -> Table:

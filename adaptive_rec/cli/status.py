@@ -105,6 +105,8 @@ def lines(now: Mapping[str, Any], stats: Mapping[str, Any], url: str) -> list[tu
         ("skipped", _skipped(ratios)),
         ("rows", f"{count(stats['hot_rows'])} hot, {count(stats['stale_rows'])} of them stale"),
         ("memory", _memory(now)),
+        *((f"rank {rank['rank']}", _rank(rank)) for rank in now.get("ranks", ())),
+        ("straggler", _straggler(now)),
         ("dashboard", url),
         ("directory", run["path"]),
     ]
@@ -121,6 +123,7 @@ def one_line(now: Mapping[str, Any], stats: Mapping[str, Any]) -> str:
         "" if now["loss"] is None else f"loss {now['loss']:.4f}",
         f"hot lookups {_share(ratios['hot_lookup'])}",
         f"skipped {_skipped(ratios)}",
+        printable(_straggler(now)),
     ]
     return "   ".join(figure for figure in figures if figure)
 
@@ -146,6 +149,20 @@ def _memory(now: Mapping[str, Any]) -> str:
     """Return staging and peak memory of the device; empty on the CPU, or where the run does not report them."""
     staging, peak = now.get("staging_bytes", 0), now.get("peak_bytes", 0)
     return f"staging {size(staging)}, device {size(peak)} peak" if staging or peak else ""
+
+
+def _rank(rank: Mapping[str, Any]) -> str:
+    """Return what one of several processes has done lately."""
+    work, wait = (f"{1000 * rank[f'{name}_seconds_per_step']:,.1f} ms" for name in ("work", "wait"))
+    sent = {kind: bytes_ for kind, bytes_ in rank["sent_bytes_per_sample"].items() if round(bytes_)}
+    kinds = ", ".join(f"{kind} {whole(bytes_)}" for kind, bytes_ in sent.items())
+    sum_text = f"{whole(sum(sent.values()))} bytes sent a sample ({kinds})"
+    return f"{work} own work a step, {wait} waiting, {sum_text}, {percent(rank['hot_lookup_ratio'])} hot lookups"
+
+
+def _straggler(now: Mapping[str, Any]) -> str:
+    """Return the sentence that names the rank that the others wait for, if there is one."""
+    return str((now.get("straggler") or {}).get("text", ""))
 
 
 def _share(ratio: float | None) -> str:

@@ -22,9 +22,9 @@ class SharedDense(DensePart):
     def step(self, factor: float) -> None:
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
         flat = _flatten_dense_tensors(gradients)
-        self.group.add(flat.numpy())
+        self.group.add("dense", flat.numpy())
         sums = np.array([float(self.step_loss), float(self._taken)])
-        self.group.add(sums)
+        self.group.add("dense", sums)
         self.step_loss.fill_(sums[0])
         if not sums[1]:  # no rank trained a sample
             return

@@ -45,8 +45,8 @@ class Tier:
 class StateWriter:
     """Writes the shared block. A reader needs its `fd` and `layout`."""
 
-    def __init__(self, pool_rows: Sequence[int], sketch_cells: int, tables: int) -> None:
-        self.layout = plan_layout(pool_rows, sketch_cells, board_limit_bytes=(1 << 18) + 1024 * tables)
+    def __init__(self, pool_rows: Sequence[int], sketch_cells: int, tables: int, ranks: int = 1) -> None:
+        self.layout = plan_layout(pool_rows, sketch_cells, board_limit_bytes=(1 << 18) + 1024 * (tables + ranks))
         self.fd = _open_block(block_bytes(self.layout))
         self._arrays = view(self.fd, self.layout, mmap.ACCESS_WRITE)
         self._words = self._arrays["words"]

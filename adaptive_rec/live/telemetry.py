@@ -7,11 +7,12 @@ import math
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from adaptive_rec.live.rank_report import RankReport, Straggler
 from adaptive_rec.saved import Saved
 
 COMPILING = "compiling kernels (first run only)"
@@ -104,9 +105,17 @@ class Snapshot:
     that end in "(beside)" ran in the background and are in processor seconds."""
     tables: Mapping[str, list[int]] = field(default_factory=dict)
     """For each table: `lookups` and `lookups_hot` since the run began, `hot_rows` and `stale_rows` now."""
+    ranks: Sequence[RankReport] = ()
+    """Each of several processes; empty for a run of one."""
+    straggler: Straggler | None = None
+    """The rank that the others wait for, if there is one."""
 
     def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        """Return all fields; for a run of one process those that are not about ranks."""
+        values = asdict(self)
+        if not self.ranks:
+            del values["ranks"], values["straggler"]
+        return values
 
 
 @dataclass(frozen=True)
@@ -149,20 +158,50 @@ class Event:
         return {"time": self.time, "step": self.step, "kind": self.kind, "text": self.text, "details": self.details}
 
 
+class _Clock:
+    """Seconds of a clock since `start`, without those inside of `paused`."""
+
+    def __init__(self, read: Callable[[], float]) -> None:
+        self._read = read
+        self._started = read()
+        self._paused_seconds = 0.0
+        self._paused_since: float | None = None
+
+    def start(self) -> None:
+        self._started = self._read()
+
+    @property
+    def seconds(self) -> float:
+        now = self._read() if self._paused_since is None else self._paused_since
+        return now - self._started - self._paused_seconds
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        if self._paused_since is not None:
+            yield
+            return
+        self._paused_since = self._read()
+        try:
+            yield
+        finally:
+            self._paused_seconds += self._read() - self._paused_since
+            self._paused_since = None
+
+
 class Recorder:
     """Makes snapshots from what the counters gained since the last one, and keeps the run's clock, without evaluations."""
 
-    def __init__(self) -> None:
-        self._started = time.perf_counter()
-        self._paused_seconds = 0.0
-        self._paused_since: float | None = None
+    def __init__(self, waited: Callable[[], float] = lambda: 0.0) -> None:
+        """`waited`: returns for how many seconds the training thread has waited for other processes."""
+        self._clock, self._waited = _Clock(time.perf_counter), _Clock(waited)
         self._before = 0.0
         """Seconds of the loop in earlier processes of a resumed run."""
         self._last: dict[str, float] = defaultdict(float)
 
     def start(self, totals: Mapping[str, float]) -> None:
         """Start the clock. A resumed run keeps the counts that were restored."""
-        self._started = time.perf_counter()
+        self._clock.start()
+        self._waited.start()
         self._last = self._last or _known(totals)
 
     def state(self) -> dict[str, Any]:
@@ -175,21 +214,18 @@ class Recorder:
     @property
     def seconds(self) -> float:
         """Wall-clock seconds of the loop so far, with loading and without evaluations."""
-        now = time.perf_counter() if self._paused_since is None else self._paused_since
-        return self._before + now - self._started - self._paused_seconds
+        return self._before + self._clock.seconds
+
+    @property
+    def waited_seconds(self) -> float:
+        """Seconds of this process's loop in which the training thread waited for other processes."""
+        return self._waited.seconds
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Stop the run's clock inside a `with`. Uses may be nested; the outermost one counts."""
-        if self._paused_since is not None:
+        with self._clock.paused(), self._waited.paused():
             yield
-            return
-        self._paused_since = time.perf_counter()
-        try:
-            yield
-        finally:
-            self._paused_seconds += time.perf_counter() - self._paused_since
-            self._paused_since = None
 
     @property
     def steps_reported(self) -> float:

@@ -19,6 +19,7 @@ def summary_of(runtime: Runtime, resumed_at_step: int, seconds: float, evaluatio
     config, store, totals = runtime.config, runtime.store, runtime.reports.totals()
     device = store.device
     sizes = np.array([device.hot_rows, device.stale_rows, store.device_bytes, store.staging_bytes, store.peak_bytes])
+    newest = runtime.mailbox.newest
     hot_rows, stale_rows, tier_bytes, staging_bytes, device_peak_bytes = store.group.total(sizes).tolist()
     return {
         "policy": runtime.knobs.policy,
@@ -52,7 +53,8 @@ def summary_of(runtime: Runtime, resumed_at_step: int, seconds: float, evaluatio
         "device_peak_bytes": device_peak_bytes,
         "peak_rss_bytes": peak_bytes(),
         "processes": store.group.ranks,
-        "sent_bytes": dict(store.group.sent_bytes),
+        "sent_bytes": dict(store.group.meter.sent_bytes),
+        "ranks": [asdict(rank) for rank in newest.ranks] if newest else [],
         "seconds_by_stage": {name: round(value, 4) for name, value in runtime.times.seconds.items()},
     }
 

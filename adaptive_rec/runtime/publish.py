@@ -35,8 +35,9 @@ class Publisher:
     def open(self) -> StateWriter:
         """Start to publish, with the run as it is now."""
         space = self._state.store.batch_space
-        self.writer = StateWriter([pool.rows for pool in space.pools], SKETCH_LIMIT_BYTES // 4, len(space.tables))
-        if self._state.store.group.is_alone:
+        group, pool_rows = self._state.store.group, [pool.rows for pool in space.pools]
+        self.writer = StateWriter(pool_rows, SKETCH_LIMIT_BYTES // 4, len(space.tables), group.ranks)
+        if group.is_alone:
             self.placement()
         else:  # until the ranks place their rows together, none is hot
             self._write(np.empty(0, np.int32), [NO_SLOTS for _ in space.pools])

@@ -15,6 +15,7 @@ from adaptive_rec.live.telemetry import Snapshot
 from adaptive_rec.reclassify.observer import Observer
 from adaptive_rec.reclassify.window import Reclassifier
 from adaptive_rec.runtime.publish import Publisher
+from adaptive_rec.runtime.ranks import Ranks
 from adaptive_rec.state import RunState
 
 
@@ -44,6 +45,12 @@ class Reports:
         self._losses = losses
         self._ends_on_bad_loss = ends_on_bad_loss
         self._due: tuple[dict[str, float], dict[str, Any], Fetched] | None = None
+        self._ranks = Ranks(state)
+
+    def start(self) -> None:
+        """Start the run's clock and what reports are counted from."""
+        self._state.recorder.start(self.totals())
+        self._ranks.start()
 
     def totals(self) -> dict[str, float]:
         """Return all counts with the sum of all losses, for which it waits."""
@@ -86,6 +93,7 @@ class Reports:
         state, store = self._state, self._state.store
         by_table = [state.tally.lookups_T, state.tally.hot_lookups_T, store.hot_rows_T, self._observer.stale.rows_T]
         lookups, lookups_hot, hot_rows, stale_rows = store.group.total(np.stack(by_table)).tolist()
+        ranks, straggler = ((), None) if store.group.is_alone else self._ranks.report()
         return {
             "step": state.step,
             "steps_total": state.steps_total,
@@ -97,4 +105,6 @@ class Reports:
             "tables": {
                 "lookups": lookups, "lookups_hot": lookups_hot, "hot_rows": hot_rows, "stale_rows": stale_rows,
             },
+            "ranks": ranks,
+            "straggler": straggler,
         }

@@ -93,7 +93,7 @@ class Session(ABC):
             self.reclassifier.begin(self.step_number, self.knobs)
             self.state.place_rows()
         self.publisher.placement()
-        self.recorder.start(self.reports.totals())
+        self.reports.start()
 
     def boundary(self) -> Iterator[Report]:
         """Report, carry out commands, save, and end windows."""

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from adaptive_rec.system.group_meter import GroupMeter
 
 Bytes = NDArray[np.uint8]
 
@@ -21,12 +22,12 @@ Bytes = NDArray[np.uint8]
 class Group(ABC):
     """The ranks of a run, seen from one of them."""
 
-    def __init__(self, rank: int, ranks: int, sent_bytes: Counter[str] | None = None) -> None:
-        """`sent_bytes`: where to count, for a channel beside another one."""
+    def __init__(self, rank: int, ranks: int, meter: GroupMeter | None = None) -> None:
+        """`meter`: that of the other channels, for a channel beside them."""
         self.rank = rank
         self.ranks = ranks
-        self.sent_bytes: Counter[str] = Counter() if sent_bytes is None else sent_bytes
-        """Bytes that this rank has sent to other ranks with `exchange`, by kind."""
+        self.meter = meter or GroupMeter()
+        """Bytes that this rank sends with `exchange` and `add`, and how long it waits in all operations."""
 
     # What a subclass does ----------------------------------------------------------------------------------------------
 
@@ -35,7 +36,7 @@ class Group(ABC):
         """Return another channel between the same ranks, for use by another thread. Every rank must call it."""
 
     @abstractmethod
-    def add(self, array: NDArray[Any]) -> None:
+    def _add(self, array: NDArray[Any]) -> None:
         """Add up an array over all ranks, in place. Every rank gets the same bits."""
 
     @abstractmethod
@@ -52,6 +53,13 @@ class Group(ABC):
 
     # What the runtime calls --------------------------------------------------------------------------------------------
 
+    def add(self, kind: str, array: NDArray[Any]) -> None:
+        """Add up an array over all ranks, in place. Every rank gets the same bits. Its bytes are estimated as those of a
+        ring, in which each of W ranks sends a W-th of the array to the next one, 2 (W - 1) times."""
+        self.meter.sent_bytes[kind] += 2 * (self.ranks - 1) * array.nbytes // self.ranks
+        with self.meter.waiting():
+            self._add(array)
+
     def exchange(
         self, kind: str, lines: NDArray[Any], sent_W: NDArray[np.int64], received_W: NDArray[np.int64]
     ) -> NDArray[Any]:
@@ -59,19 +67,23 @@ class Group(ABC):
         rank after rank."""
         line_bytes = lines.itemsize * int(np.prod(lines.shape[1:], dtype=np.int64))
         data = np.ascontiguousarray(lines).reshape(-1).view(np.uint8)
-        self.sent_bytes[kind] += line_bytes * int(sent_W.sum() - sent_W[self.rank])
-        found = self._all_to_all(data, (sent_W * line_bytes).tolist(), (received_W * line_bytes).tolist())
+        self.meter.sent_bytes[kind] += line_bytes * int(sent_W.sum() - sent_W[self.rank])
+        with self.meter.waiting():
+            found = self._all_to_all(data, (sent_W * line_bytes).tolist(), (received_W * line_bytes).tolist())
         return found.view(lines.dtype).reshape(-1, *lines.shape[1:])
 
     def gather(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return every rank's values, one line for each rank."""
-        return np.stack([part.view(np.int64) for part in self._all_gather(np.ascontiguousarray(values).view(np.uint8))])
+        with self.meter.waiting():
+            found = self._all_gather(np.ascontiguousarray(values).view(np.uint8))
+        return np.stack([part.view(np.int64) for part in found])
 
     def share(self, value: Any) -> list[Any]:
         """Return every rank's value, which must have a JSON form."""
         text = json.dumps(value).encode()
         longest = int(self.gather(np.array([len(text)])).max())
-        found = self._all_gather(np.frombuffer(text.ljust(longest), np.uint8).copy())
+        with self.meter.waiting():
+            found = self._all_gather(np.frombuffer(text.ljust(longest), np.uint8).copy())
         return [json.loads(part.tobytes()) for part in found]
 
     def tell(self, value: Any = None) -> Any:
@@ -81,7 +93,7 @@ class Group(ABC):
     def total(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return the sums of values over all ranks."""
         summed = values.copy()
-        self.add(summed)
+        self.add("counts", summed)
         return summed
 
     def totals(self, counts: Mapping[str, int]) -> dict[str, int]:
@@ -122,7 +134,7 @@ class Alone(Group):
     def fork(self) -> Alone:
         return self
 
-    def add(self, array: NDArray[Any]) -> None: ...
+    def _add(self, array: NDArray[Any]) -> None: ...
 
     def total(self, values: NDArray[Any]) -> NDArray[Any]:
         return values

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 
 from adaptive_rec.errors import GroupError
 from adaptive_rec.system.group import Bytes, Group
+from adaptive_rec.system.group_meter import GroupMeter
 
 T = TypeVar("T")
 
@@ -76,9 +76,9 @@ class LateThreads(Group):
 
     def __init__(
         self, channels: _Channels, rank: int, ranks: int, seed: int, key: tuple[int, ...] = (),
-        sent_bytes: Counter[str] | None = None,
+        meter: GroupMeter | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(rank, ranks, sent_bytes)
+        super().__init__(rank, ranks, meter)
         self._channels, self._key, self._seed = channels, key, seed
         self._channel = channels.at(key)
         self._operations = self._forks = 0
@@ -107,9 +107,9 @@ class LateThreads(Group):
     def fork(self) -> LateThreads:
         self._forks += 1
         key = (*self._key, self._forks)
-        return LateThreads(self._channels, self.rank, self.ranks, self._seed, key, self.sent_bytes)
+        return LateThreads(self._channels, self.rank, self.ranks, self._seed, key, self.meter)
 
-    def add(self, array: NDArray[Any]) -> None:
+    def _add(self, array: NDArray[Any]) -> None:
         first, *others = self._swap(array.copy())
         array[:] = first
         for other in others:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -13,6 +12,7 @@ from numpy.typing import NDArray
 
 from adaptive_rec.errors import GroupError, UsageError, first_line
 from adaptive_rec.system.group import Bytes, Group
+from adaptive_rec.system.group_meter import GroupMeter
 from adaptive_rec.system.group_watch import GroupWatch
 
 T = TypeVar("T")
@@ -42,15 +42,15 @@ class TorchGroup(Group):
         group._watch = GroupWatch(group)
         return group
 
-    def __init__(self, channel: Any, sent_bytes: Counter[str] | None = None) -> None:
-        super().__init__(dist.get_rank(), dist.get_world_size(), sent_bytes)
+    def __init__(self, channel: Any, meter: GroupMeter | None = None) -> None:
+        super().__init__(dist.get_rank(), dist.get_world_size(), meter)
         self._channel = channel
         self._watch: GroupWatch | None = None
 
     def fork(self) -> TorchGroup:
-        return TorchGroup(dist.new_group(timeout=timedelta(seconds=DEADLINE_SECONDS)), self.sent_bytes)
+        return TorchGroup(dist.new_group(timeout=timedelta(seconds=DEADLINE_SECONDS)), self.meter)
 
-    def add(self, array: NDArray[Any]) -> None:
+    def _add(self, array: NDArray[Any]) -> None:
         tensor = torch.from_numpy(array)
         self._connected(lambda: dist.all_reduce(tensor, group=self._channel))
 

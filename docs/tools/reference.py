@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -205,7 +206,9 @@ def _type(schema: dict[str, Any], api: dict[str, Any]) -> str:
 
 
 def metrics() -> Iterator[tuple[str, str, str, str]]:
-    """Name, kind, labels and text of every metric: the collector runs on an empty run, and every value counts as known."""
+    """Name, kind, labels and text of every metric: the collector runs on an empty run, and every value counts as known. Those of
+    ranks, which only a run of several processes has, come last."""
+    from adaptive_rec.live.rank_report import RankReport
     from adaptive_rec.service import metric_families
     from adaptive_rec.service import metrics as collected
     from adaptive_rec.service.hello import Hello
@@ -214,7 +217,9 @@ def metrics() -> Iterator[tuple[str, str, str, str]]:
     values = Knobs().model_dump()
     view = FinishedRun(Hello(False, "", "", 0.0, 0, "", "", "", (), (), values, values, values))
     with patch.object(metric_families, "is_number", lambda value: True):
-        families = list(collected.RunCollector(view).collect())
+        collector = collected.RunCollector(view)
+        ranks = {"ranks": [asdict(RankReport(0, 0, {}, 0, 0, {}, 0))]}
+        families = [*collector.collect(), *collected.about_ranks(collector.make, ranks)]
     for family in families:
         name = family.name + ("_total" if family.type == "counter" else "")
         labels = ", ".join(f"`{label}`" for label in family._labelnames if label != "run")

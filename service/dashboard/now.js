@@ -3,6 +3,7 @@
 import { Chart, highlight } from "./charts.js";
 import { byId, h, setText } from "./dom.js";
 import { bytes, count, exactBytes, fixed, integer, percent, significant } from "./format.js";
+import { Ranks } from "./ranks.js";
 import { Stages } from "./stages.js";
 import { ENDED, knobChanges, on, store } from "./store.js";
 
@@ -15,6 +16,7 @@ const tiles = {};
 let range = Infinity;
 let shown = false;
 let charts;
+let ranks;
 let stages;
 const changes = h("div", { class: "changes" });
 const chips = new Map(); // those shown of the knob changes, by what they say
@@ -24,9 +26,10 @@ export function start() {
     tiles[key] = { label: h("span", { class: "label" }, label), value: h("b", {}, "–"), sub: h("span", { class: "muted" }, "\u00a0") };
     return (tiles[key].element = h("div", { class: "card tile", id: `tile-${key}`, hidden: key === "best" }, tiles[key].label, tiles[key].value, tiles[key].sub));
   }));
+  ranks = new Ranks();
   stages = new Stages();
   charts = makeCharts();
-  byId("screen-now").append(grid, bar(), h("div", { class: "charts" }, Object.values(charts).map((chart) => chart.element), stages.element));
+  byId("screen-now").append(grid, ranks.element, bar(), h("div", { class: "charts" }, Object.values(charts).map((chart) => chart.element), stages.element));
   on("snapshot", () => shown && showFigures());
   on("history", () => { if (shown) { showCharts(); if (store.stats) showQuality(); } });
   on("events", () => shown && showChanges());
@@ -111,6 +114,7 @@ function showFigures() {
   set("stale", count(stats.stale_rows), staleIn(stats));
   showMoved();
   showQuality();
+  ranks.show();
   stages.show();
 }
 

@@ -428,6 +428,32 @@ def test_a_run_that_lingers_shows_its_final_and_its_best_evaluation(browser: Any
         assert browser.execute_script(buttons) == ["Stop"], "what else there was to steer is over"
 
 
+def test_ranks_are_shown_where_there_are_several(signed_in: Any, hostile_run: Path) -> None:
+    assert signed_in.execute_script("return document.querySelector('.rank-card').hidden")
+    rank = {
+        **{"work_seconds": 1.0, "wait_seconds": 1.0, "sent_bytes": {"rows": 6000}},
+        **{"work_seconds_per_step": 0.04, "wait_seconds_per_step": 0.05, "hot_lookup_ratio": 0.75},
+        "sent_bytes_per_sample": {"rows": 1260.2, "dense": 5.0},
+    }
+    with (hostile_run / "metrics.jsonl").open("r+") as metrics:
+        newest = next(each for each in map(json.loads, metrics) if each["event"] == "snapshot")
+        slow = {"rank": 1, "text": f"rank 1 holds up the others {HOSTILE}"}
+        newest |= {"step": 10**9, "ranks": [rank, {**rank, "work_seconds_per_step": 0.08}], "straggler": slow}
+        metrics.seek(0, os.SEEK_END)
+        metrics.write(json.dumps(newest) + "\n")
+    with serving(hostile_run, ["serve", str(hostile_run)]) as served:
+        signed_in.get(served.dashboard_url)
+        wait_for(lambda: text(signed_in, ".straggler") == slow["text"], "the straggler's name")
+        lines = "[...document.querySelectorAll('.rank-card tr')]"
+        cells = "(line) => [...line.children].map((cell) => cell.textContent)"
+        assert signed_in.execute_script(f"return {lines}.map({cells})") == [
+            ["Rank", "Own work", "Waiting", "", "Hot lookups", "Sent", "rows", "dense"],
+            ["rank 0", "40.0 ms", "50.0 ms", "", "75.0%", "1.24 KiB", "1,260", "5"],
+            ["rank 1", "80.0 ms", "50.0 ms", "", "75.0%", "1.24 KiB", "1,260", "5"],
+        ]
+        assert text(signed_in, ".rank-card .slow th") == "rank 1"
+
+
 def test_what_a_device_took_and_how_batches_ran_is_shown(browser: Any, hostile_run: Path) -> None:
     choice = {
         "time": time.time(),

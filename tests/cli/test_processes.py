@@ -62,6 +62,10 @@ def test_two_processes_train_one_run_that_is_steered_from_a_shell(
     for words in (["knobs", "set", "hot_budget_bytes=6KiB"], ["pause"], ["resume"], ["stop"]):
         done = subprocess.run([*COMMAND, *words, "--run", str(out)], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
+        if words == ["resume"]:
+            shown = subprocess.run(
+                [*COMMAND, "status", "--json", "--run", str(out)], capture_output=True, text=True, check=True
+            )
     text, complaints = process.communicate(timeout=120)
 
     assert process.returncode == 0, complaints
@@ -69,6 +73,12 @@ def test_two_processes_train_one_run_that_is_steered_from_a_shell(
     summary = summary_of(out)
     assert summary["processes"] == 2
     assert summary["sent_bytes"]["rows"] > 0
+    ranks = json.loads(shown.stdout)["ranks"]
+    assert [rank["rank"] for rank in ranks] == [0, 1]
+    for rank in [*ranks, *summary["ranks"]]:
+        assert min(rank["work_seconds_per_step"], rank["wait_seconds_per_step"]) > 0
+        assert min(rank["sent_bytes"][kind] for kind in ("requests", "rows", "gradients", "dense")) > 0
+    assert "% waiting for other ranks" in text
     kinds = [json.loads(line)["kind"] for line in (out / "events.jsonl").read_text().splitlines()]
     assert [kind for kind in kinds if kind in ("knobs", "paused", "resumed", "stopping")] == [
         "knobs", "paused", "resumed", "stopping",

@@ -178,6 +178,19 @@ def test_important_events_are_printed_with_their_step(capsys, kind):
     assert capsys.readouterr().out.splitlines() == [expected]
 
 
+def test_a_straggler_is_printed_when_it_is_named_first(capsys):
+    from adaptive_rec.cli.console import Screen
+    from adaptive_rec.live.rank_report import Straggler
+    from adaptive_rec.live.telemetry import Snapshot
+
+    screen = Screen()
+    for step, rank in ((10, None), (20, 1), (30, 1), (40, None), (50, 1), (60, 2)):
+        slow = None if rank is None else Straggler(rank, f"rank {rank} holds up the others")
+        screen.show(Snapshot(step, 100, *[0] * 11, straggler=slow))
+    lines = [line for line in capsys.readouterr().out.splitlines() if "holds up" in line]
+    assert lines == ["step 20   rank 1 holds up the others", "step 60   rank 2 holds up the others"]
+
+
 def test_a_finished_run_is_served_again(tmp_path, told, refused):
     out = tmp_path / "run"
     told("train", "tiny", "--no-serve", "--out", str(out))

@@ -52,6 +52,25 @@ def test_status_shows_device_memory_where_there_is_some(rows_of, told, service, 
     assert "memory" not in {row[0] for row in rows_of(told("status"))}
 
 
+RANK = {
+    **{"work_seconds": 30, "wait_seconds": 10, "sent_bytes": {"rows": 6000}},
+    **{"work_seconds_per_step": 0.0312, "wait_seconds_per_step": 1.25, "hot_lookup_ratio": 0.75},
+    "sent_bytes_per_sample": {"rows": 1260.2, "dense": 5.0, "other": 0.2},
+}
+
+
+def test_status_shows_each_rank_of_several_and_names_a_straggler(rows_of, told, service, answers):
+    assert not [row for row in rows_of(told("status")) if row[0].startswith(("rank", "straggler"))]
+    ranks = [{"rank": 0, **RANK}, {"rank": 1, **RANK, "work_seconds_per_step": 0.05}]
+    straggler = {"rank": 1, "text": "rank 1 holds up the others"}
+    service.answer("GET", "/api/v1/status", answers.status | {"ranks": ranks, "straggler": straggler})
+    rows = rows_of(told("status"))
+    figures = "own work a step, 1,250.0 ms waiting, 1,265 bytes sent a sample (rows 1,260, dense 5), 75% hot lookups"
+    assert ["rank 0", f"31.2 ms {figures}"] in rows
+    assert ["rank 1", f"50.0 ms {figures}"] in rows
+    assert ["straggler", "rank 1 holds up the others"] in rows
+
+
 def test_status_as_json_is_the_answer_of_the_service(told, service, answers):
     assert json.loads(told("status", "--json")) == answers.status
     assert service.paths() == ["GET /api/v1/status"]

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from adaptive_rec.live.telemetry import StageTimes
+from adaptive_rec.live.telemetry import Recorder, StageTimes
 
 
 def on_threads(count: int, work: object) -> None:
@@ -51,3 +51,18 @@ def test_a_stage_that_fails_is_timed_too() -> None:
     with pytest.raises(ValueError, match="no"), times("plan"):
         raise ValueError("no")
     assert times.seconds["plan"] > 0
+
+
+def test_waiting_counts_from_the_start_on_and_not_while_the_clock_is_stopped() -> None:
+    waited = 5.0
+    recorder = Recorder(lambda: waited)
+    waited = 6.0
+    recorder.start({})
+    waited = 8.0
+    with recorder.paused():
+        waited = 80.0
+        with recorder.paused():
+            waited = 90.0
+        assert recorder.waited_seconds == 2.0
+    waited = 91.0
+    assert recorder.waited_seconds == 3.0

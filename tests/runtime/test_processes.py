@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -184,6 +185,19 @@ def test_rank_0_shows_the_placement_of_all_ranks() -> None:
     assert found[0][2] == found[1][2]
 
 
+def test_rank_0_shows_no_more_slots_than_there_are_rows() -> None:
+    """Each of three ranks has slots for a third of a table's rows, rounded up."""
+
+    def of_rank(group: Group) -> Any:
+        runtime = assemble(config("knobs.policy=device_only"), group=group)
+        list(runtime.run())
+        return runtime.store.shown_placement()
+
+    slot_of_row, tiers = LateThreads.train(3, of_rank)[0]
+    assert len(tiers[0].row_of_slot_H) == len(slot_of_row) == 60 + 40 + 9
+    np.testing.assert_array_equal(tiers[0].row_of_slot_H[slot_of_row], np.arange(len(slot_of_row)))
+
+
 def test_a_loss_that_is_not_finite_ends_all_ranks_by_name(memory_source: Any) -> None:
     whole = assemble(config())
     batches = list(whole.batches())[:5]
@@ -230,6 +244,23 @@ def test_a_rank_that_fails_ends_the_others() -> None:
 
     with pytest.raises(ZeroDivisionError):
         LateThreads.train(3, of_rank)
+
+
+def test_a_group_counts_the_bytes_that_it_sends_and_the_time_it_waits() -> None:
+    def of_rank(group: Group) -> Any:
+        group.add("dense", np.zeros(30))
+        group.fork().add("dense", np.zeros(30))
+        group.exchange("rows", np.zeros((6, 2)), np.array([1, 2, 3]), np.full(3, 1 + group.rank))
+        if group.rank == 1:
+            time.sleep(0.2)
+        before = group.meter.waited()
+        group.gather(np.array([7]))
+        return dict(group.meter.sent_bytes), group.meter.waited() - before, group.meter.waited_ahead()
+
+    found = LateThreads.train(3, of_rank)
+    assert [sent for sent, _, _ in found] == [{"dense": 2 * 320, "rows": 16 * (6 - own)} for own in (1, 2, 3)]
+    assert [waited > 0.1 for _, waited, _ in found] == [True, False, True]
+    assert {ahead for _, _, ahead in found} == {0.0}
 
 
 def test_messages_of_a_group() -> None:

@@ -84,6 +84,18 @@ def make_tables(*sizes: tuple[str, int, int]) -> list[Values]:
     return tables
 
 
+def ranks(*work_seconds_per_step: float) -> list[Values]:
+    """Ranks of a snapshot whose own work takes so long."""
+    return [
+        {
+            **{"work_seconds": 30 * work, "wait_seconds": 1.5, "sent_bytes": {"rows": 6000, "dense": 500}},
+            **{"work_seconds_per_step": work, "wait_seconds_per_step": 0.05},
+            **{"sent_bytes_per_sample": {"rows": 60.0, "dense": 5.0}, "hot_lookup_ratio": 0.75},
+        }
+        for work in work_seconds_per_step
+    ]
+
+
 class FakeRun:
     """The trainer's part of a run."""
 

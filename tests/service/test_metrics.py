@@ -11,11 +11,15 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from adaptive_rec.service.metric_families import LABEL_LIMIT, label_value
 
-LABELS = {"run", "table", "tier", "policy", "stage", "phase", "kind", "knob", "version"}
+from .conftest import ranks
+
+LABELS = {"run", "table", "tier", "policy", "stage", "phase", "kind", "knob", "version", "rank"}
 UNITS = re.compile(
     r"seconds|bytes|ratio|info|timestamp|rows|steps|step|samples|lookups|updates|events|checkpoints|per_second"
 )
-WITHOUT_UNIT = {"loss", "evaluation_auc", "evaluation_logloss", "placement_version", "stale_threshold", "phase", "knob"}
+WITHOUT_UNIT = {
+    "loss", "evaluation_auc", "evaluation_logloss", "placement_version", "stale_threshold", "phase", "knob", "rank_is_straggler",
+}  # fmt: skip
 
 
 def families(client: Any) -> dict[str, Any]:
@@ -27,6 +31,7 @@ def families(client: Any) -> dict[str, Any]:
 
 def test_names_follow_the_rules(client: Any, run: Any) -> None:
     run.event("warning", "look")
+    run.report(60, ranks=ranks(0.1, 0.2))
     found = families(client)
     assert len(found) > 30
     for name, family in found.items():
@@ -72,6 +77,23 @@ def test_values_are_those_of_the_snapshot(client: Any, run: Any) -> None:
     run.board("training", run.snapshot(80), placement={"staging_bytes": 5000, "peak_bytes": 70_000})
     found = families(client)
     assert (value("device_staging_bytes"), value("device_peak_bytes")) == (5000, 70_000)
+
+
+def test_each_rank_has_series_of_its_own_where_there_are_several(client: Any, run: Any) -> None:
+    assert not [name for name in families(client) if "rank" in name]
+    run.report(60, ranks=ranks(0.02, 0.07), straggler={"rank": 1, "text": "rank 1 holds up the others"})
+    found = {
+        (name, sample.labels["rank"], sample.labels.get("kind")): sample.value
+        for name, family in families(client).items()
+        for sample in family.samples
+        if "rank" in sample.labels
+    }
+    assert len(found) == 2 * 6
+    assert found["adaptive_rec_rank_work_seconds", "1", None] == pytest.approx(2.1)
+    assert found["adaptive_rec_rank_wait_seconds", "1", None] == 1.5
+    assert found["adaptive_rec_rank_sent_bytes", "0", "dense"] == 500
+    assert found["adaptive_rec_rank_hot_lookup_ratio", "0", None] == 0.75
+    assert [found["adaptive_rec_rank_is_straggler", rank, None] for rank in "01"] == [0, 1]
 
 
 @pytest.mark.parametrize("tables", [26])
@@ -154,7 +176,8 @@ def test_label_values_are_as_different_as_the_names() -> None:
     assert label_value("a\u202eb\udcff") == "a\\u202eb\\udcff"
 
 
-def test_every_metric_and_route_is_in_the_documents(client: Any) -> None:
+def test_every_metric_and_route_is_in_the_documents(client: Any, run: Any) -> None:
+    run.report(60, ranks=ranks(0.1, 0.2))
     text = (Path(__file__).parents[2] / "docs" / "live.md").read_text()
     names = [line.split()[2] for line in client.get("/metrics").text.splitlines() if line.startswith("# TYPE")]
     assert len(names) > 30

@@ -11,13 +11,13 @@ from urllib.parse import quote
 import pytest
 from starlette.testclient import TestClient
 
-from adaptive_rec.service import control_api, schemas
+from adaptive_rec.service import control_api, row_schemas, schemas
 from adaptive_rec.service.app import create_app
 from adaptive_rec.service.documented import Problem
 from adaptive_rec.service.hello import Hello
 from adaptive_rec.service.run_view import FinishedRun
 
-from .conftest import Client, FakeRun
+from .conftest import Client, FakeRun, ranks
 
 MODELS = {
     "/livez": schemas.Health,
@@ -28,9 +28,9 @@ MODELS = {
     "/api/v1/stats/history": schemas.StatsHistory,
     "/api/v1/events": schemas.Events,
     "/api/v1/placement": schemas.Placement,
-    "/api/v1/placement/0": schemas.PlacementPage,
-    "/api/v1/placement/0?class=cold": schemas.PlacementPage,
-    "/api/v1/placement/C1/rows/7": schemas.RowDetail,
+    "/api/v1/placement/0": row_schemas.PlacementPage,
+    "/api/v1/placement/0?class=cold": row_schemas.PlacementPage,
+    "/api/v1/placement/C1/rows/7": row_schemas.RowDetail,
     "/api/v1/knobs": schemas.KnobList,
 }
 
@@ -67,6 +67,19 @@ def test_status_has_pace_and_time_left(client: Any, run: Any) -> None:
     assert client.get("/api/v1/status").json()["step"] == 47
     run.report(60, phase="paused")
     assert client.get("/api/v1/status").json()["eta_seconds"] is None
+
+
+def test_status_has_each_rank_of_several_and_the_straggler(client: Any, run: Any) -> None:
+    status = client.get("/api/v1/status").json()
+    assert (status["ranks"], status["straggler"]) == ([], None)
+    straggler = {"rank": 1, "text": "rank 1 holds up the others"}
+    run.report(60, ranks=ranks(0.02, 0.07), straggler=straggler)
+    status = client.get("/api/v1/status").json()
+    schemas.Status.model_validate(status)
+    assert [(rank["rank"], rank["work_seconds_per_step"]) for rank in status["ranks"]] == [(0, 0.02), (1, 0.07)]
+    assert set(status["ranks"][0]) == set(schemas.RankStatus.model_fields)
+    assert status["straggler"] == straggler
+    assert FinishedRun(Hello.parse(run.hello())).board()["snapshot"]["ranks"] == ranks(0.02, 0.07)
 
 
 def test_status_has_device_memory_where_the_board_has_it(client: Any, run: Any) -> None:

@@ -17,6 +17,8 @@ from adaptive_rec.service.metric_history import EventLog, MetricHistory
 from adaptive_rec.service.run_view import FinishedRun
 from tests.quickest import quickest
 
+from .conftest import ranks
+
 GOOD: dict[str, Any] = {"time": 1.0, "step": 60, "kind": "warning", "text": "look", "details": {}}
 KNOBS: dict[str, Any] = {**GOOD, "kind": "knobs"}
 NESTED = '{"time": 1, "step": 60, "kind": "warning", "text": "", "details": ' + '{"a":' * 300 + "1" + "}" * 301
@@ -48,6 +50,10 @@ SNAPSHOTS: list[dict[str, Any]] = [
     {"tables": {"lookups": 5}},
     {"tables": {"hot_rows": [None, 1, 2]}},
     {"tables": []},
+    {"ranks": None},
+    {"ranks": [{}]},
+    {"ranks": [{**ranks(0.1)[0], "sent_bytes": {"rows": None}}]},
+    {"ranks": ranks(0.1), "straggler": {"rank": "one", "text": "rank 1"}},
 ]
 
 

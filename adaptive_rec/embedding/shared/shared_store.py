@@ -209,21 +209,24 @@ class SharedStore(DirectStore):
 
     def shown_placement(self) -> tuple[NDArray[np.int32], list[Tier]]:
         _, own = super().shown_placement()
-        tiers = [self._tier_of_all(tier) for tier in own]
+        tiers = [self._tier_of_all(tier, pool.rows) for tier, pool in zip(own, self.batch_space.pools, strict=True)]
         slot_of_row = np.full(self.batch_space.rows if self.group.rank == 0 else 0, COLD, dtype=np.int32)
         for tier in tiers if self.group.rank == 0 else ():
             slots = np.flatnonzero(tier.row_of_slot_H >= 0)
             slot_of_row[tier.row_of_slot_H[slots]] = slots
         return slot_of_row, tiers
 
-    def _tier_of_all(self, own: Tier) -> Tier:
-        """Return a pool's slots of all ranks to rank 0, with the rows of `batch_space`."""
+    def _tier_of_all(self, own: Tier, rows: int) -> Tier:
+        """Return a pool's slots of all ranks to rank 0, with the rows of `batch_space`; at most as many as the pool has rows."""
         rows_H = np.where(own.row_of_slot_H >= 0, self.ownership.joint_rows(np.maximum(own.row_of_slot_H, 0)), -1)
         sent_W = np.zeros(self.group.ranks, dtype=np.int64)
         sent_W[0] = len(rows_H)
         slots_W = self.group.gather(sent_W[:1])[:, 0] * (self.group.rank == 0)
         arrays = rows_H, own.stale_H, own.estimate_H, own.movement_H
-        return Tier(*(self.group.exchange("placement", array, sent_W, slots_W) for array in arrays))
+        found = [self.group.exchange("placement", array, sent_W, slots_W) for array in arrays]
+        excess = max(0, len(found[0]) - rows)  # ranks have slots for equally many rows, of which some do not exist
+        free = np.flatnonzero(found[0] < 0)
+        return Tier(*(np.delete(array, free[len(free) - excess :]) for array in found))
 
     # Whole tables ----------------------------------------------------------------------------------------------------
 

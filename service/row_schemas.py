@@ -1,0 +1,77 @@
+"""Models of the answers on single rows, for the API's description."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, StrictStr
+
+from adaptive_rec.service.schemas import Answer, example
+
+RowClass = Annotated[Literal["hot", "stale", "cold"], Field(alias="class")]
+
+
+class Row(Answer):
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {"id": 7, "class": "hot", "slot": 3, "estimate": 12.5, "movement": 0.0004, "value": "item 17"}
+            ]
+        }
+    )
+    id: int
+    class_: RowClass
+    slot: int | None
+    estimate: Annotated[float, Field(description="Lookups estimated by the sketch when the last window ended")]
+    movement: Annotated[float | None, Field(description="Last measured movement of a hot row; null if it is not known")]
+    value: Annotated[
+        str | None,
+        Field(
+            description="What the id was in the data (at most 200 characters); null where the run's data has no values of ids, "
+            "and for id 0, missing values, and id 1, all rare ones"
+        ),
+    ]
+
+
+class RowPage(Answer):
+    index: int
+    table: str
+    version: int
+    rows: list[Row]
+
+
+class RowList(RowPage):
+    pass
+
+
+class PlacementPage(RowPage):
+    class_: RowClass
+    cursor: str | None
+
+
+class Change(BaseModel):
+    step: int
+    from_: Annotated[Literal["hot", "stale", "cold"], Field(alias="from")]
+    to: Literal["hot", "stale", "cold"]
+
+
+class RowDetail(Row):
+    index: int
+    table: str
+    last_change: Change | None
+
+
+def whole(value: Any) -> Any:
+    """Turn 3.0 into 3: JSON has one kind of number."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Whole = Annotated[StrictInt, BeforeValidator(whole)]
+
+
+class RowQuery(BaseModel):
+    """Rows of one table, by id."""
+
+    model_config = ConfigDict(extra="forbid", **example(table=0, ids=[0, 1]))
+    table: Annotated[Whole | StrictStr, Field(description="Index of the table, or its exact name")]
+    ids: Annotated[list[Annotated[Whole, Field(ge=0, le=2**53)]], Field(max_length=4096)]
