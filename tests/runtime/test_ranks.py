@@ -119,7 +119,7 @@ def test_bytes_are_those_of_each_rank_and_kind() -> None:
     for rank, (_, sent) in zip(shown, found, strict=True):
         assert set(rank.sent_bytes) == set(KINDS)
         assert {kind: rank.sent_bytes[kind] for kind in KINDS[:-1]} == {kind: sent[kind] for kind in KINDS[:-1]}
-        assert rank.sent_bytes["dense"] == 24 * (parameters + 8), "2 (W - 1) / W is 1 for two ranks; 8: the loss"
+        assert rank.sent_bytes["dense"] == 24 * (parameters + 16), "2 (W - 1) / W is 1 for two ranks; 16: loss and micro-batches"
         assert 0 < rank.hot_lookup_ratio < 1
     assert REPORTS < 24 // 4, "the last reports are not all of them"
 
