@@ -16,6 +16,7 @@ ours. Runs with our dense part begin with our weights, so their losses must be o
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import os
 import statistics
@@ -70,6 +71,10 @@ def arguments() -> argparse.Namespace:
     args = parse.parse_args()
     if args.ranks % 2 and args.networks != [LOOPBACK]:
         parse.error(f"argument --ranks: must be even where two nodes share them, got {args.ranks}")
+    if args.only != [OURS] and not importlib.util.find_spec("torchrec"):
+        parse.error(
+            "argument --only: must be ours alone where torchrec is not installed; make .venv/installed-bench installs it"
+        )
     if args.rehearse:
         args.shape, args.rounds, args.steps, args.samples = "tiny", 1, 2, 64
     return args
@@ -104,7 +109,9 @@ def lines(args: argparse.Namespace, kind: str, result: dict[str, Any]) -> Iterat
         samples = args.ranks * args.samples
         line = {"network": kind, "shape": args.shape, "ranks": args.ranks, "contestant": name}
         line |= {"ms": round(1e3 * one["median"], 2), "quartiles_ms": [round(1e3 * low, 2), round(1e3 * high, 2)]}
+        line["processor_ms"] = round(1e3 * statistics.median(one["gained"]["processor_seconds"]), 1)
         line |= {"samples_per_second": round(samples / one["median"]), "sent_bytes": round(sent)}
+        line["sent_bytes_of_turns"] = [round(count) for count in one["gained"]["sent_bytes"]]
         if name != DENSE:
             line |= {"embedding_bytes": round(sent - dense_bytes), "loss": one["gained"]["loss"][-1]}
             line |= {"counted_bytes": {what: round(count) for what, count in one["facts"]["counted_bytes"].items()}}

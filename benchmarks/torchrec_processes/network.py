@@ -27,7 +27,7 @@ class Node:
 
 @contextmanager
 def network(kind: str) -> Iterator[list[Node]]:
-    """Make a network for the body: `loopback`, one node whose ranks share its loopback device, or a rate such as 1gbit, two nodes.
+    """Make a network for the body: `loopback`, one node whose ranks share that device, or a rate such as 1gbit, two nodes.
 
     Raises SystemExit where the user may not make namespaces.
     """

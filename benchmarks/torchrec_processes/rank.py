@@ -101,16 +101,17 @@ class Measured:
     def turn(self, steps: int) -> Turn:
         turn = Turn()
         self._wait()
-        before = sent_bytes(self._trial.interface)
+        sent, worked = sent_bytes(self._trial.interface), time.process_time()
         self._wait()
         with turn.stage("step"):
             loss = self._driven.drive(steps)
             self._wait()
-        sent = sent_bytes(self._trial.interface) - before
-        mean = torch.tensor([loss], dtype=torch.float64)
-        dist.all_reduce(mean, group=self._channel)
-        samples = steps * self._trial.samples * int(os.environ["LOCAL_WORLD_SIZE"])  # of the ranks on this interface
-        turn.gained |= {"sent_bytes": sent / samples, "loss": float(mean) / dist.get_world_size()}
+        sent, worked = sent_bytes(self._trial.interface) - sent, time.process_time() - worked
+        of_rank = sent / int(os.environ["LOCAL_WORLD_SIZE"]) / (steps * self._trial.samples)
+        means = torch.tensor([of_rank, worked / steps, loss], dtype=torch.float64)
+        dist.all_reduce(means, group=self._channel)
+        found = (means / dist.get_world_size()).tolist()
+        turn.gained |= zip(("sent_bytes", "processor_seconds", "loss"), found, strict=True)
         self.steps += steps
         return turn
 
