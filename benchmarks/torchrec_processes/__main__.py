@@ -5,12 +5,13 @@
     python -m benchmarks.torchrec_processes --shape kaggle-zipf --only ours table_wise      33.8 M rows, synthetic samples
     python -m benchmarks.torchrec_processes --rehearse             tiny shapes: whether it runs, no figure of anything
 
-Needs root, for network namespaces of its own. Every rank has one thread and trains the criteo_kaggle preset by gloo, float32,
-row-wise Adagrad. All contestants take turns in the same processes. Bytes are those that the interface of the namespace has sent,
-with all headers: of each rank, for each sample that it trains. TorchRec is its DLRM under DistributedModelParallel with a plan of
-one way for all tables (row_wise, table_wise, data_parallel) or `mixed` (tables with fewer rows than a rank has samples are
-data_parallel, the others table_wise), in a plain loop or by TrainPipelineSparseDist ("pipelined"), with its own dense part or
-ours. Runs with our dense part begin with our weights, so their losses must be ours. Prints one JSON line a contestant.
+Needs root, for network namespaces of its own. Every rank has one thread and trains a preset (criteo_kaggle, for MLPerf's bags
+criteo_terabyte) by gloo, float32, row-wise Adagrad. All contestants take turns in the same processes, on batches that lie in
+memory. Bytes are those that the interface of the namespace has sent, with all headers: of each rank, for each sample that it
+trains. TorchRec is its DLRM under DistributedModelParallel with a plan of one way for all tables (row_wise, table_wise,
+data_parallel) or `mixed` (tables with fewer rows than a rank has samples are data_parallel, the others table_wise), in a plain
+loop or by TrainPipelineSparseDist ("pipelined"), with its own dense part or ours. Runs with our dense part begin with our
+weights, so their losses must be ours. Prints one JSON line a contestant.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import argparse
 import importlib.util
 import json
 import os
+import signal
 import statistics
 import sys
 import tempfile
@@ -133,6 +135,7 @@ def disagreements(result: dict[str, Any]) -> list[str]:
 
 def main() -> int:
     args, began = arguments(), time.perf_counter()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that no network is left behind
     wrong = []
     for kind in args.networks:
         result = measure(args, kind)

@@ -89,7 +89,7 @@ def _start(nodes: list[Node], node: Node, ranks: int, words: list[str]) -> subpr
     quiet = {
         "TORCH_CPP_LOG_LEVEL": "ERROR",
         "PYTHONWARNINGS": "ignore",
-    }  # of addresses without a name, and old names in TorchRec
+    }  # they warn of nameless addresses and of old names
     inside = ["ip", "netns", "exec", node.namespace]
     return subprocess.Popen([*inside, *torchrun, "--module", *words], env=os.environ | variables | quiet)
 
