@@ -7,6 +7,7 @@
 #
 # make bench: a step on the CPU compared with its rivals, in under 10 minutes; bench-all: more cells and rounds, resumable.
 # make bench-drop-in: your own training loop with our modules, compared with adaptive-rec train and with torch's and TorchRec's tables.
+# make bench-processes: several processes beside TorchRec's, on a loopback device and at 1 Gbit/s; as root, for network namespaces.
 # make bench-gpu: training on a GPU, in under 8 minutes; bench-gpu-all: everything, resumable. Both work without .venv: then they
 # use PYTHON, which needs torch with CUDA, Triton, Numba, NumPy and pydantic.
 
@@ -18,7 +19,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt
 
-.PHONY: train test check-long check-clients study-quality study-tracking study-policies study-globo study-staleness study-sidecar bench bench-all bench-drop-in bench-gpu bench-gpu-all docs tutorial lint clean
+.PHONY: train test check-long check-clients study-quality study-tracking study-policies study-globo study-staleness study-sidecar bench bench-all bench-drop-in bench-processes bench-gpu bench-gpu-all docs tutorial lint clean
 
 train: $(VENV)/installed
 	$(BIN)/adaptive-rec train $(ARGS)
@@ -88,6 +89,9 @@ bench-all: $(VENV)/installed-bench
 
 bench-drop-in: $(VENV)/installed-bench
 	@$(BIN)/python -m benchmarks.drop_in $(ARGS)
+
+bench-processes: $(VENV)/installed-bench
+	@$(BIN)/python -m benchmarks.torchrec_processes $(ARGS)
 
 bench-unpooled: $(VENV)/installed
 	@$(BIN)/python -m benchmarks.unpooled $(ARGS)
