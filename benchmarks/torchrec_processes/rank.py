@@ -70,7 +70,7 @@ class OurRank:
 
     def counted(self) -> dict[str, int]:
         """Return the bytes that the rank has counted itself."""
-        return dict(self.runtime.store.group.sent_bytes)
+        return dict(self.runtime.store.group.meter.sent_bytes)
 
     def close(self) -> None:
         self._reports.close()  # type: ignore[attr-defined]
