@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from adaptive_rec.batch import TableSpec
-from adaptive_rec.errors import ConflictError, UsageError
+from adaptive_rec.errors import ConfigError, ConflictError, UsageError
 from adaptive_rec.live.listen import ServeOptions
 from adaptive_rec.live.sidecar import Sidecar
 from adaptive_rec.live.telemetry import Event, Snapshot, ratio
@@ -46,7 +46,7 @@ class EmbeddingRuntime(LoopTables):
         super().__init__(tables, setup, rates, dtype)
         self._modules: dict[str, LookupModule] = {}
         """Modules that look rows up, by their names for `prefetch`."""
-        self._saved_parts = LoopParts(self.state, rates.name, self.steps_T, self.observer, self.reclassifier)
+        self._saved_parts = LoopParts(self.state, self.rows, rates.name, self.steps_T, self.observer, self.reclassifier)
         self._directory: LoopDirectory | None = None
         self._sidecar: Sidecar | None = None
         self._trackers: Trackers | None = None
@@ -66,10 +66,12 @@ class EmbeddingRuntime(LoopTables):
         KeyedJaggedTensor. Forward calls are recognised by the memory of these tensors, so the model must be given the very same
         tensors. A call that was not announced is looked up when it is made; results are the same. Items keep their order; items
         that were read ahead are lost when the loop is left early. The iteration ends after the step in which somebody stops the
-        loop from outside. Only one loop looks ahead at a time: a second one within it only yields its items.
+        loop from outside. Only one loop looks ahead at a time: a second one within it only yields its items, and so does every
+        loop where several processes train together.
         """
-        if self._looking_ahead:  # a loop within a loop, say over held-out batches
-            LOG.info("another loop is looking ahead: rows of this one are looked up in its forward calls")
+        if self._looking_ahead or not self.rows.group.is_alone:  # a loop within a loop, say over held-out batches
+            why = "another loop is looking ahead" if self._looking_ahead else "rows of other ranks are not looked up ahead"
+            LOG.info("%s: rows of this loop are looked up in its forward calls", why)
             yield from loader
             return
         end = self.step_number + len(loader) if isinstance(loader, Sized) else None
@@ -187,6 +189,8 @@ class EmbeddingRuntime(LoopTables):
         Raises UsageError.
         """
         self._check_open("served")
+        if not self.rows.group.is_alone:
+            raise ConfigError(f"a loop that is served must be of one process, there are {self.rows.group.ranks}")
         if self._sidecar is not None:
             raise ConflictError(f"the loop must not be served already, it is at {self._sidecar.url}")
         options = ServeOptions(**where)

@@ -155,7 +155,7 @@ class RowGradient(Tensor):
         self, calls: Sequence[CallGradient] | None, summed: tuple[Tensor, Tensor] | None, bags: Sequence[Bags] = ()
     ) -> RowGradient:
         """Return another gradient of this table; arguments as of the class."""
-        return RowGradient(self, calls, self.first_row, summed, bags)
+        return type(self)(self, calls, self.first_row, summed, bags)
 
     def set_to(self, other: RowGradient) -> RowGradient:
         """Take the values of another gradient of this table; aliases and views follow. Returns itself."""
