@@ -20,7 +20,6 @@ from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy import Policy
 from adaptive_rec.policy.find import load_policy
 from adaptive_rec.runtime.assemble import build_store
-from adaptive_rec.runtime.control import check_shareable
 from adaptive_rec.system.group import Alone, Group
 from adaptive_rec.system.host_memory import keep_freed_memory
 from adaptive_rec.system.torch_group import TorchGroup
@@ -186,8 +185,11 @@ def check_policy_fits(policy: Policy, action: str, group: Group) -> None:
         raise ConfigError(
             f"knobs.action must be freeze in a user's loop, whose samples cannot be left out, got {action}"
         )
-    if not group.is_alone:
-        check_shareable(policy.name, policy)
+    if not group.is_alone and not policy.exact:
+        raise ConfigError(
+            f"policy must skip no work where {group.ranks} processes train in a user's loop (hotline, hybrid, device_only), got "
+            f"{policy.name}"
+        )
 
 
 def check_ranks(group: Group) -> None:

@@ -19,7 +19,7 @@ from torch import Tensor
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding.row_types import as_array
 from adaptive_rec.embedding.shared.ownership import Ownership
-from adaptive_rec.embedding.shared.row_exchange import LOOK_UP, UPDATE, WRITE, RowExchange, Turn, shared_digest
+from adaptive_rec.embedding.shared.row_exchange import LOOK_UP, UPDATE, WRITE, RankCall, RowExchange, shared_digest
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.kernels.pooling import gather_bags
 from adaptive_rec.modules.bags import NO_CALL, BagBatch, Bags, PoolTables
@@ -62,7 +62,7 @@ class SharedRows(OwnRows):
     def gather(self, call: PoolCall, step: int) -> Tensor:
         bags, space, store = call.bags, self.space, self._store
         work = ClassifiedBatch(BagBatch.of(space, [(NO_CALL, bags)]), space, store.threads)
-        asked = self._exchange.ask(Turn(LOOK_UP, bags.tables, step + 1, len(bags.tables)), work.distinct_U)
+        asked = self._exchange.ask(RankCall(LOOK_UP, bags.tables, step + 1, len(bags.tables)), work.distinct_U)
         row_M = asked.row_M - store.space.pools[bags.pool].first_row
         own = Bags(bags.pool, row_M, np.arange(len(row_M) + 1), len(row_M), bags.tables)
         rows_UD = self._exchange.answer(asked, super().gather(PoolCall(own), step).numpy())
@@ -82,8 +82,8 @@ class SharedRows(OwnRows):
         digest = shared_digest([*lr_of_table, *lr_of_table.values()])
         for pool in sorted(by_pool):
             found = self._summed(pool, parts, seen)
-            turn = Turn(UPDATE, tuple(lr_of_table), step + 1, digest, bool(found[1].isfinite().all()))
-            own_parts, own_seen = self._from_all_ranks(pool, found, turn, lr_of_table)
+            rank_call = RankCall(UPDATE, tuple(lr_of_table), step + 1, digest, bool(found[1].isfinite().all()))
+            own_parts, own_seen = self._from_all_ranks(pool, found, rank_call, lr_of_table)
             collected += own_parts
             counted += own_seen
         return collected, counted
@@ -101,10 +101,10 @@ class SharedRows(OwnRows):
         known_N[known_N] = row_U.numpy()[place_N[known_N]] == row_N[known_N]
         return row_U, values_UD, np.bincount(place_N[known_N], minlength=len(row_U))
 
-    def _from_all_ranks(self, pool: int, found: PoolRows, turn: Turn, lr_of_table: Mapping[int, float]) -> Gradients:
+    def _from_all_ranks(self, pool: int, found: PoolRows, rank_call: RankCall, lr_of_table: Mapping[int, float]) -> Gradients:
         """Send gradients to their owners. Returns those of the rows that this rank owns, and the lookups of these rows."""
         row_U, values_UD, count_U = found
-        asked = self._exchange.ask(turn, row_U.numpy() + self.space.pools[pool].first_row, count_U)
+        asked = self._exchange.ask(rank_call, row_U.numpy() + self.space.pools[pool].first_row, count_U)
         received_MD = torch.from_numpy(self._exchange.send(asked, values_UD.contiguous().numpy())) / self.group.ranks
         parts, seen = [], []
         for table, lr in lr_of_table.items():
@@ -141,7 +141,7 @@ class SharedRows(OwnRows):
         return self._exchange.own(table, whole_RK, step + 1)
 
     def own_ids(self, table: int, id_N: NDArray[np.int64], step: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        self._exchange.begin(Turn(WRITE, (table,), step + 1, len(id_N)))
+        self._exchange.begin(RankCall(WRITE, (table,), step + 1, len(id_N)))
         owner_N, own_row_N = self._exchange.ownership.split(id_N + self.space.table_first_row[table])
         places = np.flatnonzero(owner_N == self.group.rank)
         return places, own_row_N[places] - self._store.space.table_first_row[table]

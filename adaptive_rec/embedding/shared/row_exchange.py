@@ -27,7 +27,7 @@ ASKED = np.dtype([("row", "<u4"), ("count", "<u4")])
 
 
 @dataclass(frozen=True)
-class Turn:
+class RankCall:
     """What a rank is about to do, and with which tables."""
 
     verb: int
@@ -40,7 +40,7 @@ class Turn:
     """Whether this rank's gradients are finite numbers."""
 
     def line(self, sizes_W: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the header: it has the same length for every turn."""
+        """Return the header: it has the same length for every call."""
         first = self.tables[0] if self.tables else -1
         return np.array([self.verb, first, len(self.tables), self.digest, self.step, self.sound, *sizes_W], dtype=np.int64)
 
@@ -76,11 +76,11 @@ class RowExchange:
 
     # What all ranks do together --------------------------------------------------------------------------------------
 
-    def begin(self, turn: Turn, sizes_W: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+    def begin(self, call: RankCall, sizes_W: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
         """Begin what all ranks are about to do, and return the `sizes_W` of all ranks (W, W).
 
         Raises GroupError where they are about to do different things, TrainingError where the gradients of one are not sound."""
-        own = turn.line(self.nothing if sizes_W is None else sizes_W)
+        own = call.line(self.nothing if sizes_W is None else sizes_W)
         try:
             found = self.group.gather(own)
         except GroupError as error:
@@ -90,7 +90,7 @@ class RowExchange:
                 raise GroupError(f"{SAME_CALLS}, rank 0 {self._shown(found[0])} and rank {rank} {self._shown(line)}")
         if not found[:, 5].all():
             raise TrainingError(
-                f"gradients of embedding rows must be finite numbers, those of step {turn.step} on rank "
+                f"gradients of embedding rows must be finite numbers, those of step {call.step} on rank "
                 f"{int(np.argmin(found[:, 5]))} are not; no row was updated"
             )
         return found[:, 6:]
@@ -101,12 +101,12 @@ class RowExchange:
         more = f" and {tables - 1} more" if tables > 1 else ""
         return f"{VERBS[verb]} {name}{more} in step {step}"
 
-    def ask(self, turn: Turn, row_U: NDArray[np.int64], count_U: NDArray[np.int64] | None = None) -> AskedRows:
+    def ask(self, call: RankCall, row_U: NDArray[np.int64], count_U: NDArray[np.int64] | None = None) -> AskedRows:
         """Tell the owners of rows, by their numbers in the joint row space, that they are read or updated."""
         owner_U, own_row_U = self.ownership.split(row_U)
         order_U = np.argsort(owner_U.astype(np.int32), kind="stable")
         sent_W = np.bincount(owner_U, minlength=self.group.ranks)
-        received_W = self.begin(turn, sent_W)[:, self.group.rank]
+        received_W = self.begin(call, sent_W)[:, self.group.rank]
         asked = np.ones(len(row_U), dtype=ASKED)
         asked["row"] = own_row_U[order_U]
         if count_U is not None:
@@ -129,7 +129,7 @@ class RowExchange:
 
     def whole(self, table: int, own_BK: NDArray[Any], step: int) -> NDArray[Any]:
         """Return a table's values (R, K) from those of all ranks' rows."""
-        self.begin(Turn(READ, (table,), step))
+        self.begin(RankCall(READ, (table,), step))
         each_W = np.full(self.group.ranks, len(own_BK))
         found = self.group.exchange("tables", np.concatenate([own_BK] * self.group.ranks), each_W, each_W)
         whole_RK = np.empty((self.space.tables[table].rows, own_BK.shape[1]), dtype=own_BK.dtype)
@@ -141,13 +141,13 @@ class RowExchange:
 
     def own(self, table: int, whole_RK: NDArray[Any], step: int) -> NDArray[Any]:
         """Return the values of this rank's rows of a table that all ranks write to."""
-        self.begin(Turn(WRITE, (table,), step))
+        self.begin(RankCall(WRITE, (table,), step))
         part: NDArray[Any] = whole_RK[np.minimum(self._ids(table, self.group.rank), len(whole_RK) - 1)]
         return part
 
     def deal(self, table: int, whole_RK: NDArray[Any] | None, own_BK: NDArray[Any]) -> None:
         """Set this rank's rows of a table from the values that rank 0 has of the whole table."""
-        self.begin(Turn(WRITE, (table,), 0))
+        self.begin(RankCall(WRITE, (table,), 0))
         each_W = np.full(self.group.ranks, len(own_BK))
         if whole_RK is None:
             lines, sent_W = own_BK[:0], self.nothing
