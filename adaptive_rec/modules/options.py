@@ -22,7 +22,7 @@ from adaptive_rec.policy.find import load_policy
 from adaptive_rec.runtime.assemble import build_store
 from adaptive_rec.system.group import Alone, Group
 from adaptive_rec.system.host_memory import keep_freed_memory
-from adaptive_rec.system.torch_group import TorchGroup
+from adaptive_rec.system.torch_group import TorchGroup, ranks_of_script
 
 DEFAULT_BUDGET = "256MiB"
 PRECISIONS = {
@@ -194,7 +194,7 @@ def check_policy_fits(policy: Policy, action: str, group: Group) -> None:
 
 def check_ranks(group: Group) -> None:
     """Raise ConfigError where a process group was opened after the runtime was made: its rows would come apart."""
-    if (ranks := TorchGroup.beside().ranks) != 1 and group.is_alone:
+    if group.is_alone and (ranks := ranks_of_script()) > 1:
         raise ConfigError(
             f"torch.distributed.init_process_group must be called before tables are moved into two tiers, there are {ranks} "
             "processes in the group now and there was one then"

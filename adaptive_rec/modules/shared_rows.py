@@ -27,6 +27,7 @@ from adaptive_rec.modules.dense_steps import DenseSteps
 from adaptive_rec.modules.lookahead import PoolCall
 from adaptive_rec.modules.own_rows import Gradients, OwnRows
 from adaptive_rec.modules.part_gradient import PartGradient
+from adaptive_rec.modules.reading import gather
 from adaptive_rec.modules.row_sums import by_lookup, sum_by_row
 from adaptive_rec.modules.step_parts import StepPart
 from adaptive_rec.system.group import Group
@@ -60,20 +61,32 @@ class SharedRows(OwnRows):
     # A step ----------------------------------------------------------------------------------------------------------
 
     def gather(self, call: PoolCall, step: int) -> Tensor:
-        bags, space, store = call.bags, self.space, self._store
-        work = ClassifiedBatch(BagBatch.of(space, [(NO_CALL, bags)]), space, store.threads)
-        asked = self._exchange.ask(RankCall(LOOK_UP, bags.tables, step + 1, len(bags.tables)), work.distinct_U)
-        row_M = asked.row_M - store.space.pools[bags.pool].first_row
-        own = Bags(bags.pool, row_M, np.arange(len(row_M) + 1), len(row_M), bags.tables)
-        rows_UD = self._exchange.answer(asked, super().gather(PoolCall(own), step).numpy())
+        bags, ahead, space, store = call.bags, call.ahead, self.space, self._store
+        if ahead is None:
+            first, work = 0, ClassifiedBatch(BagBatch.of(space, [(NO_CALL, bags)]), space, store.threads)
+            rows_UD = self._fetch(work, bags.pool, bags.tables, step)
+        else:  # the rows of all its calls, once
+            first, work = int(ahead.work.batch.offsets[call.first * len(space.pools)]), ahead.work
+            tables = {table for _, some, _ in ahead.batch.parts if some.pool == bags.pool for table in some.tables}
+            rows_UD = ahead.pooled(bags.pool, (step, 0), lambda: self._fetch(work, bags.pool, tuple(sorted(tables)), step))
+        place_N = work.inverse_N[first : first + len(bags.row_N)] - np.int64(work.pool_range(bags.pool).start)
         pooled_LD = torch.empty((len(bags), rows_UD.shape[1]), dtype=store.dtype)
-        gather_bags(
-            0, 1, 0, bags.offsets, work.inverse_N.astype(np.int64), rows_UD, rows_UD, pooled_LD.unsqueeze(1).numpy(),
-            threads=store.threads,
-        )  # fmt: skip
+        rows = rows_UD.numpy()
+        gather_bags(0, 1, 0, bags.offsets, place_N, rows, rows, pooled_LD.unsqueeze(1).numpy(), threads=store.threads)
         if bags.divisor_L1 is not None:
             pooled_LD /= bags.divisor_L1
         return pooled_LD
+
+    def _fetch(self, work: ClassifiedBatch, pool: int, tables: tuple[int, ...], step: int) -> Tensor:
+        """Return the distinct rows (U, D) of a pool that a batch reads, from their owners."""
+        rank_call = RankCall(LOOK_UP, tables, step + 1, shared_digest(tables))
+        asked = self._exchange.ask(rank_call, work.distinct_U[work.pool_range(pool)])
+        row_M = asked.row_M - self._store.space.pools[pool].first_row
+        for table in tables if self._catches_up else ():
+            _, low, high = self._store.space.table_range(table)
+            self._dense_steps.catch_up(table, row_M[(low <= row_M) & (row_M < high)])
+        own = Bags(pool, row_M, np.arange(len(row_M) + 1), len(row_M), tables)
+        return torch.from_numpy(self._exchange.answer(asked, gather(self._store, PoolCall(own), step).numpy()))
 
     def collect(self, parts: list[StepPart], seen: list[Bags], lr_of_table: Mapping[int, float], step: int) -> Gradients:
         by_pool = {self.space.table_range(table)[0] for table in lr_of_table}
@@ -108,10 +121,10 @@ class SharedRows(OwnRows):
         received_MD = torch.from_numpy(self._exchange.send(asked, values_UD.contiguous().numpy())) / self.group.ranks
         parts, seen = [], []
         for table, lr in lr_of_table.items():
-            first = int(self._store.space.table_first_row[table])
-            lines = np.flatnonzero((first <= asked.row_M) & (asked.row_M < first + self._store.space.tables[table].rows))
             if self.space.table_range(table)[0] != pool:
                 continue
+            first = int(self._store.space.table_first_row[table])
+            lines = np.flatnonzero((first <= asked.row_M) & (asked.row_M < first + self._store.space.tables[table].rows))
             ids = asked.row_M[lines] - first
             parts.append(StepPart(PoolCall(self._bags(table, ids)), received_MD[torch.from_numpy(lines)], lr, counts=False))
             seen.append(replace(self._bags(table, np.repeat(ids, asked.count_M[lines])), samples=0))

@@ -47,9 +47,7 @@ class TorchGroup(Group):
     def beside() -> Group:
         """Return the ranks of the process group that a script has initialised, on a channel of their own; `Alone` where there is
         none, or one process."""
-        if not dist.is_available() or not dist.is_initialized() or dist.get_world_size() == 1:
-            return Alone()
-        return _beside(dist.group.WORLD)
+        return _beside(dist.group.WORLD) if ranks_of_script() > 1 else Alone()
 
     def __init__(self, channel: Any, meter: GroupMeter | None = None) -> None:
         super().__init__(dist.get_rank(), dist.get_world_size(), meter)
@@ -90,6 +88,11 @@ class TorchGroup(Group):
             return operation()
         except RuntimeError as error:
             raise GroupError(f"all {self.ranks} ranks must stay connected, one did not (seen by rank {self.rank})") from error
+
+
+def ranks_of_script() -> int:
+    """Return the number of processes in the process group that a script has initialised; 1 where there is none."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
 
 
 @lru_cache(maxsize=1)

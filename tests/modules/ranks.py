@@ -136,6 +136,11 @@ FIRST = threading.Lock()
 """Torch has one generator for all threads."""
 
 
+def lookups_of(part: Part) -> dict[str, Any]:
+    """Return what a forward pass looks up, but for the weighted bags, which `prefetch` does not take."""
+    return {"sums": part.bags["sums"], "means": part.bags["means"], "items": [part.items[:, 0], part.items[:, 1:]]}
+
+
 def tables_of(model: Model) -> list[nn.Parameter]:
     return [module.weight for module in (model.sums, model.means, model.weighted, model.items)]
 
@@ -144,7 +149,7 @@ def train(
     group: Group, make: Callable[[list[nn.Parameter]], torch.optim.Optimizer] | None, steps: int, wrapped: bool = True,
     rule: str = "", size: int = 12, first: int = 0,
     between: Callable[[Model, int], None] | None = None,
-    penalty: float = 0.0, state: Any = None, **more: Any,
+    penalty: float = 0.0, state: Any = None, prefetch: bool = False, **more: Any,
 ) -> Trained:  # fmt: skip
     """Train the model on a rank's parts; without `wrapped` in plain PyTorch. `make` makes the optimizer of its tables; without it
     a rule is named."""
@@ -163,8 +168,8 @@ def train(
     if state is not None:
         for one, saved in zip((model, runtime), state, strict=True):
             one.load_state_dict(saved)
-    for step in range(first, steps):
-        part = part_of(group, batch_of(step, size), step)
+    parts: Any = (part_of(group, batch_of(step, size), step) for step in range(first, steps))
+    for step, part in enumerate(runtime.prefetch(parts, lookups_of) if prefetch else parts, first):
         loss = nn.functional.mse_loss(model(part), part.labels, reduction="sum") * group.ranks / size
         for one in (tables, dense):
             if one is not None:

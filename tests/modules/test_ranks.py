@@ -55,6 +55,17 @@ def test_several_ranks_equal_plain_pytorch_on_the_whole_batch(on_ranks: Any, nam
         assert 0 < stats.hot_lookup_ratio < 1
 
 
+@pytest.mark.parametrize("name", ["adagrad", "momentum"])
+def test_rows_that_are_looked_up_at_once_are_the_same(on_ranks: Any, name: str) -> None:
+    make = {**OPTIMIZERS, "momentum": partial(torch.optim.SGD, lr=0.05, momentum=0.9)}[name]
+    found = on_ranks(2, lambda group: train(group, make, 40, prefetch=True))
+
+    assert_same(found, train(Alone(), make, 40))
+    in_calls = on_ranks(2, lambda group: train(group, make, 40))
+    sent, without = (sum(one[0].runtime.rows.group.sent_bytes.values()) for one in (found, in_calls))
+    assert 0 < sent < without
+
+
 @pytest.mark.parametrize("rule", ["rowwise_adagrad", "lazy_adam"])
 def test_rows_that_are_updated_in_the_backward_pass_equal_those_of_one_process(on_ranks: Any, rule: str) -> None:
     found = on_ranks(2, lambda group: train(group, None, STEPS, rule=rule))
