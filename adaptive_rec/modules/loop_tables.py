@@ -39,6 +39,8 @@ class LoopTables(AutogradSession):
         self._weights[number] = weight
         if self.updates_in_backward:
             weight.register_post_accumulate_grad_hook(self._refuse_gradient)
+        elif not self.rows.group.is_alone:
+            weight.register_post_accumulate_grad_hook(self._take_gradient)
 
     def _step(self, parts: list[StepPart], seen: list[Bags], lr_of_table: Mapping[int, float]) -> None:
         """Update rows, and count it as a write to the weights: a backward pass over values read before is an error."""
@@ -56,6 +58,17 @@ class LoopTables(AutogradSession):
             "a loss must not use the weight of a table as a whole where rows are updated in the backward pass, as its gradient "
             "would be lost: hand wrap the optimizer that holds the weight (update=\"step\")"
         )
+
+    def _take_gradient(self, weight: Tensor) -> None:
+        """Have a dense gradient, of a loss that uses a weight as a whole, be one of this rank's part of the batch."""
+        with torch._C.DisableTorchFunctionSubclass():
+            dense = weight.grad
+            if dense is None or isinstance(dense, RowGradient):
+                return
+            (number,) = (number for number, one in self._weights.items() if one is weight)
+            summed = torch.arange(len(dense)), dense
+            first_row = self.space.table_range(number)[1]
+            weight.grad = self.rows.gradient_type(weight, None, first_row, summed, tuple(self._reads[number]))
 
     def table(self, number: int) -> Tensor:
         """Return a copy of a table's rows (rows, dim), in host memory."""

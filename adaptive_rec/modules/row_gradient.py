@@ -167,6 +167,13 @@ class RowGradient(Tensor):
             self._replace(_Held(None, None, whole.copy_(changed), rows, other.bags))
         return self
 
+    def norm_of_values(self, order: float, dtype: torch.dtype | None) -> Tensor:
+        """Return a norm over all values."""
+        values = self.sums()[1]
+        if not values.numel():  # torch has no largest of no numbers
+            values = values.new_zeros(1)
+        return torch.linalg.vector_norm(values, order, dtype=dtype)
+
     # Arithmetic ------------------------------------------------------------------------------------------------------
 
     def plus(self, other: Tensor, alpha: float = 1.0) -> RowGradient:

@@ -19,7 +19,16 @@ from torch import Tensor
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding.row_types import as_array
 from adaptive_rec.embedding.shared.ownership import Ownership
-from adaptive_rec.embedding.shared.row_exchange import LOOK_UP, UPDATE, WRITE, RankCall, RowExchange, shared_digest
+from adaptive_rec.embedding.shared.requests import MOST_COUNTED
+from adaptive_rec.embedding.shared.row_exchange import (
+    LOOK_UP,
+    NORM,
+    UPDATE,
+    WRITE,
+    RankCall,
+    RowExchange,
+    shared_digest,
+)
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.kernels.pooling import gather_bags
 from adaptive_rec.modules.bags import NO_CALL, BagBatch, Bags, PoolTables
@@ -69,7 +78,7 @@ class SharedRows(OwnRows):
             first, work = int(ahead.work.batch.offsets[call.first * len(space.pools)]), ahead.work
             tables = {table for _, some, _ in ahead.batch.parts if some.pool == bags.pool for table in some.tables}
             rows_UD = ahead.pooled(bags.pool, (step, 0), lambda: self._fetch(work, bags.pool, tuple(sorted(tables)), step))
-        place_N = work.inverse_N[first : first + len(bags.row_N)] - np.int64(work.pool_range(bags.pool).start)
+        place_N = work.inverse_N[first : first + len(bags.row_N)].astype(np.int64) - work.pool_range(bags.pool).start
         pooled_LD = torch.empty((len(bags), rows_UD.shape[1]), dtype=store.dtype)
         rows = rows_UD.numpy()
         gather_bags(0, 1, 0, bags.offsets, place_N, rows, rows, pooled_LD.unsqueeze(1).numpy(), threads=store.threads)
@@ -117,8 +126,9 @@ class SharedRows(OwnRows):
     def _from_all_ranks(self, pool: int, found: PoolRows, rank_call: RankCall, lr_of_table: Mapping[int, float]) -> Gradients:
         """Send gradients to their owners. Returns those of the rows that this rank owns, and the lookups of these rows."""
         row_U, values_UD, count_U = found
-        asked = self._exchange.ask(rank_call, row_U.numpy() + self.space.pools[pool].first_row, count_U)
+        asked = self._exchange.ask(rank_call, row_U.numpy() + self.space.pools[pool].first_row)
         received_MD = torch.from_numpy(self._exchange.send(asked, values_UD.contiguous().numpy())) / self.group.ranks
+        count_M = self._exchange.send(asked, np.minimum(count_U, MOST_COUNTED).astype(np.uint16))
         parts, seen = [], []
         for table, lr in lr_of_table.items():
             if self.space.table_range(table)[0] != pool:
@@ -127,12 +137,22 @@ class SharedRows(OwnRows):
             lines = np.flatnonzero((first <= asked.row_M) & (asked.row_M < first + self._store.space.tables[table].rows))
             ids = asked.row_M[lines] - first
             parts.append(StepPart(PoolCall(self._bags(table, ids)), received_MD[torch.from_numpy(lines)], lr, counts=False))
-            seen.append(replace(self._bags(table, np.repeat(ids, asked.count_M[lines])), samples=0))
+            seen.append(replace(self._bags(table, np.repeat(ids, count_M[lines])), samples=0))
         return parts, seen
 
     def _bags(self, table: int, id_N: NDArray[np.int64]) -> Bags:
         """Return a bag for each of some rows of a table, by their numbers among those of this rank."""
         return self._tables[table].bags(id_N, np.arange(len(id_N) + 1), self._store.dtype)
+
+    def norm(self, table: int, id_U: Tensor, values_UD: Tensor, order: float, dtype: torch.dtype | None) -> Tensor:
+        """Return the norm of the average of the gradients that all ranks have of a table, by the ids of its rows."""
+        rank_call = RankCall(NORM, (table,), digest=shared_digest([order]))
+        asked = self._exchange.ask(rank_call, id_U.numpy() + self.space.table_first_row[table])
+        received_MD = torch.from_numpy(self._exchange.send(asked, values_UD.contiguous().numpy())) / self.group.ranks
+        _, averaged_UD = sum_by_row([(torch.from_numpy(asked.row_M), received_MD)], values_UD)
+        own = torch.linalg.vector_norm(averaged_UD, order, dtype=dtype) if averaged_UD.numel() else torch.zeros(())
+        own_W = self.group.gather(own.double().numpy().reshape(1).view(np.int64)).view(np.float64)
+        return torch.linalg.vector_norm(torch.from_numpy(own_W), order)
 
     def must_read(self, flags: Tensor) -> bool:
         return True  # ranks make the same calls, whatever is in their part of the batch

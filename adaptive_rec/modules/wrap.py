@@ -73,6 +73,8 @@ def wrap(model: nn.Module, *, device: torch.device | str | None = None, **option
     ``lr=``: rows are then updated at the end of each backward pass. Wrap a model after it was moved to its device. `device`: the
     device of looked-up vectors, by default that of the model's other parameters. See `Options` for the rest.
 
+    Where the script has a process group of several ranks, they share the tables, and each of them must make every call.
+
     Weights stay the parameters that they were (`TieredWeight`), so whoever holds one goes on to hold it.
 
     Raises ConfigError, and leaves the model as it was, where no table can be moved or rows could not be updated as requested.

@@ -149,7 +149,7 @@ def train(
     group: Group, make: Callable[[list[nn.Parameter]], torch.optim.Optimizer] | None, steps: int, wrapped: bool = True,
     rule: str = "", size: int = 12, first: int = 0,
     between: Callable[[Model, int], None] | None = None,
-    penalty: float = 0.0, state: Any = None, prefetch: bool = False, **more: Any,
+    penalty: float = 0.0, state: Any = None, prefetch: bool = False, clip: float = 0.0, **more: Any,
 ) -> Trained:  # fmt: skip
     """Train the model on a rank's parts; without `wrapped` in plain PyTorch. `make` makes the optimizer of its tables; without it
     a rule is named."""
@@ -181,6 +181,8 @@ def train(
             assert parameter.grad is not None
             group.add(parameter.grad.numpy())
             parameter.grad /= group.ranks
+        if clip:
+            nn.utils.clip_grad_norm_(model.parameters(), clip)
         for one in (tables, dense):
             if one is not None:
                 one.step()

@@ -95,11 +95,33 @@ def test_the_same_ranks_repeat_bit_by_bit(on_ranks: Any) -> None:
         assert torch.equal(weight, again[2].weights[name]), name
 
 
+def test_gradients_are_clipped_by_the_norm_of_their_average(on_ranks: Any) -> None:
+    found = on_ranks(3, lambda group: train(group, OPTIMIZERS["sgd"], 30, clip=0.05))
+
+    expected = train(Alone(), OPTIMIZERS["sgd"], 30, clip=0.05)
+    assert_same(found, expected)
+    assert expected.losses != train(Alone(), OPTIMIZERS["sgd"], 30).losses
+
+
+@pytest.mark.parametrize("order", [1, 2.5, float("inf")])
+def test_a_norm_is_that_of_the_average(on_ranks: Any, order: float) -> None:
+    def norm(group: Group) -> tuple[float, float]:
+        table, plain = torch.nn.Embedding(9, 2), torch.nn.Embedding(9, 2)
+        adaptive_rec.wrap(table, optimizer=torch.optim.SGD, budget=0)
+        table(torch.tensor([1, 2 + group.rank])[: 1 + group.rank]).sum().backward()
+        for ids in ([1], [1, 3]):  # of both ranks
+            (plain(torch.tensor(ids)).sum() / 2).backward()
+        return float(table.weight.grad.norm(order)), float(plain.weight.grad.norm(order))  # type: ignore[union-attr]
+
+    for own, expected in on_ranks(2, norm):
+        assert own == pytest.approx(expected, rel=1e-14)
+
+
 def test_a_loss_of_a_whole_weight_reaches_all_its_rows(on_ranks: Any) -> None:
     make = OPTIMIZERS["adagrad"]
-    found = on_ranks(2, lambda group: train(group, make, 30, penalty=0.1))
+    found = on_ranks(2, lambda group: train(group, make, 30, penalty=0.1, clip=0.05))
 
-    assert_same(found, train(Alone(), make, 30, penalty=0.1))
+    assert_same(found, train(Alone(), make, 30, penalty=0.1, clip=0.05))
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
@@ -206,9 +228,13 @@ def test_a_collection_is_shared_too(on_ranks: Any) -> None:
 # Faults that the tests above must find ---------------------------------------------------------------------------------
 
 
-def average_over_one_more(patch: pytest.MonkeyPatch) -> None:
+def average_over_too_many(patch: pytest.MonkeyPatch) -> None:
     send = RowExchange.send
-    patch.setattr(RowExchange, "send", lambda self, *given: send(self, *given) * (1 - 1e-9))
+
+    def smaller(self: RowExchange, asked: Any, values_UD: Any) -> Any:
+        return send(self, asked, values_UD * (1 - 1e-9) if values_UD.dtype == np.float64 else values_UD)
+
+    patch.setattr(RowExchange, "send", smaller)
 
 
 def answer_with_other_rows(patch: pytest.MonkeyPatch) -> None:
@@ -235,7 +261,7 @@ def lose_a_gradient(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(RowExchange, "send", without_one)
 
 
-@pytest.mark.parametrize("fault", [average_over_one_more, answer_with_other_rows, lose_a_gradient])
+@pytest.mark.parametrize("fault", [average_over_too_many, answer_with_other_rows, lose_a_gradient])
 def test_planted_faults_are_found(on_ranks: Any, fault: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     fault(monkeypatch)
 

@@ -87,14 +87,21 @@ def test_gradients_that_are_not_finite_on_one_rank_update_no_row(on_ranks: Any) 
     assert all(on_ranks(2, work))
 
 
+def unscale(weight: torch.Tensor) -> None:
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(torch.zeros(()))
+    scaler.unscale_(torch.optim.SGD([weight], 0.1))
+
+
 @pytest.mark.parametrize(
     "change",
     [
-        lambda weight, loss: nn.utils.clip_grad_norm_([weight], 1.0),
         lambda weight, loss: nn.utils.clip_grad_value_([weight], 1.0),
+        lambda weight, loss: weight.grad.norm(dim=1),
         lambda weight, loss: weight.grad.abs(),
+        lambda weight, loss: unscale(weight),
     ],
-    ids=["norm", "value", "any other"],
+    ids=["clipped by value", "norm by row", "any other", "GradScaler"],
 )
 def test_gradients_are_not_changed_by_their_size_before_they_are_averaged(on_ranks: Any, change: Any) -> None:
     def work(group: Group) -> None:
@@ -104,7 +111,8 @@ def test_gradients_are_not_changed_by_their_size_before_they_are_averaged(on_ran
         loss.backward()
         change(table.weight, loss)
 
-    with pytest.raises(ConfigError, match="gradients of rows must only be added and scaled where several ranks train"):
+    rule = "gradients of rows must only be added, scaled and clipped by their norm where several ranks train"
+    with pytest.raises(ConfigError, match=rule):
         on_ranks(2, work)
 
 

@@ -7,7 +7,8 @@ names both, where they would otherwise read each other's bytes as something else
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,12 +19,11 @@ from adaptive_rec.errors import GroupError, TrainingError
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.system.group import Group
 
-LOOK_UP, UPDATE, READ, WRITE = range(4)
-VERBS = ("looks up", "updates", "reads the whole of", "writes to")
+LOOK_UP, UPDATE, READ, WRITE, NORM = range(5)
+VERBS = ("looks up", "updates", "reads the whole of", "writes to", "takes the norm of gradients of")
 SAME_CALLS = (
     "ranks must make the same calls in the same order (forward and backward passes, optimizer steps, evaluation, state_dict)"
 )
-ASKED = np.dtype([("row", "<u4"), ("count", "<u4")])
 
 
 @dataclass(frozen=True)
@@ -32,8 +32,8 @@ class RankCall:
 
     verb: int
     tables: tuple[int, ...]
-    step: int
-    """Number of the present step, counted from 1."""
+    step: int = 0
+    """Number of the present step, counted from 1; 0 where the caller does not know it."""
     digest: int = 0
     """A number that must be the same on all ranks too."""
     sound: bool = True
@@ -54,8 +54,6 @@ class AskedRows:
     sent_W: NDArray[np.int64]
     row_M: NDArray[np.int64]
     """Rows that are asked of this rank, by their numbers among its own."""
-    count_M: NDArray[np.int64]
-    """Lookups that each of them stands for."""
     received_W: NDArray[np.int64]
 
 
@@ -65,10 +63,11 @@ class RowExchange:
 
     group: Group
     ownership: Ownership
-    nothing: NDArray[np.int64] = field(init=False)
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "nothing", np.zeros(self.group.ranks, dtype=np.int64))
+    @cached_property
+    def nothing(self) -> NDArray[np.int64]:
+        """Sizes of parts for all ranks where there are none."""
+        return np.zeros(self.group.ranks, dtype=np.int64)
 
     @property
     def space(self) -> RowSpace:
@@ -99,20 +98,17 @@ class RowExchange:
         verb, first, tables, _, step = line[:5].tolist()
         name = f"table {self.space.tables[first].name}" if first >= 0 else "no table"
         more = f" and {tables - 1} more" if tables > 1 else ""
-        return f"{VERBS[verb]} {name}{more} in step {step}"
+        return f"{VERBS[verb]} {name}{more}" + (f" in step {step}" if step else "")
 
-    def ask(self, call: RankCall, row_U: NDArray[np.int64], count_U: NDArray[np.int64] | None = None) -> AskedRows:
+    def ask(self, call: RankCall, row_U: NDArray[np.int64]) -> AskedRows:
         """Tell the owners of rows, by their numbers in the joint row space, that they are read or updated."""
         owner_U, own_row_U = self.ownership.split(row_U)
         order_U = np.argsort(owner_U.astype(np.int32), kind="stable")
         sent_W = np.bincount(owner_U, minlength=self.group.ranks)
         received_W = self.begin(call, sent_W)[:, self.group.rank]
-        asked = np.ones(len(row_U), dtype=ASKED)
-        asked["row"] = own_row_U[order_U]
-        if count_U is not None:
-            asked["count"] = count_U[order_U]
-        found = self.group.exchange("requests", asked, sent_W, received_W)
-        return AskedRows(order_U, sent_W, found["row"].astype(np.int64), found["count"].astype(np.int64), received_W)
+        asked = own_row_U[order_U].astype(np.uint32)
+        row_M = self.group.exchange("requests", asked, sent_W, received_W).astype(np.int64)
+        return AskedRows(order_U, sent_W, row_M, received_W)
 
     def answer(self, asked: AskedRows, values_MD: NDArray[Any]) -> NDArray[Any]:
         """Send the values of the rows that are asked here; return those of this rank's rows (U, D)."""
@@ -122,7 +118,7 @@ class RowExchange:
         return values_UD
 
     def send(self, asked: AskedRows, values_UD: NDArray[Any]) -> NDArray[Any]:
-        """Send the gradients of this rank's rows to their owners; return those that are for this rank (M, D), rank after rank."""
+        """Send values of this rank's rows to their owners; return those that are for this rank (M, D), rank after rank."""
         return self.group.exchange("gradients", values_UD[asked.order_U], asked.sent_W, asked.received_W)
 
     # Whole tables ----------------------------------------------------------------------------------------------------
@@ -147,7 +143,7 @@ class RowExchange:
 
     def deal(self, table: int, whole_RK: NDArray[Any] | None, own_BK: NDArray[Any]) -> None:
         """Set this rank's rows of a table from the values that rank 0 has of the whole table."""
-        self.begin(RankCall(WRITE, (table,), 0))
+        self.begin(RankCall(WRITE, (table,)))
         each_W = np.full(self.group.ranks, len(own_BK))
         if whole_RK is None:
             lines, sent_W = own_BK[:0], self.nothing
