@@ -179,7 +179,7 @@ def train(
         loss.backward()
         for parameter in model.dense.parameters():
             assert parameter.grad is not None
-            group.add(parameter.grad.numpy())
+            group.add("gradients", parameter.grad.numpy())
             parameter.grad /= group.ranks
         if clip:
             nn.utils.clip_grad_norm_(model.parameters(), clip)

@@ -62,7 +62,7 @@ def test_rows_that_are_looked_up_at_once_are_the_same(on_ranks: Any, name: str) 
 
     assert_same(found, train(Alone(), make, 40))
     in_calls = on_ranks(2, lambda group: train(group, make, 40))
-    sent, without = (sum(one[0].runtime.rows.group.sent_bytes.values()) for one in (found, in_calls))
+    sent, without = (sum(one[0].runtime.rows.group.meter.sent_bytes.values()) for one in (found, in_calls))
     assert 0 < sent < without
 
 
@@ -78,9 +78,11 @@ def test_rows_that_are_updated_in_the_backward_pass_equal_those_of_one_process(o
     [
         partial(torch.optim.SGD, lr=0.05, momentum=0.9),
         partial(torch.optim.Adam, lr=0.01),
-        partial(torch.optim.Adagrad, lr=0.05, weight_decay=0.01),
+        pytest.param(partial(torch.optim.Adagrad, lr=0.05, weight_decay=0.01), marks=pytest.mark.slow),
+        pytest.param(partial(torch.optim.AdamW, lr=0.01), marks=pytest.mark.slow),
+        pytest.param(partial(torch.optim.RMSprop, lr=0.01), marks=pytest.mark.slow),
     ],
-    ids=["momentum", "adam", "weight decay"],
+    ids=["momentum", "adam", "weight decay", "adamw", "rmsprop"],
 )
 def test_rows_make_the_steps_that_they_missed(on_ranks: Any, make: Any) -> None:
     found = on_ranks(2, lambda group: train(group, make, 60))
