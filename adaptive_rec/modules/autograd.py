@@ -16,6 +16,7 @@ from adaptive_rec.batch import TableSpec
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.embedding.records import Fetched, RowUpdate
+from adaptive_rec.embedding.shared.ownership import Ownership
 from adaptive_rec.errors import ConflictError, TrainingError
 from adaptive_rec.modules import gradient_rules  # noqa: F401 - it registers its rules
 from adaptive_rec.modules.bags import Bags, CallKey, PoolTables
@@ -24,11 +25,12 @@ from adaptive_rec.modules.gradients import Passes, PooledRows
 from adaptive_rec.modules.inputs import as_ids
 from adaptive_rec.modules.lookahead import AheadBatch, PoolCall
 from adaptive_rec.modules.lookup_counts import LookupCounts
-from adaptive_rec.modules.options import Setup, check_one_process, check_policy_fits
+from adaptive_rec.modules.options import Setup, check_policy_fits, check_ranks
 from adaptive_rec.modules.rates import Rates
-from adaptive_rec.modules.reading import gather
 from adaptive_rec.modules.row_gradient import CallGradient, RowGradient
+from adaptive_rec.modules.shared_rows import rows_of
 from adaptive_rec.modules.step_parts import StepPart, StepParts, StepUpdate
+from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy import BatchView
 from adaptive_rec.policy.find import load_policy
 from adaptive_rec.policy.skipping import plan_step
@@ -47,7 +49,8 @@ class AutogradSession(Session):
     updated once and the lookups are counted. Between two steps rows move and commands are carried out (`session.py`)."""
 
     def __init__(self, tables: Sequence[TableSpec], setup: Setup, rates: Rates, dtype: torch.dtype) -> None:
-        config, policy, store = setup.build(tuple(tables), rates, dtype)
+        ownership = Ownership(RowSpace.by_pool(tuple(tables)), setup.group.ranks, setup.group.rank)
+        config, policy, store = setup.build(ownership.own, rates, dtype)
         super().__init__(config, policy, store, ends_on_bad_loss=False)
         self.control = Control(
             self.state, self.reclassifier, self.splitting, self.mailbox, self.publisher, self.reports,
@@ -59,12 +62,12 @@ class AutogradSession(Session):
         """Type of the tables, and of vectors that are looked up."""
         self.rates = rates
         self.closed = False
-        check_one_process()
         self.steps_T = np.zeros(len(tables), dtype=np.int64)
         """Number of steps in which each table was looked up."""
         self.updates_in_backward = setup.update == "backward"
         """Whether the end of a backward pass is a step; otherwise gradients wait in ``weight.grad`` for an optimizer's."""
         self.dense_steps = DenseSteps(store, rates, self.steps_T, store.dtype)
+        self.rows = rows_of(setup.group, ownership, store, self.dense_steps, rates.rule.catches_up)
         self._parts = StepParts(store, store.dtype, self.steps_T, by_table=rates.counts_steps)
         self._counts = LookupCounts(self.state, self.observer)
         self._passes = Passes(self._end_pass)
@@ -85,6 +88,11 @@ class AutogradSession(Session):
         self._loss_sum = torch.zeros((), dtype=torch.float64, device=self.device)
         self._samples = 0
         """Samples of the newest step."""
+
+    @property
+    def space(self) -> RowSpace:
+        """The row space of the model's tables; that of the store has the rows that this process owns."""
+        return self.rows.space
 
     @abstractmethod
     def emit(self, report: Report) -> None:
@@ -116,28 +124,21 @@ class AutogradSession(Session):
         self._passes_of[table] = passes + (task != newest), task
         if passes + 1 == MOST_PASSES and task != newest:
             self.state.warn(
-                f"rows of {self.store.space.tables[table].name} were read in {MOST_PASSES} backward passes since the last step "
+                f"rows of {self.space.tables[table].name} were read in {MOST_PASSES} backward passes since the last step "
                 "of an optimizer that holds its weight; without steps they are not updated"
             )
-        return RowGradient(weight, [(call, gradient_LD)], call.bags.ranges[0][2])
+        return self.rows.gradient_type(weight, [(call, gradient_LD)], call.bags.ranges[0][2])
 
     def start(self) -> None:
         """Start training, or resume it from a state that was loaded."""
-        check_one_process()
+        check_ranks(self.rows.group)
         if not self.state.rows_placed:
             self.begin()
         self.publisher.enter("training")
 
-    def _read_together(self, call: PoolCall) -> list[Bags]:
-        """Return the bags whose rows are read with those of a call: all of its pool that were announced with it."""
-        parts = [] if call.ahead is None else call.ahead.batch.parts
-        return [bags for _, bags, _ in parts if bags.pool == call.bags.pool] or [call.bags]
-
     def _gather(self, call: PoolCall) -> Tensor:
         with self.times("gather"):
-            for bags in self._read_together(call) if self.rates.rule.catches_up else ():
-                self.dense_steps.catch_up(bags.tables[0], bags.row_N)
-            return gather(self.store, call, self.step_number)
+            return self.rows.gather(call, self.step_number)
 
     # The step --------------------------------------------------------------------------------------------------------
 
@@ -146,8 +147,7 @@ class AutogradSession(Session):
         self.passes_since_step += 1
         tables = sorted({table for call, _ in found for table in call.bags.tables})
         parts = [StepPart(call, gradient_LD, self.rates.lr) for call, gradient_LD in found]
-        self._announce(parts, {table: self.rates.lr for table in tables})
-        self._step(parts, [], tables)
+        self._step(parts, [], {table: self.rates.lr for table in tables})
 
     def optimizer_stepped(self) -> None:
         """Warn once where rows were updated in several backward passes between two steps of the model's optimizer."""
@@ -176,10 +176,9 @@ class AutogradSession(Session):
                 rows, values = torch.arange(len(gradient)), gradient
                 seen += self._reads[table]
             each = np.arange(len(rows) + 1, dtype=np.int64)
-            bags = PoolTables.of(self.store.space, [table], [False]).bags(as_ids(rows), each, self.dtype)
+            bags = PoolTables.of(self.space, [table], [False]).bags(as_ids(rows), each, self.dtype)
             parts.append(StepPart(PoolCall(bags), values.to(self.dtype), lr, counts=False))
-        self._announce(parts, {table: lr for table, _, lr in gradients})
-        self._step(parts, seen, [table for table, _, _ in gradients])
+        self._step(parts, seen, {table: lr for table, _, lr in gradients})
         for table, _, _ in gradients:
             self._reads[table].clear()
             self._passes_of.pop(table, None)
@@ -191,12 +190,16 @@ class AutogradSession(Session):
             _, low, high = self.store.space.table_range(table)
             self.dense_steps.announce(table, lr, [b.row_N[(low <= b.row_N) & (b.row_N < high)] for b in own])
 
-    def _step(self, parts: list[StepPart], seen: list[Bags], tables: Sequence[int]) -> None:
+    def _step(self, parts: list[StepPart], seen: list[Bags], lr_of_table: Mapping[int, float]) -> None:
         """Update each distinct row once, count the lookups, and do what is due between two steps. `seen`: lookups that count and
         have no part of their own."""
         if self.closed:
             raise ConflictError("the runtime was closed, so rows are no longer updated")
         self.rates.check()
+        samples = max((bags.samples for bags in [*seen, *(part.call.bags for part in parts if part.counts)]), default=0)
+        with self.times("update"):
+            parts, seen = self.rows.collect(parts, seen, lr_of_table, self.step_number)
+        self._announce(parts, lr_of_table)
         probe = not self.policy.exact and bool(self.state.random("probe").random() < self.knobs.probe_ratio)
         updates: list[StepUpdate] = []
         updating = False
@@ -215,11 +218,12 @@ class AutogradSession(Session):
                     "a state saved before has them as they were"
                 )
             raise
-        self.steps_T[list(tables)] += 1
-        for table in tables if self.rates.rule.catches_up else ():
+        self.steps_T[list(lr_of_table)] += 1
+        for table in lr_of_table if self.rates.rule.catches_up else ():
             self.dense_steps.complete(table)
         with self.times("observe"):
-            self._samples = self._counts.count(updates, seen, probe)
+            self._samples = samples
+            self._counts.count(updates, seen, probe, samples)
         if self._loss is not None:
             self._loss_sum += self._loss * self._samples
         self.state.step_done()
@@ -292,4 +296,4 @@ class AutogradSession(Session):
 
     def check_knobs(self, before: Knobs, after: Knobs) -> None:
         super().check_knobs(before, after)
-        check_policy_fits(load_policy(after.policy), after.action)
+        check_policy_fits(load_policy(after.policy), after.action, self.rows.group)

@@ -164,14 +164,17 @@ def make_weight(
     runtime = EmbeddingRuntime([TableSpec(name, *shape)], setup, rates_from(options), dtype)
     runtime.register(name, module)  # type: ignore[arg-type]
     follow_optimizers(runtime)
-    rows, padding_idx = runtime.host_rows(0), cast("int | None", module.padding_idx)
-    with torch.no_grad():
+    padding_idx = cast("int | None", module.padding_idx)
+
+    def fill(rows: Tensor) -> None:
         if weight is not None:
             rows.copy_(weight)
-        else:
-            nn.init.normal_(rows)
-            if padding_idx is not None:
-                rows[padding_idx] = 0
+            return
+        nn.init.normal_(rows)
+        if padding_idx is not None:
+            rows[padding_idx] = 0
+
+    runtime.set_first_rows(0, fill)
     made = TieredWeight(runtime, 0)
     runtime.hold(0, made)
     return cast("nn.Parameter", made)

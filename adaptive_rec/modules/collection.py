@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Unpack
 
 import numpy as np
@@ -107,7 +108,7 @@ class AdaptiveEmbeddingBagCollection(nn.Module):
         self._dims = [table.embedding_dim for table in tables for _ in table.feature_names]
         self.runtime.register("embedding_bags", self)
         for number, table in enumerate(tables):
-            init_rows(table, self.runtime.host_rows(number))
+            self.runtime.set_first_rows(number, partial(init_rows, table))
         self.embedding_bags = nn.ModuleDict(
             {
                 table.name: AdaptiveEmbeddingBag.over(TieredWeight(self.runtime, number), "mean" if _is_mean(table) else "sum")
@@ -214,7 +215,7 @@ def _is_mean(table: Any) -> bool:
 
 def _groups(tables: list[Any], runtime: EmbeddingRuntime) -> tuple[list[str], list[_Group]]:
     """Return the names of all features in the output, and the features of each pool."""
-    space = runtime.store.space
+    space = runtime.space
     read = [(feature, number) for number, table in enumerate(tables) for feature in table.feature_names]
     shared = {name for name, _ in read if sum(name == other for other, _ in read) > 1}
     names = [f"{name}@{tables[number].name}" if name in shared else name for name, number in read]

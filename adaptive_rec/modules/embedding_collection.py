@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple, Unpack
 
 import numpy as np
@@ -89,7 +90,7 @@ class AdaptiveEmbeddingCollection(nn.Module):
         follow_optimizers(self.runtime)
         self.embeddings = nn.ModuleDict()
         for number, table in enumerate(tables):
-            init_rows(table, self.runtime.host_rows(number))
+            self.runtime.set_first_rows(number, partial(init_rows, table))
             weight = TieredWeight(self.runtime, number)
             self.runtime.hold(number, weight)
             self.embeddings[table.name] = AdaptiveEmbedding.over(weight)

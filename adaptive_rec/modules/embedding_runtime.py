@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from adaptive_rec.batch import TableSpec
-from adaptive_rec.errors import ConflictError, UsageError
+from adaptive_rec.classify import ClassifiedBatch
+from adaptive_rec.errors import ConfigError, ConflictError, UsageError
 from adaptive_rec.live.listen import ServeOptions
 from adaptive_rec.live.sidecar import Sidecar
 from adaptive_rec.live.telemetry import Event, Snapshot, ratio
@@ -46,7 +47,7 @@ class EmbeddingRuntime(LoopTables):
         super().__init__(tables, setup, rates, dtype)
         self._modules: dict[str, LookupModule] = {}
         """Modules that look rows up, by their names for `prefetch`."""
-        self._saved_parts = LoopParts(self.state, rates.name, self.steps_T, self.observer, self.reclassifier)
+        self._saved_parts = LoopParts(self.state, self.rows, rates.name, self.steps_T, self.observer, self.reclassifier)
         self._directory: LoopDirectory | None = None
         self._sidecar: Sidecar | None = None
         self._trackers: Trackers | None = None
@@ -66,11 +67,15 @@ class EmbeddingRuntime(LoopTables):
         KeyedJaggedTensor. Forward calls are recognised by the memory of these tensors, so the model must be given the very same
         tensors. A call that was not announced is looked up when it is made; results are the same. Items keep their order; items
         that were read ahead are lost when the loop is left early. The iteration ends after the step in which somebody stops the
-        loop from outside. Only one loop looks ahead at a time: a second one within it only yields its items.
+        loop from outside. Only one loop looks ahead at a time: a second one within it only yields its items. Where several
+        processes train together, the first call of an item looks up the rows of all its calls, and nothing is looked up ahead.
         """
         if self._looking_ahead:  # a loop within a loop, say over held-out batches
             LOG.info("another loop is looking ahead: rows of this one are looked up in its forward calls")
             yield from loader
+            return
+        if not self.rows.group.is_alone:
+            yield from self._at_once(loader, sparse)
             return
         end = self.step_number + len(loader) if isinstance(loader, Sized) else None
         self._expect_end(end)
@@ -99,6 +104,19 @@ class EmbeddingRuntime(LoopTables):
             self._expect_end(None)
             self.release_ahead()
             pipeline.close()
+
+    def _at_once(self, loader: Iterable[Any], sparse: Sparse) -> Iterator[Any]:
+        """Iterate over a loader; the first call of an item looks up the rows of all its calls."""
+        self._looking_ahead = True
+        try:
+            for item in loader:
+                batch = BagBatch.of(self.space, self._announced(sparse(item)), item)
+                self._ahead = AheadBatch(ClassifiedBatch(batch, self.space, self.store.threads))
+                yield item
+                self.release_ahead()
+        finally:
+            self._looking_ahead = False
+            self.release_ahead()
 
     def _expect_end(self, step: int | None) -> None:
         """Show the step at which a loader ends, or that no end is known."""
@@ -187,6 +205,8 @@ class EmbeddingRuntime(LoopTables):
         Raises UsageError.
         """
         self._check_open("served")
+        if not self.rows.group.is_alone:
+            raise ConfigError(f"a loop that is served must be of one process, there are {self.rows.group.ranks}")
         if self._sidecar is not None:
             raise ConflictError(f"the loop must not be served already, it is at {self._sidecar.url}")
         options = ServeOptions(**where)

@@ -79,16 +79,13 @@ def _reduce(func: Any, given: RowGradient, *args: Any, **kwargs: Any) -> Any:
     over = args[1] if len(args) > 1 else kwargs.get("dim")
     if over or not isinstance(order, (int, float)) or order <= 0:
         return NotImplemented
-    return _norm(given, order, dtype=kwargs.get("dtype"))
+    return _norm(given, order, kwargs.get("dtype"))
 
 
-def _norm(given: Tensor, *args: Any, dtype: torch.dtype | None = None) -> Tensor:
+def _norm(given: Tensor, order: float = 2, dtype: torch.dtype | None = None) -> Tensor:
     if not isinstance(given, RowGradient):
-        return torch.linalg.vector_norm(given, *args, dtype=dtype)
-    values = given.sums()[1]
-    if not values.numel():  # torch has no largest of no numbers
-        values = values.new_zeros(1)
-    return torch.linalg.vector_norm(values, *args, dtype=dtype).to(dtype or given.dtype)
+        return torch.linalg.vector_norm(given, order, dtype=dtype)
+    return given.norm_of_values(order, dtype).to(dtype or given.dtype)
 
 
 def _all_norms(func: Any, given: list[Any], *args: Any, **kwargs: Any) -> Any:

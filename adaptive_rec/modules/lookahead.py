@@ -43,7 +43,7 @@ class AheadBatch:
         return self._ranges[pool]
 
     def pooled(self, pool: int, version: tuple[int, int], make: Callable[[], Tensor]) -> Tensor:
-        """Pooled vectors of all bags of a pool, made once for each version of the rows."""
+        """Pooled vectors of all bags of a pool, or rows fetched for them, made once for each version of the rows."""
         if pool not in self._pooled or self._pooled[pool][0] != version:
             self._pooled[pool] = version, make()
         return self._pooled[pool][1]

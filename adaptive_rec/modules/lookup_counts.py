@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -26,13 +27,13 @@ class LookupCounts:
         self._table_order = np.argsort(first_row_T, kind="stable")
         self._first_row_T = first_row_T[self._table_order]
 
-    def count(self, updates: Sequence[StepUpdate], seen: list[Bags], probe: bool) -> int:
-        """Count the lookups of a step's updates, each classified batch once, and `seen`: lookups that have no update of their
-        own. Returns the number of samples."""
+    def count(self, updates: Sequence[StepUpdate], seen: list[Bags], probe: bool, samples: int) -> None:
+        """Count a step of so many samples, the lookups of its updates, each classified batch once, and `seen`: lookups that have
+        no update of their own."""
         looked = [(update.work, update.bags) for update in updates if update.counts]
         for work in {id(work): work for work, _ in looked}.values():
             self._observe(work, probe)
-        return self._count_samples([*looked, self._classify(seen)] if seen else looked)
+        self._count_samples([*looked, self._classify(seen)] if seen else looked, samples)
 
     def _classify(self, seen: list[Bags]) -> Looked:
         """Classify and count lookups whose gradients were updated as sums by row."""
@@ -54,14 +55,13 @@ class LookupCounts:
         kernels.count_by_table(work.distinct_U, work.segments_U1, work.source_U, self._first_row_T, lookups_T, hot_T)
         tally.add_lookups(self._table_order, lookups_T, hot_T)
 
-    def _count_samples(self, looked: list[Looked]) -> int:
-        samples = max((bags.samples for _, some in looked for _, bags in some), default=0)
-        popular_B = np.ones(samples, dtype=np.bool_)
+    def _count_samples(self, looked: list[Looked], samples: int) -> None:
+        hot: list[Any] = []
         for work, some in looked:
             for first, bags in some:
                 count = len(bags)
                 if bags.samples == samples and samples and count % samples == 0:
                     hot_L = work.popular_B[first : first + count]
-                    popular_B &= hot_L if count == samples else hot_L.reshape(samples, -1).all(axis=1)
-        self._state.tally.add_samples(samples, int(np.count_nonzero(popular_B)))
-        return samples
+                    hot.append(hot_L.reshape(samples, -1).all(axis=1))
+        popular = int(np.count_nonzero(np.all(hot, axis=0))) if hot else 0
+        self._state.tally.add_samples(samples, popular)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from adaptive_rec.errors import ConfigError
 from adaptive_rec.kernels.row_update import LAZY_ADAM, MOMENTUM
 from adaptive_rec.modules.autograd import AutogradSession
 from adaptive_rec.modules.bags import Bags
+from adaptive_rec.modules.data_parallel import leave_out_tables
 from adaptive_rec.modules.options import Setup
 from adaptive_rec.modules.rates import Rates, state_names
 from adaptive_rec.modules.row_gradient import RowGradient
@@ -28,6 +29,7 @@ class LoopTables(AutogradSession):
 
     def __init__(self, tables: Sequence[TableSpec], setup: Setup, rates: Rates, dtype: torch.dtype) -> None:
         super().__init__(tables, setup, rates, dtype)
+        leave_out_tables()
         self._weights: dict[int, Tensor] = {}
         """Weights of the tables that a model holds as parameters."""
         self._row_states: dict[int, RowState] = {}
@@ -37,13 +39,16 @@ class LoopTables(AutogradSession):
         self._weights[number] = weight
         if self.updates_in_backward:
             weight.register_post_accumulate_grad_hook(self._refuse_gradient)
+        elif not self.rows.group.is_alone:
+            weight.register_post_accumulate_grad_hook(self._take_gradient)
 
-    def _step(self, parts: list[StepPart], seen: list[Bags], tables: Sequence[int]) -> None:
+    def _step(self, parts: list[StepPart], seen: list[Bags], lr_of_table: Mapping[int, float]) -> None:
         """Update rows, and count it as a write to the weights: a backward pass over values read before is an error."""
         try:
-            super()._step(parts, seen, tables)
+            super()._step(parts, seen, lr_of_table)
         finally:
-            torch.autograd.graph.increment_version([self._weights[table] for table in tables if table in self._weights])
+            held = [self._weights[table] for table in lr_of_table if table in self._weights]
+            torch.autograd.graph.increment_version(held)
 
     def _refuse_gradient(self, weight: Tensor) -> None:
         if weight.grad is None:  # the pass read rows only
@@ -54,25 +59,38 @@ class LoopTables(AutogradSession):
             "would be lost: hand wrap the optimizer that holds the weight (update=\"step\")"
         )
 
+    def _take_gradient(self, weight: Tensor) -> None:
+        """Have a dense gradient, of a loss that uses a weight as a whole, be one of this rank's part of the batch."""
+        with torch._C.DisableTorchFunctionSubclass():
+            dense = weight.grad
+            if dense is None or isinstance(dense, RowGradient):
+                return
+            (number,) = (number for number, one in self._weights.items() if one is weight)
+            summed = torch.arange(len(dense)), dense
+            first_row = self.space.table_range(number)[1]
+            weight.grad = self.rows.gradient_type(weight, None, first_row, summed, tuple(self._reads[number]))
+
     def table(self, number: int) -> Tensor:
         """Return a copy of a table's rows (rows, dim), in host memory."""
         self.dense_steps.catch_up(number)
-        return as_tensor(self.store.export_table(number)[0])
+        return as_tensor(self.rows.whole(number, self.store.export_table(number)[0], self.step_number))
 
     def set_table(self, number: int, rows: Tensor) -> None:
         """Set all rows of a table, in both tiers; their optimizer state stays."""
         self.release_ahead()
         self.dense_steps.catch_up(number)
-        self.store.replace_table(number, as_array(rows.detach().cpu().to(self.weight_dtype)), None)
+        given = as_array(rows.detach().cpu().to(self.weight_dtype))
+        self.store.replace_table(number, self.rows.own(number, given, self.step_number), None)
 
     def set_rows(self, number: int, row_N: NDArray[np.int64], values: Tensor) -> None:
         """Set some rows of a table, by their numbers in the table; of a row that is given twice the last value counts."""
         self.release_ahead()
         last = dict(zip(row_N.tolist(), range(len(row_N)), strict=True))
         given = as_array(values.detach().cpu().to(self.weight_dtype))
-        self.dense_steps.catch_up(number, self.store.space.table_range(number)[1] + row_N)
         places = np.fromiter(last.values(), np.int64, len(last))
-        self.store.replace_rows(number, np.fromiter(last.keys(), np.int64, len(last)), given[places])
+        some, own_N = self.rows.own_ids(number, np.fromiter(last.keys(), np.int64, len(last)), self.step_number)
+        self.dense_steps.catch_up(number, self.store.space.table_range(number)[1] + own_N)
+        self.store.replace_rows(number, own_N, given[places[some]])
 
     def row_state(self, number: int) -> RowState | None:
         """Return the entry of the optimizer whose state the tiers hold; None where no optimizer has it yet."""
@@ -100,18 +118,18 @@ class LoopTables(AutogradSession):
         if self.rates.rule.catches_up:
             columns.append(torch.full((len(columns[0]), 1), float(step), dtype=self.dtype))
             self.dense_steps.begin_anew(number)  # it begins anew at this step
-        state_RK = torch.cat(columns, dim=1).numpy()
+        state_RK = self.rows.own(number, torch.cat(columns, dim=1).numpy(), self.step_number)
         placed = self.state.rows_placed
         if not placed or not np.array_equal(state_RK, self.store.export_table(number)[1]):  # else hot rows stay as they are
             self.release_ahead()
             self.store.replace_table(number, None, state_RK)
         self.steps_T[number] = step
 
-    def host_rows(self, number: int) -> Tensor:
-        """Return a table's rows in host memory, to be set in place before the first step."""
+    def set_first_rows(self, number: int, fill: Callable[[Tensor], object]) -> None:
+        """Set a table's rows before the first step: `fill` gets a tensor (R, D) that it sets in place."""
         assert not self.state.rows_placed, "rows are set in place before the first step only"
-        pool, low, high = self.store.space.table_range(number)
-        return as_tensor(self.store.host.weights[pool][low:high])
+        with torch.no_grad():
+            self.rows.set_first(number, fill)
 
     def optimizer_state(self, number: int) -> dict[str, Any]:
         """Return copies of the optimizer state of a table's rows as torch keeps it: parts (rows, dim) by name, and the step."""
@@ -120,7 +138,8 @@ class LoopTables(AutogradSession):
         if not names or (rule.code == MOMENTUM and not steps):
             return {}
         self.dense_steps.catch_up(number)
-        state_RK = torch.from_numpy(self.store.export_table(number)[1]).to(self.device)
+        own_RK = self.store.export_table(number)[1]
+        state_RK = torch.from_numpy(self.rows.whole(number, own_RK, self.step_number)).to(self.device)
         parts = state_RK[:, : state_RK.shape[1] - self.rates.rule.catches_up].chunk(len(names), dim=1)
         found: dict[str, Any] = {name: part.to(self.weight_dtype).contiguous() for name, part in zip(names, parts, strict=True)}
         if rule.code == MOMENTUM:
@@ -130,5 +149,5 @@ class LoopTables(AutogradSession):
 
     def gradients(self) -> dict[str, RowGradient]:
         """Return the gradients that wait for the optimizer's step, by the names of their tables."""
-        names = [table.name for table in self.store.space.tables]
+        names = [table.name for table in self.space.tables]
         return {names[number]: one.grad for number, one in self._weights.items() if isinstance(one.grad, RowGradient)}

@@ -9,7 +9,6 @@ from typing import Any, TypedDict
 
 import torch
 
-from adaptive_rec.batch import TableSpec
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.config.tree import Config, validate
 from adaptive_rec.embedding.optimizer import RULES
@@ -21,7 +20,9 @@ from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy import Policy
 from adaptive_rec.policy.find import load_policy
 from adaptive_rec.runtime.assemble import build_store
+from adaptive_rec.system.group import Alone, Group
 from adaptive_rec.system.host_memory import keep_freed_memory
+from adaptive_rec.system.torch_group import TorchGroup, ranks_of_script
 
 DEFAULT_BUDGET = "256MiB"
 PRECISIONS = {
@@ -86,7 +87,7 @@ def setup_from(options: Options, device: torch.device) -> Setup:
     given = {name: value for name, value in options.items() if name in ("policy", "budget", "knobs", "seed")}
     if given.get("budget", 0) is None:
         del given["budget"]
-    return Setup(**given, device=device, update=_update_from(options))  # type: ignore[arg-type]
+    return Setup(**given, device=device, update=_update_from(options), group=TorchGroup.beside())  # type: ignore[arg-type]
 
 
 def _update_from(options: Options) -> str:
@@ -118,12 +119,14 @@ class Setup:
     """Where rows are updated: step or backward."""
     streams: Streams | None = None
     """Queues of a device that tests make up."""
+    group: Group = field(default_factory=Alone)
+    """The processes that train together: those of the script's process group."""
 
     def build(
-        self, tables: tuple[TableSpec, ...], rates: Rates, dtype: torch.dtype
+        self, space: RowSpace, rates: Rates, dtype: torch.dtype
     ) -> tuple[Config, Policy, EmbeddingStore]:
-        """Build configuration, policy and store; all rows are 0. `dtype`: type of the tables. Raises ConfigError where the
-        options do not fit together."""
+        """Build configuration, policy and the store of a row space; all rows are 0. `dtype`: type of the tables. Raises
+        ConfigError where the options do not fit together."""
         if dtype not in PRECISIONS:
             raise ConfigError(f"dtype of tables must be {TYPES}, got {dtype}")
         precision, row_precision = PRECISIONS[dtype]
@@ -139,7 +142,9 @@ class Setup:
         run = {"seed": self.seed, "precision": precision, "row_precision": row_precision, "split": "never"}
         config = validate({"run": run, "knobs": knobs.model_dump()})
         policy = load_policy(self.policy)
-        check_policy_fits(policy, config.knobs.action)
+        check_policy_fits(policy, config.knobs.action, self.group)
+        if not self.group.is_alone:
+            self._check_shared(dtype)
         if rates.rule.catches_up and (self.streams is not None or self.device.type != "cpu" or not policy.exact):
             raise ConfigError(
                 f"{rates.name} moves every row at every step, which needs a run on the CPU under an exact policy, got "
@@ -156,13 +161,22 @@ class Setup:
             rates.round_rows(row_precision)
         streams = self.streams or (CudaStreams(self.device, False) if self.device.type == "cuda" else None)
         keep_freed_memory()
-        space = RowSpace.by_pool(tables)
         return config, policy, build_store(
             config, space, policy, streams, drawn=False, rule=rates.rule
         )
 
 
-def check_policy_fits(policy: Policy, action: str) -> None:
+    def _check_shared(self, dtype: torch.dtype) -> None:
+        """Raise ConfigError where several processes cannot train the tables together."""
+        if self.device.type != "cpu" or self.streams is not None:
+            raise ConfigError(f"device must be cpu where {self.group.ranks} processes train together, got {self.device}")
+        if dtype.itemsize == 2:
+            raise ConfigError(
+                f"tables must be of torch.float32 or torch.float64 where {self.group.ranks} processes train together, got {dtype}"
+            )
+
+
+def check_policy_fits(policy: Policy, action: str, group: Group) -> None:
     """Raise ConfigError where a policy cannot be carried out in the user's loop."""
     if policy.arranges_stream or policy.request_per_table:
         why = "arranges the stream" if policy.arranges_stream else "plans every table by itself"
@@ -171,12 +185,17 @@ def check_policy_fits(policy: Policy, action: str) -> None:
         raise ConfigError(
             f"knobs.action must be freeze in a user's loop, whose samples cannot be left out, got {action}"
         )
-
-
-def check_one_process() -> None:
-    """Raise ConfigError in one of several processes: their rows would come apart."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
+    if not group.is_alone and not policy.exact:
         raise ConfigError(
-            "tables in two tiers must be trained in one process, there are "
-            f"{torch.distributed.get_world_size()} in the process group: rows are not synchronised between processes"
+            f"policy must skip no work where {group.ranks} processes train in a user's loop (hotline, hybrid, device_only), got "
+            f"{policy.name}"
+        )
+
+
+def check_ranks(group: Group) -> None:
+    """Raise ConfigError where a process group was opened after the runtime was made: its rows would come apart."""
+    if group.is_alone and (ranks := ranks_of_script()) > 1:
+        raise ConfigError(
+            f"torch.distributed.init_process_group must be called before tables are moved into two tiers, there are {ranks} "
+            "processes in the group now and there was one then"
         )

@@ -155,7 +155,7 @@ class RowGradient(Tensor):
         self, calls: Sequence[CallGradient] | None, summed: tuple[Tensor, Tensor] | None, bags: Sequence[Bags] = ()
     ) -> RowGradient:
         """Return another gradient of this table; arguments as of the class."""
-        return RowGradient(self, calls, self.first_row, summed, bags)
+        return type(self)(self, calls, self.first_row, summed, bags)
 
     def set_to(self, other: RowGradient) -> RowGradient:
         """Take the values of another gradient of this table; aliases and views follow. Returns itself."""
@@ -166,6 +166,13 @@ class RowGradient(Tensor):
             rows, changed = other.rows, other.dense()
             self._replace(_Held(None, None, whole.copy_(changed), rows, other.bags))
         return self
+
+    def norm_of_values(self, order: float, dtype: torch.dtype | None) -> Tensor:
+        """Return a norm over all values."""
+        values = self.sums()[1]
+        if not values.numel():  # torch has no largest of no numbers
+            values = values.new_zeros(1)
+        return torch.linalg.vector_norm(values, order, dtype=dtype)
 
     # Arithmetic ------------------------------------------------------------------------------------------------------
 

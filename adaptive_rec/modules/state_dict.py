@@ -16,6 +16,7 @@ from torch import Tensor
 
 from adaptive_rec.embedding.placement_state import placement_state, set_placement, set_slots
 from adaptive_rec.errors import CheckpointError
+from adaptive_rec.modules.own_rows import OwnRows
 from adaptive_rec.placement import Migration
 from adaptive_rec.reclassify.observer import Observer
 from adaptive_rec.reclassify.window import Reclassifier
@@ -30,6 +31,7 @@ class LoopParts:
     """The parts of a runtime that its state dict saves and restores."""
 
     state: RunState
+    rows: OwnRows
     rule: str
     """Name of the update rule."""
     steps_T: NDArray[np.int64]
@@ -39,24 +41,28 @@ class LoopParts:
 
 
 def state_of(parts: LoopParts) -> dict[str, Any]:
-    """Return the state between two steps. Later steps do not change it."""
-    state, store = parts.state, parts.state.store
+    """Return the state between two steps, of all ranks. Later steps do not change it. Which rows were hot is that of one process:
+    several ones find it anew."""
+    state, store, rows, tables = parts.state, parts.state.store, parts.rows, parts.rows.space.tables
+    alone = rows.group.is_alone
     return _tensors(
         {
             "format": FORMAT,
             "rule": parts.rule,
-            "tables": {table.name: {"rows": table.rows, "dim": table.dim} for table in store.space.tables},
-            "optimizer": {str(number): store.export_table(number)[1] for number in range(len(store.space.tables))},
+            "tables": {table.name: {"rows": table.rows, "dim": table.dim} for table in tables},
+            "optimizer": {
+                str(number): rows.whole(number, store.export_table(number)[1], state.step) for number in range(len(tables))
+            },
             "step": state.step,
             "steps_T": parts.steps_T,
             "policy": state.policy.name,
             "budget_bytes": state.budget_bytes,
             "monitored": store.monitored,
-            "begun": state.rows_placed,
-            "store": placement_state(store),
-            "observer": parts.observer.state(),
-            "reclassifier": parts.reclassifier.state(),
-            "tally": state.tally.state(state.store.group),
+            "begun": state.rows_placed and alone,
+            "store": placement_state(store) if alone else {},
+            "observer": parts.observer.state() if alone else {},
+            "reclassifier": parts.reclassifier.state() if alone else {},
+            "tally": state.tally.state(rows.group),
         }
     )
 
@@ -69,28 +75,29 @@ def set_state(parts: LoopParts, given: Mapping[str, Any]) -> None:
     """
     found = Saved(_arrays(given), "the runtime's state")
     _check(parts, found)
-    state, store, optimizer = parts.state, parts.state.store, found.part("optimizer")
+    state, store, optimizer, rows = parts.state, parts.state.store, found.part("optimizer"), parts.rows
     states = [
         optimizer.array(str(number), store.host.dtype, table.rows, store.rule.state_width(table.dim))
-        for number, table in enumerate(store.space.tables)
+        for number, table in enumerate(rows.space.tables)
     ]
     how = found.text("policy"), found.integer("budget_bytes"), found.flag("monitored")
     hot = np.sort(np.concatenate([rows[rows >= 0] for rows in store.device.row_of_slot]))
     store.migrate(Migration(promote=np.empty(0, dtype=np.int64), demote=hot))
     for number, state_RK in enumerate(states):
-        store.replace_table(number, None, state_RK)
+        store.replace_table(number, None, rows.own(number, state_RK, state.step))
     state.set_step(found.integer("step"))
     parts.steps_T[:] = found.array("steps_T", np.int64, len(parts.steps_T))
-    state.tally.set_state(found.part("tally"), state.store.group)
+    state.tally.set_state(found.part("tally"), rows.group)
     state.forget_clock()
+    begun = found.flag("begun") and rows.group.is_alone
     same = how == (state.policy.name, state.budget_bytes, store.monitored)
-    state.place_rows(found.flag("begun") and same)
+    state.place_rows(begun and same)
     if state.rows_placed:
         _set_placement(parts, found)
-    elif found.flag("begun"):
+    elif begun:
         slots = [part.array("row_of_slot", np.int64, -1) for part in found.part("store").parts("pools")]
-        rows = np.sort(np.concatenate(slots))
-        parts.observer.remember(found.part("observer"), rows[rows >= 0])
+        hot_before = np.sort(np.concatenate(slots))
+        parts.observer.remember(found.part("observer"), hot_before[hot_before >= 0])
 
 
 def _set_placement(parts: LoopParts, found: Saved) -> None:
@@ -111,7 +118,7 @@ def _check(parts: LoopParts, found: Saved) -> None:
     rule, tables = found.text("rule"), found.part("tables").everything()
     if rule != parts.rule:
         raise CheckpointError(f"the state's update rule must be {parts.rule}, got {rule}")
-    own = {table.name: {"rows": table.rows, "dim": table.dim} for table in parts.state.store.space.tables}
+    own = {table.name: {"rows": table.rows, "dim": table.dim} for table in parts.rows.space.tables}
     for name in own.keys() | tables.keys():
         if own.get(name) != tables.get(name):
             raise CheckpointError(f"the state's table {name} must be {own.get(name)}, got {tables.get(name)}")

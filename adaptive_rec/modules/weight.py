@@ -44,7 +44,7 @@ class TieredWeight(TieredTensor):
 
     @staticmethod
     def __new__(cls, runtime: EmbeddingRuntime, table: int, requires_grad: bool = True) -> TieredWeight:
-        spec = runtime.store.space.tables[table]
+        spec = runtime.space.tables[table]
         like = torch.empty((spec.rows, spec.dim), dtype=runtime.weight_dtype, device="meta")
         made = cls.like(like, runtime.device, requires_grad)
         made.runtime, made.table, made._is_param = runtime, table, requires_grad
@@ -58,7 +58,7 @@ class TieredWeight(TieredTensor):
     @property
     def name(self) -> str:
         """The table's name in the runtime."""
-        return self.runtime.store.space.tables[self.table].name
+        return self.runtime.space.tables[self.table].name
 
     # Lookups ---------------------------------------------------------------------------------------------------------
 
@@ -67,7 +67,7 @@ class TieredWeight(TieredTensor):
         vectors = self.runtime.pooled(
             lambda: self.key(None, padding_idx, ids), lambda: [self.single_bags(ids, padding_idx)], self
         )[0]
-        if padding_idx is not None and (padded := ids.reshape(-1) == padding_idx % len(self)).any():
+        if padding_idx is not None and self.runtime.rows.must_read(padded := ids.reshape(-1) == padding_idx % len(self)):
             row_1D = self.rows(np.array([padding_idx % len(self)]))
             vectors = torch.where(padded.to(vectors.device).unsqueeze(1), row_1D, vectors)
         return vectors.view(*ids.shape, self.shape[1])
@@ -120,7 +120,7 @@ class TieredWeight(TieredTensor):
     def _number(self, mode: str, ids_N: NDArray[np.int64], offsets: NDArray[np.int64]) -> Bags:
         known: dict[str, PoolTables] = self.__dict__.setdefault("_known", {})
         if mode not in known:
-            known[mode] = PoolTables.of(self.runtime.store.space, [self.table], [mode == "mean"])
+            known[mode] = PoolTables.of(self.runtime.space, [self.table], [mode == "mean"])
         return known[mode].bags(ids_N, offsets, self.runtime.dtype)
 
     # Rows in and out -------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from adaptive_rec.batch import TableSpec
 from adaptive_rec.errors import ConfigError
 from adaptive_rec.modules.bag import AdaptiveEmbedding, AdaptiveEmbeddingBag, why_unsupported
 from adaptive_rec.modules.collection import AdaptiveEmbeddingBagCollection
+from adaptive_rec.modules.data_parallel import check_not_parallel
 from adaptive_rec.modules.embedding_runtime import EmbeddingRuntime
 from adaptive_rec.modules.loop_directory import LOG
 from adaptive_rec.modules.optimizer_steps import follow_optimizers, hand_over_state
@@ -72,10 +73,13 @@ def wrap(model: nn.Module, *, device: torch.device | str | None = None, **option
     ``lr=``: rows are then updated at the end of each backward pass. Wrap a model after it was moved to its device. `device`: the
     device of looked-up vectors, by default that of the model's other parameters. See `Options` for the rest.
 
+    Where the script has a process group of several ranks, they share the tables, and each of them must make every call.
+
     Weights stay the parameters that they were (`TieredWeight`), so whoever holds one goes on to hold it.
 
     Raises ConfigError, and leaves the model as it was, where no table can be moved or rows could not be updated as requested.
     """
+    check_not_parallel(model)
     in_backward = isinstance(options.get("optimizer"), str) or options.get("update") == "backward"
     tables, left = _tables(model, in_backward)
     weights = [table.weight for table in tables]
@@ -188,8 +192,7 @@ def _move(runtime: EmbeddingRuntime, number: int, table: _Table, holder: torch.o
     """Move a table's rows and their optimizer state into the tiers. Its weight stays the same object, for all who hold it.
     Returns the paths of its modules."""
     weight = table.weight
-    with torch.no_grad():
-        runtime.host_rows(number).copy_(weight)
+    runtime.set_first_rows(number, lambda rows: rows.copy_(weight))
     gradient = None if runtime.updates_in_backward else weight.grad
     weight.grad = None
     torch.utils.swap_tensors(weight, TieredWeight(runtime, number))
@@ -211,8 +214,8 @@ def _move(runtime: EmbeddingRuntime, number: int, table: _Table, holder: torch.o
 def _row_gradient(weight: TieredWeight, gradient: Tensor) -> RowGradient:
     """Return a sparse gradient as one of rows."""
     summed = gradient.coalesce()
-    first_row = weight.runtime.store.space.table_range(weight.table)[1]
-    return RowGradient(weight, None, first_row, (summed.indices()[0], summed.values()))
+    first_row = weight.runtime.space.table_range(weight.table)[1]
+    return weight.runtime.rows.gradient_type(weight, None, first_row, (summed.indices()[0], summed.values()))
 
 
 def unwrap(model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> nn.Module:
@@ -273,12 +276,14 @@ def _move_back(weight: TieredWeight, optimizer: torch.optim.Optimizer | None, sp
 
 
 def _report(runtime: EmbeddingRuntime, paths: list[str], left: list[tuple[str, str]]) -> WrapReport:
-    specs = runtime.store.space.tables
+    specs = runtime.space.tables
     replaced = [f"{names}: {spec.rows:,} rows x {spec.dim}" for names, spec in zip(paths, specs, strict=True)]
     stats, rules = runtime.stats(), runtime.rates.name
     budget = ByteSize(stats.budget_bytes).human_readable()
+    ranks = runtime.rows.group.ranks
+    owners = "" if ranks == 1 else f", each owned by one of {ranks} ranks"
     summary = (
-        f"{len(replaced)} table{'s' if len(replaced) > 1 else ''}, {stats.total_rows:,} rows in two tiers: "
+        f"{len(replaced)} table{'s' if len(replaced) > 1 else ''}, {runtime.space.rows:,} rows in two tiers{owners}: "
         f"policy {stats.policy}, updates {rules}, "
         f"up to {budget} of hot rows on {runtime.device}"
     )

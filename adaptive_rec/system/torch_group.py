@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import timedelta
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import torch
@@ -11,7 +12,7 @@ import torch.distributed as dist
 from numpy.typing import NDArray
 
 from adaptive_rec.errors import GroupError, UsageError, first_line
-from adaptive_rec.system.group import Bytes, Group
+from adaptive_rec.system.group import Alone, Bytes, Group
 from adaptive_rec.system.group_meter import GroupMeter
 from adaptive_rec.system.group_watch import GroupWatch
 
@@ -41,6 +42,12 @@ class TorchGroup(Group):
         group = TorchGroup(dist.new_group(timeout=timedelta(seconds=DEADLINE_SECONDS)))
         group._watch = GroupWatch(group)
         return group
+
+    @staticmethod
+    def beside() -> Group:
+        """Return the ranks of the process group that a script has initialised, on a channel of their own; `Alone` where there is
+        none, or one process."""
+        return _beside(dist.group.WORLD) if ranks_of_script() > 1 else Alone()
 
     def __init__(self, channel: Any, meter: GroupMeter | None = None) -> None:
         super().__init__(dist.get_rank(), dist.get_world_size(), meter)
@@ -81,3 +88,14 @@ class TorchGroup(Group):
             return operation()
         except RuntimeError as error:
             raise GroupError(f"all {self.ranks} ranks must stay connected, one did not (seen by rank {self.rank})") from error
+
+
+def ranks_of_script() -> int:
+    """Return the number of processes in the process group that a script has initialised; 1 where there is none."""
+    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+
+
+@lru_cache(maxsize=1)
+def _beside(world: Any) -> TorchGroup:
+    """Return the group of a script's process group, the same one for all who ask."""
+    return TorchGroup(dist.new_group(timeout=timedelta(seconds=DEADLINE_SECONDS), backend="gloo"))

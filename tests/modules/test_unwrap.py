@@ -10,6 +10,7 @@ from torch import nn
 
 import adaptive_rec
 from adaptive_rec.errors import AdaptiveRecError
+from adaptive_rec.modules import options
 from adaptive_rec.modules.row_gradient import RowGradient
 from adaptive_rec.modules.weight import TieredWeight
 
@@ -86,16 +87,12 @@ def test_a_term_on_a_weight_that_would_be_lost_is_refused() -> None:
     model["table"](torch.tensor([1])).sum().backward()
 
 
-def test_one_of_several_processes_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_group_that_is_opened_after_wrap_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     model = nn.ModuleDict({"table": nn.Embedding(9, 2)})
-    other = nn.ModuleDict({"table": nn.Embedding(9, 2)})
-    wrapped(other, torch.optim.SGD(other.parameters(), lr=0.1))
-    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
-    with pytest.raises(AdaptiveRecError, match="there are 2 in the process group"):
-        wrapped(model, torch.optim.SGD(model.parameters(), lr=0.1))
-    with pytest.raises(AdaptiveRecError, match="there are 2 in the process group"):
-        other["table"](torch.tensor([1]))
+    wrapped(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    monkeypatch.setattr(options, "ranks_of_script", lambda: 2)
+    with pytest.raises(AdaptiveRecError, match="init_process_group must be called before .* there are 2 processes"):
+        model["table"](torch.tensor([1]))
 
 
 def test_a_loss_that_is_held_is_named_and_nothing_is_unwrapped() -> None:

@@ -1,0 +1,163 @@
+"""Rows and gradients between the ranks of a user's loop, which make the same calls in the same order.
+
+Every exchange begins with a header that says what a rank is about to do. So ranks that do different things get an error that
+names both, where they would otherwise read each other's bytes as something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adaptive_rec.embedding.shared.ownership import Ownership
+from adaptive_rec.errors import GroupError, TrainingError
+from adaptive_rec.placement import RowSpace
+from adaptive_rec.system.group import Group
+
+LOOK_UP, UPDATE, READ, WRITE, NORM = range(5)
+VERBS = ("looks up", "updates", "reads the whole of", "writes to", "takes the norm of gradients of")
+SAME_CALLS = (
+    "ranks must make the same calls in the same order (forward and backward passes, optimizer steps, evaluation, state_dict)"
+)
+
+
+@dataclass(frozen=True)
+class RankCall:
+    """What a rank is about to do, and with which tables."""
+
+    verb: int
+    tables: tuple[int, ...]
+    step: int = 0
+    """Number of the present step, counted from 1; 0 where the caller does not know it."""
+    digest: int = 0
+    """A number that must be the same on all ranks too."""
+    sound: bool = True
+    """Whether this rank's gradients are finite numbers."""
+
+    def line(self, sizes_W: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the header: it has the same length for every call."""
+        first = self.tables[0] if self.tables else -1
+        return np.array([self.verb, first, len(self.tables), self.digest, self.step, self.sound, *sizes_W], dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class AskedRows:
+    """The rows that a rank asks of the others, owner after owner, and those that are asked of it, rank after rank."""
+
+    order_U: NDArray[np.int64]
+    """This rank's rows, by their numbers among those that it named, owner after owner."""
+    sent_W: NDArray[np.int64]
+    row_M: NDArray[np.int64]
+    """Rows that are asked of this rank, by their numbers among its own."""
+    received_W: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class RowExchange:
+    """The exchanges of one rank with the others."""
+
+    group: Group
+    ownership: Ownership
+
+    @cached_property
+    def nothing(self) -> NDArray[np.int64]:
+        """Sizes of parts for all ranks where there are none."""
+        return np.zeros(self.group.ranks, dtype=np.int64)
+
+    @property
+    def space(self) -> RowSpace:
+        return self.ownership.space
+
+    # What all ranks do together --------------------------------------------------------------------------------------
+
+    def begin(self, call: RankCall, sizes_W: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+        """Begin what all ranks are about to do, and return the `sizes_W` of all ranks (W, W).
+
+        Raises GroupError where they are about to do different things, TrainingError where the gradients of one are not sound."""
+        own = call.line(self.nothing if sizes_W is None else sizes_W)
+        try:
+            found = self.group.gather(own)
+        except GroupError as error:
+            raise GroupError(f"{error}; {SAME_CALLS}, this one {self._shown(own)}") from error
+        for rank, line in enumerate(found):
+            if not np.array_equal(line[:5], found[0, :5]):
+                raise GroupError(f"{SAME_CALLS}, rank 0 {self._shown(found[0])} and rank {rank} {self._shown(line)}")
+        if not found[:, 5].all():
+            raise TrainingError(
+                f"gradients of embedding rows must be finite numbers, those of step {call.step} on rank "
+                f"{int(np.argmin(found[:, 5]))} are not; no row was updated"
+            )
+        return found[:, 6:]
+
+    def _shown(self, line: NDArray[np.int64]) -> str:
+        verb, first, tables, _, step = line[:5].tolist()
+        name = f"table {self.space.tables[first].name}" if first >= 0 else "no table"
+        more = f" and {tables - 1} more" if tables > 1 else ""
+        return f"{VERBS[verb]} {name}{more}" + (f" in step {step}" if step else "")
+
+    def ask(self, call: RankCall, row_U: NDArray[np.int64]) -> AskedRows:
+        """Tell the owners of rows, by their numbers in the joint row space, that they are read or updated."""
+        owner_U, own_row_U = self.ownership.split(row_U)
+        order_U = np.argsort(owner_U.astype(np.int32), kind="stable")
+        sent_W = np.bincount(owner_U, minlength=self.group.ranks)
+        received_W = self.begin(call, sent_W)[:, self.group.rank]
+        asked = own_row_U[order_U].astype(np.uint32)
+        row_M = self.group.exchange("requests", asked, sent_W, received_W).astype(np.int64)
+        return AskedRows(order_U, sent_W, row_M, received_W)
+
+    def answer(self, asked: AskedRows, values_MD: NDArray[Any]) -> NDArray[Any]:
+        """Send the values of the rows that are asked here; return those of this rank's rows (U, D)."""
+        found = self.group.exchange("rows", values_MD, asked.received_W, asked.sent_W)
+        values_UD = np.empty_like(found)
+        values_UD[asked.order_U] = found
+        return values_UD
+
+    def send(self, asked: AskedRows, values_UD: NDArray[Any]) -> NDArray[Any]:
+        """Send values of this rank's rows to their owners; return those that are for this rank (M, D), rank after rank."""
+        return self.group.exchange("gradients", values_UD[asked.order_U], asked.sent_W, asked.received_W)
+
+    # Whole tables ----------------------------------------------------------------------------------------------------
+
+    def whole(self, table: int, own_BK: NDArray[Any], step: int) -> NDArray[Any]:
+        """Return a table's values (R, K) from those of all ranks' rows."""
+        self.begin(RankCall(READ, (table,), step))
+        each_W = np.full(self.group.ranks, len(own_BK))
+        found = self.group.exchange("tables", np.concatenate([own_BK] * self.group.ranks), each_W, each_W)
+        whole_RK = np.empty((self.space.tables[table].rows, own_BK.shape[1]), dtype=own_BK.dtype)
+        for rank, part in enumerate(np.split(found, self.group.ranks)):
+            ids = self._ids(table, rank)
+            inside = ids < len(whole_RK)
+            whole_RK[ids[inside]] = part[inside]
+        return whole_RK
+
+    def own(self, table: int, whole_RK: NDArray[Any], step: int) -> NDArray[Any]:
+        """Return the values of this rank's rows of a table that all ranks write to."""
+        self.begin(RankCall(WRITE, (table,), step))
+        part: NDArray[Any] = whole_RK[np.minimum(self._ids(table, self.group.rank), len(whole_RK) - 1)]
+        return part
+
+    def deal(self, table: int, whole_RK: NDArray[Any] | None, own_BK: NDArray[Any]) -> None:
+        """Set this rank's rows of a table from the values that rank 0 has of the whole table."""
+        self.begin(RankCall(WRITE, (table,)))
+        each_W = np.full(self.group.ranks, len(own_BK))
+        if whole_RK is None:
+            lines, sent_W = own_BK[:0], self.nothing
+        else:
+            end = len(whole_RK) - 1
+            parts = (whole_RK[np.minimum(self._ids(table, rank), end)] for rank in range(self.group.ranks))
+            lines, sent_W = np.concatenate(list(parts)), each_W
+        received_W = np.where(np.arange(self.group.ranks) == 0, each_W, 0)
+        own_BK[:] = self.group.exchange("tables", lines, sent_W, received_W)
+
+    def _ids(self, table: int, rank: int) -> NDArray[np.int64]:
+        return Ownership(self.space, self.group.ranks, rank).owned_ids(table)
+
+
+def shared_digest(values: Sequence[float]) -> int:
+    """Return a number that differs where values differ."""
+    return hash(tuple(values)) & 0x7FFF_FFFF

@@ -1,0 +1,273 @@
+"""Wrapped models on several ranks equal one process on the whole batch: losses to 1e-12, rows to 1e-11 over 120 steps."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import adaptive_rec
+from adaptive_rec.embedding.shared.row_exchange import RowExchange
+from adaptive_rec.system.group import Alone, Group
+
+from .jagged import Jagged
+from .ranks import Trained, patch_ranks, train
+
+STEPS = 120
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "sgd": partial(torch.optim.SGD, lr=0.05),
+    "adagrad": partial(torch.optim.Adagrad, lr=0.05),
+    "sparse_adam": partial(torch.optim.SparseAdam, lr=0.01),
+}
+
+
+@pytest.fixture
+def on_ranks(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
+    return patch_ranks(monkeypatch)
+
+
+def assert_same(found: list[Trained], expected: Trained) -> None:
+    for one in found:
+        np.testing.assert_allclose(one.losses, expected.losses, rtol=1e-12, atol=0)
+        for name, weight in expected.weights.items():
+            torch.testing.assert_close(one.weights[name], weight, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks"),
+    [
+        ("sgd", 2), ("adagrad", 3), ("sparse_adam", 2),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in (("sgd", 3), ("adagrad", 2), ("sparse_adam", 3))),
+    ],
+)  # fmt: skip
+def test_several_ranks_equal_plain_pytorch_on_the_whole_batch(on_ranks: Any, name: str, ranks: int) -> None:
+    found = on_ranks(ranks, lambda group: train(group, OPTIMIZERS[name], STEPS))
+
+    assert_same(found, train(Alone(), OPTIMIZERS[name], STEPS, wrapped=False))
+    for one in found:
+        stats = one.runtime.stats()
+        assert stats.migrated_rows > 0
+        assert 0 < stats.hot_lookup_ratio < 1
+
+
+@pytest.mark.parametrize("name", ["adagrad", "momentum"])
+def test_rows_that_are_looked_up_at_once_are_the_same(on_ranks: Any, name: str) -> None:
+    make = {**OPTIMIZERS, "momentum": partial(torch.optim.SGD, lr=0.05, momentum=0.9)}[name]
+    found = on_ranks(2, lambda group: train(group, make, 40, prefetch=True))
+
+    assert_same(found, train(Alone(), make, 40))
+    in_calls = on_ranks(2, lambda group: train(group, make, 40))
+    sent, without = (sum(one[0].runtime.rows.group.meter.sent_bytes.values()) for one in (found, in_calls))
+    assert 0 < sent < without
+
+
+@pytest.mark.parametrize("rule", ["rowwise_adagrad", "lazy_adam"])
+def test_rows_that_are_updated_in_the_backward_pass_equal_those_of_one_process(on_ranks: Any, rule: str) -> None:
+    found = on_ranks(2, lambda group: train(group, None, STEPS, rule=rule))
+
+    assert_same(found, train(Alone(), None, STEPS, rule=rule))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        partial(torch.optim.SGD, lr=0.05, momentum=0.9),
+        partial(torch.optim.Adam, lr=0.01),
+        pytest.param(partial(torch.optim.Adagrad, lr=0.05, weight_decay=0.01), marks=pytest.mark.slow),
+        pytest.param(partial(torch.optim.AdamW, lr=0.01), marks=pytest.mark.slow),
+        pytest.param(partial(torch.optim.RMSprop, lr=0.01), marks=pytest.mark.slow),
+    ],
+    ids=["momentum", "adam", "weight decay", "adamw", "rmsprop"],
+)
+def test_rows_make_the_steps_that_they_missed(on_ranks: Any, make: Any) -> None:
+    found = on_ranks(2, lambda group: train(group, make, 60))
+
+    assert_same(found, train(Alone(), make, 60))
+
+
+def test_the_same_ranks_repeat_bit_by_bit(on_ranks: Any) -> None:
+    once, again = (on_ranks(3, lambda group: train(group, OPTIMIZERS["adagrad"], 30), seed) for seed in (1, 2))
+
+    for name, weight in once[0].weights.items():
+        assert torch.equal(weight, again[2].weights[name]), name
+
+
+def test_gradients_are_clipped_by_the_norm_of_their_average(on_ranks: Any) -> None:
+    found = on_ranks(3, lambda group: train(group, OPTIMIZERS["sgd"], 30, clip=0.05))
+
+    expected = train(Alone(), OPTIMIZERS["sgd"], 30, clip=0.05)
+    assert_same(found, expected)
+    assert expected.losses != train(Alone(), OPTIMIZERS["sgd"], 30).losses
+
+
+@pytest.mark.parametrize("order", [1, 2.5, float("inf")])
+def test_a_norm_is_that_of_the_average(on_ranks: Any, order: float) -> None:
+    def norm(group: Group) -> tuple[float, float]:
+        table, plain = torch.nn.Embedding(9, 2), torch.nn.Embedding(9, 2)
+        adaptive_rec.wrap(table, optimizer=torch.optim.SGD, budget=0)
+        table(torch.tensor([1, 2 + group.rank])[: 1 + group.rank]).sum().backward()
+        for ids in ([1], [1, 3]):  # of both ranks
+            (plain(torch.tensor(ids)).sum() / 2).backward()
+        return float(table.weight.grad.norm(order)), float(plain.weight.grad.norm(order))  # type: ignore[union-attr]
+
+    for own, expected in on_ranks(2, norm):
+        assert own == pytest.approx(expected, rel=1e-14)
+
+
+def test_a_loss_of_a_whole_weight_reaches_all_its_rows(on_ranks: Any) -> None:
+    make = OPTIMIZERS["adagrad"]
+    found = on_ranks(2, lambda group: train(group, make, 30, penalty=0.1, clip=0.05))
+
+    assert_same(found, train(Alone(), make, 30, penalty=0.1, clip=0.05))
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("name", ["adagrad", "sparse_adam"])
+def test_any_number_of_ranks_resumes_what_two_have_saved(on_ranks: Any, name: str, ranks: int) -> None:
+    make = OPTIMIZERS[name]
+
+    def save(group: Group) -> Any:
+        trained = train(group, make, 20)
+        return trained.weights, trained.runtime.state_dict()
+
+    model, runtime = on_ranks(2, save)[1]
+    assert runtime["tables"]["sums"]["rows"] == len(runtime["optimizer"]["0"]) == 61
+    state = {name: value.clone() for name, value in model.items()}, runtime
+    found = on_ranks(ranks, lambda group: train(group, make, 40, first=20, state=state))
+
+    expected = train(Alone(), make, 40, wrapped=False)
+    expected.losses = expected.losses[20:]
+    assert_same(found, expected)
+    assert found[0].runtime.stats().steps == 40
+
+
+def test_optimizers_show_and_take_the_state_of_whole_tables(on_ranks: Any) -> None:
+    make = OPTIMIZERS["adagrad"]
+
+    def save_and_load(group: Group) -> Any:
+        trained = train(group, make, 10)
+        tables = trained.optimizers[0]
+        saved = copy.deepcopy(tables.state_dict())
+        for state in tables.state.values():
+            state["sum"].mul_(9)
+        tables.load_state_dict(saved)
+        tables.step()
+        return copy.deepcopy(tables.state_dict())["state"]
+
+    states = on_ranks(2, save_and_load)
+    theirs = train(Alone(), make, 10, wrapped=False).optimizers[0]
+    theirs.step()
+    expected = theirs.state_dict()["state"]
+    for number, state in expected.items():
+        for own in states:
+            torch.testing.assert_close(own[number]["sum"], state["sum"], rtol=0, atol=1e-11)
+
+
+def test_writes_to_a_weight_reach_the_owners_of_its_rows(on_ranks: Any) -> None:
+    def write(model: Any, step: int) -> None:
+        with torch.no_grad():
+            if step == 3:
+                model.items.weight[torch.tensor([2, 7, 2])] = torch.arange(12.0).view(3, 4)
+            if step == 5:
+                model.sums.weight.copy_(torch.arange(61.0 * 4).view(61, 4) / 100)
+            if step == 7:
+                model.means.weight.mul_(0.5)
+
+    found = on_ranks(3, lambda group: train(group, OPTIMIZERS["sgd"], 10, between=write))
+
+    assert_same(found, train(Alone(), OPTIMIZERS["sgd"], 10, wrapped=False, between=write))
+
+
+def test_an_unwrapped_model_has_all_rows_and_their_state(on_ranks: Any) -> None:
+    def unwrap(group: Group) -> Any:
+        trained = train(group, OPTIMIZERS["adagrad"], 10)
+        adaptive_rec.unwrap(trained.model, trained.optimizers[0])
+        return trained.model.state_dict(), trained.optimizers[0].state[trained.model.means.weight]["sum"]
+
+    expected = train(Alone(), OPTIMIZERS["adagrad"], 10, wrapped=False)
+    for weights, sums in on_ranks(2, unwrap):
+        torch.testing.assert_close(weights["means.weight"], expected.weights["means.weight"], rtol=0, atol=1e-11)
+        state = expected.optimizers[0].state[expected.model.means.weight]["sum"]
+        torch.testing.assert_close(sums, state, rtol=0, atol=1e-11)
+
+
+def collection_of(rank: int) -> Any:
+    def first(rows: torch.Tensor) -> None:
+        rows.copy_((rank + 1) * torch.arange(120.0).view(30, 4) / 120)
+
+    configs = [adaptive_rec.EmbeddingBagConfig(name, 4, 30, [name, f"{name}2"], "mean", first) for name in ("a", "b")]
+    return adaptive_rec.AdaptiveEmbeddingBagCollection(configs, optimizer="adagrad", lr=0.1, budget="1KiB")
+
+
+def features_of(step: int, part: slice) -> Jagged:
+    random = torch.Generator().manual_seed(step)
+    length_FB = torch.randint(0, 3, (4, 12), generator=random)
+    ids = torch.randint(0, 30, (int(length_FB.sum()),), generator=random)
+    kept = torch.zeros_like(length_FB, dtype=torch.bool)
+    kept[:, part] = True
+    return Jagged(["a", "a2", "b", "b2"], ids[kept.reshape(-1).repeat_interleave(length_FB.reshape(-1))], length_FB[:, part])
+
+
+def test_a_collection_is_shared_too(on_ranks: Any) -> None:
+    def run(group: Group) -> Any:
+        bags = collection_of(group.rank)
+        for step in range(20):
+            features = features_of(step, group.part_of(12))
+            (bags(features).values().square().sum() / 12 * group.ranks).backward()
+        return bags.state_dict()
+
+    found, expected = on_ranks(3, run), run(Alone())
+    for state in found:
+        for name, weight in expected.items():
+            torch.testing.assert_close(state[name], weight, rtol=0, atol=1e-11)
+
+
+# Faults that the tests above must find ---------------------------------------------------------------------------------
+
+
+def average_over_too_many(patch: pytest.MonkeyPatch) -> None:
+    send = RowExchange.send
+
+    def smaller(self: RowExchange, asked: Any, values_UD: Any) -> Any:
+        return send(self, asked, values_UD * (1 - 1e-9) if values_UD.dtype == np.float64 else values_UD)
+
+    patch.setattr(RowExchange, "send", smaller)
+
+
+def answer_with_other_rows(patch: pytest.MonkeyPatch) -> None:
+    answer = RowExchange.answer
+
+    def swapped(self: RowExchange, asked: Any, values_MD: Any) -> Any:
+        if self.group.rank == 1 and len(values_MD) > 1:
+            values_MD = values_MD.copy()
+            values_MD[[0, 1]] = values_MD[[1, 0]]
+        return answer(self, asked, values_MD)
+
+    patch.setattr(RowExchange, "answer", swapped)
+
+
+def lose_a_gradient(patch: pytest.MonkeyPatch) -> None:
+    send = RowExchange.send
+
+    def without_one(self: RowExchange, asked: Any, values_UD: Any) -> Any:
+        if self.group.rank == 1 and len(values_UD):
+            values_UD = values_UD.copy()
+            values_UD[-1] = 0
+        return send(self, asked, values_UD)
+
+    patch.setattr(RowExchange, "send", without_one)
+
+
+@pytest.mark.parametrize("fault", [average_over_too_many, answer_with_other_rows, lose_a_gradient])
+def test_planted_faults_are_found(on_ranks: Any, fault: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    fault(monkeypatch)
+
+    found = on_ranks(2, lambda group: train(group, OPTIMIZERS["sgd"], 20))
+
+    with pytest.raises(AssertionError):
+        assert_same(found, train(Alone(), OPTIMIZERS["sgd"], 20, wrapped=False))

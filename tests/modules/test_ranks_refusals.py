@@ -1,0 +1,152 @@
+"""What several ranks cannot do is an error on all of them, by name; none of them waits for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import adaptive_rec
+from adaptive_rec.errors import AdaptiveRecError, ConfigError, GroupError, TrainingError
+from adaptive_rec.system.group import Group
+
+from .ranks import Model, patch_ranks, train
+
+SGD = partial(torch.optim.SGD, lr=0.05)
+
+
+@pytest.fixture
+def on_ranks(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Any]]:
+    return patch_ranks(monkeypatch)
+
+
+def evaluate(model: Model) -> None:
+    with torch.no_grad():
+        model.items(torch.tensor([1]))
+
+
+def save(model: Model) -> None:
+    model.state_dict()
+
+
+def write(model: Model) -> None:
+    with torch.no_grad():
+        model.means.weight[torch.tensor([1])] = 0.0
+
+
+@pytest.mark.parametrize(
+    ("act", "named"),
+    [
+        (evaluate, "rank 0 looks up table sums in step 3 and rank 1 looks up table items in step 3"),
+        (save, "rank 0 looks up table sums in step 3 and rank 1 reads the whole of table sums in step 3"),
+        (write, "rank 1 looks up table means"),
+    ],
+)
+def test_ranks_that_do_different_things_are_told_which(on_ranks: Any, act: Callable[..., None], named: str) -> None:
+    def work(group: Group) -> None:
+        with pytest.raises(GroupError, match=f"must make the same calls in the same order .*{named}"):
+            train(group, SGD, 9, between=lambda model, step: act(model) if (step, group.rank) == (1, 1) else None)
+
+    on_ranks(2, work)
+
+
+def test_ranks_must_have_one_learning_rate(on_ranks: Any) -> None:
+    def work(group: Group) -> None:
+        with pytest.raises(GroupError, match="rank 0 updates table sums and 3 more in step 1"):
+            train(group, partial(torch.optim.SGD, lr=0.1 + group.rank), 2)
+
+    on_ranks(2, work)
+
+
+def test_a_rank_that_ends_is_not_waited_for(on_ranks: Any) -> None:
+    def work(group: Group) -> None:
+        if group.rank:
+            raise RuntimeError("this rank ends")
+        train(group, SGD, 2)
+
+    with pytest.raises(RuntimeError, match="this rank ends"):
+        on_ranks(2, work)
+
+
+def test_gradients_that_are_not_finite_on_one_rank_update_no_row(on_ranks: Any) -> None:
+    def work(group: Group) -> Any:
+        table = nn.Embedding(20, 2, sparse=True)
+        optimizer = torch.optim.SGD(table.parameters(), lr=1.0)
+        adaptive_rec.wrap(table, optimizer=optimizer, budget=0)
+        before = table.weight.detach().clone()
+        scale = torch.tensor([1.0, float("nan") if group.rank else 1.0])
+        (table(torch.tensor([3, 5])).sum(1) * scale).sum().backward()
+        with pytest.raises(TrainingError, match="step 1 on rank 1 are not; no row was updated"):
+            optimizer.step()
+        return torch.equal(before, table.weight.detach())
+
+    assert all(on_ranks(2, work))
+
+
+def unscale(weight: torch.Tensor) -> None:
+    scaler = torch.amp.GradScaler("cpu")
+    scaler.scale(torch.zeros(()))
+    scaler.unscale_(torch.optim.SGD([weight], 0.1))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda weight, loss: nn.utils.clip_grad_value_([weight], 1.0),
+        lambda weight, loss: weight.grad.norm(dim=1),
+        lambda weight, loss: weight.grad.abs(),
+        lambda weight, loss: unscale(weight),
+    ],
+    ids=["clipped by value", "norm by row", "any other", "GradScaler"],
+)
+def test_gradients_are_not_changed_by_their_size_before_they_are_averaged(on_ranks: Any, change: Any) -> None:
+    def work(group: Group) -> None:
+        table = nn.Embedding(20, 2)
+        adaptive_rec.wrap(table, optimizer=torch.optim.SGD, budget=0)
+        loss = table(torch.tensor([group.rank])).sum()
+        loss.backward()
+        change(table.weight, loss)
+
+    rule = "gradients of rows must only be added, scaled and clipped by their norm where several ranks train"
+    with pytest.raises(ConfigError, match=rule):
+        on_ranks(2, work)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "options", "named"),
+    [
+        (torch.float32, {"policy": "slipstream"}, "policy must skip no work where 2 processes .* got slipstream"),
+        (torch.bfloat16, {}, "torch.float32 or torch.float64 where 2 processes train together, got torch.bfloat16"),
+        (torch.float32, {"device": "cuda:0"}, "device must be cpu where 2 processes train together, got cuda:0"),
+    ],
+)
+def test_what_cannot_be_shared_is_refused_by_name(on_ranks: Any, dtype: torch.dtype, options: Any, named: str) -> None:
+    def work(group: Group) -> None:
+        adaptive_rec.wrap(nn.Embedding(20, 2, dtype=dtype), optimizer="sgd", lr=0.1, **options)
+
+    with pytest.raises(AdaptiveRecError, match=named):
+        on_ranks(2, work)
+
+
+def test_a_running_loop_refuses_the_same(on_ranks: Any) -> None:
+    def work(group: Group) -> None:
+        runtime = adaptive_rec.wrap(nn.Embedding(20, 2), optimizer="sgd", lr=0.1)
+        with pytest.raises(ConfigError, match="got slipstream"):
+            runtime.set_knobs(policy="slipstream")
+        with pytest.raises(ConfigError, match="must be of one process, there are 2"):
+            runtime.serve()
+
+    on_ranks(2, work)
+
+
+def test_batches_pass_through_prefetch_as_they_are(on_ranks: Any) -> None:
+    def work(group: Group) -> None:
+        runtime = adaptive_rec.wrap(nn.ModuleDict({"table": nn.Embedding(20, 2)}), optimizer="sgd", lr=0.1)
+        batches = [torch.tensor([1, 2]), torch.tensor([3])]
+        assert list(runtime.prefetch(batches, sparse=lambda batch: {"table": batch})) == batches
+
+    on_ranks(2, work)

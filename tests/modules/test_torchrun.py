@@ -1,0 +1,55 @@
+"""The script of the guide, in real processes that torchrun starts: two ranks compute what one computes."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+pytestmark = pytest.mark.alone
+
+PAGE = Path(__file__).parents[2] / "docs" / "howto" / "processes.md"
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+
+
+def script_of_the_page() -> str:
+    found = re.search(r"^cat > mine.py <<'END'\n(.*?)^END$", PAGE.read_text(), flags=re.M | re.S)
+    assert found is not None
+    return found[1]
+
+
+def run(folder: Path, ranks: int, script: str) -> subprocess.CompletedProcess[str]:
+    folder.mkdir()
+    (folder / "mine.py").write_text(f"import torch\ntorch.set_default_dtype(torch.float64)\n{script}")
+    command = [*TORCHRUN, f"--nproc-per-node={ranks}", "mine.py"]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=120)
+
+
+def test_two_ranks_beside_data_parallel_equal_one(tmp_path: Path) -> None:
+    states: list[dict[str, Any]] = []
+    for ranks in (1, 2):
+        done = run(tmp_path / str(ranks), ranks, script_of_the_page())
+        assert done.returncode == 0, done.stderr
+        states.append(torch.load(tmp_path / str(ranks) / "mine.pt", weights_only=True))
+
+    alone, shared = states
+    assert alone.keys() == shared.keys()
+    for name, value in alone.items():
+        torch.testing.assert_close(shared[name], value, rtol=0, atol=1e-10, msg=name)
+
+
+@pytest.mark.slow
+def test_a_state_dict_on_one_rank_alone_names_the_rule(tmp_path: Path) -> None:
+    script = script_of_the_page().replace("state = ", "state = dist.get_rank() == 0 and ")
+    script = script.replace("dist.destroy_process_group()", "model(user, history)")
+
+    done = run(tmp_path / "one", 2, script)
+
+    assert done.returncode == 1
+    assert "ranks must make the same calls in the same order" in done.stderr
+    assert "rank 0 reads the whole of table users in step 41 and rank 1 looks up table users in step 41" in done.stderr
