@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding.host import Arrays
 from adaptive_rec.embedding.missed_steps import MissedSteps
-from adaptive_rec.embedding.records import Bags, MicroBatch, RowUpdate
+from adaptive_rec.embedding.records import BagReads, MicroBatch, RowUpdate
 from adaptive_rec.embedding.row_types import as_array, has_infinity
 from adaptive_rec.embedding.snapshot import Tiers
 from adaptive_rec.embedding.store import EmbeddingStore
@@ -45,11 +45,11 @@ class DirectStore(EmbeddingStore):
 
     def fill(
         self, work: ClassifiedBatch, samples_S: NDArray[np.int64], scale_S: NDArray[np.float64], micro: MicroBatch,
-        weights_of: Callable[[int], Arrays], bags: Bags | None = None,
+        weights_of: Callable[[int], Arrays], bags: BagReads | None = None,
     ) -> None:  # fmt: skip
         """Fill a micro-batch. `weights_of` returns the two arrays that a pool's sources (`source_N`) index. `bags`: what each bag
         reads, where that is not the batch's rows."""
-        space, bags = work.space, bags or Bags.of(work)
+        space, bags = work.space, bags or BagReads.of(work)
         every = np.array_equal(samples_S, np.arange(work.batch.size))
         micro.dense_SX.numpy()[:] = work.batch.dense_BX if every else work.batch.dense_BX[samples_S]
         micro.labels_S.numpy()[:] = work.batch.labels_B if every else work.batch.labels_B[samples_S]
@@ -90,10 +90,10 @@ class DirectStore(EmbeddingStore):
                 raise TrainingError(self._overflow(work, pool, update.step))
 
     def gradient_places(
-        self, work: ClassifiedBatch, update: RowUpdate, bags: Bags | None = None
+        self, work: ClassifiedBatch, update: RowUpdate, bags: BagReads | None = None
     ) -> row_update.GradientPlaces:
         """Return where the gradient of each bag of a batch stands; `bags` as in `fill`."""
-        space, bags, everyone = work.space, bags or Bags.of(work), np.arange(work.batch.size)
+        space, bags, everyone = work.space, bags or BagReads.of(work), np.arange(work.batch.size)
         in_place = len(space.pools) == 1 and not bags.mean_F.any() and np.array_equal(update.position_B, everyone)
         return row_update.GradientPlaces(
             len(space.features), bags.offsets, space.column_of_feature, bags.mean_F, update.position_B, in_place

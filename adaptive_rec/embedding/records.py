@@ -32,7 +32,7 @@ class MicroBatch:
 
 
 @dataclass(frozen=True)
-class Bags:
+class BagReads:
     """What each bag of a batch reads: its rows, or what other processes have pooled of them."""
 
     offsets: NDArray[np.int64]
@@ -44,9 +44,9 @@ class Bags:
     """Whether each feature averages what its bags read."""
 
     @staticmethod
-    def of(work: ClassifiedBatch) -> Bags:
+    def of(work: ClassifiedBatch) -> BagReads:
         """Return the bags of a batch, which read rows."""
-        return Bags(work.batch.offsets, work.one_hot, work.source_N, work.space.mean_F)
+        return BagReads(work.batch.offsets, work.one_hot, work.source_N, work.space.mean_F)
 
 
 @dataclass(frozen=True)

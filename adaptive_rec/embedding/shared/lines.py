@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.classify import ClassifiedBatch, expand_ranges
-from adaptive_rec.embedding.records import Bags
+from adaptive_rec.embedding.records import BagReads
 from adaptive_rec.embedding.shared.ownership import Ownership
 from adaptive_rec.kernels import bag_parts
 from adaptive_rec.kernels.row_update import RowSegments
@@ -44,7 +44,7 @@ class Lines:
     """The lines of a batch, and which of them each bag reads. Where all rows travel, lines are distinct rows."""
 
     pools: list[PoolLines]
-    bags: Bags
+    bags: BagReads
     """The lines that each bag reads, or their complements."""
     part_length_Q: NDArray[np.int64]
     """Lookups of each part: owner after owner, pool after pool."""
@@ -64,7 +64,7 @@ def lines_of(work: ClassifiedBatch, ownership: Ownership, owner_U: NDArray[np.in
         pools.append(
             PoolLines(owner_U[span], np.arange(span.start, span.stop), np.empty(0), nothing, nothing, segments)
         )
-    return Lines(pools, Bags.of(work), nothing, nothing)
+    return Lines(pools, BagReads.of(work), nothing, nothing)
 
 
 def choose_pooled(
@@ -131,7 +131,7 @@ def _lines_with_parts(
         made.append(PoolLines(owner_L, rows, scale_Q[parts], looked_up_K[of_pool], owner_K[of_pool], segments))
     source_N = np.empty(offsets[-1], dtype=np.int64)
     bag_parts.list_sources(*bags, pooled_F, line_U, part_bag_Q, line_Q, offsets[:-1].copy(), source_N)
-    return Lines(made, Bags(offsets, False, source_N, space.mean_F & ~pooled_F), part_length_Q, looked_up_K)
+    return Lines(made, BagReads(offsets, False, source_N, space.mean_F & ~pooled_F), part_length_Q, looked_up_K)
 
 
 def _firsts(count_WP: NDArray[np.int64]) -> NDArray[np.int64]:
