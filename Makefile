@@ -19,7 +19,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt
 
-.PHONY: train test check-long check-clients study-quality study-tracking study-policies study-globo study-staleness study-sidecar bench bench-all bench-drop-in bench-processes bench-gpu bench-gpu-all docs tutorial lint clean
+.PHONY: train test check-long check-clients study-quality study-tracking study-policies study-globo study-staleness study-sidecar study-kills bench bench-all bench-drop-in bench-processes bench-gpu bench-gpu-all docs tutorial lint clean
 
 train: $(VENV)/installed
 	$(BIN)/adaptive-rec train $(ARGS)
@@ -74,6 +74,10 @@ study-globo: $(VENV)/installed-dev
 PRESET ?= synthetic
 study-sidecar: $(VENV)/installed-dev
 	$(BIN)/python -m benchmarks.sidecar --preset $(PRESET) --turns 30
+
+# Ranks of several processes killed at random, 100 times: about 40 minutes, resumable.
+study-kills: $(VENV)/installed-dev
+	$(BIN)/python -m benchmarks.kills runs/kills $(ARGS)
 
 # Installed without their dependencies: TorchRec requires fbgemm-gpu, which is the CUDA build, and others would let pip change torch.
 # The packages that they import besides torch and NumPy follow them. The results list those that could not be installed.
