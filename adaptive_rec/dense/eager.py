@@ -132,6 +132,9 @@ class DensePart:
         parts += [parameter.grad for parameter in self.parameters if parameter.grad is not None]
         return sum(float(torch.dot(flat, flat)) for flat in (part.reshape(-1) for part in parts))
 
+    def share(self) -> None:
+        """Start to add up the step's gradients over the processes that train together, before `step`."""
+
     def step(self, factor: float) -> None:
         """Make an optimizer step with `factor` times the configured learning rates."""
         for group, rate in zip(self.optimizer.param_groups, self.base_rates, strict=True):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
@@ -13,21 +12,26 @@ from adaptive_rec.system.group import Group
 
 
 class SharedDense(DensePart):
-    """A dense part whose step adds up gradients and losses over the ranks first, all parameters at once."""
+    """A dense part whose gradients and losses are added up over the ranks, all at once, while rows are updated."""
 
     def __init__(self, group: Group, *parts: Any) -> None:
         super().__init__(*parts)
         self.group = group
 
-    def step(self, factor: float) -> None:
+    def share(self) -> None:
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self.parameters]
-        flat = _flatten_dense_tensors(gradients)
-        self.group.add("dense", flat.numpy())
-        sums = np.array([float(self.step_loss), float(self._taken)])
-        self.group.add("dense", sums)
-        self.step_loss.fill_(sums[0])
-        if not sums[1]:  # no rank trained a sample
+        figures = torch.stack([self.step_loss, torch.tensor(float(self._taken))]).to(self.dtype)
+        self._summed = [*gradients, figures]
+        self._flat = _flatten_dense_tensors(self._summed)
+        self._wait = self.group.add_later("dense", self._flat.numpy())
+
+    def step(self, factor: float) -> None:
+        self._wait()
+        *gradients, figures = _unflatten_dense_tensors(self._flat, self._summed)
+        loss, micro_batches = figures.tolist()
+        self.step_loss.fill_(loss)
+        if not micro_batches:  # no rank trained a sample
             return
-        for parameter, gradient in zip(self.parameters, _unflatten_dense_tensors(flat, gradients), strict=True):
+        for parameter, gradient in zip(self.parameters, gradients, strict=True):
             parameter.grad = gradient
         super().step(factor)

@@ -223,6 +223,7 @@ class Runtime(Session):
         factor = schedule(self.config.optimizer, self.step_number)
         lr = self.config.optimizer.embedding_lr * factor
         gradients, number = self.dense.gradients(), self.step_number + 1
+        self.dense.share()
         skips = not (probe or self.policy.exact)
         self.store.apply(work, RowUpdate(gradients, position_B, plan.frozen_U, lr, number, measure=probe, skips=skips))
         try:

@@ -98,8 +98,7 @@ class Publisher:
     def placement(self) -> None:
         """Publish the tier, popularity and movement of rows, and their counts on the board. Of several processes each must call
         it, and rank 0 publishes the rows of all."""
-        group = self._state.store.group
-        if self.writer is None and group.is_alone:
+        if not self._state.store.group.tell(self.writer is not None):
             return
         slot_of_row, tiers = self._state.store.shown_placement()
         self._placement = self._counts()

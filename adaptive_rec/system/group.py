@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,10 @@ class Group(ABC):
     def _add(self, array: NDArray[Any]) -> None:
         """Add up an array over all ranks, in place. Every rank gets the same bits."""
 
+    def _add_later(self, array: NDArray[Any]) -> Callable[[], object]:
+        """Start to add up an array, and return what waits for the sums."""
+        return lambda: self._add(array)
+
     @abstractmethod
     def _all_to_all(self, data: Bytes, sent_W: list[int], received_W: list[int]) -> Bytes:
         """Send the parts of `data` to the ranks, and return what they sent here, rank after rank."""
@@ -56,9 +60,19 @@ class Group(ABC):
     def add(self, kind: str, array: NDArray[Any]) -> None:
         """Add up an array over all ranks, in place. Every rank gets the same bits. Its bytes are estimated as those of a
         ring, in which each of W ranks sends a W-th of the array to the next one, 2 (W - 1) times."""
+        self.add_later(kind, array)()
+
+    def add_later(self, kind: str, array: NDArray[Any]) -> Callable[[], None]:
+        """Start to add up an array as `add` does. Returns a function that waits for the sums; until then the array must stay as
+        it is."""
         self.meter.sent_bytes[kind] += 2 * (self.ranks - 1) * array.nbytes // self.ranks
-        with self.meter.waiting():
-            self._add(array)
+        wait = self._add_later(array)
+
+        def finish() -> None:
+            with self.meter.waiting():
+                wait()
+
+        return finish
 
     def exchange(
         self, kind: str, lines: NDArray[Any], sent_W: NDArray[np.int64], received_W: NDArray[np.int64]

@@ -61,6 +61,10 @@ class TorchGroup(Group):
         tensor = torch.from_numpy(array)
         self._connected(lambda: dist.all_reduce(tensor, group=self._channel))
 
+    def _add_later(self, array: NDArray[Any]) -> Callable[[], object]:
+        work = self._connected(lambda: dist.all_reduce(torch.from_numpy(array), group=self._channel, async_op=True))
+        return lambda: self._connected(work.wait)
+
     def _all_to_all(self, data: Bytes, sent_W: list[int], received_W: list[int]) -> Bytes:
         found = torch.empty(sum(received_W), dtype=torch.uint8)
         sent = torch.from_numpy(data)
