@@ -49,6 +49,11 @@ class RunConfig(Frozen):
         "Storage of embedding rows; 16 bits halve their memory, and rows are rounded stochastically at each update; "
         "optimizer state stays float32.",
     )
+    transport: Literal["exact", "bf16"] = knob(
+        "exact",
+        "name",
+        "How rows and their gradients travel between processes; bf16 rounds them, which halves their bytes and is not exact.",
+    )
     split: Literal["auto", "always", "never"] = knob(
         "auto",
         "name",
@@ -106,6 +111,8 @@ class RunConfig(Frozen):
 
     @model_validator(mode="after")
     def _check_row_precision(self) -> RunConfig:
+        if self.precision == "float64" and self.transport != "exact":
+            raise ValueError(f"transport must be exact where precision is float64, got {self.transport}")
         if self.precision == "float64" and self.row_precision != "float32":
             raise ValueError(
                 f"row_precision must be float32 where precision is float64 (rows are of 64 bits then), got {self.row_precision}"

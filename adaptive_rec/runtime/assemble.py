@@ -184,7 +184,8 @@ def build_store(
             "set run.device=cpu"
         )
     if group is not None and not group.is_alone:
-        return SharedStore(group, space, rule, config.run.seed, dtype, budget, policy.tracks_movement, drawn)
+        rounded = config.run.transport == "bf16"
+        return SharedStore(group, space, rule, config.run.seed, dtype, budget, policy.tracks_movement, drawn, rounded)
     if streams is None:
         return DirectStore(
             space, rule, config.run.seed, dtype, torch.device("cpu"), budget, policy.tracks_movement, drawn

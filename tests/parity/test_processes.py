@@ -102,6 +102,19 @@ def test_several_ranks_skip_what_one_skips(
         assert of_several.totals[count] == of_one.totals[count], count
 
 
+def test_rounded_transport_halves_the_bytes_and_stays_near(train: Any) -> None:
+    exact, rounded = (
+        train("hotline", "sgd", "sum", budget_bytes=200_000, depth=2, ranks=2, steps=60, precision="float32",
+              settings=[f"run.transport={transport}"])
+        for transport in ("exact", "bf16")
+    )  # fmt: skip
+
+    sent = [outcome.runtime.store.group.meter.sent_bytes for outcome in (exact, rounded)]
+    assert 0.45 < sent[1]["gradients"] / sent[0]["gradients"] < 0.55
+    assert sent[1]["rows"] < 0.65 * sent[0]["rows"]
+    assert 0 < np.abs(rounded.losses - exact.losses).max() < 0.01
+
+
 def forget_the_late_rows(store: type[SharedStore], patch: pytest.MonkeyPatch) -> None:
     """Answer with rows as they were one step before: rows that were sent early, and not again after their update."""
     fetch = store._asked_vectors

@@ -22,6 +22,7 @@ from adaptive_rec.embedding.records import MicroBatch, RowUpdate
 from adaptive_rec.embedding.shared.lines import PoolLines
 from adaptive_rec.embedding.shared.ownership import Ownership
 from adaptive_rec.embedding.shared.requests import RequestedLookups, Requests, Way, exchange_requests
+from adaptive_rec.embedding.shared.transport import packed, unpacked
 from adaptive_rec.kernels import pooling, row_update
 from adaptive_rec.kernels.fill import fill_rows
 from adaptive_rec.kernels.staging import touched_rows
@@ -44,8 +45,10 @@ class SharedStore(DirectStore):
 
     def __init__(
         self, group: Group, space: RowSpace, rule: RowRule, seed: int, dtype: torch.dtype, budget_bytes: int,
-        monitored: bool, drawn: bool = True,
+        monitored: bool, drawn: bool = True, rounded: bool = False,
     ) -> None:  # fmt: skip
+        """`rounded`: in steps, vectors and gradients travel in bfloat16."""
+        self._rounded = rounded
         self.group = group
         self._announcing = group.fork()
         self.ownership = Ownership(space, group.ranks, group.rank)
@@ -71,13 +74,16 @@ class SharedStore(DirectStore):
     def look_up(self, work: ClassifiedBatch) -> None:
         """Exchange a batch's requests between two steps, and fetch its rows."""
         work.attach(self._requested(work, self.group))
-        self.take(work)
+        self._fetch(work, rounded=False)
 
     def _requested(self, work: ClassifiedBatch, group: Group) -> Requests:
-        return exchange_requests(work, self.ownership, group, self.threads, self.dtype.itemsize)
+        return exchange_requests(work, self.ownership, group, self.threads, 2 if self._rounded else self.dtype.itemsize)
 
     def take(self, work: ClassifiedBatch) -> None:
         """Fetch what the batch requests as all steps so far have left it."""
+        self._fetch(work, self._rounded)
+
+    def _fetch(self, work: ClassifiedBatch, rounded: bool) -> None:
         requests: Requests = work.staged
         owned = requests.owned
         super().classify(owned)
@@ -85,8 +91,8 @@ class SharedStore(DirectStore):
         fetched, stale_U = [], np.empty(len(work.source_U), dtype=np.bool_)
         for pool, part in enumerate(requests.pools):
             span = work.pool_range(pool)
-            vectors = self._asked_vectors(owned, pool, part.by_line)
-            fetched.append(self._answer(part.by_line, vectors, len(part.lines.owner_L)))
+            vectors = packed(self._asked_vectors(owned, pool, part.by_line), rounded)
+            fetched.append(unpacked(self._answer(part.by_line, vectors, len(part.lines.owner_L)), rounded))
             fetched[pool][len(part.lines.rows) :] *= part.lines.scale_Q[:, None]
             class_U = self._answer(part.by_row, class_N[part.by_row.asked], span.stop - span.start)
             place_U = np.arange(span.stop - span.start)
@@ -129,7 +135,7 @@ class SharedStore(DirectStore):
         frozen_U = np.zeros(len(owned.distinct_U), dtype=np.bool_) if update.skips else None
         position_M, gradients = np.empty(owned.batch.size, dtype=np.int64), []
         for pool, part in enumerate(requests.pools):
-            way, summed_LD = part.by_line, self._sum(work, update, pool)
+            way, summed_LD = part.by_line, packed(self._sum(work, update, pool), self._rounded)
             if frozen_U is None:
                 received = self.group.exchange("gradients", summed_LD[way.place], way.sent_W, way.received_W)
                 position_M[way.asked] = np.arange(len(way.asked))
@@ -141,7 +147,7 @@ class SharedStore(DirectStore):
                 position_M[way.asked] = np.where(outcome_M == UNTOUCHED, -1, np.cumsum(received_M) - received_M)
                 frozen_N = self._tell(part.by_row, self._frozen(work, update, pool))
                 frozen_U[owned.inverse_N[part.by_row.asked[frozen_N]]] = True
-            gradients.append(torch.from_numpy(received[:, None]))
+            gradients.append(torch.from_numpy(unpacked(received, self._rounded)[:, None]))
         super().apply(owned, RowUpdate(gradients, position_M, frozen_U, update.lr, update.step, measure=update.measure))
 
     def _tell(self, way: Way, values: NDArray[Any]) -> NDArray[Any]:
