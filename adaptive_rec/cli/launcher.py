@@ -81,8 +81,10 @@ class Launcher:
         """The signal that stops the run, 0: none came."""
         self._code = 1
         self._restarts = 0
+        self._ranks: dict[int, int] = {}
+        """The process of each rank since all were started."""
         self._ends: list[str] = []
-        """How ranks have ended since all were started, in order."""
+        """How ranks have ended since then, in order."""
         self._stopped_since: dict[int, float] = {}
 
     def run(self) -> int:
@@ -91,10 +93,9 @@ class Launcher:
         before = {number: signal.signal(number, self._handle) for number in handled}
         agent = threading.Thread(target=self._train, name="torchrun")
         agent.start()
-        ranks: dict[int, int] = {}
         while agent.is_alive():
             agent.join(POLL_SECONDS)
-            ranks = self._look(ranks)
+            self._look()
         for number, handler in before.items():
             signal.signal(number, handler)
         return 128 + self._signal if self._signal else self._code
@@ -126,20 +127,20 @@ class Launcher:
         if second:
             os._exit(128 + number)
 
-    def _look(self, before: Mapping[int, int]) -> dict[int, int]:
-        """Watch ranks that were started, and report a restart. Takes and returns the processes of all ranks."""
+    def _look(self) -> None:
+        """Watch ranks from their start on, and report a restart: a rank has another process than before."""
         now = ranks_of_this_machine()
         self._kill_stopped(now)
-        if len(now) < self._wanted.processes or any(now[rank] == process for rank, process in before.items()):
-            return dict(before)
-        if before and not self._signal:
+        if any(self._ranks.get(rank, process) != process for rank, process in now.items()):
             self._restarts += 1
-            again = f"restart {self._restarts} of {self._wanted.restarts}"
-            say(f"{self._first_end()}; {len(now)} ranks start again from the newest checkpoint ({again})", sys.stderr)
-        self._ends = []
+            again = f"{self._wanted.processes} ranks start again from the newest checkpoint"
+            if not self._signal:
+                say(f"{self._first_end()}; {again} (restart {self._restarts} of {self._wanted.restarts})", sys.stderr)
+            self._ranks, self._ends = {}, []
         for rank, process in now.items():
-            threading.Thread(target=self._await, args=(rank, process, self._ends), daemon=True).start()
-        return now
+            if rank not in self._ranks:
+                self._ranks[rank] = process
+                threading.Thread(target=self._await, args=(rank, process, self._ends), daemon=True).start()
 
     @staticmethod
     def _await(rank: int, process: int, ends: list[str]) -> None:

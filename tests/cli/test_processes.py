@@ -212,7 +212,7 @@ def test_wrong_numbers_of_processes(tmp_path: Path) -> None:
         (["--processes=two"], "--processes must be a whole number from 1 to 1024, got two"),
         (["--processes=2", "--restarts=-1"], "--restarts must be a whole number from 0 to 1000, got -1"),
         (["--processes=2", "--restarts=1", "--replay=run"], "give one of them"),
-        (["--processes=2", "--policy=slipstream"], "knobs.policy must skip no work"),
+        (["--processes=2", "--policy=cdlrm"], "knobs.policy must keep the order"),
     ):
         done = subprocess.run(
             [*COMMAND, "train", "tiny", *words, f"--out={tmp_path / 'r'}"], capture_output=True, text=True, check=False
