@@ -17,6 +17,7 @@ from adaptive_rec.live.mailbox import Mailbox
 from adaptive_rec.live.telemetry import Evaluation, Event, Recorder, Snapshot, StageTimes
 from adaptive_rec.policy import Policy
 from adaptive_rec.reclassify.observer import Observer
+from adaptive_rec.reclassify.tally import Tally
 from adaptive_rec.reclassify.window import Reclassifier
 from adaptive_rec.runtime.checkpoints import Checkpoints
 from adaptive_rec.runtime.control import Control, check_policy
@@ -25,7 +26,7 @@ from adaptive_rec.runtime.publish import Publisher
 from adaptive_rec.runtime.reports import Reports
 from adaptive_rec.runtime.shared_mailbox import SharedMailbox
 from adaptive_rec.runtime.splitting import Splitting
-from adaptive_rec.state import RunState, Tally
+from adaptive_rec.state import RunState
 
 Report = Snapshot | Evaluation | Event
 
