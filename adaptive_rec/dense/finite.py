@@ -185,11 +185,11 @@ def find_fault(
     samples = np.flatnonzero(position_B >= 0)
     blamed = samples[bad_L[position_B[samples]]]
     line = int(position_B[blamed[0]])
-    loss, square = float(losses_L[line]), float(squares_L[line])
+    loss, gradient = float(losses_L[line]), _first_bad(dense.gradients(), line)
     if not math.isfinite(loss):
         what = f"the loss must stay finite, got {loss} in step {step}"
-    elif not math.isfinite(square):
-        what = f"gradients must stay finite, got {_first_bad(dense.gradients(), line)} in step {step}"
+    elif gradient is not None:
+        what = f"gradients must stay finite, got {gradient} in step {step}"
     else:
         what = (
             f"gradients must be small enough for finite updates (their length under {math.sqrt(limit):.0e}), got more in "
@@ -209,10 +209,10 @@ def find_fault(
     return StepFault(what, f"{where}{_shown(lookups)}; {remedy}", details)
 
 
-def _first_bad(gradients: list[Tensor], line: int) -> float:
-    """Return a line's first gradient that is not finite."""
+def _first_bad(gradients: list[Tensor], line: int) -> float | None:
+    """Return a line's first gradient that is not finite; None where only their squares are not."""
     parts = (part[line].reshape(-1) for part in gradients)
-    return float(next(part[~part.isfinite()][0] for part in parts if not bool(part.isfinite().all())))
+    return next((float(part[~part.isfinite()][0]) for part in parts if not bool(part.isfinite().all())), None)
 
 
 def _position(batch: Batch) -> str:

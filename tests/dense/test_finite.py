@@ -277,6 +277,18 @@ def test_a_loss_alone_that_is_no_number_is_found(at_a_step: tuple[Runtime, Class
         runtime.finite.passes(work, np.arange(SAMPLES), 9)
 
 
+def test_gradients_whose_squares_overflow_are_found_though_they_are_numbers(
+    at_a_step: tuple[Runtime, ClassifiedBatch],
+) -> None:
+    runtime, work = at_a_step
+    gradients = torch.zeros(SAMPLES, 2, 4, dtype=torch.float64)
+    gradients[1] = 1e200
+    runtime.dense.step_loss.zero_()
+    runtime.dense._step_losses, runtime.dense._gradients = [torch.zeros(SAMPLES)], [[gradients]]
+    with pytest.raises(TrainingError, match="gradients must be small enough .* for sample 1 of 4"):
+        runtime.finite.passes(work, np.arange(SAMPLES), 1)
+
+
 # On a device ---------------------------------------------------------------------------------------------------------
 
 
