@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adaptive_rec.cli.launcher import MOST_PROCESSES
@@ -22,7 +21,6 @@ def add_forecast_options(parser: Parser) -> None:
     add("--processes", metavar="N", help="what 1, 2, 4 ... N processes would send and hold, or those of a list A,B,C")
     add("--nodes", metavar="M", default="1", help="with --processes: the machines that the largest number runs on")
     add("--network", metavar="RATE", help="with --nodes: the network of each machine (25Gbit/s)")
-    add("--hardware", metavar="FILE", type=Path, help="file made by calibrate: predicts the time of a step")
 
 
 def processes_of(args: argparse.Namespace) -> Processes | None:
@@ -37,8 +35,8 @@ def processes_of(args: argparse.Namespace) -> Processes | None:
     if most % nodes:
         raise UsageError(f"--nodes must divide the {whole(most)} processes evenly, got {nodes}")
     if (nodes > 1) != (args.network is not None):
-        rule = "--network RATE must be given where --nodes is 2 or more, and only there"
-        raise UsageError(f"{rule}, got --nodes {nodes} {'without it' if nodes > 1 else f'and --network {args.network}'}")
+        given = f"--network {args.network}" if args.network else "no --network"
+        raise UsageError(f"--network must be given where --nodes is 2 or more, and only there, got --nodes {nodes} and {given}")
     from adaptive_rec.offline.processes.forecast import Processes
 
     return Processes(numbers, most // nodes, _rate(args.network) if args.network else 0.0)

@@ -51,6 +51,7 @@ def add_commands(subparsers: Any) -> None:
     add("config", nargs="?", metavar="CONFIG", help=CONFIG_HELP)
     add("--policies", metavar="A,B,C", help="policies to replay (default: all built-in ones)")
     add("--budgets", metavar="A,B,C", help="hot budgets: bytes (16MiB) or shares of all rows (10%%)")
+    add("--hardware", metavar="FILE", type=Path, help="file made by calibrate: predicts the time of a step")
     add_forecast_options(parser)
     add("--steps", metavar="N", help="mini-batches to replay; 0: all")
     add("--seed", metavar="N", help="seed of everything random")

@@ -19,8 +19,8 @@ from adaptive_rec.kernels import bag_parts
 from adaptive_rec.kernels.row_update import RowSegments
 
 ROW_REQUEST_BYTES, PART_BYTES, LOOKUP_REQUEST_BYTES, CLASS_BYTES = 6, 4, 4, 1
-"""Bytes besides vectors. Of a row its number and count are requested, of a part its length, of a part's lookup a row's number; the
-class of each row and each lookup is answered."""
+"""Bytes besides vectors. Requested are a row's number and count, a part's length, the number of the row of each of its lookups;
+answered is the class of each row and lookup."""
 
 ROW_BYTES, LOOKUP_BYTES = ROW_REQUEST_BYTES + CLASS_BYTES, LOOKUP_REQUEST_BYTES + CLASS_BYTES
 

@@ -1,1 +1,1 @@
-"""What several processes would do together: bytes, memory and time of each of them, from real batches and without starting any."""
+"""What several processes would do, without starting any: bytes counted from the run's own batches, memory, time of a step."""

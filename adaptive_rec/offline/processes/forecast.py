@@ -1,4 +1,4 @@
-"""What several processes would do on the batches of a run: bytes and memory of a rank, seconds of a step, and what limits them."""
+"""What several processes would do on the batches of a run: bytes, memory and seconds of a rank, and what limits them."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from typing import Any
 from adaptive_rec.batch import Batch
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.tree import Config
-from adaptive_rec.data.source import Source, Wrapped
+from adaptive_rec.data.source import Source
 from adaptive_rec.dense.models.build import build_model
 from adaptive_rec.embedding.device import all_rows_bytes
-from adaptive_rec.embedding.shared.ownership import Ownership
 from adaptive_rec.live.telemetry import ratio
 from adaptive_rec.memory.dense import optimizer_bytes, parameter_bytes
 from adaptive_rec.memory.rows import row_parts, row_type
@@ -28,7 +27,8 @@ from adaptive_rec.offline.simulate.replay import stream
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy.find import load_policy
 from adaptive_rec.runtime.assemble import build_dense_optimizer, check_group
-from adaptive_rec.units import percent, whole
+from adaptive_rec.runtime.parts import OwnRows
+from adaptive_rec.units import counted, percent, whole
 
 COUNTED_BATCHES = 64
 """The most batches that are counted, the first ones of the stream."""
@@ -79,14 +79,6 @@ class Forecast:
             "step_seconds": self.step_seconds,
             "samples_per_second": self.samples_per_second,
         }
-
-
-class OwnRows(Wrapped):
-    """A source whose tables have as many rows as a rank owns of them. The ids of its batches are those of all ranks."""
-
-    def __init__(self, source: Source, ranks: int) -> None:
-        super().__init__(source)
-        self.tables = Ownership(RowSpace.of(source.tables, source.features), ranks, 0).own.tables
 
 
 def forecast(
@@ -149,8 +141,8 @@ def _work_seconds(
 
 
 def of_rank(counts: StepCounts, ranks: int, lines: float) -> StepCounts:
-    """Return what one of several ranks does of a process's work. It reads the whole input, and trains its part on the rows that it
-    asks for; as the owner of rows it gathers and updates as many `lines` a step for others."""
+    """Return what one of several ranks does of a process's work. It reads the whole input, and trains its part on the rows that
+    it asks for; as the owner of rows it gathers as many `lines` a step, and adds up as many gradients."""
     if ranks == 1:
         return counts
     served = round(lines * counts.steps)
@@ -170,13 +162,17 @@ def limit(found: Sequence[Forecast]) -> str:
     first, last = found[0], found[-1]
     ranks = whole(last.layout.ranks)
     if last.step_seconds is None or last.work_seconds is None:
-        most = f"no more than {whole(last.batch_size / last.network.all)} samples a second" if last.network.all else ""
-        return f"between {ranks} ranks a step takes {1000 * last.network.all:.1f} ms, so {most}" if most else ""
+        if not last.network.all:
+            return ""
+        most = f"so they train no more than {whole(last.batch_size / last.network.all)} samples a second"
+        took = f"messages and bytes between {ranks} ranks take {1000 * last.network.all:.1f} ms of a step"
+        return f"{took}, most of it {last.network.largest()}, {most}"
     best = max(found, key=lambda one: one.samples_per_second or 0.0)
     network = last.network.all / last.step_seconds
-    part = f"{last.network.largest()} takes most of the time between them" if network > 0.5 else "each rank's own work is more"
-    takes = f"the network takes {percent(network)} of a step; {part}"
+    part = f", most of it {last.network.largest()}" if network > 0.5 else ", the rest is each rank's own work"
+    takes = f"messages and bytes between ranks take {percent(network)} of a step{part}"
     if best is not last:
-        return f"{whole(best.layout.ranks)} ranks train most samples a second; with {ranks} {takes}"
+        return f"{counted(best.layout.ranks, 'rank')} would train the most samples a second; with {ranks} {takes}"
     times = (last.samples_per_second or 0.0) / (first.samples_per_second or 1.0)
-    return f"{ranks} ranks train {times:.1f} times as many samples a second as {whole(first.layout.ranks)}; {takes}"
+    more = f"{ranks} would train {times:.1f} times as many samples a second as {counted(first.layout.ranks, 'rank')}"
+    return f"{more}; {takes}" if len(found) > 1 else takes
