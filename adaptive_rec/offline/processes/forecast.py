@@ -30,8 +30,8 @@ from adaptive_rec.runtime.assemble import build_dense_optimizer, check_group
 from adaptive_rec.runtime.parts import OwnRows
 from adaptive_rec.units import counted, percent, whole
 
-COUNTED_BATCHES = 64
-"""The most batches that are counted, the first ones of the stream."""
+COUNTED_BATCHES, COUNTED_SAMPLES = 64, 1 << 18
+"""The first batches of the stream are counted: so many of them, but no more after that many samples."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,8 @@ def forecast(
     check_group(config, load_policy(config.knobs.policy))
     space, layouts = RowSpace.of(source.tables, source.features), wanted.layouts()
     progress("counting what ranks send", 0, 1)
-    batches = list(islice(stream(config, source), COUNTED_BATCHES))
+    most = min(COUNTED_BATCHES, -(-COUNTED_SAMPLES // config.run.batch_size))
+    batches = list(islice(stream(config, source), most))
     model = build_model(config, space, max(1, source.dense_features), source.sequence)
     gradients = parameter_bytes(config, model)
     dense = 2 * gradients + optimizer_bytes(config, model, build_dense_optimizer, row_type(config))
