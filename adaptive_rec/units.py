@@ -21,6 +21,14 @@ def parse_size(text: str) -> int:
     return size_bytes
 
 
+def parse_rate(text: str) -> float:
+    """Return the bytes a second of ``"25Gbit/s"``, ``"800 Mbit/s"``. Raises ValueError for other text, and for 0."""
+    found = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([kMGT]?)bit/s\s*", text, re.ASCII)
+    if found is None or float(found[1]) == 0:
+        raise ValueError(f"a rate must be above 0 and have a unit such as Gbit/s, got {text!r}")
+    return float(found[1]) * 1000.0 ** " kMGT".index(found[2] or " ") / 8
+
+
 def size(size_bytes: float) -> str:
     """Return a size in the largest fitting unit: 35651584 -> 34 MiB."""
     for unit in ("B", "KiB", "MiB", "GiB"):

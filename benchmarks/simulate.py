@@ -58,7 +58,7 @@ def main() -> None:
         say("calibrating")
         machine.write_text(to_text(calibrated(config, args.config, lambda *_: None)), encoding="utf-8")
     measured = rounds(args, config, policies)
-    made = simulate(config, None, policies, [args.budget], read_hardware(machine), lambda *_: None)
+    made = simulate(config, None, policies, [args.budget], read_hardware(machine), None, lambda *_: None)
     report = compared(policies, {one["policy"]: one for one in made["results"]}, measured)
     write(args.out / "result.json", report)
     text = "\n".join([*table(report), "", *bar_rows(report["bars"]), "", *pairs_told(report)])

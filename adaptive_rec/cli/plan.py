@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from adaptive_rec.cli.forecast import add_forecast_options, processes_of, shown_forecast
 from adaptive_rec.cli.output import columns, pairs, print_json, show, text, waiting
 from adaptive_rec.cli.own_data import RUNS, add_schema_options, with_prepared_data
 from adaptive_rec.cli.parser import (
@@ -26,12 +27,14 @@ if TYPE_CHECKING:
     from adaptive_rec.config.tree import Config
     from adaptive_rec.memory.plan import MemoryPlan, Place
     from adaptive_rec.offline.planning.survey import Survey
+    from adaptive_rec.offline.processes.forecast import Processes
 
 EXAMPLES = """\
 examples:
   adaptive-rec plan criteo_kaggle                        for this machine
   adaptive-rec plan criteo_terabyte --gpu-memory 16GiB --host-memory 64GiB
   adaptive-rec plan my.toml --data train.txt --profile profile/profile.json
+  adaptive-rec plan criteo_kaggle --processes 64 --nodes 8 --network 25Gbit/s
 """
 SHOWN_TABLES = 40
 """Tables that are printed, the largest ones; ``--json`` has them all."""
@@ -52,6 +55,8 @@ def add_commands(subparsers: Any) -> None:
     add_settings(parser)
     add("--profile", metavar="FILE", type=Path, help="profile.json of `profile --out`, instead of counting lookups")
     add("--samples", metavar="N", help="count the lookups of the first N samples; 0: none (default: all)")
+    add_forecast_options(parser)
+    add("--hardware", metavar="FILE", type=Path, help="with --processes: file of calibrate, to predict a step")
     add("--no-rehearsal", action="store_true", help="estimate the memory of a step instead of running a few steps")
     add("--json", action="store_true", help="print all figures as JSON")
 
@@ -60,8 +65,12 @@ def plan(args: argparse.Namespace) -> int:
     """Print the plan. Returns 1 where the run does not fit."""
     samples = None if args.samples is None else whole_number("--samples", args.samples, 0)
     gpu, host = memory_bytes("--gpu-memory", args.gpu_memory), memory_bytes("--host-memory", args.host_memory)
+    processes = processes_of(args)
+    check_alone(args)
     waiting("planning")
     _, config = with_prepared_data(args, resolve, RUNS, sys.stderr if args.json else sys.stdout)
+    if processes is not None:
+        return plan_ranks(args, config, processes, host)
     memory = machine(config, gpu, host)
     from adaptive_rec.cli.progress import progress_shown
     from adaptive_rec.offline.planning.survey import survey
@@ -73,6 +82,37 @@ def plan(args: argparse.Namespace) -> int:
     else:
         print_survey(found, config)
     return 1 if found.plan.problems else 0
+
+
+def check_alone(args: argparse.Namespace) -> None:
+    """Raise UsageError where an option is given that fits no plan of several processes, or only such a one."""
+    if args.processes is None and args.hardware is not None:
+        raise UsageError(f"--hardware needs --processes N, which is not given, got {args.hardware}")
+    for option in ("gpu_memory", "profile", "samples"):
+        if args.processes is not None and (value := getattr(args, option)) not in (None, "0"):
+            raise UsageError(f"--processes plans CPUs and suggests no hot budget, so --{option.replace('_', '-')} must not be "
+                             f"given with it, got {value}")  # fmt: skip
+
+
+def plan_ranks(args: argparse.Namespace, config: Config, processes: Processes, host: int | None) -> int:
+    """Print the memory of one of the most ranks, and what each number of them would do. Returns 1 where a rank does not fit."""
+    from adaptive_rec.cli.progress import progress_shown
+    from adaptive_rec.data.open import open_source
+    from adaptive_rec.offline.processes.forecast import predicted
+    from adaptive_rec.offline.processes.rank_memory import rank_plan
+    from adaptive_rec.offline.simulate.hardware import read_hardware
+    from adaptive_rec.system.host_memory import available_bytes
+
+    hardware, source = read_hardware(args.hardware) if args.hardware else None, open_source(config)
+    with progress_shown() as progress:
+        made = predicted(config, source, processes, hardware, progress)
+        available = available_bytes() if host is None else host
+        found = rank_plan(config, source, processes.layouts()[-1], available, not args.no_rehearsal)
+    if args.json:
+        print_json({**found.as_dict(), "processes": made})
+    else:
+        show(*blocks(found, config), *shown_forecast(made), text(""), pairs(verdict(found)))
+    return 1 if found.problems else 0
 
 
 def resolve(args: argparse.Namespace) -> Config:

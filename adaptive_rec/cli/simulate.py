@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from adaptive_rec.cli.forecast import add_forecast_options, processes_of, shown_forecast
 from adaptive_rec.cli.output import columns, pairs, print_json, say, show, shown, text, waiting
 from adaptive_rec.cli.own_data import RUNS, add_schema_options, with_prepared_data
 from adaptive_rec.cli.parser import (
@@ -51,6 +52,7 @@ def add_commands(subparsers: Any) -> None:
     add("--policies", metavar="A,B,C", help="policies to replay (default: all built-in ones)")
     add("--budgets", metavar="A,B,C", help="hot budgets: bytes (16MiB) or shares of all rows (10%%)")
     add("--hardware", metavar="FILE", type=Path, help="file made by calibrate: predicts the time of a step")
+    add_forecast_options(parser)
     add("--steps", metavar="N", help="mini-batches to replay; 0: all")
     add("--seed", metavar="N", help="seed of everything random")
     add_settings(parser)
@@ -63,7 +65,7 @@ def simulate(args: argparse.Namespace) -> int:
     waiting(f"opening {args.data}")
     from adaptive_rec.policy.find import BUILT_IN, load_policy
 
-    trace = trace_of(args)
+    trace, processes = trace_of(args), processes_of(args)
     args, config = with_prepared_data(args, resolve, RUNS, sys.stderr if args.json else sys.stdout)
     policies = listed("--policies", args.policies) or BUILT_IN
     for name in policies:
@@ -72,12 +74,15 @@ def simulate(args: argparse.Namespace) -> int:
     from adaptive_rec.cli.progress import progress_shown
     from adaptive_rec.offline.simulate.hardware import read_hardware
     from adaptive_rec.offline.simulate.results import simulate as replay
+    from adaptive_rec.runtime.assemble import check_group
 
     hardware = read_hardware(args.hardware) if args.hardware else None
+    if processes is not None:
+        check_group(config, load_policy(config.knobs.policy))
     if args.out is not None:
         create_folder(args.out)  # an error here comes before the time that replaying takes
     with progress_shown() as progress:
-        replayed = replay(config, trace, policies, budgets, hardware, progress)
+        replayed = replay(config, trace, policies, budgets, hardware, processes, progress)
     if args.out is not None:
         write(replayed, args.out)
     if args.json:
@@ -146,7 +151,8 @@ def summary(made: Mapping[str, Any]) -> list[Any]:
         shown = heads + (("step>",) if timed else ())
         parts += [text(""), text(title), columns(shown, rows(made, budget, timed))]
         parts += [text(line) for line in above_the_ceiling(made, budget)]
-    return [*parts, text(""), pairs(conclusion(made))]
+    forecast = [text(""), *shown_forecast(made["processes"])] if made["processes"] else []
+    return [*parts, *forecast, text(""), pairs(conclusion(made))]
 
 
 def above_the_ceiling(made: Mapping[str, Any], budget: int) -> Iterator[str]:

@@ -31,7 +31,7 @@ from adaptive_rec.policy import Policy
 from adaptive_rec.policy.find import load_policy
 from adaptive_rec.runtime.events import shown
 from adaptive_rec.runtime.loop import RunOptions, Runtime
-from adaptive_rec.runtime.parts import PartOfBatches
+from adaptive_rec.runtime.parts import OwnRows, PartOfBatches
 from adaptive_rec.system.cuda_driver import NO_CUDA
 from adaptive_rec.system.group import Group
 from adaptive_rec.system.host_memory import available_bytes, keep_freed_memory
@@ -103,9 +103,11 @@ def _join(
     free: dict[Place, int] = {"host": available_bytes()}
     if streams is not None:
         free["device"] = streams.free_bytes()
-    plan = plan_memory(config, source, policy, model, build_dense_optimizer, device, free)
+    ranks = 1 if group is None else group.ranks
+    own = source if ranks == 1 else OwnRows(source, ranks)
+    plan = plan_memory(config, own, policy, model, build_dense_optimizer, device, free)
     plan.check_host()
-    if options.checkpoints is not None and (notice := check_room(options.checkpoints, checkpoint_bytes(plan))):
+    if options.checkpoints is not None and (notice := check_room(options.checkpoints, ranks * checkpoint_bytes(plan))):
         options = replace(options, notices=[*options.notices, notice])
     store = build_store(config, space, policy, streams, group=group)
     model = model.to(store.torch_device, store.dtype)

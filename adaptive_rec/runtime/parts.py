@@ -1,4 +1,4 @@
-"""The part of a source's batches that a rank trains and scores."""
+"""What is a rank's of a source: its part of the batches, which it trains and scores, and its rows."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import numpy as np
 
 from adaptive_rec.batch import Batch, Position
 from adaptive_rec.data.source import Source, Wrapped
+from adaptive_rec.embedding.shared.ownership import Ownership
+from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy.batches import take
 from adaptive_rec.system.group import Group
 
@@ -35,3 +37,11 @@ class PartOfBatches(Wrapped):
         part = take(batch, np.arange(own.start, own.stop))
         malformed = batch.malformed_rows if self._group.rank == 0 else 0
         return replace(part, whole_samples=batch.size, first_sample=own.start, malformed_rows=malformed)
+
+
+class OwnRows(Wrapped):
+    """A source whose tables have as many rows as a rank owns of them. The ids of its batches are those of all ranks."""
+
+    def __init__(self, source: Source, ranks: int) -> None:
+        super().__init__(source)
+        self.tables = Ownership(RowSpace.of(source.tables, source.features), ranks, 0).own.tables

@@ -136,7 +136,12 @@ class Group(ABC):
 
     def part_of(self, samples: int) -> slice:
         """Return the samples of a batch of this size that this rank trains."""
-        return slice(samples * self.rank // self.ranks, samples * (self.rank + 1) // self.ranks)
+        return part_of(samples, self.rank, self.ranks)
+
+
+def part_of(samples: int, rank: int, ranks: int) -> slice:
+    """Return the samples of a batch of this size that a rank trains."""
+    return slice(samples * rank // ranks, samples * (rank + 1) // ranks)
 
 
 class Alone(Group):

@@ -18,9 +18,11 @@ from adaptive_rec.embedding.shared.ownership import Ownership
 from adaptive_rec.kernels import bag_parts
 from adaptive_rec.kernels.row_update import RowSegments
 
-ROW_BYTES, PART_BYTES, LOOKUP_BYTES = 7, 4, 5
-"""Bytes besides vectors: of a row its number, count and class; of a part its length; of a part's lookup a row's number and its
-class."""
+ROW_REQUEST_BYTES, PART_BYTES, LOOKUP_REQUEST_BYTES, CLASS_BYTES = 6, 4, 4, 1
+"""Bytes besides vectors. Requested are a row's number and count, a part's length, the number of the row of each of its lookups;
+answered is the class of each row and lookup."""
+
+ROW_BYTES, LOOKUP_BYTES = ROW_REQUEST_BYTES + CLASS_BYTES, LOOKUP_REQUEST_BYTES + CLASS_BYTES
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,12 @@ class PoolLines:
     lookup_owner_K: NDArray[np.int64]
     segments: RowSegments
     """The bags that read each line."""
+
+    def counts(self, ranks: int) -> NDArray[np.int64]:
+        """Count the rows, parts and lookups of parts that are requested of each owner (W, 3)."""
+        rows = len(self.rows)
+        kinds = self.owner_L[:rows], self.owner_L[rows:], self.lookup_owner_K
+        return np.stack([np.bincount(owners, minlength=ranks) for owners in kinds], axis=1)
 
 
 @dataclass(frozen=True)

@@ -92,7 +92,7 @@ def exchange_requests(
     owner_U, own_row_U = ownership.split(work.distinct_U)
     lines = lines_of(work, ownership, owner_U, vector_bytes)
     pools = len(lines.pools)
-    sent_W3P = np.stack([_counts(each, group.ranks) for each in lines.pools], axis=-1)
+    sent_W3P = np.stack([each.counts(group.ranks) for each in lines.pools], axis=-1)
     sizes_W3P = group.gather(sent_W3P.reshape(-1)).reshape(group.ranks, group.ranks, 3, pools)
     has_parts, received_W3P = bool(sizes_W3P[:, :, 1].any()), sizes_W3P[:, group.rank]
 
@@ -127,13 +127,6 @@ def exchange_requests(
             by_row = _way(owner, place, _Keys(key_N, pool, pools), group.ranks)
         parts.append(PoolRequests(each, by_line, by_row))
     return Requests(lines, owned, count_M, parts)
-
-
-def _counts(lines: PoolLines, ranks: int) -> NDArray[np.int64]:
-    """Count the rows, parts and lookups of parts that are requested of each owner (W, 3)."""
-    rows = len(lines.rows)
-    kinds = lines.owner_L[:rows], lines.owner_L[rows:], lines.lookup_owner_K
-    return np.stack([np.bincount(owners, minlength=ranks) for owners in kinds], axis=1)
 
 
 class _Keys(NamedTuple):

@@ -94,7 +94,7 @@ def survey(
     read = None if profile is None else HotLookups.read(profile, sizes)
     plan = plan_run(config, source, memory)
     if rehearsed:
-        plan = _rehearsed(config, plan)
+        plan = with_rehearsal(config, plan)
     fitting = Fitting(config, source, plan)
     remedies = fitting.remedies()
     if not fitting.obeys_budget:
@@ -112,7 +112,7 @@ def survey(
     return Survey(plan, budgets, enough, remedies, basis, everything, everything_fits=fits and most == everything)
 
 
-def _rehearsed(config: Config, plan: MemoryPlan) -> MemoryPlan:
+def with_rehearsal(config: Config, plan: MemoryPlan) -> MemoryPlan:
     """Return the plan with measured figures, if it is for a CPU and there is enough memory for a rehearsal."""
     if "device" in plan.available_bytes:
         note = "what a device and its batches take is worked out, not measured; CUDA's libraries in host memory are left out"

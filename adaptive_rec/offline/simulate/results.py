@@ -14,6 +14,7 @@ from adaptive_rec.embedding.device import all_rows_bytes
 from adaptive_rec.errors import UsageError
 from adaptive_rec.live.telemetry import ratio
 from adaptive_rec.offline.advice import room_bytes
+from adaptive_rec.offline.processes.forecast import Processes, predicted
 from adaptive_rec.offline.profile.measure import policy_row_bytes
 from adaptive_rec.offline.profile.passes import FirstSamples, Progress, count_rows
 from adaptive_rec.offline.profile.ranking import Ranking, Seen, hot_row_bytes, suggested_bytes
@@ -42,6 +43,7 @@ def simulate(
     policies: Sequence[str],
     budgets: Sequence[str],
     hardware: Hardware | None,
+    processes: Processes | None,
     progress: Progress,
 ) -> dict[str, Any]:
     """Replay the data of a configuration, or a raw trace, under policies and budgets.
@@ -81,6 +83,7 @@ def simulate(
         "everything_fits": everything <= room_bytes(config),
         "ceiling": made.ceiling,
         "hardware": described(hardware, config, forward) if hardware else None,
+        "processes": predicted(config, source, processes, hardware, progress) if processes else None,
         "results": [
             result(config, source, made, name, budget, hardware, forward) for name in policies for budget in wanted
         ],

@@ -24,7 +24,7 @@ def made(
 ) -> dict[str, Any]:
     config = load_config("tiny", {}, ["run.steps=12", *settings])
     names = ("hybrid", "hotline", "slipstream", "random_skip")
-    return simulate(config, None, names, budgets, hardware, lambda *_: None)
+    return simulate(config, None, names, budgets, hardware, None, lambda *_: None)
 
 
 def test_the_command_prints_figures_and_leaves_files(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,7 +86,7 @@ def test_equal_policies_share_a_curve_and_those_that_ignore_the_budget_have_none
 
 def test_policies_that_ignore_the_budget_are_recognised_at_a_single_budget() -> None:
     config = load_config("tiny", {}, ["run.steps=4"])
-    found = simulate(config, None, ("device_only", "hybrid", "hotline"), ("2KiB",), None, lambda *_: None)
+    found = simulate(config, None, ("device_only", "hybrid", "hotline"), ("2KiB",), None, None, lambda *_: None)
     assert [one["follows_budget"] for one in found["results"]] == [False, False, True]
     assert "hotline at 2.0 KiB" in simulate_page(found)  # most hot lookups: not those of a copy of all rows
 

@@ -1,0 +1,123 @@
+"""The bytes that a rank of several sends in a step, counted from batches by the functions that a run sends with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adaptive_rec.batch import Batch
+from adaptive_rec.classify import ClassifiedBatch
+from adaptive_rec.embedding.shared.lines import (
+    CLASS_BYTES,
+    LOOKUP_REQUEST_BYTES,
+    PART_BYTES,
+    ROW_REQUEST_BYTES,
+    lines_of,
+)
+from adaptive_rec.embedding.shared.ownership import Ownership
+from adaptive_rec.placement import RowSpace
+from adaptive_rec.policy.batches import take
+from adaptive_rec.system.group import part_of
+
+COUNTED_RANKS = 8
+"""The most ranks that are counted, spread evenly over all of them."""
+
+SIZES_PER_POOL = 3
+"""Numbers that a rank tells all others for each owner and pool, ahead of a batch's requests."""
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """Ranks on machines (nodes), filled one after the other."""
+
+    ranks: int
+    most_per_node: int
+
+    @property
+    def per_node(self) -> int:
+        return min(self.ranks, self.most_per_node)
+
+    @property
+    def nodes(self) -> int:
+        return -(-self.ranks // self.most_per_node)
+
+    def beside(self, rank: int) -> slice:
+        """Return the ranks of a rank's node."""
+        first = rank // self.most_per_node * self.most_per_node
+        return slice(first, first + self.most_per_node)
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What a rank sends to other ranks in a step, on average over those counted."""
+
+    samples: float
+    """Samples of its part of a batch."""
+    lines: float
+    """Rows and parts of bags that it asks for, its own among them; it is asked for as many."""
+    requests: float
+    rows: float
+    gradients: float
+    dense: float
+    """Bytes, likewise below."""
+    sizes: float
+    """Numbers of what will be requested, which every rank tells every other one. A run does not count them."""
+    outside: float
+    """Bytes of requests, rows and gradients that go to other nodes."""
+
+    @property
+    def exchanged(self) -> float:
+        """Bytes of requests, rows and gradients."""
+        return self.requests + self.rows + self.gradients
+
+    def per_sample(self) -> dict[str, float]:
+        """Return the bytes a sample of the rank's part, by kind."""
+        kinds = {name: getattr(self, name) for name in ("requests", "rows", "gradients", "dense", "sizes", "outside")}
+        return {name: sent / self.samples if self.samples else 0.0 for name, sent in kinds.items()}
+
+
+def count_sent(
+    space: RowSpace, batches: Iterable[Batch], layouts: Sequence[Nodes], vector_bytes: int, dense_bytes: int
+) -> list[Sent]:
+    """Count what ranks send for these batches under each layout. `vector_bytes` is the size of a component of a vector,
+    `dense_bytes` that of the dense part's gradients."""
+    sums, steps = np.zeros((len(layouts), 6)), 0
+    for batch in batches:
+        steps += 1
+        for place, layout in enumerate(layouts):
+            ranks = counted_ranks(layout.ranks)
+            sums[place] += np.mean([_of_rank(space, batch, layout, rank, vector_bytes) for rank in ranks], axis=0)
+    means = (sums / max(1, steps)).tolist()
+    return [_sent(mean, layout, len(space.pools), dense_bytes) for mean, layout in zip(means, layouts, strict=True)]
+
+
+def counted_ranks(ranks: int) -> list[int]:
+    return sorted({round(rank) for rank in np.linspace(0, ranks - 1, min(ranks, COUNTED_RANKS))})
+
+
+def _of_rank(space: RowSpace, batch: Batch, layout: Nodes, rank: int, vector_bytes: int) -> NDArray[np.float64]:
+    """Return samples, lines, and bytes to other ranks: requests, rows, gradients, and of all those the part to other nodes."""
+    ownership, part = Ownership(space, layout.ranks, rank), part_of(batch.size, rank, layout.ranks)
+    work = ClassifiedBatch(take(batch, np.arange(part.start, part.stop)), space)
+    owner_U, _ = ownership.split(work.distinct_U)
+    lines = lines_of(work, ownership, owner_U, vector_bytes)
+    counts_WP3 = np.stack([each.counts(layout.ranks) for each in lines.pools], axis=1)
+    lines_WP, dim_P = counts_WP3[..., 0] + counts_WP3[..., 1], np.array([pool.dim for pool in space.pools])
+    gradients_W = lines_WP @ dim_P * vector_bytes
+    rows_W, parts_W, lookups_W = np.moveaxis(counts_WP3.sum(axis=1), -1, 0)
+    requests_W = rows_W * ROW_REQUEST_BYTES + parts_W * PART_BYTES + lookups_W * LOOKUP_REQUEST_BYTES
+    sent_3W = np.stack([requests_W, gradients_W + (rows_W + lookups_W) * CLASS_BYTES, gradients_W])
+    outside = sent_3W.sum() - sent_3W[:, layout.beside(rank)].sum()
+    sent_3W[:, rank] = 0
+    return np.array([part.stop - part.start, lines_WP.sum(), *sent_3W.sum(axis=1), outside], dtype=np.float64)
+
+
+def _sent(means: Sequence[float], layout: Nodes, pools: int, dense_bytes: int) -> Sent:
+    samples, lines, requests, rows, gradients, outside = means
+    others = layout.ranks - 1
+    dense = 2 * others / layout.ranks * dense_bytes
+    sizes = others * layout.ranks * pools * SIZES_PER_POOL * 8.0
+    return Sent(samples, lines, requests, rows, gradients, dense, sizes, outside)
