@@ -31,7 +31,7 @@ from adaptive_rec.policy import Policy
 from adaptive_rec.policy.find import load_policy
 from adaptive_rec.runtime.events import shown
 from adaptive_rec.runtime.loop import RunOptions, Runtime
-from adaptive_rec.runtime.parts import OwnRows, PartOfBatches
+from adaptive_rec.runtime.parts import PartOfBatches, RowsOfRank
 from adaptive_rec.system.cuda_driver import NO_CUDA
 from adaptive_rec.system.group import Group
 from adaptive_rec.system.host_memory import available_bytes, keep_freed_memory
@@ -104,7 +104,7 @@ def _join(
     if streams is not None:
         free["device"] = streams.free_bytes()
     ranks = 1 if group is None else group.ranks
-    own = source if ranks == 1 else OwnRows(source, ranks)
+    own = source if ranks == 1 else RowsOfRank(source, ranks)
     plan = plan_memory(config, own, policy, model, build_dense_optimizer, device, free)
     plan.check_host()
     if options.checkpoints is not None and (notice := check_room(options.checkpoints, ranks * checkpoint_bytes(plan))):

@@ -39,7 +39,7 @@ class PartOfBatches(Wrapped):
         return replace(part, whole_samples=batch.size, first_sample=own.start, malformed_rows=malformed)
 
 
-class OwnRows(Wrapped):
+class RowsOfRank(Wrapped):
     """A source whose tables have as many rows as a rank owns of them. The ids of its batches are those of all ranks."""
 
     def __init__(self, source: Source, ranks: int) -> None:

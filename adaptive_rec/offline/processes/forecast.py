@@ -27,7 +27,7 @@ from adaptive_rec.offline.simulate.replay import stream
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy.find import load_policy
 from adaptive_rec.runtime.assemble import build_dense_optimizer, check_group
-from adaptive_rec.runtime.parts import OwnRows
+from adaptive_rec.runtime.parts import RowsOfRank
 from adaptive_rec.units import counted, percent, whole
 
 COUNTED_BATCHES, COUNTED_SAMPLES = 64, 1 << 18
@@ -116,7 +116,7 @@ def predicted(
 
 def _rows_bytes(config: Config, source: Source, ranks: int, lookups: int) -> int:
     """Return the bytes of a rank's rows with all that follows from them."""
-    return row_parts(config, OwnRows(source, ranks), load_policy(config.knobs.policy), "host", lookups).bytes_in("host")
+    return row_parts(config, RowsOfRank(source, ranks), load_policy(config.knobs.policy), "host", lookups).bytes_in("host")
 
 
 def _work_seconds(

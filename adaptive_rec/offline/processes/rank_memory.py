@@ -11,13 +11,13 @@ from adaptive_rec.offline.planning.fitting import with_settings
 from adaptive_rec.offline.planning.survey import with_rehearsal
 from adaptive_rec.offline.processes.traffic import Nodes
 from adaptive_rec.runtime.assemble import plan_run
-from adaptive_rec.runtime.parts import OwnRows
+from adaptive_rec.runtime.parts import RowsOfRank
 
 
 def rank_plan(config: Config, source: Source, layout: Nodes, host_bytes: int, rehearsed: bool) -> MemoryPlan:
     """Return the plan of a rank on a machine with so much host memory, which its ranks share evenly."""
     part = with_settings(config, [("run.batch_size", -(-config.run.batch_size // layout.ranks))])
-    plan = plan_run(part, OwnRows(source, layout.ranks), {"host": host_bytes // layout.per_node})
+    plan = plan_run(part, RowsOfRank(source, layout.ranks), {"host": host_bytes // layout.per_node})
     plan = with_rehearsal(part, plan) if rehearsed else plan
     note = f"of one of {layout.ranks:,} ranks, {layout.per_node:,} on a machine; rows on their way between ranks are left out"
     return replace(plan, notes=[note, *plan.notes])
