@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -85,6 +85,23 @@ class Group(ABC):
         with self.meter.waiting():
             found = self._all_to_all(data, (sent_W * line_bytes).tolist(), (received_W * line_bytes).tolist())
         return found.view(lines.dtype).reshape(-1, *lines.shape[1:])
+
+    def exchange_together(
+        self, kind: str, arrays: Sequence[NDArray[Any]], sent_WK: NDArray[np.int64], received_WK: NDArray[np.int64]
+    ) -> list[NDArray[Any]]:
+        """Send parts of several arrays (K of them) as `exchange` does, in one message to each rank."""
+        size_K = np.array([array.itemsize for array in arrays])
+        end_WK = np.cumsum(sent_WK, axis=0)
+        parts = [
+            array[end - count : end].view(np.uint8)
+            for end_K, count_K in zip(end_WK.tolist(), sent_WK.tolist(), strict=True)
+            for array, end, count in zip(arrays, end_K, count_K, strict=True)
+        ]
+        found = self.exchange(kind, np.concatenate(parts), sent_WK @ size_K, received_WK @ size_K)
+        pieces = np.split(found, np.cumsum(received_WK * size_K)[:-1])
+        return [
+            np.concatenate(pieces[k :: len(arrays)]).view(array.dtype) for k, array in enumerate(arrays)
+        ]
 
     def gather(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return every rank's values, one line for each rank."""

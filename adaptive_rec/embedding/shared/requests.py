@@ -17,6 +17,9 @@ from adaptive_rec.system.group import Group
 MOST_COUNTED = 0xFFFF
 """Most lookups of a row that a rank reports for one batch."""
 
+COUNT = np.dtype("<u4")
+"""Numbers of a rank's rows, and of what is requested of it."""
+
 
 @dataclass(frozen=True)
 class RequestedLookups:
@@ -93,22 +96,17 @@ def exchange_requests(
     lines = lines_of(work, ownership, owner_U, vector_bytes)
     pools = len(lines.pools)
     sent_W3P = np.stack([each.counts(group.ranks) for each in lines.pools], axis=-1)
-    sizes_W3P = group.gather(sent_W3P.reshape(-1)).reshape(group.ranks, group.ranks, 3, pools)
-    has_parts, received_W3P = bool(sizes_W3P[:, :, 1].any()), sizes_W3P[:, group.rank]
+    each_W = np.ones(group.ranks, dtype=np.int64)
+    received_W3P = group.exchange("requests", sent_W3P.astype(COUNT), each_W, each_W).astype(np.int64)
 
     rows = np.concatenate([each.rows for each in lines.pools])
     rows = rows[np.argsort(owner_U[rows].astype(np.int32), kind="stable")]
     asked = np.empty(len(rows), dtype=[("row", "<u4"), ("count", "<u2")])
     asked["row"] = own_row_U[rows]
     asked["count"] = np.minimum(np.diff(work.segments_U1)[rows], MOST_COUNTED)
-    sent_W3, received_W3 = sent_W3P.sum(axis=2), received_W3P.sum(axis=2)
-    found = group.exchange("requests", asked, sent_W3[:, 0], received_W3[:, 0])
-    length_Q, row_K = np.empty((2, 0), dtype=np.uint32)
-    if has_parts:
-        length_Q = group.exchange("requests", lines.part_length_Q.astype(np.uint32), sent_W3[:, 1], received_W3[:, 1])
-        row_K = group.exchange(
-            "requests", own_row_U[lines.looked_up_K].astype(np.uint32), sent_W3[:, 2], received_W3[:, 2]
-        )
+    sent = asked, lines.part_length_Q.astype(COUNT), own_row_U[lines.looked_up_K].astype(COUNT)
+    found, length_Q, row_K = group.exchange_together("requests", sent, sent_W3P.sum(axis=2), received_W3P.sum(axis=2))
+    has_parts = bool(len(lines.looked_up_K) or len(row_K))
 
     key_M = np.concatenate([np.repeat(np.arange(group.ranks * pools), received_W3P[:, k].reshape(-1)) for k in (0, 1)])
     length_M = np.concatenate([np.ones(len(found), dtype=np.int64), length_Q.astype(np.int64)])

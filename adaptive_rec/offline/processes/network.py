@@ -20,13 +20,13 @@ MESSAGE_SECONDS = 20e-6
 LOCAL_BYTES_PER_SECOND = 1.2e9
 """Bytes that a rank sends to others of its machine in a second, measured likewise."""
 
-GATHERS, SUMS = 5, 2
+GATHERS, SUMS = 4, 1
 """Gathers and sums over ranks in a step."""
 
 
 def exchanges(pools: int) -> int:
-    """Return the exchanges of a step: requests, and of each pool vectors, classes and gradients."""
-    return 1 + 3 * pools
+    """Return the exchanges of a step: sizes of requests, requests, and of each pool vectors, classes and gradients."""
+    return 2 + 3 * pools
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,10 @@ class NetworkSeconds:
     exchanged: float
     """Bytes of requests, rows and gradients."""
     dense: float
-    sizes: float
 
     @property
     def all(self) -> float:
-        return self.messages + self.exchanged + self.dense + self.sizes
+        return self.messages + self.exchanged + self.dense
 
     def largest(self) -> str:
         """Return in words what takes most."""
@@ -50,7 +49,6 @@ class NetworkSeconds:
             "passing messages, however small": self.messages,
             "sending rows and their gradients": self.exchanged,
             "adding up the gradients of the dense part": self.dense,
-            "telling all ranks how much will be requested": self.sizes,
         }
         return max(parts, key=lambda name: parts[name])
 
@@ -59,11 +57,11 @@ def network_seconds(sent: Sent, layout: Nodes, pools: int, network_bytes_per_sec
     """Return the seconds of a step. The network is that of a node; it is not used where there is one node."""
     others = layout.ranks - 1
     if not others:
-        return NetworkSeconds(0.0, 0.0, 0.0, 0.0)
+        return NetworkSeconds(0.0, 0.0, 0.0)
     hops = others * (GATHERS + 2 * SUMS) + exchanges(pools)
     messages = hops * HOP_SECONDS + exchanges(pools) * (others - 1) * MESSAGE_SECONDS
     ring = LOCAL_BYTES_PER_SECOND if layout.nodes == 1 else min(LOCAL_BYTES_PER_SECOND, network_bytes_per_second)
     exchanged = (sent.exchanged - sent.outside) / LOCAL_BYTES_PER_SECOND
     if layout.nodes > 1:
         exchanged = max(exchanged, layout.per_node * sent.outside / network_bytes_per_second)
-    return NetworkSeconds(messages, exchanged, sent.dense / ring, sent.sizes / ring)
+    return NetworkSeconds(messages, exchanged, sent.dense / ring)

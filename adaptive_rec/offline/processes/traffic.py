@@ -25,8 +25,8 @@ from adaptive_rec.system.group import part_of
 COUNTED_RANKS = 8
 """The most ranks that are counted, spread evenly over all of them."""
 
-SIZES_PER_POOL = 3
-"""Numbers that a rank tells all others for each owner and pool, ahead of a batch's requests."""
+SIZE_BYTES = 12
+"""Bytes that say how much a rank requests of another one in a pool."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,6 @@ class Sent:
     gradients: float
     dense: float
     """Bytes, likewise below."""
-    sizes: float
-    """Numbers of what will be requested, which every rank tells every other one. A run does not count them."""
     outside: float
     """Bytes of requests, rows and gradients that go to other nodes."""
 
@@ -75,7 +73,7 @@ class Sent:
 
     def per_sample(self) -> dict[str, float]:
         """Return the bytes a sample of the rank's part, by kind."""
-        kinds = {name: getattr(self, name) for name in ("requests", "rows", "gradients", "dense", "sizes", "outside")}
+        kinds = {name: getattr(self, name) for name in ("requests", "rows", "gradients", "dense", "outside")}
         return {name: sent / self.samples if self.samples else 0.0 for name, sent in kinds.items()}
 
 
@@ -91,7 +89,7 @@ def count_sent(
             ranks = counted_ranks(layout.ranks)
             sums[place] += np.mean([_of_rank(space, batch, layout, rank, vector_bytes) for rank in ranks], axis=0)
     means = (sums / max(1, steps)).tolist()
-    return [_sent(mean, layout, len(space.pools), dense_bytes) for mean, layout in zip(means, layouts, strict=True)]
+    return [_sent(mean, layout, dense_bytes) for mean, layout in zip(means, layouts, strict=True)]
 
 
 def counted_ranks(ranks: int) -> list[int]:
@@ -109,15 +107,15 @@ def _of_rank(space: RowSpace, batch: Batch, layout: Nodes, rank: int, vector_byt
     gradients_W = lines_WP @ dim_P * vector_bytes
     rows_W, parts_W, lookups_W = np.moveaxis(counts_WP3.sum(axis=1), -1, 0)
     requests_W = rows_W * ROW_REQUEST_BYTES + parts_W * PART_BYTES + lookups_W * LOOKUP_REQUEST_BYTES
+    requests_W += SIZE_BYTES * len(space.pools)
     sent_3W = np.stack([requests_W, gradients_W + (rows_W + lookups_W) * CLASS_BYTES, gradients_W])
     outside = sent_3W.sum() - sent_3W[:, layout.beside(rank)].sum()
     sent_3W[:, rank] = 0
     return np.array([part.stop - part.start, lines_WP.sum(), *sent_3W.sum(axis=1), outside], dtype=np.float64)
 
 
-def _sent(means: Sequence[float], layout: Nodes, pools: int, dense_bytes: int) -> Sent:
+def _sent(means: Sequence[float], layout: Nodes, dense_bytes: int) -> Sent:
     samples, lines, requests, rows, gradients, outside = means
     others = layout.ranks - 1
     dense = 2 * others / layout.ranks * dense_bytes
-    sizes = others * layout.ranks * pools * SIZES_PER_POOL * 8.0
-    return Sent(samples, lines, requests, rows, gradients, dense, sizes, outside)
+    return Sent(samples, lines, requests, rows, gradients, dense, outside)

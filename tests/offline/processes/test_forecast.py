@@ -16,7 +16,7 @@ from adaptive_rec.offline.processes.traffic import Nodes, Sent
 from adaptive_rec.offline.simulate.hardware import DenseCosts, Hardware, RowCosts, to_text
 from adaptive_rec.offline.simulate.lane import StepCounts
 
-SENT = Sent(samples=64, lines=500, requests=3e3, rows=2e6, gradients=2e6, dense=1e6, sizes=1e5, outside=1e6)
+SENT = Sent(samples=64, lines=500, requests=3e3, rows=2e6, gradients=2e6, dense=1e6, outside=1e6)
 GBIT = 1e9 / 8
 
 
@@ -60,7 +60,7 @@ def line(ranks: int, work: float | None, network: NetworkSeconds) -> Forecast:
 
 
 def test_a_sentence_says_what_limits_the_ranks() -> None:
-    nothing, bytes_, messages = NetworkSeconds(0, 0, 0, 0), NetworkSeconds(0, 0.3, 0, 0), NetworkSeconds(0.9, 0, 0, 0)
+    nothing, bytes_, messages = NetworkSeconds(0, 0, 0), NetworkSeconds(0, 0.3, 0), NetworkSeconds(0.9, 0, 0)
     one, two, four = line(1, 1.0, nothing), line(2, 0.5, bytes_), line(4, 0.25, messages)
     assert limit([one]) == "messages and bytes between ranks take 0% of a step, the rest is each rank's own work"
     assert limit([one, two]).startswith("2 would train 1.2 times as many samples a second as 1 rank; messages and bytes")
