@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 from dataclasses import replace
 
+import numpy as np
 import torch
 
+from adaptive_rec.config.run import processes_here
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.open import open_source
 from adaptive_rec.data.source import Source
@@ -100,7 +102,7 @@ def _join(
     space = RowSpace.of(source.tables, source.features, policy.request_per_table)
     model = _build_model(config, space, source)
     device = torch.device("cpu") if streams is None else streams.device
-    free: dict[Place, int] = {"host": available_bytes()}
+    free: dict[Place, int] = {"host": _share_of_host(group)}
     if streams is not None:
         free["device"] = streams.free_bytes()
     ranks = 1 if group is None else group.ranks
@@ -120,6 +122,15 @@ def _join(
     else:
         dense = ReplayedDense(*parts, streams, config.run.batch_size)
     return Runtime(config, source, policy, store, dense, options)
+
+
+def _share_of_host(group: Group | None) -> int:
+    """Return the bytes of host memory that this process may take. The ranks of a machine look before one of them takes any."""
+    available = available_bytes()
+    if group is None or group.is_alone:
+        return available
+    group.gather(np.array([available]))
+    return available // processes_here()
 
 
 def _build_model(config: Config, space: RowSpace, source: Source) -> torch.nn.Module:

@@ -15,9 +15,10 @@ from adaptive_rec import checkpoint
 from adaptive_rec.checkpoint.files import Disk
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.embedding.shared.shared_store import SharedStore
-from adaptive_rec.errors import ConfigError, TrainingError
+from adaptive_rec.errors import ConfigError, MemoryPlanError, TrainingError
 from adaptive_rec.live.mailbox import Command
 from adaptive_rec.live.telemetry import Event, Snapshot
+from adaptive_rec.memory.plan import MemoryPlan
 from adaptive_rec.run.follower import Follower
 from adaptive_rec.run.training_run import TrainingRun
 from adaptive_rec.runtime.assemble import assemble
@@ -234,6 +235,28 @@ def test_batches_smaller_than_the_number_of_ranks(memory_source: Any) -> None:
 def test_policies_that_several_ranks_cannot_follow_yet_are_refused_by_name(policy: str) -> None:
     with pytest.raises(ConfigError, match=f"several processes.*got {policy}"):
         LateThreads.train(2, lambda group: assemble(config(f"knobs.policy={policy}"), group=group))
+
+
+def test_ranks_of_a_machine_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of two ranks needs a bit more than half of what is free."""
+    needed = 0
+
+    def available() -> int:
+        return 2 * needed - 2
+
+    def check(plan: MemoryPlan) -> None:
+        nonlocal needed
+        needed = plan.available_bytes["host"] - plan.free("host")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MemoryPlan, "check_host", check)
+        LateThreads.train(2, lambda group: assemble(config(), group=group))
+    monkeypatch.setattr("adaptive_rec.runtime.assemble.available_bytes", available)
+    monkeypatch.setattr("adaptive_rec.runtime.assemble.least_parameters", lambda *_: 0)
+    assemble(config())
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    with pytest.raises(MemoryPlanError, match="host memory"):
+        LateThreads.train(2, lambda group: assemble(config(), group=group))
 
 
 def test_a_rank_that_fails_ends_the_others() -> None:
