@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from adaptive_rec.modules.data_parallel import leave_out_tables
 from adaptive_rec.modules.options import Setup
 from adaptive_rec.modules.rates import Rates, state_names
 from adaptive_rec.modules.row_gradient import RowGradient
-from adaptive_rec.modules.row_state import RowState
+from adaptive_rec.modules.row_state import RowState, with_states_exported
 from adaptive_rec.modules.step_parts import StepPart
 
 
@@ -33,6 +34,8 @@ class LoopTables(AutogradSession):
         self._weights: dict[int, Tensor] = {}
         """Weights of the tables that a model holds as parameters."""
         self._row_states: dict[int, RowState] = {}
+        self._shown: WeakSet[torch.optim.Optimizer] = WeakSet()
+        """Optimizers whose ``state_dict()`` has whole tables on every rank."""
 
     def hold(self, number: int, weight: Tensor) -> None:
         """Know the parameter that is a table's weight."""
@@ -98,6 +101,9 @@ class LoopTables(AutogradSession):
 
     def new_row_state(self, number: int, weight: Tensor, optimizer: torch.optim.Optimizer) -> RowState:
         """Return the entry of an optimizer, whose state the tiers hold from now on."""
+        if not self.rows.group.is_alone and optimizer not in self._shown:
+            optimizer.register_state_dict_post_hook(with_states_exported)
+            self._shown.add(optimizer)
         self._row_states[number] = RowState(self, number, weight, optimizer)
         return self._row_states[number]
 

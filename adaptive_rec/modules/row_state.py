@@ -66,6 +66,13 @@ class RowState(dict[str, Any]):
         return f"RowState({dict(super().items())})" if self.was_read else "RowState(in tiers)"
 
 
+def with_states_exported(_: torch.optim.Optimizer, found: dict[str, Any]) -> dict[str, Any]:
+    """Return an optimizer's state dictionary with the state of tables as it is now. All ranks export it together; one of them may
+    save it later, alone."""
+    state = {key: each.exported() if isinstance(each, RowState) else each for key, each in found["state"].items()}
+    return {**found, "state": state}
+
+
 def _reading(name: str) -> Callable[..., Any]:
     own = getattr(dict, name)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -166,6 +167,20 @@ def test_optimizers_show_and_take_the_state_of_whole_tables(on_ranks: Any) -> No
     for number, state in expected.items():
         for own in states:
             torch.testing.assert_close(own[number]["sum"], state["sum"], rtol=0, atol=1e-11)
+
+
+def test_one_rank_may_save_what_all_have_asked_for(on_ranks: Any) -> None:
+    def save(group: Group) -> bytes:
+        trained = train(group, OPTIMIZERS["adagrad"], 3)
+        states = [trained.model.state_dict(), *(optimizer.state_dict() for optimizer in trained.optimizers)]
+        saved = io.BytesIO()
+        if group.rank == 0:
+            torch.save(states, saved)
+        return saved.getvalue()
+
+    weights, tables, *_ = torch.load(io.BytesIO(on_ranks(2, save)[0]), weights_only=True)
+    assert len(weights["sums.weight"]) == 61
+    assert any(len(state["sum"]) == 61 for state in tables["state"].values())
 
 
 def test_writes_to_a_weight_reach_the_owners_of_its_rows(on_ranks: Any) -> None:
