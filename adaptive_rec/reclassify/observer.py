@@ -217,7 +217,7 @@ class Observer:
             "tracker": self.tracker.state(),
             "trials": self.trials and self.trials.state(),
             "stale_rows_T": self.stale.rows_T,
-            "sample_slots": self.store.slots_of(rows),
+            "sample_rows": rows,
             "sample_lengths": lengths,
             "probes": self._probes,
         }
@@ -236,13 +236,22 @@ class Observer:
         self._probes = found.integer("probes")
 
     def _restore_samples(self, found: Saved) -> None:
-        row_of_slot = np.concatenate(self.store.device.row_of_slot)
-        slots, lengths = found.array("sample_slots", np.int64, ANY), found.array("sample_lengths", np.int64, ANY)
-        if lengths.sum() != len(slots) or (len(slots) and not (0 <= slots.min() and slots.max() < len(row_of_slot))):
-            raise CheckpointError(
-                f"slots of kept samples must be as many as their lookups and below {len(row_of_slot)}"
-            )
-        self._samples.restore(row_of_slot[slots], lengths)
+        lengths = found.array("sample_lengths", np.int64, ANY)
+        if found.has("sample_slots"):  # of 0.1.0
+            row_of_slot = np.concatenate(self.store.device.row_of_slot)
+            slots = found.array("sample_slots", np.int64, int(lengths.sum()))
+            if len(slots) and not (0 <= slots.min() and slots.max() < len(row_of_slot)):
+                raise CheckpointError(
+                    f"slots of kept samples must be below {len(row_of_slot)}, got {slots.min()} to {slots.max()}"
+                )
+            rows = row_of_slot[slots]
+            if (rows < 0).any():  # rows have moved since
+                rows, lengths = rows[:0], lengths[:0]
+        else:
+            rows, end = found.array("sample_rows", np.int64, int(lengths.sum())), self.store.space.rows
+            if len(rows) and not (0 <= rows.min() and rows.max() < end):
+                raise CheckpointError(f"rows of kept samples must lie in [0, {end}), got {rows.min()} to {rows.max()}")
+        self._samples.restore(rows, lengths)
 
     def _take_sketch(self, found: Saved) -> None:
         """Make the sketch as wide as the saved one, which may have grown."""

@@ -171,7 +171,7 @@ def measured(runtime: Runtime) -> list[np.ndarray]:
     """What probe steps leave: how far hot rows moved, in how many steps, and the popular samples that were kept."""
     observer, slots = runtime.observer.state(), runtime.store.device.row_of_slot
     monitors = [part.numpy() for monitor in runtime.store.device.monitors for part in vars(monitor).values()]
-    return [*slots, *monitors, *(np.array(observer[name]) for name in ("sample_slots", "sample_lengths", "probes"))]
+    return [*slots, *monitors, *(np.array(observer[name]) for name in ("sample_rows", "sample_lengths", "probes"))]
 
 
 @pytest.mark.parametrize("split", ["never", "always"])
