@@ -16,10 +16,12 @@ from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.embedding.direct import DirectStore
 from adaptive_rec.embedding.optimizer import RowRule
+from adaptive_rec.errors import CheckpointError
 from adaptive_rec.kernels import row_update
 from adaptive_rec.live.telemetry import StageTimes
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.reclassify.observer import Observer
+from adaptive_rec.saved import Saved
 from adaptive_rec.system.background import BEHIND_LIMIT
 
 SPACE = RowSpace.of((TableSpec("A", 10, 2),), (FeatureSpec("a", 0),))
@@ -158,4 +160,23 @@ def test_handing_out_movement_starts_measuring_again() -> None:
     assert again is not None
     assert (len(first.sample_offsets), len(again.sample_offsets)) == (3, 1)
     assert observer.state()["probes"] == 0
+    observer.close()
+
+
+@pytest.mark.parametrize(
+    ("key", "number", "rows"),
+    [("sample_rows", 9, None), ("sample_rows", 10**6, "rows of kept samples"), ("sample_slots", 4, "slots of kept samples"),
+     ("sample_slots", 1, None)],
+)  # fmt: skip
+def test_samples_are_restored_by_row_or_by_slot(key: str, number: int, rows: str | None) -> None:
+    observer = monitored_observer()
+    saved = observer.state() | {key: np.array([number]), "sample_lengths": np.array([1])}
+    if key == "sample_slots":
+        del saved["sample_rows"]
+    if rows:
+        with pytest.raises(CheckpointError, match=rows):
+            observer.set_state(Saved(saved))
+    else:
+        observer.set_state(Saved(saved))
+        assert observer.state()["sample_rows"].tolist() == [number]
     observer.close()
