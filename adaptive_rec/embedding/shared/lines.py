@@ -62,9 +62,13 @@ class Lines:
 
 def lines_of(work: ClassifiedBatch, ownership: Ownership, owner_U: NDArray[np.int64], vector_bytes: int) -> Lines:
     """Return what to ask for a batch. `vector_bytes` is the size of a component of a vector."""
-    pooled_F = choose_pooled(work, ownership, owner_U, vector_bytes)
-    if pooled_F.any():
-        return _lines_with_parts(work, ownership.ranks, owner_U, pooled_F)
+    if not work.one_hot and work.batch.reads is None:
+        counts_2FW = np.zeros((2, len(work.space.features), ownership.ranks), dtype=np.int64)
+        everything = np.ones(len(work.space.features), dtype=np.bool_)
+        bag_parts.count_parts(work.batch.offsets, work.inverse_N, owner_U, everything, *counts_2FW)
+        pooled_F = choose_pooled(work, ownership, owner_U, counts_2FW, vector_bytes)
+        if pooled_F.any():
+            return _lines_with_parts(work, owner_U, pooled_F, counts_2FW)
     nothing, pools = np.empty(0, dtype=np.int64), []
     for pool in range(len(work.space.pools)):
         span = work.pool_range(pool)
@@ -76,20 +80,14 @@ def lines_of(work: ClassifiedBatch, ownership: Ownership, owner_U: NDArray[np.in
 
 
 def choose_pooled(
-    work: ClassifiedBatch, ownership: Ownership, owner_U: NDArray[np.int64], vector_bytes: int
-) -> NDArray[np.bool_]:
-    """Return for each feature whether owners pool its bags: where that sends fewer bytes for its table."""
+    work: ClassifiedBatch, ownership: Ownership, owner_U: NDArray[np.int64], counts_2FW: NDArray[np.int64],
+    vector_bytes: int,
+) -> NDArray[np.bool_]:  # fmt: skip
+    """Return for each feature whether owners pool its bags: where that sends fewer bytes for its table. `counts_2FW`: parts of
+    bags, and their lookups, of each owner."""
     space, rank = work.space, ownership.rank
-    everything = np.ones(len(space.features), dtype=np.bool_)
-    if work.one_hot or work.batch.reads is not None:
-        return ~everything
-    parts_FW, lookups_FW = np.zeros((2, len(space.features), ownership.ranks), dtype=np.int64)
-    bag_parts.count_parts(work.batch.offsets, work.inverse_N, owner_U, everything, parts_FW, lookups_FW)
-    parts_FW[:, rank] = lookups_FW[:, rank] = 0
-    tables = len(space.tables)
-    parts_T, lookups_T = (
-        np.bincount(space.table_of_feature, count_FW.sum(axis=1), tables) for count_FW in (parts_FW, lookups_FW)
-    )
+    others_2F = counts_2FW.sum(axis=2) - counts_2FW[..., rank]
+    parts_T, lookups_T = (np.bincount(space.table_of_feature, each_F, len(space.tables)) for each_F in others_2F)
     rows_T = space.count_by_table(work.distinct_U[owner_U != rank])
     vectors_T = 2 * vector_bytes * np.array([table.dim for table in space.tables])
     pooled_T = parts_T * (PART_BYTES + vectors_T) + lookups_T * LOOKUP_BYTES < rows_T * (ROW_BYTES + vectors_T)
@@ -98,17 +96,15 @@ def choose_pooled(
 
 
 def _lines_with_parts(
-    work: ClassifiedBatch, ranks: int, owner_U: NDArray[np.int64], pooled_F: NDArray[np.bool_]
+    work: ClassifiedBatch, owner_U: NDArray[np.int64], pooled_F: NDArray[np.bool_], counts_2FW: NDArray[np.int64]
 ) -> Lines:
     space, batch = work.space, work.batch
     bags = batch.offsets, work.inverse_N
     pools, features = len(space.pools), len(space.features)
-    parts_FW, lookups_FW = np.zeros((2, features, ranks), dtype=np.int64)
-    bag_parts.count_parts(*bags, owner_U, pooled_F, parts_FW, lookups_FW)
-    parts_WP, lookups_WP = np.zeros((2, ranks, pools), dtype=np.int64)
-    for f, pool in enumerate(space.pool_of_feature):
-        parts_WP[:, pool] += parts_FW[f]
-        lookups_WP[:, pool] += lookups_FW[f]
+    parts_WP, lookups_WP = np.zeros((2, counts_2FW.shape[2], pools), dtype=np.int64)
+    for f in np.flatnonzero(pooled_F):
+        parts_WP[:, space.pool_of_feature[f]] += counts_2FW[0, f]
+        lookups_WP[:, space.pool_of_feature[f]] += counts_2FW[1, f]
     part_bag_Q, part_length_Q = np.empty((2, parts_WP.sum()), dtype=np.int64)
     looked_up_K = np.empty(lookups_WP.sum(), dtype=np.int64)
     bag_parts.list_parts(
