@@ -8,7 +8,8 @@ AdaptiveRecError
 ├── GroupError        a process of several has ended or does not answer  (exit code 1)
 ├── DataError         input data breaks a rule of its format             (exit code 3)
 ├── MemoryPlanError   the tables do not fit where they should            (exit code 4)
-└── CheckpointError   a checkpoint cannot be written or read             (exit code 5)
+├── CheckpointError   a checkpoint cannot be written or read             (exit code 5)
+└── DiskError         rows cannot be written to or read from a disk      (exit code 6)
 """
 
 from __future__ import annotations
@@ -57,6 +58,10 @@ class MemoryPlanError(AdaptiveRecError):
 
 class CheckpointError(AdaptiveRecError):
     exit_code = 5
+
+
+class DiskError(AdaptiveRecError):
+    exit_code = 6
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field, PositiveInt, model_validator
 
-from adaptive_rec.config.knobs import Frozen, knob
+from adaptive_rec.config.knobs import MOST_BYTES, Bytes, Frozen, knob
 
 CORES_FOR_CLASSIFYING_AHEAD = 8
 """On fewer cores the dense part keeps all of them busy, and a worker in the background delays it by more time than it saves."""
@@ -54,6 +54,15 @@ class RunConfig(Frozen):
         "name",
         "How rows and their gradients travel between processes; bf16 rounds them, which halves their bytes and is not exact.",
     )
+    host_memory: Bytes = knob(
+        0,
+        "bytes",
+        "On a CPU, memory for rows with their optimizer state; cold rows then lie on a disk. 0: all rows lie in memory. A layer "
+        "that sets it without knobs.hot_budget_bytes gives seven eighths of it to hot rows.",
+        ge=0,
+        le=MOST_BYTES,
+    )
+    disk: str = knob("", "path", "Folder of the rows on the disk; empty: the run's directory.")
     split: Literal["auto", "always", "never"] = knob(
         "auto",
         "name",

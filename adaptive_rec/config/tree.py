@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from adaptive_rec.config.model import ModelConfig, OptimizerConfig
 from adaptive_rec.config.policy import PolicyConfig
 from adaptive_rec.config.run import RunConfig
 from adaptive_rec.errors import ConfigError, did_you_mean
+from adaptive_rec.units import parse_size
 
 ENVIRONMENT_PREFIX = "ADAPTIVE_REC_"
 DESCRIPTION = "run.json"
@@ -40,6 +42,10 @@ class EvalConfig(Frozen):
     def interval(self, steps: int) -> int:
         """Return the steps from one evaluation to the next in a run of `steps`; 0 where only the end is evaluated."""
         return self.every_steps or (max(1, round(steps / self.count)) if self.count else 0)
+
+
+HOT_PART = 7, 8
+"""The part of `run.host_memory` that hot rows take; batches on their way and the newest rows of the log take the rest."""
 
 
 class Config(Frozen):
@@ -92,14 +98,29 @@ def load_config(source: str | None, environment: Mapping[str, str], settings: Se
         if path.with_name(DESCRIPTION).exists() and isinstance(layer.get("knobs"), dict):  # a run wrote the file
             layer["knobs"] = within_bounds(layer["knobs"])
         _merge(tree, layer, f"in {source}")
-    _merge_overrides(tree, environment, settings)
+        _share_host_memory(tree, layer)
+    overrides: dict[str, Any] = {}
+    _merge_overrides(overrides, environment, settings)
+    _merge(tree, overrides, "in --set")
+    _share_host_memory(tree, overrides)
     return validate(tree)
+
+
+def _share_host_memory(tree: dict[str, Any], layer: Mapping[str, Any]) -> None:
+    """Give hot rows their part of the host memory that a layer sets, unless the layer sets that too."""
+    given = layer.get("run", {}).get("host_memory")
+    if not given or "hot_budget_bytes" in layer.get("knobs", {}):
+        return
+    with suppress(ValueError):  # a value that is no size is reported with all other faults
+        size_bytes = parse_size(given) if isinstance(given, str) else int(given)
+        tree.setdefault("knobs", {})["hot_budget_bytes"] = size_bytes * HOT_PART[0] // HOT_PART[1]
 
 
 def overridden_knobs(environment: Mapping[str, str], settings: Sequence[str]) -> set[str]:
     """Return the names of the knobs that the environment or the settings override."""
     tree: dict[str, Any] = {}
     _merge_overrides(tree, environment, settings)
+    _share_host_memory(tree, tree)
     return set(tree.get("knobs", {}))
 
 

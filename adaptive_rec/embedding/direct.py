@@ -37,11 +37,15 @@ class DirectStore(EmbeddingStore):
     def gather(
         self, work: ClassifiedBatch, samples_S: NDArray[np.int64], scale_S: NDArray[np.float64], micro: MicroBatch
     ) -> None:
-        self.fill(work, samples_S, scale_S, micro, self.weights_of)
+        self.fill(work, samples_S, scale_S, micro, lambda pool: self.weights_of(work, pool))
 
-    def weights_of(self, pool: int) -> Arrays:
-        """Return the rows of a pool, the hot ones and those of the host tier."""
-        return as_array(self.device.weights[pool]), self.host.weights[pool]
+    def weights_of(self, work: ClassifiedBatch, pool: int) -> Arrays:
+        """Return the rows of a pool that a batch's sources index, the hot ones and the cold ones."""
+        return as_array(self.device.weights[pool]), self.cold_arrays(work, pool)[0]
+
+    def cold_arrays(self, work: ClassifiedBatch, pool: int) -> Arrays:
+        """Return the cold rows of a pool that a batch's sources index, and their optimizer state."""
+        return self.host.arrays(pool)
 
     def fill(
         self, work: ClassifiedBatch, samples_S: NDArray[np.int64], scale_S: NDArray[np.float64], micro: MicroBatch,
@@ -74,20 +78,24 @@ class DirectStore(EmbeddingStore):
         for pool in range(len(self.space.pools)):
             span = work.pool_range(pool)
             source_U = work.source_U[span]
-            if self.host.is_being_saved:  # checked here to save the subtraction
-                self.host.keep(pool, work.distinct_U[span] - self.space.pools[pool].first_row)
+            self._keep_for_snapshot(work, pool)
             frozen_U = np.zeros(len(source_U), np.bool_) if update.frozen_U is None else update.frozen_U[span]
             with self._observed(work, update, pool, frozen_U):
                 touched, updated, hot_updated, overflowed = row_update.update_rows(
                     rule.code, hyper, row_update.RowSegments(span.start, work.segments_U1, work.segment_bag_N), places,
                     update.gradients[pool].numpy(),
                     row_update.PoolRows(frozen_U, work.distinct_U[span], source_U, self.changed_R),
-                    row_update.TierArrays(*self.device.arrays(pool), *self.host.arrays(pool)),
+                    row_update.TierArrays(*self.device.arrays(pool), *self.cold_arrays(work, pool)),
                     threads=self.threads,
                 )  # fmt: skip
             self.traffic.add_updates(touched, updated, hot_updated)
             if overflowed:
                 raise TrainingError(self._overflow(work, pool, update.step))
+
+    def _keep_for_snapshot(self, work: ClassifiedBatch, pool: int) -> None:
+        """Have the snapshot, if there is one, copy a batch's rows, which are about to change."""
+        if self.host.is_being_saved:  # checked here to save the subtraction
+            self.host.keep(pool, work.distinct_U[work.pool_range(pool)] - self.space.pools[pool].first_row)
 
     def gradient_places(
         self, work: ClassifiedBatch, update: RowUpdate, bags: BagReads | None = None
@@ -109,7 +117,7 @@ class DirectStore(EmbeddingStore):
     def _overflow(self, work: ClassifiedBatch, pool: int, step: int) -> str:
         """Return the error text for rows of a batch that have become too large for half precision."""
         span, space = work.pool_range(pool), self.space
-        hot_HD, cold_RD = as_array(self.device.weights[pool]), self.host.weights[pool]
+        hot_HD, cold_RD = self.weights_of(work, pool)
         rows = [
             row
             for row, source in zip(work.distinct_U[span].tolist(), work.source_U[span].tolist(), strict=True)

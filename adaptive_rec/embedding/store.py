@@ -80,6 +80,9 @@ class EmbeddingStore(TieredRows):
         """Start a batch's step: what was staged ahead is brought up to the current placement."""
         self.classify(work)
 
+    def await_rows(self, work: ClassifiedBatch) -> None:
+        """Wait for a batch's rows that were not in memory when it was staged."""
+
     @abstractmethod
     def gather(
         self, work: ClassifiedBatch, samples_S: NDArray[np.int64], scale_S: NDArray[np.float64], micro: MicroBatch

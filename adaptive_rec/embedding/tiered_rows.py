@@ -45,7 +45,8 @@ class TieredRows(ABC):
         self.torch_device = device
         self.monitored = monitored
         self.seed = seed
-        self.host = HostTier(space, rule, seed, NUMPY_DTYPE[dtype], drawn)
+        self.numpy_dtype = NUMPY_DTYPE[dtype]
+        self.host = self._cold_tier(drawn)
         self.slot_of_row = np.full(space.rows, COLD, dtype=np.int32)
         self.changed_R = np.zeros(space.rows, dtype=np.bool_)
         """Rows updated since they were last saved; set by the update kernels."""
@@ -74,6 +75,9 @@ class TieredRows(ABC):
     def device_bytes(self) -> int:
         """Device memory of the tier, free slots included."""
         return sum(size * slots for size, slots in zip(self.row_bytes, self.device.capacities, strict=True))
+
+    def _cold_tier(self, drawn: bool) -> HostTier:
+        return HostTier(self.space, self.rule, self.seed, self.numpy_dtype, drawn)
 
     def _device_tier(self, capacities: list[int]) -> DeviceTier:
         return DeviceTier(self.space, self.rule, self.dtype, self.torch_device, capacities, self.monitored)

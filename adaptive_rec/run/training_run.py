@@ -78,7 +78,7 @@ class TrainingRun:
             self.runtime, self.config = self._resumed.runtime, self._resumed.config
         else:
             replayed = journal.commands(replay) if replay else None
-            options = RunOptions(out / "checkpoints", out / journal.NAME, replayed=replayed)
+            options = RunOptions(out / "checkpoints", out / journal.NAME, out / "rows", replayed=replayed)
             self.runtime = assemble(config, options=options, group=self.group)
             self.config = self.runtime.config  # with a lower hot budget where the device is small
         if not self.runtime.source.test_samples:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -18,12 +19,13 @@ from adaptive_rec.dense.replayed import ReplayedDense
 from adaptive_rec.dense.shared import SharedDense
 from adaptive_rec.embedding.device import all_rows_bytes, row_bytes
 from adaptive_rec.embedding.direct import DirectStore
+from adaptive_rec.embedding.disk.disk_store import DiskStore
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.shared.shared_store import SharedStore
 from adaptive_rec.embedding.staged.staged_store import StagedStore
 from adaptive_rec.embedding.staged.streams import CudaStreams, Streams
 from adaptive_rec.embedding.store import EmbeddingStore
-from adaptive_rec.errors import ConfigError, MemoryPlanError, did_you_mean, first_line
+from adaptive_rec.errors import ConfigError, MemoryPlanError, UsageError, did_you_mean, first_line
 from adaptive_rec.memory.dense import least_parameters
 from adaptive_rec.memory.disk import check_room, checkpoint_bytes
 from adaptive_rec.memory.parts import plan_memory
@@ -37,6 +39,7 @@ from adaptive_rec.runtime.parts import PartOfBatches, RowsOfRank
 from adaptive_rec.system.cuda_driver import NO_CUDA
 from adaptive_rec.system.group import Group
 from adaptive_rec.system.host_memory import available_bytes, keep_freed_memory
+from adaptive_rec.units import exact_size
 
 
 def assemble(
@@ -111,7 +114,8 @@ def _join(
     plan.check_host()
     if options.checkpoints is not None and (notice := check_room(options.checkpoints, ranks * checkpoint_bytes(plan))):
         options = replace(options, notices=[*options.notices, notice])
-    store = build_store(config, space, policy, streams, group=group)
+    rows = rows_folder(config, options.rows) if config.run.host_memory else None
+    store = build_store(config, space, policy, streams, group=group, rows=rows)
     model = model.to(store.torch_device, store.dtype)
     optimizer = build_dense_optimizer(config, model)
     parts = (model, optimizer, config.run.precision, store.dtype, store.torch_device, space, source.dense_features)
@@ -174,6 +178,33 @@ def check_group(config: Config, policy: Policy) -> None:
         )
 
 
+def rows_folder(config: Config, folder: Path | None) -> Path:
+    """Make the folder of rows on the disk, which must be empty, and return it. Raises UsageError."""
+    path = Path(config.run.disk) if config.run.disk else folder
+    if path is None:
+        raise ConfigError("run.disk must name a folder where run.host_memory is set and the run has no directory")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        if any(path.iterdir()):
+            raise UsageError(f"run.disk must be an empty folder, {path} is not")
+    except OSError as error:
+        raise UsageError(f"run.disk {path} cannot be used: {error.strerror}") from None
+    return path
+
+
+def check_disk(config: Config, policy: Policy, streams: Streams | None, group: Group | None, budget: int) -> None:
+    """Raise ConfigError where cold rows cannot lie on a disk."""
+    if streams is not None:
+        raise ConfigError("run.host_memory must be 0 on a device, whose cold rows lie in host memory yet; set run.device=cpu")
+    if group is not None and not group.is_alone:
+        raise ConfigError("run.host_memory must be 0 where several processes train together")
+    if budget > config.run.host_memory:
+        raise ConfigError(
+            f"hot rows must fit in run.host_memory={exact_size(config.run.host_memory)}, policy {policy.name} wants "
+            f"{exact_size(budget)} for them; lower knobs.hot_budget_bytes or take another policy"
+        )
+
+
 def choose_device(config: Config) -> torch.device:
     wanted = config.run.device
     if wanted == "cuda" and not torch.cuda.is_available():
@@ -183,10 +214,10 @@ def choose_device(config: Config) -> torch.device:
 
 def build_store(
     config: Config, space: RowSpace, policy: Policy, streams: Streams | None, drawn: bool = True,
-    rule: RowRule | None = None, group: Group | None = None,
+    rule: RowRule | None = None, group: Group | None = None, rows: Path | None = None,
 ) -> EmbeddingStore:  # fmt: skip
     """Build the two tiers, the device tier as large as the policy's budget. Rows are drawn, or zeros for a caller to set.
-    `rule`: update rule of rows, by default that of the configuration."""
+    `rule`: update rule of rows, by default that of the configuration. `rows`: folder of cold rows, where they lie on a disk."""
     dtype = torch.float64 if config.run.precision == "float64" else torch.float32
     rule = rule or RowRule.of(config.optimizer, config.run.row_precision)
     sizes = row_bytes(space, rule, dtype.itemsize, policy.tracks_movement)
@@ -196,6 +227,9 @@ def build_store(
             f"run.row_precision must be float32 on a device, which has no 16-bit rows yet, got {rule.row_precision}; "
             "set run.device=cpu"
         )
+    if rows is not None:
+        check_disk(config, policy, streams, group, budget)
+        return DiskStore(rows, space, rule, config.run.seed, dtype, budget, policy.tracks_movement)
     if group is not None and not group.is_alone:
         rounded = config.run.transport == "bf16"
         return SharedStore(group, space, rule, config.run.seed, dtype, budget, policy.tracks_movement, drawn, rounded)

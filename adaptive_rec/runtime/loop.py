@@ -46,6 +46,8 @@ class RunOptions:
     """Folder for checkpoints; without one none is written."""
     journal: Path | None = None
     """The file to which the run's events are written, to be on the disk before a checkpoint is."""
+    rows: Path | None = None
+    """Folder for rows on the disk, where the configuration names none."""
     overrides: Mapping[str, Any] = field(default_factory=dict)
     """Knobs that a resumed run is to have instead of those it was saved with."""
     replayed: Mapping[int, list[Command]] | None = None
@@ -154,6 +156,8 @@ class Runtime(Session):
 
     def step(self, work: ClassifiedBatch) -> None:
         """Train one loaded and classified mini-batch: plan, gather and execute, update, observe."""
+        with self.times("disk"):
+            self.store.await_rows(work)
         with self.times("classify"):
             self.store.take(work)
         probe = self.phases.is_probe_step()

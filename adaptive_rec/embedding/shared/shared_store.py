@@ -106,7 +106,7 @@ class SharedStore(DirectStore):
         asked = np.empty((len(way.asked), 1, self.space.pools[pool].dim), dtype=self.host.weights[pool].dtype)
         pooling.gather_pooled(
             way.asked, np.array([pool]), len(self.space.pools), owned.batch.offsets, owned.one_hot, owned.source_N,
-            self.space.mean_F, *self.weights_of(pool), asked, threads=self.threads,
+            self.space.mean_F, *self.weights_of(owned, pool), asked, threads=self.threads,
         )  # fmt: skip
         return asked[:, 0]
 

@@ -1,0 +1,47 @@
+"""The cold rows of a batch on their way from the disk to its step."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adaptive_rec.embedding.host import Arrays
+
+
+@dataclass
+class PoolRows:
+    """The distinct rows of a batch in one pool (U); those that were read are there, the others' lines are arbitrary."""
+
+    weights_UD: NDArray[Any]
+    state_UK: NDArray[Any]
+    address_U: NDArray[np.uint32]
+    """The address at which each row was read."""
+    read_U: NDArray[np.bool_]
+    """Which rows were read."""
+
+    @property
+    def arrays(self) -> Arrays:
+        return self.weights_UD, self.state_UK
+
+
+@dataclass
+class ColdRows:
+    """The rows of a batch, from its staging to its update."""
+
+    pools: list[PoolRows] = field(default_factory=list)
+    reading: Future[None] | None = None
+    """The work that reads them; None where it is done."""
+
+    def read_by(self, reading: Future[None]) -> None:
+        """Set the work that reads them."""
+        self.reading = reading
+
+    def wait(self) -> None:
+        """Wait until they are read. Raises what their reading raised."""
+        if self.reading is not None:
+            self.reading.result()
+        self.reading = None

@@ -1,0 +1,92 @@
+"""A snapshot of rows of which most lie on the disk already: it appends the hot rows that have changed, and saves an index.
+
+As in `embedding/snapshot.py` nothing is copied at its moment. A hot row is *pending* until it is appended: by the saving thread,
+which passes over all slots, or by a caller of `keep` that is about to change or move it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adaptive_rec.embedding.device import DeviceTier
+from adaptive_rec.embedding.disk.disk_tier import DiskTier
+from adaptive_rec.embedding.disk.segment import SegmentEntry
+from adaptive_rec.placement import RowSpace
+
+_SLICE = 1 << 13
+"""Slots that are looked at at a time, while `keep` waits."""
+
+_SHARD_ROWS = 1 << 21
+"""Limit of rows in a shard of the index."""
+
+
+class DiskSnapshot:
+    """The rows that changed since the last one. The training thread calls `keep`; another one calls `shards` once."""
+
+    def __init__(
+        self, space: RowSpace, device: DeviceTier, host: DiskTier, slot_of_row: NDArray[np.int32], changed: NDArray[np.int64]
+    ) -> None:
+        """`changed`: the rows that changed since the last snapshot, by their numbers in the joint row space, ascending."""
+        self._space, self._device, self._host = space, device, host
+        self.changed = changed
+        self.rows = len(changed)
+        self.kept_seconds = 0.0
+        """Time spent in `keep`."""
+        self.segments: list[list[SegmentEntry]] = []
+        """For each pool the segments that have the rows, once `shards` has begun to yield."""
+        self._saving = threading.Lock()
+        self._address_C = np.zeros(len(changed), np.uint32)
+        """Where the value of each changed row is, of this snapshot's moment."""
+        self._pending: list[NDArray[np.bool_]] = []
+        for pool, spec in enumerate(space.pools):
+            low, high = np.searchsorted(changed, (spec.first_row, spec.end_row))
+            rows = changed[low:high]
+            slots = slot_of_row[rows]
+            pending_H = np.zeros(device.capacities[pool], np.bool_)
+            pending_H[slots[slots >= 0]] = True
+            self._pending.append(pending_H)
+            self._address_C[low:high] = host.logs[pool].address_R[rows - spec.first_row]
+
+    def keep(self, pool: int, slots: NDArray[np.int64]) -> None:
+        """Append the pending ones of some slots' rows, which are about to change or move."""
+        pending_H = self._pending[pool]
+        if not pending_H.any():
+            return
+        began = time.perf_counter()
+        with self._saving:
+            inside = slots[slots < len(pending_H)]  # a larger tier has more slots, which hold nothing that is pending
+            self._append(pool, inside[pending_H[inside]])
+        self.kept_seconds += time.perf_counter() - began
+
+    def shards(self) -> Iterator[dict[str, NDArray[Any]]]:
+        """Append all pending rows, then yield the index: numbers of rows, ascending, and their addresses."""
+        for pool, pending_H in enumerate(self._pending):
+            for first in range(0, len(pending_H), _SLICE):
+                with self._saving:
+                    self._append(pool, first + np.flatnonzero(pending_H[first : first + _SLICE]))
+                time.sleep(0)  # lets `keep` have the lock first
+        self.segments = self._host.sync()
+        for first in range(0, self.rows, _SHARD_ROWS):
+            some = slice(first, first + _SHARD_ROWS)
+            yield {"row": self.changed[some], "address": self._address_C[some]}
+
+    def _append(self, pool: int, slots: NDArray[np.int64]) -> None:
+        if not len(slots):
+            return
+        spec, log = self._space.pools[pool], self._host.logs[pool]
+        rows = self._device.row_of_slot[pool][slots]
+        self._host.append(pool, rows - spec.first_row, slots, *self._device.arrays(pool))
+        self._address_C[np.searchsorted(self.changed, rows)] = log.address_R[rows - spec.first_row]
+        self._pending[pool][slots] = False
+
+    def end(self) -> None:
+        """Nothing waits for it."""
+
+    def forget(self) -> None:
+        """Nothing is marked."""

@@ -1,0 +1,158 @@
+"""The store of a CPU run whose tables are larger than memory: hot rows in memory, cold rows on a disk.
+
+The cold rows of a batch are read as soon as it is classified, some batches ahead of its step, by a thread of their own. Its step
+reads and updates them in the batch's own memory, and appends those that have changed to the log. A row that changed after it was
+read ahead has another address by then, and is read again: from memory, as the log keeps its last segments there.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from adaptive_rec.classify import ClassifiedBatch
+from adaptive_rec.embedding.direct import DirectStore
+from adaptive_rec.embedding.disk.cold_rows import ColdRows, PoolRows
+from adaptive_rec.embedding.disk.disk_snapshot import DiskSnapshot
+from adaptive_rec.embedding.disk.disk_tier import DiskTier
+from adaptive_rec.embedding.host import Arrays
+from adaptive_rec.embedding.optimizer import RowRule
+from adaptive_rec.embedding.records import RowUpdate
+from adaptive_rec.placement import RowSpace
+
+
+class DiskStore(DirectStore):
+    """Rows in memory and on a disk. `changed_R` flags rows whose value in memory, or whose address, no checkpoint has."""
+
+    stages_ahead = True
+    host: DiskTier
+
+    def __init__(
+        self, folder: Path, space: RowSpace, rule: RowRule, seed: int, dtype: torch.dtype, budget_bytes: int, monitored: bool
+    ) -> None:
+        """`folder` must exist and be empty."""
+        self._folder = folder
+        self.disk_snapshot: DiskSnapshot | None = None
+        super().__init__(space, rule, seed, dtype, torch.device("cpu"), budget_bytes, monitored)
+        self._reader = ThreadPoolExecutor(1, thread_name_prefix="read-rows")
+
+    def _cold_tier(self, drawn: bool) -> DiskTier:
+        return DiskTier(self.space, self.rule, self.seed, self.numpy_dtype, self._folder)
+
+    # A step ----------------------------------------------------------------------------------------------------------
+
+    def stage(self, work: ClassifiedBatch) -> None:
+        """Start to read a batch's cold rows."""
+        spans = [work.pool_range(pool) for pool in range(len(self.space.pools))]
+        rows = ColdRows([self.host.room_for(pool, span.stop - span.start) for pool, span in enumerate(spans)])
+        cold = [np.flatnonzero(work.source_U[span] < 0) for span in spans]
+        row_U = work.distinct_U
+
+        def read() -> None:
+            for pool, (part, span, some) in enumerate(zip(rows.pools, spans, cold, strict=True)):
+                self._read(pool, row_U[span], some, part)
+
+        rows.read_by(self._reader.submit(read))
+        work.attach(rows)
+
+    def look_up(self, work: ClassifiedBatch) -> None:
+        super().look_up(work)
+        self.stage(work)
+        self.await_rows(work)
+        self.take(work)
+
+    def await_rows(self, work: ClassifiedBatch) -> None:
+        rows: ColdRows = work.staged
+        rows.wait()
+
+    def take(self, work: ClassifiedBatch) -> None:
+        """Read again what has changed since it was read ahead, and what has become cold."""
+        super().take(work)
+        rows: ColdRows = work.staged
+        for pool, part in enumerate(rows.pools):
+            span = work.pool_range(pool)
+            cold = np.flatnonzero(work.source_U[span] < 0)
+            address_C = self.host.logs[pool].address_R[self._rows_of(pool, work.distinct_U[span][cold])]
+            self._read(pool, work.distinct_U[span], cold[~part.read_U[cold] | (part.address_U[cold] != address_C)], part)
+            work.source_U[span][cold] = ~cold
+        work.spread_sources()
+        work.forget_placement()  # its sources are places in its own memory now
+
+    def _read(self, pool: int, row_U: NDArray[np.int64], some: NDArray[np.int64], part: PoolRows) -> None:
+        """Read some of a batch's rows in a pool."""
+        if len(some):
+            part.address_U[some] = self.host.read(pool, self._rows_of(pool, row_U[some]), some, *part.arrays)
+            part.read_U[some] = True
+
+    def _rows_of(self, pool: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        return rows - self.space.pools[pool].first_row
+
+    def cold_arrays(self, work: ClassifiedBatch, pool: int) -> Arrays:
+        rows: ColdRows = work.staged
+        return rows.pools[pool].arrays
+
+    def apply(self, work: ClassifiedBatch, update: RowUpdate) -> None:
+        cold_U = ~work.hot_U
+        row_C = work.distinct_U[cold_U]
+        before_C = self.changed_R[row_C]
+        self.changed_R[row_C] = False
+        super().apply(work, update)
+        updated_C = self.changed_R[row_C]
+        self.changed_R[row_C] |= before_C
+        updated_U = cold_U
+        updated_U[cold_U] = updated_C
+        for pool in range(len(self.space.pools)):
+            span = work.pool_range(pool)
+            lines = np.flatnonzero(updated_U[span])
+            rows = self._rows_of(pool, work.distinct_U[span][lines])
+            self.host.append(pool, rows, lines, *self.cold_arrays(work, pool))
+        work.attach(None)
+
+    def _keep_for_snapshot(self, work: ClassifiedBatch, pool: int) -> None:
+        if self.disk_snapshot is not None:
+            source_U = work.source_U[work.pool_range(pool)]
+            self.disk_snapshot.keep(pool, source_U[source_U >= 0])
+
+    # Moves -----------------------------------------------------------------------------------------------------------
+
+    def _bring_home(self, pool: int, slots: NDArray[np.int64], host_rows: NDArray[np.int64]) -> None:
+        if self.disk_snapshot is not None:
+            self.disk_snapshot.keep(pool, slots)
+        changed = self.changed_R[host_rows + self.space.pools[pool].first_row]
+        self.host.append(pool, host_rows[changed], slots[changed], *self.device.arrays(pool))
+        if self.monitored:
+            self.device.monitors[pool].forget(torch.from_numpy(slots))
+
+    def send_up(self, pool: int, host_rows: NDArray[np.int64], slots: NDArray[np.int64]) -> None:
+        self.host.read(pool, host_rows, slots, *self.device.arrays(pool))
+
+    # Whole tables ----------------------------------------------------------------------------------------------------
+
+    def export_table(self, table: int) -> Arrays:
+        pool, low, high = self.space.table_range(table)
+        part = self.host.room_for(pool, high - low)
+        slot_R = self.slot_of_row[self.space.pools[pool].first_row + low : self.space.pools[pool].first_row + high]
+        cold, hot = np.flatnonzero(slot_R < 0), np.flatnonzero(slot_R >= 0)
+        self.host.read(pool, low + cold, cold, *part.arrays)
+        for kept, read in zip(part.arrays, self._read_slots(pool, slot_R[hot].astype(np.int64)), strict=True):
+            kept[hot] = read
+        return part.arrays
+
+    def import_rows(self, table: int, first: int, weights_ND: NDArray[Any], state_NK: NDArray[Any]) -> None:
+        pool, low, _ = self.space.table_range(table)
+        lines = np.arange(len(weights_ND))
+        self.host.append(pool, low + first + lines, lines, weights_ND, state_NK)
+
+    def settle(self) -> None:
+        """Wait until what was written is written. Raises DiskError where some was not."""
+        self.host.flush()
+
+    def close(self) -> None:
+        self._reader.shutdown(wait=True)
+        super().close()
+        self.host.close()

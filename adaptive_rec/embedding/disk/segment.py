@@ -1,0 +1,188 @@
+"""A segment: a file of pages of rows, filled in memory from front to back and written once."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adaptive_rec.errors import DiskError
+from adaptive_rec.kernels import pages as kernels
+from adaptive_rec.kernels.pages import PageLayout
+
+BLOCK_BYTES = 4096
+"""What a disk reads at a time."""
+
+_MOST_WASTE = 8
+"""A page of several blocks is taken where one block wastes more than one part in this many."""
+
+_MOST_BLOCKS = 64
+
+_WRITE_BYTES = 1 << 20
+"""Bytes handed to the system at a time."""
+
+
+def page_layout(row_bytes: int, state_bytes: int) -> PageLayout:
+    """Return the layout of the smallest page that wastes little room on rows of this size."""
+    size, header = row_bytes + state_bytes + 4, 4 * kernels.HEADER
+    for blocks in range(1, _MOST_BLOCKS + 1):
+        rows = (blocks * BLOCK_BYTES - header) // size
+        if rows and _MOST_WASTE * (blocks * BLOCK_BYTES - header - rows * size) <= blocks * BLOCK_BYTES:
+            break
+    else:
+        blocks = -(-(header + size) // BLOCK_BYTES)
+        rows = 1
+    return PageLayout(blocks * BLOCK_BYTES, row_bytes, state_bytes, rows, header + 4 * rows)
+
+
+class SegmentEntry(NamedTuple):
+    """What a checkpoint says of a segment."""
+
+    number: int
+    place: int
+    pages: int
+
+
+class Segment:
+    """One file. Rows are packed into `pages`; pages that are sealed do not change and can be written."""
+
+    def __init__(self, path: Path, number: int, place: int, layout: PageLayout, pages: int, descriptor: int) -> None:
+        """`number` is in every page; `place` is that of its rows' addresses. See `create` and `existing`."""
+        self.path, self.number, self.place, self.descriptor = path, number, place, descriptor
+        self._layout, self._page_count = layout, pages
+        self.pages: NDArray[np.uint8] | None = None
+        """Its pages in memory, until they are dropped."""
+        self.rows = 0
+        """Places for rows that are taken; those after the last row of a sealed page are never used."""
+        self.sealed = 0
+        """Pages that are whole."""
+        self.written = 0
+        """Pages handed to the system."""
+        self.synced = 0
+        """Pages that are on the disk."""
+        self.live = 0
+        """Rows whose newest value on the disk is here."""
+        self.holds = 0
+        """Readers and checkpoints that need the file."""
+
+    @property
+    def size_bytes(self) -> int:
+        return self._page_count * self._layout.page_bytes
+
+    @property
+    def room(self) -> int:
+        """Rows that it can still take."""
+        return self._page_count * self._layout.rows - self.rows
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether all its pages are sealed."""
+        return self.sealed == self._page_count
+
+    def take(self, rows: int) -> int:
+        """Take places for some rows, and return the first one."""
+        first, self.rows = self.rows, self.rows + rows
+        return first
+
+    def seal(self) -> None:
+        """Seal all pages that have rows. The last one takes no more."""
+        assert self.pages is not None, "pages are sealed while they are in memory"
+        per_page = self._layout.rows
+        end = -(-self.rows // per_page)
+        if end > self.sealed:
+            in_last = self.rows - (end - 1) * per_page
+            kernels.seal_pages(self._layout, self.number, self.sealed, end, in_last, self.pages)
+        self.sealed, self.rows = end, end * per_page
+
+    @staticmethod
+    def existing(path: Path, entry: SegmentEntry, layout: PageLayout) -> Segment:
+        """Open a file that was written before; it takes no more rows. Raises DiskError."""
+        with disk_errors("opening", path):
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        segment = Segment(path, entry.number, entry.place, layout, entry.pages, descriptor)
+        if os.fstat(descriptor).st_size < segment.size_bytes:
+            segment.close()
+            raise DiskError(f"{path} must have {segment.size_bytes} bytes, it is cut off")
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+        segment.rows = entry.pages * layout.rows
+        segment.sealed = segment.written = segment.synced = entry.pages
+        return segment
+
+    @staticmethod
+    def create(path: Path, number: int, place: int, layout: PageLayout, pages: int) -> Segment:
+        """Create a file with room for this many pages. Raises DiskError."""
+        with disk_errors("creation", path):
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            try:
+                os.posix_fallocate(descriptor, 0, pages * layout.page_bytes)  # so that a full disk is noticed now
+                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+            except OSError:
+                os.close(descriptor)
+                os.unlink(path)
+                raise
+        segment = Segment(path, number, place, layout, pages, descriptor)
+        segment.pages = np.zeros(segment.size_bytes, dtype=np.uint8)
+        return segment
+
+    @property
+    def entry(self) -> SegmentEntry:
+        """Return what a checkpoint says of it."""
+        return SegmentEntry(self.number, self.place, self.synced)
+
+    def write(self) -> None:
+        """Hand sealed pages to the system. Raises DiskError."""
+        if self.written == self.sealed:
+            return
+        assert self.pages is not None, "pages are dropped after they were written"
+        size, end = self._layout.page_bytes, self.sealed
+        start, stop, data = self.written * size, end * size, memoryview(self.pages)
+        with disk_errors("write", self.path):
+            while start < stop:
+                start += os.pwrite(self.descriptor, data[start : min(stop, start + _WRITE_BYTES)], start)
+        self.written = end
+
+    def sync(self) -> None:
+        """Return when the written pages are on the disk. Raises DiskError; a failed sync is not tried again, as it may succeed
+        without the data."""
+        end = self.written
+        if self.synced == end:
+            return
+        with disk_errors("sync", self.path):
+            os.fdatasync(self.descriptor)
+        self.synced = end
+
+    def drop_pages(self) -> None:
+        """Free the memory of its pages; they are read from the file from now on."""
+        self.pages = None
+
+    def hold(self, more: int) -> None:
+        """Count readers that come, or that have gone (negative)."""
+        self.holds += more
+
+    def count_live(self, more: int) -> None:
+        """Count rows that came, or that were written elsewhere (negative)."""
+        self.live += more
+
+    def remove(self) -> None:
+        """Close and remove the file."""
+        os.close(self.descriptor)
+        with disk_errors("removal", self.path):
+            os.unlink(self.path)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self.descriptor)
+
+
+@contextmanager
+def disk_errors(operation: str, path: Path) -> Iterator[None]:
+    """Turn an OSError in the body into a DiskError that names operation and file."""
+    try:
+        yield
+    except OSError as error:
+        raise DiskError(f"rows must be kept on the disk, {operation} of {path} failed: {error.strerror or error}") from None
