@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from adaptive_rec.checkpoint.files import Files
 from adaptive_rec.checkpoint.generation import read_json_file, read_manifest
 from adaptive_rec.checkpoint.history import verify_all
-from adaptive_rec.checkpoint.rows import OPTIMIZER_STATE, WEIGHT, SavedRows, SavedTable, is_shard
+from adaptive_rec.checkpoint.rows import SavedRows, SavedTable, is_shard
 from adaptive_rec.checkpoint.safetensors_file import ArraysFile, StoredArray, as_numbers
+from adaptive_rec.embedding.snapshot import OPTIMIZER_STATE, WEIGHT
 
 BLOCK_BYTES = 8 << 20
 """Size of the blocks that are read of each generation."""

@@ -18,7 +18,16 @@ from numpy.typing import NDArray
 from adaptive_rec.checkpoint.files import Files, os_errors
 from adaptive_rec.checkpoint.generation import free_name, generations, hide, names_in, remove_leftovers
 from adaptive_rec.checkpoint.limited_json import to_json
-from adaptive_rec.checkpoint.manifest import CHUNK_BYTES, FILE_NAME, MANIFEST, FileEntry, Manifest, Since, sealed
+from adaptive_rec.checkpoint.manifest import (
+    CHUNK_BYTES,
+    FILE_NAME,
+    MANIFEST,
+    DiskEntry,
+    FileEntry,
+    Manifest,
+    Since,
+    sealed,
+)
 from adaptive_rec.checkpoint.safetensors_file import write_arrays
 from adaptive_rec.errors import CheckpointError
 
@@ -155,14 +164,14 @@ class Draft(DraftPart):
         self.entries += entries
         self.size_bytes = sum(entry.size_bytes for entry in self.entries)
 
-    def commit(self, description: Mapping[str, Any], since: Since | None = None) -> Path:
+    def commit(self, description: Mapping[str, Any], since: Since | None = None, disk: DiskEntry | None = None) -> Path:
         """Make the generation visible, and return its folder when a loss of power cannot undo that.
 
-        `since`: the generation that this one builds on.
+        `since`: the generation that this one builds on; `disk`: where its rows are, where shards have only their addresses.
         """
         with self._or_abandon() as draft:
             files = tuple(self.entries)
-            manifest = Manifest(step=self._step, since=since, description=dict(description), files=files)
+            manifest = Manifest(step=self._step, since=since, disk=disk, description=dict(description), files=files)
             with SyncedFile(self._files, draft / MANIFEST) as file:
                 file.write(sealed(manifest, file.path))
             with os_errors("sync", draft):

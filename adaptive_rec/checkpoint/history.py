@@ -10,6 +10,7 @@ from pathlib import Path
 from adaptive_rec.checkpoint.files import Files, UnreadableError, os_errors
 from adaptive_rec.checkpoint.generation import generations, names_in, read_manifest, remove, remove_leftovers, verify
 from adaptive_rec.checkpoint.manifest import Manifest, Since
+from adaptive_rec.checkpoint.saved_log import check_segments, saved_log
 from adaptive_rec.errors import CheckpointError
 
 KEEP_AT_LEAST = 2
@@ -77,9 +78,22 @@ def read_older(files: Files, newer: Path, since: Since) -> Manifest:
 
 
 def verify_all(files: Files, generation: Path) -> None:
-    """Read every byte of a generation and of those it builds on. Raises CheckpointError where one has changed."""
-    for link in chain(files, generation):
+    """Read every byte of a generation and of those it builds on. Raises CheckpointError where one has changed. Of rows on a disk
+    only the sizes of files are checked: each page is checked when it is read."""
+    links = chain(files, generation)
+    for link in links:
         verify(files, link.path)
+    _check_disk(links[-1])
+
+
+def _check_disk(link: ChainedGeneration) -> None:
+    if link.manifest.disk is not None:
+        check_segments(saved_log(link.manifest.disk, link.path))
+
+
+def newest_names(files: Files, folder: Path, keep: int) -> list[str]:
+    """Return the names of the newest generations of a folder: a run can be resumed from these."""
+    return generations(names_in(files, folder))[-keep:]
 
 
 class Verified:
@@ -96,6 +110,11 @@ class Verified:
         for link in reversed(links):
             if damage := self.own(link.path.name):
                 return damage if link is links[-1] else f"{self._folder / name} builds on {link.path.name}: {damage}"
+        if links and not why:
+            try:
+                _check_disk(links[-1])
+            except CheckpointError as error:
+                return str(error)
         return why
 
     def own(self, name: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +12,18 @@ from numpy.typing import NDArray
 from adaptive_rec.checkpoint.dense_state import set_dense
 from adaptive_rec.checkpoint.files import DISK, Files
 from adaptive_rec.checkpoint.flatten import unflatten
-from adaptive_rec.checkpoint.generation import read_json_file
-from adaptive_rec.checkpoint.history import Found, newest_held, verify_all
+from adaptive_rec.checkpoint.generation import read_json_file, read_manifest
+from adaptive_rec.checkpoint.history import Found, newest_held, newest_names, verify_all
 from adaptive_rec.checkpoint.rows import STATE, SavedRows
 from adaptive_rec.checkpoint.run_state import Last, RunParts, set_state
 from adaptive_rec.checkpoint.safetensors_file import ArraysFile, StoredArray, array_type
+from adaptive_rec.checkpoint.saved_log import saved_log
 from adaptive_rec.checkpoint.writing import ARRAYS, DENSE, run_description
 from adaptive_rec.config.knobs import Knobs
+from adaptive_rec.embedding.disk.disk_store import DiskStore
+from adaptive_rec.embedding.snapshot import SavedLog
 from adaptive_rec.embedding.store import EmbeddingStore
-from adaptive_rec.errors import CheckpointError
+from adaptive_rec.errors import CheckpointError, DiskError
 from adaptive_rec.saved import Saved
 from adaptive_rec.state import RunState
 from adaptive_rec.state import saved_knobs as read_knobs
@@ -66,12 +69,36 @@ def load(parts: RunParts, checkpoint: Path, verified: bool = False, files: Files
     _check(parts.state, run, checkpoint)
     try:
         state = unflatten(values, _all(ArraysFile(files, checkpoint / ARRAYS)))
-        _set_rows(parts.state.store, SavedRows(files, checkpoint))
+        store, rows = parts.state.store, SavedRows(files, checkpoint)
+        if not _is_adopted(store, rows, checkpoint):
+            _set_rows(store, rows)
+        if isinstance(store, DiskStore):
+            kept = newest_names(files, checkpoint.parent, parts.state.config.checkpoint.keep)
+            store.remove_others(_logs_of(files, checkpoint.parent, kept))
         set_dense(parts.dense, _all(ArraysFile(files, checkpoint / DENSE)))
         set_state(parts, Saved(state))
     except CheckpointError as error:
         raise CheckpointError(f"checkpoint {checkpoint} cannot be used: {error}") from None
     parts.base.build_on(Last(checkpoint.parent, checkpoint.name, ()))
+
+
+def _is_adopted(store: EmbeddingStore, rows: SavedRows, checkpoint: Path) -> bool:
+    """Take over rows that lie on a disk where the store has its own. Returns False where they must be copied."""
+    if rows.log is None or not isinstance(store, DiskStore):
+        return False
+    try:
+        return store.adopt(checkpoint.name, rows.log, rows.index())
+    except DiskError as error:
+        raise CheckpointError(str(error)) from None
+
+
+def _logs_of(files: Files, folder: Path, names: list[str]) -> Iterator[SavedLog]:
+    """Yield the rows on a disk of some checkpoints, of those whose manifest can be read."""
+    for name in names:
+        with suppress(CheckpointError):
+            disk = read_manifest(files, folder / name).disk
+            if disk is not None:
+                yield saved_log(disk, folder / name)
 
 
 def _set_rows(store: EmbeddingStore, rows: SavedRows) -> None:

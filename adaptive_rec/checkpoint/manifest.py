@@ -28,6 +28,9 @@ _SEAL_BYTES = len(b', "crc32": "01234567"}\n')
 _MOST_FAULTS = 20
 
 
+Count = Annotated[int, Field(ge=0, lt=1 << 32)]
+
+
 class FileEntry(Frozen):
     """A file of a generation."""
 
@@ -57,12 +60,38 @@ class Since(Frozen):
     """Checksum of its manifest."""
 
 
+class DiskPool(Frozen):
+    """The rows of one pool that lie on a disk."""
+
+    first_row: int = Field(ge=0, lt=1 << 62)
+    """First row in the joint row space."""
+    rows: int = Field(ge=0, lt=1 << 40)
+    weight: str = Field(pattern=r"^(F64|F32|F16|BF16)$")
+    dim: int = Field(ge=1, lt=1 << 24)
+    optimizer_state: str = Field(pattern=r"^(F64|F32)$")
+    width: int = Field(ge=0, lt=1 << 26)
+    segment_pages: int = Field(ge=1, lt=1 << 32)
+    """Pages of a whole segment."""
+    segments: Annotated[tuple[tuple[Count, Count, Count], ...], FailFast()]
+    """Number, place and pages of each segment."""
+
+
+class DiskEntry(Frozen):
+    """Rows that lie on a disk outside of the generation. Its shards have their addresses."""
+
+    folder: str = Field(min_length=1, max_length=4096)
+    """Seen from the run's directory."""
+    pools: tuple[DiskPool, ...]
+
+
 class Manifest(Frozen):
     """The contents of the file except its own crc32, which is at its end."""
 
     format: Literal[3] = 3
     since: Since | None = None
     """The generation since which rows changed; None where the generation has all rows."""
+    disk: DiskEntry | None = None
+    """Rows on a disk; None where shards have them."""
     step: int = Field(ge=0, lt=10**15)
     chunk_bytes: Literal[4194304] = 4194304
     description: dict[str, Any]

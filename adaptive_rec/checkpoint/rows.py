@@ -19,10 +19,12 @@ from adaptive_rec.checkpoint.files import Files
 from adaptive_rec.checkpoint.generation import read_json_file
 from adaptive_rec.checkpoint.history import chain
 from adaptive_rec.checkpoint.safetensors_file import ArraysFile, StoredArray
+from adaptive_rec.checkpoint.saved_log import LogReader, saved_log
+from adaptive_rec.embedding.disk.reading import NOWHERE
+from adaptive_rec.embedding.snapshot import ADDRESS, OPTIMIZER_STATE, ROW, WEIGHT
 from adaptive_rec.errors import CheckpointError
 
 STATE = "state.json"
-ROW, WEIGHT, OPTIMIZER_STATE = "row", "weight", "optimizer_state"
 
 SHARDS_OF_A_RANK = 100_000
 """How far apart the numbers of the first shards of two ranks are."""
@@ -68,16 +70,38 @@ class SavedRows:
 
     def __init__(self, files: Files, generation: Path) -> None:
         self.tables = saved_tables(files, generation)
-        self._generation = generation
+        self._files, self._generation = files, generation
         self._types: dict[int, tuple[StoredArray, StoredArray]] = {}
         self._shards: list[list[_Shard]] = []
         """Shards of the generation of all rows, then those of each generation of changes."""
         end_row = sum(table.rows for table in self.tables)
-        for link in chain(files, generation):
+        links = chain(files, generation)
+        disk = links[-1].manifest.disk
+        self.log = saved_log(disk, generation) if disk is not None else None
+        """Where the rows are, where shards have only their addresses."""
+        self._reader: LogReader | None = None
+        for link in links:
+            if (link.manifest.disk is None) != (disk is None):
+                raise CheckpointError(
+                    f"{generation} must have its rows where {link.path.name} has them, which it builds on"
+                )
             names = sorted(entry.name for entry in link.manifest.files if is_shard(entry.name))
+            values = (WEIGHT, OPTIMIZER_STATE) if disk is None else (ADDRESS,)
             self._shards.append(
-                [_Shard(ArraysFile(files, link.path / name), link.path / name, end_row) for name in names]
+                [_Shard(ArraysFile(files, link.path / name), link.path / name, end_row, values) for name in names]
             )
+
+    def index(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.uint32]]]:
+        """Yield rows that were written to a disk, and their addresses; later ones replace earlier ones."""
+        for shard in (shard for shards in self._shards for shard in shards):
+            yield from shard.addresses()
+
+    def _on_disk(self) -> LogReader:
+        if self._reader is None:
+            assert self.log is not None, "shards have the rows"
+            rows = [(table.first_row, table.rows) for table in self.tables]
+            self._reader = LogReader(self.log, saved_seed(self._files, self._generation), rows)
+        return self._reader
 
     def types(self, table: SavedTable) -> tuple[StoredArray, StoredArray]:
         """Return types and shapes of a table's weights and optimizer state, as in the first shard that has some of its rows."""
@@ -95,8 +119,13 @@ class SavedRows:
     def read(self, table: SavedTable, first: int, end: int) -> tuple[NDArray[Any], NDArray[Any]]:
         """Read some rows of a table, at most CHUNK_ROWS, and their optimizer state; 16-bit floats are bit patterns."""
         low, high = table.first_row + first, table.first_row + end
-        kinds = self.types(table)
         found = self._find_rows(table, low, high)
+        if self.log is not None:
+            address_N = np.full(end - first, NOWHERE, dtype=np.uint32)
+            for shard, lines, row_N in found:
+                address_N[row_N - low] = shard.addresses_of(lines)
+            return self._on_disk().read(self.tables.index(table), first, address_N)
+        kinds = self.types(table)
         weights, state = (np.empty((end - first, *kind.shape[1:]), kind.dtype) for kind in kinds)
         for shard, lines, row_N in found:
             for name, kind, target in ((WEIGHT, kinds[0], weights), (OPTIMIZER_STATE, kinds[1], state)):
@@ -117,7 +146,7 @@ class SavedRows:
                     raise CheckpointError(f"{shard.path} must have rows that no other shard has, got {row}")
                 seen_R[row_N - low] = True
                 found.append((shard, lines, row_N))
-            if not newer and not seen_R.all():
+            if not newer and self.log is None and not seen_R.all():
                 row = low - table.first_row + int(np.flatnonzero(~seen_R)[0])
                 raise CheckpointError(
                     f"{self._generation}: row {row} of table {table.name[:80]!r} must be there, it is not"
@@ -125,6 +154,9 @@ class SavedRows:
         return found
 
     def _find_types(self, table: SavedTable) -> tuple[StoredArray, StoredArray]:
+        if self.log is not None:
+            weight, state = self._on_disk().types(table.first_row)
+            return weight, state
         for shard in (shard for shards in self._shards for shard in shards):
             if shard.has_any(table.first_row, table.first_row + table.rows):
                 weight, state = shard.stored(WEIGHT), shard.stored(OPTIMIZER_STATE)
@@ -138,15 +170,19 @@ class SavedRows:
 class _Shard:
     """A file of rows."""
 
-    def __init__(self, file: ArraysFile, path: Path, end_row: int) -> None:
+    def __init__(self, file: ArraysFile, path: Path, end_row: int, values: tuple[str, ...]) -> None:
+        """`values`: names of the arrays besides the rows' numbers."""
         self._file, self.path = file, path
-        row, weight, state = (self.stored(name) for name in (ROW, WEIGHT, OPTIMIZER_STATE))
+        row, *others = (self.stored(name) for name in (ROW, *values))
         self._lines = row.shape[0] if len(row.shape) == 1 and row.type in ("U32", "U64") else 0
-        if not self._lines or any(len(each.shape) != 2 or each.shape[0] != self._lines for each in (weight, state)):
+        if ADDRESS in values:
+            if not self._lines or (others[0].shape, others[0].type) != (row.shape, "U32"):
+                raise CheckpointError(f"{path} must hold {ROW} (N,) and {ADDRESS} (N,) of U32, it does not")
+        elif not self._lines or any(len(each.shape) != 2 or each.shape[0] != self._lines for each in others):
             raise CheckpointError(
                 f"{path} must hold {ROW} (N,), {WEIGHT} (N, D) and {OPTIMIZER_STATE} (N, K), it does not"
             )
-        row_bytes = (weight.size_bytes + state.size_bytes) // self._lines
+        row_bytes = sum(each.size_bytes for each in others) // self._lines
         if not 0 < row_bytes <= _MAX_ROW_BYTES:
             raise CheckpointError(f"rows of {path} must have 1 to {_MAX_ROW_BYTES} bytes, got {row_bytes}")
         self._first_row_B, self._last_row = self._read_rows(end_row)
@@ -155,6 +191,15 @@ class _Shard:
         if name not in self._file.arrays:
             raise CheckpointError(f"{self.path} must hold {name}, which is missing")
         return self._file.arrays[name]
+
+    def addresses(self) -> Iterator[tuple[NDArray[np.int64], NDArray[np.uint32]]]:
+        """Yield all rows and their addresses."""
+        for start in range(0, self._lines, 64 * _BLOCK):
+            lines = slice(start, start + 64 * _BLOCK)
+            yield self._file.rows(ROW, lines.start, lines.stop).astype(np.int64), self.addresses_of(lines)
+
+    def addresses_of(self, lines: slice) -> NDArray[np.uint32]:
+        return self._file.rows(ADDRESS, lines.start, lines.stop)
 
     def lines(self, low: int, high: int) -> tuple[slice, NDArray[np.int64]]:
         """Return the lines of rows in a range, and the numbers of these rows."""
@@ -219,6 +264,16 @@ def saved_tables(files: Files, generation: Path) -> list[SavedTable]:
     if end_row > _MAX_ROWS:
         raise CheckpointError(f"tables in {path} must have {_MAX_ROWS} rows or fewer, got {end_row}")
     return tables
+
+
+def saved_seed(files: Files, generation: Path) -> int:
+    """Read the seed of a generation's run."""
+    path = generation / STATE
+    found = read_json_file(files, path)
+    seed = found.get("run", {}).get("seed") if isinstance(found, dict) and isinstance(found.get("run"), dict) else None
+    if not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed < 1 << 63:
+        raise CheckpointError(f"run.seed in {path} must be a whole number from 0 to 2^63 - 1, got {_short(seed)}")
+    return seed
 
 
 def _saved_table(found: Any, path: Path) -> SavedTable:

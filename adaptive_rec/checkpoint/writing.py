@@ -21,11 +21,13 @@ from adaptive_rec.checkpoint.draft import Draft, DraftPart
 from adaptive_rec.checkpoint.files import DISK, Files
 from adaptive_rec.checkpoint.flatten import flatten
 from adaptive_rec.checkpoint.generation import names_in
-from adaptive_rec.checkpoint.history import ChainedGeneration, chain, prune, verify_all
+from adaptive_rec.checkpoint.history import ChainedGeneration, chain, newest_names, prune, verify_all
 from adaptive_rec.checkpoint.manifest import FileEntry
-from adaptive_rec.checkpoint.rows import OPTIMIZER_STATE, ROW, STATE, WEIGHT, is_shard, row_type, shard_name
+from adaptive_rec.checkpoint.rows import STATE, is_shard, row_type, shard_name
 from adaptive_rec.checkpoint.run_state import Last, RunParts, state_of
 from adaptive_rec.checkpoint.safetensors_file import PATTERNS
+from adaptive_rec.checkpoint.saved_log import disk_entry
+from adaptive_rec.embedding.snapshot import ROW
 from adaptive_rec.errors import CheckpointError, first_line, is_out_of_memory
 from adaptive_rec.state import RunState
 from adaptive_rec.system.durable import sync_files
@@ -91,7 +93,9 @@ class Writing:
                 raise CheckpointError(
                     f"{self.name}: there was not enough memory for it: {first_line(error)}"
                 ) from error
-            if isinstance(error, Exception) and not isinstance(error, CheckpointError):  # such as one of a user's policy
+            if isinstance(error, Exception) and not isinstance(
+                error, CheckpointError
+            ):  # such as one of a user's policy
                 raise CheckpointError(f"{self.name} was abandoned after a {type(error).__name__}: {error}") from error
             raise
         self._error: CheckpointError | None = CheckpointError(f"{self.name} was never written")
@@ -155,10 +159,9 @@ class Writing:
 
     def _write(self) -> None:
         draft, store, rank = self._draft, self._parts.state.store, self._group.rank
-        for number, shard in enumerate(self._rows.shards()):
-            row_N, weights_ND, state_NK = store.saved_rows(*shard.arrays)
-            arrays = {ROW: row_N.astype(self._row_type), WEIGHT: weights_ND, OPTIMIZER_STATE: state_NK}
-            draft.arrays(shard_name(number, rank), arrays, _types({WEIGHT: weights_ND}))
+        for number, arrays in enumerate(store.shards(self._rows)):
+            arrays[ROW] = arrays[ROW].astype(self._row_type)
+            draft.arrays(shard_name(number, rank), arrays, _types(arrays))
         if rank == 0:
             draft.arrays(DENSE, self._dense, _types(self._dense))
             draft.arrays(ARRAYS, self._arrays)
@@ -171,10 +174,14 @@ class Writing:
         """Make it visible, and remove older ones."""
         draft, complaints = self._draft, [self._sync_journal()]
         assert isinstance(draft, Draft), "rank 0 commits"
-        made = draft.commit(self._description, self._chain[-1].since if self._chain else None)
+        store = self._parts.state.store
+        log = store.saved_log()
+        disk = disk_entry(log, self._folder) if log is not None else None
+        made = draft.commit(self._description, self._chain[-1].since if self._chain else None, disk)
         self._size_bytes = draft.size_bytes
         try:
             prune(self._files, self._folder, self._keep)
+            store.keep_for(newest_names(self._files, self._folder, self._keep), self.name)
         except CheckpointError as error:
             self._check(made)
             complaints.append(f"older ones could not be removed: {error}")
@@ -201,7 +208,9 @@ class Writing:
         try:
             sync_files([self._journal] if self._journal else [])
         except OSError as error:
-            return f"a loss of power may take the end of {self._journal.name if self._journal else ''}: {error.strerror}"
+            return (
+                f"a loss of power may take the end of {self._journal.name if self._journal else ''}: {error.strerror}"
+            )
         return ""
 
     def _check(self, made: Path) -> None:

@@ -31,27 +31,36 @@ class KeepsRows(Protocol):
     def keep(self, pool: int, rows: NDArray[np.int64]) -> None: ...
 
 
-class HostTier:
-    """Rows and optimizer state in host memory. Rows start as U(-1/sqrt(n), +1/sqrt(n)) in a table of n rows, as in DLRM."""
+class ColdTier:
+    """Where cold rows are: arrays of those that are in host memory."""
 
-    def __init__(self, space: RowSpace, rule: RowRule, seed: int, dtype: DTypeLike, drawn: bool = True) -> None:
-        """`dtype` is the type of the optimizer state, and of weights that are not kept in 16 bits. Without `drawn` rows are
-        zeros, for callers that set them all."""
+    def __init__(self, space: RowSpace, rule: RowRule, dtype: DTypeLike, rows_P: list[int]) -> None:
+        """`dtype` is the type of the optimizer state, and of weights that are not kept in 16 bits; `rows_P`: rows of each pool in
+        host memory."""
         self.dtype = np.dtype(dtype)
         kept = PATTERNS.get(rule.row_precision, self.dtype)
-        self.weights: list[NDArray[Any]] = [zeros((pool.rows, pool.dim), kept) for pool in space.pools]
+        pools = list(zip(space.pools, rows_P, strict=True))
+        self.weights: list[NDArray[Any]] = [zeros((rows, pool.dim), kept) for pool, rows in pools]
         """Bit patterns where rows are kept in 16 bits, see `kernels/rows16.py`."""
         self.state: list[NDArray[np.floating]] = [
-            zeros((pool.rows, rule.state_width(pool.dim)), dtype) for pool in space.pools
+            zeros((rows, rule.state_width(pool.dim)), dtype) for pool, rows in pools
         ]
-        self._snapshot: KeepsRows | None = None
-        for table in range(len(space.tables)) if drawn else ():
-            pool, first, end = space.table_range(table)
-            _initialise(self.weights[pool][first:end], seed, table)
 
     def arrays(self, pool: int) -> Arrays:
         """Return a pool's rows and optimizer state."""
         return self.weights[pool], self.state[pool]
+
+
+class HostTier(ColdTier):
+    """All rows in host memory. They start as U(-1/sqrt(n), +1/sqrt(n)) in a table of n rows, as in DLRM."""
+
+    def __init__(self, space: RowSpace, rule: RowRule, seed: int, dtype: DTypeLike, drawn: bool = True) -> None:
+        """`dtype` is as in `ColdTier`. Without `drawn` rows are zeros, for callers that set them all."""
+        super().__init__(space, rule, dtype, [pool.rows for pool in space.pools])
+        self._snapshot: KeepsRows | None = None
+        for table in range(len(space.tables)) if drawn else ():
+            pool, first, end = space.table_range(table)
+            _initialise(self.weights[pool][first:end], seed, table)
 
     @property
     def is_being_saved(self) -> bool:

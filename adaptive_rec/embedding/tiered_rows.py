@@ -6,6 +6,7 @@ A row has exactly one authoritative copy: in the device tier when it has a slot,
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from adaptive_rec.embedding.device import DeviceTier, row_bytes, split_budget
 from adaptive_rec.embedding.host import Arrays, HostTier
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.records import Traffic
-from adaptive_rec.embedding.snapshot import RowSnapshot, Tiers
+from adaptive_rec.embedding.snapshot import OPTIMIZER_STATE, ROW, WEIGHT, RowSnapshot, SavedLog, Tiers
 from adaptive_rec.placement import COLD, Migration, Placement, RowSpace
 
 _CHUNK_ROWS = 1 << 18
@@ -264,11 +265,26 @@ class TieredRows(ABC):
                 snapshot.forget()
             self._unchanged_R = snapshot.mark_R.view(np.bool_)
 
+    def shards(self, snapshot: Any) -> Iterator[dict[str, NDArray[Any]]]:
+        """Yield the shards of a snapshot as a checkpoint has them, by the names of their arrays. A shard is valid until the next
+        one is requested. Called once, by the saving thread."""
+        for shard in snapshot.shards():
+            yield dict(zip((ROW, WEIGHT, OPTIMIZER_STATE), self.saved_rows(*shard.arrays), strict=True))
+
     def saved_rows(
         self, row_N: NDArray[np.int64], weights_ND: NDArray[Any], state_NK: NDArray[Any]
     ) -> tuple[NDArray[np.int64], NDArray[Any], NDArray[Any]]:
         """Return rows of a snapshot with their numbers in the joint row space of all processes."""
         return row_N, weights_ND, state_NK
+
+    def saved_log(self) -> SavedLog | None:
+        """Return where the rows are that a snapshot has saved by their addresses, once its shards were yielded; None where shards
+        have the rows themselves."""
+        return None
+
+    def keep_for(self, kept: Collection[str], written: str = "") -> None:  # noqa: B027 - only a disk has more
+        """Keep what these checkpoints need on the disk besides their own files, and nothing else; `written`: the one of them that
+        was just written."""
 
     def _make_readable(self, pending_R: NDArray[np.bool_]) -> None:  # noqa: B027 - only rows on a device are not
         """Copy rows that are to be saved to where `_where` finds them."""

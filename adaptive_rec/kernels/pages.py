@@ -19,7 +19,7 @@ CRC, ROWS, FILE, PAGE, HEADER = 0, 1, 2, 3, 4
 """Places of the header's numbers, each of four bytes, and how many there are."""
 
 WHOLE, SHORT, DAMAGED, WRONG = 0, 1, 2, 3
-"""What was found of a row: it is there; its page cannot be read whole; its checksum differs; another row or page is in its place."""
+"""What was found of a row: it is there; its page cannot be read whole, or is damaged; another row or page is in its place."""
 
 WILL_NEED = 3
 """Advice to the system to read a part of a file ahead."""
@@ -144,7 +144,7 @@ def announce_rows(layout, places):
 
 @njit(**JIT)
 def read_rows(layout, places, weights_LB, state_LB):
-    """Read rows, each page once. Returns how many rows were read, and what was found of the next one: WHOLE where there is none."""
+    """Read rows, each page once. Returns how many were read, and what was found of the next one: WHOLE where there is none."""
     page = np.empty(layout.page_bytes, dtype=np.uint8)
     numbers = page.view(np.uint32)
     for c in range(len(places.row_C)):

@@ -58,7 +58,14 @@ def resume_run(
     live = "policy" not in changes or not why_not_live(load_policy(changes["policy"]), policy)
     knobs = saved if live else saved.changed(changes)
     notices = [f"checkpoint {name} was passed over and set aside: {why}" for name, why in found.skipped]
-    options = RunOptions(out / "checkpoints", out / journal.NAME, overrides=changes if live else {}, notices=notices)
+    options = RunOptions(
+        out / "checkpoints",
+        out / journal.NAME,
+        out / "rows",
+        resumes=True,
+        overrides=changes if live else {},
+        notices=notices,
+    )
     runtime = assemble(config.model_copy(update={"knobs": knobs}), options=options, group=group)
     checkpoint.load(runtime.parts, generation, verified=True)
     runtime.phases.check_resumable()

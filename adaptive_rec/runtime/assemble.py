@@ -114,7 +114,7 @@ def _join(
     plan.check_host()
     if options.checkpoints is not None and (notice := check_room(options.checkpoints, ranks * checkpoint_bytes(plan))):
         options = replace(options, notices=[*options.notices, notice])
-    rows = rows_folder(config, options.rows) if config.run.host_memory else None
+    rows = rows_folder(config, options) if config.run.host_memory else None
     store = build_store(config, space, policy, streams, group=group, rows=rows)
     model = model.to(store.torch_device, store.dtype)
     optimizer = build_dense_optimizer(config, model)
@@ -178,14 +178,14 @@ def check_group(config: Config, policy: Policy) -> None:
         )
 
 
-def rows_folder(config: Config, folder: Path | None) -> Path:
-    """Make the folder of rows on the disk, which must be empty, and return it. Raises UsageError."""
-    path = Path(config.run.disk) if config.run.disk else folder
+def rows_folder(config: Config, options: RunOptions) -> Path:
+    """Make the folder of rows on the disk, which must be empty for a new run, and return it. Raises UsageError."""
+    path = Path(config.run.disk) if config.run.disk else options.rows
     if path is None:
         raise ConfigError("run.disk must name a folder where run.host_memory is set and the run has no directory")
     try:
         path.mkdir(parents=True, exist_ok=True)
-        if any(path.iterdir()):
+        if not options.resumes and any(path.iterdir()):
             raise UsageError(f"run.disk must be an empty folder, {path} is not")
     except OSError as error:
         raise UsageError(f"run.disk {path} cannot be used: {error.strerror}") from None
@@ -195,7 +195,9 @@ def rows_folder(config: Config, folder: Path | None) -> Path:
 def check_disk(config: Config, policy: Policy, streams: Streams | None, group: Group | None, budget: int) -> None:
     """Raise ConfigError where cold rows cannot lie on a disk."""
     if streams is not None:
-        raise ConfigError("run.host_memory must be 0 on a device, whose cold rows lie in host memory yet; set run.device=cpu")
+        raise ConfigError(
+            "run.host_memory must be 0 on a device, whose cold rows lie in host memory yet; set run.device=cpu"
+        )
     if group is not None and not group.is_alone:
         raise ConfigError("run.host_memory must be 0 where several processes train together")
     if budget > config.run.host_memory:

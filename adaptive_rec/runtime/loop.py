@@ -48,6 +48,8 @@ class RunOptions:
     """The file to which the run's events are written, to be on the disk before a checkpoint is."""
     rows: Path | None = None
     """Folder for rows on the disk, where the configuration names none."""
+    resumes: bool = False
+    """Whether a checkpoint is loaded, whose rows may lie in that folder."""
     overrides: Mapping[str, Any] = field(default_factory=dict)
     """Knobs that a resumed run is to have instead of those it was saved with."""
     replayed: Mapping[int, list[Command]] | None = None

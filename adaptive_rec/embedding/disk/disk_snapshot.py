@@ -30,7 +30,12 @@ class DiskSnapshot:
     """The rows that changed since the last one. The training thread calls `keep`; another one calls `shards` once."""
 
     def __init__(
-        self, space: RowSpace, device: DeviceTier, host: DiskTier, slot_of_row: NDArray[np.int32], changed: NDArray[np.int64]
+        self,
+        space: RowSpace,
+        device: DeviceTier,
+        host: DiskTier,
+        slot_of_row: NDArray[np.int32],
+        changed: NDArray[np.int64],
     ) -> None:
         """`changed`: the rows that changed since the last snapshot, by their numbers in the joint row space, ascending."""
         self._space, self._device, self._host = space, device, host

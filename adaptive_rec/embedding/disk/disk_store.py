@@ -7,6 +7,7 @@ read ahead has another address by then, and is read again: from memory, as the l
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -20,34 +21,55 @@ from adaptive_rec.embedding.direct import DirectStore
 from adaptive_rec.embedding.disk.cold_rows import ColdRows, PoolRows
 from adaptive_rec.embedding.disk.disk_snapshot import DiskSnapshot
 from adaptive_rec.embedding.disk.disk_tier import DiskTier
+from adaptive_rec.embedding.disk.reading import NOWHERE
+from adaptive_rec.embedding.disk.segment import SegmentEntry
 from adaptive_rec.embedding.host import Arrays
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.records import RowUpdate
+from adaptive_rec.embedding.snapshot import SavedLog, SavedPool
 from adaptive_rec.placement import RowSpace
+
+INDEX_BYTES = 8
+"""A row's number and its address in a checkpoint."""
 
 
 class DiskStore(DirectStore):
     """Rows in memory and on a disk. `changed_R` flags rows whose value in memory, or whose address, no checkpoint has."""
 
     stages_ahead = True
-    host: DiskTier
+    host: DiskTier  # type: ignore[assignment]
 
     def __init__(
-        self, folder: Path, space: RowSpace, rule: RowRule, seed: int, dtype: torch.dtype, budget_bytes: int, monitored: bool
+        self,
+        folder: Path,
+        space: RowSpace,
+        rule: RowRule,
+        seed: int,
+        dtype: torch.dtype,
+        budget_bytes: int,
+        monitored: bool,
     ) -> None:
-        """`folder` must exist and be empty."""
+        """`folder` must exist."""
         self._folder = folder
         self.disk_snapshot: DiskSnapshot | None = None
+        self._kept_for: dict[str, list[list[SegmentEntry]]] = {}
+        """Segments of each checkpoint that a run may be resumed from."""
         super().__init__(space, rule, seed, dtype, torch.device("cpu"), budget_bytes, monitored)
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="read-rows")
 
-    def _cold_tier(self, drawn: bool) -> DiskTier:
+    def _cold_tier(self, drawn: bool) -> DiskTier:  # type: ignore[override]
         return DiskTier(self.space, self.rule, self.seed, self.numpy_dtype, self._folder)
 
     # A step ----------------------------------------------------------------------------------------------------------
 
     def stage(self, work: ClassifiedBatch) -> None:
         """Start to read a batch's cold rows."""
+        read = self._prepare(work)
+        rows: ColdRows = work.staged
+        rows.read_by(self._reader.submit(read))
+
+    def _prepare(self, work: ClassifiedBatch) -> Callable[[], None]:
+        """Make room for a batch's rows, and return what reads the cold ones."""
         spans = [work.pool_range(pool) for pool in range(len(self.space.pools))]
         rows = ColdRows([self.host.room_for(pool, span.stop - span.start) for pool, span in enumerate(spans)])
         cold = [np.flatnonzero(work.source_U[span] < 0) for span in spans]
@@ -57,13 +79,12 @@ class DiskStore(DirectStore):
             for pool, (part, span, some) in enumerate(zip(rows.pools, spans, cold, strict=True)):
                 self._read(pool, row_U[span], some, part)
 
-        rows.read_by(self._reader.submit(read))
         work.attach(rows)
+        return read
 
     def look_up(self, work: ClassifiedBatch) -> None:
         super().look_up(work)
-        self.stage(work)
-        self.await_rows(work)
+        self._prepare(work)()
         self.take(work)
 
     def await_rows(self, work: ClassifiedBatch) -> None:
@@ -78,7 +99,9 @@ class DiskStore(DirectStore):
             span = work.pool_range(pool)
             cold = np.flatnonzero(work.source_U[span] < 0)
             address_C = self.host.logs[pool].address_R[self._rows_of(pool, work.distinct_U[span][cold])]
-            self._read(pool, work.distinct_U[span], cold[~part.read_U[cold] | (part.address_U[cold] != address_C)], part)
+            self._read(
+                pool, work.distinct_U[span], cold[~part.read_U[cold] | (part.address_U[cold] != address_C)], part
+            )
             work.source_U[span][cold] = ~cold
         work.spread_sources()
         work.forget_placement()  # its sources are places in its own memory now
@@ -130,6 +153,68 @@ class DiskStore(DirectStore):
 
     def send_up(self, pool: int, host_rows: NDArray[np.int64], slots: NDArray[np.int64]) -> None:
         self.host.read(pool, host_rows, slots, *self.device.arrays(pool))
+
+    # Saving ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def changed_bytes(self) -> int:
+        """Bytes of the index of the rows that changed since the last snapshot."""
+        return INDEX_BYTES * int(np.count_nonzero(self.changed_R))
+
+    def begin_snapshot(self, everything: bool) -> DiskSnapshot:  # type: ignore[override]
+        assert self.disk_snapshot is None, "a snapshot must end before another one starts"
+        if everything:
+            for pool, log in zip(self.space.pools, self.host.logs, strict=True):
+                self.changed_R[pool.first_row : pool.end_row] |= log.address_R != NOWHERE
+        changed = np.flatnonzero(self.changed_R)
+        self.disk_snapshot = DiskSnapshot(self.space, self.device, self.host, self.slot_of_row, changed)
+        self.changed_R[changed] = False
+        return self.disk_snapshot
+
+    def shards(self, snapshot: DiskSnapshot) -> Iterator[dict[str, NDArray[Any]]]:
+        return snapshot.shards()
+
+    def end_snapshot(self, saved: bool) -> None:
+        snapshot, self.disk_snapshot = self.disk_snapshot, None
+        if snapshot is not None and not saved:
+            self.changed_R[snapshot.changed] = True
+            if snapshot.segments:
+                self.host.release(snapshot.segments)
+
+    def saved_log(self) -> SavedLog | None:
+        assert self.disk_snapshot is not None, "what a snapshot has saved is known while it lasts"
+        entries = self.disk_snapshot.segments
+        pools = zip(self.space.pools, self.host.weights, self.host.state, self.host.logs, entries, strict=True)
+        return SavedLog(
+            self.host.folder,
+            tuple(
+                SavedPool(spec.first_row, spec.rows, weights, state, log.segment_pages, tuple(of_pool))
+                for spec, weights, state, log, of_pool in pools
+            ),
+        )
+
+    def keep_for(self, kept: Collection[str], written: str = "") -> None:
+        if written and self.disk_snapshot is not None:
+            self._kept_for[written] = self.disk_snapshot.segments
+        for name in [name for name in self._kept_for if name not in kept]:
+            self.host.release(self._kept_for.pop(name))
+
+    def adopt(self, name: str, saved: SavedLog, index: Iterable[tuple[NDArray[np.int64], NDArray[np.uint32]]]) -> bool:
+        """Take over the rows of a checkpoint of this name, which lie in this store's folder. `index` yields rows, by their
+        numbers in the joint row space, and their addresses; later ones replace earlier ones. Returns False where they cannot be
+        taken over, as their folder or their pools are others."""
+        if not self.host.adopt(saved, index):
+            return False
+        self._kept_for[name] = [[SegmentEntry(*entry) for entry in pool.segments] for pool in saved.pools]
+        return True
+
+    def remove_others(self, kept: Iterable[SavedLog]) -> None:
+        """Remove segments that neither these checkpoints nor the run's rows need, as a run has left them that ended early."""
+        segments: list[list[SegmentEntry]] = [[] for _ in self.host.logs]
+        for saved in kept:
+            for entries, pool in zip(segments, saved.pools, strict=False):
+                entries += [SegmentEntry(*entry) for entry in pool.segments]
+        self.host.remove_others(segments)
 
     # Whole tables ----------------------------------------------------------------------------------------------------
 

@@ -7,7 +7,6 @@ that was read ahead is still the newest one exactly where the row's address is w
 
 from __future__ import annotations
 
-import os
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -18,13 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from adaptive_rec.embedding.disk.reading import NOWHERE, WantedRows, as_bytes, places_of, read_at
 from adaptive_rec.embedding.disk.segment import Segment, SegmentEntry, disk_errors, page_layout
 from adaptive_rec.errors import DiskError
 from adaptive_rec.kernels import pages as kernels
 from adaptive_rec.system.durable import sync_folder
-
-NOWHERE = 0
-"""The address of a row that was never written: it has its first value."""
 
 MOST_ADDRESSES = 1 << 32
 
@@ -32,18 +29,15 @@ _LEAST_SEGMENT_BYTES, _MOST_SEGMENT_BYTES = 4 << 20, 64 << 20
 _SEGMENTS = 512
 """How many segments hold all rows once, where their size is between these limits: each is an open file."""
 
+_CHUNK_ROWS = 1 << 24
+"""Rows whose addresses are looked at at a time."""
+
 _KEPT = 2
 """Written segments that stay in memory: rows used again soon are read from there, and so are rows that were read ahead and have
 changed since."""
 
 _RESTING = 4
 """Places of removed segments that rest before they are used again, so that no address comes back while a batch is on its way."""
-
-_FOUND = {
-    kernels.SHORT: "must be read whole, its end is missing",
-    kernels.DAMAGED: "is damaged: its crc32 differs",
-    kernels.WRONG: "must hold row {row}, it holds another page or row",
-}
 
 
 @dataclass
@@ -82,24 +76,23 @@ class RowLog:
         """All segments, by their places."""
         self._resting: deque[int] = deque()
         """Places of removed segments, the one that rests longest first."""
-        self._next_number = 0
+        self._next_number = self._next_place = 0
         self._kept: deque[Segment] = deque()
-        self._open = self._new_segment()
+        self._open: Segment | None = None
+        """The segment that takes rows; there is one from the first of them on."""
 
     # Writing ---------------------------------------------------------------------------------------------------------
 
     def append(
         self, row_C: NDArray[np.int64], line_C: NDArray[np.int64], weights_LD: NDArray[Any], state_LK: NDArray[Any]
     ) -> None:
-        """Write the newest values of some rows, each named once: row ``row_C[c]`` is line ``line_C[c]``. Raises DiskError where an
-        earlier one could not be written or there is no room."""
+        """Write the newest values of some rows, each named once: row ``row_C[c]`` is line ``line_C[c]``. Raises DiskError where
+        an earlier one could not be written or there is no room."""
         values = as_bytes(weights_LD), as_bytes(state_LK)
         done = 0
         with self._appending:
             while done < len(row_C):
-                if not self._open.room:
-                    self._close_segment()
-                segment = self._open
+                segment = self._with_room()
                 some = slice(done, done + min(segment.room, len(row_C) - done))
                 rows, done = row_C[some], some.stop
                 first = segment.take(len(rows))
@@ -116,7 +109,8 @@ class RowLog:
         """Have all that was appended so far on the disk. Returns the segments that have the newest values, each held once. Raises
         DiskError."""
         with self._appending:
-            self._open.seal()
+            if self._open is not None:
+                self._open.seal()
             with self._lock:
                 segments = [segment for segment in self._segments.values() if segment.live]
                 for segment in segments:
@@ -134,34 +128,78 @@ class RowLog:
             for entry in entries:
                 self._segments[entry.place].hold(-1)
 
-    def _close_segment(self) -> None:
+    def _with_room(self) -> Segment:
+        """Return the open segment, or another one where it is full."""
         segment = self._open
-        segment.seal()
-        self._write(segment.write)
+        if segment is not None and segment.room:
+            return segment
+        if segment is not None:
+            segment.seal()
+            self._write(segment.write)
+            self._kept.append(segment)
+            if len(self._kept) > _KEPT:
+                self._write(self._kept.popleft().drop_pages)
         self._open = self._new_segment()
-        self._kept.append(segment)
-        if len(self._kept) > _KEPT:
-            oldest = self._kept.popleft()
-            self._write(oldest.drop_pages)
+        return self._open
 
     def _new_segment(self) -> Segment:
         number, self._next_number = self._next_number, self._next_number + 1
-        place = self._resting.popleft() if len(self._resting) > _RESTING else len(self._segments) + len(self._resting)
+        if len(self._resting) > _RESTING:
+            place = self._resting.popleft()
+        else:
+            place, self._next_place = self._next_place, self._next_place + 1
         if (place + 1) * self._capacity >= MOST_ADDRESSES:
             raise DiskError(
-                f"rows of a pool on the disk must have fewer than {MOST_ADDRESSES:,} places, the {place + 1}th segment is too many"
+                f"rows of a pool on the disk must have fewer than {MOST_ADDRESSES:,} places, segment {place + 1} is too many"
             )
         segment = Segment.create(self._path(number), number, place, self.layout, self._pages)
         with self._lock:
             self._segments[place] = segment
         return segment
 
+    def adopt(self, entries: list[SegmentEntry]) -> None:
+        """Take over segments of a checkpoint, each held once. Then `set_addresses`, and `count_rows`. Raises DiskError."""
+        assert not self._segments, "segments are taken over before any other"
+        for entry in entries:
+            segment = Segment.existing(self._path(entry.number), entry, self.layout)
+            segment.hold(1)
+            self._segments[entry.place] = segment
+        self._next_place = max(self._segments, default=-1) + 1
+        self._resting.extend(sorted(set(range(self._next_place)) - set(self._segments)))
+        self._next_number = max((int(path.stem) for path in self._folder.glob("*.rows")), default=-1) + 1
+
+    def set_addresses(self, row_C: NDArray[np.int64], address_C: NDArray[np.uint32]) -> None:
+        """Set where the values of some rows are."""
+        self.address_R[row_C] = address_C
+
+    def count_rows(self) -> None:
+        """Count the live rows of each segment by the addresses. Raises DiskError where rows are in none."""
+        for first in range(0, len(self.address_R), _CHUNK_ROWS):
+            address_C = self.address_R[first : first + _CHUNK_ROWS]
+            some = address_C[address_C != NOWHERE].astype(np.int64)
+            places, counts = np.unique((some - 1) // self._capacity, return_counts=True)
+            for place, count in zip(places.tolist(), counts.tolist(), strict=True):
+                if place not in self._segments:
+                    raise DiskError(
+                        f"rows of {self._folder} must be in the checkpoint's segments, {count} are in place {place}"
+                    )
+                self._segments[place].count_live(count)
+
+    def remove_others(self, numbers: set[int]) -> None:
+        """Remove the files of segments that are neither among these numbers nor in use. Raises DiskError."""
+        used = numbers | {segment.number for segment in self._segments.values()}
+        for path in self._folder.glob("*.rows"):
+            if int(path.stem) not in used:
+                with disk_errors("removal", path):
+                    path.unlink()
+
     def _path(self, number: int) -> Path:
         return self._folder / f"{number:09d}.rows"
 
     def _count_dead(self, address_C: NDArray[np.uint32]) -> None:
         """Count rows at these addresses as written elsewhere."""
-        places, counts = np.unique((address_C[address_C != NOWHERE] - np.uint32(1)) // self._capacity, return_counts=True)
+        some = address_C[address_C != NOWHERE].astype(np.int64)
+        places, counts = np.unique((some - 1) // self._capacity, return_counts=True)
         for place, count in zip(places.tolist(), counts.tolist(), strict=True):
             self._segments[place].count_live(-count)
 
@@ -175,81 +213,30 @@ class RowLog:
         values = as_bytes(weights_LD), as_bytes(state_LK)
         with self._lock:
             address_C = self.address_R[row_C]
-            place_C = (address_C.astype(np.int64) - 1) // self._capacity
-            segments = {place: self._segments[place] for place in np.unique(place_C[address_C != NOWHERE]).tolist()}
+            segments = {place: self._segments[place] for place in places_of(address_C, self._capacity)}
             pages = {place: segment.pages for place, segment in segments.items()}
             for segment in segments.values():
                 segment.hold(1)
         try:
-            self._read(address_C, place_C, segments, pages, row_C, line_C, values)
+            wanted = WantedRows(address_C, row_C, line_C)
+            found, read = read_at(self.layout, self._capacity, wanted, segments, pages, values)
         finally:
             with self._lock:
                 for segment in segments.values():
                     segment.hold(-1)
+        self.counts.rows_found += found
+        self.counts.rows_read += read
         return address_C
 
-    def _read(
-        self, address_C: NDArray[np.uint32], place_C: NDArray[np.int64], segments: dict[int, Segment],
-        pages: dict[int, NDArray[np.uint8] | None], row_C: NDArray[np.int64], line_C: NDArray[np.int64],
-        values: tuple[NDArray[np.uint8], NDArray[np.uint8]],
-    ) -> None:  # fmt: skip
-        position_C = (address_C.astype(np.int64) - 1) % self._capacity
-        page_C, within_C = np.divmod(position_C, self.layout.rows)
-        on_disk_C = address_C != NOWHERE
-        for place, memory in pages.items():
-            if memory is None:
-                continue
-            some = np.flatnonzero(place_C == place)
-            found = kernels.unpack_rows(
-                self.layout, page_C[some], within_C[some], row_C[some], line_C[some], memory, *values
-            )
-            assert found == len(some), "rows in memory are where their addresses say"
-            on_disk_C[some] = False
-            self.counts.rows_found += found
-        some = np.flatnonzero(on_disk_C)
-        if not len(some):
-            return
-        some = some[np.argsort(address_C[some])]
-        of_place = {place: index for index, place in enumerate(segments)}
-        index_C = np.array([of_place[place] for place in place_C[some].tolist()])
-        descriptors = np.array([segment.descriptor for segment in segments.values()], dtype=np.int32)
-        numbers = np.array([segment.number for segment in segments.values()], dtype=np.int64)
-        places = kernels.RowPlaces(
-            descriptors[index_C], numbers[index_C], page_C[some], within_C[some], row_C[some], line_C[some]
-        )
-        kernels.announce_rows(self.layout, places)
-        done, found = kernels.read_rows(self.layout, places, *values)
-        self.counts.rows_read += done
-        if found != kernels.WHOLE:
-            segment, page = list(segments.values())[index_C[done]], int(places.page_C[done])
-            raise DiskError(self._fault(segment, page, found, int(places.row_C[done])))
+    # Sizes -----------------------------------------------------------------------------------------------------------
 
-    def _fault(self, segment: Segment, page: int, found: int, row: int) -> str:
-        """Return the error text for a page that could not be used."""
-        start = page * self.layout.page_bytes
-        where = f"the page at byte {start} of {segment.path}"
-        try:
-            os.pread(segment.descriptor, self.layout.page_bytes, start)
-        except OSError as error:
-            return f"{where} must be read, which failed: {error.strerror}"
-        return f"{where} {_FOUND[found].format(row=row)}"
-
-    # The end ---------------------------------------------------------------------------------------------------------
+    @property
+    def segment_pages(self) -> int:
+        """Pages of a whole segment."""
+        return self._pages
 
     @property
     def size_bytes(self) -> int:
         """Bytes of all files."""
         with self._lock:
             return sum(segment.size_bytes for segment in self._segments.values())
-
-    def close(self) -> None:
-        """Close all files."""
-        for segment in self._segments.values():
-            segment.close()
-
-
-def as_bytes(lines: NDArray[Any]) -> NDArray[np.uint8]:
-    """Return lines of an array as bytes."""
-    if not lines.size:
-        return np.empty((len(lines), 0), dtype=np.uint8)
-    return lines.view(np.uint8).reshape(len(lines), -1)

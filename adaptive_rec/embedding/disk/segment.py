@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,6 +55,7 @@ class Segment:
     def __init__(self, path: Path, number: int, place: int, layout: PageLayout, pages: int, descriptor: int) -> None:
         """`number` is in every page; `place` is that of its rows' addresses. See `create` and `existing`."""
         self.path, self.number, self.place, self.descriptor = path, number, place, descriptor
+        self._closing = weakref.finalize(self, os.close, descriptor)
         self._layout, self._page_count = layout, pages
         self.pages: NDArray[np.uint8] | None = None
         """Its pages in memory, until they are dropped."""
@@ -140,7 +142,7 @@ class Segment:
             return
         assert self.pages is not None, "pages are dropped after they were written"
         size, end = self._layout.page_bytes, self.sealed
-        start, stop, data = self.written * size, end * size, memoryview(self.pages)
+        start, stop, data = self.written * size, end * size, memoryview(self.pages.data)
         with disk_errors("write", self.path):
             while start < stop:
                 start += os.pwrite(self.descriptor, data[start : min(stop, start + _WRITE_BYTES)], start)
@@ -170,13 +172,13 @@ class Segment:
 
     def remove(self) -> None:
         """Close and remove the file."""
-        os.close(self.descriptor)
+        self.close()
         with disk_errors("removal", self.path):
             os.unlink(self.path)
 
     def close(self) -> None:
-        """Close the file."""
-        os.close(self.descriptor)
+        """Close the file. It is closed with the last reference to this segment, too."""
+        self._closing()
 
 
 @contextmanager
@@ -185,4 +187,6 @@ def disk_errors(operation: str, path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise DiskError(f"rows must be kept on the disk, {operation} of {path} failed: {error.strerror or error}") from None
+        raise DiskError(
+            f"rows must be kept on the disk, {operation} of {path} failed: {error.strerror or error}"
+        ) from None

@@ -20,7 +20,13 @@ def crc32(words: NDArray[np.uint32]) -> int:
 
 
 def pack_rows(
-    layout: PageLayout, first: int, row_C: NDArray[Any], line_C: NDArray[Any], weights_LB: Bytes, state_LB: Bytes, pages: Bytes
+    layout: PageLayout,
+    first: int,
+    row_C: NDArray[Any],
+    line_C: NDArray[Any],
+    weights_LB: Bytes,
+    state_LB: Bytes,
+    pages: Bytes,
 ) -> None:
     for c, (row, line) in enumerate(zip(row_C.tolist(), line_C.tolist(), strict=True)):
         page, place = divmod(first + c, layout.rows)
@@ -35,25 +41,25 @@ def seal_pages(layout: PageLayout, file: int, first_page: int, end_page: int, ro
         one = pages[page * layout.page_bytes : (page + 1) * layout.page_bytes]
         count = layout.rows if page < end_page - 1 else rows
         one[: 4 * HEADER] = np.frombuffer(struct.pack("=4I", 0, count, file, page), np.uint8)
-        one[:4] = np.frombuffer(struct.pack("=I", zlib.crc32(one)), np.uint8)
+        one[:4] = np.frombuffer(struct.pack("=I", zlib.crc32(one.data)), np.uint8)
 
 
 def unpack_rows(
     layout: PageLayout, page_C: NDArray[Any], place_C: NDArray[Any], row_C: NDArray[Any], line_C: NDArray[Any],
     pages: Bytes, weights_LB: Bytes, state_LB: Bytes,
 ) -> int:  # fmt: skip
-    for c, (page, place, row, line) in enumerate(zip(*map(np.ndarray.tolist, (page_C, place_C, row_C, line_C)), strict=True)):
+    for c, (page, place, row, line) in enumerate(
+        zip(*map(np.ndarray.tolist, (page_C, place_C, row_C, line_C)), strict=True)
+    ):
         start = page * layout.page_bytes
-        if struct.unpack_from("=I", pages, start + 4 * (HEADER + place))[0] != row:
+        if struct.unpack_from("=I", pages.data, start + 4 * (HEADER + place))[0] != row:
             return c
         _unpack(layout, pages, start, place, line, weights_LB, state_LB)
     return len(row_C)
 
 
 def read_rows(layout: PageLayout, places: RowPlaces, weights_LB: Bytes, state_LB: Bytes) -> tuple[int, int]:
-    for c, (descriptor, file, page, place, row, line) in enumerate(
-        zip(*map(np.ndarray.tolist, places), strict=True)
-    ):
+    for c, (descriptor, file, page, place, row, line) in enumerate(zip(*map(np.ndarray.tolist, places), strict=True)):
         data = bytearray(os.pread(descriptor, layout.page_bytes, page * layout.page_bytes))
         if len(data) != layout.page_bytes:
             return c, SHORT

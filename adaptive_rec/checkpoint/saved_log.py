@@ -1,0 +1,145 @@
+"""Rows of a generation that lie on a disk, in segments that it names (see `embedding/disk/`)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adaptive_rec.checkpoint.files import os_errors
+from adaptive_rec.checkpoint.manifest import DiskEntry, DiskPool
+from adaptive_rec.checkpoint.safetensors_file import DTYPES, PATTERNS, StoredArray
+from adaptive_rec.embedding.disk.first_values import draw_first
+from adaptive_rec.embedding.disk.reading import NOWHERE, WantedRows, as_bytes, places_of, read_at
+from adaptive_rec.embedding.disk.segment import Segment, SegmentEntry, page_layout
+from adaptive_rec.embedding.snapshot import SavedLog, SavedPool
+from adaptive_rec.errors import CheckpointError, DiskError
+
+_TYPES = {dtype: name for name, dtype in DTYPES.items() if name not in PATTERNS.values()} | PATTERNS
+
+
+def disk_entry(saved: SavedLog, generations: Path) -> DiskEntry:
+    """Return what a manifest says of rows on a disk. `generations` is the folder of the checkpoints."""
+    folder, run = saved.folder.resolve(), generations.resolve().parent
+    inside = folder.is_relative_to(run)
+    pools = (
+        DiskPool(
+            first_row=pool.first_row,
+            rows=pool.rows,
+            weight=_TYPES[pool.weights.dtype],
+            dim=pool.weights.shape[1],
+            optimizer_state=_TYPES[pool.state.dtype],
+            width=pool.state.shape[1],
+            segment_pages=pool.segment_pages,
+            segments=pool.segments,
+        )
+        for pool in saved.pools
+    )
+    return DiskEntry(folder=os.path.relpath(folder, run) if inside else str(folder), pools=tuple(pools))
+
+
+def saved_log(entry: DiskEntry, generation: Path) -> SavedLog:
+    """Return the rows on a disk that a manifest names."""
+    pools = (
+        SavedPool(
+            pool.first_row, pool.rows, np.empty((0, pool.dim), DTYPES_OF[pool.weight]),
+            np.empty((0, pool.width), DTYPES_OF[pool.optimizer_state]), pool.segment_pages, pool.segments,
+        )
+        for pool in entry.pools
+    )  # fmt: skip
+    return SavedLog(generation.resolve().parent.parent / entry.folder, tuple(pools))
+
+
+DTYPES_OF = DTYPES | {name: dtype for dtype, name in PATTERNS.items()}
+"""Array types of the format's types; 16-bit floats are bit patterns."""
+
+
+def check_segments(saved: SavedLog) -> None:
+    """Raise CheckpointError where a segment is missing or cut off. Its pages are checked when they are read."""
+    for number, pool in enumerate(saved.pools):
+        layout = _layout(pool)
+        for segment, _, pages in pool.segments:
+            path = _path(saved, number, segment)
+            with os_errors("reading", path):
+                size_bytes = path.stat().st_size
+            if size_bytes < pages * layout.page_bytes:
+                raise CheckpointError(f"{path} must have {pages * layout.page_bytes} bytes, got {size_bytes}")
+
+
+class LogReader:
+    """Reads rows of a generation from its segments. The files are open while it lives, so a run may remove them meanwhile."""
+
+    def __init__(self, saved: SavedLog, seed: int, rows_T: list[tuple[int, int]]) -> None:
+        """`seed`: that of the first values; `rows_T`: first row and rows of each table."""
+        self._saved, self._seed, self._rows_T = saved, seed, rows_T
+        self._segments: list[dict[int, Segment]] = []
+        for number, pool in enumerate(saved.pools):
+            layout, found = _layout(pool), {}
+            for each in pool.segments:
+                entry = SegmentEntry(*each)
+                with _checkpoint_errors():
+                    found[entry.place] = Segment.existing(_path(saved, number, entry.number), entry, layout)
+            self._segments.append(found)
+
+    def types(self, row: int) -> tuple[StoredArray, StoredArray]:
+        """Return types and shapes of weights and optimizer state in the pool of a row of the joint row space."""
+        pool = self._saved.pools[self._pool_of(row)]
+        kinds = (
+            StoredArray(_TYPES[like.dtype], (pool.rows, like.shape[1]), 0, pool.rows * like.shape[1] * like.itemsize)
+            for like in (pool.weights, pool.state)
+        )
+        weight, state = kinds
+        return weight, state
+
+    def read(self, table: int, first: int, address_N: NDArray[np.uint32]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Read the rows of a table from number `first` on, which are at these addresses, and their optimizer state."""
+        row = self._rows_T[table][0] + first
+        number = self._pool_of(row)
+        pool, segments = self._saved.pools[number], self._segments[number]
+        weights, state = (np.empty((len(address_N), like.shape[1]), like.dtype) for like in (pool.weights, pool.state))
+        layout, lines = _layout(pool), np.arange(len(address_N))
+        capacity = pool.segment_pages * layout.rows
+        missing = [place for place in places_of(address_N, capacity) if place not in segments]
+        if missing:
+            raise CheckpointError(
+                f"rows in {self._saved.folder} must be in the checkpoint's segments, some are in place {missing[0]}"
+            )
+        wanted = WantedRows(address_N, row - pool.first_row + lines, lines)
+        with _checkpoint_errors():
+            read_at(layout, capacity, wanted, segments, {}, (as_bytes(weights), as_bytes(state)))
+        fresh = np.flatnonzero(address_N == NOWHERE)
+        draw_first(self._seed, table, self._rows_T[table][1], first + fresh, fresh, weights, state)
+        return weights.view(DTYPES[_TYPES[weights.dtype]]), state
+
+    def close(self) -> None:
+        for found in self._segments:
+            for segment in found.values():
+                segment.close()
+
+    def _pool_of(self, row: int) -> int:
+        return next(
+            number
+            for number, pool in enumerate(self._saved.pools)
+            if pool.first_row <= row < pool.first_row + pool.rows
+        )
+
+
+@contextmanager
+def _checkpoint_errors() -> Iterator[None]:
+    try:
+        yield
+    except DiskError as error:
+        raise CheckpointError(str(error)) from None
+
+
+def _layout(pool: SavedPool) -> Any:
+    return page_layout(*(each.shape[1] * each.itemsize for each in (pool.weights, pool.state)))
+
+
+def _path(saved: SavedLog, pool: int, number: int) -> Path:
+    return saved.folder / f"pool-{pool}" / f"{number:09d}.rows"
