@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from adaptive_rec.checkpoint.loading import held as held
     from adaptive_rec.checkpoint.loading import load as load
     from adaptive_rec.checkpoint.loading import newest as newest
+    from adaptive_rec.checkpoint.loading import remove_unused_rows as remove_unused_rows
+    from adaptive_rec.checkpoint.loading import rows_folder as rows_folder
     from adaptive_rec.checkpoint.loading import saved_knobs as saved_knobs
     from adaptive_rec.checkpoint.writing import save as save
 
@@ -24,6 +26,8 @@ _PUBLIC = {
     "held": "loading",
     "load": "loading",
     "newest": "loading",
+    "remove_unused_rows": "loading",
+    "rows_folder": "loading",
     "save": "writing",
     "saved_knobs": "loading",
 }

@@ -10,7 +10,6 @@ from pathlib import Path
 from adaptive_rec.checkpoint.files import Files, UnreadableError, os_errors
 from adaptive_rec.checkpoint.generation import generations, names_in, read_manifest, remove, remove_leftovers, verify
 from adaptive_rec.checkpoint.manifest import Manifest, Since
-from adaptive_rec.checkpoint.saved_log import check_segments, saved_log
 from adaptive_rec.errors import CheckpointError
 
 KEEP_AT_LEAST = 2
@@ -87,8 +86,12 @@ def verify_all(files: Files, generation: Path) -> None:
 
 
 def _check_disk(link: ChainedGeneration) -> None:
-    if link.manifest.disk is not None:
-        check_segments(saved_log(link.manifest.disk, link.path))
+    """Raise CheckpointError where a segment is missing or cut off."""
+    for path, needed in link.manifest.disk.segments(link.path) if link.manifest.disk else ():
+        with os_errors("reading", path):
+            size_bytes = path.stat().st_size
+        if size_bytes < needed:
+            raise CheckpointError(f"{path} must have {needed} bytes or more, got {size_bytes}")
 
 
 def newest_names(files: Files, folder: Path, keep: int) -> list[str]:

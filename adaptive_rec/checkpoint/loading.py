@@ -21,7 +21,7 @@ from adaptive_rec.checkpoint.saved_log import saved_log
 from adaptive_rec.checkpoint.writing import ARRAYS, DENSE, run_description
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.embedding.disk.disk_store import DiskStore
-from adaptive_rec.embedding.snapshot import SavedLog
+from adaptive_rec.embedding.disk.saved_segments import SavedLog
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import CheckpointError, DiskError
 from adaptive_rec.saved import Saved
@@ -72,9 +72,6 @@ def load(parts: RunParts, checkpoint: Path, verified: bool = False, files: Files
         store, rows = parts.state.store, SavedRows(files, checkpoint)
         if not _is_adopted(store, rows, checkpoint):
             _set_rows(store, rows)
-        if isinstance(store, DiskStore):
-            kept = newest_names(files, checkpoint.parent, parts.state.config.checkpoint.keep)
-            store.remove_others(_logs_of(files, checkpoint.parent, kept))
         set_dense(parts.dense, _all(ArraysFile(files, checkpoint / DENSE)))
         set_state(parts, Saved(state))
     except CheckpointError as error:
@@ -90,6 +87,18 @@ def _is_adopted(store: EmbeddingStore, rows: SavedRows, checkpoint: Path) -> boo
         return store.adopt(checkpoint.name, rows.log, rows.index())
     except DiskError as error:
         raise CheckpointError(str(error)) from None
+
+
+def rows_folder(checkpoint: Path, files: Files = DISK) -> Path | None:
+    """Return the folder of a checkpoint's rows, where they lie on a disk outside of it."""
+    disk = read_manifest(files, checkpoint).disk
+    return None if disk is None else saved_log(disk, checkpoint).folder
+
+
+def remove_unused_rows(store: EmbeddingStore, folder: Path, keep: int, files: Files = DISK) -> None:
+    """Remove the files of rows that neither the run nor its newest checkpoints, `keep` of them, need."""
+    if isinstance(store, DiskStore):
+        store.remove_others(_logs_of(files, folder, newest_names(files, folder, keep)))
 
 
 def _logs_of(files: Files, folder: Path, names: list[str]) -> Iterator[SavedLog]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from zlib import crc32
@@ -13,6 +14,7 @@ from pydantic import FailFast, Field, PrivateAttr, ValidationError, field_valida
 from adaptive_rec.checkpoint.limited_json import JsonLimits, check_limits, to_json
 from adaptive_rec.config.faults import rule_of
 from adaptive_rec.config.knobs import Frozen
+from adaptive_rec.embedding.disk.saved_segments import pool_folder, segment_path
 from adaptive_rec.errors import CheckpointError
 
 FORMAT = 3
@@ -70,6 +72,9 @@ class DiskPool(Frozen):
     dim: int = Field(ge=1, lt=1 << 24)
     optimizer_state: str = Field(pattern=r"^(F64|F32)$")
     width: int = Field(ge=0, lt=1 << 26)
+    page_bytes: int = Field(ge=1, lt=1 << 31)
+    page_rows: int = Field(ge=1, lt=1 << 31)
+    """Rows of a page."""
     segment_pages: int = Field(ge=1, lt=1 << 32)
     """Pages of a whole segment."""
     segments: Annotated[tuple[tuple[Count, Count, Count], ...], FailFast()]
@@ -82,6 +87,16 @@ class DiskEntry(Frozen):
     folder: str = Field(min_length=1, max_length=4096)
     """Seen from the run's directory."""
     pools: tuple[DiskPool, ...]
+
+    def path(self, generation: Path) -> Path:
+        """Return the folder of the rows of a generation."""
+        return generation.resolve().parent.parent / self.folder
+
+    def segments(self, generation: Path) -> Iterator[tuple[Path, int]]:
+        """Yield the file of each segment, and how many of its bytes are needed."""
+        for number, pool in enumerate(self.pools):
+            for segment, _, pages in pool.segments:
+                yield segment_path(pool_folder(self.path(generation), number), segment), pages * pool.page_bytes
 
 
 class Manifest(Frozen):

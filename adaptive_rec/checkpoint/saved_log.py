@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.checkpoint.files import os_errors
 from adaptive_rec.checkpoint.manifest import DiskEntry, DiskPool
 from adaptive_rec.checkpoint.safetensors_file import DTYPES, PATTERNS, StoredArray
 from adaptive_rec.embedding.disk.first_values import draw_first
 from adaptive_rec.embedding.disk.reading import NOWHERE, WantedRows, as_bytes, places_of, read_at
-from adaptive_rec.embedding.disk.segment import Segment, SegmentEntry, page_layout
-from adaptive_rec.embedding.snapshot import SavedLog, SavedPool
+from adaptive_rec.embedding.disk.saved_segments import SavedLog, SavedPool, SegmentEntry, pool_folder, segment_path
+from adaptive_rec.embedding.disk.segment import Segment, layout_of
 from adaptive_rec.errors import CheckpointError, DiskError
+from adaptive_rec.kernels.pages import PageLayout
 
 _TYPES = {dtype: name for name, dtype in DTYPES.items() if name not in PATTERNS.values()} | PATTERNS
 
@@ -35,6 +35,8 @@ def disk_entry(saved: SavedLog, generations: Path) -> DiskEntry:
             dim=pool.weights.shape[1],
             optimizer_state=_TYPES[pool.state.dtype],
             width=pool.state.shape[1],
+            page_bytes=pool.page_bytes,
+            page_rows=pool.page_rows,
             segment_pages=pool.segment_pages,
             segments=pool.segments,
         )
@@ -47,28 +49,17 @@ def saved_log(entry: DiskEntry, generation: Path) -> SavedLog:
     """Return the rows on a disk that a manifest names."""
     pools = (
         SavedPool(
-            pool.first_row, pool.rows, np.empty((0, pool.dim), DTYPES_OF[pool.weight]),
-            np.empty((0, pool.width), DTYPES_OF[pool.optimizer_state]), pool.segment_pages, pool.segments,
+            pool.first_row, pool.rows, np.empty((0, pool.dim), _ARRAY_TYPES[pool.weight]),
+            np.empty((0, pool.width), _ARRAY_TYPES[pool.optimizer_state]), pool.page_bytes, pool.page_rows,
+            pool.segment_pages, tuple(SegmentEntry(*segment) for segment in pool.segments),
         )
         for pool in entry.pools
     )  # fmt: skip
-    return SavedLog(generation.resolve().parent.parent / entry.folder, tuple(pools))
+    return SavedLog(entry.path(generation), tuple(pools))
 
 
-DTYPES_OF = DTYPES | {name: dtype for dtype, name in PATTERNS.items()}
+_ARRAY_TYPES = DTYPES | {name: dtype for dtype, name in PATTERNS.items()}
 """Array types of the format's types; 16-bit floats are bit patterns."""
-
-
-def check_segments(saved: SavedLog) -> None:
-    """Raise CheckpointError where a segment is missing or cut off. Its pages are checked when they are read."""
-    for number, pool in enumerate(saved.pools):
-        layout = _layout(pool)
-        for segment, _, pages in pool.segments:
-            path = _path(saved, number, segment)
-            with os_errors("reading", path):
-                size_bytes = path.stat().st_size
-            if size_bytes < pages * layout.page_bytes:
-                raise CheckpointError(f"{path} must have {pages * layout.page_bytes} bytes, got {size_bytes}")
 
 
 class LogReader:
@@ -80,10 +71,10 @@ class LogReader:
         self._segments: list[dict[int, Segment]] = []
         for number, pool in enumerate(saved.pools):
             layout, found = _layout(pool), {}
-            for each in pool.segments:
-                entry = SegmentEntry(*each)
+            for entry in pool.segments:
+                path = segment_path(pool_folder(saved.folder, number), entry.number)
                 with _checkpoint_errors():
-                    found[entry.place] = Segment.existing(_path(saved, number, entry.number), entry, layout)
+                    found[entry.place] = Segment.existing(path, entry, layout)
             self._segments.append(found)
 
     def types(self, row: int) -> tuple[StoredArray, StoredArray]:
@@ -137,9 +128,6 @@ def _checkpoint_errors() -> Iterator[None]:
         raise CheckpointError(str(error)) from None
 
 
-def _layout(pool: SavedPool) -> Any:
-    return page_layout(*(each.shape[1] * each.itemsize for each in (pool.weights, pool.state)))
-
-
-def _path(saved: SavedLog, pool: int, number: int) -> Path:
-    return saved.folder / f"pool-{pool}" / f"{number:09d}.rows"
+def _layout(pool: SavedPool) -> PageLayout:
+    row_bytes, state_bytes = (each.shape[1] * each.itemsize for each in (pool.weights, pool.state))
+    return layout_of(row_bytes, state_bytes, pool.page_bytes, pool.page_rows)

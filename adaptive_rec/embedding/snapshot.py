@@ -11,8 +11,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,31 +38,6 @@ ROW, WEIGHT, OPTIMIZER_STATE, ADDRESS = "row", "weight", "optimizer_state", "add
 Tiers = tuple[NDArray[np.int32], NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]
 """A pool's slots by row (empty where all rows are read from the host tier), hot rows and their optimizer state, host rows and
 their optimizer state."""
-
-
-@dataclass(frozen=True)
-class SavedPool:
-    """The rows of one pool on a disk, as a checkpoint has them."""
-
-    first_row: int
-    """First row in the joint row space."""
-    rows: int
-    weights: NDArray[Any]
-    state: NDArray[Any]
-    """No rows: these show the types of all, and of their optimizer state."""
-    segment_pages: int
-    """Pages of a whole segment."""
-    segments: tuple[tuple[int, int, int], ...]
-    """Number, place and pages of each segment that has some of the rows."""
-
-
-@dataclass(frozen=True)
-class SavedLog:
-    """The segments that a checkpoint needs."""
-
-    folder: Path
-    """It has a folder ``pool-N`` for each pool."""
-    pools: tuple[SavedPool, ...]
 
 
 class Shard:

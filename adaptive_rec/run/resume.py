@@ -68,6 +68,7 @@ def resume_run(
     )
     runtime = assemble(config.model_copy(update={"knobs": knobs}), options=options, group=group)
     checkpoint.load(runtime.parts, generation, verified=True)
+    checkpoint.remove_unused_rows(runtime.store, out / "checkpoints", config.checkpoint.keep)
     runtime.phases.check_resumable()
     if config.run.steps != before.run.steps and 0 < config.run.steps < runtime.step_number:
         raise UsageError(
@@ -116,6 +117,11 @@ def runtime_of(run: Path, generation: Path) -> Runtime:
     config = load_config(str(run / "config.toml"), {}, ["run.device=auto", "run.compile=false"])
     if config.run.row_precision != "float32":  # no device carries such rows
         config = config.model_copy(update={"run": config.run.model_copy(update={"device": "cpu"})})
-    runtime = assemble(config, policy=load_policy("hybrid"))  # every row in host memory, wherever it was trained
+    rows = checkpoint.rows_folder(generation)
+    settings = {"disk": ""} if rows is not None else {"host_memory": 0}
+    config = config.model_copy(update={"run": config.run.model_copy(update=settings)})
+    options = RunOptions(rows=rows, resumes=True)
+    # Every row in host memory, or on the disk where it is already, wherever it was trained.
+    runtime = assemble(config, policy=load_policy("hybrid"), options=options)
     checkpoint.load(runtime.parts, generation, verified=True)
     return runtime

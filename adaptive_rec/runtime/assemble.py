@@ -200,6 +200,8 @@ def check_disk(config: Config, policy: Policy, streams: Streams | None, group: G
         )
     if group is not None and not group.is_alone:
         raise ConfigError("run.host_memory must be 0 where several processes train together")
+    if policy.request_per_table:
+        raise ConfigError(f"run.host_memory must be 0 under a policy that lays out tables separately, got {policy.name}")
     if budget > config.run.host_memory:
         raise ConfigError(
             f"hot rows must fit in run.host_memory={exact_size(config.run.host_memory)}, policy {policy.name} wants "

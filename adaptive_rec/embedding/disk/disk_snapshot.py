@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from adaptive_rec.embedding.device import DeviceTier
 from adaptive_rec.embedding.disk.disk_tier import DiskTier
-from adaptive_rec.embedding.disk.segment import SegmentEntry
+from adaptive_rec.embedding.disk.saved_segments import SegmentEntry
 from adaptive_rec.placement import RowSpace
 
 _SLICE = 1 << 13

@@ -22,11 +22,10 @@ from adaptive_rec.embedding.disk.cold_rows import ColdRows, PoolRows
 from adaptive_rec.embedding.disk.disk_snapshot import DiskSnapshot
 from adaptive_rec.embedding.disk.disk_tier import DiskTier
 from adaptive_rec.embedding.disk.reading import NOWHERE
-from adaptive_rec.embedding.disk.segment import SegmentEntry
+from adaptive_rec.embedding.disk.saved_segments import SavedLog, SegmentEntry
 from adaptive_rec.embedding.host import Arrays
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.records import RowUpdate
-from adaptive_rec.embedding.snapshot import SavedLog, SavedPool
 from adaptive_rec.placement import RowSpace
 
 INDEX_BYTES = 8
@@ -183,15 +182,7 @@ class DiskStore(DirectStore):
 
     def saved_log(self) -> SavedLog | None:
         assert self.disk_snapshot is not None, "what a snapshot has saved is known while it lasts"
-        entries = self.disk_snapshot.segments
-        pools = zip(self.space.pools, self.host.weights, self.host.state, self.host.logs, entries, strict=True)
-        return SavedLog(
-            self.host.folder,
-            tuple(
-                SavedPool(spec.first_row, spec.rows, weights, state, log.segment_pages, tuple(of_pool))
-                for spec, weights, state, log, of_pool in pools
-            ),
-        )
+        return self.host.saved(self.disk_snapshot.segments)
 
     def keep_for(self, kept: Collection[str], written: str = "") -> None:
         if written and self.disk_snapshot is not None:
@@ -205,7 +196,7 @@ class DiskStore(DirectStore):
         taken over, as their folder or their pools are others."""
         if not self.host.adopt(saved, index):
             return False
-        self._kept_for[name] = [[SegmentEntry(*entry) for entry in pool.segments] for pool in saved.pools]
+        self._kept_for[name] = [list(pool.segments) for pool in saved.pools]
         return True
 
     def remove_others(self, kept: Iterable[SavedLog]) -> None:
@@ -213,7 +204,7 @@ class DiskStore(DirectStore):
         segments: list[list[SegmentEntry]] = [[] for _ in self.host.logs]
         for saved in kept:
             for entries, pool in zip(segments, saved.pools, strict=False):
-                entries += [SegmentEntry(*entry) for entry in pool.segments]
+                entries += list(pool.segments)
         self.host.remove_others(segments)
 
     # Whole tables ----------------------------------------------------------------------------------------------------

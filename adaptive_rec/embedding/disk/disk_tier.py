@@ -15,10 +15,9 @@ from adaptive_rec.embedding.disk.cold_rows import PoolRows
 from adaptive_rec.embedding.disk.first_values import draw_first
 from adaptive_rec.embedding.disk.reading import NOWHERE
 from adaptive_rec.embedding.disk.row_log import RowLog
-from adaptive_rec.embedding.disk.segment import SegmentEntry
+from adaptive_rec.embedding.disk.saved_segments import SavedLog, SavedPool, SegmentEntry, pool_folder
 from adaptive_rec.embedding.host import ColdTier
 from adaptive_rec.embedding.optimizer import RowRule
-from adaptive_rec.embedding.snapshot import SavedLog, SavedPool
 from adaptive_rec.placement import RowSpace
 
 _MOST_WAITING = 8
@@ -38,7 +37,7 @@ class DiskTier(ColdTier):
         self._waiting: deque[Future[None]] = deque()
         self.logs: list[RowLog] = []
         for pool, (weights, state) in enumerate(zip(self.weights, self.state, strict=True)):
-            of_pool = folder / f"pool-{pool}"
+            of_pool = pool_folder(folder, pool)
             of_pool.mkdir(exist_ok=True)
             row_bytes, state_bytes = (each.shape[1] * each.itemsize for each in (weights, state))
             self.logs.append(RowLog(of_pool, space.pools[pool].rows, row_bytes, state_bytes, self._write_later))
@@ -91,20 +90,25 @@ class DiskTier(ColdTier):
         for log, entries in zip(self.logs, segments, strict=True):
             log.release(entries)
 
+    def saved(self, segments: list[list[SegmentEntry]] | None = None) -> SavedLog:
+        """Return what a checkpoint says of the rows, which are in these segments of each pool."""
+        pools = tuple(
+            SavedPool(
+                spec.first_row, spec.rows, *self.arrays(pool), log.layout.page_bytes, log.layout.rows, log.segment_pages,
+                tuple(segments[pool] if segments else ()),
+            )
+            for pool, (spec, log) in enumerate(zip(self._space.pools, self.logs, strict=True))
+        )  # fmt: skip
+        return SavedLog(self.folder, pools)
+
     def adopt(self, saved: SavedLog, index: Iterable[tuple[NDArray[np.int64], NDArray[np.uint32]]]) -> bool:
         """Take over the rows of a checkpoint. `index`: as in `DiskStore.adopt`. Returns False where they are in another folder or
         in other pools."""
-        mine = [
-            (spec.first_row, spec.rows, log.segment_pages)
-            for spec, log in zip(self._space.pools, self.logs, strict=True)
-        ]
-        theirs = [(pool.first_row, pool.rows, pool.segment_pages) for pool in saved.pools]
-        types = zip(self.weights, self.state, saved.pools, strict=False)
-        same = all((w.shape, w.dtype, s.shape, s.dtype) == _types(pool) for w, s, pool in types)
-        if saved.folder.resolve() != self.folder.resolve() or mine != theirs or not same:
+        mine, theirs = (list(map(_shape, pools)) for pools in (self.saved().pools, saved.pools))
+        if saved.folder.resolve() != self.folder.resolve() or mine != theirs:
             return False
         for log, pool in zip(self.logs, saved.pools, strict=True):
-            log.adopt([SegmentEntry(*entry) for entry in pool.segments])
+            log.adopt(list(pool.segments))
         for rows, address_C in index:
             for log, spec in zip(self.logs, self._space.pools, strict=True):
                 some = spec.contains(rows)
@@ -162,5 +166,7 @@ class DiskTier(ColdTier):
             draw_first(self._seed, table, self._space.tables[table].rows, *where, weights_LD, state_LK)
 
 
-def _types(pool: SavedPool) -> tuple[Any, ...]:
-    return pool.weights.shape, pool.weights.dtype, pool.state.shape, pool.state.dtype
+def _shape(pool: SavedPool) -> tuple[Any, ...]:
+    """Return what must be the same in all segments of a pool."""
+    types = pool.weights.shape, pool.weights.dtype, pool.state.shape, pool.state.dtype
+    return pool.first_row, pool.rows, *types, pool.page_bytes, pool.page_rows, pool.segment_pages

@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.embedding.disk.reading import NOWHERE, WantedRows, as_bytes, places_of, read_at
-from adaptive_rec.embedding.disk.segment import Segment, SegmentEntry, disk_errors, page_layout
+from adaptive_rec.embedding.disk.saved_segments import SegmentEntry, segment_path
+from adaptive_rec.embedding.disk.segment import Segment, disk_errors, page_layout
 from adaptive_rec.errors import DiskError
 from adaptive_rec.kernels import pages as kernels
 from adaptive_rec.system.durable import sync_folder
@@ -152,7 +153,7 @@ class RowLog:
             raise DiskError(
                 f"rows of a pool on the disk must have fewer than {MOST_ADDRESSES:,} places, segment {place + 1} is too many"
             )
-        segment = Segment.create(self._path(number), number, place, self.layout, self._pages)
+        segment = Segment.create(segment_path(self._folder, number), number, place, self.layout, self._pages)
         with self._lock:
             self._segments[place] = segment
         return segment
@@ -161,7 +162,7 @@ class RowLog:
         """Take over segments of a checkpoint, each held once. Then `set_addresses`, and `count_rows`. Raises DiskError."""
         assert not self._segments, "segments are taken over before any other"
         for entry in entries:
-            segment = Segment.existing(self._path(entry.number), entry, self.layout)
+            segment = Segment.existing(segment_path(self._folder, entry.number), entry, self.layout)
             segment.hold(1)
             self._segments[entry.place] = segment
         self._next_place = max(self._segments, default=-1) + 1
@@ -192,9 +193,6 @@ class RowLog:
             if int(path.stem) not in used:
                 with disk_errors("removal", path):
                     path.unlink()
-
-    def _path(self, number: int) -> Path:
-        return self._folder / f"{number:09d}.rows"
 
     def _count_dead(self, address_C: NDArray[np.uint32]) -> None:
         """Count rows at these addresses as written elsewhere."""

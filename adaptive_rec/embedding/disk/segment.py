@@ -7,11 +7,11 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from adaptive_rec.embedding.disk.saved_segments import SegmentEntry
 from adaptive_rec.errors import DiskError
 from adaptive_rec.kernels import pages as kernels
 from adaptive_rec.kernels.pages import PageLayout
@@ -38,15 +38,12 @@ def page_layout(row_bytes: int, state_bytes: int) -> PageLayout:
     else:
         blocks = -(-(header + size) // BLOCK_BYTES)
         rows = 1
-    return PageLayout(blocks * BLOCK_BYTES, row_bytes, state_bytes, rows, header + 4 * rows)
+    return layout_of(row_bytes, state_bytes, blocks * BLOCK_BYTES, rows)
 
 
-class SegmentEntry(NamedTuple):
-    """What a checkpoint says of a segment."""
-
-    number: int
-    place: int
-    pages: int
+def layout_of(row_bytes: int, state_bytes: int, page_bytes: int, rows: int) -> PageLayout:
+    """Return the layout of pages of this size, with so many rows each."""
+    return PageLayout(page_bytes, row_bytes, state_bytes, rows, 4 * (kernels.HEADER + rows))
 
 
 class Segment:

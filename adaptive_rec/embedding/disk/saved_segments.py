@@ -1,0 +1,55 @@
+"""What a checkpoint says of rows on a disk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from numpy.typing import NDArray
+
+
+class SegmentEntry(NamedTuple):
+    """A segment that has some of the rows."""
+
+    number: int
+    """Number of its file, which no other one of its pool ever has."""
+    place: int
+    """Its part in the addresses of its rows."""
+    pages: int
+
+
+@dataclass(frozen=True)
+class SavedPool:
+    """The rows of one pool."""
+
+    first_row: int
+    """First row in the joint row space."""
+    rows: int
+    weights: NDArray[Any]
+    state: NDArray[Any]
+    """No rows: these show the types of all, and of their optimizer state."""
+    page_bytes: int
+    page_rows: int
+    """Rows of a page."""
+    segment_pages: int
+    """Pages of a whole segment."""
+    segments: tuple[SegmentEntry, ...]
+
+
+@dataclass(frozen=True)
+class SavedLog:
+    """The segments of all pools."""
+
+    folder: Path
+    pools: tuple[SavedPool, ...]
+
+
+def pool_folder(folder: Path, pool: int) -> Path:
+    """Return the folder of a pool's segments in that of all rows."""
+    return folder / f"pool-{pool}"
+
+
+def segment_path(folder: Path, number: int) -> Path:
+    """Return the file of a segment in the folder of its pool."""
+    return folder / f"{number:09d}.rows"
