@@ -19,7 +19,7 @@ from adaptive_rec.checkpoint.files import Files
 from adaptive_rec.checkpoint.generation import read_json_file
 from adaptive_rec.checkpoint.history import chain
 from adaptive_rec.checkpoint.safetensors_file import ArraysFile, StoredArray
-from adaptive_rec.checkpoint.saved_log import LogReader, saved_log
+from adaptive_rec.checkpoint.saved_log import SegmentsReader, saved_log
 from adaptive_rec.embedding.disk.reading import NOWHERE
 from adaptive_rec.embedding.snapshot import ADDRESS, OPTIMIZER_STATE, ROW, WEIGHT
 from adaptive_rec.errors import CheckpointError
@@ -79,7 +79,7 @@ class SavedRows:
         disk = links[-1].manifest.disk
         self.log = saved_log(disk, generation) if disk is not None else None
         """Where the rows are, where shards have only their addresses."""
-        self._reader: LogReader | None = None
+        self._reader: SegmentsReader | None = None
         for link in links:
             if (link.manifest.disk is None) != (disk is None):
                 raise CheckpointError(
@@ -96,11 +96,11 @@ class SavedRows:
         for shard in (shard for shards in self._shards for shard in shards):
             yield from shard.addresses()
 
-    def _on_disk(self) -> LogReader:
+    def _on_disk(self) -> SegmentsReader:
         if self._reader is None:
             assert self.log is not None, "shards have the rows"
             rows = [(table.first_row, table.rows) for table in self.tables]
-            self._reader = LogReader(self.log, saved_seed(self._files, self._generation), rows)
+            self._reader = SegmentsReader(self.log, saved_seed(self._files, self._generation), rows)
         return self._reader
 
     def types(self, table: SavedTable) -> tuple[StoredArray, StoredArray]:

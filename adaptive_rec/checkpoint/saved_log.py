@@ -62,7 +62,7 @@ _ARRAY_TYPES = DTYPES | {name: dtype for dtype, name in PATTERNS.items()}
 """Array types of the format's types; 16-bit floats are bit patterns."""
 
 
-class LogReader:
+class SegmentsReader:
     """Reads rows of a generation from its segments. The files are open while it lives, so a run may remove them meanwhile."""
 
     def __init__(self, saved: SavedLog, seed: int, rows_T: list[tuple[int, int]]) -> None:

@@ -13,7 +13,7 @@ from adaptive_rec.embedding.host import Arrays
 
 
 @dataclass
-class PoolRows:
+class ColdPool:
     """The distinct rows of a batch in one pool (U); those that were read are there, the others' lines are arbitrary."""
 
     weights_UD: NDArray[Any]
@@ -32,7 +32,7 @@ class PoolRows:
 class ColdRows:
     """The rows of a batch, from its staging to its update."""
 
-    pools: list[PoolRows] = field(default_factory=list)
+    pools: list[ColdPool] = field(default_factory=list)
     reading: Future[None] | None = None
     """The work that reads them; None where it is done."""
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding.direct import DirectStore
-from adaptive_rec.embedding.disk.cold_rows import ColdRows, PoolRows
+from adaptive_rec.embedding.disk.cold_rows import ColdRows, ColdPool
 from adaptive_rec.embedding.disk.disk_snapshot import DiskSnapshot
 from adaptive_rec.embedding.disk.disk_tier import DiskTier
 from adaptive_rec.embedding.disk.reading import NOWHERE
@@ -105,7 +105,7 @@ class DiskStore(DirectStore):
         work.spread_sources()
         work.forget_placement()  # its sources are places in its own memory now
 
-    def _read(self, pool: int, row_U: NDArray[np.int64], some: NDArray[np.int64], part: PoolRows) -> None:
+    def _read(self, pool: int, row_U: NDArray[np.int64], some: NDArray[np.int64], part: ColdPool) -> None:
         """Read some of a batch's rows in a pool."""
         if len(some):
             part.address_U[some] = self.host.read(pool, self._rows_of(pool, row_U[some]), some, *part.arrays)

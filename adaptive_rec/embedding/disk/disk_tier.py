@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from adaptive_rec.embedding.disk.cold_rows import PoolRows
+from adaptive_rec.embedding.disk.cold_rows import ColdPool
 from adaptive_rec.embedding.disk.first_values import draw_first
 from adaptive_rec.embedding.disk.reading import NOWHERE
 from adaptive_rec.embedding.disk.row_log import RowLog
@@ -43,10 +43,10 @@ class DiskTier(ColdTier):
             self.logs.append(RowLog(of_pool, space.pools[pool].rows, row_bytes, state_bytes, self._write_later))
         self._tables = [self._tables_of(pool) for pool in range(len(space.pools))]
 
-    def room_for(self, pool: int, rows: int) -> PoolRows:
+    def room_for(self, pool: int, rows: int) -> ColdPool:
         """Return memory for some rows of a pool, none of them read yet."""
         weights, state = (np.empty((rows, like.shape[1]), like.dtype) for like in self.arrays(pool))
-        return PoolRows(weights, state, np.zeros(rows, np.uint32), np.zeros(rows, np.bool_))
+        return ColdPool(weights, state, np.zeros(rows, np.uint32), np.zeros(rows, np.bool_))
 
     def read(
         self,
