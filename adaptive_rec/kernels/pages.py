@@ -112,6 +112,18 @@ def seal_pages(layout, file, first_page, end_page, rows, pages):
 
 
 @njit(**JIT)
+def find_damage(layout, file, pages):
+    """Return the first of a file's pages, in memory, that is damaged or another one; -1 where there is none."""
+    numbers, words = pages.view(np.uint32), layout.page_bytes // 4
+    for page in range(len(numbers) // words):
+        one = numbers[page * words : (page + 1) * words].copy()
+        found, one[CRC] = one[CRC], 0
+        if crc32(one) != found or one[FILE] != file or one[PAGE] != page:
+            return page
+    return -1
+
+
+@njit(**JIT)
 def unpack_rows(layout, page_C, place_C, row_C, line_C, pages, weights_LB, state_LB):
     """Copy rows out of the memory of a file's pages. Returns how many were there, which is all of them unless another row was
     found in the place of one."""

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from adaptive_rec.embedding.device import DeviceTier
 from adaptive_rec.embedding.disk.disk_tier import DiskTier
 from adaptive_rec.embedding.disk.saved_segments import SegmentEntry
+from adaptive_rec.embedding.disk.segment import Segment
 from adaptive_rec.placement import RowSpace
 
 _SLICE = 1 << 13
@@ -30,21 +31,17 @@ class DiskSnapshot:
     """The rows that changed since the last one. The training thread calls `keep`; another one calls `shards` once."""
 
     def __init__(
-        self,
-        space: RowSpace,
-        device: DeviceTier,
-        host: DiskTier,
-        slot_of_row: NDArray[np.int32],
-        changed: NDArray[np.int64],
-    ) -> None:
-        """`changed`: the rows that changed since the last snapshot, by their numbers in the joint row space, ascending."""
+        self, space: RowSpace, device: DeviceTier, host: DiskTier, slot_of_row: NDArray[np.int32], changed: NDArray[np.int64],
+        held: list[list[Segment]],
+    ) -> None:  # fmt: skip
+        """`held`: for each pool the segments kept for the snapshot, from before `changed` was found; these are the rows that
+        changed since the last snapshot, by their numbers in the joint row space, ascending."""
         self._space, self._device, self._host = space, device, host
         self.changed = changed
         self.rows = len(changed)
         self.kept_seconds = 0.0
         """Time spent in `keep`."""
-        self.segments: list[list[SegmentEntry]] = []
-        """For each pool the segments that have the rows, once `shards` has begun to yield."""
+        self._held = held
         self._saving = threading.Lock()
         self._address_C = np.zeros(len(changed), np.uint32)
         """Where the value of each changed row is, of this snapshot's moment."""
@@ -57,6 +54,7 @@ class DiskSnapshot:
             pending_H[slots[slots >= 0]] = True
             self._pending.append(pending_H)
             self._address_C[low:high] = host.logs[pool].address_R[rows - spec.first_row]
+            self._hold(pool)
 
     def keep(self, pool: int, slots: NDArray[np.int64]) -> None:
         """Append the pending ones of some slots' rows, which are about to change or move."""
@@ -76,10 +74,15 @@ class DiskSnapshot:
                 with self._saving:
                     self._append(pool, first + np.flatnonzero(pending_H[first : first + _SLICE]))
                 time.sleep(0)  # lets `keep` have the lock first
-        self.segments = self._host.sync()
+        self._held = self._host.sync(self._held)
         for first in range(0, self.rows, _SHARD_ROWS):
             some = slice(first, first + _SHARD_ROWS)
             yield {"row": self.changed[some], "address": self._address_C[some]}
+
+    @property
+    def segments(self) -> list[list[SegmentEntry]]:
+        """For each pool the segments that are kept for it; once `shards` has begun to yield, all that have its rows."""
+        return [[segment.entry for segment in segments] for segments in self._held]
 
     def _append(self, pool: int, slots: NDArray[np.int64]) -> None:
         if not len(slots):
@@ -89,6 +92,11 @@ class DiskSnapshot:
         self._host.append(pool, rows - spec.first_row, slots, *self._device.arrays(pool))
         self._address_C[np.searchsorted(self.changed, rows)] = log.address_R[rows - spec.first_row]
         self._pending[pool][slots] = False
+        self._hold(pool)
+
+    def _hold(self, pool: int) -> None:
+        """Keep the segments of the addresses that were just found."""
+        self._held[pool] += self._host.logs[pool].hold_live(self._held[pool])
 
     def end(self) -> None:
         """Nothing waits for it."""

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding.direct import DirectStore
-from adaptive_rec.embedding.disk.cold_rows import ColdRows, ColdPool
+from adaptive_rec.embedding.disk.cold_rows import ColdPool, ColdRows
 from adaptive_rec.embedding.disk.disk_snapshot import DiskSnapshot
 from adaptive_rec.embedding.disk.disk_tier import DiskTier
 from adaptive_rec.embedding.disk.reading import NOWHERE
@@ -162,11 +162,13 @@ class DiskStore(DirectStore):
 
     def begin_snapshot(self, everything: bool) -> DiskSnapshot:  # type: ignore[override]
         assert self.disk_snapshot is None, "a snapshot must end before another one starts"
+        held = self.host.hold_live()  # first, as compaction goes on meanwhile
         if everything:
             for pool, log in zip(self.space.pools, self.host.logs, strict=True):
                 self.changed_R[pool.first_row : pool.end_row] |= log.address_R != NOWHERE
+        self.changed_R[self.host.take_moved()] = True
         changed = np.flatnonzero(self.changed_R)
-        self.disk_snapshot = DiskSnapshot(self.space, self.device, self.host, self.slot_of_row, changed)
+        self.disk_snapshot = DiskSnapshot(self.space, self.device, self.host, self.slot_of_row, changed, held)
         self.changed_R[changed] = False
         return self.disk_snapshot
 
@@ -177,8 +179,7 @@ class DiskStore(DirectStore):
         snapshot, self.disk_snapshot = self.disk_snapshot, None
         if snapshot is not None and not saved:
             self.changed_R[snapshot.changed] = True
-            if snapshot.segments:
-                self.host.release(snapshot.segments)
+            self.host.release(snapshot.segments)
 
     def saved_log(self) -> SavedLog | None:
         assert self.disk_snapshot is not None, "what a snapshot has saved is known while it lasts"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,16 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from adaptive_rec.embedding.disk.cold_rows import ColdPool
+from adaptive_rec.embedding.disk.compaction import compact
 from adaptive_rec.embedding.disk.first_values import draw_first
 from adaptive_rec.embedding.disk.reading import NOWHERE
 from adaptive_rec.embedding.disk.row_log import RowLog
 from adaptive_rec.embedding.disk.saved_segments import SavedLog, SavedPool, SegmentEntry, pool_folder
+from adaptive_rec.embedding.disk.segment import Segment
 from adaptive_rec.embedding.host import ColdTier
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.placement import RowSpace
+from adaptive_rec.system.background import LOWEST, give_way
 
 _MOST_WAITING = 8
 """Limit of segments that wait to be written; training then waits for the disk."""
@@ -34,13 +38,19 @@ class DiskTier(ColdTier):
         self._space, self._seed = space, seed
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="write-rows")
         self._is_closed = False
+        self._compactor = ThreadPoolExecutor(
+            1, thread_name_prefix="compact-rows", initializer=give_way, initargs=(LOWEST,)
+        )
+        self._compacting: Future[None] | None = None
+        self._moved: deque[NDArray[np.int64]] = deque()
         self._waiting: deque[Future[None]] = deque()
         self.logs: list[RowLog] = []
         for pool, (weights, state) in enumerate(zip(self.weights, self.state, strict=True)):
             of_pool = pool_folder(folder, pool)
             of_pool.mkdir(exist_ok=True)
             row_bytes, state_bytes = (each.shape[1] * each.itemsize for each in (weights, state))
-            self.logs.append(RowLog(of_pool, space.pools[pool].rows, row_bytes, state_bytes, self._write_later))
+            rows = space.pools[pool].rows
+            self.logs.append(RowLog(of_pool, rows, row_bytes, state_bytes, self._write_later, self._compact_later))
         self._tables = [self._tables_of(pool) for pool in range(len(space.pools))]
 
     def room_for(self, pool: int, rows: int) -> ColdPool:
@@ -79,16 +89,28 @@ class DiskTier(ColdTier):
         """Wait until all that was handed to the writing thread is written. Raises DiskError where some was not."""
         while self._waiting:
             self._waiting.popleft().result()
+        self._check_compaction()
 
-    def sync(self) -> list[list[SegmentEntry]]:
-        """Have all that was appended so far on the disk, by any thread. Returns for each pool the segments that have the newest
-        values, which are kept until they are released. Raises DiskError."""
-        return [log.sync() for log in self.logs]
+    def hold_live(self) -> list[list[Segment]]:
+        """Keep, for each pool, the segments that have newest values, until they are released."""
+        return [log.hold_live() for log in self.logs]
+
+    def sync(self, held: list[list[Segment]]) -> list[list[Segment]]:
+        """Have all that was appended so far on the disk, by any thread. Returns for each pool the segments that have newest
+        values and those `held`; all of them are kept until they are released. Raises DiskError."""
+        return [log.sync(segments) for log, segments in zip(self.logs, held, strict=True)]
 
     def release(self, segments: list[list[SegmentEntry]]) -> None:
         """Let go of segments that a checkpoint no longer needs."""
         for log, entries in zip(self.logs, segments, strict=True):
             log.release(entries)
+
+    def take_moved(self) -> NDArray[np.int64]:
+        """Return rows that compaction has moved since the last call, and maybe others, by their joint numbers."""
+        moved = []
+        while self._moved:
+            moved.append(self._moved.popleft())
+        return np.concatenate(moved) if moved else np.empty(0, dtype=np.int64)
 
     def saved(self, segments: list[list[SegmentEntry]] | None = None) -> SavedLog:
         """Return what a checkpoint says of the rows, which are in these segments of each pool."""
@@ -125,6 +147,7 @@ class DiskTier(ColdTier):
     def close(self) -> None:
         """Stop the writing thread: from now on the calling thread writes."""
         self._is_closed = True
+        self._compactor.shutdown(wait=True)
         self._writer.shutdown(wait=True)
 
     def remove_others(self, segments: list[list[SegmentEntry]]) -> None:
@@ -139,6 +162,25 @@ class DiskTier(ColdTier):
         while self._waiting and (len(self._waiting) > _MOST_WAITING or self._waiting[0].done()):
             self._waiting.popleft().result()
         self._waiting.append(self._writer.submit(work))
+
+    def _compact_later(self) -> None:
+        """Have sparse segments compacted, unless that goes on already."""
+        self._check_compaction()
+        if self._compacting is None and not self._is_closed:
+            self._compacting = self._compactor.submit(self._compact)
+
+    def _compact(self) -> None:
+        for pool, log in enumerate(self.logs):
+            compact(log, lambda: not self._is_closed, partial(self._note_moved, pool))
+
+    def _note_moved(self, pool: int, rows: NDArray[np.int64]) -> None:
+        self._moved.append(rows + self._space.pools[pool].first_row)
+
+    def _check_compaction(self) -> None:
+        """Raise what compaction has raised."""
+        if self._compacting is not None and self._compacting.done():
+            ended, self._compacting = self._compacting, None
+            ended.result()
 
     def _tables_of(self, pool: int) -> tuple[NDArray[np.int64], list[int]]:
         """Return the first row of each table of a pool within it, in order, and the tables."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,9 @@ _KEPT = 2
 """Written segments that stay in memory: rows used again soon are read from there, and so are rows that were read ahead and have
 changed since."""
 
+_MOST_ROOM, _SPARE = 2, 2
+"""Closed segments have room for at most this many times their newest values, and for this many segments more."""
+
 _RESTING = 4
 """Places of removed segments that rest before they are used again, so that no address comes back while a batch is on its way."""
 
@@ -50,17 +53,21 @@ class LogCounts:
     rows_found: int = 0
     """Rows found in segments that are still in memory."""
     rows_written: int = 0
+    rows_moved: int = 0
+    """Rows written once more, so that their segment could be removed."""
 
 
 class RowLog:
     """The newest values of a pool's rows. Any thread may append and read; no two append the same row at one time."""
 
     def __init__(
-        self, folder: Path, rows: int, row_bytes: int, state_bytes: int, write: Callable[[Callable[[], None]], None]
-    ) -> None:
-        """`write` has the writing thread do something, after what it was given before."""
+        self, folder: Path, rows: int, row_bytes: int, state_bytes: int, write: Callable[[Callable[[], None]], None],
+        on_full: Callable[[], None],
+    ) -> None:  # fmt: skip
+        """`write` has the writing thread do something, after what it was given before; `on_full` is called when a segment is
+        full."""
         self._folder = folder
-        self._write = write
+        self._write, self._on_full = write, on_full
         self.layout = page_layout(row_bytes, state_bytes)
         whole = -(-rows // self.layout.rows) * self.layout.page_bytes
         segment_bytes = min(max(whole // _SEGMENTS, _LEAST_SEGMENT_BYTES), _MOST_SEGMENT_BYTES)
@@ -89,45 +96,95 @@ class RowLog:
     ) -> None:
         """Write the newest values of some rows, each named once: row ``row_C[c]`` is line ``line_C[c]``. Raises DiskError where
         an earlier one could not be written or there is no room."""
-        values = as_bytes(weights_LD), as_bytes(state_LK)
-        done = 0
         with self._appending:
-            while done < len(row_C):
-                segment = self._with_room()
-                some = slice(done, done + min(segment.room, len(row_C) - done))
-                rows, done = row_C[some], some.stop
-                first = segment.take(len(rows))
-                assert segment.pages is not None, "the open segment is in memory"
-                kernels.pack_rows(self.layout, first, rows, line_C[some], *values, segment.pages)
-                start = 1 + segment.place * self._capacity + first
-                with self._lock:
-                    self._count_dead(self.address_R[rows])
-                    segment.count_live(len(rows))
-                    self.address_R[rows] = np.arange(start, start + len(rows), dtype=np.uint32)
+            self._append(row_C, line_C, (as_bytes(weights_LD), as_bytes(state_LK)))
             self.counts.rows_written += len(row_C)
 
-    def sync(self) -> list[SegmentEntry]:
-        """Have all that was appended so far on the disk. Returns the segments that have the newest values, each held once. Raises
-        DiskError."""
+    def move(
+        self, row_C: NDArray[np.int64], address_C: NDArray[np.uint32], values: tuple[NDArray[np.uint8], NDArray[np.uint8]]
+    ) -> None:
+        """Write values once more, line ``c`` for row ``row_C[c]``, of those rows whose newest value is still at this address.
+        Raises DiskError as `append` does."""
+        with self._appending:
+            some = np.flatnonzero(self.address_R[row_C] == address_C)
+            self._append(row_C[some], some, values)
+            self.counts.rows_moved += len(some)
+
+    def _append(
+        self, row_C: NDArray[np.int64], line_C: NDArray[np.int64], values: tuple[NDArray[np.uint8], NDArray[np.uint8]]
+    ) -> None:
+        done = 0
+        while done < len(row_C):
+            segment = self._with_room()
+            some = slice(done, done + min(segment.room, len(row_C) - done))
+            rows, done = row_C[some], some.stop
+            first = segment.take(len(rows))
+            assert segment.pages is not None, "the open segment is in memory"
+            kernels.pack_rows(self.layout, first, rows, line_C[some], *values, segment.pages)
+            start = 1 + segment.place * self._capacity + first
+            with self._lock:
+                self._count_dead(self.address_R[rows])
+                segment.count_live(len(rows))
+                self.address_R[rows] = np.arange(start, start + len(rows), dtype=np.uint32)
+
+    def hold_live(self, held: Sequence[Segment] = ()) -> list[Segment]:
+        """Keep all segments that have newest values, besides those that are `held`, until they are released; return them."""
+        known = {segment.number for segment in held}
+        with self._lock:
+            found = [segment for segment in self._segments.values() if segment.live and segment.number not in known]
+            for segment in found:
+                segment.hold(1)
+        return found
+
+    def sync(self, held: list[Segment]) -> list[Segment]:
+        """Have all that was appended so far on the disk, and keep the segments that have newest values besides those `held`.
+        Returns all of these. Raises DiskError."""
         with self._appending:
             if self._open is not None:
                 self._open.seal()
-            with self._lock:
-                segments = [segment for segment in self._segments.values() if segment.live]
-                for segment in segments:
-                    segment.hold(1)
+            segments = held + self.hold_live(held)
         for segment in segments:
             segment.write()
             segment.sync()
         with disk_errors("sync", self._folder):
             sync_folder(self._folder)
-        return [segment.entry for segment in segments]
+        return segments
 
     def release(self, entries: list[SegmentEntry]) -> None:
-        """Let go of segments that `sync` returned or `adopt` was given."""
+        """Let go of segments that were kept, and remove those that nothing needs any more. Raises DiskError."""
         with self._lock:
             for entry in entries:
                 self._segments[entry.place].hold(-1)
+        self.sweep()
+
+    def sweep(self) -> None:
+        """Remove the segments that nothing needs. Raises DiskError."""
+        with self._lock:
+            needless = [
+                segment
+                for segment in self._segments.values()
+                if segment.is_closed and not segment.live and not segment.holds and segment.pages is None
+            ]
+            for segment in needless:
+                del self._segments[segment.place]
+                self._resting.append(segment.place)
+        for segment in needless:
+            segment.remove()
+
+    def sparse(self) -> list[Segment]:
+        """Return the closed segments, the one with the fewest newest values first, if all of them have twice the room that their
+        newest values need."""
+        with self._lock:
+            closed = [segment for segment in self._segments.values() if segment.is_closed and segment.pages is None]
+            room, live = len(closed) * self._capacity, sum(segment.live for segment in closed)
+        if room <= _MOST_ROOM * live + _SPARE * self._capacity:
+            return []
+        return sorted((segment for segment in closed if segment.live), key=lambda segment: segment.live)
+
+    def first_address(self, segment: Segment) -> int:
+        """Return the address of a segment's first row."""
+        return 1 + segment.place * self._capacity
+
 
     def _with_room(self) -> Segment:
         """Return the open segment, or another one where it is full."""
@@ -140,6 +197,7 @@ class RowLog:
             self._kept.append(segment)
             if len(self._kept) > _KEPT:
                 self._write(self._kept.popleft().drop_pages)
+            self._on_full()
         self._open = self._new_segment()
         return self._open
 

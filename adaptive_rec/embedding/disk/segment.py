@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -53,6 +54,7 @@ class Segment:
         """`number` is in every page; `place` is that of its rows' addresses. See `create` and `existing`."""
         self.path, self.number, self.place, self.descriptor = path, number, place, descriptor
         self._closing = weakref.finalize(self, os.close, descriptor)
+        self._writing = threading.Lock()
         self._layout, self._page_count = layout, pages
         self.pages: NDArray[np.uint8] | None = None
         """Its pages in memory, until they are dropped."""
@@ -135,15 +137,16 @@ class Segment:
 
     def write(self) -> None:
         """Hand sealed pages to the system. Raises DiskError."""
-        if self.written == self.sealed:
-            return
-        assert self.pages is not None, "pages are dropped after they were written"
-        size, end = self._layout.page_bytes, self.sealed
-        start, stop, data = self.written * size, end * size, memoryview(self.pages.data)
-        with disk_errors("write", self.path):
-            while start < stop:
-                start += os.pwrite(self.descriptor, data[start : min(stop, start + _WRITE_BYTES)], start)
-        self.written = end
+        with self._writing:
+            if self.written == self.sealed:
+                return
+            assert self.pages is not None, "pages are dropped after they were written"
+            size, end = self._layout.page_bytes, self.sealed
+            start, stop, data = self.written * size, end * size, memoryview(self.pages.data)
+            with disk_errors("write", self.path):
+                while start < stop:
+                    start += os.pwrite(self.descriptor, data[start : min(stop, start + _WRITE_BYTES)], start)
+            self.written = end
 
     def sync(self) -> None:
         """Return when the written pages are on the disk. Raises DiskError; a failed sync is not tried again, as it may succeed
@@ -156,8 +159,25 @@ class Segment:
         self.synced = end
 
     def drop_pages(self) -> None:
-        """Free the memory of its pages; they are read from the file from now on."""
-        self.pages = None
+        """Free the memory of its pages, once they are written; they are read from the file from now on."""
+        with self._writing:
+            if self.written == self.sealed:
+                self.pages = None
+
+    def read_whole(self) -> NDArray[np.uint8]:
+        """Read all pages that are on their way to the disk, or there. Raises DiskError."""
+        pages, size = self.pages, self.written * self._layout.page_bytes
+        if pages is not None:
+            return pages[: self.sealed * self._layout.page_bytes]
+        pages, done = np.empty(size, dtype=np.uint8), 0
+        with disk_errors("reading", self.path):
+            while done < size:
+                got = os.preadv(self.descriptor, [memoryview(pages.data)[done:]], done)
+                if not got:
+                    raise DiskError(f"{self.path} must have {size} bytes, got {done}")
+                done += got
+            os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        return pages
 
     def hold(self, more: int) -> None:
         """Count readers that come, or that have gone (negative)."""

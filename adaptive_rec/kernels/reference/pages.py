@@ -44,6 +44,16 @@ def seal_pages(layout: PageLayout, file: int, first_page: int, end_page: int, ro
         one[:4] = np.frombuffer(struct.pack("=I", zlib.crc32(one.data)), np.uint8)
 
 
+def find_damage(layout: PageLayout, file: int, pages: Bytes) -> int:
+    for page in range(len(pages) // layout.page_bytes):
+        one = bytearray(pages[page * layout.page_bytes : (page + 1) * layout.page_bytes])
+        found, _, of_file, number = struct.unpack_from("=4I", one)
+        one[:4] = bytes(4)
+        if zlib.crc32(one) != found or (of_file, number) != (file, page):
+            return page
+    return -1
+
+
 def unpack_rows(
     layout: PageLayout, page_C: NDArray[Any], place_C: NDArray[Any], row_C: NDArray[Any], line_C: NDArray[Any],
     pages: Bytes, weights_LB: Bytes, state_LB: Bytes,
