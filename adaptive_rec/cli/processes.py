@@ -43,6 +43,11 @@ def is_restarted() -> bool:
     return are_under_way() and _number("TORCHELASTIC_RESTART_COUNT", 0) > 0
 
 
+def layout(wanted: int) -> tuple[int, int]:
+    """Return the number of ranks of the run, and how many of them this machine has. `wanted`: those of --processes."""
+    return (_number("WORLD_SIZE", 1), _number("LOCAL_WORLD_SIZE", 1)) if are_under_way() else (wanted, wanted)
+
+
 def _number(variable: str, default: int) -> int:
     text = os.environ.get(variable, "")
     return int(text) if text.isascii() and text.isdecimal() else default

@@ -104,7 +104,7 @@ def train(args: argparse.Namespace) -> int:
     if args.dry_run:
         from adaptive_rec.cli.plan import dry_run
 
-        return dry_run(config, args.json)
+        return 0 if processes.are_silent() else dry_run(config, args.json, *processes.layout(wanted.processes))
     if options is not None:
         options.read_token()  # an error here comes before the seconds that torch takes to load
     out = args.out or new_directory(config.knobs.policy)
