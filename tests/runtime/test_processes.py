@@ -17,6 +17,7 @@ from adaptive_rec.config.tree import load_config
 from adaptive_rec.embedding.shared.shared_store import SharedStore
 from adaptive_rec.errors import ConfigError, MemoryPlanError, TrainingError
 from adaptive_rec.live.mailbox import Command
+from adaptive_rec.live.shared_state import StateReader
 from adaptive_rec.live.telemetry import Event, Snapshot
 from adaptive_rec.memory.plan import MemoryPlan
 from adaptive_rec.run.follower import Follower
@@ -184,6 +185,22 @@ def test_rank_0_shows_the_placement_of_all_ranks() -> None:
     np.testing.assert_array_equal(np.flatnonzero(slot_of_row >= 0), hot)
     np.testing.assert_array_equal(tiers[0].row_of_slot_H[slot_of_row[hot]], hot)
     assert found[0][2] == found[1][2]
+
+
+def test_figures_of_placement_are_those_of_all_ranks() -> None:
+    def of_rank(group: Group) -> Any:
+        runtime = assemble(config("knobs.hot_budget_bytes=1000"), group=group)
+        writer = runtime.publisher.open() if group.rank == 0 else None
+        events = [report.details for report in runtime.run() if isinstance(report, Event) and report.kind == "reclassified"]
+        return runtime.store, events, StateReader(writer.fd, writer.layout).board() if writer else {}
+
+    found = LateThreads.train(3, of_rank)
+    hot_rows = sum(store.device.hot_rows for store, _, _ in found)
+    _, events, board = found[0]
+    assert 0 < found[0][0].device.hot_rows < hot_rows
+    assert events[-1]["hot_rows"] == hot_rows
+    assert board["placement"]["device_bytes"] == sum(store.device_bytes for store, _, _ in found)
+    assert board["placement"]["budget_bytes"] == 3 * 1000
 
 
 def test_rank_0_shows_no_more_slots_than_there_are_rows() -> None:
