@@ -1,4 +1,4 @@
-"""Checks that the ranks of a run were started alike: with other settings or other data they would train something else, unnoticed."""
+"""Checks that the ranks of a run were started alike: with other settings or data they would train something else, unnoticed."""
 
 from __future__ import annotations
 
