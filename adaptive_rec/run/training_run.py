@@ -91,9 +91,9 @@ class TrainingRun:
         words = shlex.join(["adaptive-rec", *command] if command else [])
         facts = description(self.runtime, Path(os.path.abspath(out)).name, words, values=value_files(self.runtime.source))
         self._directory.create(self.config, facts)  # late: a run that cannot be resumed leaves its directory as it was
-        check_directory(self.group, out)
         self._figures = SnapshotFigures([table.name for table in self.runtime.store.batch_space.tables])
         try:
+            check_directory(self.group, out)
             self._trackers = Trackers(self.config.run.track, out, self.started_at_step)
         except UsageError:
             if not resume:

@@ -84,3 +84,4 @@ def test_a_rank_that_does_not_see_the_run_directory(tmp_path: Path) -> None:
 
     for found in errors(of_rank, UsageError):
         assert found.startswith("--out must be a directory that all ranks share, rank 2 finds no ")
+    assert not (tmp_path / "machine-0").exists(), "it would be in the way of the next try"
