@@ -21,6 +21,7 @@ from adaptive_rec.live.shared_state import StateReader
 from adaptive_rec.live.telemetry import Event, Snapshot
 from adaptive_rec.memory.plan import MemoryPlan
 from adaptive_rec.run.follower import Follower
+from adaptive_rec.run.resume import resume_run
 from adaptive_rec.run.training_run import TrainingRun
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import RunOptions, Runtime
@@ -86,6 +87,41 @@ def test_one_process_writes_what_several_read(tmp_path: Path) -> None:
     trained(tmp_path / "whole", 1)
     for one, other in zip(tables_of(tmp_path / "whole"), tables_of(tmp_path / "run"), strict=True):
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-11)
+
+
+SKIPPING = ["run.batch_size=24", "knobs.probe_ratio=0.5", "knobs.min_probe_touches=1", "knobs.target_skip_ratio=0.5"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "action"), [("hotline", "freeze"), ("slipstream", "drop"), ("adaptive", "freeze"), ("random_skip", "subsample")]
+)
+def test_the_same_number_of_ranks_goes_on_as_if_unbroken(policy: str, action: str, tmp_path: Path) -> None:
+    changes = [*SKIPPING, f"knobs.policy={policy}", f"knobs.action={action}", "knobs.hot_budget_bytes=1000"]
+    whole = trained(tmp_path / "whole", 2, *changes)
+    trained(tmp_path / "run", 2, *changes, "run.steps=33")
+    again = trained(tmp_path / "run", 2, *changes, resume=True)
+    assert again["resumed_at_step"] == 33
+    for name in ("samples_trained", "row_updates", "row_updates_skipped", "hot_rows", "stale_rows", "migrated_rows", "eval"):
+        assert again[name] == whole[name], name
+    for one, other in zip(tables_of(tmp_path / "whole"), tables_of(tmp_path / "run"), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(("saved_by", "ranks"), [(1, 2), (2, 1), (3, 2), (2, 3)])
+def test_another_number_of_ranks_begins_with_the_rows_that_were_popular(saved_by: int, ranks: int, tmp_path: Path) -> None:
+    """Within the same budget for all of them: 1200 bytes, for 37 of 109 rows."""
+    budget = "knobs.hot_budget_bytes={}"
+    trained(tmp_path / "run", saved_by, "run.steps=33", budget.format(1200 // saved_by))
+    changed = config(budget.format(1200 // ranks))
+
+    def of_rank(group: Group) -> Snapshot:
+        found = checkpoint.find(tmp_path / "run" / "checkpoints")
+        runtime = resume_run(changed, tmp_path / "run", found, ["hot_budget_bytes"], group).runtime
+        return next(report for report in runtime.run() if isinstance(report, Snapshot))
+
+    first = (LateThreads.train(ranks, of_rank) if ranks > 1 else [of_rank(Alone())])[0]
+    assert first.step == 34
+    assert first.hot_lookup_ratio > 0.5
 
 
 class FullDisk(Disk):
