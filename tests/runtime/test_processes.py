@@ -191,6 +191,35 @@ def test_all_ranks_carry_out_a_command_at_the_same_step() -> None:
     assert [answer["step"] for answer in answers] == [11, 21, 21, 41]
 
 
+@pytest.mark.parametrize("changes", [{"hot_budget_bytes": 900}, {"policy": "hybrid"}])
+def test_a_change_that_one_rank_cannot_make_is_made_by_none(changes: dict[str, Any]) -> None:
+    answers: list[Any] = []
+
+    def of_rank(group: Group) -> tuple[Any, ...]:
+        runtime, events = assemble(config(), group=group), []
+        resize, refused = runtime.store.resize, [] if group.rank == 1 else ["only rank 1 has too little memory"]
+
+        def resized(*where: Any) -> Any:
+            if not refused and runtime.step_number == 21:
+                refused.append("once")
+                raise MemoryError("no room")
+            return resize(*where)
+
+        runtime.store.resize = resized
+        for report in runtime.run():
+            events += [report.text] if isinstance(report, Event) and report.kind == "warning" else []
+            if group.rank == 0 and isinstance(report, Snapshot) and report.step == 20:
+                runtime.mailbox.send(Command("change_knobs", changes, answers.append))
+        return runtime.step_number, runtime.knobs, runtime.policy.name, runtime.store.device.capacities, events
+
+    found = LateThreads.train(3, of_rank)
+    assert found[0][0] == 60
+    assert found[0] == found[1] == found[2]
+    assert found[0][1:3] == (config().knobs, "hotline")
+    assert "rank 1: no room" in found[0][4][0]
+    assert "rank 1: no room" in str(answers[0])
+
+
 def test_a_signal_to_one_rank_stops_all_after_the_same_step() -> None:
     def of_rank(group: Group) -> int:
         runtime = assemble(config(), group=group)
