@@ -14,11 +14,11 @@ from adaptive_rec.checkpoint.files import DISK, Files
 from adaptive_rec.checkpoint.flatten import unflatten
 from adaptive_rec.checkpoint.generation import read_json_file, read_manifest
 from adaptive_rec.checkpoint.history import Found, newest_held, newest_names, verify_all
-from adaptive_rec.checkpoint.rows import STATE, SavedRows
+from adaptive_rec.checkpoint.rows import SavedRows, state_names
 from adaptive_rec.checkpoint.run_state import Last, RunParts, set_state
 from adaptive_rec.checkpoint.safetensors_file import ArraysFile, StoredArray, array_type
 from adaptive_rec.checkpoint.saved_log import saved_log
-from adaptive_rec.checkpoint.writing import ARRAYS, DENSE, run_description
+from adaptive_rec.checkpoint.writing import DENSE, run_description
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.embedding.disk.disk_store import DiskStore
 from adaptive_rec.embedding.disk.saved_segments import SavedLog
@@ -57,7 +57,7 @@ def newest(folder: Path) -> Path | None:
 
 def saved_knobs(checkpoint: Path, files: Files = DISK) -> Knobs:
     """Return the knobs that a run was saved with."""
-    values, _ = _values(checkpoint, files)
+    values, _, _ = _values(checkpoint, files)
     return read_knobs(Saved(values).part("knobs"))
 
 
@@ -65,15 +65,14 @@ def load(parts: RunParts, checkpoint: Path, verified: bool = False, files: Files
     """Restore a fresh run from a checkpoint. `verified`: it was just read and found whole, with those it builds on."""
     if not verified:
         verify_all(files, checkpoint)
-    values, run = _values(checkpoint, files)
+    _, run, ranks = _values(checkpoint, files)
     _check(parts.state, run, checkpoint)
     try:
-        state = unflatten(values, _all(ArraysFile(files, checkpoint / ARRAYS)))
         store, rows = parts.state.store, SavedRows(files, checkpoint)
         if not _is_adopted(store, rows, checkpoint):
             _set_rows(store, rows)
         set_dense(parts.dense, _all(ArraysFile(files, checkpoint / DENSE)))
-        set_state(parts, Saved(state))
+        set_state(parts, ranks, lambda rank: _saved_by(checkpoint, rank, files))
     except CheckpointError as error:
         raise CheckpointError(f"checkpoint {checkpoint} cannot be used: {error}") from None
     parts.base.build_on(Last(checkpoint.parent, checkpoint.name, ()))
@@ -132,13 +131,23 @@ def _all(file: ArraysFile) -> dict[str, NDArray[Any]]:
     return {name: file.rows(name).view(array_type(stored)).copy() for name, stored in file.arrays.items()}
 
 
-def _values(checkpoint: Path, files: Files) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Read ``state.json``. Returns the state and the description of its run."""
-    found = read_json_file(files, checkpoint / STATE)
+def _saved_by(checkpoint: Path, rank: int, files: Files) -> Saved:
+    """Return the state that a rank has saved."""
+    values, _, _ = _values(checkpoint, files, rank)
+    return Saved(unflatten(values, _all(ArraysFile(files, checkpoint / state_names(rank)[1]))))
+
+
+def _values(checkpoint: Path, files: Files, rank: int = 0) -> tuple[dict[str, Any], dict[str, Any], int]:
+    """Read a rank's ``state.json``. Returns the state, the description of its run, and how many ranks have saved theirs."""
+    path = checkpoint / state_names(rank)[0]
+    found = read_json_file(files, path)
     state, run = (found.get("state"), found.get("run")) if isinstance(found, dict) else (None, None)
     if not isinstance(state, dict) or not isinstance(run, dict):
-        raise CheckpointError(f"{checkpoint / STATE} must have parts state and run")
-    return state, run
+        raise CheckpointError(f"{path} must have parts state and run")
+    ranks = found.get("ranks", 1)
+    if not isinstance(ranks, int) or ranks < 1:
+        raise CheckpointError(f"ranks in {path} must be a whole number from 1 on, got {ranks}")
+    return state, run, ranks
 
 
 def _check(state: RunState, found: Mapping[str, Any], checkpoint: Path) -> None:

@@ -25,6 +25,7 @@ from adaptive_rec.embedding.snapshot import ADDRESS, OPTIMIZER_STATE, ROW, WEIGH
 from adaptive_rec.errors import CheckpointError
 
 STATE = "state.json"
+"""What rank 0 has saved besides rows, without arrays."""
 
 SHARDS_OF_A_RANK = 100_000
 """How far apart the numbers of the first shards of two ranks are."""
@@ -43,6 +44,11 @@ _BLOCK = 1 << 13
 def shard_name(number: int, rank: int = 0) -> str:
     """Return the name of a shard; each rank of several processes has numbers of its own."""
     return f"rows-{rank * SHARDS_OF_A_RANK + number:05d}.safetensors"
+
+
+def state_names(rank: int) -> tuple[str, str]:
+    """Return the names of the files in which a rank saves what is not rows: values and arrays."""
+    return (STATE, "state.safetensors") if rank == 0 else (f"state-{rank:05d}.json", f"state-{rank:05d}.safetensors")
 
 
 def is_shard(name: str) -> bool:

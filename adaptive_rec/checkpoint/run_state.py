@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -11,12 +12,15 @@ import numpy as np
 from adaptive_rec.checkpoint.flatten import Copies
 from adaptive_rec.dense.eager import DensePart
 from adaptive_rec.dense.finite import StepCheck
-from adaptive_rec.embedding.placement_state import placement_state, set_placement, set_slots, set_traffic
+from adaptive_rec.embedding.placement_state import hot_rows, placement_state, set_placement, set_slots, set_traffic
+from adaptive_rec.embedding.shared.ownership import Ownership
 from adaptive_rec.errors import CheckpointError
 from adaptive_rec.reclassify.observer import Observer
 from adaptive_rec.reclassify.window import Reclassifier
 from adaptive_rec.saved import Saved
 from adaptive_rec.state import RunState, saved_knobs
+from adaptive_rec.tracking.count_min import saved_sketch
+from adaptive_rec.tracking.popularity import saved_candidates
 
 
 class SavedPart(Protocol):
@@ -77,18 +81,14 @@ class RunParts:
 
 
 def state_of(parts: RunParts) -> dict[str, Any]:
-    """Return the state of a run between two steps. Several processes must call it together; where rows live and what was counted
-    of them is left out then, as it depends on their number, and is found anew when the run goes on."""
+    """Return the state of a run between two steps. Several processes must call it together: each has the placement of its rows
+    and what it has observed of them, and all have the same counts."""
     store = parts.state.store
-    alone = store.group.is_alone
-    placement, observer = placement_state(store), parts.observer.state() if alone else {}
-    if not alone:
-        placement |= {"traffic": store.group.totals(placement["traffic"]), "pools": {}}
+    placement = placement_state(store)
     return {
         **parts.state.state(),
-        **({} if alone else {"begun": False}),
-        "store": placement,
-        "observer": observer,
+        "store": {**placement, "traffic": store.group.totals(placement["traffic"])},
+        "observer": parts.observer.state(),
         "reclassifier": parts.reclassifier.state(),
         "phases": parts.phases.state(),
         "splitting": parts.splitting.state(),
@@ -97,34 +97,45 @@ def state_of(parts: RunParts) -> dict[str, Any]:
     }
 
 
-def set_state(parts: RunParts, found: Saved) -> None:
-    """Restore a saved state, after tables and dense part. Under the same policy with the same budget everything is as it was;
-    otherwise rows start cold and are placed by what was counted of them so far. Raises CheckpointError."""
+def set_state(parts: RunParts, ranks: int, saved_by: Callable[[int], Saved]) -> None:
+    """Restore a saved state, after tables and dense part. `saved_by` returns what a rank has saved, `ranks` is their number.
+
+    Under the same policy with the same budget and number of ranks everything is as it was; otherwise rows start cold and are
+    placed by what was counted of them so far. Raises CheckpointError.
+    """
     state = parts.state
-    state.set_progress(found)
     group = state.store.group
-    if group.rank == 0:  # which has the counts of all processes so far
-        set_traffic(state.store, found.part("store").part("traffic"))
+    same_ranks = ranks == group.ranks
+    found = saved_by(group.rank if same_ranks else 0)
+    state.set_progress(found)
+    set_traffic(state.store, found.part("store").part("traffic"))
     loss_sum = found.number("loss_sum")
     state.store.launch(lambda: parts.dense.loss_sum.fill_(loss_sum))
     policy, how = found.text("policy"), (found.integer("budget_bytes"), found.flag("monitored"))
     saved_knobs(found.part("knobs"))
     same = policy == state.policy.name and how == (state.budget_bytes, state.store.monitored)
-    if found.flag("begun") and group.is_alone and same:
+    if found.flag("begun") and same_ranks and same:
         _set_all(parts, found)
         return
-    if found.flag("begun") and group.is_alone:
-        _remember(parts, found)
+    if found.flag("begun") and same_ranks:
+        parts.observer.remember(found.part("observer"), hot_rows(found.part("store"), state.store.space.rows))
+    elif found.flag("begun") and state.policy.tracks_popularity:
+        for rank in range(ranks):
+            _remember_rows_of(parts, saved_by(rank), rank, ranks)
     if policy == state.policy.name:
         parts.phases.set_state(found.part("phases"), placed=False)
     else:
         parts.phases.set_order(found.part("phases"))
 
 
-def _remember(parts: RunParts, found: Saved) -> None:
-    slots = [part.array("row_of_slot", np.int64, -1) for part in found.part("store").parts("pools")]
-    hot = np.sort(np.concatenate(slots))
-    parts.observer.remember(found.part("observer"), hot[hot >= 0])
+def _remember_rows_of(parts: RunParts, found: Saved, rank: int, ranks: int) -> None:
+    """Restore what one of several ranks had counted of its rows, as far as they are this rank's now."""
+    store, saved = parts.state.store, Ownership(parts.state.store.batch_space, ranks, rank)
+    space, tracker = store.batch_space if ranks == 1 else saved.own, found.part("observer").part("tracker")
+    rows = np.union1d(saved_candidates(tracker, space.rows), hot_rows(found.part("store"), space.rows))
+    counts = saved_sketch(tracker.part("counter"), parts.state.config.run.seed).estimate(rows)
+    here, own_rows = store.owned(rows if ranks == 1 else saved.joint_rows(rows))
+    parts.observer.remember_counts(own_rows, counts[here])
 
 
 def _set_all(parts: RunParts, found: Saved) -> None:

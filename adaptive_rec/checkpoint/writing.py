@@ -23,7 +23,7 @@ from adaptive_rec.checkpoint.flatten import flatten
 from adaptive_rec.checkpoint.generation import names_in
 from adaptive_rec.checkpoint.history import ChainedGeneration, chain, newest_names, prune, verify_all
 from adaptive_rec.checkpoint.manifest import FileEntry
-from adaptive_rec.checkpoint.rows import STATE, is_shard, row_type, shard_name
+from adaptive_rec.checkpoint.rows import is_shard, row_type, shard_name, state_names
 from adaptive_rec.checkpoint.run_state import Last, RunParts, state_of
 from adaptive_rec.checkpoint.safetensors_file import PATTERNS
 from adaptive_rec.checkpoint.saved_log import disk_entry
@@ -34,7 +34,7 @@ from adaptive_rec.system.durable import sync_files
 from adaptive_rec.system.group import Group
 from adaptive_rec.system.version import __version__
 
-ARRAYS, DENSE = "state.safetensors", "dense.safetensors"
+DENSE = "dense.safetensors"
 
 MOST_CHANGES = 24
 """Limit of generations of changes that build on one of all rows; more would be slow to read."""
@@ -164,8 +164,9 @@ class Writing:
             draft.arrays(shard_name(number, rank), arrays, _types(arrays))
         if rank == 0:
             draft.arrays(DENSE, self._dense, _types(self._dense))
-            draft.arrays(ARRAYS, self._arrays)
-            draft.json(STATE, {"run": self._run, "state": self._values})
+        values_name, arrays_name = state_names(rank)
+        draft.arrays(arrays_name, self._arrays)
+        draft.json(values_name, {"run": self._run, "ranks": self._group.ranks, "state": self._values})
         if self._group.is_alone:
             self._commit()
             self._rows.forget()

@@ -120,17 +120,31 @@ def resolve(args: argparse.Namespace) -> Config:
     return configuration(args.config, args.data, [*args.set, *named])
 
 
-def dry_run(config: Config, as_json: bool) -> int:
-    """Print the plan of a run on this machine, estimated only. Returns 1 where it does not fit."""
+def dry_run(config: Config, as_json: bool, ranks: int, ranks_here: int) -> int:
+    """Print the plan of a run on this machine, or of one of its ranks, of which the machine has `ranks_here`; estimated only.
+    Returns 1 where it does not fit."""
     waiting("planning")
     from adaptive_rec.runtime.assemble import plan_run
 
-    estimated = plan_run(config)
+    estimated = plan_run(config) if ranks == 1 else plan_rank(config, ranks, ranks_here)
     if as_json:
         print_json(estimated.as_dict())
     else:
         show(*blocks(estimated, config), pairs([*verdict(estimated), ("note", DRY_RUN_NOTE)]))
     return 1 if estimated.problems else 0
+
+
+def plan_rank(config: Config, ranks: int, ranks_here: int) -> MemoryPlan:
+    """Return the estimated plan of a rank. Raises ConfigError where several processes cannot train together."""
+    from adaptive_rec.data.open import open_source
+    from adaptive_rec.offline.processes.rank_memory import rank_plan
+    from adaptive_rec.offline.processes.traffic import Nodes
+    from adaptive_rec.policy.find import load_policy
+    from adaptive_rec.runtime.assemble import check_group
+    from adaptive_rec.system.host_memory import available_bytes
+
+    check_group(config, load_policy(config.knobs.policy))
+    return rank_plan(config, open_source(config), Nodes(ranks, ranks_here), available_bytes(), rehearsed=False)
 
 
 def memory_bytes(option: str, typed: str | None) -> int | None:

@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -43,6 +43,20 @@ def is_restarted() -> bool:
     return are_under_way() and _number("TORCHELASTIC_RESTART_COUNT", 0) > 0
 
 
+def check_launch() -> None:
+    """Raise UsageError where a launcher has set variables that name no rank: it would train alone, or wait for nobody."""
+    ranks, rank = os.environ.get("WORLD_SIZE", "1"), os.environ.get("RANK")
+    if not ranks.isdecimal() or int(ranks) < 1:
+        raise UsageError(f"WORLD_SIZE must be a whole number from 1 on where a launcher sets it, got {ranks!r}")
+    if int(ranks) > 1 and not (rank is not None and rank.isdecimal() and int(rank) < int(ranks)):
+        raise UsageError(f"RANK must be a whole number below WORLD_SIZE, which is {ranks}, got {rank or 'none'}")
+
+
+def layout(wanted: int) -> tuple[int, int]:
+    """Return the number of ranks of the run, and how many of them this machine has. `wanted`: those of --processes."""
+    return (_number("WORLD_SIZE", 1), _number("LOCAL_WORLD_SIZE", 1)) if are_under_way() else (wanted, wanted)
+
+
 def _number(variable: str, default: int) -> int:
     text = os.environ.get(variable, "")
     return int(text) if text.isascii() and text.isdecimal() else default
@@ -60,6 +74,18 @@ def join(args: argparse.Namespace) -> TorchGroup:
     return TorchGroup.join()
 
 
+def train(
+    args: argparse.Namespace, config: Config, overridden: Collection[str], lead: Callable[[TorchGroup], int]
+) -> int:
+    """Train as one of the processes that torchrun has started. `lead` trains as rank 0."""
+    group = join(args)
+    with ended_by_errors(group):
+        from adaptive_rec.runtime.alike import check_start
+
+        check_start(group, config, args.resume)
+        return follow(config, args, overridden, group) if group.rank else lead(group)
+
+
 def follow(config: Config, args: argparse.Namespace, overridden: Collection[str], group: TorchGroup) -> int:
     """Train as a rank other than 0. An error that all ranks meet is rank 0's to report. A run that a signal stopped ends with 0,
     so that torchrun does not start it again."""
@@ -73,23 +99,20 @@ def follow(config: Config, args: argparse.Namespace, overridden: Collection[str]
         stopped.append(number)
         follower.runtime.hurry()
 
-    with ended_by_errors(group):
-        follower = Follower(config, args.out, args.resume, overridden, group)
-        for number in (signal.SIGTERM,) if are_launched() else (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, stop)
-        follower.train()
+    follower = Follower(config, args.out, args.resume, overridden, group)
+    for number in (signal.SIGTERM,) if are_launched() else (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+    follower.train()
     group.close()
     return 0
 
 
 @contextmanager
-def ended_by_errors(group: TorchGroup | None) -> Iterator[None]:
-    """Report an error in the body and end this process at once, where it is one of several: torch would wait for the others."""
+def ended_by_errors(group: TorchGroup) -> Iterator[None]:
+    """Report an error in the body and end this process at once: torch would wait for the other ranks."""
     try:
         yield
     except AdaptiveRecError as error:
-        if group is None:
-            raise
         if group.rank and not isinstance(error, GroupError):
             time.sleep(RANK_0_SECONDS)
         say(f"error: {f'rank {group.rank}: ' * bool(group.rank)}{error}", sys.stderr)

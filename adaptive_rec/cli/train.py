@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -92,6 +93,7 @@ def train(args: argparse.Namespace) -> int:
     from adaptive_rec.config.reference import render
     from adaptive_rec.config.tree import overridden_knobs
 
+    processes.check_launch()
     wanted = Wanted.of(args)
     if processes.is_restarted():
         args.resume = True
@@ -104,7 +106,7 @@ def train(args: argparse.Namespace) -> int:
     if args.dry_run:
         from adaptive_rec.cli.plan import dry_run
 
-        return dry_run(config, args.json)
+        return 0 if processes.are_silent() else dry_run(config, args.json, *processes.layout(wanted.processes))
     if options is not None:
         options.read_token()  # an error here comes before the seconds that torch takes to load
     out = args.out or new_directory(config.knobs.policy)
@@ -114,11 +116,10 @@ def train(args: argparse.Namespace) -> int:
         return detach(args.argv, out, args.resume, options is not None, args.json)
     if wanted.processes > 1 and not processes.are_under_way():
         return launch(args.argv, wanted, config, out)
-    group = processes.join(args) if processes.are_under_way() else None
-    if group is not None and group.rank:
-        return processes.follow(config, args, overridden_knobs(os.environ, overrides(args)), group)
-    with processes.ended_by_errors(group):
-        return train_here(config, args, out, options, given, group)
+    if processes.are_under_way():
+        named = overridden_knobs(os.environ, overrides(args))
+        return processes.train(args, config, named, partial(train_here, config, args, out, options, given))
+    return train_here(config, args, out, options, given, None)
 
 
 def check_start(args: argparse.Namespace, config: Config, out: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from adaptive_rec.embedding.records import Traffic
 from adaptive_rec.embedding.store import EmbeddingStore
@@ -47,8 +48,15 @@ def set_placement(store: EmbeddingStore, found: Saved) -> None:
             raise CheckpointError(f"pool {pool} must have a monitor exactly where the policy tracks movement")
         if monitor is not None:
             _set_monitor(store, pool, monitor)
-    set_traffic(store, found.part("traffic"))
     store.restore_placement(version)
+
+
+def hot_rows(found: Saved, end: int) -> NDArray[np.int64]:
+    """Return the rows that were hot in a saved placement, in their order. Raises CheckpointError where one is not below `end`."""
+    rows = np.sort(np.concatenate([part.array("row_of_slot", np.int64, -1) for part in found.parts("pools")]))
+    if len(rows) and rows[-1] >= end:
+        raise CheckpointError(f"hot rows must lie in [0, {end}), got {rows[-1]}")
+    return rows[rows >= 0]
 
 
 def set_slots(store: EmbeddingStore, capacities: list[int]) -> None:
@@ -64,8 +72,10 @@ def saved_traffic(traffic: Traffic) -> dict[str, int]:
 
 
 def set_traffic(store: EmbeddingStore, found: Saved) -> None:
+    """Restore the counts. Of several ranks, rank 0 has those of all of them so far."""
     saved = Traffic(**{name: found.integer(name) for name in asdict(store.traffic)})
-    store.set_traffic(replace(saved, hot_row_updates=max(0, saved.hot_row_updates - saved.row_updates_skipped)))
+    if store.group.rank == 0:
+        store.set_traffic(replace(saved, hot_row_updates=max(0, saved.hot_row_updates - saved.row_updates_skipped)))
 
 
 def _fill_slots(store: EmbeddingStore, pool: int, found: Saved) -> None:

@@ -118,6 +118,10 @@ class EmbeddingStore(TieredRows):
         slots = self.placement.slot_of_row[rows]
         return np.where(slots >= 0, firsts[pool] + slots, -1)
 
+    def owned(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+        """Return which of some rows of `batch_space` this process has, and the numbers of those in `space`."""
+        return np.ones(len(rows), np.bool_), rows
+
     def counted(self, work: ClassifiedBatch) -> Lookups:
         """Return the lookups of a batch that this process counts."""
         return work

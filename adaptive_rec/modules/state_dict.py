@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from adaptive_rec.embedding.placement_state import placement_state, set_placement, set_slots
+from adaptive_rec.embedding.placement_state import hot_rows, placement_state, set_placement, set_slots, set_traffic
 from adaptive_rec.errors import CheckpointError
 from adaptive_rec.modules.own_rows import OwnRows
 from adaptive_rec.placement import Migration
@@ -95,9 +95,7 @@ def set_state(parts: LoopParts, given: Mapping[str, Any]) -> None:
     if state.rows_placed:
         _set_placement(parts, found)
     elif begun:
-        slots = [part.array("row_of_slot", np.int64, -1) for part in found.part("store").parts("pools")]
-        hot_before = np.sort(np.concatenate(slots))
-        parts.observer.remember(found.part("observer"), hot_before[hot_before >= 0])
+        parts.observer.remember(found.part("observer"), hot_rows(found.part("store"), store.space.rows))
 
 
 def _set_placement(parts: LoopParts, found: Saved) -> None:
@@ -106,6 +104,7 @@ def _set_placement(parts: LoopParts, found: Saved) -> None:
     pools = found.part("store").parts("pools", len(store.space.pools))
     set_slots(store, [len(part.array("row_of_slot", np.int64, -1)) for part in pools])
     set_placement(store, found.part("store"))
+    set_traffic(store, found.part("store").part("traffic"))
     store.restore_placement(max(version, store.placement.version))
     parts.observer.set_state(found.part("observer"))
     parts.reclassifier.set_state(found.part("reclassifier"))

@@ -27,7 +27,7 @@ from adaptive_rec.saved import ANY, Saved
 from adaptive_rec.system.background import BackgroundThread
 from adaptive_rec.tracking.count_min import CountMinSketch, width_for
 from adaptive_rec.tracking.horizon import MemoryTrials
-from adaptive_rec.tracking.popularity import PopularityTracker, samples
+from adaptive_rec.tracking.popularity import PopularityTracker, samples, saved_candidates
 from adaptive_rec.tracking.rules import RULES
 
 SKETCH_LIMIT_BYTES = 64 << 20
@@ -248,7 +248,7 @@ class Observer:
             if (rows < 0).any():  # rows have moved since
                 rows, lengths = rows[:0], lengths[:0]
         else:
-            rows, end = found.array("sample_rows", np.int64, int(lengths.sum())), self.store.space.rows
+            rows, end = found.array("sample_rows", np.int64, int(lengths.sum())), self.store.batch_space.rows
             if len(rows) and not (0 <= rows.min() and rows.max() < end):
                 raise CheckpointError(f"rows of kept samples must lie in [0, {end}), got {rows.min()} to {rows.max()}")
         self._samples.restore(rows, lengths)
@@ -272,8 +272,10 @@ class Observer:
             counter.set_state(saved)
             self._tracker.remember(np.concatenate([self._saved_candidates(found), rows]))
 
+    def remember_counts(self, rows: NDArray[np.int64], counts: NDArray[np.float64]) -> None:
+        """Add the counts of some rows that a run had before it was resumed, and make these rows candidates."""
+        self._tracker.counter.add(rows, np.ceil(counts).astype(np.int64))
+        self._tracker.remember(rows)
+
     def _saved_candidates(self, found: Saved) -> NDArray[np.int64]:
-        rows, end = found.part("tracker").array("met", np.int64, ANY), self.store.space.rows
-        if len(rows) and not (0 <= rows.min() and rows.max() < end):
-            raise CheckpointError(f"candidates must lie in [0, {end}), got {rows.min()} to {rows.max()}")
-        return rows
+        return saved_candidates(found.part("tracker"), self.store.space.rows)

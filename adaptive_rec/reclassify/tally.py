@@ -79,9 +79,9 @@ class Tally:
         """Restore the counts. Of several ranks, rank 0 has those of all of them so far."""
         counters = found.part("counters")
         restored = {name: counters.integer(name) for name in asdict(self.counters)}
+        lookups_T, hot_lookups_T = (found.array(name, np.int64, len(self.lookups_T)) for name in ("lookups_T", "hot_lookups_T"))
         if group.rank:
             self.counters = Counters(steps=restored["steps"])
             return
         self.counters = Counters(**restored)
-        self.lookups_T[:] = found.array("lookups_T", np.int64, len(self.lookups_T))
-        self.hot_lookups_T[:] = found.array("hot_lookups_T", np.int64, len(self.hot_lookups_T))
+        self.lookups_T[:], self.hot_lookups_T[:] = lookups_T, hot_lookups_T

@@ -156,9 +156,13 @@ class Reclassifier:
         self.place_again(step, knobs)
         self.begin(step, knobs)
 
-    def restore(self, policy: Policy) -> None:
-        """Follow the former policy again, after another one could not place its rows."""
-        self.policy = policy
+    def restore(self, policy: Policy, step: int, knobs: Knobs) -> None:
+        """Place rows for the former policy and knobs again, after others failed. A policy that had changed begins anew: ranks may
+        have come to different points of the change."""
+        if policy is self.policy:
+            self.place_again(step, knobs)
+        else:
+            self.change_policy(policy, step, knobs)
 
     def state(self) -> dict[str, Any]:
         return {

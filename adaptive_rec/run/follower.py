@@ -10,6 +10,7 @@ from adaptive_rec.config.tree import Config
 from adaptive_rec.errors import AdaptiveRecError, CheckpointError
 from adaptive_rec.run.resume import resume_run
 from adaptive_rec.run.summary import summary_of
+from adaptive_rec.runtime.alike import check_directory
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import RunOptions
 from adaptive_rec.system.group import Group
@@ -25,6 +26,7 @@ class Follower:
             self.runtime = resume_run(config, out, found, overridden, group).runtime
         else:
             self.runtime = assemble(config, options=RunOptions(out / "checkpoints"), group=group)
+        check_directory(group, out)
         self._group = group
         self._started_at_step = self.runtime.step_number
         self.runtime.state.pause_as_saved(reachable=group.tell())

@@ -21,6 +21,7 @@ from adaptive_rec.run.directory import RunDirectory
 from adaptive_rec.run.new_directory import check_is_new, replace_text
 from adaptive_rec.run.resume import Resumed, resume_run
 from adaptive_rec.run.summary import read_summary, summary_of
+from adaptive_rec.runtime.alike import check_directory
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import Report, RunOptions
 from adaptive_rec.system.group import Alone, Group
@@ -92,6 +93,7 @@ class TrainingRun:
         self._directory.create(self.config, facts)  # late: a run that cannot be resumed leaves its directory as it was
         self._figures = SnapshotFigures([table.name for table in self.runtime.store.batch_space.tables])
         try:
+            check_directory(self.group, out)
             self._trackers = Trackers(self.config.run.track, out, self.started_at_step)
         except UsageError:
             if not resume:

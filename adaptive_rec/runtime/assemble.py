@@ -33,6 +33,7 @@ from adaptive_rec.memory.plan import MemoryPlan, Place
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy import Policy
 from adaptive_rec.policy.find import load_policy
+from adaptive_rec.runtime.alike import check_data
 from adaptive_rec.runtime.events import shown
 from adaptive_rec.runtime.loop import RunOptions, Runtime
 from adaptive_rec.runtime.parts import PartOfBatches, RowsOfRank
@@ -62,6 +63,7 @@ def assemble(
     source = open_source(config) if source is None else source
     if group is not None and not group.is_alone:
         check_group(config, policy)
+        check_data(group, source, config)
         source = PartOfBatches(source, group)
     if streams is None and (device := choose_device(config)).type == "cuda":
         streams = CudaStreams(device, config.run.cuda_graphs)

@@ -191,15 +191,21 @@ class Control:
             raise
 
     def _place_or_restore(self, place: Callable[[], object]) -> None:
-        """Place rows for new knobs. Restore the old placement where that fails: memory is short, or the policy has a fault."""
-        state, policy = self._state, self._reclassifier.policy
+        """Place rows for new knobs. Restore the old placement where that fails, on any of several ranks: memory is short, or the
+        policy has a fault."""
+        state, policy, group, failure = self._state, self._reclassifier.policy, self._state.store.group, None
         try:
-            self._place(place)
+            with state.times("reclassify"):
+                place()
         except Exception as error:
-            self._reclassifier.restore(policy)
-            self._place(lambda: self._reclassifier.place_again(state.step, state.knobs))
-            reason = first_line(error)
-            raise ConflictError(f"rows could not be placed for these knobs, the old ones stay: {reason}") from error
+            failure = error
+        reasons = group.share(None if failure is None else first_line(failure))
+        if not any(reasons):
+            self._publisher.placement()
+            return
+        self._place(lambda: self._reclassifier.restore(policy, state.step, state.knobs))
+        reason = "; ".join(f"{f'rank {rank}: ' * (not group.is_alone)}{each}" for rank, each in enumerate(reasons) if each)
+        raise ConflictError(f"rows could not be placed for these knobs, the old ones stay: {reason}") from failure
 
     def _pause(self) -> Event:
         self._state.pause()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
 from pydantic import ByteSize
 
 from adaptive_rec.live.telemetry import Event
@@ -22,16 +23,18 @@ def shown(name: str, value: Any) -> str:
 def reclassified(
     state: RunState, reclassifier: Reclassifier, *moved: Migration, asked_for: bool = False, **details: Any
 ) -> Event:
-    """Return the event that rows changed tier, in one or several migrations. `asked_for` means by a command."""
+    """Return the event that rows changed tier, in one or several migrations. `asked_for` means by a command. Several processes
+    must call it together: the counts are those of all their rows."""
     device = state.store.device
-    promoted, demoted = sum(len(one.promote) for one in moved), sum(len(one.demote) for one in moved)
-    text = f"{promoted:,} rows became hot, {demoted:,} cold; {device.stale_rows:,} of {device.hot_rows:,} hot rows are stale"
+    own = sum(len(one.promote) for one in moved), sum(len(one.demote) for one in moved), device.stale_rows, device.hot_rows
+    promoted, demoted, stale_rows, hot_rows = state.store.group.total(np.array(own)).tolist()
+    text = f"{promoted:,} rows became hot, {demoted:,} cold; {stale_rows:,} of {hot_rows:,} hot rows are stale"
     values = {
         "asked_for": asked_for,
         "promoted": promoted,
         "demoted": demoted,
-        "stale_rows": device.stale_rows,
-        "hot_rows": device.hot_rows,
+        "stale_rows": stale_rows,
+        "hot_rows": hot_rows,
         "version": state.placement_version,
         "stale_threshold": reclassifier.stale_threshold,
         **details,

@@ -127,10 +127,11 @@ class Publisher:
         }
 
     def _memory(self) -> dict[str, int]:
-        """Return the bytes that also change between windows: the budget with knobs, staging and peak with every batch."""
+        """Return the bytes that also change between windows: the budget of all ranks with knobs, staging and peak with every
+        batch."""
         store = self._state.store
         return {
-            "budget_bytes": self._state.budget_bytes,
+            "budget_bytes": store.group.ranks * self._state.budget_bytes,
             "staging_bytes": store.staging_bytes,
             "peak_bytes": store.peak_bytes,
         }

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.errors import ConfigError
+from adaptive_rec.errors import CheckpointError, ConfigError
 from adaptive_rec.kernels.sketch import sketch_add, sketch_decay, sketch_estimate, sketch_observe
 from adaptive_rec.saved import Saved
 
@@ -84,6 +84,16 @@ class CountMinSketch:
     def set_state(self, found: Saved) -> None:
         self.counters[:] = found.array("counters", np.uint32, *self.counters.shape)
         self.decays = found.integer("decays")
+
+
+def saved_sketch(found: Saved, seed: int) -> CountMinSketch:
+    """Return a sketch as it was saved. Raises CheckpointError where it can be none."""
+    shape = found.shape("counters")
+    if len(shape) != 2 or shape[0] < 1 or shape[1] < 2 or shape[1] & (shape[1] - 1):
+        raise CheckpointError(f"a sketch must have lines of 2^n cells, got {shape}")
+    sketch = CountMinSketch(shape[1], shape[0], seed)
+    sketch.set_state(found)
+    return sketch
 
 
 def width_for(hot_rows: int, rows: int, limit_bytes: int, depth: int = DEPTH) -> int:

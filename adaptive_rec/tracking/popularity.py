@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from adaptive_rec.errors import CheckpointError
 from adaptive_rec.placement import Migration
 from adaptive_rec.saved import ANY, Saved
 
@@ -79,6 +80,14 @@ def with_others(rows: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[n
     """Return the rows and the others, all sorted and distinct."""
     new = without(others, rows)
     return np.insert(rows, np.searchsorted(rows, new), new)
+
+
+def saved_candidates(found: Saved, end: int) -> NDArray[np.int64]:
+    """Return the rows that a saved tracker had met, with repetitions. Raises CheckpointError where one is not below `end`."""
+    rows = found.array("met", np.int64, ANY)
+    if len(rows) and not (0 <= rows.min() and rows.max() < end):
+        raise CheckpointError(f"candidates must lie in [0, {end}), got {rows.min()} to {rows.max()}")
+    return rows
 
 
 class PopularityTracker:

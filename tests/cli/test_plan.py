@@ -359,6 +359,23 @@ def test_the_dry_run_is_the_plan_of_this_machine(capsys: pytest.CaptureFixture[s
     assert dry["tables"] == planned["tables"]
 
 
+def test_the_dry_run_of_several_processes_is_the_plan_of_a_rank(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--dry-run", "tiny", "--processes=3", "--json"]) == 0
+    dry = json.loads(capsys.readouterr().out)
+    assert main(["plan", "tiny", "--processes=3,3", "--no-rehearsal", "--json"]) == 0
+    planned = json.loads(capsys.readouterr().out)
+    assert [table["rows"] for table in dry["tables"]] == [167, 100, 67, 4]
+    assert dry["tables"] == planned["tables"]
+    parts = [{p["name"]: p["bytes"] for p in found["parts"] if p["name"] != "the process itself"} for found in (dry, planned)]
+    assert parts[0] == parts[1]
+    assert dry["notes"][0].startswith("of one of 3 ranks, 3 on a machine")
+
+
+def test_the_dry_run_of_several_processes_refuses_what_they_would_refuse(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--dry-run", "tiny", "--processes=2", "--policy=cdlrm"]) == 2
+    assert "knobs.policy must keep the order" in capsys.readouterr().err
+
+
 def test_a_plan_as_a_value() -> None:
     parts = [MemoryPart("tables", "host", 100, "a", of_rows=True), MemoryPart("hot", "device", 50, "b", of_rows=True)]
     plan = MemoryPlan("cuda", "hotline", [], [], parts, {"host": 100, "device": 40})

@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from adaptive_rec.cli import main
+
 pytestmark = pytest.mark.alone
 
 COMMAND = [sys.executable, "-m", "adaptive_rec"]
@@ -220,3 +222,22 @@ def test_wrong_numbers_of_processes(tmp_path: Path) -> None:
         assert done.returncode == 2, done.stderr
         assert rule in done.stderr
         assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("variables", "rule"),
+    [
+        ({"WORLD_SIZE": "two"}, "WORLD_SIZE must be a whole number from 1 on where a launcher sets it, got 'two'"),
+        ({"WORLD_SIZE": "2"}, "RANK must be a whole number below WORLD_SIZE, which is 2, got none"),
+        ({"WORLD_SIZE": "2", "RANK": "2"}, "RANK must be a whole number below WORLD_SIZE, which is 2, got 2"),
+        ({"WORLD_SIZE": "2", "RANK": "-1"}, "RANK must be a whole number below WORLD_SIZE, which is 2, got -1"),
+    ],
+)
+def test_a_launch_that_names_no_rank_trains_nothing(
+    variables: dict[str, str], rule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert main(["train", "tiny", f"--out={tmp_path / 'run'}"]) == 2
+    assert rule in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()

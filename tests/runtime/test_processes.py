@@ -17,9 +17,11 @@ from adaptive_rec.config.tree import load_config
 from adaptive_rec.embedding.shared.shared_store import SharedStore
 from adaptive_rec.errors import ConfigError, MemoryPlanError, TrainingError
 from adaptive_rec.live.mailbox import Command
+from adaptive_rec.live.shared_state import StateReader
 from adaptive_rec.live.telemetry import Event, Snapshot
 from adaptive_rec.memory.plan import MemoryPlan
 from adaptive_rec.run.follower import Follower
+from adaptive_rec.run.resume import resume_run
 from adaptive_rec.run.training_run import TrainingRun
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import RunOptions, Runtime
@@ -85,6 +87,41 @@ def test_one_process_writes_what_several_read(tmp_path: Path) -> None:
     trained(tmp_path / "whole", 1)
     for one, other in zip(tables_of(tmp_path / "whole"), tables_of(tmp_path / "run"), strict=True):
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-11)
+
+
+SKIPPING = ["run.batch_size=24", "knobs.probe_ratio=0.5", "knobs.min_probe_touches=1", "knobs.target_skip_ratio=0.5"]
+
+
+@pytest.mark.parametrize(
+    ("policy", "action"), [("hotline", "freeze"), ("slipstream", "drop"), ("adaptive", "freeze"), ("random_skip", "subsample")]
+)
+def test_the_same_number_of_ranks_goes_on_as_if_unbroken(policy: str, action: str, tmp_path: Path) -> None:
+    changes = [*SKIPPING, f"knobs.policy={policy}", f"knobs.action={action}", "knobs.hot_budget_bytes=1000"]
+    whole = trained(tmp_path / "whole", 2, *changes)
+    trained(tmp_path / "run", 2, *changes, "run.steps=33")
+    again = trained(tmp_path / "run", 2, *changes, resume=True)
+    assert again["resumed_at_step"] == 33
+    for name in ("samples_trained", "row_updates", "row_updates_skipped", "hot_rows", "stale_rows", "migrated_rows", "eval"):
+        assert again[name] == whole[name], name
+    for one, other in zip(tables_of(tmp_path / "whole"), tables_of(tmp_path / "run"), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize(("saved_by", "ranks"), [(1, 2), (2, 1), (3, 2), (2, 3)])
+def test_another_number_of_ranks_begins_with_the_rows_that_were_popular(saved_by: int, ranks: int, tmp_path: Path) -> None:
+    """Within the same budget for all of them: 1200 bytes, for 37 of 109 rows."""
+    budget = "knobs.hot_budget_bytes={}"
+    trained(tmp_path / "run", saved_by, "run.steps=33", budget.format(1200 // saved_by))
+    changed = config(budget.format(1200 // ranks))
+
+    def of_rank(group: Group) -> Snapshot:
+        found = checkpoint.find(tmp_path / "run" / "checkpoints")
+        runtime = resume_run(changed, tmp_path / "run", found, ["hot_budget_bytes"], group).runtime
+        return next(report for report in runtime.run() if isinstance(report, Snapshot))
+
+    first = (LateThreads.train(ranks, of_rank) if ranks > 1 else [of_rank(Alone())])[0]
+    assert first.step == 34
+    assert first.hot_lookup_ratio > 0.5
 
 
 class FullDisk(Disk):
@@ -154,6 +191,35 @@ def test_all_ranks_carry_out_a_command_at_the_same_step() -> None:
     assert [answer["step"] for answer in answers] == [11, 21, 21, 41]
 
 
+@pytest.mark.parametrize("changes", [{"hot_budget_bytes": 900}, {"policy": "hybrid"}])
+def test_a_change_that_one_rank_cannot_make_is_made_by_none(changes: dict[str, Any]) -> None:
+    answers: list[Any] = []
+
+    def of_rank(group: Group) -> tuple[Any, ...]:
+        runtime, events = assemble(config(), group=group), []
+        resize, refused = runtime.store.resize, [] if group.rank == 1 else ["only rank 1 has too little memory"]
+
+        def resized(*where: Any) -> Any:
+            if not refused and runtime.step_number == 21:
+                refused.append("once")
+                raise MemoryError("no room")
+            return resize(*where)
+
+        runtime.store.resize = resized
+        for report in runtime.run():
+            events += [report.text] if isinstance(report, Event) and report.kind == "warning" else []
+            if group.rank == 0 and isinstance(report, Snapshot) and report.step == 20:
+                runtime.mailbox.send(Command("change_knobs", changes, answers.append))
+        return runtime.step_number, runtime.knobs, runtime.policy.name, runtime.store.device.capacities, events
+
+    found = LateThreads.train(3, of_rank)
+    assert found[0][0] == 60
+    assert found[0] == found[1] == found[2]
+    assert found[0][1:3] == (config().knobs, "hotline")
+    assert "rank 1: no room" in found[0][4][0]
+    assert "rank 1: no room" in str(answers[0])
+
+
 def test_a_signal_to_one_rank_stops_all_after_the_same_step() -> None:
     def of_rank(group: Group) -> int:
         runtime = assemble(config(), group=group)
@@ -184,6 +250,22 @@ def test_rank_0_shows_the_placement_of_all_ranks() -> None:
     np.testing.assert_array_equal(np.flatnonzero(slot_of_row >= 0), hot)
     np.testing.assert_array_equal(tiers[0].row_of_slot_H[slot_of_row[hot]], hot)
     assert found[0][2] == found[1][2]
+
+
+def test_figures_of_placement_are_those_of_all_ranks() -> None:
+    def of_rank(group: Group) -> Any:
+        runtime = assemble(config("knobs.hot_budget_bytes=1000"), group=group)
+        writer = runtime.publisher.open() if group.rank == 0 else None
+        events = [report.details for report in runtime.run() if isinstance(report, Event) and report.kind == "reclassified"]
+        return runtime.store, events, StateReader(writer.fd, writer.layout).board() if writer else {}
+
+    found = LateThreads.train(3, of_rank)
+    hot_rows = sum(store.device.hot_rows for store, _, _ in found)
+    _, events, board = found[0]
+    assert 0 < found[0][0].device.hot_rows < hot_rows
+    assert events[-1]["hot_rows"] == hot_rows
+    assert board["placement"]["device_bytes"] == sum(store.device_bytes for store, _, _ in found)
+    assert board["placement"]["budget_bytes"] == 3 * 1000
 
 
 def test_rank_0_shows_no_more_slots_than_there_are_rows() -> None:

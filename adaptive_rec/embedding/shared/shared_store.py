@@ -209,6 +209,10 @@ class SharedStore(DirectStore):
         slot_U[order_U] = answers
         return slot_U[inverse]
 
+    def owned(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+        owner, own_rows = self.ownership.split(rows)
+        return owner == self.group.rank, own_rows[owner == self.group.rank]
+
     def counted(self, work: ClassifiedBatch) -> RequestedLookups:
         requests: Requests = work.staged
         return requests.counted
