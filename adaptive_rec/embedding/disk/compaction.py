@@ -20,6 +20,7 @@ def compact(log: RowLog, is_wanted: Callable[[], bool], on_moving: Callable[[NDA
     """Move rows out of sparse segments until there are few enough, or `is_wanted` says no. `on_moving` is given rows before they
     are moved, and again afterwards: a snapshot in between may have either address. Any one thread may call it. Raises DiskError
     where a page is damaged or nothing can be written."""
+    log.sweep()
     while is_wanted() and (sparse := log.sparse()):
         segment = sparse[0]
         row_N, position_N, pages = _rows_of(log, segment)

@@ -81,9 +81,13 @@ class DiskTier(ColdTier):
         weights_LD: NDArray[Any],
         state_LK: NDArray[Any],
     ) -> None:
-        """Write lines of two arrays as the newest values of some rows."""
-        if len(row_C):
-            self.logs[pool].append(row_C, line_C, weights_LD, state_LK)
+        """Write lines of two arrays as the newest values of some rows. Raises DiskError."""
+        if not len(row_C):
+            return
+        compacting = self._compacting
+        if compacting is not None and self.logs[pool].is_bloated:
+            compacting.result()
+        self.logs[pool].append(row_C, line_C, weights_LD, state_LK)
 
     def flush(self) -> None:
         """Wait until all that was handed to the writing thread is written. Raises DiskError where some was not."""

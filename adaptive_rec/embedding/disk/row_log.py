@@ -37,8 +37,12 @@ _KEPT = 2
 """Written segments that stay in memory: rows used again soon are read from there, and so are rows that were read ahead and have
 changed since."""
 
-_MOST_ROOM, _SPARE = 2, 2
-"""Closed segments have room for at most this many times their newest values, and for this many segments more."""
+_ENOUGH_ROOM, _MOST_ROOM, _SPARE = 1.8, 2.2, 2
+"""How many times their newest values the segments have room for, besides so many spare segments: with less compaction ends, with
+more training waits for it."""
+
+_WORTH_MOVING = 0.9
+"""A segment with a larger part of newest values is left as it is."""
 
 _RESTING = 4
 """Places of removed segments that rest before they are used again, so that no address comes back while a batch is on its way."""
@@ -172,14 +176,24 @@ class RowLog:
             segment.remove()
 
     def sparse(self) -> list[Segment]:
-        """Return the closed segments, the one with the fewest newest values first, if all of them have twice the room that their
-        newest values need."""
-        with self._lock:
-            closed = [segment for segment in self._segments.values() if segment.is_closed and segment.pages is None]
-            room, live = len(closed) * self._capacity, sum(segment.live for segment in closed)
-        if room <= _MOST_ROOM * live + _SPARE * self._capacity:
+        """Return the written segments, the one with the fewest newest values first, if segments have more room than they should."""
+        if not self._has_more_room_than(_ENOUGH_ROOM):
             return []
-        return sorted((segment for segment in closed if segment.live), key=lambda segment: segment.live)
+        with self._lock:
+            written = [segment for segment in self._segments.values() if segment.pages is None]
+            written = [segment for segment in written if 0 < segment.live <= _WORTH_MOVING * self._capacity]
+        return sorted(written, key=lambda segment: segment.live)
+
+    @property
+    def is_bloated(self) -> bool:
+        """Whether segments have so much room that nothing should be appended before some of them are compacted."""
+        return self._has_more_room_than(_MOST_ROOM)
+
+    def _has_more_room_than(self, times: float) -> bool:
+        with self._lock:
+            free = [segment for segment in self._segments.values() if segment.live or not segment.holds]
+            live = sum(segment.live for segment in free)
+        return len(free) * self._capacity > times * live + _SPARE * self._capacity
 
     def first_address(self, segment: Segment) -> int:
         """Return the address of a segment's first row."""

@@ -1,0 +1,103 @@
+"""A run whose cold rows lie on a disk equals the run with all rows in memory, bit by bit.
+
+Segments are small here, so that nearly all rows are read from files, and sparse segments are compacted on the way.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from adaptive_rec.embedding.disk import row_log
+from adaptive_rec.embedding.disk.disk_store import DiskStore
+
+CHANGES = {
+    10: [{"hot_budget_bytes": 20_000}], 40: [{"prefetch_depth": 0}], 41: [{"prefetch_depth": 5}], 80: [{"policy": "hybrid"}],
+    120: [{"policy": "hotline", "hot_budget_bytes": 500_000}], 150: [{"reclassify_every": 7, "prefetch_depth": 1}],
+}  # fmt: skip
+"""Knobs that change on the way, by step."""
+
+
+@pytest.fixture
+def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_log, "_LEAST_SEGMENT_BYTES", 8192)
+    monkeypatch.setattr(row_log, "_KEPT", 0)
+
+
+def on_disk(folder: Path) -> list[str]:
+    return ["run.host_memory=8MiB", f"run.disk={folder}"]
+
+
+def assert_same_bits(one: Any, other: Any) -> None:
+    np.testing.assert_array_equal(one.losses, other.losses)
+    for mine, theirs in zip([*one.tables, *one.dense], [*other.tables, *other.dense], strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+@pytest.mark.parametrize(
+    ("policy", "optimizer", "bags", "depth", "churn", "precision"),
+    [
+        ("hotline", "rowwise_adagrad", "one-hot", 3, True, "float32"),
+        ("hotline", "adagrad", "sum", 0, False, "float64"),
+        ("hybrid", "lazy_adam", "mean", 2, False, "float32"),
+        pytest.param("hotline", "sgd", "mean", 8, True, "float32", marks=pytest.mark.slow),
+        pytest.param("hotline", "lazy_adam", "sum", 1, True, "float64", marks=pytest.mark.slow),
+        pytest.param("slipstream", "adagrad", "one-hot", 4, False, "float32", marks=pytest.mark.slow),
+        pytest.param("fae", "rowwise_adagrad", "one-hot", 2, False, "float32", marks=pytest.mark.slow),
+        pytest.param("cdlrm", "rowwise_adagrad", "one-hot", 2, False, "float32", marks=pytest.mark.slow),
+        pytest.param("oracle", "sgd", "sum", 2, False, "float32", marks=pytest.mark.slow),
+    ],
+)  # fmt: skip
+def test_rows_on_a_disk_are_those_in_memory(
+    train: Any, small_segments: None, tmp_path: Path, policy: str, optimizer: str, bags: str, depth: int, churn: bool, precision: str
+) -> None:
+    arguments = {"budget_bytes": 200_000, "depth": depth, "churn": churn, "precision": precision}
+
+    outcome = train(policy, optimizer, bags, **arguments, settings=on_disk(tmp_path))
+
+    assert_same_bits(outcome, train(policy, optimizer, bags, **arguments))
+    store = outcome.runtime.store
+    assert isinstance(store, DiskStore)
+    assert sum(log.counts.rows_read for log in store.host.logs) > 1000
+
+
+@pytest.mark.parametrize("optimizer", ["adagrad", pytest.param("lazy_adam", marks=pytest.mark.slow)])
+def test_rows_on_a_disk_are_those_in_memory_while_knobs_change(
+    train: Any, small_segments: None, tmp_path: Path, optimizer: str
+) -> None:
+    arguments = {"budget_bytes": 200_000, "depth": 2, "at": CHANGES}
+
+    outcome = train("hotline", optimizer, "sum", **arguments, settings=on_disk(tmp_path))
+
+    assert_same_bits(outcome, train("hotline", optimizer, "sum", **arguments))
+    assert outcome.runtime.knobs.reclassify_every == 7
+
+
+def test_the_space_on_the_disk_is_bounded(train: Any, small_segments: None, tmp_path: Path) -> None:
+    outcome = train("hybrid", "adagrad", "one-hot", depth=2, settings=on_disk(tmp_path))
+
+    (log,) = outcome.runtime.store.host.logs
+    outcome.runtime.store.settle()
+    written = np.count_nonzero(log.address_R) * (log.layout.row_bytes + log.layout.state_bytes)
+    assert log.counts.rows_moved > 0
+    assert sum(path.stat().st_size for path in tmp_path.glob("pool-0/*.rows")) <= 2.5 * written + 4 * 8192
+
+
+def test_a_value_read_ahead_is_not_used_where_it_has_changed_since(
+    train: Any, small_segments: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The fault that the comparison must find: what was read ahead is taken as it is."""
+    plain = train("hotline", "adagrad", "one-hot", depth=3, budget_bytes=200_000, steps=60)
+    read = DiskStore._read
+
+    def read_once(self: Any, pool: int, row_U: Any, some: Any, part: Any) -> None:
+        read(self, pool, row_U, some[~part.read_U[some]], part)
+
+    monkeypatch.setattr(DiskStore, "_read", read_once)
+    faulty = train("hotline", "adagrad", "one-hot", depth=3, budget_bytes=200_000, steps=60, settings=on_disk(tmp_path))
+
+    with pytest.raises(AssertionError):
+        assert_same_bits(faulty, plain)
