@@ -1,0 +1,109 @@
+"""Pages of rows: kernels beside their plain twins, and every flipped bit is found."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from adaptive_rec.embedding.disk.segment import page_layout
+from adaptive_rec.kernels import pages as kernels
+from adaptive_rec.kernels.reference import pages as plain
+
+ROWS, FILE = 300, 7
+
+
+class World:
+    """Rows in pages, in memory and in a file."""
+
+    def __init__(self, folder: Path, row_bytes: int, state_bytes: int) -> None:
+        random = np.random.default_rng(row_bytes)
+        self.layout = page_layout(row_bytes, state_bytes)
+        self.rows, self.lines = random.permutation(10_000)[:ROWS], random.permutation(ROWS)
+        self.values = tuple(random.integers(0, 256, (ROWS, size), np.uint8) for size in (row_bytes, state_bytes))
+        self.count = -(-ROWS // self.layout.rows)
+        self.pages = self.packed(kernels)
+        self.path = folder / "rows"
+        self.path.write_bytes(self.pages.tobytes())
+        self.descriptor = os.open(self.path, os.O_RDWR)
+
+    def packed(self, module: Any) -> Any:
+        pages = np.zeros(self.count * self.layout.page_bytes, np.uint8)
+        module.pack_rows(self.layout, 0, self.rows, self.lines, *self.values, pages)
+        module.seal_pages(self.layout, FILE, 0, self.count, ROWS - (self.count - 1) * self.layout.rows, pages)
+        return pages
+
+    def places(self) -> kernels.RowPlaces:
+        page_C, place_C = np.divmod(np.arange(ROWS), self.layout.rows)
+        descriptors = np.full(ROWS, self.descriptor, np.int32)
+        return kernels.RowPlaces(descriptors, np.full(ROWS, FILE), page_C, place_C, self.rows, self.lines)
+
+    def read(self, module: Any) -> tuple[Any, ...]:
+        values = [np.zeros_like(each) for each in self.values]
+        return (*module.read_rows(self.layout, self.places(), *values), values)
+
+
+@pytest.fixture(params=[(32, 4), (64, 0), (512, 512), (6, 12), (9000, 4)], ids=str)
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
+    made = World(tmp_path, *request.param)
+    yield made
+    os.close(made.descriptor)
+
+
+@pytest.mark.parametrize("words", [0, 2, 1024, 4096])
+def test_the_checksum_is_zlibs(words: int) -> None:
+    data = np.random.default_rng(words).integers(0, 2**32, words, dtype=np.uint32)
+    assert kernels.crc32(data) == zlib.crc32(data.tobytes()) == plain.crc32(data)
+
+
+def test_kernels_equal_their_plain_twins(world: World) -> None:
+    np.testing.assert_array_equal(world.packed(plain), world.pages)
+    assert kernels.find_damage(world.layout, FILE, world.pages) == plain.find_damage(world.layout, FILE, world.pages) == -1
+    for module in (kernels, plain):
+        done, what, values = world.read(module)
+        assert (done, what) == (ROWS, kernels.WHOLE)
+        for found, written in zip(values, world.values, strict=True):
+            np.testing.assert_array_equal(found, written)
+        values = [np.zeros_like(each) for each in world.values]
+        places = world.places()
+        where = places.page_C, places.place_C, places.row_C, places.line_C
+        assert module.unpack_rows(world.layout, *where, world.pages, *values) == ROWS
+        for found, written in zip(values, world.values, strict=True):
+            np.testing.assert_array_equal(found, written)
+
+
+def test_every_flipped_bit_is_found_before_a_value_is_used(world: World) -> None:
+    random = np.random.default_rng(3)
+    for byte, bit in zip(random.integers(0, len(world.pages), 200).tolist(), random.integers(0, 8, 200).tolist(), strict=True):
+        damaged = world.pages.copy()
+        damaged[byte] ^= 1 << bit
+        os.pwrite(world.descriptor, damaged[byte : byte + 1].tobytes(), byte)
+        page = byte // world.layout.page_bytes
+        for module in (kernels, plain):
+            done, what, _ = world.read(module)
+            assert (done, what) == (page * world.layout.rows, kernels.DAMAGED)
+            assert module.find_damage(world.layout, FILE, damaged) == page
+        os.pwrite(world.descriptor, world.pages[byte : byte + 1].tobytes(), byte)
+
+
+@pytest.mark.parametrize("module", [kernels, plain], ids=["kernels", "plain"])
+def test_a_short_file_another_page_and_another_row_are_told_apart(world: World, module: Any) -> None:
+    last = (world.count - 1) * world.layout.rows
+    os.ftruncate(world.descriptor, len(world.pages) - 1)
+    assert world.read(module)[:2] == (last, kernels.SHORT)
+    os.pwrite(world.descriptor, world.pages[: world.layout.page_bytes].tobytes(), last // world.layout.rows * world.layout.page_bytes)
+    assert world.read(module)[:2] == ((last, kernels.WRONG) if world.count > 1 else (ROWS, kernels.WHOLE))
+    world.rows = world.rows + 1
+    assert world.read(module)[:2] == (0, kernels.WRONG)
+
+
+@pytest.mark.parametrize("row_bytes", [2, 4, 64, 100, 512, 2048, 4080, 4096, 9000, 70_000, 300_000])
+def test_pages_waste_little_room(row_bytes: int) -> None:
+    layout = page_layout(row_bytes, 4)
+    used = layout.first_byte + layout.rows * (row_bytes + 4)
+    assert used <= layout.page_bytes
+    assert layout.page_bytes - used <= max(layout.page_bytes // 8, 4096)
