@@ -64,8 +64,7 @@ def lines_of(work: ClassifiedBatch, ownership: Ownership, owner_U: NDArray[np.in
     """Return what to ask for a batch. `vector_bytes` is the size of a component of a vector."""
     if not work.one_hot and work.batch.reads is None:
         counts_2FW = np.zeros((2, len(work.space.features), ownership.ranks), dtype=np.int64)
-        everything = np.ones(len(work.space.features), dtype=np.bool_)
-        bag_parts.count_parts(work.batch.offsets, work.inverse_N, owner_U, everything, *counts_2FW)
+        bag_parts.count_parts(work.batch.offsets, work.inverse_N, owner_U, *counts_2FW)
         pooled_F = choose_pooled(work, ownership, owner_U, counts_2FW, vector_bytes)
         if pooled_F.any():
             return _lines_with_parts(work, owner_U, pooled_F, counts_2FW)

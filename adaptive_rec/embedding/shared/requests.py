@@ -12,13 +12,10 @@ from adaptive_rec.batch import Batch
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding.shared.lines import Lines, PoolLines, lines_of
 from adaptive_rec.embedding.shared.ownership import Ownership
-from adaptive_rec.system.group import Group
+from adaptive_rec.system.group import SIZE, Group
 
 MOST_COUNTED = 0xFFFF
 """Most lookups of a row that a rank reports for one batch."""
-
-COUNT = np.dtype("<u4")
-"""Numbers of a rank's rows, and of what is requested of it."""
 
 
 @dataclass(frozen=True)
@@ -96,15 +93,14 @@ def exchange_requests(
     lines = lines_of(work, ownership, owner_U, vector_bytes)
     pools = len(lines.pools)
     sent_W3P = np.stack([each.counts(group.ranks) for each in lines.pools], axis=-1)
-    each_W = np.ones(group.ranks, dtype=np.int64)
-    received_W3P = group.exchange("requests", sent_W3P.astype(COUNT), each_W, each_W).astype(np.int64)
+    received_W3P = group.exchange_sizes(sent_W3P)
 
     rows = np.concatenate([each.rows for each in lines.pools])
     rows = rows[np.argsort(owner_U[rows].astype(np.int32), kind="stable")]
     asked = np.empty(len(rows), dtype=[("row", "<u4"), ("count", "<u2")])
     asked["row"] = own_row_U[rows]
     asked["count"] = np.minimum(np.diff(work.segments_U1)[rows], MOST_COUNTED)
-    sent = asked, lines.part_length_Q.astype(COUNT), own_row_U[lines.looked_up_K].astype(COUNT)
+    sent = asked, lines.part_length_Q.astype(SIZE), own_row_U[lines.looked_up_K].astype(SIZE)
     found, length_Q, row_K = group.exchange_together("requests", sent, sent_W3P.sum(axis=2), received_W3P.sum(axis=2))
     has_parts = bool(len(lines.looked_up_K) or len(row_K))
 

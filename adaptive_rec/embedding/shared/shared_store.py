@@ -19,6 +19,7 @@ from adaptive_rec.embedding.direct import DirectStore
 from adaptive_rec.embedding.host import fill_parts, first_bound
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.records import MicroBatch, RowUpdate
+from adaptive_rec.embedding.shared.asked_rows import AskedRows
 from adaptive_rec.embedding.shared.lines import PoolLines
 from adaptive_rec.embedding.shared.ownership import Ownership
 from adaptive_rec.embedding.shared.requests import RequestedLookups, Requests, Way, exchange_requests
@@ -197,17 +198,11 @@ class SharedStore(DirectStore):
         return slice(first, first + int(slots_W[self.group.rank]))
 
     def slots_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        asked, inverse = np.unique(rows, return_inverse=True)
-        owner_U, own_row_U = self.ownership.split(asked)
-        order_U = np.argsort(owner_U, kind="stable")
-        sent_W = np.bincount(owner_U, minlength=self.group.ranks)
-        received_W = self.group.gather(sent_W)[:, self.group.rank]
-        own_rows = self.group.exchange("values", own_row_U[order_U], sent_W, received_W)
-        slots, first = super().slots_of(own_rows), self.own_slots.start
-        answers = self.group.exchange("values", np.where(slots >= 0, first + slots, -1), received_W, sent_W)
-        slot_U = np.empty_like(asked)
-        slot_U[order_U] = answers
-        return slot_U[inverse]
+        row_U, inverse = np.unique(rows, return_inverse=True)
+        asked = AskedRows.ask(self.group, self.ownership, row_U, self.group.exchange_sizes)
+        slot_M, first = super().slots_of(asked.row_M), self.own_slots.start
+        slots: NDArray[np.int64] = asked.answer(np.where(slot_M >= 0, first + slot_M, -1))[inverse]
+        return slots
 
     def counted(self, work: ClassifiedBatch) -> RequestedLookups:
         requests: Requests = work.staged
