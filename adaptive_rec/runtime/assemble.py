@@ -15,10 +15,11 @@ from adaptive_rec.data.source import Source
 from adaptive_rec.dense.eager import DensePart
 from adaptive_rec.dense.models.build import build_model
 from adaptive_rec.dense.replayed import ReplayedDense
-from adaptive_rec.dense.shared import SharedDense
+from adaptive_rec.dense.shared import SharedDense, SharedReplayed
 from adaptive_rec.embedding.device import all_rows_bytes, row_bytes
 from adaptive_rec.embedding.direct import DirectStore
 from adaptive_rec.embedding.optimizer import RowRule
+from adaptive_rec.embedding.shared.shared_device_store import SharedDeviceStore
 from adaptive_rec.embedding.shared.shared_store import SharedStore
 from adaptive_rec.embedding.staged.staged_store import StagedStore
 from adaptive_rec.embedding.staged.streams import CudaStreams, Streams
@@ -120,7 +121,11 @@ def _join(
         if config.run.compile:
             dense.compile(config.run.batch_size)
     else:
-        dense = ReplayedDense(*parts, streams, config.run.batch_size)
+        lines = config.run.batch_size
+        if isinstance(store, SharedDeviceStore):
+            dense = SharedReplayed(store.group, store.link, *parts, streams, -(-lines // store.group.ranks))
+        else:
+            dense = ReplayedDense(*parts, streams, lines)
     return Runtime(config, source, policy, store, dense, options)
 
 
@@ -196,17 +201,14 @@ def build_store(
             f"run.row_precision must be float32 on a device, which has no 16-bit rows yet, got {rule.row_precision}; "
             "set run.device=cpu"
         )
-    if group is not None and not group.is_alone:
-        rounded = config.run.transport == "bf16"
-        return SharedStore(group, space, rule, config.run.seed, dtype, budget, policy.tracks_movement, drawn, rounded)
+    shared = None if group is None or group.is_alone else group
+    rounded, movement = config.run.transport == "bf16", policy.tracks_movement
     if streams is None:
-        return DirectStore(
-            space, rule, config.run.seed, dtype, torch.device("cpu"), budget, policy.tracks_movement, drawn
-        )
+        direct = (space, rule, config.run.seed, dtype, torch.device("cpu"), budget, movement)
+        return SharedStore(shared, *direct, drawn=drawn, rounded=rounded) if shared else DirectStore(*direct, drawn)
     copy_threads = config.run.thread_budget(stages_ahead=True).copy
-    return StagedStore(
-        space, rule, config.run.seed, dtype, streams, budget, policy.tracks_movement, copy_threads, drawn
-    )
+    staged = (space, rule, config.run.seed, dtype, streams, budget, movement, copy_threads)
+    return SharedDeviceStore(shared, *staged, drawn=drawn, rounded=rounded) if shared else StagedStore(*staged, drawn)
 
 
 FUSED_ON_CPU = ("Adagrad", "Adam", "AdamW", "SGD")

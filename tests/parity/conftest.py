@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
 from adaptive_rec.config.tree import load_config
-from adaptive_rec.embedding.shared.shared_store import SharedStore
+from adaptive_rec.embedding.shared.exchanging_store import ExchangingStore
 from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.embedding.staged.streams import CudaStreams
 from adaptive_rec.live.telemetry import Snapshot
@@ -161,7 +161,7 @@ def joined(outcomes: list[Outcome]) -> Outcome:
         whole = np.full((spec.rows, spec.dim), np.nan)
         for outcome in outcomes:
             store = outcome.runtime.store
-            assert isinstance(store, SharedStore)
+            assert isinstance(store, ExchangingStore)
             ids = store.ownership.owned_ids(table)
             whole[ids[ids < spec.rows]] = outcome.tables[table][ids < spec.rows]
         tables.append(whole)

@@ -8,6 +8,7 @@ whatever the number of rows.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -135,6 +136,17 @@ def _lines_with_parts(
     source_N = np.empty(offsets[-1], dtype=np.int64)
     bag_parts.list_sources(*bags, pooled_F, line_U, part_bag_Q, line_Q, offsets[:-1].copy(), source_N)
     return Lines(made, BagReads(offsets, False, source_N, space.mean_F & ~pooled_F), part_length_Q, looked_up_K)
+
+
+def lines_read(work: ClassifiedBatch, lines: Lines) -> NDArray[Any]:
+    """Return the line of each thing that bags read, lines numbered over all pools."""
+    bags = lines.bags
+    if bags.source_N is work.source_N:  # distinct rows
+        return work.inverse_N
+    counts = [len(each.owner_L) for each in lines.pools]
+    first_F = (np.cumsum(counts) - counts)[work.space.pool_of_feature]
+    read: NDArray[np.int64] = bags.source_N + np.repeat(np.tile(first_F, work.batch.size), np.diff(bags.offsets))
+    return read
 
 
 def _firsts(count_WP: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,6 +46,16 @@ class Way:
 
 
 @dataclass(frozen=True)
+class SentLines:
+    """The lines of a pool whose gradients are sent in a step."""
+
+    line: NDArray[np.int64]
+    """The lines that this rank sends, owner after owner."""
+    sent_W: NDArray[np.int64]
+    received_W: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
 class PoolRequests:
     """Requests of one pool: what this rank requests and what is requested of it."""
 
@@ -66,14 +76,25 @@ class Requests:
     count_M: NDArray[np.int64]
     """Lookups of the requesting rank that each lookup of a sample stands for."""
     pools: list[PoolRequests]
-    fetched: list[NDArray[np.floating]] = field(default_factory=list)
-    """The vectors of each pool's lines (L, D), once the step has begun."""
+    fetched: list[Any] = field(default_factory=list)
+    """The vectors of each pool's lines (L, D), once the step has begun; on a device in the order in which they come."""
     stale_U: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
     """Which of the batch's distinct rows are hot and stale, likewise."""
 
-    def take(self, fetched: list[NDArray[np.floating]], stale_U: NDArray[np.bool_]) -> None:
-        """Take the answers."""
-        self.fetched, self.stale_U = fetched, stale_U
+    on_device: Any = None
+    """The lines on the device, while they have a place there (`device_lines.py`)."""
+
+    def take(self, fetched: list[Any]) -> None:
+        """Take the vectors of each pool."""
+        self.fetched = fetched
+
+    def set_stale(self, stale_U: NDArray[np.bool_]) -> None:
+        """Set which distinct rows are hot and stale."""
+        self.stale_U = stale_U
+
+    def put_on_device(self, lines: Any) -> None:
+        """Set the lines on the device; None: they have left it."""
+        self.on_device = lines
 
     @property
     def counted(self) -> RequestedLookups:
