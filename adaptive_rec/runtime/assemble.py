@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 
-from adaptive_rec.config.run import processes_here
+from adaptive_rec.config.run import processes_here, rank_here
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.open import open_source
 from adaptive_rec.data.source import Source
@@ -39,6 +39,8 @@ from adaptive_rec.system.cuda_driver import NO_CUDA
 from adaptive_rec.system.group import Group
 from adaptive_rec.system.host_memory import available_bytes, keep_freed_memory
 
+NO_ROOM = "each rank's device must hold its rows; lower knobs.hot_budget_bytes"
+
 
 def assemble(
     config: Config,
@@ -59,9 +61,11 @@ def assemble(
     policy = policy or load_policy(config.knobs.policy)
     source = open_source(config) if source is None else source
     if group is not None and not group.is_alone:
-        check_group(config, policy)
+        check_group(config, policy, processes_here())
         source = PartOfBatches(source, group)
     if streams is None and (device := choose_device(config)).type == "cuda":
+        if group is not None and not group.is_alone:
+            torch.cuda.set_device(rank_here())
         streams = CudaStreams(device, config.run.cuda_graphs)
     if streams is not None and config.run.compile:
         raise ConfigError("run.compile must be false on a device, where the dense part is recorded instead, got true")
@@ -70,6 +74,8 @@ def assemble(
         try:
             return _join(config, source, streams, policy, options, group)
         except torch.OutOfMemoryError as error:
+            if group is not None and not group.is_alone:
+                raise MemoryPlanError(f"{NO_ROOM} (seen by rank {group.rank}): {first_line(error)}") from error
             # The parts built so far are freed with the error; with half the budget all of them may fit.
             config, notice = _with_half_the_budget(config, policy, source, first_line(error))
             options = replace(options, notices=[*options.notices, notice])
@@ -164,15 +170,21 @@ def _with_half_the_budget(config: Config, policy: Policy, source: Source, reason
     return config.model_copy(update={"knobs": knobs}), notice
 
 
-def check_group(config: Config, policy: Policy) -> None:
-    """Raise ConfigError where several processes cannot train together under these settings yet."""
+def check_group(config: Config, policy: Policy, here: int = 0) -> None:
+    """Raise ConfigError where several processes cannot train together under these settings, `here` of them on this machine."""
     if policy.arranges_stream or policy.request_per_table:
         raise ConfigError(
             "knobs.policy must keep the order of the stream where several processes train together (hotline, slipstream), "
             f"got {config.knobs.policy}"
         )
-    if choose_device(config).type != "cpu":
-        raise ConfigError("run.device must be cpu where several processes train together, got cuda")
+    if choose_device(config).type == "cuda":
+        if here > torch.cuda.device_count():
+            raise ConfigError(
+                f"run.device=cuda needs a GPU for each process of a machine, got {here} processes and "
+                f"{torch.cuda.device_count()} GPUs; start fewer processes or set run.device=cpu"
+            )
+        if not torch.distributed.is_nccl_available():
+            raise ConfigError("run.device must be cpu where several processes train together and torch has no NCCL, got cuda")
     if config.run.row_precision != "float32":
         raise ConfigError(
             f"run.row_precision must be float32 where several processes train together, got {config.run.row_precision}"

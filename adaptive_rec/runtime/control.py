@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from adaptive_rec.config.knobs import Knobs
-from adaptive_rec.errors import AdaptiveRecError, ConflictError, MemoryPlanError, TrainingError, first_line
+from adaptive_rec.errors import AdaptiveRecError, ConflictError, GroupError, MemoryPlanError, TrainingError, first_line
 from adaptive_rec.live.mailbox import Command, Mailbox
 from adaptive_rec.live.telemetry import Event, Snapshot
 from adaptive_rec.policy import Policy
@@ -135,6 +135,8 @@ class Control:
     def give_up_memory(self, reason: str) -> Iterator[Event]:
         """Halve the hot budget, as the device's memory was too small for a step. Raises MemoryPlanError where that is no help."""
         state, store = self._state, self._state.store
+        if not store.group.is_alone:  # the others are in the middle of the step
+            raise MemoryPlanError(f"{TOO_SMALL} (seen by rank {store.group.rank}): {reason}")
         held, before = store.device_bytes, state.knobs
         smaller = min(before.hot_budget_bytes, held) // 2
         if not held or state.policy.budget_bytes(before.changed({"hot_budget_bytes": smaller}), held) >= held:
@@ -191,15 +193,22 @@ class Control:
             raise
 
     def _place_or_restore(self, place: Callable[[], object]) -> None:
-        """Place rows for new knobs. Restore the old placement where that fails: memory is short, or the policy has a fault."""
-        state, policy = self._state, self._reclassifier.policy
+        """Place rows for new knobs. Restore the old placement where that fails, on any rank: memory is short, or the policy has a
+        fault."""
+        state, policy, reason = self._state, self._reclassifier.policy, ""
+        group = state.store.group
         try:
             self._place(place)
+        except GroupError:
+            raise
         except Exception as error:
-            self._reclassifier.restore(policy)
-            self._place(lambda: self._reclassifier.place_again(state.step, state.knobs))
             reason = first_line(error)
-            raise ConflictError(f"rows could not be placed for these knobs, the old ones stay: {reason}") from error
+        if group.all_true(not reason):
+            return
+        self._reclassifier.restore(policy)
+        self._place(lambda: self._reclassifier.place_again(state.step, state.knobs))
+        reasons = "; ".join(sorted({text for text in group.share(reason) if text}))
+        raise ConflictError(f"rows could not be placed for these knobs, the old ones stay: {reasons}")
 
     def _pause(self) -> Event:
         self._state.pause()

@@ -27,9 +27,9 @@ from adaptive_rec.system.late_threads import LateThreads
 STEPS = 200
 BATCH = 96
 STREAMS = {
-    "direct": lambda: None,
-    "late": lambda: LateStreams(seed=3),
-    "cuda": lambda: CudaStreams(torch.device("cuda")),
+    "direct": lambda rank: None,
+    "late": lambda rank: LateStreams(seed=3 + rank),
+    "cuda": lambda rank: CudaStreams(torch.device("cuda")),
 }
 
 
@@ -131,7 +131,8 @@ def train(criteo_rows: Any, memory_source: Any) -> Train:
 
         def of_rank(group: Group | None = None) -> Outcome:
             chosen: Policy | None = ChurningHotline() if churn else None
-            runtime = assemble(config, memory_source(batches, tables, features), STREAMS[device](), chosen, group=group)
+            streams = STREAMS[device](0 if group is None else group.rank)
+            runtime = assemble(config, memory_source(batches, tables, features), streams, chosen, group=group)
             losses = []
             for event in runtime.run():
                 if isinstance(event, Snapshot):

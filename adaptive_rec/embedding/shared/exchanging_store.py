@@ -61,7 +61,8 @@ class ExchangingStore(EmbeddingStore):
         self.group = group
         self._announcing = group.fork()
         self.ownership = Ownership(space, group.ranks, group.rank)
-        super().__init__(self.ownership.own, *arguments, False)
+        of_own_rows: tuple[Any, ...] = (self.ownership.own, *arguments, False)
+        super().__init__(*of_own_rows)
         for table in range(len(space.tables)) if drawn else ():
             self._draw(table)
 
