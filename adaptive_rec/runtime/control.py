@@ -198,12 +198,14 @@ class Control:
         state, policy, reason = self._state, self._reclassifier.policy, ""
         group = state.store.group
         try:
-            self._place(place)
+            with state.times("reclassify"):
+                place()
         except GroupError:
             raise
         except Exception as error:
             reason = first_line(error)
         if group.all_true(not reason):
+            self._publisher.placement()
             return
         self._reclassifier.restore(policy)
         self._place(lambda: self._reclassifier.place_again(state.step, state.knobs))
