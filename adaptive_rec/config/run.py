@@ -66,7 +66,7 @@ class RunConfig(Frozen):
     split: Literal["auto", "always", "never"] = knob(
         "auto",
         "name",
-        "Run popular samples as a micro-batch of their own; auto times both on a device, and is never on the CPU.",
+        "Run popular samples as a micro-batch of their own; auto times both on the device of one process, and else is never.",
     )
     compile: bool = knob(
         False,

@@ -191,7 +191,7 @@ def hand_notes_over(ring: StagingRing, arrays: list[Any]) -> Parcel:
 
 def take_rows_before_they_arrive(patch: pytest.MonkeyPatch) -> None:
     stage = Stager.stage
-    patch.setattr("adaptive_rec.embedding.staged.device_step.send", hand_notes_over)
+    patch.setattr("adaptive_rec.embedding.staged.device_bags.send", hand_notes_over)
 
     def staged(stager: Stager, work: ClassifiedBatch, earlier: Any) -> Staged:
         made = stage(stager, work, earlier)
