@@ -64,7 +64,7 @@ def launch(words: list[str], wanted: Wanted, config: Config, out: Path) -> int:
     from adaptive_rec.policy.find import load_policy
     from adaptive_rec.runtime.assemble import check_group
 
-    check_group(config, load_policy(config.knobs.policy))
+    check_group(config, load_policy(config.knobs.policy), wanted.processes)
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, len(os.sched_getaffinity(0)) // wanted.processes)))
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"  # else a restart finds the addresses of the processes before it

@@ -29,8 +29,17 @@ class ThreadBudget:
 
 def processes_here() -> int:
     """Return the number of processes that torchrun has started on this machine for this run; they share its cores."""
-    text = os.environ.get("LOCAL_WORLD_SIZE", "1")
-    return max(1, int(text)) if text.isdecimal() else 1
+    return max(1, _variable("LOCAL_WORLD_SIZE", 1))
+
+
+def rank_here() -> int:
+    """Return the number of this process among those of this machine, from 0 on."""
+    return _variable("LOCAL_RANK", 0)
+
+
+def _variable(name: str, default: int) -> int:
+    text = os.environ.get(name, "")
+    return int(text) if text.isdecimal() else default
 
 
 class RunConfig(Frozen):
@@ -66,7 +75,7 @@ class RunConfig(Frozen):
     split: Literal["auto", "always", "never"] = knob(
         "auto",
         "name",
-        "Run popular samples as a micro-batch of their own; auto times both on a device, and is never on the CPU.",
+        "Run popular samples as a micro-batch of their own; auto times both on the device of one process, and else is never.",
     )
     compile: bool = knob(
         False,

@@ -137,7 +137,7 @@ class CheckedLate(StepCheck):
         self._coming: Fetched | None = None
 
     def passes(self, work: ClassifiedBatch, position_B: NDArray[np.int64], step: int) -> bool:
-        if self._coming is not None and self._coming.is_here():
+        if self._coming is not None and self._store.has_arrived(self._coming):
             self._judge(self._coming)
         if self._coming is None and len(self._steps) >= LATE_STEPS:
             self._coming = self._store.fetch_later(self._dense.health)
@@ -156,10 +156,12 @@ class CheckedLate(StepCheck):
         self._sound = int(sound)
         if not math.isfinite(total):
             step, batch = self._steps[0]
-            bad, remedy = _bad_input(batch), "lower the learning rates"
+            bad, own = _bad_input(batch), ""
             if bad:
-                lookups = _shown(_lookups(self._store.space, batch, bad[0]))
-                remedy = f"mend the data: {bad[1]} of sample {bad[0]} is no finite number (it looks up {lookups})"
+                lookups = _shown(_lookups(self._store.batch_space, batch, bad[0]))
+                own = f"mend the data: {bad[1]} of sample {bad[0]} is no finite number (it looks up {lookups})"
+            found = [text for text in self._store.group.share(own) if text]
+            remedy = "; ".join(found) or "lower the learning rates"
             raise TrainingError(
                 f"losses and gradients must stay finite, those of step {step} are not, for {_position(batch)}; {remedy}"
             )

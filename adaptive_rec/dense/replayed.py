@@ -109,9 +109,12 @@ class ReplayedDense(DensePart):
         self.streams.launch(partial(self._step, factor))
 
     def _step(self, factor: float) -> None:
+        self._count_step()
+        super().step(factor)
+
+    def _count_step(self) -> None:
         self._sum += self._step_sums.sum()
         self._steps_sound += self._sum < math.inf  # no step from a faulty one on, as the sum stays infinite or NaN
-        super().step(factor)
 
     def logits(self, dense_SX: Tensor, pooled: list[Tensor]) -> Tensor:
         """Queue the logits (S,) for evaluation, for any number of lines."""

@@ -8,6 +8,8 @@ import torch
 from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 from adaptive_rec.dense.eager import DensePart
+from adaptive_rec.dense.replayed import ReplayedDense
+from adaptive_rec.embedding.staged.link import Link
 from adaptive_rec.system.group import Group
 
 
@@ -35,3 +37,30 @@ class SharedDense(DensePart):
         for parameter, gradient in zip(self.parameters, gradients, strict=True):
             parameter.grad = gradient
         super().step(factor)
+
+
+class SharedReplayed(ReplayedDense):
+    """The same on devices: gradients, losses and norms are added up from device to device, after the replays."""
+
+    def __init__(self, group: Group, link: Link, *parts: Any) -> None:
+        super().__init__(*parts)
+        self.group = group
+        self._link = link
+        self._flat = _flatten_dense_tensors(self.parameter_gradients)
+        """The parameters' gradients, which are views of it."""
+        self.parameter_gradients = list(_unflatten_dense_tensors(self._flat, self.parameter_gradients))
+        for parameter, gradient in zip(self.parameters, self.parameter_gradients, strict=True):
+            parameter.grad = gradient
+        self._trained = False
+        """Whether some rank trained a sample in this step."""
+
+    def share(self) -> None:
+        self._trained = self.group.any_true(self._last is not None or self._kept_lines > 0)
+        self._link.add("dense", self._flat)
+        self._link.add("dense", self._step_sums)
+
+    def step(self, factor: float) -> None:
+        if self._trained:
+            super().step(factor)
+        else:
+            self.streams.launch(self._count_step)

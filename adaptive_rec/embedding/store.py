@@ -157,6 +157,10 @@ class EmbeddingStore(TieredRows):
         """Fetch in the background; work launched later does not change the result."""
         return Fetched(tensor.numpy().copy())
 
+    def has_arrived(self, fetched: Fetched) -> bool:
+        """Return whether a tensor that is fetched later is here. Of several processes all get the same answer."""
+        return fetched.is_here()
+
     def movement(self, pool: int) -> RowMovement:
         """Return how the row of each slot of a pool moved."""
         return RowMovement.of(self.measure(pool), self.touches(pool))

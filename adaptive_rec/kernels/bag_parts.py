@@ -12,14 +12,12 @@ from adaptive_rec.kernels.jit import JIT
 
 
 @njit(**JIT)
-def count_parts(offsets, inverse_N, owner_U, pooled_F, parts_FW, lookups_FW):
-    """Count the parts of each feature that is to be pooled, and their lookups, by owner. Adds to `parts_FW` and `lookups_FW`."""
+def count_parts(offsets, inverse_N, owner_U, parts_FW, lookups_FW):
+    """Count the parts of each feature's bags, and their lookups, by owner. Adds to `parts_FW` and `lookups_FW`."""
     features, ranks = parts_FW.shape
     last_bag_W = np.full(ranks, -1, dtype=np.int64)
     for bag in range(len(offsets) - 1):
         f = bag % features
-        if not pooled_F[f]:
-            continue
         for n in range(offsets[bag], offsets[bag + 1]):
             owner = owner_U[inverse_N[n]]
             lookups_FW[f, owner] += 1

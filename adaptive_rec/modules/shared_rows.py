@@ -95,7 +95,7 @@ class SharedRows(OwnRows):
             _, low, high = self._store.space.table_range(table)
             self._dense_steps.catch_up(table, row_M[(low <= row_M) & (row_M < high)])
         own = Bags(pool, row_M, np.arange(len(row_M) + 1), len(row_M), tables)
-        return torch.from_numpy(self._exchange.answer(asked, gather(self._store, PoolCall(own), step).numpy()))
+        return torch.from_numpy(asked.answer(gather(self._store, PoolCall(own), step).numpy()))
 
     def collect(self, parts: list[StepPart], seen: list[Bags], lr_of_table: Mapping[int, float], step: int) -> Gradients:
         by_pool = {self.space.table_range(table)[0] for table in lr_of_table}
@@ -127,8 +127,8 @@ class SharedRows(OwnRows):
         """Send gradients to their owners. Returns those of the rows that this rank owns, and the lookups of these rows."""
         row_U, values_UD, count_U = found
         asked = self._exchange.ask(rank_call, row_U.numpy() + self.space.pools[pool].first_row)
-        received_MD = torch.from_numpy(self._exchange.send(asked, values_UD.contiguous().numpy())) / self.group.ranks
-        count_M = self._exchange.send(asked, np.minimum(count_U, MOST_COUNTED).astype(np.uint16))
+        received_MD = torch.from_numpy(asked.send(values_UD.contiguous().numpy())) / self.group.ranks
+        count_M = asked.send(np.minimum(count_U, MOST_COUNTED).astype(np.uint16))
         parts, seen = [], []
         for table, lr in lr_of_table.items():
             if self.space.table_range(table)[0] != pool:
@@ -148,7 +148,7 @@ class SharedRows(OwnRows):
         """Return the norm of the average of the gradients that all ranks have of a table, by the ids of its rows."""
         rank_call = RankCall(NORM, (table,), digest=shared_digest([order]))
         asked = self._exchange.ask(rank_call, id_U.numpy() + self.space.table_first_row[table])
-        received_MD = torch.from_numpy(self._exchange.send(asked, values_UD.contiguous().numpy())) / self.group.ranks
+        received_MD = torch.from_numpy(asked.send(values_UD.contiguous().numpy())) / self.group.ranks
         _, averaged_UD = sum_by_row([(torch.from_numpy(asked.row_M), received_MD)], values_UD)
         own = torch.linalg.vector_norm(averaged_UD, order, dtype=dtype) if averaged_UD.numel() else torch.zeros(())
         own_W = self.group.gather(own.double().numpy().reshape(1).view(np.int64)).view(np.float64)

@@ -9,18 +9,19 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from adaptive_rec.config.run import processes_here
+from adaptive_rec.config.run import processes_here, rank_here
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.open import open_source
 from adaptive_rec.data.source import Source
 from adaptive_rec.dense.eager import DensePart
 from adaptive_rec.dense.models.build import build_model
 from adaptive_rec.dense.replayed import ReplayedDense
-from adaptive_rec.dense.shared import SharedDense
+from adaptive_rec.dense.shared import SharedDense, SharedReplayed
 from adaptive_rec.embedding.device import all_rows_bytes, row_bytes
 from adaptive_rec.embedding.direct import DirectStore
 from adaptive_rec.embedding.disk.disk_store import DiskStore
 from adaptive_rec.embedding.optimizer import RowRule
+from adaptive_rec.embedding.shared.shared_device_store import SharedDeviceStore
 from adaptive_rec.embedding.shared.shared_store import SharedStore
 from adaptive_rec.embedding.staged.staged_store import StagedStore
 from adaptive_rec.embedding.staged.streams import CudaStreams, Streams
@@ -42,6 +43,8 @@ from adaptive_rec.system.group import Group
 from adaptive_rec.system.host_memory import available_bytes, keep_freed_memory
 from adaptive_rec.units import exact_size
 
+NO_ROOM = "each rank's device must hold its rows; lower knobs.hot_budget_bytes"
+
 
 def assemble(
     config: Config,
@@ -62,10 +65,12 @@ def assemble(
     policy = policy or load_policy(config.knobs.policy)
     source = open_source(config) if source is None else source
     if group is not None and not group.is_alone:
-        check_group(config, policy)
+        check_group(config, policy, processes_here())
         check_data(group, source, config)
         source = PartOfBatches(source, group)
     if streams is None and (device := choose_device(config)).type == "cuda":
+        if group is not None and not group.is_alone:
+            torch.cuda.set_device(rank_here())
         streams = CudaStreams(device, config.run.cuda_graphs)
     if streams is not None and config.run.compile:
         raise ConfigError("run.compile must be false on a device, where the dense part is recorded instead, got true")
@@ -74,6 +79,8 @@ def assemble(
         try:
             return _join(config, source, streams, policy, options, group)
         except torch.OutOfMemoryError as error:
+            if group is not None and not group.is_alone:
+                raise MemoryPlanError(f"{NO_ROOM} (seen by rank {group.rank}): {first_line(error)}") from error
             # The parts built so far are freed with the error; with half the budget all of them may fit.
             config, notice = _with_half_the_budget(config, policy, source, first_line(error))
             options = replace(options, notices=[*options.notices, notice])
@@ -126,7 +133,11 @@ def _join(
         if config.run.compile:
             dense.compile(config.run.batch_size)
     else:
-        dense = ReplayedDense(*parts, streams, config.run.batch_size)
+        lines = config.run.batch_size
+        if isinstance(store, SharedDeviceStore):
+            dense = SharedReplayed(store.group, store.link, *parts, streams, -(-lines // store.group.ranks))
+        else:
+            dense = ReplayedDense(*parts, streams, lines)
     return Runtime(config, source, policy, store, dense, options)
 
 
@@ -165,15 +176,21 @@ def _with_half_the_budget(config: Config, policy: Policy, source: Source, reason
     return config.model_copy(update={"knobs": knobs}), notice
 
 
-def check_group(config: Config, policy: Policy) -> None:
-    """Raise ConfigError where several processes cannot train together under these settings yet."""
+def check_group(config: Config, policy: Policy, here: int = 0) -> None:
+    """Raise ConfigError where several processes cannot train together under these settings, `here` of them on this machine."""
     if policy.arranges_stream or policy.request_per_table:
         raise ConfigError(
             "knobs.policy must keep the order of the stream where several processes train together (hotline, slipstream), "
             f"got {config.knobs.policy}"
         )
-    if choose_device(config).type != "cpu":
-        raise ConfigError("run.device must be cpu where several processes train together, got cuda")
+    if choose_device(config).type == "cuda":
+        if here > torch.cuda.device_count():
+            raise ConfigError(
+                f"run.device=cuda needs a GPU for each process of a machine, got {here} processes and "
+                f"{torch.cuda.device_count()} GPUs; start fewer processes or set run.device=cpu"
+            )
+        if not torch.distributed.is_nccl_available():
+            raise ConfigError("run.device must be cpu where several processes train together and torch has no NCCL, got cuda")
     if config.run.row_precision != "float32":
         raise ConfigError(
             f"run.row_precision must be float32 where several processes train together, got {config.run.row_precision}"
@@ -236,17 +253,14 @@ def build_store(
     if rows is not None:
         check_disk(config, policy, streams, group, budget)
         return DiskStore(rows, space, rule, config.run.seed, dtype, budget, policy.tracks_movement)
-    if group is not None and not group.is_alone:
-        rounded = config.run.transport == "bf16"
-        return SharedStore(group, space, rule, config.run.seed, dtype, budget, policy.tracks_movement, drawn, rounded)
+    shared = None if group is None or group.is_alone else group
+    rounded, movement = config.run.transport == "bf16", policy.tracks_movement
     if streams is None:
-        return DirectStore(
-            space, rule, config.run.seed, dtype, torch.device("cpu"), budget, policy.tracks_movement, drawn
-        )
+        direct = (space, rule, config.run.seed, dtype, torch.device("cpu"), budget, movement)
+        return SharedStore(shared, *direct, drawn=drawn, rounded=rounded) if shared else DirectStore(*direct, drawn)
     copy_threads = config.run.thread_budget(stages_ahead=True).copy
-    return StagedStore(
-        space, rule, config.run.seed, dtype, streams, budget, policy.tracks_movement, copy_threads, drawn
-    )
+    staged = (space, rule, config.run.seed, dtype, streams, budget, movement, copy_threads)
+    return SharedDeviceStore(shared, *staged, drawn=drawn, rounded=rounded) if shared else StagedStore(*staged, drawn)
 
 
 FUSED_ON_CPU = ("Adagrad", "Adam", "AdamW", "SGD")

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from adaptive_rec.config.knobs import Knobs
-from adaptive_rec.errors import AdaptiveRecError, ConflictError, MemoryPlanError, TrainingError, first_line
+from adaptive_rec.errors import AdaptiveRecError, ConflictError, GroupError, MemoryPlanError, TrainingError, first_line
 from adaptive_rec.live.mailbox import Command, Mailbox
 from adaptive_rec.live.telemetry import Event, Snapshot
 from adaptive_rec.policy import Policy
@@ -135,6 +135,8 @@ class Control:
     def give_up_memory(self, reason: str) -> Iterator[Event]:
         """Halve the hot budget, as the device's memory was too small for a step. Raises MemoryPlanError where that is no help."""
         state, store = self._state, self._state.store
+        if not store.group.is_alone:  # the others are in the middle of the step
+            raise MemoryPlanError(f"{TOO_SMALL} (seen by rank {store.group.rank}): {reason}")
         held, before = store.device_bytes, state.knobs
         smaller = min(before.hot_budget_bytes, held) // 2
         if not held or state.policy.budget_bytes(before.changed({"hot_budget_bytes": smaller}), held) >= held:
@@ -191,21 +193,24 @@ class Control:
             raise
 
     def _place_or_restore(self, place: Callable[[], object]) -> None:
-        """Place rows for new knobs. Restore the old placement where that fails, on any of several ranks: memory is short, or the
-        policy has a fault."""
-        state, policy, group, failure = self._state, self._reclassifier.policy, self._state.store.group, None
+        """Place rows for new knobs. Restore the old placement where that fails, on any rank: memory is short, or the policy has a
+        fault."""
+        state, policy, failure, reason = self._state, self._reclassifier.policy, None, ""
+        group = state.store.group
         try:
             with state.times("reclassify"):
                 place()
+        except GroupError:
+            raise
         except Exception as error:
-            failure = error
-        reasons = group.share(None if failure is None else first_line(failure))
+            failure, reason = error, first_line(error)
+        reasons = group.share(reason)
         if not any(reasons):
             self._publisher.placement()
             return
         self._place(lambda: self._reclassifier.restore(policy, state.step, state.knobs))
-        reason = "; ".join(f"{f'rank {rank}: ' * (not group.is_alone)}{each}" for rank, each in enumerate(reasons) if each)
-        raise ConflictError(f"rows could not be placed for these knobs, the old ones stay: {reason}") from failure
+        found = "; ".join(f"{f'rank {rank}: ' * (not group.is_alone)}{each}" for rank, each in enumerate(reasons) if each)
+        raise ConflictError(f"rows could not be placed for these knobs, the old ones stay: {found}") from failure
 
     def _pause(self) -> Event:
         self._state.pause()

@@ -148,6 +148,7 @@ class Runtime(Session):
             yield from self.last_report()
         except BaseException:
             self.publisher.enter("failed")
+            pipeline.fail()
             raise
         finally:
             self.mailbox.close("the run has ended")

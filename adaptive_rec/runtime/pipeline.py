@@ -45,6 +45,7 @@ class Pipeline:
         self._workers: _Workers | None = None
         self._ahead: deque[Future[Any]] = deque()
         """Batches, or classified ones where workers classify; None at the end."""
+        self._failed = False
 
     def __iter__(self) -> Iterator[ClassifiedBatch]:
         while (work := self._next()) is not None:
@@ -112,12 +113,21 @@ class Pipeline:
         """Wait until all batches under way are ready or have failed. Errors are raised when their batch is taken."""
         wait(self._ahead)
 
+    def fail(self) -> None:
+        """Have `close` wait for no other process, as training has failed here."""
+        self._failed = True
+
     def close(self) -> None:
-        """Stop the workers and drop the batches that were not taken; the reader's position does not count them."""
-        for future in self._ahead:
-            future.cancel()
+        """Stop the workers and drop the batches that were not taken; the reader's position does not count them.
+
+        Several processes stage the batches together, and have as many under way: they stage all of them to the end.
+        """
+        alone = self._store.group.is_alone
+        if alone or self._failed:
+            for future in self._ahead:
+                future.cancel()
         if self._workers is not None:
-            self._workers.stop()
+            self._workers.stop(wait=alone or not self._failed)
         self._store.drop_ahead()
 
 
@@ -129,7 +139,7 @@ class _Workers:
         self.classifiers = ThreadPoolExecutor(max(1, classify_threads), thread_name_prefix="prefetch-classify")
         self.stager = ThreadPoolExecutor(1, thread_name_prefix="prefetch-stage")
 
-    def stop(self) -> None:
+    def stop(self, wait: bool) -> None:
         """Stop after the jobs under way. The reader ends even if the job that waits for it was cancelled."""
         for pool in (self.reader, self.classifiers, self.stager):
-            pool.shutdown(wait=True)
+            pool.shutdown(wait, cancel_futures=not wait)

@@ -65,7 +65,7 @@ class Reports:
     def finish(self, wait: bool) -> Iterator[Snapshot]:
         """Publish the snapshot under way, if its loss has arrived or may be waited for. Raises TrainingError where the loss is
         not finite and the run is to end then."""
-        if self._due is None or not (wait or self._due[2].is_here()):
+        if self._due is None or not (wait or self._state.store.has_arrived(self._due[2])):
             return
         (counts, fields, loss_sum), self._due = self._due, None
         snapshot = self._state.recorder.snapshot({**counts, "loss_sum": float(loss_sum.array())}, **fields)

@@ -54,7 +54,8 @@ class Session(ABC):
         self.store = store
         self.device = store.torch_device
         self.state = state = RunState(config, policy, store, times)
-        self.splitting = Splitting(config.run.split, self.device.type != "cpu", replaying)
+        tries = self.device.type != "cpu" and store.group.is_alone  # several ranks fetch all rows before the first micro-batch
+        self.splitting = Splitting(config.run.split, tries, replaying)
         self.observer = Observer(store, config.run.seed, state.times)
         self.reclassifier = Reclassifier(policy, store, self.observer)
         self.mailbox = (

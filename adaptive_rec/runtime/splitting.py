@@ -49,13 +49,13 @@ class _Trial:
 class Splitting:
     """The choice between whole and split batches.
 
-    `wanted`: always, never, or auto, which holds trials on a device and never splits on the CPU.
+    `wanted`: always, never, or auto, which holds trials where it `tries`, and else never splits.
     """
 
-    def __init__(self, wanted: str, on_device: bool, replaying: bool = False) -> None:
+    def __init__(self, wanted: str, tries: bool, replaying: bool = False) -> None:
         self.chosen = wanted == "always"
         """Whether steps split, outside of trials."""
-        self.measured = wanted == "auto" and on_device
+        self.measured = wanted == "auto" and tries
         self._replaying = replaying
         """Whether choices come from a journal: trials are held, as they shape steps, but their times decide nothing."""
         self._trial: _Trial | None = None

@@ -18,6 +18,9 @@ from adaptive_rec.system.group_meter import GroupMeter
 
 Bytes = NDArray[np.uint8]
 
+SIZE = np.dtype("<u4")
+"""Type of numbers of things that ranks request."""
+
 
 class Group(ABC):
     """The ranks of a run, seen from one of them."""
@@ -85,6 +88,11 @@ class Group(ABC):
         with self.meter.waiting():
             found = self._all_to_all(data, (sent_W * line_bytes).tolist(), (received_W * line_bytes).tolist())
         return found.view(lines.dtype).reshape(-1, *lines.shape[1:])
+
+    def exchange_sizes(self, sizes_W: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Tell each rank its line of some sizes, how much it will get. Returns what the ranks will send here."""
+        each_W = np.ones(self.ranks, dtype=np.int64)
+        return self.exchange("requests", sizes_W.astype(SIZE), each_W, each_W).astype(np.int64)
 
     def exchange_together(
         self, kind: str, arrays: Sequence[NDArray[Any]], sent_WK: NDArray[np.int64], received_WK: NDArray[np.int64]

@@ -28,24 +28,46 @@ class _Channel:
         self._ranks = ranks
         self._posted: dict[int, dict[int, Any]] = {}
         self._read: dict[int, int] = {}
-        self._changed = threading.Condition()
+        self._changed = threading.Condition(threading.RLock())
         self.broken = False
 
     def swap(self, number: int, rank: int, value: Any) -> list[Any]:
         """Post a value for an operation and return those of all ranks, once they are there."""
         with self._changed:
+            self.post(number, rank, value)
+            whole = self._changed.wait_for(lambda: self.broken or self._is_whole(number), WAIT_SECONDS)
+            if not whole:
+                raise GroupError(self._silent(rank))
+            return self.read(number, rank)
+
+    def post(self, number: int, rank: int, value: Any) -> None:
+        with self._changed:
             self._posted.setdefault(number, {})[rank] = value
             self._changed.notify_all()
-            whole = self._changed.wait_for(
-                lambda: self.broken or len(self._posted[number]) == self._ranks, WAIT_SECONDS
-            )
-            if self.broken or not whole:
-                raise GroupError(f"all {self._ranks} ranks must answer, one did not (seen by rank {rank})")
+
+    def is_whole(self, number: int, rank: int) -> bool:
+        """Whether all ranks have posted their values for an operation, which `rank` has not read yet."""
+        with self._changed:
+            if self.broken:
+                raise GroupError(self._silent(rank))
+            return self._is_whole(number)
+
+    def _is_whole(self, number: int) -> bool:
+        return len(self._posted.get(number, ())) == self._ranks
+
+    def _silent(self, rank: int) -> str:
+        return f"all {self._ranks} ranks must answer, one did not (seen by rank {rank})"
+
+    def read(self, number: int, rank: int) -> list[Any]:
+        """Return the values of an operation that is whole. Each rank reads them once."""
+        with self._changed:
+            if self.broken:
+                raise GroupError(self._silent(rank))
             found = [self._posted[number][each] for each in range(self._ranks)]
             self._read[number] = self._read.get(number, 0) + 1
             if self._read[number] == self._ranks:
                 del self._posted[number], self._read[number]
-        return found
+            return found
 
     def break_off(self) -> None:
         with self._changed:
@@ -69,6 +91,27 @@ class _Channels:
         with self._lock:
             for channel in self._known.values():
                 channel.break_off()
+
+
+class LateOperation:
+    """An operation of all ranks that none of them waits for: a device is to post to it and to read from it."""
+
+    def __init__(self, channel: _Channel, number: int, rank: int) -> None:
+        self._channel, self._number, self._rank = channel, number, rank
+        self._read = False
+
+    def post(self, value: Any) -> None:
+        self._channel.post(self._number, self._rank, value)
+
+    @property
+    def done(self) -> bool:
+        """Whether all ranks have posted. Raises GroupError where one of them has failed."""
+        return self._read or self._channel.is_whole(self._number, self._rank)
+
+    def read(self) -> list[Any]:
+        """Return what the ranks have posted."""
+        self._read = True
+        return self._channel.read(self._number, self._rank)
 
 
 class LateThreads(Group):
@@ -108,6 +151,15 @@ class LateThreads(Group):
         self._forks += 1
         key = (*self._key, self._forks)
         return LateThreads(self._channels, self.rank, self.ranks, self._seed, key, self.meter)
+
+    def meet(self, value: T) -> list[T]:
+        """Return the object that each rank gives."""
+        return self._swap(value)
+
+    def operation(self) -> LateOperation:
+        """Return the next operation of this channel."""
+        self._operations += 1
+        return LateOperation(self._channel, self._operations, self.rank)
 
     def _add(self, array: NDArray[Any]) -> None:
         first, *others = self._swap(array.copy())

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from numpy.typing import NDArray
+from torch import Tensor
 
 from adaptive_rec.errors import GroupError, UsageError, first_line
 from adaptive_rec.system.group import Alone, Bytes, Group
@@ -26,6 +27,22 @@ JOIN_SECONDS = 300
 
 _gather_into = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 """The same operation; torch has renamed it."""
+
+
+class TensorChannel:
+    """A channel of its own for tensors of the ranks' devices. NCCL queues its operations on the current stream."""
+
+    def __init__(self, backend: str) -> None:
+        self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
+        self._channel = dist.new_group(timeout=timedelta(seconds=DEADLINE_SECONDS), backend=backend)
+
+    def exchange(self, lines: Tensor, found: Tensor, sent_W: list[int], received_W: list[int]) -> None:
+        """Send the lines to the ranks, and receive those of the ranks in `found`."""
+        dist.all_to_all_single(found, lines, received_W, sent_W, group=self._channel)
+
+    def add(self, tensor: Tensor) -> None:
+        """Add up a tensor over all ranks, in place."""
+        dist.all_reduce(tensor, group=self._channel)
 
 
 class TorchGroup(Group):

@@ -23,7 +23,10 @@ def listed(module: Any, ranks: int, pooled_F: Any, seed: int) -> list[Any]:
     owner_U = random.integers(0, ranks, ROWS)
     bags = offsets, inverse_N
     parts_FW, lookups_FW = np.zeros((2, FEATURES, ranks), dtype=np.int64)
-    module.count_parts(*bags, owner_U, pooled_F, parts_FW, lookups_FW)
+    module.count_parts(*bags, owner_U, parts_FW, lookups_FW)
+    counted = [parts_FW.copy(), lookups_FW.copy()]
+    for count in (parts_FW, lookups_FW):
+        count[~pooled_F] = 0
     counts = [np.stack([count[POOL_F == pool].sum(axis=0) for pool in (0, 1)], axis=1) for count in (parts_FW, lookups_FW)]
     firsts = [(np.cumsum(count) - count.reshape(-1)).reshape(count.shape) for count in counts]
     part_bag_Q, part_length_Q = np.empty((2, counts[0].sum()), dtype=np.int64)
@@ -35,7 +38,7 @@ def listed(module: Any, ranks: int, pooled_F: Any, seed: int) -> list[Any]:
     line_U, line_Q = random.permutation(ROWS), ROWS + random.permutation(len(part_bag_Q))
     module.list_sources(*bags, pooled_F, line_U, part_bag_Q, line_Q, next_source, source_N)
     assert len(part_bag_Q) == 0 or part_length_Q.sum() == len(looked_up_K)
-    return [parts_FW, lookups_FW, *firsts, part_bag_Q, part_length_Q, looked_up_K, next_source, source_N]
+    return [*counted, *firsts, part_bag_Q, part_length_Q, looked_up_K, next_source, source_N]
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 5])

@@ -95,7 +95,8 @@ def test_a_short_file_another_page_and_another_row_are_told_apart(world: World, 
     last = (world.count - 1) * world.layout.rows
     os.ftruncate(world.descriptor, len(world.pages) - 1)
     assert world.read(module)[:2] == (last, kernels.SHORT)
-    os.pwrite(world.descriptor, world.pages[: world.layout.page_bytes].tobytes(), last // world.layout.rows * world.layout.page_bytes)
+    end = (world.count - 1) * world.layout.page_bytes
+    os.pwrite(world.descriptor, world.pages[: world.layout.page_bytes].tobytes(), end)
     assert world.read(module)[:2] == ((last, kernels.WRONG) if world.count > 1 else (ROWS, kernels.WHOLE))
     world.rows = world.rows + 1
     assert world.read(module)[:2] == (0, kernels.WRONG)

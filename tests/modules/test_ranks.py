@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import adaptive_rec
-from adaptive_rec.embedding.shared.row_exchange import RowExchange
+from adaptive_rec.embedding.shared.asked_rows import AskedRows
 from adaptive_rec.system.group import Alone, Group
 
 from .jagged import Jagged
@@ -246,36 +246,36 @@ def test_a_collection_is_shared_too(on_ranks: Any) -> None:
 
 
 def average_over_too_many(patch: pytest.MonkeyPatch) -> None:
-    send = RowExchange.send
+    send = AskedRows.send
 
-    def smaller(self: RowExchange, asked: Any, values_UD: Any) -> Any:
-        return send(self, asked, values_UD * (1 - 1e-9) if values_UD.dtype == np.float64 else values_UD)
+    def smaller(self: AskedRows, values_UD: Any) -> Any:
+        return send(self, values_UD * (1 - 1e-9) if values_UD.dtype == np.float64 else values_UD)
 
-    patch.setattr(RowExchange, "send", smaller)
+    patch.setattr(AskedRows, "send", smaller)
 
 
 def answer_with_other_rows(patch: pytest.MonkeyPatch) -> None:
-    answer = RowExchange.answer
+    answer = AskedRows.answer
 
-    def swapped(self: RowExchange, asked: Any, values_MD: Any) -> Any:
+    def swapped(self: AskedRows, values_MD: Any) -> Any:
         if self.group.rank == 1 and len(values_MD) > 1:
             values_MD = values_MD.copy()
             values_MD[[0, 1]] = values_MD[[1, 0]]
-        return answer(self, asked, values_MD)
+        return answer(self, values_MD)
 
-    patch.setattr(RowExchange, "answer", swapped)
+    patch.setattr(AskedRows, "answer", swapped)
 
 
 def lose_a_gradient(patch: pytest.MonkeyPatch) -> None:
-    send = RowExchange.send
+    send = AskedRows.send
 
-    def without_one(self: RowExchange, asked: Any, values_UD: Any) -> Any:
+    def without_one(self: AskedRows, values_UD: Any) -> Any:
         if self.group.rank == 1 and len(values_UD):
             values_UD = values_UD.copy()
             values_UD[-1] = 0
-        return send(self, asked, values_UD)
+        return send(self, values_UD)
 
-    patch.setattr(RowExchange, "send", without_one)
+    patch.setattr(AskedRows, "send", without_one)
 
 
 @pytest.mark.parametrize("fault", [average_over_too_many, answer_with_other_rows, lose_a_gradient])

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
 from adaptive_rec.config.tree import load_config
-from adaptive_rec.embedding.shared.shared_store import SharedStore
+from adaptive_rec.embedding.shared.exchanging_store import ExchangingStore
 from adaptive_rec.embedding.staged.late_streams import LateStreams
 from adaptive_rec.embedding.staged.streams import CudaStreams
 from adaptive_rec.live.telemetry import Snapshot
@@ -27,9 +27,9 @@ from adaptive_rec.system.late_threads import LateThreads
 STEPS = 200
 BATCH = 96
 STREAMS = {
-    "direct": lambda: None,
-    "late": lambda: LateStreams(seed=3),
-    "cuda": lambda: CudaStreams(torch.device("cuda")),
+    "direct": lambda rank: None,
+    "late": lambda rank: LateStreams(seed=3 + rank),
+    "cuda": lambda rank: CudaStreams(torch.device("cuda")),
 }
 
 
@@ -131,7 +131,8 @@ def train(criteo_rows: Any, memory_source: Any) -> Train:
 
         def of_rank(group: Group | None = None) -> Outcome:
             chosen: Policy | None = ChurningHotline() if churn else None
-            runtime = assemble(config, memory_source(batches, tables, features), STREAMS[device](), chosen, group=group)
+            streams = STREAMS[device](0 if group is None else group.rank)
+            runtime = assemble(config, memory_source(batches, tables, features), streams, chosen, group=group)
             losses = []
             for event in runtime.run():
                 if isinstance(event, Snapshot):
@@ -161,7 +162,7 @@ def joined(outcomes: list[Outcome]) -> Outcome:
         whole = np.full((spec.rows, spec.dim), np.nan)
         for outcome in outcomes:
             store = outcome.runtime.store
-            assert isinstance(store, SharedStore)
+            assert isinstance(store, ExchangingStore)
             ids = store.ownership.owned_ids(table)
             whole[ids[ids < spec.rows]] = outcome.tables[table][ids < spec.rows]
         tables.append(whole)

@@ -52,8 +52,9 @@ def assert_same_bits(one: Any, other: Any) -> None:
     ],
 )  # fmt: skip
 def test_rows_on_a_disk_are_those_in_memory(
-    train: Any, small_segments: None, tmp_path: Path, policy: str, optimizer: str, bags: str, depth: int, churn: bool, precision: str
-) -> None:
+    train: Any, small_segments: None, tmp_path: Path, policy: str, optimizer: str, bags: str, depth: int, churn: bool,
+    precision: str,
+) -> None:  # fmt: skip
     arguments = {"budget_bytes": 200_000, "depth": depth, "churn": churn, "precision": precision}
 
     outcome = train(policy, optimizer, bags, **arguments, settings=on_disk(tmp_path))

@@ -21,6 +21,12 @@ CHANGES = {
 }  # fmt: skip
 """Knobs that change on the way, by step."""
 
+SKIPS = [
+    "knobs.stale_metric=step_length", "knobs.min_probe_touches=1", "knobs.min_touch_ratio=0", "knobs.probe_ratio=0.25",
+    "knobs.guard_ratio=0.5", "knobs.guard_max_logloss_increase=1", "knobs.alpha=0.3", "knobs.reclassify_every=16",
+]  # fmt: skip
+"""Settings under which much is skipped in a short run."""
+
 
 @pytest.mark.parametrize(
     ("ranks", "policy", "optimizer", "bags", "depth", "churn"),
@@ -84,11 +90,7 @@ def test_several_ranks_skip_what_one_skips(
     train: Any, ranks: int, policy: str, action: str, bags: str, threshold: str
 ) -> None:
     """All rows fit the device tier, so one rank and several have the same hot rows."""
-    settings = [
-        f"knobs.action={action}", f"knobs.stale_threshold={threshold}", "knobs.stale_metric=step_length",
-        "knobs.min_probe_touches=1", "knobs.min_touch_ratio=0", "knobs.probe_ratio=0.25", "knobs.guard_ratio=0.5",
-        "knobs.guard_max_logloss_increase=1", "knobs.alpha=0.3", "knobs.reclassify_every=16",
-    ]  # fmt: skip
+    settings = [f"knobs.action={action}", f"knobs.stale_threshold={threshold}", *SKIPS]
     one, several = (
         train(policy, "rowwise_adagrad", bags, budget_bytes=1 << 30, depth=2, ranks=number, settings=settings)
         for number in (1, ranks)

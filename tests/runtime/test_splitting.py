@@ -24,7 +24,7 @@ def hold_trial(splitting: Splitting, first: int, whole: float, split: float, unt
 @pytest.mark.parametrize(("whole", "split"), [(2.0, 1.0), (1.0, 2.0), (1.0, 1.0)])
 @pytest.mark.parametrize("first", [0, 7, 100])
 def test_the_quicker_way_is_chosen(first: int, whole: float, split: float) -> None:
-    splitting = Splitting("auto", on_device=True)
+    splitting = Splitting("auto", tries=True)
     assert not splitting.at(first), "whole until something is known"
     splitting.begin_trial(first)
     (outcome,) = hold_trial(splitting, first, whole, split, untimed=50.0)
@@ -34,7 +34,7 @@ def test_the_quicker_way_is_chosen(first: int, whole: float, split: float) -> No
 
 
 def test_one_slow_block_of_three_does_not_decide() -> None:
-    splitting = Splitting("auto", on_device=True)
+    splitting = Splitting("auto", tries=True)
     splitting.begin_trial(0)
     clock, outcome = 0.0, None
     for step in range(TRIAL_STEPS):
@@ -45,18 +45,18 @@ def test_one_slow_block_of_three_does_not_decide() -> None:
     assert not outcome.split
 
 
-@pytest.mark.parametrize(("wanted", "on_device", "splits"), [
+@pytest.mark.parametrize(("wanted", "tries", "splits"), [
     ("always", True, True), ("always", False, True), ("never", True, False), ("auto", False, False),
 ])  # fmt: skip
-def test_only_auto_on_a_device_holds_trials(wanted: str, on_device: bool, splits: bool) -> None:
-    splitting = Splitting(wanted, on_device)
+def test_only_auto_holds_trials_where_it_may(wanted: str, tries: bool, splits: bool) -> None:
+    splitting = Splitting(wanted, tries)
     splitting.begin_trial(0)
     assert [splitting.at(step) for step in range(TRIAL_STEPS)] == [splits] * TRIAL_STEPS
     assert not hold_trial(splitting, 0, 1.0, 0.5)
 
 
 def test_trials_are_far_apart_unless_something_changed() -> None:
-    splitting = Splitting("auto", on_device=True)
+    splitting = Splitting("auto", tries=True)
     splitting.begin_trial(0)
     hold_trial(splitting, 0, 2.0, 1.0)
     assert splitting.chosen
@@ -73,7 +73,7 @@ def test_trials_are_far_apart_unless_something_changed() -> None:
 
 
 def test_a_change_ends_a_trial_without_an_outcome() -> None:
-    splitting = Splitting("auto", on_device=True)
+    splitting = Splitting("auto", tries=True)
     splitting.begin_trial(0)
     for step in range(TRIAL_STEPS):
         if step == TRIAL_STEPS // 2:
@@ -84,7 +84,7 @@ def test_a_change_ends_a_trial_without_an_outcome() -> None:
 
 def test_a_replayed_run_holds_trials_and_chooses_nothing() -> None:
     """The steps of a trial are part of what a run did, its times are not."""
-    splitting, replaying = Splitting("auto", on_device=True), Splitting("auto", on_device=True, replaying=True)
+    splitting, replaying = Splitting("auto", tries=True), Splitting("auto", tries=True, replaying=True)
     for each in (splitting, replaying):
         each.begin_trial(5)
     assert [replaying.at(step) for step in range(5, 5 + TRIAL_STEPS)] == [splitting.at(s) for s in range(5, 5 + TRIAL_STEPS)]

@@ -176,7 +176,7 @@ class RowLog:
             segment.remove()
 
     def sparse(self) -> list[Segment]:
-        """Return the written segments, the one with the fewest newest values first, if segments have more room than they should."""
+        """Return written segments, the one with the fewest newest values first, if segments have more room than they should."""
         if not self._has_more_room_than(_ENOUGH_ROOM):
             return []
         with self._lock:

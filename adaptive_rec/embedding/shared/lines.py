@@ -8,6 +8,7 @@ whatever the number of rows.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,8 +65,7 @@ def lines_of(work: ClassifiedBatch, ownership: Ownership, owner_U: NDArray[np.in
     """Return what to ask for a batch. `vector_bytes` is the size of a component of a vector."""
     if not work.one_hot and work.batch.reads is None:
         counts_2FW = np.zeros((2, len(work.space.features), ownership.ranks), dtype=np.int64)
-        everything = np.ones(len(work.space.features), dtype=np.bool_)
-        bag_parts.count_parts(work.batch.offsets, work.inverse_N, owner_U, everything, *counts_2FW)
+        bag_parts.count_parts(work.batch.offsets, work.inverse_N, owner_U, *counts_2FW)
         pooled_F = choose_pooled(work, ownership, owner_U, counts_2FW, vector_bytes)
         if pooled_F.any():
             return _lines_with_parts(work, owner_U, pooled_F, counts_2FW)
@@ -136,6 +136,17 @@ def _lines_with_parts(
     source_N = np.empty(offsets[-1], dtype=np.int64)
     bag_parts.list_sources(*bags, pooled_F, line_U, part_bag_Q, line_Q, offsets[:-1].copy(), source_N)
     return Lines(made, BagReads(offsets, False, source_N, space.mean_F & ~pooled_F), part_length_Q, looked_up_K)
+
+
+def lines_read(work: ClassifiedBatch, lines: Lines) -> NDArray[Any]:
+    """Return the line of each thing that bags read, lines numbered over all pools."""
+    bags = lines.bags
+    if bags.source_N is work.source_N:  # distinct rows
+        return work.inverse_N
+    counts = [len(each.owner_L) for each in lines.pools]
+    first_F = (np.cumsum(counts) - counts)[work.space.pool_of_feature]
+    read: NDArray[np.int64] = bags.source_N + np.repeat(np.tile(first_F, work.batch.size), np.diff(bags.offsets))
+    return read
 
 
 def _firsts(count_WP: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,13 +12,10 @@ from adaptive_rec.batch import Batch
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding.shared.lines import Lines, PoolLines, lines_of
 from adaptive_rec.embedding.shared.ownership import Ownership
-from adaptive_rec.system.group import Group
+from adaptive_rec.system.group import SIZE, Group
 
 MOST_COUNTED = 0xFFFF
 """Most lookups of a row that a rank reports for one batch."""
-
-COUNT = np.dtype("<u4")
-"""Numbers of a rank's rows, and of what is requested of it."""
 
 
 @dataclass(frozen=True)
@@ -49,6 +46,16 @@ class Way:
 
 
 @dataclass(frozen=True)
+class SentLines:
+    """The lines of a pool whose gradients are sent in a step."""
+
+    line: NDArray[np.int64]
+    """The lines that this rank sends, owner after owner."""
+    sent_W: NDArray[np.int64]
+    received_W: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
 class PoolRequests:
     """Requests of one pool: what this rank requests and what is requested of it."""
 
@@ -69,14 +76,25 @@ class Requests:
     count_M: NDArray[np.int64]
     """Lookups of the requesting rank that each lookup of a sample stands for."""
     pools: list[PoolRequests]
-    fetched: list[NDArray[np.floating]] = field(default_factory=list)
-    """The vectors of each pool's lines (L, D), once the step has begun."""
+    fetched: list[Any] = field(default_factory=list)
+    """The vectors of each pool's lines (L, D), once the step has begun; on a device in the order in which they come."""
     stale_U: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
     """Which of the batch's distinct rows are hot and stale, likewise."""
 
-    def take(self, fetched: list[NDArray[np.floating]], stale_U: NDArray[np.bool_]) -> None:
-        """Take the answers."""
-        self.fetched, self.stale_U = fetched, stale_U
+    on_device: Any = None
+    """The lines on the device, while they have a place there (`device_lines.py`)."""
+
+    def take(self, fetched: list[Any]) -> None:
+        """Take the vectors of each pool."""
+        self.fetched = fetched
+
+    def set_stale(self, stale_U: NDArray[np.bool_]) -> None:
+        """Set which distinct rows are hot and stale."""
+        self.stale_U = stale_U
+
+    def put_on_device(self, lines: Any) -> None:
+        """Set the lines on the device; None: they have left it."""
+        self.on_device = lines
 
     @property
     def counted(self) -> RequestedLookups:
@@ -96,15 +114,14 @@ def exchange_requests(
     lines = lines_of(work, ownership, owner_U, vector_bytes)
     pools = len(lines.pools)
     sent_W3P = np.stack([each.counts(group.ranks) for each in lines.pools], axis=-1)
-    each_W = np.ones(group.ranks, dtype=np.int64)
-    received_W3P = group.exchange("requests", sent_W3P.astype(COUNT), each_W, each_W).astype(np.int64)
+    received_W3P = group.exchange_sizes(sent_W3P)
 
     rows = np.concatenate([each.rows for each in lines.pools])
     rows = rows[np.argsort(owner_U[rows].astype(np.int32), kind="stable")]
     asked = np.empty(len(rows), dtype=[("row", "<u4"), ("count", "<u2")])
     asked["row"] = own_row_U[rows]
     asked["count"] = np.minimum(np.diff(work.segments_U1)[rows], MOST_COUNTED)
-    sent = asked, lines.part_length_Q.astype(COUNT), own_row_U[lines.looked_up_K].astype(COUNT)
+    sent = asked, lines.part_length_Q.astype(SIZE), own_row_U[lines.looked_up_K].astype(SIZE)
     found, length_Q, row_K = group.exchange_together("requests", sent, sent_W3P.sum(axis=2), received_W3P.sum(axis=2))
     has_parts = bool(len(lines.looked_up_K) or len(row_K))
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from adaptive_rec.embedding.shared.asked_rows import AskedRows
 from adaptive_rec.embedding.shared.ownership import Ownership
 from adaptive_rec.errors import GroupError, TrainingError
 from adaptive_rec.placement import RowSpace
@@ -39,22 +40,10 @@ class RankCall:
     sound: bool = True
     """Whether this rank's gradients are finite numbers."""
 
-    def line(self, sizes_W: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the header: it has the same length for every call."""
+    @property
+    def header(self) -> list[int]:
         first = self.tables[0] if self.tables else -1
-        return np.array([self.verb, first, len(self.tables), self.digest, self.step, self.sound, *sizes_W], dtype=np.int64)
-
-
-@dataclass(frozen=True)
-class AskedRows:
-    """The rows that a rank asks of the others, owner after owner, and those that are asked of it, rank after rank."""
-
-    order_U: NDArray[np.int64]
-    """This rank's rows, by their numbers among those that it named, owner after owner."""
-    sent_W: NDArray[np.int64]
-    row_M: NDArray[np.int64]
-    """Rows that are asked of this rank, by their numbers among its own."""
-    received_W: NDArray[np.int64]
+        return [self.verb, first, len(self.tables), self.digest, self.step, self.sound]
 
 
 @dataclass(frozen=True)
@@ -76,12 +65,14 @@ class RowExchange:
     # What all ranks do together --------------------------------------------------------------------------------------
 
     def begin(self, call: RankCall, sizes_W: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
-        """Begin what all ranks are about to do, and return the `sizes_W` of all ranks (W, W).
+        """Begin what all ranks are about to do. `sizes_W`: how much each rank will get; returns how much each will send here.
 
         Raises GroupError where they are about to do different things, TrainingError where the gradients of one are not sound."""
-        own = call.line(self.nothing if sizes_W is None else sizes_W)
+        sizes_W = self.nothing if sizes_W is None else sizes_W
+        lines = np.array([[*call.header, size] for size in sizes_W.tolist()], dtype=np.int64)
+        each_W, own = np.ones_like(sizes_W), lines[0]
         try:
-            found = self.group.gather(own)
+            found = self.group.exchange("requests", lines, each_W, each_W)
         except GroupError as error:
             raise GroupError(f"{error}; {SAME_CALLS}, this one {self._shown(own)}") from error
         for rank, line in enumerate(found):
@@ -92,7 +83,7 @@ class RowExchange:
                 f"gradients of embedding rows must be finite numbers, those of step {call.step} on rank "
                 f"{int(np.argmin(found[:, 5]))} are not; no row was updated"
             )
-        return found[:, 6:]
+        return found[:, 6]
 
     def _shown(self, line: NDArray[np.int64]) -> str:
         verb, first, tables, _, step = line[:5].tolist()
@@ -102,24 +93,7 @@ class RowExchange:
 
     def ask(self, call: RankCall, row_U: NDArray[np.int64]) -> AskedRows:
         """Tell the owners of rows, by their numbers in the joint row space, that they are read or updated."""
-        owner_U, own_row_U = self.ownership.split(row_U)
-        order_U = np.argsort(owner_U.astype(np.int32), kind="stable")
-        sent_W = np.bincount(owner_U, minlength=self.group.ranks)
-        received_W = self.begin(call, sent_W)[:, self.group.rank]
-        asked = own_row_U[order_U].astype(np.uint32)
-        row_M = self.group.exchange("requests", asked, sent_W, received_W).astype(np.int64)
-        return AskedRows(order_U, sent_W, row_M, received_W)
-
-    def answer(self, asked: AskedRows, values_MD: NDArray[Any]) -> NDArray[Any]:
-        """Send the values of the rows that are asked here; return those of this rank's rows (U, D)."""
-        found = self.group.exchange("rows", values_MD, asked.received_W, asked.sent_W)
-        values_UD = np.empty_like(found)
-        values_UD[asked.order_U] = found
-        return values_UD
-
-    def send(self, asked: AskedRows, values_UD: NDArray[Any]) -> NDArray[Any]:
-        """Send values of this rank's rows to their owners; return those that are for this rank (M, D), rank after rank."""
-        return self.group.exchange("gradients", values_UD[asked.order_U], asked.sent_W, asked.received_W)
+        return AskedRows.ask(self.group, self.ownership, row_U, lambda sent_W: self.begin(call, sent_W))
 
     # Whole tables ----------------------------------------------------------------------------------------------------
 

@@ -1,10 +1,4 @@
-"""The store of a run of several processes on CPUs: this rank's rows, and those of other ranks fetched for each batch.
-
-The rows that this rank owns are a `DirectStore` of their own, with both tiers: their owner sees every lookup of them, decides
-where they live, and updates them. A step fetches what its part of the batch reads from the owners, distinct rows and pooled
-parts of bags (`lines.py`), and sends back a gradient for each; the owner sums them in the order of the ranks, so that the same
-number of ranks gives the same bits.
-"""
+"""The store of a run of several processes on CPUs: vectors and gradients travel from host to host."""
 
 from __future__ import annotations
 
@@ -16,90 +10,28 @@ from numpy.typing import NDArray
 
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding.direct import DirectStore
-from adaptive_rec.embedding.host import fill_parts, first_bound
-from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.records import MicroBatch, RowUpdate
-from adaptive_rec.embedding.shared.lines import PoolLines
-from adaptive_rec.embedding.shared.ownership import Ownership
-from adaptive_rec.embedding.shared.requests import RequestedLookups, Requests, Way, exchange_requests
+from adaptive_rec.embedding.shared.exchanging_store import ExchangingStore
+from adaptive_rec.embedding.shared.requests import Requests, Way
 from adaptive_rec.embedding.shared.transport import packed, unpacked
 from adaptive_rec.kernels import pooling, row_update
-from adaptive_rec.kernels.fill import fill_rows
-from adaptive_rec.kernels.staging import touched_rows
-from adaptive_rec.live.state_writer import Tier
-from adaptive_rec.placement import COLD, RowSpace
-from adaptive_rec.system.group import Group
-
-STALE = 2
-"""The class of a stale row; 1: hot, 0: cold."""
-
-UNTOUCHED, TRAINED, FROZEN = 0, 1, 2
-"""What a step did with a line that a rank had requested. Only with TRAINED its gradient is sent."""
 
 _SUM = row_update.Hyper(lr=-1.0, eps=0.0, beta1=0.0, beta2=0.0, step=1)
 """SGD with this learning rate on rows of zeros makes each row the sum of its gradients."""
 
 
-class SharedStore(DirectStore):
-    """This rank's rows; `batch_space` has those of all ranks, which batches read."""
+class SharedStore(ExchangingStore, DirectStore):
+    """This rank's rows in host memory."""
 
-    def __init__(
-        self, group: Group, space: RowSpace, rule: RowRule, seed: int, dtype: torch.dtype, budget_bytes: int,
-        monitored: bool, drawn: bool = True, rounded: bool = False,
-    ) -> None:  # fmt: skip
-        """`rounded`: in steps, vectors and gradients travel in bfloat16."""
-        self._rounded = rounded
-        self.group = group
-        self._announcing = group.fork()
-        self.ownership = Ownership(space, group.ranks, group.rank)
-        super().__init__(
-            self.ownership.own, rule, seed, dtype, torch.device("cpu"), budget_bytes, monitored, False
-        )
-        for table in range(len(space.tables)) if drawn else ():
-            self._draw(table)
+    def _ready(self, work: ClassifiedBatch) -> None:
+        self.classify(work.staged.owned)
 
-    @property
-    def batch_space(self) -> RowSpace:
-        return self.ownership.space
-
-    # A step ----------------------------------------------------------------------------------------------------------
-
-    def classify(self, work: ClassifiedBatch) -> None:
-        """Nothing yet: the sources of a batch's rows come with them."""
-
-    def stage(self, work: ClassifiedBatch) -> None:
-        """Exchange the batch's requests."""
-        work.attach(self._requested(work, self._announcing))
-
-    def look_up(self, work: ClassifiedBatch) -> None:
-        """Exchange a batch's requests between two steps, and fetch its rows."""
-        work.attach(self._requested(work, self.group))
-        self._fetch(work, rounded=False)
-
-    def _requested(self, work: ClassifiedBatch, group: Group) -> Requests:
-        return exchange_requests(work, self.ownership, group, self.threads, 2 if self._rounded else self.dtype.itemsize)
-
-    def take(self, work: ClassifiedBatch) -> None:
-        """Fetch what the batch requests as all steps so far have left it."""
-        self._fetch(work, self._rounded)
-
-    def _fetch(self, work: ClassifiedBatch, rounded: bool) -> None:
-        requests: Requests = work.staged
-        owned = requests.owned
-        super().classify(owned)
-        class_N = (owned.hot_U.astype(np.uint8) + super().stale_of(owned))[owned.inverse_N]
-        fetched, stale_U = [], np.empty(len(work.source_U), dtype=np.bool_)
-        for pool, part in enumerate(requests.pools):
-            span = work.pool_range(pool)
-            vectors = packed(self._asked_vectors(owned, pool, part.by_line), rounded)
-            fetched.append(unpacked(self._answer(part.by_line, vectors, len(part.lines.owner_L)), rounded))
-            fetched[pool][len(part.lines.rows) :] *= part.lines.scale_Q[:, None]
-            class_U = self._answer(part.by_row, class_N[part.by_row.asked], span.stop - span.start)
-            place_U = np.arange(span.stop - span.start)
-            work.source_U[span] = np.where(class_U > 0, place_U, ~place_U)
-            stale_U[span] = class_U == STALE
-        requests.take(fetched, stale_U)
-        work.spread_sources()
+    def _exchange_vectors(self, requests: Requests, pool: int, rounded: bool) -> NDArray[Any]:
+        part = requests.pools[pool]
+        vectors = packed(self._asked_vectors(requests.owned, pool, part.by_line), rounded)
+        fetched = unpacked(self._answer(part.by_line, vectors, len(part.lines.owner_L)), rounded)
+        fetched[len(part.lines.rows) :] *= part.lines.scale_Q[:, None]
+        return fetched
 
     def _asked_vectors(self, owned: ClassifiedBatch, pool: int, way: Way) -> NDArray[Any]:
         """Return the vectors of a pool that are requested here."""
@@ -109,17 +41,6 @@ class SharedStore(DirectStore):
             self.space.mean_F, *self.weights_of(owned, pool), asked, threads=self.threads,
         )  # fmt: skip
         return asked[:, 0]
-
-    def _answer(self, way: Way, values: NDArray[Any], places: int) -> NDArray[Any]:
-        """Send what was requested here to those who requested it; return what this rank requested, in its places."""
-        found = self.group.exchange("rows", values, way.received_W, way.sent_W)
-        placed = np.empty((places, *found.shape[1:]), dtype=found.dtype)
-        placed[way.place] = found
-        return placed
-
-    def stale_of(self, work: ClassifiedBatch) -> NDArray[np.bool_]:
-        requests: Requests = work.staged
-        return requests.stale_U
 
     def gather(
         self, work: ClassifiedBatch, samples_S: NDArray[np.int64], scale_S: NDArray[np.float64], micro: MicroBatch
@@ -131,45 +52,13 @@ class SharedStore(DirectStore):
     def apply(self, work: ClassifiedBatch, update: RowUpdate) -> None:
         """Send the lines' gradients to their owners, and update this rank's rows by those that came."""
         requests: Requests = work.staged
-        owned = requests.owned
-        frozen_U = np.zeros(len(owned.distinct_U), dtype=np.bool_) if update.skips else None
-        position_M, gradients = np.empty(owned.batch.size, dtype=np.int64), []
-        for pool, part in enumerate(requests.pools):
-            way, summed_LD = part.by_line, packed(self._sum(work, update, pool), self._rounded)
-            if frozen_U is None:
-                received = self.group.exchange("gradients", summed_LD[way.place], way.sent_W, way.received_W)
-                position_M[way.asked] = np.arange(len(way.asked))
-            else:
-                outcome_L = self._outcome(work, update, pool)
-                outcome_M = self._tell(way, outcome_L)
-                sent_L, received_M = outcome_L[way.place] == TRAINED, outcome_M == TRAINED
-                received = self.group.exchange("gradients", summed_LD[way.place][sent_L], *way.chosen(sent_L, received_M))
-                position_M[way.asked] = np.where(outcome_M == UNTOUCHED, -1, np.cumsum(received_M) - received_M)
-                frozen_N = self._tell(part.by_row, self._frozen(work, update, pool))
-                frozen_U[owned.inverse_N[part.by_row.asked[frozen_N]]] = True
+        agreed, gradients = self._agree(work, update), []
+        for pool, sent in enumerate(agreed.sent):
+            summed_LD = packed(self._sum(work, update, pool), self._rounded)
+            received = self.group.exchange("gradients", summed_LD[sent.line], sent.sent_W, sent.received_W)
             gradients.append(torch.from_numpy(unpacked(received, self._rounded)[:, None]))
-        super().apply(owned, RowUpdate(gradients, position_M, frozen_U, update.lr, update.step, measure=update.measure))
-
-    def _tell(self, way: Way, values: NDArray[Any]) -> NDArray[Any]:
-        """Send owners a value for each place, and return those that were sent here."""
-        return self.group.exchange("requests", values[way.place], way.sent_W, way.received_W)
-
-    def _frozen(self, work: ClassifiedBatch, update: RowUpdate, pool: int) -> NDArray[np.bool_]:
-        """Return which distinct rows of a pool are frozen."""
-        span = work.pool_range(pool)
-        return np.zeros(span.stop - span.start, np.bool_) if update.frozen_U is None else update.frozen_U[span]
-
-    def _outcome(self, work: ClassifiedBatch, update: RowUpdate, pool: int) -> NDArray[np.uint8]:
-        """Return what this rank's step did with each line of a pool (L). A part is trained with all its rows, or is untouched."""
-        lines: PoolLines = work.staged.pools[pool].lines
-        touched_L, frozen_L = np.empty((2, len(lines.owner_L)), dtype=np.bool_)
-        first, segments_U1, segment_bag_N = lines.segments
-        segments_L1 = segments_U1[first : first + len(touched_L) + 1]
-        touched_rows(segments_L1, segment_bag_N, len(self.batch_space.features), update.position_B, touched_L)
-        frozen_L[:] = False
-        if update.frozen_U is not None:
-            frozen_L[: len(lines.rows)] = update.frozen_U[lines.rows]
-        return np.where(touched_L, np.where(frozen_L, FROZEN, TRAINED), UNTOUCHED).astype(np.uint8)
+        own = RowUpdate(gradients, agreed.position_M, agreed.frozen_U, update.lr, update.step, measure=update.measure)
+        super().apply(requests.owned, own)
 
     def _sum(self, work: ClassifiedBatch, update: RowUpdate, pool: int) -> NDArray[Any]:
         """Return the sum of the gradients of each line of a pool (L, D), over this rank's samples."""
@@ -189,82 +78,3 @@ class SharedStore(DirectStore):
         )  # fmt: skip
         summed[len(lines.rows) :] *= lines.scale_Q[:, None]
         return summed
-
-    @property
-    def own_slots(self) -> slice:
-        slots_W = self.group.gather(np.array([sum(self.device.capacities)]))[:, 0]
-        first = int(slots_W[: self.group.rank].sum())
-        return slice(first, first + int(slots_W[self.group.rank]))
-
-    def slots_of(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        asked, inverse = np.unique(rows, return_inverse=True)
-        owner_U, own_row_U = self.ownership.split(asked)
-        order_U = np.argsort(owner_U, kind="stable")
-        sent_W = np.bincount(owner_U, minlength=self.group.ranks)
-        received_W = self.group.gather(sent_W)[:, self.group.rank]
-        own_rows = self.group.exchange("values", own_row_U[order_U], sent_W, received_W)
-        slots, first = super().slots_of(own_rows), self.own_slots.start
-        answers = self.group.exchange("values", np.where(slots >= 0, first + slots, -1), received_W, sent_W)
-        slot_U = np.empty_like(asked)
-        slot_U[order_U] = answers
-        return slot_U[inverse]
-
-    def owned(self, rows: NDArray[np.int64]) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-        owner, own_rows = self.ownership.split(rows)
-        return owner == self.group.rank, own_rows[owner == self.group.rank]
-
-    def counted(self, work: ClassifiedBatch) -> RequestedLookups:
-        requests: Requests = work.staged
-        return requests.counted
-
-    def shown_placement(self) -> tuple[NDArray[np.int32], list[Tier]]:
-        _, own = super().shown_placement()
-        tiers = [self._tier_of_all(tier, pool.rows) for tier, pool in zip(own, self.batch_space.pools, strict=True)]
-        slot_of_row = np.full(self.batch_space.rows if self.group.rank == 0 else 0, COLD, dtype=np.int32)
-        for tier in tiers if self.group.rank == 0 else ():
-            slots = np.flatnonzero(tier.row_of_slot_H >= 0)
-            slot_of_row[tier.row_of_slot_H[slots]] = slots
-        return slot_of_row, tiers
-
-    def _tier_of_all(self, own: Tier, rows: int) -> Tier:
-        """Return a pool's slots of all ranks to rank 0, with the rows of `batch_space`; at most as many as the pool has rows."""
-        rows_H = np.where(own.row_of_slot_H >= 0, self.ownership.joint_rows(np.maximum(own.row_of_slot_H, 0)), -1)
-        sent_W = np.zeros(self.group.ranks, dtype=np.int64)
-        sent_W[0] = len(rows_H)
-        slots_W = self.group.gather(sent_W[:1])[:, 0] * (self.group.rank == 0)
-        arrays = rows_H, own.stale_H, own.estimate_H, own.movement_H
-        found = [self.group.exchange("placement", array, sent_W, slots_W) for array in arrays]
-        excess = max(0, len(found[0]) - rows)  # ranks have slots for equally many rows, of which some do not exist
-        free = np.flatnonzero(found[0] < 0)
-        return Tier(*(np.delete(array, free[len(free) - excess :]) for array in found))
-
-    # Whole tables ----------------------------------------------------------------------------------------------------
-
-    def import_rows(self, table: int, first: int, weights_ND: NDArray[Any], state_NK: NDArray[Any]) -> None:
-        """Set those of a table's rows from number `first` on that are this rank's."""
-        ranks, end = self.group.ranks, first + len(weights_ND)
-        blocks = slice(first // ranks, -(-end // ranks))
-        ids = self.ownership.owned_ids(table)[blocks]
-        inside = (first <= ids) & (ids < end)
-        pool, low, _ = self.space.table_range(table)
-        rows = low + np.arange(blocks.start, blocks.stop)[inside]
-        self.host.weights[pool][rows] = weights_ND[ids[inside] - first]
-        self.host.state[pool][rows] = state_NK[ids[inside] - first]
-
-    def saved_rows(
-        self, row_N: NDArray[np.int64], weights_ND: NDArray[Any], state_NK: NDArray[Any]
-    ) -> tuple[NDArray[np.int64], NDArray[Any], NDArray[Any]]:
-        joint_N = self.ownership.joint_rows(row_N)
-        some = joint_N >= 0
-        return (joint_N, weights_ND, state_NK) if some.all() else (joint_N[some], weights_ND[some], state_NK[some])
-
-    def _draw(self, table: int) -> None:
-        """Draw the first values of this rank's rows of a table, as one process draws them."""
-        pool, low, high = self.space.table_range(table)
-        weights, ids = self.host.weights[pool][low:high], self.ownership.owned_ids(table)
-        bound = first_bound(self.batch_space.tables[table].rows)
-
-        def fill(part: slice) -> None:
-            fill_rows(np.uint64(self.seed % 2**64), table, bound, ids[part], weights[part])
-
-        fill_parts(len(ids), fill)

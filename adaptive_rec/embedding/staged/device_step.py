@@ -9,7 +9,6 @@ import math
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -17,36 +16,21 @@ from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding.device import DeviceTier
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.records import MicroBatch, RowUpdate
+from adaptive_rec.embedding.staged.device_bags import BatchOnDevice, DeviceBags
 from adaptive_rec.embedding.staged.in_flight import Staged
-from adaptive_rec.embedding.staged.packing import Parcel, send
-from adaptive_rec.embedding.staged.ring import StagingRing
 from adaptive_rec.embedding.staged.streams import Streams
 from adaptive_rec.errors import MemoryPlanError, first_line, is_out_of_memory
 from adaptive_rec.placement import RowSpace
 
-NOTES = 12
-"""Slots for notes. A step sends up to three, so the host is at most about four steps ahead, even where no row travels."""
-
 TOO_SMALL = "the device's memory must hold an update; lower knobs.hot_budget_bytes or run.batch_size"
 
 
-class DeviceStep:
-    """Queues gather, forward and update. It makes views of slots at once: when the work runs, a slot may be another batch's."""
+class DeviceStep(DeviceBags):
+    """Queues gather, forward and update."""
 
     def __init__(self, space: RowSpace, rule: RowRule, streams: Streams) -> None:
-        self._space = space
+        super().__init__(space, streams)
         self._rule = rule
-        self._streams = streams
-        self.notes = StagingRing(streams, urgent=True, at_least=NOTES)
-        """Slots for the small arrays of a step."""
-        self._column_F = torch.tensor(space.column_of_feature, dtype=torch.int32, device=streams.device)
-        self._mean_F = torch.tensor(space.mean_F, device=streams.device)
-        self._features = [torch.tensor(pool.features, dtype=torch.int32, device=streams.device) for pool in space.pools]
-
-    def _send(self, arrays: list[NDArray[Any]]) -> Parcel:
-        parcel = send(self.notes, arrays)
-        self._streams.compute_waits(parcel.here)
-        return parcel
 
     def gather(
         self,
@@ -56,28 +40,22 @@ class DeviceStep:
         scale_S: NDArray[np.floating],
         micro: MicroBatch,
     ) -> int:
-        """Fill a micro-batch; lines after the samples are padding, with zero vectors and scale 0. Returns the bytes sent."""
-        padding = len(micro.labels_S) - len(samples_S)
-        # Padding takes the dense features of sample 0: finite numbers, whose loss does not count.
-        numbers = [np.pad(samples_S, (0, padding), constant_values=fill).astype(np.int32) for fill in (-1, 0)]
-        parcel = self._send([*numbers, np.pad(scale_S, (0, padding))])
-        samples, lines, scale = parcel.arrays
-        kernels, features = self._streams.kernels, len(self._space.features)
-        dense_BX, labels_B = staged.on_device(staged.dense_BX), staged.on_device(staged.labels_B)
-        where = [staged.on_device(part) for part in (staged.offsets, staged.inverse_N, staged.source_U)]
+        """Fill a micro-batch. Returns the bytes sent."""
+        return self._fill(self._batch(staged), self._rows(staged, tier), samples_S, scale_S, micro)
+
+    def pool_bags(self, staged: Staged, tier: DeviceTier, pool: int, samples: Tensor, pooled_STD: Tensor) -> None:
+        """Pool the bags of some samples in one pool."""
+        batch, rows = self._batch(staged), self._rows(staged, tier)[pool]
+        self._streams.launch(lambda: self._pool(pool, batch, rows, samples, pooled_STD))
+
+    def _batch(self, staged: Staged) -> BatchOnDevice:
+        at = staged.on_device
+        inputs = at(staged.dense_BX), at(staged.labels_B)
+        return BatchOnDevice(*inputs, at(staged.offsets), at(staged.inverse_N), at(staged.source_U), self._mean_F)
+
+    def _rows(self, staged: Staged, tier: DeviceTier) -> list[tuple[Tensor, Tensor]]:
         cold = [staged.on_device(parts.weights_CD) for parts in staged.pools]
-        pools = list(zip(self._features, tier.weights, cold, micro.pooled, strict=True))
-
-        def fill() -> None:
-            torch.index_select(dense_BX, 0, lines, out=micro.dense_SX)
-            torch.index_select(labels_B, 0, lines, out=micro.labels_S)
-            micro.scale_S.copy_(scale)
-            for of_pool, hot_HD, cold_CD, pooled_STD in pools:
-                kernels.gather_pooled(samples, of_pool, features, *where, self._mean_F, hot_HD, cold_CD, pooled_STD)
-
-        self._streams.launch(fill)
-        parcel.slot.release(self._streams.compute_event())
-        return parcel.nbytes
+        return list(zip(tier.weights, cold, strict=True))
 
     def take_rows_over(self, staged: Staged) -> None:
         """Copy the rows that earlier batches hold, then release their slots."""

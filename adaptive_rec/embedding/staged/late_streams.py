@@ -5,18 +5,24 @@ The order is drawn from a seed, so that a missing wait leads to a wrong result.
 
 from __future__ import annotations
 
+import functools
 import random
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor
 
+from adaptive_rec.embedding.staged.link import Link
 from adaptive_rec.embedding.staged.streams import Event
+from adaptive_rec.system.group import Group
+from adaptive_rec.system.late_threads import LateOperation, LateThreads
 
 
 class LateStreams:
@@ -40,6 +46,14 @@ class LateStreams:
         self._lock = threading.RLock()
         self._running = False
         self._failure: Exception | None = None
+        self._others: list[LateStreams] = []
+        """The devices of the other ranks of a group."""
+
+    def link(self, group: Group) -> Link:
+        assert isinstance(group, LateThreads), "late devices belong to ranks that are threads"
+        channel = group.fork()
+        self._others = [other for other in channel.meet(self) if other is not self]
+        return LateLink(self, channel)
 
     def allocate(self, nbytes: int) -> Tensor:
         return torch.full((nbytes,), 0xFF, dtype=torch.uint8)
@@ -80,9 +94,35 @@ class LateStreams:
             return self._mark()
 
     def host_waits(self, event: Event) -> None:
+        while not self._runs_until(event):
+            if not any([other.run_aside() for other in self._others]):
+                time.sleep(_PAUSE_SECONDS)
+
+    def _runs_until(self, event: Event) -> bool:
+        """Run until the event has happened. Returns False where another rank's device must work first."""
         with self._call():
             while not event.done:
+                if self._awaits_others():
+                    return False
                 self._run_one()
+        return True
+
+    def _awaits_others(self) -> bool:
+        """Whether nothing can run before another rank's device has."""
+        heads = [queue[0].waits_for for queue in self._queues.values() if queue]
+        return not self._ready() and any(isinstance(event, LateOperation) for event in heads)
+
+    def run_aside(self) -> bool:
+        """Run an item, as a device works on while its host waits for others. Returns whether there was one."""
+        if not self._lock.acquire(blocking=False):
+            return False
+        try:
+            found = self._failure is None and bool(self._ready())
+            if found:
+                self._run_one()
+            return found
+        finally:
+            self._lock.release()
 
     def has_happened(self, event: Event) -> bool:
         self.host_waits(event)  # so that a run's reports come at their steps
@@ -161,6 +201,36 @@ class LateStreams:
             item.event.done = True
 
 
+_PAUSE_SECONDS = 0.0002
+
+
+class LateLink(Link):
+    """A link whose operations end as late as the devices of all ranks permit. What comes is no number until then."""
+
+    def __init__(self, streams: LateStreams, channel: LateThreads) -> None:
+        super().__init__(channel.rank, channel.ranks, channel.meter)
+        self._streams, self._channel = streams, channel
+
+    def _exchange(self, lines: Tensor, found: Tensor, sent_W: list[int], received_W: list[int]) -> None:
+        self._queue(
+            lambda: lines.clone().split(sent_W), lambda parts: torch.cat([each[self._rank] for each in parts]), found
+        )
+
+    def _add(self, tensor: Tensor) -> None:
+        self._queue(tensor.clone, lambda parts: functools.reduce(torch.add, parts), tensor)
+
+    def _queue(self, give: Callable[[], object], take: Callable[[list[Any]], Tensor], target: Tensor) -> None:
+        operation = self._channel.operation()
+
+        def post() -> None:
+            operation.post(give())
+            target.reshape(-1).view(torch.uint8).fill_(0xFF)
+
+        self._streams.launch(post)
+        self._streams.compute_waits(operation)
+        self._streams.launch(lambda: target.copy_(take(operation.read())))
+
+
 @dataclass(eq=False)
 class LateEvent:
     done: bool = False
@@ -169,7 +239,7 @@ class LateEvent:
 @dataclass
 class _Item:
     work: Callable[[], object] = lambda: None
-    waits_for: LateEvent | None = None
+    waits_for: LateEvent | LateOperation | None = None
     event: LateEvent | None = None  # has happened when the work is done
     at_once: bool = False  # runs as soon as it may, without dice
     with_grad: bool = False  # the mode of the thread that queued it; another may run it

@@ -13,7 +13,9 @@ from typing import Any, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
+from adaptive_rec.embedding.staged.link import Link, TorchLink
 from adaptive_rec.errors import ConfigError
+from adaptive_rec.system.group import Group
 
 Event: TypeAlias = Any
 """A point in a queue, reached or not. Only the streams that made it know its type."""
@@ -69,6 +71,9 @@ class Streams(Protocol):
 
     def has_happened(self, event: Event) -> bool:
         """Whether `host_waits` would return at once."""
+
+    def link(self, group: Group) -> Link:
+        """Return a way between the devices of a group's ranks. Every rank must call it."""
 
     def capture(self, work: Callable[[], object]) -> Callable[[], object]:
         """Record computation. Returns a function that runs it again, for `launch`.
@@ -148,6 +153,11 @@ class CudaStreams:
 
     def has_happened(self, event: Event) -> bool:
         return bool(event.query())
+
+    def link(self, group: Group) -> Link:
+        from adaptive_rec.system.torch_group import TensorChannel  # one process needs no torch.distributed
+
+        return TorchLink(TensorChannel("nccl"), group.meter, self.launch)
 
     def capture(self, work: Callable[[], object]) -> Callable[[], object]:
         if not self._graphs:

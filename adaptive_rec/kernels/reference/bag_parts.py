@@ -20,11 +20,12 @@ def _parts(offsets: Numbers, inverse_N: Numbers, owner_U: Numbers, pooled_F: Fla
 
 
 def count_parts(
-    offsets: Numbers, inverse_N: Numbers, owner_U: Numbers, pooled_F: Flags, parts_FW: Numbers, lookups_FW: Numbers
+    offsets: Numbers, inverse_N: Numbers, owner_U: Numbers, parts_FW: Numbers, lookups_FW: Numbers
 ) -> None:
-    for bag, owner, rows in _parts(offsets, inverse_N, owner_U, pooled_F):
-        parts_FW[bag % len(pooled_F), owner] += 1
-        lookups_FW[bag % len(pooled_F), owner] += len(rows)
+    features = len(parts_FW)
+    for bag, owner, rows in _parts(offsets, inverse_N, owner_U, np.ones(features, dtype=np.bool_)):
+        parts_FW[bag % features, owner] += 1
+        lookups_FW[bag % features, owner] += len(rows)
 
 
 def list_parts(

@@ -191,7 +191,7 @@ def hand_notes_over(ring: StagingRing, arrays: list[Any]) -> Parcel:
 
 def take_rows_before_they_arrive(patch: pytest.MonkeyPatch) -> None:
     stage = Stager.stage
-    patch.setattr("adaptive_rec.embedding.staged.device_step.send", hand_notes_over)
+    patch.setattr("adaptive_rec.embedding.staged.device_bags.send", hand_notes_over)
 
     def staged(stager: Stager, work: ClassifiedBatch, earlier: Any) -> Staged:
         made = stage(stager, work, earlier)
@@ -206,13 +206,13 @@ def read_notes_before_they_arrive(patch: pytest.MonkeyPatch) -> None:
 
 
 def fill_slots_while_their_users_compute(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("adaptive_rec.embedding.staged.device_step.NOTES", 1)  # used again sooner
+    patch.setattr("adaptive_rec.embedding.staged.device_bags.NOTES", 1)  # used again sooner
     release = Slot.release
     patch.setattr(Slot, "release", lambda slot, event: release(slot, None))
 
 
 def fill_slots_before_their_copies_ran(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("adaptive_rec.embedding.staged.device_step.NOTES", 1)  # used again sooner
+    patch.setattr("adaptive_rec.embedding.staged.device_bags.NOTES", 1)  # used again sooner
     patch.setattr(Slot, "_wait_for_copies", lambda slot: None)
 
 

@@ -1,0 +1,83 @@
+"""Bags on the device: the inputs of a batch that was sent there, and the micro-batches that are filled from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from adaptive_rec.embedding.records import MicroBatch
+from adaptive_rec.embedding.staged.packing import Parcel, send
+from adaptive_rec.embedding.staged.ring import StagingRing
+from adaptive_rec.embedding.staged.streams import Streams
+from adaptive_rec.placement import RowSpace
+
+NOTES = 12
+"""Slots for notes. A step sends up to three, so the host is at most about four steps ahead, even where no row travels."""
+
+
+@dataclass(frozen=True)
+class BatchOnDevice:
+    """A batch's arrays on the device: its inputs, and what its bags read."""
+
+    dense_BX: Tensor
+    labels_B: Tensor
+    offsets: Tensor
+    inverse_N: Tensor
+    source_U: Tensor
+    """Where each thing is that bags read: an index of the first array of a pool, or the complement of one of the second."""
+    mean_F: Tensor
+
+
+class DeviceBags:
+    """Queues work on the bags of a row space. These calls make views of slots at once: when the work runs, a slot may be another
+    batch's."""
+
+    def __init__(self, space: RowSpace, streams: Streams) -> None:
+        self._space = space
+        self._streams = streams
+        self.notes = StagingRing(streams, urgent=True, at_least=NOTES)
+        """Slots for the small arrays of a step."""
+        self._column_F = torch.tensor(space.column_of_feature, dtype=torch.int32, device=streams.device)
+        self._mean_F = torch.tensor(space.mean_F, device=streams.device)
+        self._features = [torch.tensor(pool.features, dtype=torch.int32, device=streams.device) for pool in space.pools]
+
+    def _send(self, arrays: list[NDArray[Any]]) -> Parcel:
+        parcel = send(self.notes, arrays)
+        self._streams.compute_waits(parcel.here)
+        return parcel
+
+    def _fill(
+        self, batch: BatchOnDevice, rows: list[tuple[Tensor, Tensor]], samples_S: NDArray[np.int64],
+        scale_S: NDArray[np.floating], micro: MicroBatch,
+    ) -> int:  # fmt: skip
+        """Fill a micro-batch; lines after the samples are padding, with zero vectors and scale 0. `rows`: the two arrays of each
+        pool. Returns the bytes sent."""
+        padding = len(micro.labels_S) - len(samples_S)
+        # Padding takes the dense features of sample 0: finite numbers, whose loss does not count.
+        numbers = [np.pad(samples_S, (0, padding), constant_values=fill).astype(np.int32) for fill in (-1, 0)]
+        parcel = self._send([*numbers, np.pad(scale_S, (0, padding))])
+        samples, lines, scale = parcel.arrays
+
+        def fill() -> None:
+            torch.index_select(batch.dense_BX, 0, lines, out=micro.dense_SX)
+            torch.index_select(batch.labels_B, 0, lines, out=micro.labels_S)
+            micro.scale_S.copy_(scale)
+            for pool, of_pool in enumerate(rows):
+                self._pool(pool, batch, of_pool, samples, micro.pooled[pool])
+
+        self._streams.launch(fill)
+        parcel.slot.release(self._streams.compute_event())
+        return parcel.nbytes
+
+    def _pool(
+        self, pool: int, batch: BatchOnDevice, rows: tuple[Tensor, Tensor], samples: Tensor, pooled_STD: Tensor
+    ) -> None:
+        """Pool the bags of some samples. Part of queued work."""
+        reads = (batch.offsets, batch.inverse_N, batch.source_U, batch.mean_F)
+        kernels, features = self._streams.kernels, len(self._space.features)
+        kernels.gather_pooled(samples, self._features[pool], features, *reads, *rows, pooled_STD)
