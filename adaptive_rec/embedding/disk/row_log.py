@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -88,7 +89,9 @@ class RowLog:
         """All segments, by their places."""
         self._resting: deque[int] = deque()
         """Places of removed segments, the one that rests longest first."""
-        self._next_number = self._next_place = 0
+        self._next_number = max((int(path.stem) for path in folder.glob("*.rows")), default=-1) + 1
+        """No file that is there is written over, whichever checkpoint needs it."""
+        self._next_place = 0
         self._kept: deque[Segment] = deque()
         self._open: Segment | None = None
         """The segment that takes rows; there is one from the first of them on."""
@@ -172,27 +175,43 @@ class RowLog:
             for segment in needless:
                 del self._segments[segment.place]
                 self._resting.append(segment.place)
+        failed = None
         for segment in needless:
-            segment.remove()
+            try:
+                segment.remove()
+            except DiskError as error:  # the others are removed all the same
+                failed = error
+        if failed is not None:
+            raise failed
 
-    def sparse(self) -> list[Segment]:
-        """Return written segments, the one with the fewest newest values first, if segments have more room than they should."""
-        if not self._has_more_room_than(_ENOUGH_ROOM):
-            return []
+    @contextmanager
+    def sparsest(self) -> Iterator[Segment | None]:
+        """Yield the written segment with the fewest newest values, if segments have more room than they should. It is kept in the
+        body of the ``with``."""
         with self._lock:
             written = [segment for segment in self._segments.values() if segment.pages is None]
             written = [segment for segment in written if 0 < segment.live <= _WORTH_MOVING * self._capacity]
-        return sorted(written, key=lambda segment: segment.live)
+            found = min(written, key=lambda segment: segment.live, default=None)
+            if not self._has_more_room_than(_ENOUGH_ROOM):
+                found = None
+            if found is not None:
+                found.hold(1)
+        try:
+            yield found
+        finally:
+            if found is not None:
+                with self._lock:
+                    found.hold(-1)
 
     @property
     def is_bloated(self) -> bool:
         """Whether segments have so much room that nothing should be appended before some of them are compacted."""
-        return self._has_more_room_than(_MOST_ROOM)
+        with self._lock:
+            return self._has_more_room_than(_MOST_ROOM)
 
     def _has_more_room_than(self, times: float) -> bool:
-        with self._lock:
-            free = [segment for segment in self._segments.values() if segment.live or not segment.holds]
-            live = sum(segment.live for segment in free)
+        free = [segment for segment in self._segments.values() if segment.live or not segment.holds]
+        live = sum(segment.live for segment in free)
         return len(free) * self._capacity > times * live + _SPARE * self._capacity
 
     def first_address(self, segment: Segment) -> int:
@@ -207,8 +226,9 @@ class RowLog:
             return segment
         if segment is not None:
             segment.seal()
-            self._write(segment.write)
+            self._open = None  # also where what follows fails
             self._kept.append(segment)
+            self._write(segment.write)
             if len(self._kept) > _KEPT:
                 self._write(self._kept.popleft().drop_pages)
             self._on_full()
@@ -217,10 +237,7 @@ class RowLog:
 
     def _new_segment(self) -> Segment:
         number, self._next_number = self._next_number, self._next_number + 1
-        if len(self._resting) > _RESTING:
-            place = self._resting.popleft()
-        else:
-            place, self._next_place = self._next_place, self._next_place + 1
+        place = self._resting[0] if len(self._resting) > _RESTING else self._next_place
         if (place + 1) * self._capacity >= MOST_ADDRESSES:
             raise DiskError(
                 f"rows of a pool on the disk must have fewer than {MOST_ADDRESSES:,} places, segment {place + 1} is too many"
@@ -228,6 +245,10 @@ class RowLog:
         segment = Segment.create(segment_path(self._folder, number), number, place, self.layout, self._pages)
         with self._lock:
             self._segments[place] = segment
+            if place == self._next_place:
+                self._next_place += 1
+            else:
+                self._resting.popleft()
         return segment
 
     def adopt(self, entries: list[SegmentEntry]) -> None:
@@ -239,7 +260,6 @@ class RowLog:
             self._segments[entry.place] = segment
         self._next_place = max(self._segments, default=-1) + 1
         self._resting.extend(sorted(set(range(self._next_place)) - set(self._segments)))
-        self._next_number = max((int(path.stem) for path in self._folder.glob("*.rows")), default=-1) + 1
 
     def set_addresses(self, row_C: NDArray[np.int64], address_C: NDArray[np.uint32]) -> None:
         """Set where the values of some rows are."""
@@ -258,13 +278,11 @@ class RowLog:
                     )
                 self._segments[place].count_live(count)
 
-    def remove_others(self, numbers: set[int]) -> None:
-        """Remove the files of segments that are neither among these numbers nor in use. Raises DiskError."""
-        used = numbers | {segment.number for segment in self._segments.values()}
-        for path in self._folder.glob("*.rows"):
-            if int(path.stem) not in used:
-                with disk_errors("removal", path):
-                    path.unlink()
+    @property
+    def entries(self) -> list[SegmentEntry]:
+        """All segments."""
+        with self._lock:
+            return [segment.entry for segment in self._segments.values()]
 
     def _count_dead(self, address_C: NDArray[np.uint32]) -> None:
         """Count rows at these addresses as written elsewhere."""
