@@ -14,6 +14,9 @@ import pytest
 from tests.checkpoint.sim_files import Node, SimFiles, Step, Tree
 
 
+_CALLS = "open", "write", "pwrite", "fsync", "fdatasync", "posix_fallocate", "mkdir", "rename", "unlink", "rmdir"
+
+
 class RecordedCalls:
     """Repeats in `SimFiles` what is done in some folders, which are looked at by their real paths."""
 
@@ -23,10 +26,8 @@ class RecordedCalls:
         self._nodes: dict[int, Node] = {}
         """By file descriptor."""
         self._lock = threading.RLock()
-        self._calls = {name: getattr(os, name) for name in
-                       ("open", "write", "pwrite", "fsync", "fdatasync", "posix_fallocate", "mkdir", "rename", "unlink", "rmdir")}  # fmt: skip
-        for name, call in self._calls.items():
-            monkeypatch.setattr(os, name, self._recorded(call, getattr(self, f"_{name}")))
+        for name in _CALLS:
+            monkeypatch.setattr(os, name, self._recorded(getattr(os, name), getattr(self, f"_{name}")))
         monkeypatch.setattr(shutil, "rmtree", self._rmtree)
 
     def _recorded(self, call: Callable[..., Any], note: Callable[..., None]) -> Callable[..., Any]:

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import os
 import random
-import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -163,6 +161,77 @@ def test_after_a_loss_of_power_the_newest_checkpoint_has_its_rows(recorded: Reco
     assert recorded.rows_moved > 100, "rows are moved meanwhile"
     assert any(step.names[0].endswith(".rows") for step in recorded.files.log), "segments are removed meanwhile"
     assert check(recorded, 400, 16) == 400
+
+
+@dataclass
+class Flips:
+    """What became of flipped bits."""
+
+    found: int = 0
+    passed_over: int = 0
+    """The checkpoint was found damaged, and an older one taken."""
+    unread: int = 0
+
+
+def flip(recorded: Recorded, path: Path, place: int) -> Flips:
+    """Flip a bit, load the newest checkpoint, and flip it back."""
+    with open(path, "r+b") as file:
+        file.seek(place // 8)
+        was = file.read(1)
+        file.seek(place // 8)
+        file.write(bytes([was[0] ^ 1 << place % 8]))
+    try:
+        found = history.newest_valid(DISK, recorded.out / "checkpoints")
+        if found.generation is None or rows_of(found.generation) != recorded.expected[step_of(found.generation.name)]:
+            raise AssertionError(f"a flipped bit {place} of {path} gives other rows, {found.skipped}")
+        skipped = [why for _, why in found.skipped]
+    except CheckpointError as error:
+        if path.name not in str(error) or "damaged" not in str(error):
+            raise
+        return Flips(found=1)
+    finally:
+        with open(path, "r+b") as file:
+            file.seek(place // 8)
+            file.write(was)
+    assert all(path.name in why for why in skipped)
+    return Flips(passed_over=1) if skipped else Flips(unread=1)
+
+
+def used_bytes(out: Path) -> dict[Path, int]:
+    """How many bytes of each file a loading of the newest checkpoint reads: its manifest, its files, those that it builds on,
+    and pages of rows."""
+    links = history.chain(DISK, out / "checkpoints" / generations(DISK.names(out / "checkpoints"))[-1])
+    disk = links[-1].manifest.disk
+    assert disk is not None
+    files = {path: path.stat().st_size for link in links for path in link.path.iterdir()}
+    return files | dict(disk.segments(links[-1].path))
+
+
+def flipped(recorded: Recorded, count: int) -> Flips:
+    """Flip so many bits, half of them in segments. None may give a wrong row."""
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    dice, used, outcome = random.Random(seed), used_bytes(recorded.out), Flips()
+    segments = [path for path in used if path.suffix == ".rows"]
+    others = [path for path in used if path.suffix != ".rows"]
+    for number in range(count):
+        path = dice.choice(segments if number % 2 else others)
+        one = flip(recorded, path, dice.randrange(8 * used[path]))
+        for name, value in vars(one).items():
+            setattr(outcome, name, getattr(outcome, name) + value)
+    return outcome
+
+
+def test_a_flipped_bit_is_found_before_a_row_is_used(recorded: Recorded) -> None:
+    outcome = flipped(recorded, 120)
+    assert outcome.passed_over + outcome.found + outcome.unread == 120
+    assert outcome.unread <= 10, "those of pages that have no row's newest value"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_2000_flipped_bits_are_found_before_a_row_is_used(recorded: Recorded) -> None:
+    print(flipped(recorded, 2000))
 
 
 @pytest.mark.slow
