@@ -6,8 +6,10 @@ states than the tests do.
 
 from __future__ import annotations
 
+import errno
 import os
 import random
+import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,10 +24,10 @@ from adaptive_rec.checkpoint.rows import SavedRows
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.embedding.disk import row_log
 from adaptive_rec.embedding.disk.disk_store import DiskStore
-from adaptive_rec.errors import CheckpointError
+from adaptive_rec.errors import AdaptiveRecError, CheckpointError
 from adaptive_rec.run.training_run import TrainingRun
 from tests.checkpoint import sim_files
-from tests.checkpoint.recorded_calls import RecordedCalls, put_down
+from tests.checkpoint.recorded_calls import FailingCalls, RecordedCalls, put_down
 from tests.checkpoint.sim_files import SimFiles, Tree, choices, disk_after, frozen, state
 
 SETTINGS = [
@@ -232,6 +234,63 @@ def test_a_flipped_bit_is_found_before_a_row_is_used(recorded: Recorded) -> None
 @pytest.mark.timeout(1800)
 def test_2000_flipped_bits_are_found_before_a_row_is_used(recorded: Recorded) -> None:
     print(flipped(recorded, 2000))
+
+
+def outcome_of(recorded: Recorded, out: Path, failing: int, code: int, lasting: bool, short: bool) -> str:
+    """Train while a call fails, then go on without faults. Returns how the first run ended, and checks that nothing that was
+    acknowledged is lost, and that the second one ends as one that nothing happened to."""
+    newest, said = 0, "went on"
+    with pytest.MonkeyPatch.context() as patch:
+        calls = FailingCalls(out, ("checkpoints", "rows"), patch)
+        calls.failing, calls.code, calls.lasting, calls.short = failing, code, lasting, short
+        try:
+            run = begin(out, ON_DISK)
+            for event in run.events():
+                if getattr(event, "kind", "") == "checkpoint":
+                    newest = step_of(event.details["checkpoint"])
+            run.finish()
+            said = f"ended with {run.failure}" if run.failure else said
+        except AdaptiveRecError as error:
+            said = f"ended with {error}"
+            assert os.strerror(code) in said, said
+            assert str(out) in said, said
+        assert calls.done > failing
+    found = history.newest_valid(DISK, out / "checkpoints").generation if (out / "checkpoints").exists() else None
+    step = 0 if found is None else step_of(found.name)
+    assert step >= newest, f"step {newest} was acknowledged, {step} is found; {said}"
+    assert found is None or rows_of(found) == recorded.expected[step], said
+    again = train(out, ON_DISK, resume=True)
+    assert again.failure is None
+    last = history.newest_valid(DISK, out / "checkpoints").generation
+    assert last is not None
+    assert rows_of(last) == recorded.expected[48], said
+    return said
+
+
+def check_faults(recorded: Recorded, folder: Path, count: int) -> None:
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    dice, ended = random.Random(seed), 0
+    with pytest.MonkeyPatch.context() as patch:
+        calls = FailingCalls(folder / "whole", ("checkpoints", "rows"), patch)
+        train(folder / "whole", ON_DISK)
+    for number in range(count):
+        failing, code = dice.randrange(int(0.8 * calls.done)), dice.choice((errno.EIO, errno.ENOSPC))
+        out = folder / f"{number}"
+        said = outcome_of(recorded, out, failing, code, lasting=number % 3 == 2, short=number % 2 == 1)
+        ended += said != "went on"
+        shutil.rmtree(out)
+    print(f"{ended} of {count} runs ended early")
+
+
+def test_a_run_survives_a_failing_call_or_ends_and_goes_on_later(recorded: Recorded, tmp_path: Path) -> None:
+    check_faults(recorded, tmp_path, 4)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_a_run_survives_any_failing_call_or_ends_and_goes_on_later(recorded: Recorded, tmp_path: Path) -> None:
+    check_faults(recorded, tmp_path, int(os.environ.get("ADAPTIVE_REC_FAULTS", "300")))
 
 
 @pytest.mark.slow
