@@ -16,16 +16,13 @@ from adaptive_rec.embedding.disk.cold_rows import ColdPool
 from adaptive_rec.embedding.disk.compaction import compact
 from adaptive_rec.embedding.disk.first_values import draw_first
 from adaptive_rec.embedding.disk.reading import NOWHERE
-from adaptive_rec.embedding.disk.row_log import RowLog
+from adaptive_rec.embedding.disk.row_log import MOST_WAITING, RowLog
 from adaptive_rec.embedding.disk.saved_segments import SavedLog, SavedPool, SegmentEntry, pool_folder
 from adaptive_rec.embedding.disk.segment import Segment
 from adaptive_rec.embedding.host import ColdTier
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.system.background import LOWEST, give_way
-
-_MOST_WAITING = 8
-"""Limit of segments that wait to be written; training then waits for the disk."""
 
 
 class DiskTier(ColdTier):
@@ -163,7 +160,7 @@ class DiskTier(ColdTier):
         if self._is_closed:
             work()
             return
-        while self._waiting and (len(self._waiting) > _MOST_WAITING or self._waiting[0].done()):
+        while self._waiting and (len(self._waiting) > MOST_WAITING or self._waiting[0].done()):
             self._waiting.popleft().result()
         self._waiting.append(self._writer.submit(work))
 

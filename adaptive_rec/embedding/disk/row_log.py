@@ -22,6 +22,7 @@ from adaptive_rec.embedding.disk.saved_segments import SegmentEntry, segment_pat
 from adaptive_rec.embedding.disk.segment import Segment, disk_errors, page_layout
 from adaptive_rec.errors import DiskError
 from adaptive_rec.kernels import pages as kernels
+from adaptive_rec.kernels.pages import PageLayout
 from adaptive_rec.system.durable import sync_folder
 
 MOST_ADDRESSES = 1 << 32
@@ -46,6 +47,28 @@ _WORTH_MOVING = 0.9
 
 _RESTING = 4
 """Places of removed segments that rest before they are used again, so that no address comes back while a batch is on its way."""
+
+
+PLACE_BYTES = 4 + 1 + 4
+"""Host memory of a row: its slot, a flag whether it has changed since it was saved, its address."""
+
+MOST_SPACE = 2.5
+"""How many times the bytes of their rows segments take at the most, as long as checkpoints keep no older ones."""
+
+MOST_WAITING = 8
+"""Limit of segments that wait to be written; training then waits for the disk."""
+
+
+def pages_of_segment(rows: int, layout: PageLayout) -> int:
+    """Return the pages of a segment in the log of a pool of so many rows."""
+    whole = -(-rows // layout.rows) * layout.page_bytes
+    return max(1, min(max(whole // _SEGMENTS, _LEAST_SEGMENT_BYTES), _MOST_SEGMENT_BYTES) // layout.page_bytes)
+
+
+def log_memory_bytes(rows: int, row_bytes: int, state_bytes: int) -> int:
+    """Return the bytes of the segments that a log holds in memory at the most."""
+    layout = page_layout(row_bytes, state_bytes)
+    return (1 + _KEPT + MOST_WAITING) * pages_of_segment(rows, layout) * layout.page_bytes
 
 
 @dataclass
@@ -73,9 +96,7 @@ class RowLog:
         self._folder = folder
         self._write, self._on_full = write, on_full
         self.layout = page_layout(row_bytes, state_bytes)
-        whole = -(-rows // self.layout.rows) * self.layout.page_bytes
-        segment_bytes = min(max(whole // _SEGMENTS, _LEAST_SEGMENT_BYTES), _MOST_SEGMENT_BYTES)
-        self._pages = max(1, segment_bytes // self.layout.page_bytes)
+        self._pages = pages_of_segment(rows, self.layout)
         self._capacity = self._pages * self.layout.rows
         self.address_R = np.zeros(rows, dtype=np.uint32)
         """Where each row's newest value on the disk is: 1 and the place of its segment times the rows of one, and its place
