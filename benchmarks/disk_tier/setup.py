@@ -1,0 +1,37 @@
+"""What a contestant is to be: its tables, its data, its memory. Loads nothing heavy."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+IN_MEMORY, OURS = "all in memory", "ours"
+BAGS, ARRAYS, ROCKS = "nn.EmbeddingBag over a map", "NumPy over a map", "RocksDB"
+RIVALS = (BAGS, ARRAYS, ROCKS)
+
+PLAIN_ZIPF = "data.synthetic.popular_ratio=0"
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A contestant."""
+
+    name: str
+    """IN_MEMORY, a name of RIVALS, or any other one for a run of ours with rows on a disk."""
+    shape: str
+    data: str
+    """Folder of prepared samples or a Criteo file; empty for synthetic samples."""
+    batch_size: int
+    rows_ratio: float
+    """Part of all rows, with their optimizer state, that has room in memory."""
+    settings: tuple[str, ...]
+    folder: str
+    """Where its rows lie on the disk."""
+
+    def text(self) -> str:
+        return json.dumps(asdict(self))
+
+    @staticmethod
+    def read(text: str) -> Setup:
+        values = json.loads(text)
+        return Setup(**{**values, "settings": tuple(values["settings"])})
