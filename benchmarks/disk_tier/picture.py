@@ -17,7 +17,9 @@ def picture(found: dict[str, dict[str, Any]]) -> str:
     """Return the picture; both axes are logarithmic."""
     cells = [(cell.rows_ratio, found[cell.name]["runs"]) for cell in MEMORY if cell.name in found]
     points = {
-        name: [(ratio, 1e3 * runs[name]["median"]) for ratio, runs in sorted(cells, key=lambda one: one[0]) if name in runs]
+        name: [
+            (ratio, 1e3 * runs[name]["median"]) for ratio, runs in sorted(cells, key=lambda one: one[0]) if name in runs
+        ]
         for name in COLOURS
     }
     times = [ms for line in points.values() for _, ms in line]
@@ -40,5 +42,8 @@ def picture(found: dict[str, dict[str, Any]]) -> str:
     parts.append(text((LEFT + WIDTH) / 2, HEIGHT - 10, "part of the rows that has room in memory", "middle", 12, PALE))
     for name, line in points.items():
         places = [place(*point) for point in line]
-        parts += [polyline(places, COLOURS[name], dashed=name == IN_MEMORY), *(dot(x, y, COLOURS[name]) for x, y in places)]
+        parts += [
+            polyline(places, COLOURS[name], dashed=name == IN_MEMORY),
+            *(dot(x, y, COLOURS[name]) for x, y in places),
+        ]
     return page(WIDTH, HEIGHT, parts)

@@ -8,12 +8,9 @@ from typing import Any
 
 from benchmarks.common.results import bar
 from benchmarks.common.statistics import ratio_of_medians
-from benchmarks.disk_tier.setup import ARRAYS, BAGS, IN_MEMORY, OURS, PLAIN_ZIPF, RIVALS, ROCKS
+from benchmarks.disk_tier.setup import ALL_COUNTED, ARRAYS, BAGS, IN_MEMORY, OURS, PLAIN_ZIPF, RIVALS, ROCKS
 
 NOTHING_AHEAD, AHEAD, POPULAR_FIRST, FREEZE = "nothing ahead", "look-ahead", "+ popular first", "+ freeze"
-ALL_COUNTED = "knobs.sample_ratio=1"
-"""All lookups are counted, so that rows find their places in fewer steps."""
-
 _SPLIT = ("run.split=always",)
 _FREEZE = (*_SPLIT, "knobs.policy=slipstream", "knobs.action=freeze")
 
@@ -36,7 +33,12 @@ class Cell:
 
 def _against_rivals(ratio: float) -> Cell:
     names = (OURS, IN_MEMORY, *RIVALS)
-    return Cell(f"{ratio:.0%}".replace("%", "-percent"), f"{ratio:.0%} of the rows in memory", ratio, tuple((n, ()) for n in names))
+    return Cell(
+        f"{ratio:.0%}".replace("%", "-percent"),
+        f"{ratio:.0%} of the rows in memory",
+        ratio,
+        tuple((n, ()) for n in names),
+    )
 
 
 SHARES = (0.25, 0.10, 0.05)
@@ -45,10 +47,30 @@ ABLATION = Cell(
     "ablation",
     "what each part brings, 10 % of the rows in memory",
     0.10,
-    ((AHEAD, ()), (NOTHING_AHEAD, ("knobs.prefetch_depth=0",)), (POPULAR_FIRST, _SPLIT), (FREEZE, _FREEZE), (IN_MEMORY, ())),
+    (
+        (AHEAD, ()),
+        (NOTHING_AHEAD, ("knobs.prefetch_depth=0",)),
+        (POPULAR_FIRST, _SPLIT),
+        (FREEZE, _FREEZE),
+        (IN_MEMORY, ()),
+    ),
 )
-CRITEO = Cell("criteo", "the Criteo sample, 10 % of the rows in memory", 0.10, ((OURS, ()), (IN_MEMORY, ())), data="criteo", settings=())
-GLOBO = Cell("globo", "Globo's clicks, 10 % of the rows in memory", 0.10, ((OURS, ()), (IN_MEMORY, ())), data="globo", settings=())
+CRITEO = Cell(
+    "criteo",
+    "the Criteo sample, 10 % of the rows in memory",
+    0.10,
+    ((OURS, ()), (IN_MEMORY, ())),
+    data="criteo",
+    settings=(),
+)
+GLOBO = Cell(
+    "globo",
+    "Globo's clicks, 10 % of the rows in memory",
+    0.10,
+    ((OURS, ()), (IN_MEMORY, ())),
+    data="globo",
+    settings=(),
+)
 CELLS = (*MEMORY, ABLATION, CRITEO, GLOBO)
 
 MOST_OF_STEP = {0.25: 1.12, 0.10: 1.25, 0.05: 1.5}
@@ -68,13 +90,24 @@ def bars(found: dict[str, dict[str, Any]]) -> Iterator[dict[str, Any]]:
         if OURS not in runs:
             continue
         if IN_MEMORY in runs:
-            yield _ratio(f"{cell.name}: step beside all in memory", runs[OURS], runs[IN_MEMORY], MOST_OF_STEP[cell.rows_ratio], False)
+            yield _ratio(
+                f"{cell.name}: step beside all in memory",
+                runs[OURS],
+                runs[IN_MEMORY],
+                MOST_OF_STEP[cell.rows_ratio],
+                False,
+            )
         for rival, least in LEAST_OVER.items():
             if rival in runs:
                 yield _ratio(f"{cell.name}: step of {rival} beside ours", runs[rival], runs[OURS], least, True)
     for cell in (CRITEO, GLOBO):
         if cell.name in found:
-            yield bar(f"{cell.name}: wait for the disk, part of the step", found[cell.name]["runs"][OURS]["wait_ratio"], MOST_WAIT, False)
+            yield bar(
+                f"{cell.name}: wait for the disk, part of the step",
+                found[cell.name]["runs"][OURS]["wait_ratio"],
+                MOST_WAIT,
+                False,
+            )
 
 
 def _ratio(what: str, over: dict[str, Any], under: dict[str, Any], bound: float, at_least: bool) -> dict[str, Any]:

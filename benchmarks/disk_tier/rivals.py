@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from adaptive_rec.batch import Batch, Position
+from adaptive_rec.batch import Position
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.source import Source
@@ -73,7 +72,8 @@ class Rival(ABC):
         """Update a batch's rows."""
 
     def read_ahead(self, work: ClassifiedBatch) -> Any:
-        """Read what a batch needs, on the thread that classifies ahead."""
+        """Read what a batch needs, on the thread that classifies ahead; most rivals read nothing there."""
+        return None
 
     # A step ----------------------------------------------------------------------------------------------------------
 
@@ -99,7 +99,6 @@ class Rival(ABC):
         dense.run(micro)
         self.update(work, dense.gradients()[0].numpy())
         dense.step(1.0)
-        dense.loss_sum += dense.step_loss
         self._samples += batch.size
 
     def counters(self) -> dict[str, float]:

@@ -22,8 +22,8 @@ KEY = np.dtype(">u4")
 
 
 def options(memory_bytes: int) -> rocksdict.Options:
-    """Return options for random reads of small values: no compression, a Bloom filter, and half of the memory for rows read lately;
-    blocks of files have the rest, as page cache."""
+    """Return options for random reads of small values: no compression, a Bloom filter, half of the memory for rows that were read
+    lately. Blocks of files have the rest, as page cache."""
     blocks = rocksdict.BlockBasedOptions()
     blocks.set_bloom_filter(10, False)
     blocks.set_block_size(4096)

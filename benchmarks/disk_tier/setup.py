@@ -5,11 +5,17 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
+from benchmarks.common.command import ROOT
+
+OUT = ROOT / "studies" / "bench" / "disk_tier"
+
 IN_MEMORY, OURS = "all in memory", "ours"
 BAGS, ARRAYS, ROCKS = "nn.EmbeddingBag over a map", "NumPy over a map", "RocksDB"
 RIVALS = (BAGS, ARRAYS, ROCKS)
 
 PLAIN_ZIPF = "data.synthetic.popular_ratio=0"
+ALL_COUNTED = "knobs.sample_ratio=1"
+"""All lookups are counted, so that rows find their places in fewer steps."""
 
 
 @dataclass(frozen=True)

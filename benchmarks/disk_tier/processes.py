@@ -32,14 +32,16 @@ Say = Callable[[str], None]
 class Process:
     """A contestant in its process."""
 
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: Setup, limit_bytes: int = 0) -> None:
         self.setup = setup
         self.peak_bytes = 0
         """The most memory that it needed at one time, without its page cache."""
-        self.limit_bytes = 0
+        self.limit_bytes = limit_bytes
         """The limit of its memory, page cache included; 0: none."""
         shutil.rmtree(setup.folder, ignore_errors=True)
         self.group = MemoryGroup(str(abs(hash(setup))))
+        if limit_bytes:
+            self.group.limit(limit_bytes)
         environment = dict(os.environ)
         wait_briefly(environment)
         self._process = subprocess.Popen(
@@ -108,7 +110,9 @@ def started(setups: list[Setup], warm: dict[str, int], say: Say) -> Iterator[dic
             process.close()
 
 
-def take_turns(processes: dict[str, Process], steps: dict[str, int], rounds: int, say: Say) -> dict[str, list[dict[str, Any]]]:
+def take_turns(
+    processes: dict[str, Process], steps: dict[str, int], rounds: int, say: Say
+) -> dict[str, list[dict[str, Any]]]:
     """Have contestants take turns, in an order drawn for each round. Returns the figures of each one's turns."""
     dice, names = np.random.default_rng(SEED), list(processes)
     turns: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
@@ -118,4 +122,3 @@ def take_turns(processes: dict[str, Process], steps: dict[str, int], rounds: int
         last = ", ".join(f"{name} {1e3 * found[-1]['seconds']:.0f}" for name, found in turns.items())
         say(f"  round {number + 1} of {rounds}: ms: {last}")
     return turns
-
