@@ -102,8 +102,8 @@ def started(setups: list[Setup], warm: dict[str, int], say: Say) -> Iterator[dic
             if setup.name != IN_MEMORY and not limit:
                 limit = process.peak_bytes + SPARE_BYTES
                 process.limit(limit)
-            peak = f"{process.peak_bytes / 2**20:.0f} MiB needed, limit {limit / 2**20:.0f} MiB"
-            say(f"  {setup.name}: warm after {warm[setup.name]} steps of {1e3 * found['seconds']:.0f} ms; {peak}")
+            memory = f"{process.peak_bytes / 2**20:.0f} MiB needed, limit {process.limit_bytes / 2**20:.0f}"
+            say(f"  {setup.name}: warm after {warm[setup.name]} steps of {1e3 * found['seconds']:.0f} ms; {memory}")
         yield processes
     finally:
         for process in processes.values():
