@@ -30,13 +30,16 @@ from benchmarks.common.results import bar_rows, earlier, say, write
 from benchmarks.common.turns import SEED
 from benchmarks.disk_tier.limits import MemoryGroup
 from benchmarks.disk_tier.picture import picture
-from benchmarks.disk_tier.plan import CELLS, Cell, bars
+from benchmarks.disk_tier.plan import CELLS, MEMORY, Cell, bars
 from benchmarks.disk_tier.processes import started, take_turns
 from benchmarks.disk_tier.report import summary, table
-from benchmarks.disk_tier.setup import IN_MEMORY, OUT, RIVALS, ROCKS, Setup
+from benchmarks.disk_tier.setup import IN_MEMORY, OUT, PLAIN_MAPS, RIVALS, ROCKS, Setup
 
 LOGS = {"criteo": ("criteo_kaggle_sample_137k.tsv.zst", "criteo"), "globo": ("globo_clicks_2988181.csv.zst", "globo")}
 """File and format of each log."""
+
+MAP_WARM = 2
+"""First steps over a mapped file, which the system's read-ahead fills memory in."""
 
 
 def arguments() -> argparse.Namespace:
@@ -47,7 +50,7 @@ def arguments() -> argparse.Namespace:
     parse.add_argument("--out", type=Path, default=OUT, help="folder of results, and of rows")
     parse.add_argument("--rounds", type=int, default=0, help="by default 12")
     parse.add_argument("--steps", type=int, default=100, help="steps of a turn of ours, and of a window")
-    parse.add_argument("--rival-steps", type=int, default=2, help="steps of a turn of a rival")
+    parse.add_argument("--rival-steps", type=int, default=1, help="steps of a turn of a rival")
     parse.add_argument("--warm", type=int, default=4000, help="steps of ours in which rows find their places")
     parse.add_argument("--rival-warm", type=int, default=30, help="first steps of a rival, under the limit")
     parse.add_argument("--batch-size", type=int, default=2048)
@@ -56,9 +59,10 @@ def arguments() -> argparse.Namespace:
     )
     parse.add_argument("--rehearse", action="store_true", help="tiny shapes")
     args = parse.parse_args()
-    if ROCKS in args.rivals and not find_spec("rocksdict"):
+    meets_rivals = any(cell.name in args.only for cell in MEMORY)
+    if meets_rivals and ROCKS in args.rivals and not find_spec("rocksdict"):
         parse.error(
-            "argument --rivals: must leave out RocksDB where rocksdict is not installed; make .venv/installed-bench installs it"
+            "argument --rivals: must leave out RocksDB where rocksdict is not installed; make .venv/installed-rocks installs it"
         )
     args.rounds = args.rounds or (40 if args.all else 12)
     if args.rehearse:
@@ -112,7 +116,7 @@ def turns_of(chosen: list[Setup], args: argparse.Namespace) -> dict[str, Any]:
     """Have contestants take turns. Returns the figures of each of them."""
     steps = {setup.name: args.rival_steps if setup.name in RIVALS else args.steps for setup in chosen}
     warm = {setup.name: args.rival_warm if setup.name in RIVALS else args.warm for setup in chosen}
-    warm[IN_MEMORY] = args.steps
+    warm |= {IN_MEMORY: args.steps, **dict.fromkeys(PLAIN_MAPS, MAP_WARM)}
     with started(chosen, warm, say) as processes:
         turns = take_turns(processes, steps, args.rounds, say)
         return {

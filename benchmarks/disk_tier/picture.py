@@ -7,10 +7,13 @@ from typing import Any
 
 from benchmarks.common.pictures import GRID, INK, PALE, dot, legend, page, polyline, rule, text
 from benchmarks.disk_tier.plan import MEMORY
-from benchmarks.disk_tier.setup import ARRAYS, BAGS, IN_MEMORY, OURS, ROCKS
+from benchmarks.disk_tier.setup import ADVISED, ARRAYS, BAGS, IN_MEMORY, OURS, ROCKS
 
-COLOURS = {OURS: "#0969da", IN_MEMORY: INK, ROCKS: "#bf8700", ARRAYS: "#cf222e", BAGS: "#8250df"}
-WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 720, 420, 70, 20, 70, 50
+COLOURS = {
+    OURS: "#0969da", IN_MEMORY: INK, ROCKS: "#bf8700", ARRAYS + ADVISED: "#e5868d", BAGS + ADVISED: "#b99aea",
+    ARRAYS: "#cf222e", BAGS: "#8250df",
+}  # fmt: skip
+WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM = 900, 480, 80, 20, 90, 50
 
 
 def picture(found: dict[str, dict[str, Any]]) -> str:
@@ -33,7 +36,9 @@ def picture(found: dict[str, dict[str, Any]]) -> str:
         return LEFT + across * (WIDTH - LEFT - RIGHT), HEIGHT - BOTTOM - up * (HEIGHT - TOP - BOTTOM)
 
     parts = [text(LEFT, 24, "A step of 2048 samples, Criteo Kaggle's tables, rows on a disk", weight="bold")]
-    parts += legend([(colour, name) for name, colour in COLOURS.items() if points[name]], LEFT, 48)
+    shown = [(colour, name) for name, colour in COLOURS.items() if points[name]]
+    for line in range(2):
+        parts += legend(shown[line::2], LEFT, 48 + 20 * line)
     for power in range(low, high + 1):
         y = place(0.1, 10.0**power)[1]
         parts += [rule(LEFT, y, WIDTH - RIGHT, y, GRID), text(LEFT - 8, y + 4, f"{10**power:,} ms", "end", 12, PALE)]

@@ -61,7 +61,7 @@ CRITEO = Cell(
     0.10,
     ((OURS, ()), (IN_MEMORY, ())),
     data="criteo",
-    settings=(),
+    settings=("data.ids=auto", ALL_COUNTED),
 )
 GLOBO = Cell(
     "globo",
@@ -69,7 +69,7 @@ GLOBO = Cell(
     0.10,
     ((OURS, ()), (IN_MEMORY, ())),
     data="globo",
-    settings=(),
+    settings=("data.ids=auto", ALL_COUNTED),
 )
 CELLS = (*MEMORY, ABLATION, CRITEO, GLOBO)
 

@@ -27,7 +27,7 @@ from adaptive_rec.dense.models.build import build_model
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.runtime.assemble import build_dense_optimizer
 from benchmarks.disk_tier.contestants import first_rows, sync_files
-from benchmarks.disk_tier.setup import ARRAYS, BAGS
+from benchmarks.disk_tier.setup import ADVISED, BAGS, ROCKS
 
 CPU = torch.device("cpu")
 
@@ -142,20 +142,20 @@ class RivalRows(Rival):
         self.write(work, self._rows_UK)
 
 
-def mapped(path: Path, *shape: int) -> NDArray[np.float32]:
-    """Return a mapped file, of which the system reads no neighbours of the pages in use: with its read-ahead, steps take ten times
-    as long."""
+def mapped(path: Path, advised: bool, *shape: int) -> NDArray[np.float32]:
+    """Return a mapped file. `advised`: the system is to read no neighbours of the pages in use."""
     found = np.memmap(path, np.float32, "w+", shape=shape)
-    found.base.madvise(mmap.MADV_RANDOM)  # type: ignore[union-attr]
+    if advised:
+        found.base.madvise(mmap.MADV_RANDOM)  # type: ignore[union-attr]
     return found
 
 
 class MappedArrays(RivalRows):
     """NumPy reads and writes rows of a mapped file, each beside its state."""
 
-    def __init__(self, config: Config, source: Source, folder: Path) -> None:
+    def __init__(self, config: Config, source: Source, folder: Path, advised: bool) -> None:
         super().__init__(config, source, folder)
-        self._map = mapped(folder / "rows", self.space.rows, self.dim + 1)
+        self._map = mapped(folder / "rows", advised, self.space.rows, self.dim + 1)
         self.begin(config, source)
 
     def write_first(self, first: int, weights: NDArray[np.float32]) -> None:
@@ -175,10 +175,10 @@ class MappedArrays(RivalRows):
 class MappedBags(Rival):
     """One `nn.EmbeddingBag(sparse=True)` of all tables, whose weight is a tensor over a mapped file; its state is another one."""
 
-    def __init__(self, config: Config, source: Source, folder: Path) -> None:
+    def __init__(self, config: Config, source: Source, folder: Path, advised: bool) -> None:
         super().__init__(config, source, folder)
-        self._weight = torch.from_numpy(mapped(folder / "rows", self.space.rows, self.dim))
-        self._state = torch.from_numpy(mapped(folder / "state", self.space.rows))
+        self._weight = torch.from_numpy(mapped(folder / "rows", advised, self.space.rows, self.dim))
+        self._state = torch.from_numpy(mapped(folder / "state", advised, self.space.rows))
         self._bag = nn.EmbeddingBag.from_pretrained(self._weight, freeze=False, mode="sum", sparse=True)
         self.begin(config, source)
 
@@ -208,10 +208,9 @@ class MappedBags(Rival):
 
 
 def build_rival(name: str, config: Config, source: Source, folder: Path, memory_bytes: int) -> Rival:
-    if name == BAGS:
-        return MappedBags(config, source, folder)
-    if name == ARRAYS:
-        return MappedArrays(config, source, folder)
+    if name != ROCKS:
+        kind = MappedBags if name.startswith(BAGS) else MappedArrays
+        return kind(config, source, folder, name.endswith(ADVISED))
     from benchmarks.disk_tier.rocks import RocksRows
 
     return RocksRows(config, source, folder, memory_bytes)

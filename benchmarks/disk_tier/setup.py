@@ -11,7 +11,11 @@ OUT = ROOT / "studies" / "bench" / "disk_tier"
 
 IN_MEMORY, OURS = "all in memory", "ours"
 BAGS, ARRAYS, ROCKS = "nn.EmbeddingBag over a map", "NumPy over a map", "RocksDB"
-RIVALS = (BAGS, ARRAYS, ROCKS)
+ADVISED = ", MADV_RANDOM"
+"""What the name of a rival ends with that has told the system to read no neighbours of the pages in use."""
+
+PLAIN_MAPS = (BAGS, ARRAYS)
+RIVALS = (*PLAIN_MAPS, BAGS + ADVISED, ARRAYS + ADVISED, ROCKS)
 
 PLAIN_ZIPF = "data.synthetic.popular_ratio=0"
 ALL_COUNTED = "knobs.sample_ratio=1"

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.disk_tier.setup import ARRAYS, BAGS, IN_MEMORY, OURS, RIVALS, ROCKS, Setup
+from benchmarks.disk_tier.setup import ADVISED, ARRAYS, BAGS, IN_MEMORY, OURS, RIVALS, ROCKS, Setup
 
 ROOT = Path(__file__).parent.parent.parent
 MEMORY_GROUPS = Path("/sys/fs/cgroup/memory/memory.limit_in_bytes")
@@ -46,7 +46,7 @@ def test_a_run_with_rows_on_a_disk_reads_and_writes_them_and_equals_one_in_memor
     assert counters["rows_written"] > sum(len(table) for table in rows)  # all once before the first step
 
 
-@pytest.mark.parametrize("name", [BAGS, ARRAYS, ROCKS])
+@pytest.mark.parametrize("name", [BAGS, ARRAYS + ADVISED, ROCKS])
 def test_rivals_make_the_same_updates(name: str, tmp_path: Path) -> None:
     if name == ROCKS and not importlib.util.find_spec("rocksdict"):
         pytest.skip("rocksdict is not installed")
