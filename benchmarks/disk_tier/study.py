@@ -34,8 +34,9 @@ from benchmarks.disk_tier.setup import ALL_COUNTED, IN_MEMORY, OURS, OUT, PLAIN_
 TABLES_OF_MEMORY = 3
 """Size of all rows with their optimizer state, in sizes of the memory."""
 
-ROWS_OF_MEMORY = 0.5
-"""Part of the memory that rows take; the index of the disk, the dense part and files that are read take the rest."""
+BASE_BYTES = 1 << 30
+"""Memory for Python, torch and the dense part. Rows take half of the rest; the index of the disk and files that are read have the
+other half."""
 
 DIM = 64
 ROW_BYTES = 4 * DIM + 4
@@ -58,6 +59,8 @@ def arguments() -> argparse.Namespace:
     args = parse.parse_args()
     whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     args.memory_bytes = parse_size(args.memory) if args.memory else whole
+    if args.memory_bytes < 2 * BASE_BYTES:
+        parse.error(f"argument --memory: must be at least 2GiB, got {args.memory}")
     args.rows = TABLES_OF_MEMORY * args.memory_bytes // ROW_BYTES
     return args
 
@@ -85,7 +88,7 @@ def setup_of(name: str, args: argparse.Namespace) -> Setup:
         PLAIN_ZIPF, ALL_COUNTED, table_rows(rows), f"data.max_table_rows={rows + 1}", f"model.embedding_dim={DIM}",
         f"knobs.reclassify_every={args.steps}",
     )  # fmt: skip
-    ratio = ROWS_OF_MEMORY * args.memory_bytes / (args.rows * ROW_BYTES)
+    ratio = (args.memory_bytes - BASE_BYTES) / 2 / (args.rows * ROW_BYTES)
     return Setup(name, "kaggle", "", args.batch_size, ratio, settings, str(args.out / "rows" / "study"))
 
 
