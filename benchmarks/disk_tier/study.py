@@ -89,7 +89,7 @@ def setup_of(name: str, args: argparse.Namespace) -> Setup:
         f"knobs.reclassify_every={args.steps}",
     )  # fmt: skip
     ratio = (args.memory_bytes - BASE_BYTES) / 2 / (args.rows * ROW_BYTES)
-    return Setup(name, "kaggle", "", args.batch_size, ratio, settings, str(args.out / "rows" / "study"))
+    return Setup(name, "kaggle", "", args.batch_size, ratio, settings, str(args.out / "rows" / f"study-{name}"))
 
 
 def train(args: argparse.Namespace) -> dict[str, Any]:
