@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from adaptive_rec.batch import TableSpec
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.source import Source
-from adaptive_rec.embedding.device import all_rows_bytes, row_bytes
+from adaptive_rec.embedding.device import SLOT_RECORD_BYTES, all_rows_bytes, row_bytes
 from adaptive_rec.embedding.host import first_bound
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.kernels.fill import fill_uniform
@@ -133,7 +133,10 @@ class Ours:
 
     def facts(self) -> dict[str, Any]:
         store = self.runtime.store
-        return {"hot_rows": store.device.hot_rows, "hot_bytes": store.device_bytes, "rows": store.space.rows}
+        empty = sum(store.device.capacities) - store.device.hot_rows
+        empty_bytes = empty * (max(store.row_bytes) + SLOT_RECORD_BYTES)
+        hot = {"hot_rows": store.device.hot_rows, "hot_bytes": store.device_bytes, "empty_bytes": empty_bytes}
+        return {**hot, "rows": store.space.rows}
 
     def settle(self) -> None:
         self.runtime.store.settle()

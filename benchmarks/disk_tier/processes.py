@@ -18,7 +18,7 @@ from adaptive_rec.system.openmp import wait_briefly
 from benchmarks.common.command import ROOT
 from benchmarks.common.turns import SEED
 from benchmarks.disk_tier.limits import MemoryGroup
-from benchmarks.disk_tier.setup import IN_MEMORY, Setup
+from benchmarks.disk_tier.setup import IN_MEMORY, RIVALS, Setup
 
 SPARE_BYTES = 32 << 20
 """Room above what a run of ours needs, for files that are being read or written."""
@@ -88,20 +88,20 @@ class Process:
 
 @contextmanager
 def started(setups: list[Setup], warm: dict[str, int], say: Say) -> Iterator[dict[str, Process]]:
-    """Start contestants one after the other: build, limit, warm up. All but the tables in memory have the limit of the first one,
-    which needs that much while it warms up."""
+    """Start contestants one after the other: build, limit, warm up. The limit of a run of ours is what it needs while it warms
+    up, with the slots that are still empty; rivals have that of the first one."""
     processes: dict[str, Process] = {}
     limit = 0
     try:
         for setup in setups:
             process = processes[setup.name] = Process(setup)
             process.answer()
-            if setup.name != IN_MEMORY and limit:
+            if setup.name in RIVALS:
                 process.limit(limit)
             found = process.turn(warm[setup.name])
-            if setup.name != IN_MEMORY and not limit:
-                limit = process.peak_bytes + SPARE_BYTES
-                process.limit(limit)
+            if setup.name not in (IN_MEMORY, *RIVALS):
+                process.limit(process.peak_bytes + process.ask("facts")["empty_bytes"] + SPARE_BYTES)
+                limit = limit or process.limit_bytes
             memory = f"{process.peak_bytes / 2**20:.0f} MiB needed, limit {process.limit_bytes / 2**20:.0f}"
             say(f"  {setup.name}: warm after {warm[setup.name]} steps of {1e3 * found['seconds']:.0f} ms; {memory}")
         yield processes
