@@ -20,11 +20,11 @@ def compact(log: RowLog, is_wanted: Callable[[], bool], on_moving: Callable[[NDA
     """Move rows out of sparse segments until there are few enough, or `is_wanted` says no. `on_moving` is given rows before they
     are moved, and again afterwards: a snapshot in between may have either address. Any one thread may call it. Raises DiskError
     where a page is damaged or nothing can be written."""
-    log.sweep()
-    while is_wanted() and (sparse := log.sparse()):
+    log.segments.sweep()
+    while is_wanted() and (sparse := log.segments.sparse()):
         segment = sparse[0]
         row_N, position_N, pages = _rows_of(log, segment)
-        address_N = (log.first_address(segment) + position_N).astype(np.uint32)
+        address_N = (log.segments.first_address(segment) + position_N).astype(np.uint32)
         live = np.flatnonzero(log.address_R[row_N] == address_N)
         for first in range(0, len(live), _MOVED_AT_A_TIME):
             some = live[first : first + _MOVED_AT_A_TIME]
@@ -36,7 +36,7 @@ def compact(log: RowLog, is_wanted: Callable[[], bool], on_moving: Callable[[NDA
             on_moving(row_N[some])
             log.move(row_N[some], address_N[some], (weights_LB, state_LB))
             on_moving(row_N[some])
-        log.sweep()
+        log.segments.sweep()
 
 
 def _rows_of(log: RowLog, segment: Segment) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint8]]:

@@ -82,7 +82,7 @@ class DiskTier(ColdTier):
         if not len(row_C):
             return
         compacting = self._compacting
-        if compacting is not None and self.logs[pool].is_bloated:
+        if compacting is not None and self.logs[pool].segments.are_bloated:
             compacting.result()
         self.logs[pool].append(row_C, line_C, weights_LD, state_LK)
 
@@ -94,7 +94,7 @@ class DiskTier(ColdTier):
 
     def hold_live(self) -> list[list[Segment]]:
         """Keep, for each pool, the segments that have newest values, until they are released."""
-        return [log.hold_live() for log in self.logs]
+        return [log.segments.hold_live() for log in self.logs]
 
     def sync(self, held: list[list[Segment]]) -> list[list[Segment]]:
         """Have all that was appended so far on the disk, by any thread. Returns for each pool the segments that have newest
@@ -104,7 +104,7 @@ class DiskTier(ColdTier):
     def release(self, segments: list[list[SegmentEntry]]) -> None:
         """Let go of segments that a checkpoint no longer needs."""
         for log, entries in zip(self.logs, segments, strict=True):
-            log.release(entries)
+            log.segments.release(entries)
 
     def take_moved(self) -> NDArray[np.int64]:
         """Return rows that compaction has moved since the last call, and maybe others, by their joint numbers."""
@@ -131,7 +131,7 @@ class DiskTier(ColdTier):
         if saved.folder.resolve() != self.folder.resolve() or mine != theirs:
             return False
         for log, pool in zip(self.logs, saved.pools, strict=True):
-            log.adopt(list(pool.segments))
+            log.segments.adopt(pool.segments)
         for rows, address_C in index:
             for log, spec in zip(self.logs, self._space.pools, strict=True):
                 some = spec.contains(rows)
@@ -143,7 +143,7 @@ class DiskTier(ColdTier):
     @property
     def size_bytes(self) -> int:
         """Bytes of all files."""
-        return sum(log.size_bytes for log in self.logs)
+        return sum(log.segments.size_bytes for log in self.logs)
 
     def close(self) -> None:
         """Stop the writing thread: from now on the calling thread writes."""
@@ -154,7 +154,7 @@ class DiskTier(ColdTier):
     def remove_others(self, segments: list[list[SegmentEntry]]) -> None:
         """Remove the files of segments that neither these name nor any row needs. Raises DiskError."""
         for log, entries in zip(self.logs, segments, strict=True):
-            log.remove_others({entry.number for entry in entries})
+            log.segments.remove_others({entry.number for entry in entries})
 
     def _write_later(self, work: Callable[[], None]) -> None:
         if self._is_closed:

@@ -66,10 +66,8 @@ class Segment:
         """Pages handed to the system."""
         self.synced = 0
         """Pages that are on the disk."""
-        self.live = 0
-        """Rows whose newest value on the disk is here."""
         self.holds = 0
-        """Readers and checkpoints that need the file."""
+        """Checkpoints that need the file."""
 
     @property
     def size_bytes(self) -> int:
@@ -180,18 +178,19 @@ class Segment:
         return pages
 
     def hold(self, more: int) -> None:
-        """Count readers that come, or that have gone (negative)."""
+        """Count checkpoints that need the file from now on, or no longer (negative)."""
         self.holds += more
 
-    def count_live(self, more: int) -> None:
-        """Count rows that came, or that were written elsewhere (negative)."""
-        self.live += more
-
     def remove(self) -> None:
-        """Close and remove the file."""
+        """Close and remove the file. Raises DiskError."""
         self.close()
-        with disk_errors("removal", self.path):
-            os.unlink(self.path)
+        self.remove_file(self.path)
+
+    @staticmethod
+    def remove_file(path: Path) -> None:
+        """Remove a file that is not open. Raises DiskError."""
+        with disk_errors("removal", path):
+            os.unlink(path)
 
     def close(self) -> None:
         """Close the file. It is closed with the last reference to this segment, too."""
