@@ -8,6 +8,7 @@
 # make bench: a step on the CPU compared with its rivals, in under 10 minutes; bench-all: more cells and rounds, resumable.
 # make bench-drop-in: your own training loop with our modules, compared with adaptive-rec train and with torch's and TorchRec's tables.
 # make bench-processes: several processes beside TorchRec's, on a loopback device and at 1 Gbit/s; as root, for network namespaces.
+# make bench-disk: rows on a disk beside rows in memory, mapped files and RocksDB; as root, for memory groups (cgroup v1).
 # make bench-gpu: training on a GPU, in under 8 minutes; bench-gpu-all: everything, resumable. Both work without .venv: then they
 # use PYTHON, which needs torch with CUDA, Triton, Numba, NumPy and pydantic.
 
@@ -19,7 +20,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) -c constraints.txt
 
-.PHONY: train test check-long check-clients study-quality study-tracking study-policies study-globo study-staleness study-sidecar study-kills bench bench-all bench-drop-in bench-processes bench-gpu bench-gpu-all docs tutorial lint clean
+.PHONY: train test check-long check-clients study-quality study-tracking study-policies study-globo study-staleness study-sidecar study-kills study-disk bench bench-all bench-drop-in bench-processes bench-disk bench-gpu bench-gpu-all docs tutorial lint clean
 
 train: $(VENV)/installed
 	$(BIN)/adaptive-rec train $(ARGS)
@@ -79,6 +80,13 @@ study-sidecar: $(VENV)/installed-dev
 study-kills: $(VENV)/installed-dev
 	$(BIN)/python -m benchmarks.kills runs/kills $(ARGS)
 
+# Hours: every cell with more rounds, then tables three times as large as memory, for half an hour; as root. Resumable, and its
+# seeds are printed. MEMORY=6GiB: memory of that run, of which the disk must hold five times as much; by default the machine's.
+MEMORY ?=
+study-disk: $(VENV)/installed-rocks
+	$(BIN)/python -m benchmarks.disk_tier --all $(ARGS)
+	$(BIN)/python -m benchmarks.disk_tier.study $(if $(MEMORY),--memory $(MEMORY))
+
 # Installed without their dependencies: TorchRec requires fbgemm-gpu, which is the CUDA build, and others would let pip change torch.
 # The packages that they import besides torch and NumPy follow them. The results list those that could not be installed.
 RIVALS := fbgemm-gpu-cpu==1.8.0 torchrec==1.8.0 datasketches polars polars-runtime-32 \
@@ -97,11 +105,18 @@ bench-drop-in: $(VENV)/installed-bench
 bench-processes: $(VENV)/installed-bench
 	@$(BIN)/python -m benchmarks.torchrec_processes $(ARGS)
 
+bench-disk: $(VENV)/installed-rocks
+	@$(BIN)/python -m benchmarks.disk_tier $(ARGS)
+
 bench-unpooled: $(VENV)/installed
 	@$(BIN)/python -m benchmarks.unpooled $(ARGS)
 
 $(VENV)/installed-bench: $(VENV)/installed
 	@$(INSTALL) --no-deps $(RIVALS) && touch $@ || echo "not all rivals could be installed; the results name those that are absent"
+
+$(VENV)/installed-rocks: $(VENV)/installed
+	@$(INSTALL) --no-deps rocksdict==0.3.29
+	@touch $@
 
 BENCH_PYTHON = $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 bench-gpu:

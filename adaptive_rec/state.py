@@ -125,7 +125,12 @@ class RunState:
     @property
     def budget_bytes(self) -> int:
         """Device memory for hot rows, by the policy and the present knobs."""
-        return self.policy.budget_bytes(self.knobs, all_rows_bytes(self.store.space, self.store.row_bytes))
+        return self.policy.budget_bytes(self.knobs, self.all_rows_bytes)
+
+    @property
+    def all_rows_bytes(self) -> int:
+        """Device memory that all rows would take."""
+        return all_rows_bytes(self.store.space, self.store.row_bytes)
 
     def counts(self) -> dict[str, float]:
         """Return all counts, as far as the host has them, of all processes that train together: each must call it."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from adaptive_rec.checkpoint.manifest import DiskEntry, DiskPool
 from adaptive_rec.checkpoint.safetensors_file import DTYPES, PATTERNS, StoredArray
 from adaptive_rec.embedding.disk.first_values import draw_first
-from adaptive_rec.embedding.disk.reading import NOWHERE, WantedRows, as_bytes, places_of, read_at
+from adaptive_rec.embedding.disk.reading import NOWHERE, OpenFiles, WantedRows, as_bytes, read_at
 from adaptive_rec.embedding.disk.saved_segments import SavedLog, SavedPool, SegmentEntry, pool_folder, segment_path
 from adaptive_rec.embedding.disk.segment import Segment, layout_of
 from adaptive_rec.errors import CheckpointError, DiskError
@@ -81,14 +81,18 @@ class SegmentsReader:
     def __init__(self, saved: SavedLog, seed: int, rows_T: list[tuple[int, int]]) -> None:
         """`seed`: that of the first values; `rows_T`: first row and rows of each table."""
         self._saved, self._seed, self._rows_T = saved, seed, rows_T
-        self._segments: list[dict[int, Segment]] = []
+        self._segments: list[list[Segment]] = []
+        self._files: list[OpenFiles] = []
         for number, pool in enumerate(saved.pools):
-            layout, found = _layout(pool), {}
-            for entry in pool.segments:
-                path = segment_path(pool_folder(saved.folder, number), entry.number)
-                with _checkpoint_errors():
-                    found[entry.place] = Segment.existing(path, entry, layout)
+            layout, folder = _layout(pool), pool_folder(saved.folder, number)
+            with _checkpoint_errors():
+                found = [Segment.existing(segment_path(folder, entry.number), entry, layout) for entry in pool.segments]
+            places = 1 + max((segment.place for segment in found), default=-1)
+            descriptor_P, number_P = np.full(places, -1, dtype=np.int32), np.full(places, -1, dtype=np.int64)
+            for segment in found:
+                descriptor_P[segment.place], number_P[segment.place] = segment.descriptor, segment.number
             self._segments.append(found)
+            self._files.append(OpenFiles(pool.segment_pages * layout.rows, descriptor_P, number_P, {}, folder))
 
     def types(self, row: int) -> tuple[StoredArray, StoredArray]:
         """Return types and shapes of weights and optimizer state in the pool of a row of the joint row space."""
@@ -104,26 +108,22 @@ class SegmentsReader:
         """Read the rows of a table from number `first` on, which are at these addresses, and their optimizer state."""
         row = self._rows_T[table][0] + first
         number = self._pool_of(row)
-        pool, segments = self._saved.pools[number], self._segments[number]
+        pool, files = self._saved.pools[number], self._files[number]
         weights, state = (np.empty((len(address_N), like.shape[1]), like.dtype) for like in (pool.weights, pool.state))
-        layout, lines = _layout(pool), np.arange(len(address_N))
-        capacity = pool.segment_pages * layout.rows
-        missing = [place for place in places_of(address_N, capacity) if place not in segments]
-        if missing:
-            raise CheckpointError(
-                f"rows in {self._saved.folder} must be in the checkpoint's segments, some are in place {missing[0]}"
-            )
+        lines = np.arange(len(address_N))
+        place_N = (address_N[address_N != NOWHERE].astype(np.int64) - 1) // files.capacity
+        if len(place_N) and (place_N.max() >= len(files.number_P) or (files.number_P[place_N] < 0).any()):
+            raise CheckpointError(f"rows in {files.folder} must be in the checkpoint's segments, some are not")
         wanted = WantedRows(address_N, row - pool.first_row + lines, lines)
         with _checkpoint_errors():
-            read_at(layout, capacity, wanted, segments, {}, (as_bytes(weights), as_bytes(state)))
+            read_at(_layout(pool), wanted, files, (as_bytes(weights), as_bytes(state)))
         fresh = np.flatnonzero(address_N == NOWHERE)
         draw_first(self._seed, table, self._rows_T[table][1], first + fresh, fresh, weights, state)
         return weights.view(DTYPES[_TYPES[weights.dtype]]), state
 
     def close(self) -> None:
-        for found in self._segments:
-            for segment in found.values():
-                segment.close()
+        for segment in (segment for found in self._segments for segment in found):
+            segment.close()
 
     def _pool_of(self, row: int) -> int:
         return next(

@@ -23,7 +23,9 @@ def header(runtime: Runtime) -> str:
     """Return policy, device, tables and hot tier in one line, with markup."""
     space, config = runtime.store.batch_space, runtime.config
     dims = "/".join(str(dim) for dim in sorted({table.dim for table in space.tables}))
-    tables_size = size(sum(weights.nbytes for weights in runtime.store.host.weights))
+    types = zip(space.pools, runtime.store.host.weights, strict=True)
+    where = " on a disk" if runtime.store.on_disk else ""
+    tables_size = f"{size(sum(pool.rows * pool.dim * weights.itemsize for pool, weights in types))}{where}"
     tables = f"{counted(len(space.tables), 'table')}, {count(space.rows)} rows x {dims}, {tables_size}"
     hot_tier = f"hot tier {size(runtime.store.device_bytes)}"
     name = f"[bold]{escape(printable(config.knobs.policy))}[/] on {runtime.device}"
@@ -62,6 +64,10 @@ def summary_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, RenderableT
     where = "hot tier" if s["device"] == "cpu" else "device"
     moved = f"{size(s['host_to_device_bytes'])} to the {where}, {size(s['device_to_host_bytes'])} back"
     yield "moved", f"{moved}, {count(s['migrated_rows'])} rows changed tier"
+    if disk := s.get("disk"):
+        reads = f"{count(disk['rows_read'])} rows read, {count(disk['rows_found'])} found in newly written segments"
+        writes = f"{count(disk['rows_written'])} written, {count(disk['rows_moved'])} moved by compaction"
+        yield "disk", f"{reads}, {writes}, {size(disk['size_bytes'])} now"
     staging = f", staging {size(s['device_staging_bytes'])}" if s["device_staging_bytes"] else ""
     on_device = f", device {size(s['device_peak_bytes'])} peak" if s["device_peak_bytes"] else ""
     yield "memory", f"{size(s['peak_rss_bytes'])} peak, hot tier {size(s['device_tier_bytes'])}{staging}{on_device}"

@@ -44,6 +44,8 @@ class EmbeddingStore(TieredRows):
 
     stages_ahead = False
     """Whether batches are staged ahead of their step."""
+    on_disk = False
+    """Whether cold rows lie on a disk."""
     group: Group = ALONE
     """The processes that train together."""
 
@@ -132,6 +134,10 @@ class EmbeddingStore(TieredRows):
         device = self.device
         tiers = map(Tier, device.row_of_slot, device.stale, device.estimate, device.movement)
         return self.placement.slot_of_row, list(tiers)
+
+    def disk_counts(self) -> dict[str, int]:
+        """Return what was read and written on a disk, in rows, and the bytes of all files there."""
+        return {}
 
     def drop_ahead(self) -> None:
         """Drop the batches that were staged and never will be trained."""

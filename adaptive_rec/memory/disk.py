@@ -5,10 +5,14 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from adaptive_rec.embedding.disk.disk_store import INDEX_BYTES
 from adaptive_rec.errors import CheckpointError
 from adaptive_rec.memory.plan import MemoryPlan
 from adaptive_rec.memory.rows import COPIES
 from adaptive_rec.units import comparable_size
+
+OTHERS = COPIES, "dense parameters", "dense optimizer"
+"""Parts of the plan that a checkpoint has besides rows."""
 
 MOST_KEPT = 4
 """Checkpoints of all rows that a run's disk may hold at a time, at the default of `checkpoint.keep` (docs/checkpoints.md)."""
@@ -18,8 +22,10 @@ def checkpoint_bytes(plan: MemoryPlan) -> int:
     """Return the size of a checkpoint of all rows, at the most: each with its number and its optimizer state, the dense part, and
     what is known of hot rows and popularity."""
     rows = sum(table.rows for table in plan.tables)
+    if any(part.place == "disk" for part in plan.parts):  # the rows are there already
+        return rows * INDEX_BYTES + sum(part.bytes for part in plan.parts if part.name in OTHERS)
     number_bytes = 4 if rows <= 1 << 32 else 8
-    others = sum(part.bytes for part in plan.parts if part.name in (COPIES, "dense parameters", "dense optimizer"))
+    others = sum(part.bytes for part in plan.parts if part.name in OTHERS)
     return sum(table.weights_bytes + table.state_bytes for table in plan.tables) + rows * number_bytes + others
 
 
@@ -28,8 +34,8 @@ def check_room(folder: Path, one_bytes: int) -> str:
 
     Raises CheckpointError where there is no room for a first one: the run could not be saved.
     """
-    free = shutil.disk_usage(next(path for path in (folder, *folder.absolute().parents) if path.exists())).free
-    present = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    present = _bytes_in(folder)
+    free = free_room(folder) - present
     if free + present >= MOST_KEPT * one_bytes:
         return ""
     sizes = f"one takes {comparable_size(one_bytes)}, {comparable_size(free)} are free"
@@ -38,3 +44,13 @@ def check_room(folder: Path, one_bytes: int) -> str:
         keys = "data.max_table_rows or model.embedding_dim"
         raise CheckpointError(f"{room}; free some space, give another --out, or lower {keys}")
     return f"{room}, and a long run keeps up to {MOST_KEPT}; one that finds no room is left out, and training continues"
+
+
+def free_room(folder: Path) -> int:
+    """Return the bytes that a folder, which need not exist, may have: those in it and what is free on its disk."""
+    place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    return shutil.disk_usage(place).free + _bytes_in(folder)
+
+
+def _bytes_in(folder: Path) -> int:
+    return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())

@@ -83,6 +83,8 @@ def plan_memory(
             MemoryPart(WHILE_TRAINING[1], "host", parameters + state if _saves_while_training(config) else 0, SAVING)
         )
         parts.append(_process_part(parts, model))
+    if config.run.host_memory and batch is not None:
+        parts.append(MemoryPart("cold rows on their way", "host", _staging_bytes(config, source, policy, batch), BATCHES))
     if fast == "device" and batch is not None:
         staging = _staging_bytes(config, source, policy, batch)
         parts += [MemoryPart("staging", place, staging, BATCHES) for place in available_bytes]

@@ -13,7 +13,9 @@ from typing import Any, Literal
 from adaptive_rec.errors import MemoryPlanError
 from adaptive_rec.units import comparable_size
 
-Place = Literal["host", "device"]
+Place = Literal["host", "device", "disk"]
+
+SHOWN_PLACES: dict[Place, str] = {"host": "host memory", "device": "device memory", "disk": "room on the disk"}
 
 Moment = Literal["", "step", "window", "evaluation"]
 """When a part is in memory: always, or only during a step, a window's end or an evaluation, of which one happens at a time."""
@@ -117,16 +119,18 @@ class MemoryPlan:
         if least > available:
             remedy = f"no key lowers {comparable_size(least)} of that"
         needs, has = comparable_size(needed), comparable_size(available)
-        return f"the run will need {needs} of {place} memory, {has} are available; {remedy}"
+        return f"the run will need {needs} of {SHOWN_PLACES[place]}, {has} are available; {remedy}"
 
     @property
     def problems(self) -> list[str]:
         return [text for place in self.available_bytes if (text := self.problem(place))]
 
-    def check_host(self) -> None:
-        """Raise MemoryPlanError where host memory is too small. Device memory is checked later, where fewer hot rows may fit."""
-        if text := self.problem("host"):
-            raise MemoryPlanError(text)
+    def check(self) -> None:
+        """Raise MemoryPlanError where host memory or the disk is too small. Device memory is checked later, where fewer hot rows
+        may fit."""
+        for place in self.available_bytes:
+            if place != "device" and (text := self.problem(place)):
+                raise MemoryPlanError(text)
 
     def with_rows(self, rows: RowParts, policy: str) -> MemoryPlan:
         """Return the plan with other rows, or other slots for them."""

@@ -14,6 +14,7 @@ import torch
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.source import Source
 from adaptive_rec.embedding.device import SLOT_RECORD_BYTES, all_rows_bytes, row_bytes, split_budget
+from adaptive_rec.embedding.disk.row_log import MOST_SPACE, PLACE_BYTES, log_memory_bytes
 from adaptive_rec.embedding.host import SLOT_BYTES
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.memory.plan import HotBytes, MemoryPart, Place, RowParts, TableBytes
@@ -39,16 +40,15 @@ def row_parts(config: Config, source: Source, policy: Policy, fast: Place, looku
     space, rule, itemsize = space_of(source, policy), row_rule(config), row_type(config).itemsize
     sizes = row_bytes(space, rule, itemsize, policy.tracks_movement)
     slots = split_budget(space, sizes, policy.budget_bytes(config.knobs, all_rows_bytes(space, sizes)))
-    tables = list(_tables(space, rule, itemsize))
+    tables = list(_tables(space, rule, itemsize, PLACE_BYTES if config.run.host_memory else SLOT_BYTES))
     hot = list(_hot_rows(space, rule, itemsize, sizes, slots))
     records = sum(slots) * SLOT_RECORD_BYTES
     movement = sum(pool.movement_bytes for pool in hot)
     trackers = list(_trackers(space, policy, sum(slots), lookups))
     saved = records + movement + sum(part.bytes for part in trackers)
     judged = sum(slots) * JUDGED_BYTES if policy.tracks_movement else 0
-    whole = sum(t.weights_bytes + t.state_bytes + t.placement_bytes for t in tables)
     parts = [
-        MemoryPart("tables", "host", whole, TABLES, of_rows=True),
+        *_cold_rows(config, space, rule, itemsize, tables),
         MemoryPart("hot rows", fast, sum(pool.bytes for pool in hot), BUDGET, of_rows=True),
         MemoryPart("records of slots", "host", records, BUDGET, of_rows=True),
         *trackers,
@@ -56,6 +56,24 @@ def row_parts(config: Config, source: Source, policy: Policy, fast: Place, looku
         MemoryPart("a window's end", "host", judged, BUDGET, moment="window", of_rows=True),
     ]
     return RowParts(tables, hot, parts)
+
+
+def _cold_rows(
+    config: Config, space: RowSpace, rule: RowRule, itemsize: int, tables: list[TableBytes]
+) -> Iterator[MemoryPart]:
+    rows_bytes = sum(table.weights_bytes + table.state_bytes for table in tables)
+    placement = sum(table.placement_bytes for table in tables)
+    if not config.run.host_memory:
+        yield MemoryPart("tables", "host", rows_bytes + placement, TABLES, of_rows=True)
+        return
+    buffers = sum(
+        log_memory_bytes(pool.rows, rule.bytes_per_row(pool.dim, itemsize) - state, state)
+        for pool in space.pools
+        for state in (rule.state_width(pool.dim) * itemsize,)
+    )
+    yield MemoryPart("places of rows", "host", placement, "data.max_table_rows", of_rows=True)
+    yield MemoryPart("newest rows of the log", "host", buffers, "", of_rows=True)
+    yield MemoryPart("rows on the disk", "disk", round(MOST_SPACE * rows_bytes), TABLES, of_rows=True)
 
 
 def space_of(source: Source, policy: Policy) -> RowSpace:
@@ -77,11 +95,11 @@ def array_bytes(thing: Any) -> int:
     return sum(array.nbytes for array in arrays if not isinstance(array, np.memmap))
 
 
-def _tables(space: RowSpace, rule: RowRule, itemsize: int) -> Iterator[TableBytes]:
+def _tables(space: RowSpace, rule: RowRule, itemsize: int, place_bytes: int) -> Iterator[TableBytes]:
     for table in space.tables:
         state = rule.state_width(table.dim) * itemsize
         weights = rule.bytes_per_row(table.dim, itemsize) - state
-        sizes = (table.rows * size for size in (weights, state, SLOT_BYTES))
+        sizes = (table.rows * size for size in (weights, state, place_bytes))
         yield TableBytes(table.name, table.rows, table.dim, *sizes)
 
 

@@ -29,7 +29,7 @@ from adaptive_rec.embedding.staged.streams import CudaStreams, Streams
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import ConfigError, MemoryPlanError, UsageError, did_you_mean, first_line
 from adaptive_rec.memory.dense import least_parameters
-from adaptive_rec.memory.disk import check_room, checkpoint_bytes
+from adaptive_rec.memory.disk import check_room, checkpoint_bytes, free_room
 from adaptive_rec.memory.parts import plan_memory
 from adaptive_rec.memory.plan import MemoryPlan, Place
 from adaptive_rec.placement import RowSpace
@@ -105,6 +105,8 @@ def plan_run(config: Config, source: Source | None = None, memory: dict[Place, i
         return plan.on_another_machine()
     device = choose_device(config)
     free: dict[Place, int] = {"host": available_bytes()}
+    if config.run.host_memory:
+        free["disk"] = free_room(Path(config.run.disk or "."))
     if device.type == "cuda":
         free["device"] = torch.cuda.mem_get_info(device)[0]
     return plan_memory(config, source, policy, model, build_dense_optimizer, device, free, first_batch=True)
@@ -117,12 +119,14 @@ def _join(
     model = _build_model(config, space, source)
     device = torch.device("cpu") if streams is None else streams.device
     free: dict[Place, int] = {"host": _share_of_host(group)}
+    if config.run.host_memory:
+        free["disk"] = free_room(Path(config.run.disk) if config.run.disk else options.rows or Path("."))
     if streams is not None:
         free["device"] = streams.free_bytes()
     ranks = 1 if group is None else group.ranks
     own = source if ranks == 1 else RowsOfRank(source, ranks)
     plan = plan_memory(config, own, policy, model, build_dense_optimizer, device, free)
-    plan.check_host()
+    plan.check()
     if options.checkpoints is not None and (notice := check_room(options.checkpoints, ranks * checkpoint_bytes(plan))):
         options = replace(options, notices=[*options.notices, notice])
     rows = rows_folder(config, options) if config.run.host_memory else None

@@ -19,6 +19,7 @@ from adaptive_rec.runtime.publish import Publisher
 from adaptive_rec.runtime.reports import Reports
 from adaptive_rec.runtime.splitting import Splitting, TrialTimes
 from adaptive_rec.state import RunState
+from adaptive_rec.units import exact_size
 
 T = TypeVar("T")
 
@@ -32,6 +33,14 @@ def check_policy(knobs: Knobs, present: Policy) -> None:
     """Raise ConfigError or ConflictError where a run under `present` may not change to the policy that these knobs name."""
     if reason := why_not_live(load_policy(knobs.policy), present):
         raise ConflictError(reason)
+
+
+def check_memory(host_memory: int, budget_bytes: int) -> None:
+    """Raise ConflictError where hot rows would take more of host memory than rows may."""
+    if budget_bytes > host_memory:
+        raise ConflictError(
+            f"hot rows must fit in run.host_memory={exact_size(host_memory)}, these knobs give them {exact_size(budget_bytes)}"
+        )
 
 
 class Control:

@@ -16,11 +16,12 @@ from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.live.mailbox import Mailbox
 from adaptive_rec.live.telemetry import Evaluation, Event, Recorder, Snapshot, StageTimes
 from adaptive_rec.policy import Policy
+from adaptive_rec.policy.find import load_policy
 from adaptive_rec.reclassify.observer import Observer
 from adaptive_rec.reclassify.tally import Tally
 from adaptive_rec.reclassify.window import Reclassifier
 from adaptive_rec.runtime.checkpoints import Checkpoints
-from adaptive_rec.runtime.control import Control, check_policy
+from adaptive_rec.runtime.control import Control, check_memory, check_policy
 from adaptive_rec.runtime.events import reclassified, split_chosen
 from adaptive_rec.runtime.publish import Publisher
 from adaptive_rec.runtime.reports import Reports
@@ -78,6 +79,8 @@ class Session(ABC):
         """Raise ConfigError or ConflictError where training cannot change to other knobs. Any thread may call it."""
         if after.policy != before.policy:
             check_policy(after, self.policy)
+        if self.store.on_disk:
+            check_memory(self.config.run.host_memory, load_policy(after.policy).budget_bytes(after, self.state.all_rows_bytes))
 
     def checked(self) -> Iterator[Event]:
         """Report checks of losses and gradients made since the last boundary."""

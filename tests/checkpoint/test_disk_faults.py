@@ -208,11 +208,11 @@ def test_a_log_that_found_no_room_takes_rows_again_when_there_is(tmp_path: Path,
     for _ in range(5):
         with pytest.raises(DiskError, match="No space left"):
             log.append(rows, rows, values[:, :6].copy(), values[:, 6:].copy())
-    log.sync(log.hold_live())
+    log.sync(log.segments.hold_live())
     got = np.empty((1000, 6), np.float32), np.empty((1000, 1), np.float32)
     log.read(rows, rows, *got)
     assert np.array_equal(np.concatenate(got, axis=1), values)
-    assert len(log._segments) == log._next_place, "no place is lost"
+    assert len(log.segments._of) == log.segments._next_place, "no place is lost"
 
 
 def test_a_reader_keeps_the_segments_of_what_it_reads(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ class Rows:
 
     def reopened(self, segments: Any) -> RowLog:
         again = RowLog(self.folder, ROWS, DIM * 4, WIDTH * 4, at_once, lambda: None)
-        again.adopt([segment.entry for segment in segments])
+        again.segments.adopt([segment.entry for segment in segments])
         again.set_addresses(np.arange(ROWS), self.log.address_R)
         again.count_rows()
         return again
@@ -74,11 +74,11 @@ def test_the_newest_value_of_each_row_is_read(steps: list[Any], tmp_path_factory
         if step == "compact":
             compact(rows.log, lambda: True, lambda moving: None)
         elif step == "keep":
-            kept.append((rows.log.sync(rows.log.hold_live()), rows.log.address_R.copy(), rows.expected.copy()))
+            kept.append((rows.log.sync(rows.log.segments.hold_live()), rows.log.address_R.copy(), rows.expected.copy()))
         elif step == "release" and kept:
-            rows.log.release([segment.entry for segment in kept.pop(0)[0]])
+            rows.log.segments.release([segment.entry for segment in kept.pop(0)[0]])
         elif step == "reopen":
-            rows.check(rows.reopened(rows.log.sync(rows.log.hold_live())))
+            rows.check(rows.reopened(rows.log.sync(rows.log.segments.hold_live())))
         elif not isinstance(step, str):
             rows.write(np.array(step))
         rows.check()
@@ -93,9 +93,9 @@ def test_segments_that_nothing_needs_are_removed_and_their_places_used_again(tmp
         rows.write(rows.random.permutation(ROWS)[:200])
         compact(rows.log, lambda: True, lambda moving: None)
         rows.check()
-        places |= {segment.place for segment in rows.log.hold_live()}
-        rows.log.release([segment.entry for segment in rows.log._segments.values() if segment.holds])
-    assert len(list(tmp_path.glob("*.rows"))) == len(rows.log._segments) < 20
+        places |= {segment.place for segment in rows.log.segments.hold_live()}
+        rows.log.segments.release([segment.entry for segment in rows.log.segments._of.values() if segment.holds])
+    assert len(list(tmp_path.glob("*.rows"))) == len(rows.log.segments._of) < 20
     assert max(places) < 30
 
 
@@ -125,7 +125,7 @@ def test_a_damaged_page_is_an_error_that_names_it(tmp_path: Path) -> None:
 def test_a_segment_that_was_cut_off_is_not_adopted(tmp_path: Path) -> None:
     rows = Rows(tmp_path)
     rows.write(np.arange(ROWS))
-    segments = rows.log.sync(rows.log.hold_live())
+    segments = rows.log.sync(rows.log.segments.hold_live())
     (tmp_path / "000000000.rows").write_bytes(b"")
     with pytest.raises(DiskError, match="000000000.rows must have 4096 bytes, it is cut off"):
         rows.reopened(segments)

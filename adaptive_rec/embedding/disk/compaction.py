@@ -19,19 +19,19 @@ def compact(log: RowLog, is_wanted: Callable[[], bool], on_moving: Callable[[NDA
     """Move rows out of sparse segments until there are few enough, or `is_wanted` says no. `on_moving` is given rows before they
     are moved, and again afterwards: a snapshot in between may have either address. Any one thread may call it. Raises DiskError
     where a page is damaged or nothing can be written."""
-    log.sweep()
+    log.segments.sweep()
     while is_wanted():
-        with log.sparsest() as segment:
+        with log.segments.sparsest() as segment:
             if segment is None:
                 return
             _move_out(log, segment, on_moving)
-        log.sweep()
+        log.segments.sweep()
 
 
 def _move_out(log: RowLog, segment: Segment, on_moving: Callable[[NDArray[np.int64]], None]) -> None:
     layout = log.layout
     row_N, position_N, pages = _rows_of(log, segment)
-    address_N = (log.first_address(segment) + position_N).astype(np.uint32)
+    address_N = (log.segments.first_address(segment) + position_N).astype(np.uint32)
     live = np.flatnonzero(log.address_R[row_N] == address_N)
     for first in range(0, len(live), _MOVED_AT_A_TIME):
         some = live[first : first + _MOVED_AT_A_TIME]

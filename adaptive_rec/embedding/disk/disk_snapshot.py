@@ -96,7 +96,7 @@ class DiskSnapshot:
 
     def _hold(self, pool: int) -> None:
         """Keep the segments of the addresses that were just found."""
-        self._held[pool] += self._host.logs[pool].hold_live(self._held[pool])
+        self._held[pool] += self._host.logs[pool].segments.hold_live(self._held[pool])
 
     def end(self) -> None:
         """Nothing waits for it."""

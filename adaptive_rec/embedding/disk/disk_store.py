@@ -7,8 +7,10 @@ read ahead has another address by then, and is read again: from memory, as the l
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +37,7 @@ INDEX_BYTES = 8
 class DiskStore(DirectStore):
     """Rows in memory and on a disk. `changed_R` flags rows whose value in memory, or whose address, no checkpoint has."""
 
-    stages_ahead = True
+    stages_ahead = on_disk = True
     host: DiskTier  # type: ignore[assignment]
 
     def __init__(
@@ -203,7 +205,7 @@ class DiskStore(DirectStore):
     @property
     def present_log(self) -> SavedLog:
         """All segments that there are now."""
-        return self.host.saved([log.entries for log in self.host.logs])
+        return self.host.saved([log.segments.entries for log in self.host.logs])
 
     # Whole tables ----------------------------------------------------------------------------------------------------
 
@@ -221,6 +223,12 @@ class DiskStore(DirectStore):
         pool, low, _ = self.space.table_range(table)
         lines = np.arange(len(weights_ND))
         self.host.append(pool, low + first + lines, lines, weights_ND, state_NK)
+
+    def disk_counts(self) -> dict[str, int]:
+        totals = Counter[str]()
+        for log in self.host.logs:
+            totals.update(asdict(log.counts))
+        return {**totals, "size_bytes": self.host.size_bytes}
 
     def settle(self) -> None:
         """Wait until what was written is written. Raises DiskError where some was not."""

@@ -17,7 +17,7 @@ from adaptive_rec.embedding.disk.cold_rows import ColdPool
 from adaptive_rec.embedding.disk.compaction import compact
 from adaptive_rec.embedding.disk.first_values import draw_first
 from adaptive_rec.embedding.disk.reading import NOWHERE
-from adaptive_rec.embedding.disk.row_log import RowLog
+from adaptive_rec.embedding.disk.row_log import MOST_WAITING, RowLog
 from adaptive_rec.embedding.disk.saved_segments import SavedLog, SavedPool, SegmentEntry, pool_folder
 from adaptive_rec.embedding.disk.segment import Segment, disk_errors
 from adaptive_rec.embedding.host import ColdTier
@@ -25,9 +25,6 @@ from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.system.background import LOWEST, give_way
 from adaptive_rec.system.durable import sync_folder
-
-_MOST_WAITING = 8
-"""Limit of segments that wait to be written; training then waits for the disk."""
 
 
 class DiskTier(ColdTier):
@@ -89,7 +86,7 @@ class DiskTier(ColdTier):
         if not len(row_C):
             return
         compacting = self._compacting
-        if compacting is not None and self.logs[pool].is_bloated:
+        if compacting is not None and self.logs[pool].segments.are_bloated:
             compacting.result()
         self.logs[pool].append(row_C, line_C, weights_LD, state_LK)
 
@@ -101,7 +98,7 @@ class DiskTier(ColdTier):
 
     def hold_live(self) -> list[list[Segment]]:
         """Keep, for each pool, the segments that have newest values, until they are released."""
-        return [log.hold_live() for log in self.logs]
+        return [log.segments.hold_live() for log in self.logs]
 
     def sync(self, held: list[list[Segment]]) -> list[list[Segment]]:
         """Have all that was appended so far on the disk, by any thread. Returns for each pool the segments that have newest
@@ -115,7 +112,7 @@ class DiskTier(ColdTier):
     def release(self, segments: list[list[SegmentEntry]]) -> None:
         """Let go of segments that a checkpoint no longer needs."""
         for log, entries in zip(self.logs, segments, strict=True):
-            log.release(entries)
+            log.segments.release(entries)
 
     def take_moved(self) -> NDArray[np.int64]:
         """Return rows that compaction has moved since the last call, and maybe others, by their joint numbers."""
@@ -142,7 +139,7 @@ class DiskTier(ColdTier):
         if saved.folder.resolve() != self.folder.resolve() or mine != theirs:
             return False
         for log, pool in zip(self.logs, saved.pools, strict=True):
-            log.adopt(list(pool.segments))
+            log.segments.adopt(pool.segments)
         for rows, address_C in index:
             for log, spec in zip(self.logs, self._space.pools, strict=True):
                 some = spec.contains(rows)
@@ -154,7 +151,7 @@ class DiskTier(ColdTier):
     @property
     def size_bytes(self) -> int:
         """Bytes of all files."""
-        return sum(log.size_bytes for log in self.logs)
+        return sum(log.segments.size_bytes for log in self.logs)
 
     def close(self) -> None:
         """Stop the writing thread: from now on the calling thread writes."""
@@ -166,7 +163,7 @@ class DiskTier(ColdTier):
         if self._is_closed:
             work()
             return
-        while (writing := self._oldest_writing(_MOST_WAITING)) is not None:
+        while (writing := self._oldest_writing(MOST_WAITING)) is not None:
             writing.result()
         with self._counting:
             self._waiting.append(self._writer.submit(work))

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,14 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.embedding.disk.reading import NOWHERE, WantedRows, as_bytes, places_of, read_at
-from adaptive_rec.embedding.disk.saved_segments import SegmentEntry, segment_path
+from adaptive_rec.embedding.disk.reading import WantedRows, as_bytes, read_at
 from adaptive_rec.embedding.disk.segment import Segment, disk_errors, page_layout
-from adaptive_rec.errors import DiskError
+from adaptive_rec.embedding.disk.segments import Segments
 from adaptive_rec.kernels import pages as kernels
+from adaptive_rec.kernels.pages import PageLayout
 from adaptive_rec.system.durable import sync_folder
-
-MOST_ADDRESSES = 1 << 32
 
 _LEAST_SEGMENT_BYTES, _MOST_SEGMENT_BYTES = 4 << 20, 64 << 20
 _SEGMENTS = 512
@@ -38,15 +35,26 @@ _KEPT = 2
 """Written segments that stay in memory: rows used again soon are read from there, and so are rows that were read ahead and have
 changed since."""
 
-_ENOUGH_ROOM, _MOST_ROOM, _SPARE = 1.8, 2.2, 2
-"""How many times their newest values the segments have room for, besides so many spare segments: with less compaction ends, with
-more training waits for it."""
+PLACE_BYTES = 4 + 1 + 4
+"""Host memory of a row: its slot, a flag whether it has changed since it was saved, its address."""
 
-_WORTH_MOVING = 0.9
-"""A segment with a larger part of newest values is left as it is."""
+MOST_SPACE = 2.5
+"""How many times the bytes of their rows segments take at the most, as long as checkpoints keep no older ones."""
 
-_RESTING = 4
-"""Places of removed segments that rest before they are used again, so that no address comes back while a batch is on its way."""
+MOST_WAITING = 8
+"""Limit of segments that wait to be written; training then waits for the disk."""
+
+
+def pages_of_segment(rows: int, layout: PageLayout) -> int:
+    """Return the pages of a segment in the log of a pool of so many rows."""
+    whole = -(-rows // layout.rows) * layout.page_bytes
+    return max(1, min(max(whole // _SEGMENTS, _LEAST_SEGMENT_BYTES), _MOST_SEGMENT_BYTES) // layout.page_bytes)
+
+
+def log_memory_bytes(rows: int, row_bytes: int, state_bytes: int) -> int:
+    """Return the bytes of the segments that a log holds in memory at the most."""
+    layout = page_layout(row_bytes, state_bytes)
+    return (1 + _KEPT + MOST_WAITING) * pages_of_segment(rows, layout) * layout.page_bytes
 
 
 @dataclass
@@ -74,24 +82,14 @@ class RowLog:
         self._folder = folder
         self._write, self._on_full = write, on_full
         self.layout = page_layout(row_bytes, state_bytes)
-        whole = -(-rows // self.layout.rows) * self.layout.page_bytes
-        segment_bytes = min(max(whole // _SEGMENTS, _LEAST_SEGMENT_BYTES), _MOST_SEGMENT_BYTES)
-        self._pages = max(1, segment_bytes // self.layout.page_bytes)
-        self._capacity = self._pages * self.layout.rows
+        self.segment_pages = pages_of_segment(rows, self.layout)
+        """Pages of a whole segment."""
+        self.segments = Segments(folder, self.layout, self.segment_pages)
         self.address_R = np.zeros(rows, dtype=np.uint32)
         """Where each row's newest value on the disk is: 1 and the place of its segment times the rows of one, and its place
         there; NOWHERE for a row that was never written."""
         self.counts = LogCounts()
         self._appending = threading.Lock()
-        self._lock = threading.Lock()
-        """Held for moments only, inside of `_appending` where both are needed."""
-        self._segments: dict[int, Segment] = {}
-        """All segments, by their places."""
-        self._resting: deque[int] = deque()
-        """Places of removed segments, the one that rests longest first."""
-        self._next_number = max((int(path.stem) for path in folder.glob("*.rows")), default=-1) + 1
-        """No file that is there is written over, whichever checkpoint needs it."""
-        self._next_place = 0
         self._kept: deque[Segment] = deque()
         self._open: Segment | None = None
         """The segment that takes rows; there is one from the first of them on."""
@@ -128,96 +126,10 @@ class RowLog:
             first = segment.take(len(rows))
             assert segment.pages is not None, "the open segment is in memory"
             kernels.pack_rows(self.layout, first, rows, line_C[some], *values, segment.pages)
-            start = 1 + segment.place * self._capacity + first
-            with self._lock:
-                self._count_dead(self.address_R[rows])
-                segment.count_live(len(rows))
+            start = self.segments.first_address(segment) + first
+            with self.segments.lock:
+                self.segments.count_moved(self.address_R[rows], segment)
                 self.address_R[rows] = np.arange(start, start + len(rows), dtype=np.uint32)
-
-    def hold_live(self, held: Sequence[Segment] = ()) -> list[Segment]:
-        """Keep all segments that have newest values, besides those that are `held`, until they are released; return them."""
-        known = {segment.number for segment in held}
-        with self._lock:
-            found = [segment for segment in self._segments.values() if segment.live and segment.number not in known]
-            for segment in found:
-                segment.hold(1)
-        return found
-
-    def sync(self, held: list[Segment]) -> list[Segment]:
-        """Have all that was appended so far on the disk, and keep the segments that have newest values besides those `held`.
-        Returns all of these. Raises DiskError."""
-        with self._appending:
-            if self._open is not None:
-                self._open.seal()
-            segments = held + self.hold_live(held)
-        for segment in segments:
-            segment.write()
-            segment.sync()
-        with disk_errors("sync", self._folder):
-            sync_folder(self._folder)
-        return segments
-
-    def release(self, entries: list[SegmentEntry]) -> None:
-        """Let go of segments that were kept, and remove those that nothing needs any more. Raises DiskError."""
-        with self._lock:
-            for entry in entries:
-                self._segments[entry.place].hold(-1)
-        self.sweep()
-
-    def sweep(self) -> None:
-        """Remove the segments that nothing needs. Raises DiskError."""
-        with self._lock:
-            needless = [
-                segment
-                for segment in self._segments.values()
-                if segment.is_closed and not segment.live and not segment.holds and segment.pages is None
-            ]
-            for segment in needless:
-                del self._segments[segment.place]
-                self._resting.append(segment.place)
-        failed = None
-        for segment in needless:
-            try:
-                segment.remove()
-            except DiskError as error:  # the others are removed all the same
-                failed = error
-        if failed is not None:
-            raise failed
-
-    @contextmanager
-    def sparsest(self) -> Iterator[Segment | None]:
-        """Yield the written segment with the fewest newest values, if segments have more room than they should. It is kept in the
-        body of the ``with``."""
-        with self._lock:
-            written = [segment for segment in self._segments.values() if segment.pages is None]
-            written = [segment for segment in written if 0 < segment.live <= _WORTH_MOVING * self._capacity]
-            found = min(written, key=lambda segment: segment.live, default=None)
-            if not self._has_more_room_than(_ENOUGH_ROOM):
-                found = None
-            if found is not None:
-                found.hold(1)
-        try:
-            yield found
-        finally:
-            if found is not None:
-                with self._lock:
-                    found.hold(-1)
-
-    @property
-    def is_bloated(self) -> bool:
-        """Whether segments have so much room that nothing should be appended before some of them are compacted."""
-        with self._lock:
-            return self._has_more_room_than(_MOST_ROOM)
-
-    def _has_more_room_than(self, times: float) -> bool:
-        free = [segment for segment in self._segments.values() if segment.live or not segment.holds]
-        live = sum(segment.live for segment in free)
-        return len(free) * self._capacity > times * live + _SPARE * self._capacity
-
-    def first_address(self, segment: Segment) -> int:
-        """Return the address of a segment's first row."""
-        return 1 + segment.place * self._capacity
-
 
     def _with_room(self) -> Segment:
         """Return the open segment, or another one where it is full."""
@@ -232,64 +144,22 @@ class RowLog:
             if len(self._kept) > _KEPT:
                 self._write(self._kept.popleft().drop_pages)
             self._on_full()
-        self._open = self._new_segment()
+        self._open = self.segments.create()
         return self._open
 
-    def _new_segment(self) -> Segment:
-        number, self._next_number = self._next_number, self._next_number + 1
-        place = self._resting[0] if len(self._resting) > _RESTING else self._next_place
-        if (place + 1) * self._capacity >= MOST_ADDRESSES:
-            raise DiskError(
-                f"rows of a pool on the disk must have fewer than {MOST_ADDRESSES:,} places, segment {place + 1} is too many"
-            )
-        segment = Segment.create(segment_path(self._folder, number), number, place, self.layout, self._pages)
-        with self._lock:
-            self._segments[place] = segment
-            if place == self._next_place:
-                self._next_place += 1
-            else:
-                self._resting.popleft()
-        return segment
-
-    def adopt(self, entries: list[SegmentEntry]) -> None:
-        """Take over segments of a checkpoint, each held once. Then `set_addresses`, and `count_rows`. Raises DiskError."""
-        assert not self._segments, "segments are taken over before any other"
-        for entry in entries:
-            segment = Segment.existing(segment_path(self._folder, entry.number), entry, self.layout)
-            segment.hold(1)
-            self._segments[entry.place] = segment
-        self._next_place = max(self._segments, default=-1) + 1
-        self._resting.extend(sorted(set(range(self._next_place)) - set(self._segments)))
-
-    def set_addresses(self, row_C: NDArray[np.int64], address_C: NDArray[np.uint32]) -> None:
-        """Set where the values of some rows are."""
-        self.address_R[row_C] = address_C
-
-    def count_rows(self) -> None:
-        """Count the live rows of each segment by the addresses. Raises DiskError where rows are in none."""
-        for first in range(0, len(self.address_R), _CHUNK_ROWS):
-            address_C = self.address_R[first : first + _CHUNK_ROWS]
-            some = address_C[address_C != NOWHERE].astype(np.int64)
-            places, counts = np.unique((some - 1) // self._capacity, return_counts=True)
-            for place, count in zip(places.tolist(), counts.tolist(), strict=True):
-                if place not in self._segments:
-                    raise DiskError(
-                        f"rows of {self._folder} must be in the checkpoint's segments, {count} are in place {place}"
-                    )
-                self._segments[place].count_live(count)
-
-    @property
-    def entries(self) -> list[SegmentEntry]:
-        """All segments."""
-        with self._lock:
-            return [segment.entry for segment in self._segments.values()]
-
-    def _count_dead(self, address_C: NDArray[np.uint32]) -> None:
-        """Count rows at these addresses as written elsewhere."""
-        some = address_C[address_C != NOWHERE].astype(np.int64)
-        places, counts = np.unique((some - 1) // self._capacity, return_counts=True)
-        for place, count in zip(places.tolist(), counts.tolist(), strict=True):
-            self._segments[place].count_live(-count)
+    def sync(self, held: list[Segment]) -> list[Segment]:
+        """Have all that was appended so far on the disk, and keep the segments that have newest values besides those `held`.
+        Returns all of these. Raises DiskError."""
+        with self._appending:
+            if self._open is not None:
+                self._open.seal()
+            segments = held + self.segments.hold_live(held)
+        for segment in segments:
+            segment.write()
+            segment.sync()
+        with disk_errors("sync", self._folder):
+            sync_folder(self._folder)
+        return segments
 
     # Reading ---------------------------------------------------------------------------------------------------------
 
@@ -299,32 +169,21 @@ class RowLog:
         """Read the newest values of some rows: row ``row_C[c]`` goes to line ``line_C[c]``. Returns the address at which each was
         read; where that is NOWHERE, its line is left as it is. Raises DiskError where a row cannot be read as it was written."""
         values = as_bytes(weights_LD), as_bytes(state_LK)
-        with self._lock:
-            address_C = self.address_R[row_C]
-            segments = {place: self._segments[place] for place in places_of(address_C, self._capacity)}
-            pages = {place: segment.pages for place, segment in segments.items()}
-            for segment in segments.values():
-                segment.hold(1)
-        try:
-            wanted = WantedRows(address_C, row_C, line_C)
-            found, read = read_at(self.layout, self._capacity, wanted, segments, pages, values)
-        finally:
-            with self._lock:
-                for segment in segments.values():
-                    segment.hold(-1)
+        with self.segments.reading():
+            with self.segments.lock:
+                address_C, files = self.address_R[row_C], self.segments.files()
+            found, read = read_at(self.layout, WantedRows(address_C, row_C, line_C), files, values)
         self.counts.rows_found += found
         self.counts.rows_read += read
         return address_C
 
-    # Sizes -----------------------------------------------------------------------------------------------------------
+    # A checkpoint's --------------------------------------------------------------------------------------------------
 
-    @property
-    def segment_pages(self) -> int:
-        """Pages of a whole segment."""
-        return self._pages
+    def set_addresses(self, row_C: NDArray[np.int64], address_C: NDArray[np.uint32]) -> None:
+        """Set where the values of some rows are, in segments that were adopted. Then `count_rows`."""
+        self.address_R[row_C] = address_C
 
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of all files."""
-        with self._lock:
-            return sum(segment.size_bytes for segment in self._segments.values())
+    def count_rows(self) -> None:
+        """Count the newest values in each segment. Raises DiskError where rows are in none."""
+        for first in range(0, len(self.address_R), _CHUNK_ROWS):
+            self.segments.count_found(self.address_R[first : first + _CHUNK_ROWS])

@@ -66,12 +66,10 @@ class Segment:
         """Pages handed to the system."""
         self.synced = 0
         """Pages that are on the disk."""
-        self.live = 0
-        """Rows whose newest value on the disk is here."""
         self._is_lost = False
         """Whether a sync has failed: the system may have dropped pages, and takes them for written."""
         self.holds = 0
-        """Readers and checkpoints that need the file."""
+        """Checkpoints that need the file."""
 
     @property
     def size_bytes(self) -> int:
@@ -206,15 +204,11 @@ class Segment:
         return pages
 
     def hold(self, more: int) -> None:
-        """Count readers that come, or that have gone (negative)."""
+        """Count checkpoints that need the file from now on, or no longer (negative)."""
         self.holds += more
 
-    def count_live(self, more: int) -> None:
-        """Count rows that came, or that were written elsewhere (negative)."""
-        self.live += more
-
     def remove(self) -> None:
-        """Close and remove the file."""
+        """Close and remove the file. Raises DiskError."""
         self.close()
         with disk_errors("removal", self.path):
             os.unlink(self.path)

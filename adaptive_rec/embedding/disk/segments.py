@@ -1,0 +1,211 @@
+"""The segments of a log: where they are, which of them have newest values, who needs them."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adaptive_rec.embedding.disk.reading import NOWHERE, OpenFiles
+from adaptive_rec.embedding.disk.saved_segments import SegmentEntry, segment_path
+from adaptive_rec.embedding.disk.segment import Segment
+from adaptive_rec.errors import DiskError
+from adaptive_rec.kernels.pages import PageLayout
+
+MOST_ADDRESSES = 1 << 32
+
+_ENOUGH_ROOM, _MOST_ROOM, _SPARE = 1.8, 2.2, 2
+"""How many times their newest values the segments have room for, besides so many spare segments: with less compaction ends, with
+more training waits for it."""
+
+_WORTH_MOVING = 0.9
+"""A segment with a larger part of newest values is left as it is."""
+
+_RESTING = 4
+"""Places of removed segments that rest before they are used again, so that no address comes back while a batch is on its way."""
+
+_FIRST_PLACES = 64
+
+
+class Segments:
+    """All segments of a log. A segment's *place* is its part in the addresses of its rows; arrays of places are marked `P`."""
+
+    def __init__(self, folder: Path, layout: PageLayout, pages: int) -> None:
+        """`pages`: those of a whole segment."""
+        self._folder, self._layout, self._pages = folder, layout, pages
+        self.capacity = pages * layout.rows
+        """Rows of a whole segment."""
+        self.lock = threading.Lock()
+        """Held for moments only: while addresses change, and by all methods here that do not say otherwise."""
+        self._of: dict[int, Segment] = {}
+        self._live_P = np.zeros(_FIRST_PLACES, dtype=np.int64)
+        """Rows whose newest value on the disk is in each segment."""
+        self._descriptor_P = np.zeros(_FIRST_PLACES, dtype=np.int32)
+        self._number_P = np.zeros(_FIRST_PLACES, dtype=np.int64)
+        self._resting: deque[int] = deque()
+        """Places of removed segments, the one that rests longest first."""
+        self._next_number = max((int(path.stem) for path in folder.glob("*.rows")), default=-1) + 1
+        """No file that is there is written over, whichever checkpoint needs it."""
+        self._next_place = 0
+        self._readings: set[int] = set()
+        """Numbers of the readings under way."""
+        self._next_reading = 0
+        self._retired: list[tuple[int, Segment]] = []
+        """Segments that nothing needs but readings with lower numbers than these."""
+
+    # New ones --------------------------------------------------------------------------------------------------------
+
+    def create(self) -> Segment:
+        """Create the next segment. Raises DiskError."""
+        number, self._next_number = self._next_number, self._next_number + 1
+        with self.lock:
+            place = self._resting[0] if len(self._resting) > _RESTING else self._next_place
+        if (place + 1) * self.capacity >= MOST_ADDRESSES:
+            rule = f"rows of a pool on the disk must have fewer than {MOST_ADDRESSES:,} places"
+            raise DiskError(f"{rule}, segment {place + 1} is too many")
+        segment = Segment.create(segment_path(self._folder, number), number, place, self._layout, self._pages)
+        with self.lock:
+            self._add(segment)
+            if place == self._next_place:
+                self._next_place += 1
+            else:
+                self._resting.popleft()
+        return segment
+
+    def adopt(self, entries: Sequence[SegmentEntry]) -> None:
+        """Open the segments of a checkpoint, each held once, before there is any other. Raises DiskError."""
+        assert not self._of, "segments are taken over before any other"
+        for entry in entries:
+            segment = Segment.existing(segment_path(self._folder, entry.number), entry, self._layout)
+            segment.hold(1)
+            self._add(segment)
+        self._next_place = max(self._of, default=-1) + 1
+        self._resting.extend(sorted(set(range(self._next_place)) - set(self._of)))
+
+    def _add(self, segment: Segment) -> None:
+        while segment.place >= len(self._live_P):
+            self._live_P, self._descriptor_P, self._number_P = (
+                np.concatenate([array, np.zeros_like(array)])
+                for array in (self._live_P, self._descriptor_P, self._number_P)
+            )
+        place = segment.place
+        self._of[place] = segment
+        self._live_P[place], self._descriptor_P[place], self._number_P[place] = 0, segment.descriptor, segment.number
+
+    # Newest values ---------------------------------------------------------------------------------------------------
+
+    def first_address(self, segment: Segment) -> int:
+        """Return the address of a segment's first row."""
+        return 1 + segment.place * self.capacity
+
+    def count_moved(self, from_C: NDArray[np.uint32], to: Segment) -> None:
+        """Count rows that were at some addresses and are in another segment now. The caller holds the lock."""
+        some = from_C[from_C != NOWHERE].astype(np.int64)
+        if len(some):
+            self._live_P -= np.bincount((some - 1) // self.capacity, minlength=len(self._live_P))
+        self._live_P[to.place] += len(from_C)
+
+    def count_found(self, address_C: NDArray[np.uint32]) -> None:
+        """Count the rows at some addresses. Raises DiskError where rows are in no segment."""
+        some = address_C[address_C != NOWHERE].astype(np.int64)
+        places, counts = np.unique((some - 1) // self.capacity, return_counts=True)
+        for place, count in zip(places.tolist(), counts.tolist(), strict=True):
+            if place not in self._of:
+                raise DiskError(f"rows of {self._folder} must be in the checkpoint's segments, {count} are in place {place}")
+            self._live_P[place] += count
+
+    # Who needs them --------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def reading(self) -> Iterator[int]:
+        """Let all present segments stay while the body of a ``with`` reads them. The caller takes the lock, then `files`."""
+        with self.lock:
+            number, self._next_reading = self._next_reading, self._next_reading + 1
+            self._readings.add(number)
+        try:
+            yield number
+        finally:
+            with self.lock:
+                self._readings.discard(number)
+
+    def files(self) -> OpenFiles:
+        """Return the present files, and the memory of those that are not written yet. The caller holds the lock."""
+        memory = {place: segment.pages for place, segment in self._of.items() if segment.pages is not None}
+        return OpenFiles(self.capacity, self._descriptor_P, self._number_P, memory, self._folder)
+
+    def hold_live(self, held: Sequence[Segment] = ()) -> list[Segment]:
+        """Keep all segments that have newest values, besides those that are `held`, until they are released; return them."""
+        known = {segment.number for segment in held}
+        with self.lock:
+            found = [each for each in self._of.values() if self._live_P[each.place] and each.number not in known]
+            for segment in found:
+                segment.hold(1)
+        return found
+
+    def release(self, entries: Sequence[SegmentEntry]) -> None:
+        """Let go of segments that were kept, and remove those that nothing needs any more. Raises DiskError."""
+        with self.lock:
+            for entry in entries:
+                self._of[entry.place].hold(-1)
+        self.sweep()
+
+    def sweep(self) -> None:
+        """Remove the segments that nothing needs. Raises DiskError."""
+        with self.lock:
+            for segment in list(self._of.values()):
+                if segment.is_closed and segment.pages is None and not segment.holds and not self._live_P[segment.place]:
+                    del self._of[segment.place]
+                    self._retired.append((self._next_reading, segment))
+            oldest = min(self._readings, default=self._next_reading)
+            free = [segment for number, segment in self._retired if number <= oldest]
+            self._retired = [(number, segment) for number, segment in self._retired if number > oldest]
+            self._resting.extend(segment.place for segment in free)
+        failed = None
+        for segment in free:
+            try:
+                segment.remove()
+            except DiskError as error:  # the others are removed all the same
+                failed = error
+        if failed is not None:
+            raise failed
+
+    @property
+    def entries(self) -> list[SegmentEntry]:
+        """All of them, as a checkpoint names them."""
+        with self.lock:
+            return [segment.entry for segment in self._of.values()]
+
+    # Room ------------------------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def sparsest(self) -> Iterator[Segment | None]:
+        """Yield the written segment with the fewest newest values, if segments have more room than they should. It stays in the
+        body of the ``with``."""
+        with self.reading():
+            with self.lock:
+                live = [(int(self._live_P[place]), each) for place, each in self._of.items() if each.pages is None]
+            some = [(count, each) for count, each in live if 0 < count <= _WORTH_MOVING * self.capacity]
+            is_due = some and self._have_more_room_than(_ENOUGH_ROOM)
+            yield min(some, key=lambda pair: pair[0])[1] if is_due else None
+
+    @property
+    def are_bloated(self) -> bool:
+        """Whether segments have so much room that nothing should be appended before some of them are compacted."""
+        return self._have_more_room_than(_MOST_ROOM)
+
+    def _have_more_room_than(self, times: float) -> bool:
+        with self.lock:
+            count = sum(1 for place, segment in self._of.items() if self._live_P[place] or not segment.holds)
+            live = int(self._live_P.sum())
+        return count * self.capacity > times * live + _SPARE * self.capacity
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all files."""
+        with self.lock:
+            return sum(segment.size_bytes for segment in self._of.values())
