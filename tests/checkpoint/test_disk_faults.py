@@ -20,6 +20,7 @@ from adaptive_rec.config.tree import load_config
 from adaptive_rec.embedding.disk import row_log
 from adaptive_rec.errors import DiskError, UsageError
 from adaptive_rec.live.telemetry import Event
+from adaptive_rec.run.resume import evaluate_run
 from adaptive_rec.run.training_run import TrainingRun
 
 SMALL = [
@@ -246,3 +247,17 @@ def test_a_run_that_ended_before_its_first_checkpoint_begins_again_in_its_folder
     train(out, ON_DISK, f"run.disk={there}", resume=True)
     assert newest_rows(out) == in_memory
     assert not [path for path, number in left.items() if path.exists() and path.stat().st_ino == number]
+
+
+def test_evaluation_and_resume_take_over_segments_of_another_size_and_a_reader_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_memory: list[bytes]
+) -> None:
+    """A later version may have others."""
+    out = tmp_path / "run"
+    train(out, ON_DISK, "run.steps=20")
+    before = sorted((out / "rows").rglob("*"))
+    monkeypatch.setattr(row_log, "_LEAST_SEGMENT_BYTES", 16384)
+    evaluate_run(out)
+    assert sorted((out / "rows").rglob("*")) == before
+    train(out, ON_DISK, resume=True)
+    assert newest_rows(out) == in_memory

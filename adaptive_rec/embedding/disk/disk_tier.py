@@ -139,7 +139,7 @@ class DiskTier(ColdTier):
         if saved.folder.resolve() != self.folder.resolve() or mine != theirs:
             return False
         for log, pool in zip(self.logs, saved.pools, strict=True):
-            log.segments.adopt(pool.segments)
+            log.adopt(pool)
         for rows, address_C in index:
             for log, spec in zip(self.logs, self._space.pools, strict=True):
                 some = spec.contains(rows)
@@ -225,6 +225,5 @@ class DiskTier(ColdTier):
 
 
 def _shape(pool: SavedPool) -> tuple[Any, ...]:
-    """Return what must be the same in all segments of a pool."""
-    types = pool.weights.shape, pool.weights.dtype, pool.state.shape, pool.state.dtype
-    return pool.first_row, pool.rows, *types, pool.page_bytes, pool.page_rows, pool.segment_pages
+    """Return what must be the same in a run that takes over the segments of a pool."""
+    return pool.first_row, pool.rows, pool.weights.shape, pool.weights.dtype, pool.state.shape, pool.state.dtype

@@ -18,7 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.embedding.disk.reading import WantedRows, as_bytes, read_at
-from adaptive_rec.embedding.disk.segment import Segment, disk_errors, page_layout
+from adaptive_rec.embedding.disk.saved_segments import SavedPool
+from adaptive_rec.embedding.disk.segment import Segment, disk_errors, layout_of, page_layout
 from adaptive_rec.embedding.disk.segments import Segments
 from adaptive_rec.kernels import pages as kernels
 from adaptive_rec.kernels.pages import PageLayout
@@ -178,6 +179,14 @@ class RowLog:
         return address_C
 
     # A checkpoint's --------------------------------------------------------------------------------------------------
+
+    def adopt(self, pool: SavedPool) -> None:
+        """Take over the segments of a checkpoint, and their sizes, before there is any other one. Then `set_addresses`. Raises
+        DiskError."""
+        self.layout = layout_of(self.layout.row_bytes, self.layout.state_bytes, pool.page_bytes, pool.page_rows)
+        self.segment_pages = pool.segment_pages
+        self.segments = Segments(self._folder, self.layout, self.segment_pages)
+        self.segments.adopt(pool.segments)
 
     def set_addresses(self, row_C: NDArray[np.int64], address_C: NDArray[np.uint32]) -> None:
         """Set where the values of some rows are, in segments that were adopted. Then `count_rows`."""
