@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from adaptive_rec.checkpoint.files import DISK as DISK
     from adaptive_rec.checkpoint.loading import find as find
+    from adaptive_rec.checkpoint.loading import folders_of_rows as folders_of_rows
     from adaptive_rec.checkpoint.loading import held as held
     from adaptive_rec.checkpoint.loading import load as load
     from adaptive_rec.checkpoint.loading import newest as newest
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 _PUBLIC = {
     "DISK": "files",
     "find": "loading",
+    "folders_of_rows": "loading",
     "held": "loading",
     "load": "loading",
     "newest": "loading",

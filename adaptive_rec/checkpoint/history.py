@@ -99,6 +99,17 @@ def newest_names(files: Files, folder: Path, keep: int) -> list[str]:
     return generations(names_in(files, folder))[-keep:]
 
 
+def names_in_use(files: Files, folder: Path, keep: int) -> list[str]:
+    """Return the newest names, and those of generations that are being read."""
+    newest, used = newest_names(files, folder, keep), []
+    for name in generations(names_in(files, folder)):
+        if name in newest:
+            continue
+        with os_errors("locking", folder / name), files.unread(folder / name) as unread:
+            used += [] if unread else [name]
+    return used + newest
+
+
 class Verified:
     """Damage of the generations of a folder. Each generation is read once."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -10,9 +10,9 @@ from typing import Any
 from numpy.typing import NDArray
 
 from adaptive_rec.checkpoint.dense_state import set_dense
-from adaptive_rec.checkpoint.files import DISK, Files
+from adaptive_rec.checkpoint.files import DISK, Files, os_errors
 from adaptive_rec.checkpoint.flatten import unflatten
-from adaptive_rec.checkpoint.generation import read_json_file, read_manifest
+from adaptive_rec.checkpoint.generation import generations, names_in, read_json_file, read_manifest
 from adaptive_rec.checkpoint.history import Found, newest_held, newest_names, verify_all
 from adaptive_rec.checkpoint.rows import SavedRows, state_names
 from adaptive_rec.checkpoint.run_state import Last, RunParts, set_state
@@ -21,7 +21,7 @@ from adaptive_rec.checkpoint.saved_log import saved_log
 from adaptive_rec.checkpoint.writing import DENSE, run_description
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.embedding.disk.disk_store import DiskStore
-from adaptive_rec.embedding.disk.saved_segments import SavedLog
+from adaptive_rec.embedding.disk.saved_segments import SavedLog, remove_unused
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import CheckpointError, DiskError
 from adaptive_rec.saved import Saved
@@ -69,13 +69,16 @@ def load(parts: RunParts, checkpoint: Path, verified: bool = False, files: Files
     _check(parts.state, run, checkpoint)
     try:
         store, rows = parts.state.store, SavedRows(files, checkpoint)
-        if not _is_adopted(store, rows, checkpoint):
+        is_adopted = _is_adopted(store, rows, checkpoint)
+        if not is_adopted:
             _set_rows(store, rows)
         set_dense(parts.dense, _all(ArraysFile(files, checkpoint / DENSE)))
         set_state(parts, ranks, lambda rank: _saved_by(checkpoint, rank, files))
     except CheckpointError as error:
         raise CheckpointError(f"checkpoint {checkpoint} cannot be used: {error}") from None
-    parts.base.build_on(Last(checkpoint.parent, checkpoint.name, ()))
+    # Addresses are good in one folder: a checkpoint whose rows were copied to or from a disk is nothing to build on.
+    stays = is_adopted or (rows.log is None and not isinstance(store, DiskStore))
+    parts.base.build_on(Last(checkpoint.parent, checkpoint.name, ()) if stays else None)
 
 
 def _is_adopted(store: EmbeddingStore, rows: SavedRows, checkpoint: Path) -> bool:
@@ -94,10 +97,21 @@ def rows_folder(checkpoint: Path, files: Files = DISK) -> Path | None:
     return None if disk is None else saved_log(disk, checkpoint).folder
 
 
-def remove_unused_rows(store: EmbeddingStore, folder: Path, keep: int, files: Files = DISK) -> None:
-    """Remove the files of rows that neither the run nor its newest checkpoints, `keep` of them, need."""
+def folders_of_rows(folder: Path, files: Files = DISK) -> set[Path]:
+    """Return the folders, outside of them, in which the checkpoints of a folder have their rows."""
+    return {log.folder.resolve() for log in _logs_of(files, folder, generations(names_in(files, folder)))}
+
+
+def remove_unused_rows(
+    store: EmbeddingStore, folder: Path, keep: int, rows: Iterable[Path], files: Files = DISK
+) -> None:
+    """Remove the files in some folders of `rows` that neither the run nor its newest checkpoints, `keep` of them, need."""
+    used = list(_logs_of(files, folder, newest_names(files, folder, keep)))
     if isinstance(store, DiskStore):
-        store.remove_others(_logs_of(files, folder, newest_names(files, folder, keep)))
+        used.append(store.present_log)
+    for each in rows:
+        with os_errors("removal of rows", each):
+            remove_unused(each, used)
 
 
 def _logs_of(files: Files, folder: Path, names: list[str]) -> Iterator[SavedLog]:

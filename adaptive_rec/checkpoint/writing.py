@@ -21,14 +21,14 @@ from adaptive_rec.checkpoint.draft import Draft, DraftPart
 from adaptive_rec.checkpoint.files import DISK, Files
 from adaptive_rec.checkpoint.flatten import flatten
 from adaptive_rec.checkpoint.generation import names_in
-from adaptive_rec.checkpoint.history import ChainedGeneration, chain, newest_names, prune, verify_all
+from adaptive_rec.checkpoint.history import ChainedGeneration, chain, names_in_use, prune, verify_all
 from adaptive_rec.checkpoint.manifest import FileEntry
 from adaptive_rec.checkpoint.rows import is_shard, row_type, shard_name, state_names
 from adaptive_rec.checkpoint.run_state import Last, RunParts, state_of
 from adaptive_rec.checkpoint.safetensors_file import PATTERNS
 from adaptive_rec.checkpoint.saved_log import disk_entry
 from adaptive_rec.embedding.snapshot import ROW
-from adaptive_rec.errors import CheckpointError, first_line, is_out_of_memory
+from adaptive_rec.errors import CheckpointError, DiskError, first_line, is_out_of_memory
 from adaptive_rec.state import RunState
 from adaptive_rec.system.durable import sync_files
 from adaptive_rec.system.group import Group
@@ -182,12 +182,26 @@ class Writing:
         self._size_bytes = draft.size_bytes
         try:
             prune(self._files, self._folder, self._keep)
-            store.keep_for(newest_names(self._files, self._folder, self._keep), self.name)
         except CheckpointError as error:
             self._check(made)
             complaints.append(f"older ones could not be removed: {error}")
+        if disk is not None:
+            complaints.append(self._let_rows_go())
         if any(complaints):
             self._complaint = f"checkpoint {self.name} is written, but {'; '.join(filter(None, complaints))}"
+
+    def _let_rows_go(self) -> str:
+        """Have rows on a disk removed that no checkpoint needs any more. Returns why that failed, or nothing."""
+        kept, why = None, ""
+        try:
+            kept = names_in_use(self._files, self._folder, self._keep)
+        except CheckpointError as error:
+            why = f"rows of older ones stay: {error}"
+        try:
+            self._parts.state.store.keep_for(kept, self.name)
+        except DiskError as error:
+            why = f"rows of older ones could not be removed: {error}"
+        return why
 
     def _commit_together(self) -> None:
         """Commit what all ranks have written, or nothing where one of them failed. Every rank has the same outcome."""

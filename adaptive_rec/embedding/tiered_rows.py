@@ -283,9 +283,9 @@ class TieredRows(ABC):
         have the rows themselves."""
         return None
 
-    def keep_for(self, kept: Collection[str], written: str = "") -> None:  # noqa: B027 - only a disk has more
-        """Keep what these checkpoints need on the disk besides their own files, and nothing else; `written`: the one of them that
-        was just written."""
+    def keep_for(self, kept: Collection[str] | None, written: str = "") -> None:  # noqa: B027 - only a disk has more
+        """Keep what these checkpoints need on the disk besides their own files, and nothing else; None: what all need. `written`:
+        the one of them that was just written."""
 
     def _make_readable(self, pending_R: NDArray[np.bool_]) -> None:  # noqa: B027 - only rows on a device are not
         """Copy rows that are to be saved to where `_where` finds them."""

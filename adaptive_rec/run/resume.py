@@ -58,17 +58,18 @@ def resume_run(
     live = "policy" not in changes or not why_not_live(load_policy(changes["policy"]), policy)
     knobs = saved if live else saved.changed(changes)
     notices = [f"checkpoint {name} was passed over and set aside: {why}" for name, why in found.skipped]
+    own_rows = folders_of_rows(out)
     options = RunOptions(
         out / "checkpoints",
         out / journal.NAME,
         out / "rows",
-        resumes=True,
+        own_rows=own_rows,
         overrides=changes if live else {},
         notices=notices,
     )
     runtime = assemble(config.model_copy(update={"knobs": knobs}), options=options, group=group)
     checkpoint.load(runtime.parts, generation, verified=True)
-    checkpoint.remove_unused_rows(runtime.store, out / "checkpoints", config.checkpoint.keep)
+    checkpoint.remove_unused_rows(runtime.store, out / "checkpoints", config.checkpoint.keep, own_rows)
     runtime.phases.check_resumable()
     if config.run.steps != before.run.steps and 0 < config.run.steps < runtime.step_number:
         raise UsageError(
@@ -82,6 +83,15 @@ def resume_run(
         generation.name,
         {name: {"old": was[name], "new": now[name]} for name in now if now[name] != was[name]},
     )
+
+
+def folders_of_rows(out: Path) -> set[Path]:
+    """Return the folders in which a run may have left rows on the disk: its own, that of its configuration, and those that its
+    checkpoints name."""
+    kept = out / "config.toml"
+    disk = load_config(str(kept), {}).run.disk if kept.is_file() else ""
+    named = {Path(disk).resolve()} if disk else set()
+    return {(out / "rows").resolve()} | named | checkpoint.folders_of_rows(out / "checkpoints")
 
 
 def evaluate_run(run: Path, warn: Callable[[str], None] = lambda text: None) -> Evaluation:
@@ -120,7 +130,7 @@ def runtime_of(run: Path, generation: Path) -> Runtime:
     rows = checkpoint.rows_folder(generation)
     settings = {"disk": ""} if rows is not None else {"host_memory": 0}
     config = config.model_copy(update={"run": config.run.model_copy(update=settings)})
-    options = RunOptions(rows=rows, resumes=True)
+    options = RunOptions(rows=rows, own_rows=() if rows is None else {rows.resolve()})
     # Every row in host memory, or on the disk where it is already, wherever it was trained.
     runtime = assemble(config, policy=load_policy("hybrid"), options=options)
     checkpoint.load(runtime.parts, generation, verified=True)

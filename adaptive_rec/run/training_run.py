@@ -19,7 +19,7 @@ from adaptive_rec.run import journal
 from adaptive_rec.run.description import description
 from adaptive_rec.run.directory import RunDirectory
 from adaptive_rec.run.new_directory import check_is_new, replace_text
-from adaptive_rec.run.resume import Resumed, resume_run
+from adaptive_rec.run.resume import Resumed, folders_of_rows, resume_run
 from adaptive_rec.run.summary import read_summary, summary_of
 from adaptive_rec.runtime.alike import check_directory
 from adaptive_rec.runtime.assemble import assemble
@@ -79,8 +79,12 @@ class TrainingRun:
             self.runtime, self.config = self._resumed.runtime, self._resumed.config
         else:
             replayed = journal.commands(replay) if replay else None
-            options = RunOptions(out / "checkpoints", out / journal.NAME, out / "rows", replayed=replayed)
+            own_rows = folders_of_rows(out) if resume else set()
+            options = RunOptions(
+                out / "checkpoints", out / journal.NAME, out / "rows", own_rows=own_rows, replayed=replayed
+            )
             self.runtime = assemble(config, options=options, group=self.group)
+            checkpoint.remove_unused_rows(self.runtime.store, out / "checkpoints", config.checkpoint.keep, own_rows)
             self.config = self.runtime.config  # with a lower hot budget where the device is small
         if not self.runtime.source.test_samples:
             raise DataError(

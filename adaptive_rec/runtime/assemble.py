@@ -20,6 +20,7 @@ from adaptive_rec.dense.shared import SharedDense, SharedReplayed
 from adaptive_rec.embedding.device import all_rows_bytes, row_bytes
 from adaptive_rec.embedding.direct import DirectStore
 from adaptive_rec.embedding.disk.disk_store import DiskStore
+from adaptive_rec.embedding.disk.saved_segments import segment_files
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.shared.shared_device_store import SharedDeviceStore
 from adaptive_rec.embedding.shared.shared_store import SharedStore
@@ -39,6 +40,7 @@ from adaptive_rec.runtime.events import shown
 from adaptive_rec.runtime.loop import RunOptions, Runtime
 from adaptive_rec.runtime.parts import PartOfBatches, RowsOfRank
 from adaptive_rec.system.cuda_driver import NO_CUDA
+from adaptive_rec.system.durable import make_folders
 from adaptive_rec.system.group import Group
 from adaptive_rec.system.host_memory import available_bytes, keep_freed_memory
 from adaptive_rec.units import exact_size
@@ -202,14 +204,14 @@ def check_group(config: Config, policy: Policy, here: int = 0) -> None:
 
 
 def rows_folder(config: Config, options: RunOptions) -> Path:
-    """Make the folder of rows on the disk, which must be empty for a new run, and return it. Raises UsageError."""
+    """Make the folder of rows on the disk, which must not have those of another run, and return it. Raises UsageError."""
     path = Path(config.run.disk) if config.run.disk else options.rows
     if path is None:
         raise ConfigError("run.disk must name a folder where run.host_memory is set and the run has no directory")
     try:
-        path.mkdir(parents=True, exist_ok=True)
-        if not options.resumes and any(path.iterdir()):
-            raise UsageError(f"run.disk must be an empty folder, {path} is not")
+        make_folders(path)
+        if segment_files(path) and path.resolve() not in options.own_rows:
+            raise UsageError(f"run.disk must be a folder without rows of another run, {path} has some")
     except OSError as error:
         raise UsageError(f"run.disk {path} cannot be used: {error.strerror}") from None
     return path

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -48,8 +48,8 @@ class RunOptions:
     """The file to which the run's events are written, to be on the disk before a checkpoint is."""
     rows: Path | None = None
     """Folder for rows on the disk, where the configuration names none."""
-    resumes: bool = False
-    """Whether a checkpoint is loaded, whose rows may lie in that folder."""
+    own_rows: Collection[Path] = ()
+    """Folders that may have rows on the disk already, as they are of this run."""
     overrides: Mapping[str, Any] = field(default_factory=dict)
     """Knobs that a resumed run is to have instead of those it was saved with."""
     replayed: Mapping[int, list[Command]] | None = None

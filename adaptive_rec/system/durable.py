@@ -27,6 +27,16 @@ def sync_folder(path: Path) -> None:
     _sync(path, os.O_RDONLY | os.O_DIRECTORY)
 
 
+def make_folders(path: Path) -> None:
+    """Make a folder that may be there, and those above it; the names of those that are made are on the disk."""
+    above = next(folder for folder in path.absolute().parents if folder.is_dir())
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in path.absolute().parents:
+        sync_folder(folder)
+        if folder == above:
+            return
+
+
 def write_whole(path: Path, text: str) -> None:
     """Write a file durably: afterwards it is there as a whole, or not at all."""
     draft = path.with_name(f".{path.name}.draft")

@@ -201,7 +201,9 @@ def disk_after(log: list[Step], root: Node) -> Disk:
         if step.child is not None and step.child.names is not None:
             names.setdefault(step.child.number, {})
         if step.kind == "write":
-            written.setdefault(number, bytearray()).extend(step.data)
+            content = written.setdefault(number, bytearray())
+            content.extend(bytes(max(0, step.start - len(content))))
+            content[step.start : step.start + len(step.data)] = step.data
         if step.kind != "sync":
             since[number].append(step)
         elif step.node.names is None:
@@ -214,10 +216,14 @@ def disk_after(log: list[Step], root: Node) -> Disk:
     for number in reachable(root, names, since):
         steps = since.get(number, [])
         late += [("names", number, step) for step in steps if step.kind == "names"]
-        if any(step.kind == "write" for step in steps):
-            first, end = min(step.start for step in steps), len(written[number])
-            late += [("page", number, page) for page in range(first // PAGE_BYTES, -(-end // PAGE_BYTES))]
-            late.append(("length", number, end))
+        if writes := [step for step in steps if step.kind == "write"]:
+            pages = {
+                page
+                for step in writes
+                for page in range(step.start // PAGE_BYTES, -(-(step.start + len(step.data)) // PAGE_BYTES))
+            }
+            late += [("page", number, page) for page in sorted(pages)]
+            late.append(("length", number, len(written[number])))
     return Disk(data, names, late, {number: bytes(content) for number, content in written.items()})
 
 

@@ -187,10 +187,10 @@ class DiskStore(DirectStore):
         assert self.disk_snapshot is not None, "what a snapshot has saved is known while it lasts"
         return self.host.saved(self.disk_snapshot.segments)
 
-    def keep_for(self, kept: Collection[str], written: str = "") -> None:
+    def keep_for(self, kept: Collection[str] | None, written: str = "") -> None:
         if written and self.disk_snapshot is not None:
             self._kept_for[written] = self.disk_snapshot.segments
-        for name in [name for name in self._kept_for if name not in kept]:
+        for name in [name for name in self._kept_for if kept is not None and name not in kept]:
             self.host.release(self._kept_for.pop(name))
 
     def adopt(self, name: str, saved: SavedLog, index: Iterable[tuple[NDArray[np.int64], NDArray[np.uint32]]]) -> bool:
@@ -202,13 +202,10 @@ class DiskStore(DirectStore):
         self._kept_for[name] = [list(pool.segments) for pool in saved.pools]
         return True
 
-    def remove_others(self, kept: Iterable[SavedLog]) -> None:
-        """Remove segments that neither these checkpoints nor the run's rows need, as a run has left them that ended early."""
-        segments: list[list[SegmentEntry]] = [[] for _ in self.host.logs]
-        for saved in kept:
-            for entries, pool in zip(segments, saved.pools, strict=False):
-                entries += list(pool.segments)
-        self.host.remove_others(segments)
+    @property
+    def present_log(self) -> SavedLog:
+        """All segments that there are now."""
+        return self.host.saved([log.segments.entries for log in self.host.logs])
 
     # Whole tables ----------------------------------------------------------------------------------------------------
 

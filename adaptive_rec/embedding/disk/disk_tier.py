@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,11 +19,12 @@ from adaptive_rec.embedding.disk.first_values import draw_first
 from adaptive_rec.embedding.disk.reading import NOWHERE
 from adaptive_rec.embedding.disk.row_log import MOST_WAITING, RowLog
 from adaptive_rec.embedding.disk.saved_segments import SavedLog, SavedPool, SegmentEntry, pool_folder
-from adaptive_rec.embedding.disk.segment import Segment
+from adaptive_rec.embedding.disk.segment import Segment, disk_errors
 from adaptive_rec.embedding.host import ColdTier
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.system.background import LOWEST, give_way
+from adaptive_rec.system.durable import sync_folder
 
 
 class DiskTier(ColdTier):
@@ -41,6 +43,8 @@ class DiskTier(ColdTier):
         self._compacting: Future[None] | None = None
         self._moved: deque[NDArray[np.int64]] = deque()
         self._waiting: deque[Future[None]] = deque()
+        self._counting = threading.Lock()
+        """Held while the work under way is looked at: any thread may append."""
         self.logs: list[RowLog] = []
         for pool, (weights, state) in enumerate(zip(self.weights, self.state, strict=True)):
             of_pool = pool_folder(folder, pool)
@@ -88,8 +92,8 @@ class DiskTier(ColdTier):
 
     def flush(self) -> None:
         """Wait until all that was handed to the writing thread is written. Raises DiskError where some was not."""
-        while self._waiting:
-            self._waiting.popleft().result()
+        while (writing := self._oldest_writing(0)) is not None:
+            writing.result()
         self._check_compaction()
 
     def hold_live(self) -> list[list[Segment]]:
@@ -99,7 +103,11 @@ class DiskTier(ColdTier):
     def sync(self, held: list[list[Segment]]) -> list[list[Segment]]:
         """Have all that was appended so far on the disk, by any thread. Returns for each pool the segments that have newest
         values and those `held`; all of them are kept until they are released. Raises DiskError."""
-        return [log.sync(segments) for log, segments in zip(self.logs, held, strict=True)]
+        synced = [log.sync(segments) for log, segments in zip(self.logs, held, strict=True)]
+        for folder in (self.folder, self.folder.parent):
+            with disk_errors("sync", folder):
+                sync_folder(folder)
+        return synced
 
     def release(self, segments: list[list[SegmentEntry]]) -> None:
         """Let go of segments that a checkpoint no longer needs."""
@@ -151,24 +159,28 @@ class DiskTier(ColdTier):
         self._compactor.shutdown(wait=True)
         self._writer.shutdown(wait=True)
 
-    def remove_others(self, segments: list[list[SegmentEntry]]) -> None:
-        """Remove the files of segments that neither these name nor any row needs. Raises DiskError."""
-        for log, entries in zip(self.logs, segments, strict=True):
-            log.segments.remove_others({entry.number for entry in entries})
-
     def _write_later(self, work: Callable[[], None]) -> None:
         if self._is_closed:
             work()
             return
-        while self._waiting and (len(self._waiting) > MOST_WAITING or self._waiting[0].done()):
-            self._waiting.popleft().result()
-        self._waiting.append(self._writer.submit(work))
+        while (writing := self._oldest_writing(MOST_WAITING)) is not None:
+            writing.result()
+        with self._counting:
+            self._waiting.append(self._writer.submit(work))
+
+    def _oldest_writing(self, most: int) -> Future[None] | None:
+        """Take out the oldest work of the writing thread, if that is done or there are more than `most`."""
+        with self._counting:
+            if self._waiting and (len(self._waiting) > most or self._waiting[0].done()):
+                return self._waiting.popleft()
+        return None
 
     def _compact_later(self) -> None:
         """Have sparse segments compacted, unless that goes on already."""
         self._check_compaction()
-        if self._compacting is None and not self._is_closed:
-            self._compacting = self._compactor.submit(self._compact)
+        with self._counting:
+            if self._compacting is None and not self._is_closed:
+                self._compacting = self._compactor.submit(self._compact)
 
     def _compact(self) -> None:
         for pool, log in enumerate(self.logs):
@@ -179,9 +191,12 @@ class DiskTier(ColdTier):
 
     def _check_compaction(self) -> None:
         """Raise what compaction has raised."""
-        if self._compacting is not None and self._compacting.done():
-            ended, self._compacting = self._compacting, None
-            ended.result()
+        with self._counting:
+            ended = self._compacting
+            if ended is None or not ended.done():
+                return
+            self._compacting = None
+        ended.result()
 
     def _tables_of(self, pool: int) -> tuple[NDArray[np.int64], list[int]]:
         """Return the first row of each table of a pool within it, in order, and the tables."""

@@ -138,8 +138,9 @@ class RowLog:
             return segment
         if segment is not None:
             segment.seal()
-            self._write(segment.write)
+            self._open = None  # also where what follows fails
             self._kept.append(segment)
+            self._write(segment.write)
             if len(self._kept) > _KEPT:
                 self._write(self._kept.popleft().drop_pages)
             self._on_full()

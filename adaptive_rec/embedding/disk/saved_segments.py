@@ -45,6 +45,24 @@ class SavedLog:
     pools: tuple[SavedPool, ...]
 
 
+def remove_unused(folder: Path, used: list[SavedLog]) -> None:
+    """Remove the files of a folder of rows that none of these name. Raises OSError."""
+    needed = {
+        segment_path(pool_folder(log.folder.resolve(), number), entry.number)
+        for log in used
+        for number, pool in enumerate(log.pools)
+        for entry in pool.segments
+    }
+    for path in segment_files(folder.resolve()):
+        if path not in needed:
+            path.unlink()
+
+
+def segment_files(folder: Path) -> list[Path]:
+    """Return the files of all segments in the folder of all rows."""
+    return list(folder.glob("pool-*/*.rows"))
+
+
 def pool_folder(folder: Path, pool: int) -> Path:
     """Return the folder of a pool's segments in that of all rows."""
     return folder / f"pool-{pool}"

@@ -66,6 +66,8 @@ class Segment:
         """Pages handed to the system."""
         self.synced = 0
         """Pages that are on the disk."""
+        self._is_lost = False
+        """Whether a sync has failed: the system may have dropped pages, and takes them for written."""
         self.holds = 0
         """Checkpoints that need the file."""
 
@@ -136,24 +138,43 @@ class Segment:
     def write(self) -> None:
         """Hand sealed pages to the system. Raises DiskError."""
         with self._writing:
+            if self._is_lost:
+                self._write_again()
             if self.written == self.sealed:
                 return
             assert self.pages is not None, "pages are dropped after they were written"
-            size, end = self._layout.page_bytes, self.sealed
-            start, stop, data = self.written * size, end * size, memoryview(self.pages.data)
-            with disk_errors("write", self.path):
-                while start < stop:
-                    start += os.pwrite(self.descriptor, data[start : min(stop, start + _WRITE_BYTES)], start)
+            end = self.sealed
+            self._hand_over(self.pages, self.written, end)
             self.written = end
 
+    def _hand_over(self, pages: NDArray[np.uint8], first: int, end: int) -> None:
+        size, data = self._layout.page_bytes, memoryview(pages.data)
+        start, stop = first * size, end * size
+        with disk_errors("write", self.path):
+            while start < stop:
+                start += os.pwrite(self.descriptor, data[start : min(stop, start + _WRITE_BYTES)], start)
+
+    def _write_again(self) -> None:
+        """Hand all pages to the system once more that a failed sync may have lost."""
+        pages, size = self.read_whole(), self._layout.page_bytes
+        damaged = kernels.find_damage(self._layout, self.number, pages)
+        if damaged >= 0:
+            raise DiskError(f"the page at byte {damaged * size} of {self.path} was lost when a sync failed")
+        self._hand_over(pages, self.synced, self.written)
+        self._is_lost = False
+
     def sync(self) -> None:
-        """Return when the written pages are on the disk. Raises DiskError; a failed sync is not tried again, as it may succeed
-        without the data."""
+        """Return when the written pages are on the disk. Raises DiskError; the next `write` then writes them again, as another
+        sync alone may succeed without the data."""
         end = self.written
         if self.synced == end:
             return
-        with disk_errors("sync", self.path):
-            os.fdatasync(self.descriptor)
+        try:
+            with disk_errors("sync", self.path):
+                os.fdatasync(self.descriptor)
+        except DiskError:
+            self._is_lost = True
+            raise
         self.synced = end
 
     def drop_pages(self) -> None:
@@ -184,13 +205,8 @@ class Segment:
     def remove(self) -> None:
         """Close and remove the file. Raises DiskError."""
         self.close()
-        self.remove_file(self.path)
-
-    @staticmethod
-    def remove_file(path: Path) -> None:
-        """Remove a file that is not open. Raises DiskError."""
-        with disk_errors("removal", path):
-            os.unlink(path)
+        with disk_errors("removal", self.path):
+            os.unlink(self.path)
 
     def close(self) -> None:
         """Close the file. It is closed with the last reference to this segment, too."""

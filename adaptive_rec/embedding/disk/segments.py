@@ -49,7 +49,9 @@ class Segments:
         self._number_P = np.zeros(_FIRST_PLACES, dtype=np.int64)
         self._resting: deque[int] = deque()
         """Places of removed segments, the one that rests longest first."""
-        self._next_number = self._next_place = 0
+        self._next_number = max((int(path.stem) for path in folder.glob("*.rows")), default=-1) + 1
+        """No file that is there is written over, whichever checkpoint needs it."""
+        self._next_place = 0
         self._readings: set[int] = set()
         """Numbers of the readings under way."""
         self._next_reading = 0
@@ -62,16 +64,17 @@ class Segments:
         """Create the next segment. Raises DiskError."""
         number, self._next_number = self._next_number, self._next_number + 1
         with self.lock:
-            if len(self._resting) > _RESTING:
-                place = self._resting.popleft()
-            else:
-                place, self._next_place = self._next_place, self._next_place + 1
+            place = self._resting[0] if len(self._resting) > _RESTING else self._next_place
         if (place + 1) * self.capacity >= MOST_ADDRESSES:
             rule = f"rows of a pool on the disk must have fewer than {MOST_ADDRESSES:,} places"
             raise DiskError(f"{rule}, segment {place + 1} is too many")
         segment = Segment.create(segment_path(self._folder, number), number, place, self._layout, self._pages)
         with self.lock:
             self._add(segment)
+            if place == self._next_place:
+                self._next_place += 1
+            else:
+                self._resting.popleft()
         return segment
 
     def adopt(self, entries: Sequence[SegmentEntry]) -> None:
@@ -83,7 +86,6 @@ class Segments:
             self._add(segment)
         self._next_place = max(self._of, default=-1) + 1
         self._resting.extend(sorted(set(range(self._next_place)) - set(self._of)))
-        self._next_number = max((int(path.stem) for path in self._folder.glob("*.rows")), default=-1) + 1
 
     def _add(self, segment: Segment) -> None:
         while segment.place >= len(self._live_P):
@@ -163,37 +165,50 @@ class Segments:
             free = [segment for number, segment in self._retired if number <= oldest]
             self._retired = [(number, segment) for number, segment in self._retired if number > oldest]
             self._resting.extend(segment.place for segment in free)
+        failed = None
         for segment in free:
-            segment.remove()
+            try:
+                segment.remove()
+            except DiskError as error:  # the others are removed all the same
+                failed = error
+        if failed is not None:
+            raise failed
 
-    def remove_others(self, numbers: set[int]) -> None:
-        """Remove the files of segments that are neither among these numbers nor in use. Raises DiskError."""
-        used = numbers | {segment.number for segment in self._of.values()}
-        for path in self._folder.glob("*.rows"):
-            if int(path.stem) not in used:
-                Segment.remove_file(path)
+    @property
+    def entries(self) -> list[SegmentEntry]:
+        """All segments."""
+        with self.lock:
+            return [segment.entry for segment in self._of.values()]
 
     # Room ------------------------------------------------------------------------------------------------------------
 
-    def sparse(self) -> list[Segment]:
-        """Return written segments, the one with the fewest newest values first, if segments have more room than they should."""
-        if not self._have_more_room_than(_ENOUGH_ROOM):
-            return []
+    @contextmanager
+    def sparsest(self) -> Iterator[Segment | None]:
+        """Yield the written segment with the fewest newest values, if segments have more room than they should. It is kept in the
+        body of the ``with``."""
         with self.lock:
-            live = [(int(self._live_P[place]), each) for place, each in self._of.items() if each.pages is None]
-        some = [(count, each) for count, each in live if 0 < count <= _WORTH_MOVING * self.capacity]
-        return [each for _, each in sorted(some, key=lambda pair: pair[0])]
+            written = [place for place, segment in self._of.items() if segment.pages is None]
+            some = [place for place in written if 0 < self._live_P[place] <= _WORTH_MOVING * self.capacity]
+            found = None
+            if some and self._have_more_room_than(_ENOUGH_ROOM):
+                found = self._of[min(some, key=lambda place: int(self._live_P[place]))]
+                found.hold(1)
+        try:
+            yield found
+        finally:
+            if found is not None:
+                with self.lock:
+                    found.hold(-1)
 
     @property
     def are_bloated(self) -> bool:
         """Whether segments have so much room that nothing should be appended before some of them are compacted."""
-        return self._have_more_room_than(_MOST_ROOM)
+        with self.lock:
+            return self._have_more_room_than(_MOST_ROOM)
 
     def _have_more_room_than(self, times: float) -> bool:
-        with self.lock:
-            count = sum(1 for place, segment in self._of.items() if self._live_P[place] or not segment.holds)
-            live = int(self._live_P.sum())
-        return count * self.capacity > times * live + _SPARE * self.capacity
+        count = sum(1 for place, segment in self._of.items() if self._live_P[place] or not segment.holds)
+        return count * self.capacity > times * int(self._live_P.sum()) + _SPARE * self.capacity
 
     @property
     def size_bytes(self) -> int:
