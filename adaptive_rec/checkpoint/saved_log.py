@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +60,19 @@ def saved_log(entry: DiskEntry, generation: Path) -> SavedLog:
 
 _ARRAY_TYPES = DTYPES | {name: dtype for dtype, name in PATTERNS.items()}
 """Array types of the format's types; 16-bit floats are bit patterns."""
+
+
+def verify_segments(saved: SavedLog) -> int:
+    """Read every page of a generation's segments. Returns how many bytes they have. Raises CheckpointError with file and place of
+    the first that is damaged."""
+    size_bytes = 0
+    for number, pool in enumerate(saved.pools):
+        for entry in pool.segments:
+            path = segment_path(pool_folder(saved.folder, number), entry.number)
+            with _checkpoint_errors(), closing(Segment.existing(path, entry, _layout(pool))) as segment:
+                segment.read_checked()
+                size_bytes += segment.size_bytes
+    return size_bytes
 
 
 class SegmentsReader:

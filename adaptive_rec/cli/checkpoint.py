@@ -18,7 +18,7 @@ from adaptive_rec.units import size, whole
 
 if TYPE_CHECKING:
     from adaptive_rec.checkpoint.difference import ArrayDifference
-    from adaptive_rec.checkpoint.manifest import FileEntry
+    from adaptive_rec.checkpoint.manifest import DiskEntry, FileEntry
 
 EXAMPLES = """\
 examples:
@@ -33,6 +33,9 @@ examples:
 
 TIMED_FROM_BYTES = 1 << 20
 """Least size of a file whose reading speed is printed."""
+
+
+ROWS_ON_DISK = "rows on the disk"
 
 
 def add_checkpoint_commands(parser: Parser) -> None:
@@ -111,6 +114,7 @@ def verify(args: argparse.Namespace) -> int:
     progress(f"reading {args.path} ...")
     from adaptive_rec.checkpoint.files import DISK, UnreadableError
     from adaptive_rec.checkpoint.generation import read_manifest, verify_names
+    from adaptive_rec.checkpoint.history import KEEP_AT_LEAST
 
     lines: list[dict[str, Any]] = []
     found = checkpoints_at(args.path)
@@ -126,6 +130,8 @@ def verify(args: argparse.Namespace) -> int:
             lines.append(line(path, "", str(error)))
             continue
         lines += [verified(path, entry) for entry in manifest.files]
+        if manifest.disk and path in found[-KEEP_AT_LEAST:]:  # older ones may have let their rows go
+            lines.append(verified_rows(path, manifest.disk))
     wrong = {entry["checkpoint"] for entry in lines if entry["error"]}
     broken = [line(path, "", why) for path in paths if path.name not in wrong and (why := broken_chain(path, wrong))]
     if is_of_run(found, args.path):  # the run may have removed some of them, which is no damage
@@ -190,6 +196,20 @@ def verified(path: Path, entry: FileEntry) -> dict[str, Any]:
         error = str(raised)
     progress("")
     return line(path, entry.name, error, entry.size_bytes, time.perf_counter() - started)
+
+
+def verified_rows(path: Path, disk: DiskEntry) -> dict[str, Any]:
+    """Return the size of a checkpoint's rows on the disk, the time to read them, and their error."""
+    from adaptive_rec.checkpoint.saved_log import saved_log, verify_segments
+
+    progress(f"{path.name}: {ROWS_ON_DISK} ...")
+    started, error, size_bytes = time.perf_counter(), None, 0
+    try:
+        size_bytes = verify_segments(saved_log(disk, path))
+    except CheckpointError as raised:
+        error = str(raised)
+    progress("")
+    return line(path, ROWS_ON_DISK, error, size_bytes, time.perf_counter() - started)
 
 
 def verified_cells(entry: dict[str, Any]) -> tuple[str, ...]:

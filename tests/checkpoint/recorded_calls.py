@@ -13,6 +13,8 @@ import pytest
 
 from tests.checkpoint.sim_files import Node, SimFiles, Step, Tree
 
+_CALLS = "open", "write", "pwrite", "fsync", "fdatasync", "posix_fallocate", "mkdir", "rename", "unlink", "rmdir"
+
 
 class RecordedCalls:
     """Repeats in `SimFiles` what is done in some folders, which are looked at by their real paths."""
@@ -23,10 +25,8 @@ class RecordedCalls:
         self._nodes: dict[int, Node] = {}
         """By file descriptor."""
         self._lock = threading.RLock()
-        names = "open write pwrite fsync fdatasync posix_fallocate mkdir rename unlink rmdir".split()
-        self._calls = {name: getattr(os, name) for name in names}
-        for name, call in self._calls.items():
-            monkeypatch.setattr(os, name, self._recorded(call, getattr(self, f"_{name}")))
+        for name in _CALLS:
+            monkeypatch.setattr(os, name, self._recorded(getattr(os, name), getattr(self, f"_{name}")))
         monkeypatch.setattr(shutil, "rmtree", self._rmtree)
 
     def _recorded(self, call: Callable[..., Any], note: Callable[..., None]) -> Callable[..., Any]:
@@ -104,3 +104,41 @@ def put_down(tree: Tree, folder: Path) -> None:
             put_down(value, folder / name)
         else:
             (folder / name).write_bytes(value)
+
+
+class FailingCalls:
+    """Has the k-th call on files of some folders fail, or that one and all later ones; a write takes a part first. Writes of
+    `short` runs never take more than half of what they are given."""
+
+    def __init__(self, root: Path, folders: tuple[str, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+        self.failing, self.code, self.lasting, self.short = -1, 0, False, False
+        self.done = 0
+        self._prefixes = tuple(f"{root / folder}/" for folder in folders)
+        self._lock = threading.Lock()
+        for name in _CALLS:
+            monkeypatch.setattr(os, name, self._meddled(name, getattr(os, name)))
+
+    def _meddled(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def meddled(what: Any, *arguments: Any, **options: Any) -> Any:
+            if not self._is_inside(what, options):
+                return call(what, *arguments, **options)
+            with self._lock:
+                number, self.done = self.done, self.done + 1
+            fails = number == self.failing or (self.lasting and number > self.failing >= 0)
+            if name in ("write", "pwrite") and (fails or self.short):
+                data = memoryview(arguments[0]).cast("B")
+                done = call(what, data[: -(-len(data) // 2)], *arguments[1:])
+                if not fails:
+                    return done
+            if fails:
+                raise OSError(self.code, os.strerror(self.code))
+            return call(what, *arguments, **options)
+
+        return meddled
+
+    def _is_inside(self, what: Any, options: dict[str, Any]) -> bool:
+        folder = options.get("dir_fd")
+        path = os.readlink(f"/proc/self/fd/{folder if folder is not None else what}") if (
+            folder is not None or isinstance(what, int)
+        ) else os.path.abspath(what)
+        return f"{path}/".startswith(self._prefixes)

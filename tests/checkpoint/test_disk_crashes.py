@@ -6,8 +6,10 @@ states than the tests do.
 
 from __future__ import annotations
 
+import errno
 import os
 import random
+import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,10 +24,10 @@ from adaptive_rec.checkpoint.rows import SavedRows
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.embedding.disk import row_log
 from adaptive_rec.embedding.disk.disk_store import DiskStore
-from adaptive_rec.errors import CheckpointError
+from adaptive_rec.errors import AdaptiveRecError, CheckpointError
 from adaptive_rec.run.training_run import TrainingRun
 from tests.checkpoint import sim_files
-from tests.checkpoint.recorded_calls import RecordedCalls, put_down
+from tests.checkpoint.recorded_calls import FailingCalls, RecordedCalls, put_down
 from tests.checkpoint.sim_files import SimFiles, Tree, choices, disk_after, frozen, state
 
 SETTINGS = [
@@ -161,6 +163,134 @@ def test_after_a_loss_of_power_the_newest_checkpoint_has_its_rows(recorded: Reco
     assert recorded.rows_moved > 100, "rows are moved meanwhile"
     assert any(step.names[0].endswith(".rows") for step in recorded.files.log), "segments are removed meanwhile"
     assert check(recorded, 400, 16) == 400
+
+
+@dataclass
+class Flips:
+    """What became of flipped bits."""
+
+    found: int = 0
+    passed_over: int = 0
+    """The checkpoint was found damaged, and an older one taken."""
+    unread: int = 0
+
+
+def flip(recorded: Recorded, path: Path, place: int) -> Flips:
+    """Flip a bit, load the newest checkpoint, and flip it back."""
+    with open(path, "r+b") as file:
+        file.seek(place // 8)
+        was = file.read(1)
+        file.seek(place // 8)
+        file.write(bytes([was[0] ^ 1 << place % 8]))
+    try:
+        found = history.newest_valid(DISK, recorded.out / "checkpoints")
+        if found.generation is None or rows_of(found.generation) != recorded.expected[step_of(found.generation.name)]:
+            raise AssertionError(f"a flipped bit {place} of {path} gives other rows, {found.skipped}")
+        skipped = [why for _, why in found.skipped]
+    except CheckpointError as error:
+        if path.name not in str(error) or "damaged" not in str(error):
+            raise
+        return Flips(found=1)
+    finally:
+        with open(path, "r+b") as file:
+            file.seek(place // 8)
+            file.write(was)
+    assert all(path.name in why for why in skipped)
+    return Flips(passed_over=1) if skipped else Flips(unread=1)
+
+
+def used_bytes(out: Path) -> dict[Path, int]:
+    """How many bytes of each file a loading of the newest checkpoint reads: its manifest, its files, those that it builds on,
+    and pages of rows."""
+    links = history.chain(DISK, out / "checkpoints" / generations(DISK.names(out / "checkpoints"))[-1])
+    disk = links[-1].manifest.disk
+    assert disk is not None
+    files = {path: path.stat().st_size for link in links for path in link.path.iterdir()}
+    return files | dict(disk.segments(links[-1].path))
+
+
+def flipped(recorded: Recorded, count: int) -> Flips:
+    """Flip so many bits, half of them in segments. None may give a wrong row."""
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    dice, used, outcome = random.Random(seed), used_bytes(recorded.out), Flips()
+    segments = [path for path in used if path.suffix == ".rows"]
+    others = [path for path in used if path.suffix != ".rows"]
+    for number in range(count):
+        path = dice.choice(segments if number % 2 else others)
+        one = flip(recorded, path, dice.randrange(8 * used[path]))
+        for name, value in vars(one).items():
+            setattr(outcome, name, getattr(outcome, name) + value)
+    return outcome
+
+
+def test_a_flipped_bit_is_found_before_a_row_is_used(recorded: Recorded) -> None:
+    outcome = flipped(recorded, 120)
+    assert outcome.passed_over + outcome.found + outcome.unread == 120
+    assert outcome.unread <= 10, "those of pages that have no row's newest value"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_2000_flipped_bits_are_found_before_a_row_is_used(recorded: Recorded) -> None:
+    print(flipped(recorded, 2000))
+
+
+def outcome_of(recorded: Recorded, out: Path, failing: int, code: int, lasting: bool, short: bool) -> str:
+    """Train while a call fails, then go on without faults. Returns how the first run ended, and checks that nothing that was
+    acknowledged is lost, and that the second one ends as one that nothing happened to."""
+    newest, said = 0, "went on"
+    with pytest.MonkeyPatch.context() as patch:
+        calls = FailingCalls(out, ("checkpoints", "rows"), patch)
+        calls.failing, calls.code, calls.lasting, calls.short = failing, code, lasting, short
+        try:
+            run = begin(out, ON_DISK)
+            for event in run.events():
+                if getattr(event, "kind", "") == "checkpoint":
+                    newest = step_of(event.details["checkpoint"])
+            run.finish()
+            said = f"ended with {run.failure}" if run.failure else said
+        except AdaptiveRecError as error:
+            said = f"ended with {error}"
+            assert os.strerror(code) in said, said
+            assert str(out) in said, said
+        assert calls.done > failing
+    found = history.newest_valid(DISK, out / "checkpoints").generation if (out / "checkpoints").exists() else None
+    step = 0 if found is None else step_of(found.name)
+    assert step >= newest, f"step {newest} was acknowledged, {step} is found; {said}"
+    assert found is None or rows_of(found) == recorded.expected[step], said
+    again = train(out, ON_DISK, resume=True)
+    assert again.failure is None
+    last = history.newest_valid(DISK, out / "checkpoints").generation
+    assert last is not None
+    assert rows_of(last) == recorded.expected[48], said
+    return said
+
+
+def check_faults(recorded: Recorded, folder: Path, count: int) -> None:
+    seed = random.randrange(1 << 32)
+    print(f"seed {seed}")
+    dice, ended = random.Random(seed), 0
+    with pytest.MonkeyPatch.context() as patch:
+        calls = FailingCalls(folder / "whole", ("checkpoints", "rows"), patch)
+        train(folder / "whole", ON_DISK)
+    for number in range(count):
+        failing, code = dice.randrange(int(0.8 * calls.done)), dice.choice((errno.EIO, errno.ENOSPC))
+        out = folder / f"{number}"
+        said = outcome_of(recorded, out, failing, code, lasting=number % 3 == 2, short=number % 2 == 1)
+        ended += said != "went on"
+        shutil.rmtree(out)
+    print(f"{ended} of {count} runs ended early")
+
+
+def test_a_run_survives_a_failing_call_or_ends_and_goes_on_later(recorded: Recorded, tmp_path: Path) -> None:
+    check_faults(recorded, tmp_path, 4)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_a_run_survives_any_failing_call_or_ends_and_goes_on_later(recorded: Recorded, tmp_path: Path) -> None:
+    check_faults(recorded, tmp_path, int(os.environ.get("ADAPTIVE_REC_FAULTS", "300")))
 
 
 @pytest.mark.slow

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from adaptive_rec.embedding.disk.row_log import RowLog
 from adaptive_rec.embedding.disk.segment import Segment
-from adaptive_rec.errors import DiskError
 from adaptive_rec.kernels import pages as kernels
 
 _MOVED_AT_A_TIME = 1 << 12
@@ -48,10 +47,7 @@ def _move_out(log: RowLog, segment: Segment, on_moving: Callable[[NDArray[np.int
 
 def _rows_of(log: RowLog, segment: Segment) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint8]]:
     """Return the rows of a segment, their positions in it, and its pages."""
-    layout, pages = log.layout, segment.read_whole()
-    damaged = kernels.find_damage(layout, segment.number, pages)
-    if damaged >= 0:
-        raise DiskError(f"the page at byte {damaged * layout.page_bytes} of {segment.path} is damaged: its crc32 differs")
+    layout, pages = log.layout, segment.read_checked()
     numbers_PW = pages.view(np.uint32).reshape(-1, layout.page_bytes // 4)
     is_row_PR = np.arange(layout.rows) < numbers_PW[:, kernels.ROWS, None]
     row_N = numbers_PW[:, kernels.HEADER : kernels.HEADER + layout.rows][is_row_PR].astype(np.int64)

@@ -156,11 +156,7 @@ class Segment:
 
     def _write_again(self) -> None:
         """Hand all pages to the system once more that a failed sync may have lost."""
-        pages, size = self.read_whole(), self._layout.page_bytes
-        damaged = kernels.find_damage(self._layout, self.number, pages)
-        if damaged >= 0:
-            raise DiskError(f"the page at byte {damaged * size} of {self.path} was lost when a sync failed")
-        self._hand_over(pages, self.synced, self.written)
+        self._hand_over(self.read_checked(), self.synced, self.written)
         self._is_lost = False
 
     def sync(self) -> None:
@@ -196,6 +192,15 @@ class Segment:
                     raise DiskError(f"{self.path} must have {size} bytes, got {done}")
                 done += got
             os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        return pages
+
+    def read_checked(self) -> NDArray[np.uint8]:
+        """Read all pages as `read_whole` does. Raises DiskError where one is damaged, too."""
+        pages = self.read_whole()
+        damaged = kernels.find_damage(self._layout, self.number, pages)
+        if damaged >= 0:
+            start = damaged * self._layout.page_bytes
+            raise DiskError(f"the page at byte {start} of {self.path} is damaged: its crc32 differs")
         return pages
 
     def hold(self, more: int) -> None:
