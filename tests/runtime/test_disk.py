@@ -37,9 +37,10 @@ def test_what_cannot_lie_on_a_disk_is_refused_by_name(tmp_path: Path, settings: 
         assemble(load_config("tiny", {}, settings), options=RunOptions(rows=tmp_path / "rows"))
 
 
-def test_a_folder_that_is_not_empty_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "other").write_text("x")
-    with pytest.raises(AdaptiveRecError, match=r"run\.disk must be an empty folder"):
+def test_a_folder_with_rows_of_another_run_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "pool-0").mkdir()
+    (tmp_path / "pool-0/000000000.rows").write_text("x")
+    with pytest.raises(AdaptiveRecError, match=r"run\.disk must be a folder without rows of another run"):
         assemble(load_config("tiny", {}, [*ON_DISK, f"run.disk={tmp_path}"]))
 
 

@@ -176,7 +176,7 @@ class Segments:
 
     @property
     def entries(self) -> list[SegmentEntry]:
-        """All of them, as a checkpoint names them."""
+        """All segments."""
         with self.lock:
             return [segment.entry for segment in self._of.values()]
 
@@ -184,25 +184,31 @@ class Segments:
 
     @contextmanager
     def sparsest(self) -> Iterator[Segment | None]:
-        """Yield the written segment with the fewest newest values, if segments have more room than they should. It stays in the
+        """Yield the written segment with the fewest newest values, if segments have more room than they should. It is kept in the
         body of the ``with``."""
-        with self.reading():
-            with self.lock:
-                live = [(int(self._live_P[place]), each) for place, each in self._of.items() if each.pages is None]
-            some = [(count, each) for count, each in live if 0 < count <= _WORTH_MOVING * self.capacity]
-            is_due = some and self._have_more_room_than(_ENOUGH_ROOM)
-            yield min(some, key=lambda pair: pair[0])[1] if is_due else None
+        with self.lock:
+            written = [place for place, segment in self._of.items() if segment.pages is None]
+            some = [place for place in written if 0 < self._live_P[place] <= _WORTH_MOVING * self.capacity]
+            found = None
+            if some and self._have_more_room_than(_ENOUGH_ROOM):
+                found = self._of[min(some, key=lambda place: int(self._live_P[place]))]
+                found.hold(1)
+        try:
+            yield found
+        finally:
+            if found is not None:
+                with self.lock:
+                    found.hold(-1)
 
     @property
     def are_bloated(self) -> bool:
         """Whether segments have so much room that nothing should be appended before some of them are compacted."""
-        return self._have_more_room_than(_MOST_ROOM)
+        with self.lock:
+            return self._have_more_room_than(_MOST_ROOM)
 
     def _have_more_room_than(self, times: float) -> bool:
-        with self.lock:
-            count = sum(1 for place, segment in self._of.items() if self._live_P[place] or not segment.holds)
-            live = int(self._live_P.sum())
-        return count * self.capacity > times * live + _SPARE * self.capacity
+        count = sum(1 for place, segment in self._of.items() if self._live_P[place] or not segment.holds)
+        return count * self.capacity > times * int(self._live_P.sum()) + _SPARE * self.capacity
 
     @property
     def size_bytes(self) -> int:
