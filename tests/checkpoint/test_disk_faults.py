@@ -16,6 +16,7 @@ from adaptive_rec import checkpoint
 from adaptive_rec.checkpoint import history
 from adaptive_rec.checkpoint.files import DISK
 from adaptive_rec.checkpoint.rows import SavedRows
+from adaptive_rec.cli import main
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.embedding.disk import row_log
 from adaptive_rec.errors import DiskError, UsageError
@@ -261,3 +262,18 @@ def test_evaluation_and_resume_take_over_segments_of_another_size_and_a_reader_w
     assert sorted((out / "rows").rglob("*")) == before
     train(out, ON_DISK, resume=True)
     assert newest_rows(out) == in_memory
+
+
+def test_verify_reads_every_page_of_the_newest_two(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "run"
+    train(out, ON_DISK)
+    assert main(["checkpoint", "verify", str(out)]) == 0
+    newest = out / "checkpoints" / history.newest_names(DISK, out / "checkpoints", 1)[0]
+    disk = history.chain(DISK, newest)[-1].manifest.disk
+    assert disk is not None
+    path, size_bytes = list(disk.segments(newest))[-1]
+    data = bytearray(path.read_bytes())
+    data[size_bytes - 1] ^= 1
+    path.write_bytes(data)
+    assert main(["checkpoint", "verify", str(out)]) == 5
+    assert f"of {path} is damaged" in capsys.readouterr().out.replace("\n", "")
