@@ -100,10 +100,14 @@ def newest_names(files: Files, folder: Path, keep: int) -> list[str]:
 
 
 def names_in_use(files: Files, folder: Path, keep: int) -> list[str]:
-    """Return the newest names, and those of generations that are being read."""
-    newest, used = newest_names(files, folder, keep), []
-    for name in generations(names_in(files, folder)):
-        if name in newest:
+    """Return the newest names, those of generations that are being read, and where the newest build on the same one, the newest
+    that does not: as `prune` keeps it."""
+    verified, names = Verified(files, folder), generations(names_in(files, folder))
+    newest, older = names[-keep:], names[:-keep]
+    bases = verified.bases(newest)
+    used = [name for name in older if len(bases) == 1 and verified.bases([name]) != bases][-1:]
+    for name in older:
+        if name in used:
             continue
         with os_errors("locking", folder / name), files.unread(folder / name) as unread:
             used += [] if unread else [name]

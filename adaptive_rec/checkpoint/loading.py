@@ -13,7 +13,7 @@ from adaptive_rec.checkpoint.dense_state import set_dense
 from adaptive_rec.checkpoint.files import DISK, Files, os_errors
 from adaptive_rec.checkpoint.flatten import unflatten
 from adaptive_rec.checkpoint.generation import generations, names_in, read_json_file, read_manifest
-from adaptive_rec.checkpoint.history import Found, newest_held, newest_names, verify_all
+from adaptive_rec.checkpoint.history import Found, names_in_use, newest_held, verify_all
 from adaptive_rec.checkpoint.rows import SavedRows, state_names
 from adaptive_rec.checkpoint.run_state import Last, RunParts, set_state
 from adaptive_rec.checkpoint.safetensors_file import ArraysFile, StoredArray, array_type
@@ -105,8 +105,8 @@ def folders_of_rows(folder: Path, files: Files = DISK) -> set[Path]:
 def remove_unused_rows(
     store: EmbeddingStore, folder: Path, keep: int, rows: Iterable[Path], files: Files = DISK
 ) -> None:
-    """Remove the files in some folders of `rows` that neither the run nor its newest checkpoints, `keep` of them, need."""
-    used = list(_logs_of(files, folder, newest_names(files, folder, keep)))
+    """Remove the files in some folders of `rows` that neither the run nor its checkpoints in use need."""
+    used = list(_logs_of(files, folder, names_in_use(files, folder, keep)))
     if isinstance(store, DiskStore):
         used.append(store.present_log)
     for each in rows:

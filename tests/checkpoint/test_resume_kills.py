@@ -16,7 +16,7 @@ import pytest
 
 from adaptive_rec.checkpoint.files import DISK
 from adaptive_rec.checkpoint.generation import read_manifest
-from adaptive_rec.checkpoint.history import newest_names
+from adaptive_rec.checkpoint.history import names_in_use
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.run.training_run import TrainingRun
 from tests.checkpoint.contents import newest_contents
@@ -122,7 +122,7 @@ def check_on_disk(tmp_path: Path, kills: int, policy: str) -> None:
     folder = tmp_path / "run" / "checkpoints"
     named = {
         path
-        for name in newest_names(DISK, folder, 2)
+        for name in names_in_use(DISK, folder, 2)
         if (disk := read_manifest(DISK, folder / name).disk) is not None
         for path, _ in disk.segments(folder / name)
     }
