@@ -17,7 +17,7 @@ from adaptive_rec.checkpoint.generation import read_json_file, read_manifest
 from adaptive_rec.checkpoint.history import verify_all
 from adaptive_rec.checkpoint.rows import SavedRows, SavedTable, is_shard
 from adaptive_rec.checkpoint.safetensors_file import ArraysFile, StoredArray, as_numbers
-from adaptive_rec.embedding.snapshot import OPTIMIZER_STATE, WEIGHT
+from adaptive_rec.embedding.shard_arrays import OPTIMIZER_STATE, WEIGHT
 
 BLOCK_BYTES = 8 << 20
 """Size of the blocks that are read of each generation."""

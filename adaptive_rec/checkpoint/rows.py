@@ -10,19 +10,22 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from adaptive_rec.checkpoint.disk_entry import saved_log
 from adaptive_rec.checkpoint.files import Files
 from adaptive_rec.checkpoint.generation import read_json_file
 from adaptive_rec.checkpoint.history import chain
 from adaptive_rec.checkpoint.safetensors_file import ArraysFile, StoredArray
-from adaptive_rec.checkpoint.saved_log import SegmentsReader, saved_log
-from adaptive_rec.embedding.disk.reading import NOWHERE
-from adaptive_rec.embedding.snapshot import ADDRESS, OPTIMIZER_STATE, ROW, WEIGHT
+from adaptive_rec.embedding.disk.saved_segments import NOWHERE
+from adaptive_rec.embedding.shard_arrays import ADDRESS, OPTIMIZER_STATE, ROW, WEIGHT
 from adaptive_rec.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from adaptive_rec.checkpoint.saved_log import SegmentsReader
 
 STATE = "state.json"
 """What rank 0 has saved besides rows, without arrays."""
@@ -104,6 +107,8 @@ class SavedRows:
 
     def _on_disk(self) -> SegmentsReader:
         if self._reader is None:
+            from adaptive_rec.checkpoint.saved_log import SegmentsReader  # late: compiled kernels are slow to load
+
             assert self.log is not None, "shards have the rows"
             rows = [(table.first_row, table.rows) for table in self.tables]
             self._reader = SegmentsReader(self.log, saved_seed(self._files, self._generation), rows)

@@ -2,64 +2,21 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.checkpoint.manifest import DiskEntry, DiskPool
-from adaptive_rec.checkpoint.safetensors_file import DTYPES, PATTERNS, StoredArray
+from adaptive_rec.checkpoint.disk_entry import TYPES
+from adaptive_rec.checkpoint.safetensors_file import DTYPES, StoredArray
 from adaptive_rec.embedding.disk.first_values import draw_first
-from adaptive_rec.embedding.disk.reading import NOWHERE, OpenFiles, WantedRows, as_bytes, read_at
-from adaptive_rec.embedding.disk.saved_segments import SavedLog, SavedPool, SegmentEntry, pool_folder, segment_path
+from adaptive_rec.embedding.disk.reading import OpenFiles, WantedRows, as_bytes, read_at
+from adaptive_rec.embedding.disk.saved_segments import NOWHERE, SavedLog, SavedPool, pool_folder, segment_path
 from adaptive_rec.embedding.disk.segment import Segment, layout_of
 from adaptive_rec.errors import CheckpointError, DiskError
 from adaptive_rec.kernels.pages import PageLayout
-
-_TYPES = {dtype: name for name, dtype in DTYPES.items() if name not in PATTERNS.values()} | PATTERNS
-
-
-def disk_entry(saved: SavedLog, generations: Path) -> DiskEntry:
-    """Return what a manifest says of rows on a disk. `generations` is the folder of the checkpoints."""
-    folder, run = saved.folder.resolve(), generations.resolve().parent
-    inside = folder.is_relative_to(run)
-    pools = (
-        DiskPool(
-            first_row=pool.first_row,
-            rows=pool.rows,
-            weight=_TYPES[pool.weights.dtype],
-            dim=pool.weights.shape[1],
-            optimizer_state=_TYPES[pool.state.dtype],
-            width=pool.state.shape[1],
-            page_bytes=pool.page_bytes,
-            page_rows=pool.page_rows,
-            segment_pages=pool.segment_pages,
-            segments=pool.segments,
-        )
-        for pool in saved.pools
-    )
-    return DiskEntry(folder=os.path.relpath(folder, run) if inside else str(folder), pools=tuple(pools))
-
-
-def saved_log(entry: DiskEntry, generation: Path) -> SavedLog:
-    """Return the rows on a disk that a manifest names."""
-    pools = (
-        SavedPool(
-            pool.first_row, pool.rows, np.empty((0, pool.dim), _ARRAY_TYPES[pool.weight]),
-            np.empty((0, pool.width), _ARRAY_TYPES[pool.optimizer_state]), pool.page_bytes, pool.page_rows,
-            pool.segment_pages, tuple(SegmentEntry(*segment) for segment in pool.segments),
-        )
-        for pool in entry.pools
-    )  # fmt: skip
-    return SavedLog(entry.path(generation), tuple(pools))
-
-
-_ARRAY_TYPES = DTYPES | {name: dtype for dtype, name in PATTERNS.items()}
-"""Array types of the format's types; 16-bit floats are bit patterns."""
 
 
 def verify_segments(saved: SavedLog) -> int:
@@ -98,7 +55,7 @@ class SegmentsReader:
         """Return types and shapes of weights and optimizer state in the pool of a row of the joint row space."""
         pool = self._saved.pools[self._pool_of(row)]
         kinds = (
-            StoredArray(_TYPES[like.dtype], (pool.rows, like.shape[1]), 0, pool.rows * like.shape[1] * like.itemsize)
+            StoredArray(TYPES[like.dtype], (pool.rows, like.shape[1]), 0, pool.rows * like.shape[1] * like.itemsize)
             for like in (pool.weights, pool.state)
         )
         weight, state = kinds
@@ -119,7 +76,7 @@ class SegmentsReader:
             read_at(_layout(pool), wanted, files, (as_bytes(weights), as_bytes(state)))
         fresh = np.flatnonzero(address_N == NOWHERE)
         draw_first(self._seed, table, self._rows_T[table][1], first + fresh, fresh, weights, state)
-        return weights.view(DTYPES[_TYPES[weights.dtype]]), state
+        return weights.view(DTYPES[TYPES[weights.dtype]]), state
 
     def close(self) -> None:
         for segment in (segment for found in self._segments for segment in found):

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from adaptive_rec.checkpoint.dense_state import dense_arrays
+from adaptive_rec.checkpoint.disk_entry import disk_entry
 from adaptive_rec.checkpoint.draft import Draft, DraftPart
 from adaptive_rec.checkpoint.files import DISK, Files
 from adaptive_rec.checkpoint.flatten import flatten
@@ -26,8 +27,7 @@ from adaptive_rec.checkpoint.manifest import FileEntry
 from adaptive_rec.checkpoint.rows import is_shard, row_type, shard_name, state_names
 from adaptive_rec.checkpoint.run_state import Last, RunParts, state_of
 from adaptive_rec.checkpoint.safetensors_file import PATTERNS
-from adaptive_rec.checkpoint.saved_log import disk_entry
-from adaptive_rec.embedding.snapshot import ROW
+from adaptive_rec.embedding.shard_arrays import ROW
 from adaptive_rec.errors import CheckpointError, DiskError, first_line, is_out_of_memory
 from adaptive_rec.state import RunState
 from adaptive_rec.system.durable import sync_files

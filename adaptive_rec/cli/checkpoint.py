@@ -200,7 +200,8 @@ def verified(path: Path, entry: FileEntry) -> dict[str, Any]:
 
 def verified_rows(path: Path, disk: DiskEntry) -> dict[str, Any]:
     """Return the size of a checkpoint's rows on the disk, the time to read them, and their error."""
-    from adaptive_rec.checkpoint.saved_log import saved_log, verify_segments
+    from adaptive_rec.checkpoint.disk_entry import saved_log
+    from adaptive_rec.checkpoint.saved_log import verify_segments
 
     progress(f"{path.name}: {ROWS_ON_DISK} ...")
     started, error, size_bytes = time.perf_counter(), None, 0

@@ -32,9 +32,6 @@ _LOOKED_AT = 1 << 18
 _WAITING = 2
 """Limit of full shards that wait for the saving thread."""
 
-ROW, WEIGHT, OPTIMIZER_STATE, ADDRESS = "row", "weight", "optimizer_state", "address"
-"""Names of the arrays of a shard: numbers of rows, and their values, or where they are on the disk."""
-
 Tiers = tuple[NDArray[np.int32], NDArray[Any], NDArray[Any], NDArray[Any], NDArray[Any]]
 """A pool's slots by row (empty where all rows are read from the host tier), hot rows and their optimizer state, host rows and
 their optimizer state."""

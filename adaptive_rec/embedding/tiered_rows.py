@@ -18,7 +18,8 @@ from adaptive_rec.embedding.disk.saved_segments import SavedLog
 from adaptive_rec.embedding.host import Arrays, HostTier
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.records import Traffic
-from adaptive_rec.embedding.snapshot import OPTIMIZER_STATE, ROW, WEIGHT, RowSnapshot, Tiers
+from adaptive_rec.embedding.shard_arrays import OPTIMIZER_STATE, ROW, WEIGHT
+from adaptive_rec.embedding.snapshot import RowSnapshot, Tiers
 from adaptive_rec.placement import COLD, Migration, Placement, RowSpace
 
 _CHUNK_ROWS = 1 << 18

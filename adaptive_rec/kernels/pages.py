@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit, types
 
-from adaptive_rec.kernels.jit import JIT, JIT_INLINE
+from adaptive_rec.kernels.jit import JIT, JIT_INLINE, JIT_PART
 
 CRC, ROWS, FILE, PAGE, HEADER = 0, 1, 2, 3, 4
 """Places of the header's numbers, each of four bytes, and how many there are."""
@@ -65,7 +65,7 @@ def _crc_tables():
 _TABLES = _crc_tables()
 
 
-@njit(**JIT)
+@njit(**JIT_PART)
 def crc32(words):
     """Return zlib's crc32 of an even number of 32-bit words, eight bytes at a time (Kounavis and Berry, "Novel table lookup-based
     algorithms for high-performance CRC generation", 2008)."""

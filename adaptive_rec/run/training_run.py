@@ -84,7 +84,8 @@ class TrainingRun:
                 out / "checkpoints", out / journal.NAME, out / "rows", own_rows=own_rows, replayed=replayed
             )
             self.runtime = assemble(config, options=options, group=self.group)
-            checkpoint.remove_unused_rows(self.runtime.store, out / "checkpoints", config.checkpoint.keep, own_rows)
+            if resume:
+                checkpoint.remove_unused_rows(self.runtime.store, out / "checkpoints", config.checkpoint.keep, own_rows)
             self.config = self.runtime.config  # with a lower hot budget where the device is small
         if not self.runtime.source.test_samples:
             raise DataError(

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from adaptive_rec.embedding.disk import row_log
 from adaptive_rec.embedding.disk.compaction import compact
-from adaptive_rec.embedding.disk.reading import NOWHERE
 from adaptive_rec.embedding.disk.row_log import RowLog
+from adaptive_rec.embedding.disk.saved_segments import NOWHERE
 from adaptive_rec.errors import DiskError
 
 ROWS, DIM, WIDTH = 400, 6, 1

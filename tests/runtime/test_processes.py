@@ -331,7 +331,7 @@ def test_ranks_of_a_machine_share_its_memory(monkeypatch: pytest.MonkeyPatch) ->
         needed = plan.available_bytes["host"] - plan.free("host")
 
     with monkeypatch.context() as patch:
-        patch.setattr(MemoryPlan, "check_host", check)
+        patch.setattr(MemoryPlan, "check", check)
         LateThreads.train(2, lambda group: assemble(config(), group=group))
     monkeypatch.setattr("adaptive_rec.runtime.assemble.available_bytes", available)
     monkeypatch.setattr("adaptive_rec.runtime.assemble.least_parameters", lambda *_: 0)

@@ -23,8 +23,7 @@ from adaptive_rec.embedding.direct import DirectStore
 from adaptive_rec.embedding.disk.cold_rows import ColdPool, ColdRows
 from adaptive_rec.embedding.disk.disk_snapshot import DiskSnapshot
 from adaptive_rec.embedding.disk.disk_tier import DiskTier
-from adaptive_rec.embedding.disk.reading import NOWHERE
-from adaptive_rec.embedding.disk.saved_segments import SavedLog, SegmentEntry
+from adaptive_rec.embedding.disk.saved_segments import NOWHERE, SavedLog, SegmentEntry
 from adaptive_rec.embedding.host import Arrays
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.records import RowUpdate

@@ -11,13 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.embedding.disk.saved_segments import segment_path
+from adaptive_rec.embedding.disk.saved_segments import NOWHERE, segment_path
 from adaptive_rec.errors import DiskError
 from adaptive_rec.kernels import pages as kernels
 from adaptive_rec.kernels.pages import PageLayout
-
-NOWHERE = 0
-"""The address of a row that was never written: it has its first value."""
 
 _FOUND = {
     kernels.SHORT: "must be read whole, its end is missing",

@@ -8,6 +8,9 @@ from typing import Any, NamedTuple
 
 from numpy.typing import NDArray
 
+NOWHERE = 0
+"""The address of a row that was never written: it has its first value."""
+
 
 class SegmentEntry(NamedTuple):
     """A segment that has some of the rows."""

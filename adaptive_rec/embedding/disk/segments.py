@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.embedding.disk.reading import NOWHERE, OpenFiles
-from adaptive_rec.embedding.disk.saved_segments import SegmentEntry, segment_path
+from adaptive_rec.embedding.disk.reading import OpenFiles
+from adaptive_rec.embedding.disk.saved_segments import NOWHERE, SegmentEntry, segment_path
 from adaptive_rec.embedding.disk.segment import Segment
 from adaptive_rec.errors import DiskError
 from adaptive_rec.kernels.pages import PageLayout
