@@ -18,6 +18,7 @@ from adaptive_rec.embedding.device import DeviceTier
 from adaptive_rec.embedding.disk.disk_tier import DiskTier
 from adaptive_rec.embedding.disk.saved_segments import SegmentEntry
 from adaptive_rec.embedding.disk.segment import Segment
+from adaptive_rec.embedding.shard_arrays import ADDRESS, ROW
 from adaptive_rec.placement import RowSpace
 
 _SLICE = 1 << 13
@@ -77,7 +78,7 @@ class DiskSnapshot:
         self._held = self._host.sync(self._held)
         for first in range(0, self.rows, _SHARD_ROWS):
             some = slice(first, first + _SHARD_ROWS)
-            yield {"row": self.changed[some], "address": self._address_C[some]}
+            yield {ROW: self.changed[some], ADDRESS: self._address_C[some]}
 
     @property
     def segments(self) -> list[list[SegmentEntry]]:

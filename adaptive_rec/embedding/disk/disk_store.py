@@ -97,12 +97,11 @@ class DiskStore(DirectStore):
         rows: ColdRows = work.staged
         for pool, part in enumerate(rows.pools):
             span = work.pool_range(pool)
-            cold = np.flatnonzero(work.source_U[span] < 0)
-            address_C = self.host.logs[pool].address_R[self._rows_of(pool, work.distinct_U[span][cold])]
-            self._read(
-                pool, work.distinct_U[span], cold[~part.read_U[cold] | (part.address_U[cold] != address_C)], part
-            )
-            work.source_U[span][cold] = ~cold
+            row_U, source_U = work.distinct_U[span], work.source_U[span]
+            cold = np.flatnonzero(source_U < 0)
+            address_C = self.host.logs[pool].address_R[self._rows_of(pool, row_U[cold])]
+            self._read(pool, row_U, cold[~part.read_U[cold] | (part.address_U[cold] != address_C)], part)
+            source_U[cold] = ~cold
         work.spread_sources()
         work.forget_placement()  # its sources are places in its own memory now
 

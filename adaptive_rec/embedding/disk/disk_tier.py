@@ -51,7 +51,6 @@ class DiskTier(ColdTier):
             row_bytes, state_bytes = (each.shape[1] * each.itemsize for each in (weights, state))
             rows = space.pools[pool].rows
             self.logs.append(RowLog(of_pool, rows, row_bytes, state_bytes, self._write_later, self._compact_later))
-        self._tables = [self._tables_of(pool) for pool in range(len(space.pools))]
 
     def room_for(self, pool: int, rows: int) -> ColdPool:
         """Return memory for some rows of a pool, none of them read yet."""
@@ -197,15 +196,6 @@ class DiskTier(ColdTier):
             self._compacting = None
         ended.result()
 
-    def _tables_of(self, pool: int) -> tuple[NDArray[np.int64], list[int]]:
-        """Return the first row of each table of a pool within it, in order, and the tables."""
-        spec = self._space.pools[pool]
-        tables = [
-            table for table, row in enumerate(self._space.table_first_row) if spec.first_row <= row < spec.end_row
-        ]
-        tables.sort(key=lambda table: int(self._space.table_first_row[table]))
-        return self._space.table_first_row[tables] - spec.first_row, tables
-
     def _draw(
         self,
         pool: int,
@@ -215,11 +205,11 @@ class DiskTier(ColdTier):
         state_LK: NDArray[Any],
     ) -> None:
         """Draw the first values of some rows."""
-        firsts, tables = self._tables[pool]
-        place_C = np.searchsorted(firsts, row_C, side="right") - 1
-        for place in np.unique(place_C).tolist():
-            some, table = place_C == place, tables[place]
-            where = row_C[some] - firsts[place], line_C[some]
+        rows = row_C + self._space.pools[pool].first_row
+        table_C = self._space.table_of(rows)
+        for table in np.unique(table_C).tolist():
+            some = table_C == table
+            where = rows[some] - self._space.table_first_row[table], line_C[some]
             draw_first(self._seed, table, self._space.tables[table].rows, *where, weights_LD, state_LK)
 
 

@@ -122,13 +122,13 @@ class Segments:
     # Who needs them --------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def reading(self) -> Iterator[int]:
+    def reading(self) -> Iterator[None]:
         """Let all present segments stay while the body of a ``with`` reads them. The caller takes the lock, then `files`."""
         with self.lock:
             number, self._next_reading = self._next_reading, self._next_reading + 1
             self._readings.add(number)
         try:
-            yield number
+            yield
         finally:
             with self.lock:
                 self._readings.discard(number)
@@ -186,19 +186,13 @@ class Segments:
     def sparsest(self) -> Iterator[Segment | None]:
         """Yield the written segment with the fewest newest values, if segments have more room than they should. It is kept in the
         body of the ``with``."""
-        with self.lock:
-            written = [place for place, segment in self._of.items() if segment.pages is None]
-            some = [place for place in written if 0 < self._live_P[place] <= _WORTH_MOVING * self.capacity]
-            found = None
-            if some and self._have_more_room_than(_ENOUGH_ROOM):
-                found = self._of[min(some, key=lambda place: int(self._live_P[place]))]
-                found.hold(1)
-        try:
+        with self.reading():
+            with self.lock:
+                written = [place for place, segment in self._of.items() if segment.pages is None]
+                some = [place for place in written if 0 < self._live_P[place] <= _WORTH_MOVING * self.capacity]
+                is_due = some and self._have_more_room_than(_ENOUGH_ROOM)
+                found = self._of[min(some, key=lambda place: int(self._live_P[place]))] if is_due else None
             yield found
-        finally:
-            if found is not None:
-                with self.lock:
-                    found.hold(-1)
 
     @property
     def are_bloated(self) -> bool:
