@@ -93,9 +93,7 @@ class Writing:
                 raise CheckpointError(
                     f"{self.name}: there was not enough memory for it: {first_line(error)}"
                 ) from error
-            if isinstance(error, Exception) and not isinstance(
-                error, CheckpointError
-            ):  # such as one of a user's policy
+            if isinstance(error, Exception) and not isinstance(error, CheckpointError):  # such as one of a user's policy
                 raise CheckpointError(f"{self.name} was abandoned after a {type(error).__name__}: {error}") from error
             raise
         self._error: CheckpointError | None = CheckpointError(f"{self.name} was never written")
@@ -223,9 +221,7 @@ class Writing:
         try:
             sync_files([self._journal] if self._journal else [])
         except OSError as error:
-            return (
-                f"a loss of power may take the end of {self._journal.name if self._journal else ''}: {error.strerror}"
-            )
+            return f"a loss of power may take the end of {self._journal.name if self._journal else ''}: {error.strerror}"
         return ""
 
     def _check(self, made: Path) -> None:

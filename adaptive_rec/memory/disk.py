@@ -34,8 +34,7 @@ def check_room(folder: Path, one_bytes: int) -> str:
 
     Raises CheckpointError where there is no room for a first one: the run could not be saved.
     """
-    present = _bytes_in(folder)
-    free = free_room(folder) - present
+    present, free = _bytes_in(folder), _free_bytes(folder)
     if free + present >= MOST_KEPT * one_bytes:
         return ""
     sizes = f"one takes {comparable_size(one_bytes)}, {comparable_size(free)} are free"
@@ -48,8 +47,11 @@ def check_room(folder: Path, one_bytes: int) -> str:
 
 def free_room(folder: Path) -> int:
     """Return the bytes that a folder, which need not exist, may have: those in it and what is free on its disk."""
-    place = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    return shutil.disk_usage(place).free + _bytes_in(folder)
+    return _free_bytes(folder) + _bytes_in(folder)
+
+
+def _free_bytes(folder: Path) -> int:
+    return shutil.disk_usage(next(path for path in (folder, *folder.absolute().parents) if path.exists())).free
 
 
 def _bytes_in(folder: Path) -> int:

@@ -120,7 +120,7 @@ def _join(
     device = torch.device("cpu") if streams is None else streams.device
     free: dict[Place, int] = {"host": _share_of_host(group)}
     if config.run.host_memory:
-        free["disk"] = free_room(Path(config.run.disk) if config.run.disk else options.rows or Path("."))
+        free["disk"] = free_room(_place_of_rows(config, options) or Path("."))
     if streams is not None:
         free["device"] = streams.free_bytes()
     ranks = 1 if group is None else group.ranks
@@ -205,7 +205,7 @@ def check_group(config: Config, policy: Policy, here: int = 0) -> None:
 
 def rows_folder(config: Config, options: RunOptions) -> Path:
     """Make the folder of rows on the disk, which must not have those of another run, and return it. Raises UsageError."""
-    path = Path(config.run.disk) if config.run.disk else options.rows
+    path = _place_of_rows(config, options)
     if path is None:
         raise ConfigError("run.disk must name a folder where run.host_memory is set and the run has no directory")
     try:
@@ -215,6 +215,10 @@ def rows_folder(config: Config, options: RunOptions) -> Path:
     except OSError as error:
         raise UsageError(f"run.disk {path} cannot be used: {error.strerror}") from None
     return path
+
+
+def _place_of_rows(config: Config, options: RunOptions) -> Path | None:
+    return Path(config.run.disk) if config.run.disk else options.rows
 
 
 def check_disk(config: Config, policy: Policy, streams: Streams | None, group: Group | None, budget: int) -> None:
