@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.errors import CheckpointError
+from adaptive_rec.kernels.row_sets import are_in
 from adaptive_rec.placement import Migration
 from adaptive_rec.saved import ANY, Saved
 
@@ -70,16 +71,13 @@ def best_rows(rows: NDArray[np.int64], scores: NDArray[np.float64], count: int) 
 
 
 def without(rows: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the rows that are not among the others. All are sorted and distinct."""
-    if not len(others):
-        return rows
-    return rows[others[np.searchsorted(others, rows).clip(max=len(others) - 1)] != rows]
+    """Return the rows that are not among the others, in their order."""
+    return rows[~are_in(rows, others)]
 
 
 def with_others(rows: NDArray[np.int64], others: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the rows and the others, all sorted and distinct."""
-    new = without(others, rows)
-    return np.insert(rows, np.searchsorted(rows, new), new)
+    """Return the rows and the others, each distinct, all in rising order."""
+    return np.sort(np.concatenate([rows, without(others, rows)]))
 
 
 def saved_candidates(found: Saved, end: int) -> NDArray[np.int64]:
@@ -152,11 +150,7 @@ class PopularityTracker:
     def end_window(self, decay: float, migration: Migration | None = None) -> None:
         """Decay the counts; remove promoted rows from the candidates, and add demoted ones."""
         if migration is not None:
-            promoted, demoted = (
-                np.sort(migration.promote),
-                np.sort(migration.demote),
-            )  # lists come in their policy's order
-            self._hold(with_others(without(self.candidates(), promoted), demoted))
+            self._hold(with_others(without(self.candidates(), migration.promote), migration.demote))
         self.counter.decay(decay)
         self._shrink()
 
