@@ -96,6 +96,18 @@ def ranks(*work_seconds_per_step: float) -> list[Values]:
     ]
 
 
+def on_a_disk(step: int) -> Values:
+    """What a snapshot has of rows on a disk, each count another one: its totals, its stages and its figures."""
+    names = ("ahead", "again", "read", "found", "drawn", "written", "moved")
+    counts = {f"rows_{name}": step * (place + 1) for place, name in enumerate(names)}
+    figures = {f"{name}_per_step": count / step for name, count in counts.items()}
+    return {
+        "totals": {"steps": step, "samples_seen": step * 512} | {f"disk_{name}": count for name, count in counts.items()},
+        "stage_seconds": {"disk": step / 200, "execute": step / 100},
+        "disk": {"size_bytes": 9 << 20, "segments": 3, "wait_seconds_per_step": 0.005, **figures},
+    }
+
+
 class FakeRun:
     """The trainer's part of a run."""
 

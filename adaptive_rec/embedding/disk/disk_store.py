@@ -8,7 +8,7 @@ read ahead has another address by then, and is read again: from memory, as the l
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
@@ -54,6 +54,9 @@ class DiskStore(DirectStore):
         self.disk_snapshot: DiskSnapshot | None = None
         self._kept_for: dict[str, list[list[SegmentEntry]]] = {}
         """Segments of each checkpoint that a run may be resumed from."""
+        self._rows_ahead = self._rows_again = 0
+        self._counted_before: dict[str, int] = {}
+        """Counts of a resumed run's earlier processes."""
         super().__init__(space, rule, seed, dtype, torch.device("cpu"), budget_bytes, monitored)
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="read-rows")
 
@@ -67,6 +70,7 @@ class DiskStore(DirectStore):
         read = self._prepare(work)
         rows: ColdRows = work.staged
         rows.read_by(self._reader.submit(read))
+        self._rows_ahead += int(np.count_nonzero(work.source_U < 0))
 
     def _prepare(self, work: ClassifiedBatch) -> Callable[[], None]:
         """Make room for a batch's rows, and return what reads the cold ones."""
@@ -85,25 +89,28 @@ class DiskStore(DirectStore):
     def look_up(self, work: ClassifiedBatch) -> None:
         super().look_up(work)
         self._prepare(work)()
-        self.take(work)
+        self._read_again(work)
 
     def await_rows(self, work: ClassifiedBatch) -> None:
+        self._rows_again += self._read_again(work)
+
+    def _read_again(self, work: ClassifiedBatch) -> int:
+        """Wait for a batch's rows, and read what has changed since it was read, or has become cold. Returns their number."""
         rows: ColdRows = work.staged
         rows.wait()
-
-    def take(self, work: ClassifiedBatch) -> None:
-        """Read again what has changed since it was read ahead, and what has become cold."""
-        super().take(work)
-        rows: ColdRows = work.staged
+        again = 0
         for pool, part in enumerate(rows.pools):
             span = work.pool_range(pool)
             row_U, source_U = work.distinct_U[span], work.source_U[span]
             cold = np.flatnonzero(source_U < 0)
             address_C = self.host.logs[pool].address_R[self._rows_of(pool, row_U[cold])]
-            self._read(pool, row_U, cold[~part.read_U[cold] | (part.address_U[cold] != address_C)], part)
+            missing = cold[~part.read_U[cold] | (part.address_U[cold] != address_C)]
+            self._read(pool, row_U, missing, part)
+            again += len(missing)
             source_U[cold] = ~cold
         work.spread_sources()
         work.forget_placement()  # its sources are places in its own memory now
+        return again
 
     def _read(self, pool: int, row_U: NDArray[np.int64], some: NDArray[np.int64], part: ColdPool) -> None:
         """Read some of a batch's rows in a pool."""
@@ -222,11 +229,22 @@ class DiskStore(DirectStore):
         lines = np.arange(len(weights_ND))
         self.host.append(pool, low + first + lines, lines, weights_ND, state_NK)
 
+    # Counts ----------------------------------------------------------------------------------------------------------
+
     def disk_counts(self) -> dict[str, int]:
-        totals = Counter[str]()
+        totals = Counter(rows_ahead=self._rows_ahead, rows_again=self._rows_again)
         for log in self.host.logs:
             totals.update(asdict(log.counts))
-        return {**totals, "size_bytes": self.host.size_bytes}
+        totals.update({name: count for name, count in self._counted_before.items() if name in totals})
+        return dict(totals)
+
+    def set_disk_counts(self, counts: Mapping[str, int]) -> None:
+        self._counted_before = dict(counts)
+
+    def disk_sizes(self) -> dict[str, int]:
+        return {"size_bytes": self.host.size_bytes, "segments": self.host.segments}
+
+    # The end ---------------------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
         """Wait until what was written is written. Raises DiskError where some was not."""

@@ -151,6 +151,11 @@ class DiskTier(ColdTier):
         """Bytes of all files."""
         return sum(log.segments.size_bytes for log in self.logs)
 
+    @property
+    def segments(self) -> int:
+        """Segments of all pools, each a file."""
+        return sum(len(log.segments.entries) for log in self.logs)
+
     def close(self) -> None:
         """Stop the writing thread: from now on the calling thread writes."""
         self._is_closed = True

@@ -66,6 +66,8 @@ class LogCounts:
     """Rows read from files."""
     rows_found: int = 0
     """Rows found in segments that are still in memory."""
+    rows_drawn: int = 0
+    """Rows that were never written: their first values are drawn."""
     rows_written: int = 0
     rows_moved: int = 0
     """Rows written once more, so that their segment could be removed."""
@@ -174,8 +176,10 @@ class RowLog:
             with self.segments.lock:
                 address_C, files = self.address_R[row_C], self.segments.files()
             found, read = read_at(self.layout, WantedRows(address_C, row_C, line_C), files, values)
-        self.counts.rows_found += found
-        self.counts.rows_read += read
+        with self.segments.lock:  # several threads read
+            self.counts.rows_found += found
+            self.counts.rows_read += read
+            self.counts.rows_drawn += len(row_C) - found - read
         return address_C
 
     # A checkpoint's --------------------------------------------------------------------------------------------------
