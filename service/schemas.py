@@ -221,7 +221,7 @@ class Events(Answer):
 
 
 class TablePlacement(Answer):
-    """Rows of one table by class; stale rows are hot rows too."""
+    """Rows of one table by class; stale rows are hot rows too, rows on the disk and those never written are cold ones."""
 
     index: int
     table: str
@@ -230,6 +230,10 @@ class TablePlacement(Answer):
     hot: int
     stale: int
     cold: int
+    disk: Annotated[int | None, Field(description="Cold rows on the disk; null where all are in memory, or the run has ended")]
+    unwritten: Annotated[
+        int | None, Field(description="Cold rows that were never written, which have their first value; null as disk")
+    ]
     device_bytes: int
     hot_lookup_ratio: float
 

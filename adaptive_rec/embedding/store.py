@@ -146,6 +146,9 @@ class EmbeddingStore(TieredRows):
         """Return the bytes of all files of rows on a disk, and their number; nothing where there are none."""
         return {}
 
+    def share_addresses(self, address_R: NDArray[np.uint32]) -> None:
+        """Keep the addresses of rows on a disk (R, of all pools) in this memory from now on, which other processes read."""
+
     def drop_ahead(self) -> None:
         """Drop the batches that were staged and never will be trained."""
 

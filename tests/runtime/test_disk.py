@@ -6,12 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from adaptive_rec.cli import main
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.embedding.disk import row_log
 from adaptive_rec.errors import AdaptiveRecError, ConflictError
+from adaptive_rec.live.shared_state import StateReader
 from adaptive_rec.live.telemetry import Event, Snapshot
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import RunOptions
@@ -82,6 +84,20 @@ def test_reports_say_what_a_step_does_with_the_disk(tmp_path: Path, monkeypatch:
 
     in_memory = assemble(load_config("tiny", {}, ["run.steps=20"]))
     assert not [report for report in in_memory.run() if isinstance(report, Snapshot) and "disk" in str(report.as_dict())]
+
+
+def test_a_served_run_shows_where_its_cold_rows_are(tmp_path: Path) -> None:
+    settings = [*ON_DISK, "knobs.hot_budget_bytes=8KiB", "run.steps=30"]
+    runtime = assemble(load_config("tiny", {}, settings), options=RunOptions(rows=tmp_path))
+    writer = runtime.publisher.open()
+    reader = StateReader(writer.fd, writer.layout)
+    assert not reader.placement(lambda arrays: arrays.address.copy()).any(), "no row was ever written"
+    for _ in runtime.run():
+        pass
+    address_R = reader.placement(lambda arrays: arrays.address.copy())
+    spec, log = runtime.store.space.pools[0], runtime.store.host.logs[0]  # type: ignore[attr-defined]
+    np.testing.assert_array_equal(address_R[spec.first_row : spec.end_row], log.address_R)
+    assert 0 < np.count_nonzero(address_R) < len(address_R)
 
 
 def test_counts_of_the_disk_go_on_with_a_resumed_run(tmp_path: Path) -> None:

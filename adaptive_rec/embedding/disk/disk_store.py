@@ -241,6 +241,10 @@ class DiskStore(DirectStore):
     def set_disk_counts(self, counts: Mapping[str, int]) -> None:
         self._counted_before = dict(counts)
 
+    def share_addresses(self, address_R: NDArray[np.uint32]) -> None:
+        for pool, log in zip(self.space.pools, self.host.logs, strict=True):
+            log.share_addresses(address_R[pool.first_row : pool.end_row])
+
     def disk_sizes(self) -> dict[str, int]:
         return {"size_bytes": self.host.size_bytes, "segments": self.host.segments}
 

@@ -196,6 +196,12 @@ class RowLog:
         """Set where the values of some rows are, in segments that were adopted. Then `count_rows`."""
         self.address_R[row_C] = address_C
 
+    def share_addresses(self, address_R: NDArray[np.uint32]) -> None:
+        """Keep the addresses in this memory from now on."""
+        with self._appending, self.segments.lock:
+            address_R[:] = self.address_R
+            self.address_R = address_R
+
     def count_rows(self) -> None:
         """Count the newest values in each segment. Raises DiskError where rows are in none."""
         for first in range(0, len(self.address_R), _CHUNK_ROWS):
