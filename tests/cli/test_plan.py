@@ -352,6 +352,26 @@ def test_a_rehearsal_measures_this_process(tmp_path: Path) -> None:
     assert list((tmp_path / "checkpoints").iterdir())
 
 
+def test_a_rehearsal_with_rows_on_a_disk_keeps_out_of_the_folder_of_a_run(tmp_path: Path) -> None:
+    own, other = tmp_path / "other" / "rows", tmp_path / "here"
+    own.mkdir(parents=True)
+    other.mkdir()
+    on_disk = tiny("run.host_memory=1MiB", "knobs.hot_budget_bytes=8KiB", f"run.disk={own}")
+    told = rehearsal.run(on_disk, other / "checkpoints", [])
+    assert told.steps == 12
+    assert (1 << 27) < told.bytes < 64 * GIB
+    assert list((other / "rows").glob("pool-*/*.rows"))
+    assert not list(own.iterdir())
+
+
+def test_no_budget_above_the_memory_for_rows_is_suggested(told: Any) -> None:
+    on_disk = [word for setting in ("run.host_memory=9000", "knobs.hot_budget_bytes=8KiB") for word in ("--set", setting)]
+    found = told("--no-rehearsal", *on_disk)
+    assert max(one["bytes"] for one in found["budgets"]) <= 9000 < found["all_rows_bytes"]
+    assert found["suggested_budget_bytes"] <= 9000
+    assert not found["everything_fits"]
+
+
 def test_measured_figures_take_the_place_of_estimates() -> None:
     config = tiny()
     plan = plan_run(config)
