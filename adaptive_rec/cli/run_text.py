@@ -68,7 +68,8 @@ def summary_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, RenderableT
         reads = f"{count(disk['rows_read'])} rows read from files, {count(disk['rows_found'])} found in new segments"
         again = f"{count(disk['rows_again'])} read again in their step"
         writes = f"{count(disk['rows_written'])} written, {count(disk['rows_moved'])} moved by compaction"
-        yield "disk", f"{reads}, {again}, {writes}, {files_text(disk)}"
+        files = f"{size(disk['size_bytes'])} in {counted(disk['segments'], 'segment')}"
+        yield "disk", f"{reads}, {again}, {writes}, {files}"
     staging = f", staging {size(s['device_staging_bytes'])}" if s["device_staging_bytes"] else ""
     on_device = f", device {size(s['device_peak_bytes'])} peak" if s["device_peak_bytes"] else ""
     yield "memory", f"{size(s['peak_rss_bytes'])} peak, hot tier {size(s['device_tier_bytes'])}{staging}{on_device}"
@@ -77,11 +78,6 @@ def summary_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, RenderableT
     for rank, found in enumerate(s.get("ranks", ())):
         yield f"rank {rank}", rank_text(found)
     yield "time", breakdown(s["seconds_by_stage"], s["seconds"])
-
-
-def files_text(disk: Mapping[str, Any]) -> str:
-    """Return the files of rows on a disk in words."""
-    return f"{size(disk['size_bytes'])} in {counted(disk['segments'], 'segment')}"
 
 
 def rank_text(rank: Mapping[str, Any]) -> str:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from adaptive_rec.cli.output import console, pairs, print_json, show
 from adaptive_rec.cli.parser import add_client_options, add_command, on_terminal
-from adaptive_rec.cli.run_text import files_text
-from adaptive_rec.units import clock, count, percent, printable, size, whole
+from adaptive_rec.units import clock, count, counted, percent, printable, size, whole
 
 if TYPE_CHECKING:
     from adaptive_rec.cli.client import Client
@@ -160,7 +159,8 @@ def _disk(stats: Mapping[str, Any]) -> str:
     rows = {name: whole(round(disk[f"rows_{name}_per_step"])) for name in ("ahead", "again", "read", "written", "moved")}
     asked = f"{rows['ahead']} rows ahead of a step and {rows['again']} in it, {rows['read']} read from files"
     waited = f"{1000 * disk['wait_seconds_per_step']:,.1f} ms waiting"
-    return f"{asked}, {waited}, {rows['written']} written, {rows['moved']} moved, {files_text(disk)}"
+    files = f"{size(disk['size_bytes'])} in {counted(disk['segments'], 'segment')}"
+    return f"{asked}, {waited}, {rows['written']} written, {rows['moved']} moved, {files}"
 
 
 def _rank(rank: Mapping[str, Any]) -> str:
