@@ -1,4 +1,4 @@
-"""Pages of rows in files: packing, checksums, and reading of random rows with the system's calls.
+"""Pages of rows in files: packing, checksums, and reading of random rows.
 
 A page has a header, then the numbers of its rows, then the rows, each with its optimizer state. The header has a crc32 of all
 that follows it, the number of rows, the number of the page's file and the page's place in it. So every page that is read shows
@@ -13,7 +13,9 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit, types
 
-from adaptive_rec.kernels.jit import JIT, JIT_INLINE, JIT_PART
+from adaptive_rec.kernels.crc import crc32
+from adaptive_rec.kernels.jit import JIT, JIT_INLINE
+from adaptive_rec.kernels.page_reads import QUEUED, add_read, queue_of_thread, read_added
 
 CRC, ROWS, FILE, PAGE, HEADER = 0, 1, 2, 3, 4
 """Places of the header's numbers, each of four bytes, and how many there are."""
@@ -24,7 +26,6 @@ WHOLE, SHORT, DAMAGED, WRONG = 0, 1, 2, 3
 WILL_NEED = 3
 """Advice to the system to read a part of a file ahead."""
 
-_pread = types.ExternalFunction("pread", types.int64(types.int32, types.uintp, types.uint64, types.int64))
 _advise = types.ExternalFunction("posix_fadvise", types.int32(types.int32, types.int64, types.int64, types.int32))
 
 
@@ -49,36 +50,6 @@ class RowPlaces(NamedTuple):
     place_C: np.ndarray
     row_C: np.ndarray
     line_C: np.ndarray
-
-
-def _crc_tables():
-    table_8X = np.zeros((8, 256), dtype=np.uint32)
-    values = np.arange(256, dtype=np.uint32)
-    for _ in range(8):
-        values = np.where(values & 1, (values >> 1) ^ np.uint32(0xEDB88320), values >> 1)
-    table_8X[0] = values
-    for k in range(1, 8):
-        table_8X[k] = (table_8X[k - 1] >> 8) ^ table_8X[0][table_8X[k - 1] & 0xFF]
-    return table_8X
-
-
-_TABLES = _crc_tables()
-
-
-@njit(**JIT_PART)
-def crc32(words):
-    """Return zlib's crc32 of an even number of 32-bit words, eight bytes at a time (Kounavis and Berry, "Novel table lookup-based
-    algorithms for high-performance CRC generation", 2008)."""
-    crc, t = np.uint32(0xFFFFFFFF), _TABLES
-    low8 = np.uint32(0xFF)
-    for i in range(0, len(words), 2):
-        one, two = crc ^ words[i], words[i + 1]
-        crc = (
-            t[7, one & low8] ^ t[6, (one >> np.uint32(8)) & low8] ^ t[5, (one >> np.uint32(16)) & low8]
-            ^ t[4, one >> np.uint32(24)] ^ t[3, two & low8] ^ t[2, (two >> np.uint32(8)) & low8]
-            ^ t[1, (two >> np.uint32(16)) & low8] ^ t[0, two >> np.uint32(24)]
-        )  # fmt: skip
-    return crc ^ np.uint32(0xFFFFFFFF)
 
 
 @njit(**JIT)
@@ -148,30 +119,59 @@ def _unpack(layout, pages, start, place, line, weights_LB, state_LB):
 
 @njit(**JIT)
 def announce_rows(layout, places):
-    """Have the system start to read the pages of some rows."""
+    """Have the system start to read the pages of some rows into its cache."""
     for c in range(len(places.row_C)):
-        if c == 0 or places.page_C[c] != places.page_C[c - 1] or places.file_C[c] != places.file_C[c - 1]:
+        if c == 0 or _is_next_page(places, c):
             _advise(places.descriptor_C[c], places.page_C[c] * layout.page_bytes, layout.page_bytes, WILL_NEED)
 
 
-@njit(**JIT)
 def read_rows(layout, places, weights_LB, state_LB):
     """Read rows, each page once. Returns how many were read, and what was found of the next one: WHOLE where there is none."""
-    page = np.empty(layout.page_bytes, dtype=np.uint8)
-    numbers = page.view(np.uint32)
-    for c in range(len(places.row_C)):
-        if c == 0 or places.page_C[c] != places.page_C[c - 1] or places.file_C[c] != places.file_C[c - 1]:
-            at = places.page_C[c] * layout.page_bytes
-            if _pread(places.descriptor_C[c], page.ctypes.data, layout.page_bytes, at) != layout.page_bytes:
-                return c, SHORT
-            found = numbers[CRC]
-            numbers[CRC] = 0
-            if crc32(numbers) != found:
-                return c, DAMAGED
-            if numbers[FILE] != places.file_C[c] or numbers[PAGE] != places.page_C[c]:
+    return _read_rows(layout, places, queue_of_thread(layout.page_bytes), weights_LB, state_LB)
+
+
+@njit(**JIT)
+def _read_rows(layout, places, queue, weights_LB, state_LB):
+    words, done = layout.page_bytes // 4, 0
+    while done < len(places.row_C):
+        end, count = done, 0
+        while end < len(places.row_C):
+            if end == done or _is_next_page(places, end):
+                if count == QUEUED:
+                    break
+                add_read(queue, count, places.descriptor_C[end], places.page_C[end] * layout.page_bytes, layout.page_bytes)
+                count += 1
+            end += 1
+        read_added(queue, count)
+        page = -1
+        for c in range(done, end):
+            if c == done or _is_next_page(places, c):
+                page += 1
+                if queue.found_Q[page] != layout.page_bytes:
+                    return c, SHORT
+                numbers = queue.numbers[page * words : (page + 1) * words]
+                what = _check(numbers, places, c)
+                if what != WHOLE:
+                    return c, what
+            place = places.place_C[c]
+            if place >= numbers[ROWS] or numbers[HEADER + place] != places.row_C[c]:
                 return c, WRONG
-        place = places.place_C[c]
-        if place >= numbers[ROWS] or numbers[HEADER + place] != places.row_C[c]:
-            return c, WRONG
-        _unpack(layout, page, 0, place, places.line_C[c], weights_LB, state_LB)
-    return len(places.row_C), WHOLE
+            _unpack(layout, queue.pages, page * layout.page_bytes, place, places.line_C[c], weights_LB, state_LB)
+        done = end
+    return done, WHOLE
+
+
+@njit(**JIT_INLINE)
+def _is_next_page(places, c):
+    return places.page_C[c] != places.page_C[c - 1] or places.file_C[c] != places.file_C[c - 1]
+
+
+@njit(**JIT_INLINE)
+def _check(numbers, places, c):
+    found = numbers[CRC]
+    numbers[CRC] = 0
+    if crc32(numbers) != found:
+        return DAMAGED
+    if numbers[FILE] != places.file_C[c] or numbers[PAGE] != places.page_C[c]:
+        return WRONG
+    return WHOLE

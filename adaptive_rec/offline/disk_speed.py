@@ -1,8 +1,8 @@
 """How quickly the disk under a folder reads rows and writes segments, measured with the code of a run.
 
-Files are written like segments, one after the other, each synced. Then rows are read as those of batches are: the system is told
-of many pages, then they are read one after the other. What it keeps of the files in memory is dropped before. The files have no
-name, so nothing remains of them, however the measurement ends.
+Files are written like segments, one after the other, each synced. Then rows are read like those of batches. Where the file system
+cannot leave its cache out, what that keeps of the files is dropped before. The files have no name, so nothing remains of them,
+however the measurement ends.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from adaptive_rec.embedding.aligned import BLOCK_BYTES, zeros
 from adaptive_rec.embedding.disk.segment import page_layout
 from adaptive_rec.kernels import pages as kernels
+from adaptive_rec.system.direct_files import pass_cache_by, passes_cache_by
 
 LAYOUT = page_layout(row_bytes=64, state_bytes=4)
 """Pages of rows of 16 components with row-wise optimizer state: one block of the disk, as for most sizes of rows."""
@@ -35,7 +37,7 @@ SECONDS = 3.0
 """Time after which no further file is written, and no further rows are read."""
 
 AT_A_TIME = 1024
-"""Rows that are announced together."""
+"""Rows that are read together."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +84,7 @@ def measure_disk(folder: Path, size_bytes: int = TRIED_BYTES) -> DiskSpeed:
 
 def _filled(pages: int) -> NDArray[Any]:
     """Return pages of random rows, so that no file system makes them smaller; row ``n`` stands at place ``n``."""
-    content = np.zeros(pages * LAYOUT.page_bytes, dtype=np.uint8)
+    content: NDArray[Any] = zeros((pages * LAYOUT.page_bytes,), np.uint8, BLOCK_BYTES)
     rows = pages * LAYOUT.rows
     random = np.random.default_rng(0)
     weights, state = (random.integers(0, 256, (rows, size), dtype=np.uint8) for size in (LAYOUT.row_bytes, LAYOUT.state_bytes))
@@ -93,7 +95,7 @@ def _filled(pages: int) -> NDArray[Any]:
 def _write(descriptor: int, content: NDArray[Any]) -> float:
     """Write a file and have it on the disk. Returns the seconds that took."""
     started, done, data = time.perf_counter(), 0, memoryview(content.data)
-    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+    pass_cache_by(descriptor)
     while done < len(data):
         done += os.pwrite(descriptor, data[done:], done)
     os.fdatasync(descriptor)
@@ -118,7 +120,7 @@ def _read(descriptors: list[int], pages: int) -> tuple[int, float, float]:
 
 
 def _chunks(descriptor_P: NDArray[Any], pages: int) -> Iterator[kernels.RowPlaces]:
-    """Yield the places of a row of every page of all files, as many as are announced together."""
+    """Yield the places of a row of every page of all files, as many as are read together."""
     order = np.random.default_rng(1).permutation(len(descriptor_P) * pages)
     for first in range(0, len(order), AT_A_TIME):
         file_C, page_C = np.divmod(np.sort(order[first : first + AT_A_TIME]), pages)
@@ -133,7 +135,8 @@ def _of(places: kernels.RowPlaces, rows: int) -> kernels.RowPlaces:
 
 
 def _rows(places: kernels.RowPlaces, weights: NDArray[Any], state: NDArray[Any]) -> None:
-    kernels.announce_rows(LAYOUT, places)
+    if not passes_cache_by(int(places.descriptor_C[0])):
+        kernels.announce_rows(LAYOUT, places)
     done, what = kernels.read_rows(LAYOUT, places, weights, state)
     if what != kernels.WHOLE:
         raise OSError(f"row {int(places.row_C[done])} of a file just written cannot be read")

@@ -106,6 +106,10 @@ def put_down(tree: Tree, folder: Path) -> None:
             (folder / name).write_bytes(value)
 
 
+_SECTOR = 512
+"""The least that is written at a time past the system's cache."""
+
+
 class FailingCalls:
     """Has the k-th call on files of some folders fail, or that one and all later ones; a write takes a part first. Writes of
     `short` runs never take more than half of what they are given."""
@@ -127,7 +131,8 @@ class FailingCalls:
             fails = number == self.failing or (self.lasting and number > self.failing >= 0)
             if name in ("write", "pwrite") and (fails or self.short):
                 data = memoryview(arguments[0]).cast("B")
-                done = call(what, data[: -(-len(data) // 2)], *arguments[1:])
+                unit = _SECTOR if name == "pwrite" else 1
+                done = call(what, data[: -(-len(data) // 2 // unit) * unit], *arguments[1:])
                 if not fails:
                     return done
             if fails:

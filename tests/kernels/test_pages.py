@@ -12,6 +12,7 @@ import pytest
 
 from adaptive_rec.embedding.disk.segment import page_layout
 from adaptive_rec.kernels import pages as kernels
+from adaptive_rec.kernels.crc import crc32
 from adaptive_rec.kernels.reference import pages as plain
 
 ROWS, FILE = 300, 7
@@ -57,7 +58,7 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
 @pytest.mark.parametrize("words", [0, 2, 1024, 4096])
 def test_the_checksum_is_zlibs(words: int) -> None:
     data = np.random.default_rng(words).integers(0, 2**32, words, dtype=np.uint32)
-    assert kernels.crc32(data) == zlib.crc32(data.tobytes()) == plain.crc32(data)
+    assert crc32(data) == zlib.crc32(data.tobytes()) == plain.crc32(data)
 
 
 def test_kernels_equal_their_plain_twins(world: World) -> None:

@@ -132,7 +132,8 @@ def train(criteo_rows: Any, memory_source: Any) -> Train:
         def of_rank(group: Group | None = None) -> Outcome:
             chosen: Policy | None = ChurningHotline() if churn else None
             streams = STREAMS[device](0 if group is None else group.rank)
-            runtime = assemble(config, memory_source(batches, tables, features), streams, chosen, group=group)
+            source = memory_source(batches, tables, features, held_out=batches[:2])
+            runtime = assemble(config, source, streams, chosen, group=group)
             losses = []
             for event in runtime.run():
                 if isinstance(event, Snapshot):

@@ -13,6 +13,7 @@ import pytest
 
 from adaptive_rec.embedding.disk import row_log
 from adaptive_rec.embedding.disk.disk_store import DiskStore
+from adaptive_rec.placement import Migration
 
 CHANGES = {
     10: [{"hot_budget_bytes": 20_000}], 40: [{"prefetch_depth": 0}], 41: [{"prefetch_depth": 5}], 80: [{"policy": "hybrid"}],
@@ -38,24 +39,24 @@ def assert_same_bits(one: Any, other: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("policy", "optimizer", "bags", "depth", "churn", "precision"),
+    ("policy", "optimizer", "bags", "depth", "churn", "precision", "steps"),
     [
-        ("hotline", "rowwise_adagrad", "one-hot", 3, True, "float32"),
-        ("hotline", "adagrad", "sum", 0, False, "float64"),
-        ("hybrid", "lazy_adam", "mean", 2, False, "float32"),
-        pytest.param("hotline", "sgd", "mean", 8, True, "float32", marks=pytest.mark.slow),
-        pytest.param("hotline", "lazy_adam", "sum", 1, True, "float64", marks=pytest.mark.slow),
-        pytest.param("slipstream", "adagrad", "one-hot", 4, False, "float32", marks=pytest.mark.slow),
-        pytest.param("fae", "rowwise_adagrad", "one-hot", 2, False, "float32", marks=pytest.mark.slow),
-        pytest.param("cdlrm", "rowwise_adagrad", "one-hot", 2, False, "float32", marks=pytest.mark.slow),
-        pytest.param("oracle", "sgd", "sum", 2, False, "float32", marks=pytest.mark.slow),
+        ("hotline", "rowwise_adagrad", "one-hot", 3, True, "float32", 200),
+        ("hotline", "adagrad", "sum", 0, False, "float64", 200),
+        ("hybrid", "lazy_adam", "mean", 2, False, "float32", 200),
+        pytest.param("hotline", "sgd", "mean", 8, True, "float32", 500, marks=pytest.mark.slow),
+        pytest.param("hotline", "lazy_adam", "sum", 1, True, "float64", 500, marks=pytest.mark.slow),
+        pytest.param("slipstream", "adagrad", "one-hot", 4, False, "float32", 500, marks=pytest.mark.slow),
+        pytest.param("fae", "rowwise_adagrad", "one-hot", 2, False, "float32", 500, marks=pytest.mark.slow),
+        pytest.param("cdlrm", "rowwise_adagrad", "one-hot", 2, False, "float32", 500, marks=pytest.mark.slow),
+        pytest.param("oracle", "sgd", "sum", 2, False, "float32", 500, marks=pytest.mark.slow),
     ],
 )  # fmt: skip
 def test_rows_on_a_disk_are_those_in_memory(
     train: Any, small_segments: None, tmp_path: Path, policy: str, optimizer: str, bags: str, depth: int, churn: bool,
-    precision: str,
+    precision: str, steps: int,
 ) -> None:  # fmt: skip
-    arguments = {"budget_bytes": 200_000, "depth": depth, "churn": churn, "precision": precision}
+    arguments = {"budget_bytes": 200_000, "depth": depth, "churn": churn, "precision": precision, "steps": steps}
 
     outcome = train(policy, optimizer, bags, **arguments, settings=on_disk(tmp_path))
 
@@ -85,6 +86,25 @@ def test_the_space_on_the_disk_is_bounded(train: Any, small_segments: None, tmp_
     written = np.count_nonzero(log.address_R) * (log.layout.row_bytes + log.layout.state_bytes)
     assert log.counts.rows_moved > 0
     assert sum(path.stat().st_size for path in tmp_path.glob("pool-0/*.rows")) <= 2.5 * written + 4 * 8192
+
+
+def test_rows_that_become_hot_are_read_with_their_first_batch(train: Any, small_segments: None, tmp_path: Path) -> None:
+    store = train("hotline", "adagrad", "one-hot", depth=2, settings=on_disk(tmp_path)).runtime.store
+    (log,) = store.host.logs
+    written = np.flatnonzero(log.address_R)[:50]
+    tables = [store.export_table(table) for table in range(len(store.space.tables))]
+    read_before = log.counts.rows_read, log.counts.rows_found
+    nothing = written[:0]
+
+    store.replace_tier([40])
+    store.migrate(Migration(promote=written[:30], demote=nothing))
+    store.migrate(Migration(promote=written[30:], demote=written[:20]))
+
+    assert (log.counts.rows_read, log.counts.rows_found) == read_before
+    assert store.device.hot_rows == 30
+    for table, (weights, state) in enumerate(tables):
+        for one, other in zip(store.export_table(table), (weights, state), strict=True):
+            np.testing.assert_array_equal(one, other)
 
 
 def test_a_value_read_ahead_is_not_used_where_it_has_changed_since(

@@ -32,11 +32,12 @@ class DiskSnapshot:
     """The rows that changed since the last one. The training thread calls `keep`; another one calls `shards` once."""
 
     def __init__(
-        self, space: RowSpace, device: DeviceTier, host: DiskTier, slot_of_row: NDArray[np.int32], changed: NDArray[np.int64],
+        self, space: RowSpace, device: DeviceTier, host: DiskTier, slots: list[NDArray[np.int64]], changed: NDArray[np.int64],
         held: list[list[Segment]],
     ) -> None:  # fmt: skip
-        """`held`: for each pool the segments kept for the snapshot, from before `changed` was found; these are the rows that
-        changed since the last snapshot, by their numbers in the joint row space, ascending."""
+        """`changed` are the rows that changed since the last snapshot, by their numbers in the joint row space, ascending;
+        `slots`: for each pool those that have the values of such rows; `held`: for each pool the segments kept for the snapshot,
+        from before `changed` was found."""
         self._space, self._device, self._host = space, device, host
         self.changed = changed
         self.rows = len(changed)
@@ -50,9 +51,8 @@ class DiskSnapshot:
         for pool, spec in enumerate(space.pools):
             low, high = np.searchsorted(changed, (spec.first_row, spec.end_row))
             rows = changed[low:high]
-            slots = slot_of_row[rows]
             pending_H = np.zeros(device.capacities[pool], np.bool_)
-            pending_H[slots[slots >= 0]] = True
+            pending_H[slots[pool]] = True
             self._pending.append(pending_H)
             self._address_C[low:high] = host.logs[pool].address_R[rows - spec.first_row]
             self._hold(pool)

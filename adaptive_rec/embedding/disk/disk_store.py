@@ -3,6 +3,8 @@
 The cold rows of a batch are read as soon as it is classified, some batches ahead of its step, by a thread of their own. Its step
 reads and updates them in the batch's own memory, and appends those that have changed to the log. A row that changed after it was
 read ahead has another address by then, and is read again: from memory, as the log keeps its last segments there.
+
+A row that becomes hot is not read for that: its slot is *empty* until the first batch that needs the row brings it along.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 
 from adaptive_rec.classify import ClassifiedBatch
+from adaptive_rec.embedding.device import DeviceTier
 from adaptive_rec.embedding.direct import DirectStore
 from adaptive_rec.embedding.disk.cold_rows import ColdPool, ColdRows
 from adaptive_rec.embedding.disk.disk_snapshot import DiskSnapshot
@@ -60,57 +63,76 @@ class DiskStore(DirectStore):
         super().__init__(space, rule, seed, dtype, torch.device("cpu"), budget_bytes, monitored)
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="read-rows")
 
+    def _device_tier(self, capacities: list[int]) -> DeviceTier:
+        self._empty = [np.ones(1 + slots, np.bool_) for slots in capacities]
+        """Slots of each pool that do not have the value of their row, which is on the disk; the last one stands for cold rows."""
+        return super()._device_tier(capacities)
+
     def _cold_tier(self, drawn: bool) -> DiskTier:  # type: ignore[override]
         return DiskTier(self.space, self.rule, self.seed, self.numpy_dtype, self._folder)
 
     # A step ----------------------------------------------------------------------------------------------------------
 
     def stage(self, work: ClassifiedBatch) -> None:
-        """Start to read a batch's cold rows."""
-        read = self._prepare(work)
+        """Start to read a batch's rows that are not in memory."""
+        read, count = self._prepare(work)
         rows: ColdRows = work.staged
         rows.read_by(self._reader.submit(read))
-        self._rows_ahead += int(np.count_nonzero(work.source_U < 0))
+        self._rows_ahead += count
 
-    def _prepare(self, work: ClassifiedBatch) -> Callable[[], None]:
-        """Make room for a batch's rows, and return what reads the cold ones."""
+    def _prepare(self, work: ClassifiedBatch) -> tuple[Callable[[], None], int]:
+        """Make room for a batch's rows. Returns what reads those that are not in memory, and their number."""
         spans = [work.pool_range(pool) for pool in range(len(self.space.pools))]
         rows = ColdRows([self.host.room_for(pool, span.stop - span.start) for pool, span in enumerate(spans)])
-        cold = [np.flatnonzero(work.source_U[span] < 0) for span in spans]
+        absent = [np.flatnonzero(self._is_absent(pool, work.source_U[span])) for pool, span in enumerate(spans)]
         row_U = work.distinct_U
 
         def read() -> None:
-            for pool, (part, span, some) in enumerate(zip(rows.pools, spans, cold, strict=True)):
+            for pool, (part, span, some) in enumerate(zip(rows.pools, spans, absent, strict=True)):
                 self._read(pool, row_U[span], some, part)
 
         work.attach(rows)
-        return read
+        return read, sum(map(len, absent))
 
     def look_up(self, work: ClassifiedBatch) -> None:
         super().look_up(work)
-        self._prepare(work)()
+        read, _ = self._prepare(work)
+        read()
         self._read_again(work)
 
     def await_rows(self, work: ClassifiedBatch) -> None:
         self._rows_again += self._read_again(work)
 
     def _read_again(self, work: ClassifiedBatch) -> int:
-        """Wait for a batch's rows, and read what has changed since it was read, or has become cold. Returns their number."""
+        """Wait for a batch's rows, read what has changed since it was read, or has left memory, and fill the empty slots of its
+        rows. Returns how many rows were read."""
         rows: ColdRows = work.staged
         rows.wait()
         again = 0
         for pool, part in enumerate(rows.pools):
             span = work.pool_range(pool)
             row_U, source_U = work.distinct_U[span], work.source_U[span]
-            cold = np.flatnonzero(source_U < 0)
-            address_C = self.host.logs[pool].address_R[self._rows_of(pool, row_U[cold])]
-            missing = cold[~part.read_U[cold] | (part.address_U[cold] != address_C)]
+            absent = np.flatnonzero(self._is_absent(pool, source_U))
+            address_C = self.host.logs[pool].address_R[self._rows_of(pool, row_U[absent])]
+            missing = absent[~part.read_U[absent] | (part.address_U[absent] != address_C)]
             self._read(pool, row_U, missing, part)
             again += len(missing)
-            source_U[cold] = ~cold
+            is_hot = source_U[absent] >= 0
+            self._fill_slots(pool, source_U[absent[is_hot]], absent[is_hot], part)
+            source_U[absent[~is_hot]] = ~absent[~is_hot]
         work.spread_sources()
         work.forget_placement()  # its sources are places in its own memory now
         return again
+
+    def _is_absent(self, pool: int, source_U: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which rows are not in memory: cold ones, and hot ones whose slots are empty or of a former, larger tier."""
+        empty = self._empty[pool]
+        return empty[np.where(source_U < 0, -1, np.minimum(source_U, len(empty) - 1))]
+
+    def _fill_slots(self, pool: int, slots: NDArray[np.int64], lines: NDArray[np.int64], part: ColdPool) -> None:
+        for hot, read in zip(self.device.arrays(pool), part.arrays, strict=True):
+            hot[slots] = read[lines]
+        self._empty[pool][slots] = False
 
     def _read(self, pool: int, row_U: NDArray[np.int64], some: NDArray[np.int64], part: ColdPool) -> None:
         """Read some of a batch's rows in a pool."""
@@ -152,13 +174,14 @@ class DiskStore(DirectStore):
     def _bring_home(self, pool: int, slots: NDArray[np.int64], host_rows: NDArray[np.int64]) -> None:
         if self.disk_snapshot is not None:
             self.disk_snapshot.keep(pool, slots)
-        changed = self.changed_R[host_rows + self.space.pools[pool].first_row]
+        changed = self.changed_R[host_rows + self.space.pools[pool].first_row] & ~self._empty[pool][slots]
         self.host.append(pool, host_rows[changed], slots[changed], *self.device.arrays(pool))
+        self._empty[pool][slots] = True
         if self.monitored:
             self.device.monitors[pool].forget(torch.from_numpy(slots))
 
     def send_up(self, pool: int, host_rows: NDArray[np.int64], slots: NDArray[np.int64]) -> None:
-        self.host.read(pool, host_rows, slots, *self.device.arrays(pool))
+        """Their slots are empty at first."""
 
     # Saving ----------------------------------------------------------------------------------------------------------
 
@@ -175,9 +198,18 @@ class DiskStore(DirectStore):
                 self.changed_R[pool.first_row : pool.end_row] |= log.address_R != NOWHERE
         self.changed_R[self.host.take_moved()] = True
         changed = np.flatnonzero(self.changed_R)
-        self.disk_snapshot = DiskSnapshot(self.space, self.device, self.host, self.slot_of_row, changed, held)
+        slots = self._slots_in_memory(changed)
+        self.disk_snapshot = DiskSnapshot(self.space, self.device, self.host, slots, changed, held)
         self.changed_R[changed] = False
         return self.disk_snapshot
+
+    def _slots_in_memory(self, rows: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        """Return for each pool the slots that have the values of some rows."""
+        found = []
+        for pool, spec in enumerate(self.space.pools):
+            slots = self.slot_of_row[spec.select(rows)].astype(np.int64)
+            found.append(slots[~self._is_absent(pool, slots)])
+        return found
 
     def shards(self, snapshot: DiskSnapshot) -> Iterator[dict[str, NDArray[Any]]]:
         return snapshot.shards()
@@ -218,8 +250,9 @@ class DiskStore(DirectStore):
         pool, low, high = self.space.table_range(table)
         part = self.host.room_for(pool, high - low)
         slot_R = self.slot_of_row[self.space.pools[pool].first_row + low : self.space.pools[pool].first_row + high]
-        cold, hot = np.flatnonzero(slot_R < 0), np.flatnonzero(slot_R >= 0)
-        self.host.read(pool, low + cold, cold, *part.arrays)
+        is_absent = self._is_absent(pool, slot_R.astype(np.int64))
+        absent, hot = np.flatnonzero(is_absent), np.flatnonzero(~is_absent)
+        self.host.read(pool, low + absent, absent, *part.arrays)
         for kept, read in zip(part.arrays, self._read_slots(pool, slot_R[hot].astype(np.int64)), strict=True):
             kept[hot] = read
         return part.arrays

@@ -47,7 +47,8 @@ class DiskTier(ColdTier):
         self.logs: list[RowLog] = []
         for pool, (weights, state) in enumerate(zip(self.weights, self.state, strict=True)):
             of_pool = pool_folder(folder, pool)
-            of_pool.mkdir(exist_ok=True)
+            with disk_errors("creation", of_pool):
+                of_pool.mkdir(exist_ok=True)
             row_bytes, state_bytes = (each.shape[1] * each.itemsize for each in (weights, state))
             rows = space.pools[pool].rows
             self.logs.append(RowLog(of_pool, rows, row_bytes, state_bytes, self._write_later, self._compact_later))

@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from adaptive_rec.embedding.aligned import BLOCK_BYTES, zeros
 from adaptive_rec.embedding.disk.saved_segments import NOWHERE, segment_path
 from adaptive_rec.errors import DiskError
 from adaptive_rec.kernels import pages as kernels
 from adaptive_rec.kernels.pages import PageLayout
+from adaptive_rec.system.direct_files import passes_cache_by
 
 _FOUND = {
     kernels.SHORT: "must be read whole, its end is missing",
@@ -67,7 +69,8 @@ def read_at(
     some = some[np.argsort(wanted.address_C[some])]
     rest = page_C[some], within_C[some], wanted.row_C[some], wanted.line_C[some]
     places = kernels.RowPlaces(files.descriptor_P[place_C[some]], files.number_P[place_C[some]], *rest)
-    kernels.announce_rows(layout, places)
+    if not passes_cache_by(int(places.descriptor_C[0])):
+        kernels.announce_rows(layout, places)
     done, what = kernels.read_rows(layout, places, *values)
     if what != kernels.WHOLE:
         raise DiskError(_fault(layout, files.folder, places, done, what))
@@ -79,7 +82,8 @@ def _fault(layout: PageLayout, folder: Path, places: kernels.RowPlaces, failed: 
     start = int(places.page_C[failed]) * layout.page_bytes
     where = f"the page at byte {start} of {segment_path(folder, int(places.file_C[failed]))}"
     try:
-        os.pread(int(places.descriptor_C[failed]), layout.page_bytes, start)
+        page = zeros((layout.page_bytes,), np.uint8, BLOCK_BYTES)
+        os.preadv(int(places.descriptor_C[failed]), [page.data], start)
     except OSError as error:
         return f"{where} must be read, which failed: {error.strerror}"
     return f"{where} {_FOUND[what].format(row=int(places.row_C[failed]))}"

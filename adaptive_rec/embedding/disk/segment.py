@@ -1,4 +1,8 @@
-"""A segment: a file of pages of rows, filled in memory from front to back and written once."""
+"""A segment: a file of pages of rows, filled in memory from front to back and written once.
+
+Files are read and written past the system's cache where their file system has that: rows in memory are what was placed there, and
+nothing of a file takes room beside them.
+"""
 
 from __future__ import annotations
 
@@ -12,13 +16,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from adaptive_rec.embedding.aligned import BLOCK_BYTES, zeros
 from adaptive_rec.embedding.disk.saved_segments import SegmentEntry
 from adaptive_rec.errors import DiskError
 from adaptive_rec.kernels import pages as kernels
 from adaptive_rec.kernels.pages import PageLayout
-
-BLOCK_BYTES = 4096
-"""What a disk reads at a time."""
+from adaptive_rec.system.direct_files import pass_cache_by, passes_cache_by
 
 _MOST_WASTE = 8
 """A page of several blocks is taken where one block wastes more than one part in this many."""
@@ -105,11 +108,11 @@ class Segment:
         """Open a file that was written before; it takes no more rows. Raises DiskError."""
         with disk_errors("opening", path):
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            pass_cache_by(descriptor)
         segment = Segment(path, entry.number, entry.place, layout, entry.pages, descriptor)
         if os.fstat(descriptor).st_size < segment.size_bytes:
             segment.close()
             raise DiskError(f"{path} must have {segment.size_bytes} bytes, it is cut off")
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
         segment.rows = entry.pages * layout.rows
         segment.sealed = segment.written = segment.synced = entry.pages
         return segment
@@ -121,13 +124,13 @@ class Segment:
             descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
             try:
                 os.posix_fallocate(descriptor, 0, pages * layout.page_bytes)  # so that a full disk is noticed now
-                os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_RANDOM)
+                pass_cache_by(descriptor)
             except OSError:
                 os.close(descriptor)
                 os.unlink(path)
                 raise
         segment = Segment(path, number, place, layout, pages, descriptor)
-        segment.pages = np.zeros(segment.size_bytes, dtype=np.uint8)
+        segment.pages = zeros((segment.size_bytes,), np.uint8, BLOCK_BYTES)
         return segment
 
     @property
@@ -184,14 +187,15 @@ class Segment:
         pages, size = self.pages, self.written * self._layout.page_bytes
         if pages is not None:
             return pages[: self.sealed * self._layout.page_bytes]
-        pages, done = np.empty(size, dtype=np.uint8), 0
+        pages, done = zeros((size,), np.uint8, BLOCK_BYTES), 0
         with disk_errors("reading", self.path):
             while done < size:
                 got = os.preadv(self.descriptor, [memoryview(pages.data)[done:]], done)
                 if not got:
                     raise DiskError(f"{self.path} must have {size} bytes, got {done}")
                 done += got
-            os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            if not passes_cache_by(self.descriptor):
+                os.posix_fadvise(self.descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
         return pages
 
     def read_checked(self) -> NDArray[np.uint8]:

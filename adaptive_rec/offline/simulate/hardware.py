@@ -77,7 +77,7 @@ class DiskCosts(Frozen):
     """Costs of rows on a disk; all 0 where it was not measured."""
 
     folder: str = knob("", "text", "The folder whose disk was measured.")
-    read_us: float = knob(0.0, "us/row", "Reading a row from a page of its own, of many that are announced ahead.", ge=0)
+    read_us: float = knob(0.0, "us/row", "Reading a row from a page of its own, of many that are read together.", ge=0)
     read_cpu_us: float = knob(0.0, "us/row", "Processor time of that, on a thread beside the step.", ge=0)
     write_gbs: float = knob(0.0, "10^9 bytes/s", "Writing segments and syncing them.", ge=0)
 
