@@ -2,7 +2,7 @@
 
 The cold rows of a batch are read as soon as it is classified, some batches ahead of its step, by a thread of their own. Its step
 reads and updates them in the batch's own memory, and appends those that have changed to the log. A row that changed after it was
-read ahead has another address by then, and is read again: from memory, as the log keeps its last segments there.
+read ahead has another stamp by then, and is read again: from memory, as the log keeps its last segments there.
 
 A row that becomes hot is not read for that: its slot is *empty* until the first batch that needs the row brings it along.
 """
@@ -113,8 +113,8 @@ class DiskStore(DirectStore):
             span = work.pool_range(pool)
             row_U, source_U = work.distinct_U[span], work.source_U[span]
             absent = np.flatnonzero(self._is_absent(pool, source_U))
-            address_C = self.host.logs[pool].address_R[self._rows_of(pool, row_U[absent])]
-            missing = absent[~part.read_U[absent] | (part.address_U[absent] != address_C)]
+            stamp_C = self.host.logs[pool].stamps(self._rows_of(pool, row_U[absent]))
+            missing = absent[~part.read_U[absent] | (part.stamp_U[absent] != stamp_C)]
             self._read(pool, row_U, missing, part)
             again += len(missing)
             is_hot = source_U[absent] >= 0
@@ -137,7 +137,7 @@ class DiskStore(DirectStore):
     def _read(self, pool: int, row_U: NDArray[np.int64], some: NDArray[np.int64], part: ColdPool) -> None:
         """Read some of a batch's rows in a pool."""
         if len(some):
-            part.address_U[some] = self.host.read(pool, self._rows_of(pool, row_U[some]), some, *part.arrays)
+            part.stamp_U[some] = self.host.read(pool, self._rows_of(pool, row_U[some]), some, *part.arrays)
             part.read_U[some] = True
 
     def _rows_of(self, pool: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
