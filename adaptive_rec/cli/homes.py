@@ -23,5 +23,6 @@ def shown_homes(homes: Homes) -> Iterator[tuple[str, str]]:
         yield "disk", "not measured: adaptive-rec calibrate --out FILE does, then give --hardware FILE"
     else:
         took = f"{1000 * disk:.1f} ms a step beside {1000 * step:.1f} ms for all else, {1 / max(step, disk):.1f} steps/s"
-        keeps = "keeps up" if homes.keeps_up else "does not keep up: give more run.host_memory, or a faster disk"
+        short = "does not keep up once all of these come from files: give more run.host_memory, or a faster disk"
+        keeps = "keeps up" if homes.keeps_up else short
         yield "disk", f"{took}: {keeps}"

@@ -285,7 +285,8 @@ def test_whether_the_disk_keeps_up_follows_from_its_costs(told: Any, capsys: pyt
     assert found["keeps_up"]
     assert not homes(read_us=2000, write_gbs=0.1)["keeps_up"]
     assert plan(*on_disk, "--hardware", str(file)) == 0
-    assert "does not keep up: give more run.host_memory, or a faster disk" in capsys.readouterr().out
+    remedy = "does not keep up once all of these come from files: give more run.host_memory, or a faster disk"
+    assert remedy in capsys.readouterr().out
     assert homes()["keeps_up"] is None
     assert plan(*on_disk) == 0
     assert "not measured: adaptive-rec calibrate --out FILE does" in capsys.readouterr().out
