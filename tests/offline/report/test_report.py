@@ -120,6 +120,7 @@ def test_the_results_of_a_run_stand_at_the_top(finished: Path) -> None:
 
 def test_every_plot_has_a_description(finished: Path) -> None:
     page = Page(finished / "report.html")
+    assert "\\x20" not in page.text, "our own blanks are no part of a name"
     pictures = [each for each in page.named("div") if each.get("role") == "img"]
     assert len(pictures) >= 9
     assert all(len(each.get("aria-label") or "") > 20 for each in pictures)
