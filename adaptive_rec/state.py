@@ -24,6 +24,9 @@ from adaptive_rec.policy import Policy
 from adaptive_rec.reclassify.tally import Tally
 from adaptive_rec.saved import Saved
 
+DISK = "disk_"
+"""Start of the names of counts of rows on a disk."""
+
 
 class CheckpointStatus:
     """Figures of a run's checkpoints, for clients."""
@@ -134,7 +137,8 @@ class RunState:
 
     def counts(self) -> dict[str, float]:
         """Return all counts, as far as the host has them, of all processes that train together: each must call it."""
-        own = {**asdict(self.tally.counters), **asdict(self.store.traffic)}
+        disk = {DISK + name: count for name, count in self.store.disk_counts().items()}
+        own = {**asdict(self.tally.counters), **asdict(self.store.traffic), **disk}
         return {**self.store.group.totals(own), "steps": self.tally.counters.steps}
 
     def random(self, purpose: str) -> np.random.Generator:

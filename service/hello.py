@@ -65,6 +65,8 @@ class Hello:
     """For a run that has ended, `desired` and `effective` are the knobs of its last start."""
     step: int = 0
     """The step at which the effective values took effect."""
+    on_disk: bool = False
+    """Whether cold rows lie on a disk."""
 
     @classmethod
     def parse(cls, line: Mapping[str, Any]) -> Hello:
@@ -74,6 +76,7 @@ class Hello:
             values = {key: line[key] for key in ABOUT}
             knobs = {key: knob_values(line[key]) for key in ("defaults", "desired", "effective")}
             rest = {"tables": tables, "policies": line["policies"], "step": line.get("step", 0)}
+            rest["on_disk"] = line.get("on_disk", False)
             return HELLO.validate_python({"live": line["mode"] == "live", **values, **knobs, **rest})
         except ValidationError as error:
             first = error.errors()[0]

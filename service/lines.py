@@ -51,6 +51,19 @@ class SnapshotStraggler(FileLine):
     text: str
 
 
+class SnapshotDisk(FileLine):
+    size_bytes: Count
+    segments: Count
+    wait_seconds_per_step: Number
+    rows_ahead_per_step: Number
+    rows_again_per_step: Number
+    rows_read_per_step: Number
+    rows_found_per_step: Number
+    rows_drawn_per_step: Number
+    rows_written_per_step: Number
+    rows_moved_per_step: Number
+
+
 class SnapshotLine(FileLine):
     step: Step
     seconds: Number
@@ -70,6 +83,7 @@ class SnapshotLine(FileLine):
     tables: SnapshotTables = SnapshotTables()
     ranks: list[SnapshotRank] = []
     straggler: SnapshotStraggler | None = None
+    disk: SnapshotDisk | None = None
 
 
 class EvaluationLine(FileLine):

@@ -72,6 +72,19 @@ TOTALS = {
 }
 """Counters in a snapshot's totals, by name, with their descriptions."""
 
+DISK_TOTALS = {
+    "disk_rows_ahead": "Rows on the disk requested before their step.",
+    "disk_rows_again": "Rows on the disk read in their step, as they had changed since or had become cold.",
+    "disk_rows_read": "Rows read from files.",
+    "disk_rows_found": "Rows found in segments that were still in memory.",
+    "disk_rows_drawn": "Rows never written, whose first values were drawn.",
+    "disk_rows_written": "Rows appended to segments.",
+    "disk_rows_moved": "Rows that compaction appended once more.",
+}
+"""The same of a run whose cold rows lie on a disk."""
+
+DISK_GAUGES = {"size_bytes": "Bytes of all files of rows.", "segments": "Files of rows."}
+
 GAUGES = {
     "samples_per_second": "Samples a second since the last snapshot.",
     "loss": "Mean training loss since the last snapshot.",
@@ -133,6 +146,7 @@ class RunCollector(Collector):
         )
         yield from from_snapshot(make, {**snapshot, "placement_version": tiers(view).version} if snapshot else {})
         yield from about_tables(make, view)
+        yield from about_disk(make, snapshot)
         yield from about_ranks(make, snapshot)
         knobs = by_one(view.knobs.effective)
         yield make.gauges("knob", "Knobs in effect that are numbers.", ["knob"], knobs)
@@ -213,6 +227,18 @@ def about_tables(make: Families, view: RunView) -> Iterator[Metric]:
         "Device memory of a table's hot rows.",
         lambda table: table["hot_rows"] * now.row_bytes[table["index"]],
     )
+
+
+def about_disk(make: Families, snapshot: Values) -> Iterator[Metric]:
+    """Yield nothing for a run with all rows in memory."""
+    if (disk := snapshot.get("disk")) is None:
+        return
+    for name, text in DISK_TOTALS.items():
+        yield make.counter(name, text, snapshot.get("totals", {}).get(name))
+    waited = snapshot.get("stage_seconds", {}).get("disk")
+    yield make.counter("disk_wait_seconds", "Training time in which rows of a batch were waited for.", waited)
+    for name, text in DISK_GAUGES.items():
+        yield from make.gauge(f"disk_{name}", text, disk[name])
 
 
 def about_ranks(make: Families, snapshot: Values) -> Iterator[Metric]:

@@ -6,7 +6,8 @@ copies. Suffixes: R rows of the answer, C rows of a chunk, H slots.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import repeat
 from typing import Any, Literal
 
 import numpy as np
@@ -16,9 +17,14 @@ from adaptive_rec.kernels.sketch_numpy import sketch_estimate
 from adaptive_rec.live.shared_state import PlacementArrays
 from adaptive_rec.service.hello import Table
 
-Class = Literal["hot", "stale", "cold"]
+Class = Literal["hot", "stale", "cold", "disk", "unwritten"]
+COLD: tuple[Class, ...] = ("cold", "disk", "unwritten")
+"""Classes of cold rows. Where cold rows lie on a disk, each is there or was never written."""
 Rows = list[dict[str, Any]]
 Ids = NDArray[np.int64]
+
+NOWHERE = 0
+"""The address of a row that was never written."""
 
 CHUNK = 1 << 17
 """Rows or slots in one chunk, which fits into a core's cache."""
@@ -36,17 +42,21 @@ def rows_at(arrays: PlacementArrays, table: Table, ids_R: Ids) -> Rows:
     estimate_R[~hot_R] = _sketched(arrays, table.first_row + ids_R[~hot_R])
     movement_R = np.full(len(ids_R), np.inf)
     movement_R[hot_R] = arrays.movement[table.pool][slots]
+    cold: Iterable[str] = repeat("cold", len(ids_R))
+    if len(arrays.address):
+        cold = np.where(arrays.address[table.first_row + ids_R] == NOWHERE, "unwritten", "disk").tolist()
     return [
         {
             "id": row,
-            "class": "stale" if stale else "hot" if slot >= 0 else "cold",
+            "class": "stale" if stale else "hot" if slot >= 0 else home,
             "slot": slot if slot >= 0 else None,
             "estimate": estimate,
             "movement": movement if known else None,
             "value": None,
         }
-        for row, slot, stale, estimate, movement, known in zip(
+        for row, home, slot, stale, estimate, movement, known in zip(
             ids_R.tolist(),
+            cold,
             slot_R.tolist(),
             stale_R.tolist(),
             np.nan_to_num(estimate_R).tolist(),
@@ -72,16 +82,32 @@ def next_by_id(arrays: PlacementArrays, table: Table, wanted: Class, after: int,
         ids = arrays.row_of_slot[table.pool][arrays.stale[table.pool]] - table.first_row
         ids = ids[(ids > after) & (ids < table.rows)]
         return np.sort(ids if len(ids) <= limit else np.partition(ids, limit - 1)[:limit])
-    slots_plus_one = arrays.slots_plus_one[table.first_row : table.first_row + table.rows]
     found: list[Ids] = []
     missing = limit
     for start in range(after + 1, table.rows, CHUNK):
-        chunk_C = slots_plus_one[start : start + CHUNK]
-        found.append(start + np.flatnonzero(chunk_C == 0 if wanted == "cold" else chunk_C)[:missing])
+        some = slice(table.first_row + start, table.first_row + min(start + CHUNK, table.rows))
+        found.append(start + np.flatnonzero(_are(arrays, wanted, some))[:missing])
         missing -= len(found[-1])
         if not missing:
             break
     return np.concatenate([np.empty(0, dtype=np.int64), *found])
+
+
+def _are(arrays: PlacementArrays, wanted: Class, rows: slice) -> NDArray[np.bool_]:
+    """Return which rows of the joint row space are hot, or of one of the classes of cold rows."""
+    is_hot_C = arrays.slots_plus_one[rows] != 0
+    if wanted == "hot":
+        return is_hot_C
+    if wanted == "cold":
+        return ~is_hot_C
+    return ~is_hot_C & ((arrays.address[rows] == NOWHERE) == (wanted == "unwritten"))
+
+
+def count_on_disk(arrays: PlacementArrays, table: Table) -> int:
+    """Return how many cold rows of a table are on the disk: one pass over its rows."""
+    end = table.first_row + table.rows
+    chunks = (slice(start, min(start + CHUNK, end)) for start in range(table.first_row, end, CHUNK))
+    return sum(int(np.count_nonzero(_are(arrays, "disk", chunk))) for chunk in chunks)
 
 
 def next_by_estimate(

@@ -17,7 +17,7 @@ from adaptive_rec.live.telemetry import ratio
 from adaptive_rec.service import row_schemas, schemas
 from adaptive_rec.service.documented import answers
 from adaptive_rec.service.hello import Table, Values, read_json
-from adaptive_rec.service.placement import Class, next_by_estimate, next_by_id, rows_at
+from adaptive_rec.service.placement import COLD, Class, count_on_disk, next_by_estimate, next_by_id, rows_at
 from adaptive_rec.service.problems import Json, ProblemError
 from adaptive_rec.service.row_values import RowValues
 from adaptive_rec.service.run_view import RunView
@@ -26,6 +26,10 @@ from adaptive_rec.service.tiers import per_table, tiers
 T = TypeVar("T")
 Sort = Literal["id", "estimate"]
 TableName = Annotated[str, Path(description="Index of the table, or its exact name.", examples=["0"], max_length=1000)]
+CLASSES = (
+    "hot lists stale rows too. Where cold rows lie on a disk, cold lists those on the disk and those that were never written "
+    "(unwritten), which have their first value; disk and unwritten are refused elsewhere."
+)
 PATIENCE_SECONDS = 1.0
 MAX_ROW = 2**53
 
@@ -33,24 +37,27 @@ MAX_ROW = 2**53
 def router(view: RunView) -> APIRouter:
     """Return the routes of a run's placement."""
     routes = APIRouter(prefix="/api/v1/placement", tags=["placement"])
-    values = RowValues()
+    values, counts = RowValues(), HomeCounts(view)
 
-    @routes.get("", **answers(schemas.Placement), operation_id="get_placement")
+    @routes.get("", **answers(schemas.Placement, 503), operation_id="get_placement")
     async def get_placement() -> Json:
         """Rows and bytes of every table, by class, as of the last time rows moved."""
-        return Json(overview(view))
+        on_disk = await run_in_threadpool(counts.on_disk) if view.hello.on_disk and view.hello.live else None
+        return Json(overview(view, on_disk))
 
     @routes.get("/{table}", **answers(row_schemas.PlacementPage, 404, 409, 503), operation_id="list_rows")
     async def list_rows(
         table: TableName,
-        wanted: Annotated[Class, Query(alias="class", description="hot lists stale rows too.")] = "hot",
+        wanted: Annotated[Class, Query(alias="class", description=CLASSES)] = "hot",
         sort: Annotated[Sort, Query(description="By rising id or by falling estimate; cold rows by id only.")] = "id",
         limit: Annotated[int, Query(ge=1, le=1000)] = 100,
         cursor: Annotated[str | None, Query(max_length=200, description="The cursor of the page before.")] = None,
     ) -> Json:
         """Rows of one class, page by page."""
-        if sort == "estimate" and wanted == "cold":
-            raise ProblemError(422, "sort must be id where class is cold, got estimate")
+        if sort == "estimate" and wanted in COLD:
+            raise ProblemError(422, f"sort must be id where class is {wanted}, got estimate")
+        if wanted in COLD[1:] and not view.hello.on_disk:
+            raise ProblemError(422, f"class must be hot, stale or cold where all rows are in memory, got {wanted}")
         found, after = view.table_in_path(table), read_cursor(cursor, wanted, sort)
         body = await read(lambda arrays: page(arrays, found, wanted, sort, limit, after))
         return Json(await valued(found, body, body["rows"]))
@@ -105,8 +112,26 @@ def heading(table: Table) -> Values:
     return {"index": table.index, "table": table.name}
 
 
-def overview(view: RunView) -> Values:
-    """Return the answer of /placement, with lookups up to the newest snapshot."""
+class HomeCounts:
+    """Counts the cold rows of a run that lie on its disk, once for each placement: it looks at all rows."""
+
+    def __init__(self, view: RunView) -> None:
+        self._view = view
+        self._counted: tuple[int, list[int]] = (-1, [])
+
+    def on_disk(self) -> list[int]:
+        """Return the number for each table. Any thread may call it."""
+        return self._view.placement(self._look, PATIENCE_SECONDS)
+
+    def _look(self, arrays: PlacementArrays) -> list[int]:
+        if self._counted[0] != arrays.step:
+            self._counted = arrays.step, [count_on_disk(arrays, table) for table in self._view.hello.tables]
+        return self._counted[1]
+
+
+def overview(view: RunView, on_disk: list[int] | None) -> Values:
+    """Return the answer of /placement, with lookups up to the newest snapshot. `on_disk`: cold rows of each table on the disk;
+    None where all rows are in memory, or the run has ended."""
     now = tiers(view)
     counts = (view.board().get("snapshot") or {}).get("tables") or {}
     found, lookups = per_table(view, counts.get("lookups_hot")), per_table(view, counts.get("lookups"))
@@ -118,6 +143,7 @@ def overview(view: RunView) -> Values:
             "hot": hot,
             "stale": stale,
             "cold": table.rows - hot,
+            **homes(table.rows - hot, None if on_disk is None else on_disk[table.index]),
             "device_bytes": hot * row_bytes,
             "hot_lookup_ratio": ratio(found[table.index], lookups[table.index]),
         }
@@ -132,6 +158,14 @@ def overview(view: RunView) -> Values:
         "budget_bytes": now.budget_bytes,
         "tables": tables,
     }
+
+
+def homes(cold: int, on_disk: int | None) -> Values:
+    """Return how many cold rows of a table are on the disk, and how many were never written."""
+    if on_disk is None:
+        return {"disk": None, "unwritten": None}
+    on_disk = min(on_disk, cold)  # rows may have moved since they were counted
+    return {"disk": on_disk, "unwritten": cold - on_disk}
 
 
 def page(

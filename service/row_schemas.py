@@ -8,7 +8,13 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, S
 
 from adaptive_rec.service.schemas import Answer, example
 
-RowClass = Annotated[Literal["hot", "stale", "cold"], Field(alias="class")]
+RowClass = Annotated[
+    Literal["hot", "stale", "cold", "disk", "unwritten"],
+    Field(
+        alias="class",
+        description="Where cold rows lie on a disk, a cold row is on the disk, or was never written and has its first value",
+    ),
+]
 
 
 class Row(Answer):
@@ -50,6 +56,8 @@ class PlacementPage(RowPage):
 
 
 class Change(BaseModel):
+    """A change between memory and elsewhere: rows on a disk and those never written are cold here."""
+
     step: int
     from_: Annotated[Literal["hot", "stale", "cold"], Field(alias="from")]
     to: Literal["hot", "stale", "cold"]

@@ -152,6 +152,23 @@ class TableStats(Answer):
     stale_rows: int
 
 
+class DiskStats(Answer):
+    """Rows on a disk. Rows and seconds are means of a step since the snapshot before; `totals` has them since the run began."""
+
+    size_bytes: Annotated[int, Field(description="Bytes of all files of rows")]
+    segments: Annotated[int, Field(description="Number of these files")]
+    wait_seconds_per_step: Annotated[float, Field(description="Time in which training waited for rows of a batch")]
+    rows_ahead_per_step: Annotated[float, Field(description="Rows requested before their step")]
+    rows_again_per_step: Annotated[
+        float, Field(description="Rows read in their step, as they had changed since, or had become cold")
+    ]
+    rows_read_per_step: Annotated[float, Field(description="Rows read from files")]
+    rows_found_per_step: Annotated[float, Field(description="Rows found in segments that are still in memory")]
+    rows_drawn_per_step: Annotated[float, Field(description="Rows never written, whose first values were drawn")]
+    rows_written_per_step: float
+    rows_moved_per_step: Annotated[float, Field(description="Rows that compaction wrote once more")]
+
+
 class Stats(Answer):
     """Counters of the run at its newest snapshot; rows as of the last time they moved."""
 
@@ -167,6 +184,7 @@ class Stats(Answer):
     ]
     totals: dict[str, float]
     stage_seconds: dict[str, float]
+    disk: Annotated[DiskStats | None, Field(description="Null where all rows are in memory")]
     tables: list[TableStats]
 
 
@@ -203,7 +221,7 @@ class Events(Answer):
 
 
 class TablePlacement(Answer):
-    """Rows of one table by class; stale rows are hot rows too."""
+    """Rows of one table by class; stale rows are hot rows too, rows on the disk and those never written are cold ones."""
 
     index: int
     table: str
@@ -212,6 +230,10 @@ class TablePlacement(Answer):
     hot: int
     stale: int
     cold: int
+    disk: Annotated[int | None, Field(description="Cold rows on the disk; null where all are in memory, or the run has ended")]
+    unwritten: Annotated[
+        int | None, Field(description="Cold rows that were never written, which have their first value; null as disk")
+    ]
     device_bytes: int
     hot_lookup_ratio: float
 

@@ -22,10 +22,12 @@ from adaptive_rec.embedding.shard_arrays import OPTIMIZER_STATE, WEIGHT
 BLOCK_BYTES = 8 << 20
 """Size of the blocks that are read of each generation."""
 
-MEASURED_TIMES = re.compile(
-    r"state\.(recorder(\.last)?\.seconds|times\.seconds\..*|splitting\.trial\.(block_began|seconds\..*))"
+MEASURED = re.compile(
+    r"state\.(recorder(\.last)?\.seconds|times\.seconds\..*|splitting\.trial\.(block_began|seconds\..*)"
+    r"|store\.disk(\..*)?|recorder\.last\.disk_.*)"
 )
-"""Values of a state that no two runs share, however equal they are; they are not compared."""
+"""Values of a state that no two runs share, however equal they are: times, and how many rows were read and written on a disk.
+They are not compared."""
 
 
 @dataclass
@@ -50,7 +52,7 @@ class ArrayDifference:
 
 
 def differences(files: Files, a: Path, b: Path) -> Iterator[ArrayDifference]:
-    """Yield all differences but those of measured times, table by table and file by file, after every byte of both was
+    """Yield all differences but those of measured values, table by table and file by file, after every byte of both was
     verified."""
     for generation in (a, b):
         verify_all(files, generation)
@@ -166,7 +168,7 @@ def _finite(number: float) -> float | None:
 
 
 def _values(file: str, a: Any, b: Any) -> Iterator[ArrayDifference]:
-    one, other = ({name: leaf for name, leaf in _leaves(side) if not MEASURED_TIMES.fullmatch(name)} for side in (a, b))
+    one, other = ({name: leaf for name, leaf in _leaves(side) if not MEASURED.fullmatch(name)} for side in (a, b))
     for name in [*one, *(name for name in other if name not in one)]:
         if name not in one or name not in other:
             yield ArrayDifference(file, name, "only in A" if name in one else "only in B")

@@ -87,7 +87,7 @@ def state_of(parts: RunParts) -> dict[str, Any]:
     placement = placement_state(store)
     return {
         **parts.state.state(),
-        "store": {**placement, "traffic": store.group.totals(placement["traffic"])},
+        "store": {**placement, "traffic": store.group.totals(placement["traffic"]), "disk": store.disk_counts()},
         "observer": parts.observer.state(),
         "reclassifier": parts.reclassifier.state(),
         "phases": parts.phases.state(),
@@ -109,6 +109,9 @@ def set_state(parts: RunParts, ranks: int, saved_by: Callable[[int], Saved]) -> 
     found = saved_by(group.rank if same_ranks else 0)
     state.set_progress(found)
     set_traffic(state.store, found.part("store").part("traffic"))
+    if found.part("store").has("disk"):  # older versions kept none
+        disk = found.part("store").part("disk")
+        state.store.set_disk_counts({name: disk.integer(name) for name in disk.all_numbers()})
     loss_sum = found.number("loss_sum")
     state.store.launch(lambda: parts.dense.loss_sum.fill_(loss_sum))
     policy, how = found.text("policy"), (found.integer("budget_bytes"), found.flag("monitored"))

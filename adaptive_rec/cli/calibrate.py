@@ -19,7 +19,7 @@ examples:
 
 
 def add_commands(subparsers: Any) -> None:
-    purpose = "measure the costs of work on this machine, for simulate"
+    purpose = "measure the costs of work on this machine, for simulate and plan"
     parser = add_command(subparsers, "calibrate", calibrate, purpose, epilog=EXAMPLES)
     add = parser.add_argument
     measured = "preset or TOML file whose steps to measure (default: criteo_sample)"
@@ -57,16 +57,17 @@ def calibrate(args: argparse.Namespace) -> int:
 
 def summary(found: dict[str, Any]) -> list[Any]:
     """Return the profile as tables: costs of a step, then costs of rows by dim."""
-    from adaptive_rec.offline.simulate.hardware import DenseCosts, LinkCosts, RowCosts, StepCosts
+    from adaptive_rec.offline.simulate.hardware import DenseCosts, DiskCosts, LinkCosts, RowCosts, StepCosts
 
     facts = [("machine", found["name"]), ("cores", str(found["cores"])), ("memory", f"{found['memory_gbs']:.1f} GB/s")]
-    facts.append(("dense part", found["dense"]["config"]))
+    facts += [("dense part", found["dense"]["config"]), ("disk", found["disk"]["folder"])]
     listed: list[list[str]] = []
-    sections: tuple[tuple[str, Any], ...] = (("dense", DenseCosts), ("step", StepCosts), ("link", LinkCosts))
-    for name, kind in sections:
+    sections: dict[str, Any] = {"dense": DenseCosts, "step": StepCosts, "link": LinkCosts, "disk": DiskCosts}
+    left_out = {name for name, known in (("link", found["on_device"]), ("disk", found["disk"]["read_us"])) if not known}
+    for name, kind in sections.items():
         for key, field in kind.model_fields.items():
             unit = field.json_schema_extra["unit"]
-            if unit != "text" and (name != "link" or found["on_device"]):
+            if unit != "text" and name not in left_out:
                 listed.append([f"{name}.{key}", f"{found[name][key]:.4g}", unit, field.description])
     costs = [name for name in RowCosts.model_fields if name != "dim"]
     by_dim = [[str(rows["dim"]), *(f"{rows[name]:.3g}" for name in costs)] for rows in found["rows"]]

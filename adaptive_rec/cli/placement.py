@@ -1,4 +1,4 @@
-"""``placement``: the share of each table in the two tiers, the rows of one table, and all facts about one row."""
+"""``placement``: where the rows of each table are, the rows of one table, and all facts about one row."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from adaptive_rec.errors import UsageError, did_you_mean
 from adaptive_rec.units import count, percent, size, whole
 
 MOST_ROWS = 1000
-CLASSES = ("hot", "stale", "cold")
+CLASSES = ("hot", "stale", "cold", "disk", "unwritten")
+COLD = ("cold", "disk", "unwritten")
+"""Classes of cold rows; the last two where these lie on a disk."""
 
 
 def add_commands(subparsers: Any) -> None:
@@ -20,7 +22,8 @@ def add_commands(subparsers: Any) -> None:
     add = parser.add_argument
     add("table", nargs="?", metavar="TABLE", help="name or index of a table, to list its rows (default: list the tables)")
     add("id", nargs="?", metavar="ID", help="a row of that table, to show all facts about it")
-    add("--class", dest="row_class", choices=CLASSES, default="hot", help="rows to list (default: hot, stale included)")
+    add("--class", dest="row_class", choices=CLASSES, default="hot",
+        help="rows to list (default: hot, stale included); with a disk, cold ones are there (disk) or were never written")
     add("--limit", metavar="N", default="20", help=f"rows to list, at most {MOST_ROWS} (default: 20)")
     add("--sort", choices=("id", "estimate"), help="order (default: estimate, the most popular first; for cold rows id)")
     add_client_options(parser)
@@ -31,7 +34,7 @@ def placement(args: argparse.Namespace) -> int:
 
     limit = whole_number("--limit", args.limit, 1, MOST_ROWS)
     row_id = None if args.id is None else whole_number("ID", args.id, 0, (1 << 63) - 1)
-    if args.row_class == "cold" and args.sort == "estimate":
+    if args.row_class in COLD and args.sort == "estimate":
         raise UsageError("--sort estimate goes with --class hot or stale: cold rows are listed by id")
     with connect(args.run, args.url) as client:
         overview = client.get("/placement").body
@@ -44,7 +47,7 @@ def placement(args: argparse.Namespace) -> int:
                 body = client.get(f"/placement/{index}/rows/{row_id}").body
                 parts = [row(body)]
             else:
-                order = args.sort or ("id" if args.row_class == "cold" else "estimate")
+                order = args.sort or ("id" if args.row_class in COLD else "estimate")
                 query = {"class": args.row_class, "sort": order, "limit": limit}
                 body = client.get(f"/placement/{index}", **query).body
                 parts = rows(body, overview["tables"][index])
@@ -70,17 +73,19 @@ def tables(overview: Mapping[str, Any]) -> Any:
     """Return the tables with their rows by class, and a last line for all of them. Counts are exact in pipes."""
     shown = count if on_terminal() else str
     listed = overview["tables"]
+    on_disk = any(table.get("disk") is not None for table in listed)
+    classes = ("rows", "hot", "stale", *(COLD if on_disk else COLD[:1]))
     cells = []
     for table in listed:
         looked_up = table["hot_lookup_ratio"]
         shares = [percent(table["hot"] / max(table["rows"], 1)), "-" if looked_up is None else percent(looked_up)]
-        figures = [shown(table[key]) for key in ("rows", "hot", "stale", "cold")]
+        figures = [shown(table[key]) for key in classes]
         cells.append([table["table"], str(table["dim"]), *figures, *shares, size(table["device_bytes"])])
-    sums = {key: sum(table[key] for table in listed) for key in ("rows", "hot", "stale", "cold")}
+    sums = {key: sum(table[key] for table in listed) for key in classes}
     of_budget = f"{size(overview['device_bytes'])} of {size(overview['budget_bytes'])}"
     all_hot = percent(sums["hot"] / max(sums["rows"], 1))
     cells.append(["all", "", *(shown(value) for value in sums.values()), all_hot, "", of_budget])
-    heads = ("table", "dim>", "rows>", "hot>", "stale>", "cold>", "hot rows>", "hot lookups>", "device>")
+    heads = ("table", "dim>", *(f"{name}>" for name in classes), "hot rows>", "hot lookups>", "device>")
     return columns(heads, cells)
 
 

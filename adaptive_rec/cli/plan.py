@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from adaptive_rec.cli.forecast import add_forecast_options, processes_of, shown_forecast
+from adaptive_rec.cli.homes import shown_homes
 from adaptive_rec.cli.output import columns, pairs, print_json, show, text, waiting
 from adaptive_rec.cli.own_data import RUNS, add_schema_options, with_prepared_data
 from adaptive_rec.cli.parser import (
@@ -56,7 +57,7 @@ def add_commands(subparsers: Any) -> None:
     add("--profile", metavar="FILE", type=Path, help="profile.json of `profile --out`, instead of counting lookups")
     add("--samples", metavar="N", help="count the lookups of the first N samples; 0: none (default: all)")
     add_forecast_options(parser)
-    add("--hardware", metavar="FILE", type=Path, help="with --processes: file of calibrate, to predict a step")
+    add("--hardware", metavar="FILE", type=Path, help="file of calibrate, to predict a step of --processes or of run.host_memory")
     add("--no-rehearsal", action="store_true", help="estimate the memory of a step instead of running a few steps")
     add("--json", action="store_true", help="print all figures as JSON")
 
@@ -71,12 +72,16 @@ def plan(args: argparse.Namespace) -> int:
     _, config = with_prepared_data(args, resolve, RUNS, sys.stderr if args.json else sys.stdout)
     if processes is not None:
         return plan_ranks(args, config, processes, host)
+    if args.hardware is not None and not config.run.host_memory:
+        raise UsageError(f"--hardware needs --processes N or run.host_memory, which are not given, got {args.hardware}")
     memory = machine(config, gpu, host)
     from adaptive_rec.cli.progress import progress_shown
     from adaptive_rec.offline.planning.survey import survey
+    from adaptive_rec.offline.simulate.hardware import read_hardware
 
+    hardware = read_hardware(args.hardware) if args.hardware else None
     with progress_shown() as progress:
-        found = survey(config, memory, args.profile, samples, not args.no_rehearsal, progress)
+        found = survey(config, memory, args.profile, samples, not args.no_rehearsal, hardware, progress)
     if args.json:
         print_json(found.as_dict())
     else:
@@ -86,8 +91,6 @@ def plan(args: argparse.Namespace) -> int:
 
 def check_alone(args: argparse.Namespace) -> None:
     """Raise UsageError where an option is given that fits no plan of several processes, or only such a one."""
-    if args.processes is None and args.hardware is not None:
-        raise UsageError(f"--hardware needs --processes N, which is not given, got {args.hardware}")
     for option in ("gpu_memory", "profile", "samples"):
         if args.processes is not None and (value := getattr(args, option)) not in (None, "0"):
             raise UsageError(f"--processes plans CPUs and suggests no hot budget, so --{option.replace('_', '-')} must not be "
@@ -196,6 +199,8 @@ def budgets(found: Survey) -> Iterator[list[str]]:
 
 def conclusion(found: Survey) -> Iterator[tuple[str, str]]:
     yield "predicted", f"from {found.basis}" if found.basis else ""
+    if found.homes is not None:
+        yield from shown_homes(found.homes)
     for remedy in found.remedies:
         settings = " ".join(f"--set {key}={shown(key, value)}" for key, value in remedy.settings)
         needed = [f"{comparable_size(needed)} of {place} memory" for place, needed in remedy.needed_bytes.items()]

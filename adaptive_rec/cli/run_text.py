@@ -65,9 +65,11 @@ def summary_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, RenderableT
     moved = f"{size(s['host_to_device_bytes'])} to the {where}, {size(s['device_to_host_bytes'])} back"
     yield "moved", f"{moved}, {count(s['migrated_rows'])} rows changed tier"
     if disk := s.get("disk"):
-        reads = f"{count(disk['rows_read'])} rows read, {count(disk['rows_found'])} found in newly written segments"
+        reads = f"{count(disk['rows_read'])} rows read from files, {count(disk['rows_found'])} found in new segments"
+        again = f"{count(disk['rows_again'])} read again in their step"
         writes = f"{count(disk['rows_written'])} written, {count(disk['rows_moved'])} moved by compaction"
-        yield "disk", f"{reads}, {writes}, {size(disk['size_bytes'])} now"
+        files = f"{size(disk['size_bytes'])} in {counted(disk['segments'], 'segment')}"
+        yield "disk", f"{reads}, {again}, {writes}, {files}"
     staging = f", staging {size(s['device_staging_bytes'])}" if s["device_staging_bytes"] else ""
     on_device = f", device {size(s['device_peak_bytes'])} peak" if s["device_peak_bytes"] else ""
     yield "memory", f"{size(s['peak_rss_bytes'])} peak, hot tier {size(s['device_tier_bytes'])}{staging}{on_device}"

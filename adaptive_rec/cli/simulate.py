@@ -141,15 +141,15 @@ def write(made: Mapping[str, Any], out: Path) -> None:
 def summary(made: Mapping[str, Any]) -> list[Any]:
     """Return facts about the replayed stream, then a table for each budget."""
     parts: list[Any] = [pairs(head(made))]
-    timed = made["hardware"] is not None
+    timed, on_disk = made["hardware"] is not None, made["host_memory_bytes"] > 0
     heads = ("policy", "hot>", "at first>", "popular>", "moved>", "up>", "down>")
     for place, budget in enumerate(made["budgets"]):
         share = budget / made["data"]["all_rows_bytes"]
         names = [name for name in ("suggested", "configured") if budget == made[f"{name}_bytes"]]
         title = f"budget {size(budget)} ({', '.join([*names, f'{fine(min(share, 1.0))} of all rows'])})"
         title += f", ceiling {fine(made['ceiling'][place])}"
-        shown = heads + (("step>",) if timed else ())
-        parts += [text(""), text(title), columns(shown, rows(made, budget, timed))]
+        shown = heads + (("cold rows>",) if on_disk else ()) + (("step>",) if timed else ())
+        parts += [text(""), text(title), columns(shown, rows(made, budget, timed, on_disk))]
         parts += [text(line) for line in above_the_ceiling(made, budget)]
     forecast = [text(""), *shown_forecast(made["processes"])] if made["processes"] else []
     return [*parts, *forecast, text(""), pairs(conclusion(made))]
@@ -183,18 +183,20 @@ def head(made: Mapping[str, Any]) -> list[tuple[str, str]]:
                      f"{counted(data['steps'], 'step')} of {whole(data['batch_size'])}"),
         ("rows", f"{whole(data['rows'])} in {tables}, {size(data['all_rows_bytes'])} with optimizer state"),
         ("window", f"{counted(made['window_steps'], 'step')}; the ceiling knows each window's lookups in advance"),
-        ("columns", "hot lookups, those of the first window, popular samples, rows moved, bytes a step to the device and back"),
+        ("columns", "hot lookups, those of the first window, popular samples, rows moved, bytes a step to the device and back"
+                    f"{', cold rows that a step reads from the disk at the most' * (made['host_memory_bytes'] > 0)}"),
         ("step", f"predicted for {hardware['name']}" if hardware else ""),
         ("note", hardware["note"] if hardware else ""),
         ("took", f"{made['seconds']:.1f} s"),
     ]  # fmt: skip
 
 
-def rows(made: Mapping[str, Any], budget: int, timed: bool) -> Iterator[list[str]]:
+def rows(made: Mapping[str, Any], budget: int, timed: bool, on_disk: bool) -> Iterator[list[str]]:
     steps = max(1, made["data"]["steps"])
     for one in made["results"]:
         if one["budget_bytes"] == budget:
             shares = [one["hot_lookup_ratio"], one["first_window_hot_lookup_ratio"], one["popular_sample_ratio"]]
             link = [size(one[key] / steps) for key in ("host_to_device_bytes", "device_to_host_bytes")]
+            cold = [count(round(one["cold_rows_per_step"]))] if on_disk else []
             step = [f"{1e3 * one['predicted_step_seconds']:.2f} ms"] if timed else []
-            yield [one["policy"], *map(fine, shares), count(one["migrated_rows"]), *link, *step]
+            yield [one["policy"], *map(fine, shares), count(one["migrated_rows"]), *link, *cold, *step]

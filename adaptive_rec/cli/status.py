@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from adaptive_rec.cli.output import console, pairs, print_json, show
 from adaptive_rec.cli.parser import add_client_options, add_command, on_terminal
-from adaptive_rec.units import clock, count, percent, printable, size, whole
+from adaptive_rec.units import clock, count, counted, percent, printable, size, whole
 
 if TYPE_CHECKING:
     from adaptive_rec.cli.client import Client
@@ -105,6 +105,7 @@ def lines(now: Mapping[str, Any], stats: Mapping[str, Any], url: str) -> list[tu
         ("skipped", _skipped(ratios)),
         ("rows", f"{count(stats['hot_rows'])} hot, {count(stats['stale_rows'])} of them stale"),
         ("memory", _memory(now)),
+        ("disk", _disk(stats)),
         *((f"rank {rank['rank']}", _rank(rank)) for rank in now.get("ranks", ())),
         ("straggler", _straggler(now)),
         ("dashboard", url),
@@ -149,6 +150,17 @@ def _memory(now: Mapping[str, Any]) -> str:
     """Return staging and peak memory of the device; empty on the CPU, or where the run does not report them."""
     staging, peak = now.get("staging_bytes", 0), now.get("peak_bytes", 0)
     return f"staging {size(staging)}, device {size(peak)} peak" if staging or peak else ""
+
+
+def _disk(stats: Mapping[str, Any]) -> str:
+    """Return what a step does with rows on a disk, lately; empty where all rows are in memory."""
+    if not (disk := stats.get("disk")):
+        return ""
+    rows = {name: whole(round(disk[f"rows_{name}_per_step"])) for name in ("ahead", "again", "read", "written", "moved")}
+    asked = f"{rows['ahead']} rows ahead of a step and {rows['again']} in it, {rows['read']} read from files"
+    waited = f"{1000 * disk['wait_seconds_per_step']:,.1f} ms waiting"
+    files = f"{size(disk['size_bytes'])} in {counted(disk['segments'], 'segment')}"
+    return f"{asked}, {waited}, {rows['written']} written, {rows['moved']} moved, {files}"
 
 
 def _rank(rank: Mapping[str, Any]) -> str:

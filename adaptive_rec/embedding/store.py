@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -83,7 +83,7 @@ class EmbeddingStore(TieredRows):
         self.classify(work)
 
     def await_rows(self, work: ClassifiedBatch) -> None:
-        """Wait for a batch's rows that were not in memory when it was staged."""
+        """Wait for the rows of a batch, after `take`, that were not in memory when it was staged."""
 
     @abstractmethod
     def gather(
@@ -136,8 +136,18 @@ class EmbeddingStore(TieredRows):
         return self.placement.slot_of_row, list(tiers)
 
     def disk_counts(self) -> dict[str, int]:
-        """Return what was read and written on a disk, in rows, and the bytes of all files there."""
+        """Return how many rows were read and written on a disk since the run began; nothing where none lie there."""
         return {}
+
+    def set_disk_counts(self, counts: Mapping[str, int]) -> None:
+        """Set what earlier processes of the run have read and written on a disk."""
+
+    def disk_sizes(self) -> dict[str, int]:
+        """Return the bytes of all files of rows on a disk, and their number; nothing where there are none."""
+        return {}
+
+    def share_addresses(self, address_R: NDArray[np.uint32]) -> None:
+        """Keep the addresses of rows on a disk (R, of all pools) in this memory from now on, which other processes read."""
 
     def drop_ahead(self) -> None:
         """Drop the batches that were staged and never will be trained."""

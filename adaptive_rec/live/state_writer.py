@@ -45,8 +45,10 @@ class Tier:
 class StateWriter:
     """Writes the shared block. A reader needs its `fd` and `layout`."""
 
-    def __init__(self, pool_rows: Sequence[int], sketch_cells: int, tables: int, ranks: int = 1) -> None:
-        self.layout = plan_layout(pool_rows, sketch_cells, board_limit_bytes=(1 << 18) + 1024 * (tables + ranks))
+    def __init__(
+        self, pool_rows: Sequence[int], sketch_cells: int, tables: int, ranks: int = 1, on_disk: bool = False
+    ) -> None:
+        self.layout = plan_layout(pool_rows, sketch_cells, (1 << 18) + 1024 * (tables + ranks), on_disk)
         self.fd = _open_block(block_bytes(self.layout))
         self._arrays = view(self.fd, self.layout, mmap.ACCESS_WRITE)
         self._words = self._arrays["words"]
@@ -55,6 +57,11 @@ class StateWriter:
         """Release the block. Readers that have it open can still read."""
         self._arrays = {}
         os.close(self.fd)
+
+    @property
+    def address_R(self) -> NDArray[np.uint32]:
+        """The addresses of all rows on the disk, in the joint row space, for their owner to keep there; empty without a disk."""
+        return self._arrays["address"]
 
     def pulse(self, step: int) -> None:
         """Publish that a step is done. This is cheap enough for every step."""

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from adaptive_rec.live.disk_report import DiskReport
 from adaptive_rec.live.rank_report import RankReport, Straggler
 from adaptive_rec.saved import Saved
 
@@ -109,12 +110,16 @@ class Snapshot:
     """Each of several processes; empty for a run of one."""
     straggler: Straggler | None = None
     """The rank that the others wait for, if there is one."""
+    disk: DiskReport | None = None
+    """Rows on a disk; None where all are in memory."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all fields; for a run of one process those that are not about ranks."""
+        """Return all fields, without those about ranks for a run of one process, and that about a disk for one without."""
         values = asdict(self)
         if not self.ranks:
             del values["ranks"], values["straggler"]
+        if self.disk is None:
+            del values["disk"]
         return values
 
 

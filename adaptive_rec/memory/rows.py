@@ -31,6 +31,8 @@ BUDGET = "knobs.hot_budget_bytes"
 
 COPIES = "copies for a checkpoint"
 
+LOG = "newest rows of the log"
+
 JUDGED_BYTES = 4 * MEASURES + 8 * MEASURES + 8 + 4
 """Bytes of a slot while its staleness is judged: the monitor's measures, the same in float64, touches, the rule's answer."""
 
@@ -72,7 +74,7 @@ def _cold_rows(
         for state in (rule.state_width(pool.dim) * itemsize,)
     )
     yield MemoryPart("places of rows", "host", placement, "data.max_table_rows", of_rows=True)
-    yield MemoryPart("newest rows of the log", "host", buffers, "", of_rows=True)
+    yield MemoryPart(LOG, "host", buffers, "", of_rows=True)
     yield MemoryPart("rows on the disk", "disk", round(MOST_SPACE * rows_bytes), TABLES, of_rows=True)
 
 

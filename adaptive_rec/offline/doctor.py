@@ -10,10 +10,13 @@ from typing import Literal
 from packaging.specifiers import SpecifierSet
 
 from adaptive_rec.offline.machine_facts import Facts
+from adaptive_rec.units import count
 
 Level = Literal["ok", "note", "problem"]
 
 SLOW_DISK_BYTES_PER_SECOND = 50e6
+FEW_ROWS_PER_SECOND = 5_000
+"""Random reads of an SSD are above it, those of a disk that turns far below."""
 LITTLE_DISK_BYTES = 2 << 30
 LITTLE_MEMORY_BYTES = 2 << 30
 LONG_SYNC_SECONDS = 1.0
@@ -155,13 +158,22 @@ def _disk(facts: Facts) -> Iterator[Finding]:
         text = f"{disk.folder} cannot be written: {disk.error}"
         yield Finding("disk", "problem", text, "give a directory that you may write with --out")
         return
-    speed = disk.written_bytes / max(disk.write_seconds, 1e-9)
-    fast = f"takes {speed / 1e6:,.0f} MB/s, an fsync {disk.sync_seconds * 1e3:.1f} ms"
-    text = f"{disk.folder} ({disk.kind or 'unknown'}) has {_gib(disk.free_bytes)} free, {fast}"
-    if speed < SLOW_DISK_BYTES_PER_SECOND or disk.sync_seconds > LONG_SYNC_SECONDS:
+    speed = disk.speed
+    wrote = f", takes {speed.write_bytes_per_second / 1e6:,.0f} MB/s" if speed.written_bytes else ""
+    fast = f"{wrote}, an fsync {disk.sync_seconds * 1e3:.1f} ms"
+    text = f"{disk.folder} ({disk.kind or 'unknown'}) has {_gib(disk.free_bytes)} free{fast}"
+    slow = speed.written_bytes and speed.write_bytes_per_second < SLOW_DISK_BYTES_PER_SECOND
+    if slow or disk.sync_seconds > LONG_SYNC_SECONDS:
         yield Finding("disk", "note", f"{text}: checkpoints will take long", "put --out on a local disk")
     else:
         yield Finding("disk", "ok", text)
+    if speed.rows_read:
+        text = f"rows on the disk (run.host_memory) are read at {count(speed.rows_per_second)} a second"
+        if speed.rows_per_second < FEW_ROWS_PER_SECOND:
+            remedy = "put run.disk on an SSD; adaptive-rec plan shows how many rows a step reads"
+            yield Finding("disk", "note", f"{text}: steps will wait for them", remedy)
+        else:
+            yield Finding("disk", "ok", text)
     if disk.kind in PASSING_FILE_SYSTEMS:
         text = f"{disk.folder} is in memory ({disk.kind}): checkpoints are lost when it restarts, and take its memory"
         yield Finding("disk", "note", text, "put --out on a disk")

@@ -20,13 +20,13 @@ from packaging.requirements import Requirement
 
 from adaptive_rec.kernels.jit import cache_folder
 from adaptive_rec.live import runtime_file
+from adaptive_rec.offline.disk_speed import TRIED_BYTES, DiskSpeed, measure_disk
 from adaptive_rec.system.host_memory import available_bytes
 
 PACKAGE = "adaptive-rec"
 VARIABLES = (
     "OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS", "OMP_WAIT_POLICY", "NUMBA_THREADING_LAYER",
 )  # fmt: skip
-TRIED_BYTES = 64 << 20
 _PIECE_BYTES = 1 << 20
 
 
@@ -57,11 +57,9 @@ class FileSystemFacts:
     error: str = ""
     kind: str = ""
     free_bytes: int = 0
-    written_bytes: int = 0
-    write_seconds: float = 0.0
-    """Duration of the write, the last fsync included."""
     sync_seconds: float = 0.0
     """Duration of an fsync after one small write."""
+    speed: DiskSpeed = DiskSpeed()
 
 
 @dataclass(frozen=True)
@@ -100,7 +98,7 @@ class Facts:
 
 
 def gather(folder: Path, port: int) -> Facts:
-    """Collect all facts. Takes a second or two, as it loads torch, and writes 64 MB into the folder and removes them."""
+    """Collect all facts. Takes a few seconds, as it loads torch, and writes up to 256 MiB into the folder and reads them."""
     required = requirements()
     return Facts(
         python=platform.python_version(),
@@ -116,7 +114,7 @@ def gather(folder: Path, port: int) -> Facts:
         memory_available_bytes=available_bytes(),
         shared_memory_error=why_not_shared(),
         dev_shm_bytes=size_of_dev_shm(),
-        disk=disk(folder, TRIED_BYTES),
+        disk=disk(folder),
         port=port,
         port_error=why_not_listening(port),
         runtime_files=runtime_files(),
@@ -235,26 +233,20 @@ def why_not_writable(folder: Path) -> str:
     return "" if os.access(folder, os.W_OK | os.X_OK) else f"{folder} cannot be written"
 
 
-def disk(folder: Path, size_bytes: int) -> FileSystemFacts:
-    """Write a file into the nearest folder that exists, remove it, and return the speed of writing."""
+def disk(folder: Path, size_bytes: int = TRIED_BYTES) -> FileSystemFacts:
+    """Write files into the nearest folder that exists, read rows of them, and return how quick that was. They have no name."""
     folder = nearest_existing(folder)
-    piece = os.urandom(_PIECE_BYTES)
     try:
         with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
             start = time.perf_counter()
             file.write(b"x")
             os.fsync(file.fileno())
-            synced = time.perf_counter()
-            for _ in range(size_bytes // _PIECE_BYTES):
-                file.write(piece)
-            os.fsync(file.fileno())
-            done = time.perf_counter()
+            sync_seconds = time.perf_counter() - start
         room = os.statvfs(folder)
+        speed = measure_disk(folder, size_bytes)
     except OSError as error:
         return FileSystemFacts(str(folder), error.strerror or str(error))
-    return FileSystemFacts(
-        str(folder), "", file_system(folder), room.f_frsize * room.f_bavail, size_bytes, done - synced, synced - start
-    )
+    return FileSystemFacts(str(folder), "", file_system(folder), room.f_frsize * room.f_bavail, sync_seconds, speed)
 
 
 def file_system(folder: Path, mounts: Path = Path("/proc/mounts")) -> str:

@@ -51,7 +51,7 @@ def summary_of(runtime: Runtime, resumed_at_step: int, seconds: float, evaluatio
         "device_tier_bytes": tier_bytes,
         "device_staging_bytes": staging_bytes,
         "device_peak_bytes": device_peak_bytes,
-        "disk": store.disk_counts(),
+        "disk": store.disk_counts() | store.disk_sizes(),
         "peak_rss_bytes": peak_bytes(),
         "processes": store.group.ranks,
         "sent_bytes": dict(store.group.meter.sent_bytes),

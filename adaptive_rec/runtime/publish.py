@@ -34,9 +34,11 @@ class Publisher:
 
     def open(self) -> StateWriter:
         """Start to publish, with the run as it is now."""
-        space = self._state.store.batch_space
-        group, pool_rows = self._state.store.group, [pool.rows for pool in space.pools]
-        self.writer = StateWriter(pool_rows, SKETCH_LIMIT_BYTES // 4, len(space.tables), group.ranks)
+        store, space = self._state.store, self._state.store.batch_space
+        group, pool_rows = store.group, [pool.rows for pool in space.pools]
+        self.writer = StateWriter(pool_rows, SKETCH_LIMIT_BYTES // 4, len(space.tables), group.ranks, store.on_disk)
+        if store.on_disk:
+            store.share_addresses(self.writer.address_R)
         if group.is_alone:
             self.placement()
         else:  # until the ranks place their rows together, none is hot

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from adaptive_rec.live.mailbox import Mailbox
 from adaptive_rec.live.telemetry import Snapshot
 from adaptive_rec.reclassify.observer import Observer
 from adaptive_rec.reclassify.window import Reclassifier
+from adaptive_rec.runtime.disk_figures import DiskFigures
 from adaptive_rec.runtime.publish import Publisher
 from adaptive_rec.runtime.ranks import Ranks
 from adaptive_rec.state import RunState
@@ -46,11 +47,13 @@ class Reports:
         self._ends_on_bad_loss = ends_on_bad_loss
         self._due: tuple[dict[str, float], dict[str, Any], Fetched] | None = None
         self._ranks = Ranks(state)
+        self._disk = DiskFigures(state)
 
     def start(self) -> None:
         """Start the run's clock and what reports are counted from."""
         self._state.recorder.start(self.totals())
         self._ranks.start()
+        self._disk.start()
 
     def totals(self) -> dict[str, float]:
         """Return all counts with the sum of all losses, for which it waits."""
@@ -60,7 +63,7 @@ class Reports:
         """Take the counters of a snapshot. The snapshot before must be finished."""
         assert self._due is None
         counts = {**self._state.counts(), "seconds": self._state.recorder.seconds}
-        self._due = counts, self._fields(), self._losses()
+        self._due = counts, self._fields(counts), self._losses()
 
     def finish(self, wait: bool) -> Iterator[Snapshot]:
         """Publish the snapshot under way, if its loss has arrived or may be waited for. Raises TrainingError where the loss is
@@ -89,7 +92,7 @@ class Reports:
             self.begin()
             yield from self.finish(wait=True)
 
-    def _fields(self) -> dict[str, Any]:
+    def _fields(self, counts: Mapping[str, float]) -> dict[str, Any]:
         state, store = self._state, self._state.store
         by_table = [state.tally.lookups_T, state.tally.hot_lookups_T, store.hot_rows_T, self._observer.stale.rows_T]
         lookups, lookups_hot, hot_rows, stale_rows = store.group.total(np.stack(by_table)).tolist()
@@ -107,4 +110,5 @@ class Reports:
             },
             "ranks": ranks,
             "straggler": straggler,
+            "disk": self._disk.report(counts),
         }

@@ -25,6 +25,9 @@ TOTALS = {
     "host_to_device_bytes": "totals/host_to_device_bytes",
     "device_to_host_bytes": "totals/device_to_host_bytes",
     "migrated_rows": "totals/migrated_rows",
+    "disk_rows_read": "totals/disk_rows_read",
+    "disk_rows_again": "totals/disk_rows_again",
+    "disk_rows_written": "totals/disk_rows_written",
 }
 """Names of the counters since the start of the run."""
 

@@ -207,7 +207,7 @@ def _type(schema: dict[str, Any], api: dict[str, Any]) -> str:
 
 def metrics() -> Iterator[tuple[str, str, str, str]]:
     """Name, kind, labels and text of every metric: the collector runs on an empty run, and every value counts as known. Those of
-    ranks, which only a run of several processes has, come last."""
+    a disk and of ranks, which only some runs have, come last."""
     from adaptive_rec.live.rank_report import RankReport
     from adaptive_rec.service import metric_families
     from adaptive_rec.service import metrics as collected
@@ -219,7 +219,9 @@ def metrics() -> Iterator[tuple[str, str, str, str]]:
     with patch.object(metric_families, "is_number", lambda value: True):
         collector = collected.RunCollector(view)
         ranks = {"ranks": [asdict(RankReport(0, 0, {}, 0, 0, {}, 0))]}
-        families = [*collector.collect(), *collected.about_ranks(collector.make, ranks)]
+        disk = {"disk": dict.fromkeys(collected.DISK_GAUGES, 0)}
+        some = [*collected.about_disk(collector.make, disk), *collected.about_ranks(collector.make, ranks)]
+        families = [*collector.collect(), *some]
     for family in families:
         name = family.name + ("_total" if family.type == "counter" else "")
         labels = ", ".join(f"`{label}`" for label in family._labelnames if label != "run")

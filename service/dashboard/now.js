@@ -1,6 +1,7 @@
 // Now: the figures of the moment, charts over steps with the knob changes in them, where the step's time goes.
 
 import { Chart, highlight } from "./charts.js";
+import { Disk } from "./disk.js";
 import { byId, h, setText } from "./dom.js";
 import { bytes, count, exactBytes, fixed, integer, percent, significant } from "./format.js";
 import { Ranks } from "./ranks.js";
@@ -16,6 +17,7 @@ const tiles = {};
 let range = Infinity;
 let shown = false;
 let charts;
+let disk;
 let ranks;
 let stages;
 const changes = h("div", { class: "changes" });
@@ -26,10 +28,11 @@ export function start() {
     tiles[key] = { label: h("span", { class: "label" }, label), value: h("b", {}, "–"), sub: h("span", { class: "muted" }, "\u00a0") };
     return (tiles[key].element = h("div", { class: "card tile", id: `tile-${key}`, hidden: key === "best" }, tiles[key].label, tiles[key].value, tiles[key].sub));
   }));
+  disk = new Disk();
   ranks = new Ranks();
   stages = new Stages();
   charts = makeCharts();
-  byId("screen-now").append(grid, ranks.element, bar(), h("div", { class: "charts" }, Object.values(charts).map((chart) => chart.element), stages.element));
+  byId("screen-now").append(grid, disk.element, ranks.element, bar(), h("div", { class: "charts" }, Object.values(charts).map((chart) => chart.element), stages.element));
   on("snapshot", () => shown && showFigures());
   on("history", () => { if (shown) { showCharts(); if (store.stats) showQuality(); } });
   on("events", () => shown && showChanges());
@@ -114,6 +117,7 @@ function showFigures() {
   set("stale", count(stats.stale_rows), staleIn(stats));
   showMoved();
   showQuality();
+  disk.show();
   ranks.show();
   stages.show();
 }

@@ -6,7 +6,7 @@ import { store } from "./store.js";
 
 const BACKGROUND = / \((ahead|beside)\)$/;
 const MEANING = {
-  wait: "waiting for the next batch", plan: "planning the step", gather: "fetching cold rows", execute: "forward and backward pass",
+  wait: "waiting for the next batch", disk: "waiting for rows on the disk", plan: "planning the step", gather: "fetching cold rows", execute: "forward and backward pass",
   update: "updating rows", observe: "counting lookups, measuring movement", reclassify: "moving rows between the tiers",
   load: "reading batches", classify: "splitting lookups into hot and cold", stage: "preparing batches for the device",
   arrange: "arranging the stream before training", evaluate: "scoring held-out samples for the policy",

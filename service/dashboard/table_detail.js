@@ -1,4 +1,4 @@
-// A table's rows in a drawer: search a row by id, page through the hot, stale or cold ones.
+// A table's rows in a drawer: search a row by id, page through the hot, stale or cold ones; of a run with a disk through the rows on it, too.
 
 import { get } from "./api.js";
 import { h, icon, notice, setText } from "./dom.js";
@@ -7,6 +7,9 @@ import { store } from "./store.js";
 
 const PAGE = 100;
 const CLASSES = ["hot", "stale", "cold"];
+const ON_DISK = ["disk", "unwritten"]; // cold rows on the disk, and those that were never written
+const COLD = ["cold", ...ON_DISK];
+const HOMES = { cold: "none (host memory)", disk: "none (on the disk)", unwritten: "none (never written: it has its first value)" };
 
 export class TableDialog {
   constructor(element) {
@@ -24,7 +27,7 @@ export class TableDialog {
     this.message = h("div");
     this.valueHead = h("th", { scope: "col", title: "What the id was in the data", class: "value" }, "Value");
     this.more = h("button", { type: "button", hidden: true, onclick: () => this.#load() }, "Show more");
-    this.tabs = CLASSES.map((name) => h("label", {}, h("input", { type: "radio", name: "class", value: name, checked: name === "hot", onchange: () => this.#pick(name) }), h("span", {}, name)));
+    this.tabs = [...CLASSES, ...ON_DISK].map((name) => h("label", { hidden: ON_DISK.includes(name) }, h("input", { type: "radio", name: "class", value: name, checked: name === "hot", onchange: () => this.#pick(name) }), h("span", {}, name)));
     this.element.classList.remove("with-values");
     this.element.replaceChildren(h("div", { class: "drawer-body", tabindex: -1, autofocus: true },
       h("div", { class: "drawer-head" }, h("div", {}, this.title, this.facts),
@@ -50,6 +53,7 @@ export class TableDialog {
     const table = placement.tables.find((entry) => entry.index === this.index);
     if (!this.element.open || !table) return;
     setText(this.title, nameOf(table.table));
+    this.tabs.slice(CLASSES.length).forEach((tab) => { tab.hidden = table.disk === null; });
     const hot = `${count(table.hot)} hot (${percent(table.rows ? table.hot / table.rows : 0)}), ${count(table.stale)} of them stale`;
     setText(this.facts, `${count(table.rows)} rows × ${table.dim} · ${hot} · ${bytes(table.device_bytes)} on the device`);
   }
@@ -73,7 +77,7 @@ export class TableDialog {
       const change = row.last_change;
       const facts = [
         ...(row.value === null ? [] : [["Value", row.value]]),
-        ["Class", badge(row.class)], ["Slot", row.slot === null ? "none (host memory)" : integer(row.slot)],
+        ["Class", badge(row.class)], ["Slot", row.slot === null ? HOMES[row.class] : integer(row.slot)],
         ["Estimate", significant(row.estimate)], ["Movement", row.movement === null ? "not measured" : significant(row.movement)],
         ["Last change", change ? `${change.from} → ${change.to} at step ${integer(change.step)}` : "not among the recorded changes"],
       ];
@@ -97,7 +101,7 @@ export class TableDialog {
       return;
     }
     const asked = (this.asked += 1);
-    const sort = this.class === "cold" ? "id" : "estimate";
+    const sort = COLD.includes(this.class) ? "id" : "estimate";
     const cursor = this.cursor ? `&cursor=${encodeURIComponent(this.cursor)}` : "";
     this.more.hidden = this.cursor === null;
     this.message.replaceChildren(notice("Loading rows …"));
@@ -117,7 +121,7 @@ export class TableDialog {
   }
 }
 
-const badge = (name) => h("span", { class: `class-badge ${CLASSES.includes(name) ? name : ""}` }, name);
+const badge = (name) => h("span", { class: `class-badge ${COLD.includes(name) ? "cold" : CLASSES.includes(name) ? name : ""}` }, name);
 
 function line(row) {
   const n = (text) => h("td", { class: "n" }, text);

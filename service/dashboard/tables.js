@@ -86,7 +86,7 @@ function update(table) {
   setText(line.shareText, percent(share(table)));
   width(line.hotBar, hot);
   width(line.staleBar, stale);
-  line.share.title = `${integer(table.hot)} hot (of them ${integer(table.stale)} stale), ${integer(table.cold)} cold`;
+  line.share.title = `${integer(table.hot)} hot (of them ${integer(table.stale)} stale), ${integer(table.cold)} cold${table.disk === null ? "" : ` (of them ${integer(table.disk)} on the disk)`}`;
   setText(line.bytesText, bytes(table.device_bytes));
   width(line.bytesBar, table.device_bytes / most);
   setText(line.ratio, percent(table.hot_lookup_ratio));
@@ -145,7 +145,7 @@ function summarise() {
     ...(staging || peak ? [["Staging memory", bytes(staging), `whole process at its peak: ${bytes(peak)}`]] : []),
     ["Hot rows", count(total("hot")), `${percent(share({ hot: total("hot"), rows: total("rows") }))} of ${count(total("rows"))}`],
     ["Stale rows", count(total("stale")), `${percent(total("hot") ? total("stale") / total("hot") : 0)} of the hot ones`],
-    ["Cold rows", count(total("cold")), "in host memory"],
+    ["Cold rows", count(total("cold")), placement.tables.some((table) => table.disk !== null) ? `${count(total("disk"))} on the disk, ${count(total("unwritten"))} never written` : store.stats?.disk ? "on the disk" : "in host memory"],
   ];
   if (summary.childElementCount !== facts.length) {
     summary.replaceChildren(...facts.map(([label]) => h("div", { class: "card tile" }, h("span", { class: "label" }, label), h("b"), h("span", { class: "muted" }))));

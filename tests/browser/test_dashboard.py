@@ -18,7 +18,7 @@ import pytest
 
 from adaptive_rec.live.sign_in_code import new_code
 
-from .conftest import Served, serving, wait_for
+from .conftest import START_SECONDS, TRAIN, Served, serving, wait_for
 
 pytestmark = pytest.mark.alone
 
@@ -135,6 +135,18 @@ def test_figures_move_by_themselves(signed_in: Any) -> None:
     for selector in ("#step", "#tile-rate b", "#tile-loss b"):
         before = wait_for(lambda each=selector: text(signed_in, each).strip("–"), f"a figure in {selector}")
         wait_for(lambda each=selector, old=before: text(signed_in, each) not in (old, "–", ""), f"{selector} to move")
+
+
+def test_a_run_with_rows_on_a_disk_has_a_panel_for_it(browser: Any, signed_in: Any, tmp_path: Path) -> None:
+    assert text(signed_in, ".disk-card[hidden] h2") == "Rows on the disk", "all rows of this run are in memory"
+    on_disk = ["--set=run.host_memory=1MiB", "--set=knobs.hot_budget_bytes=8KiB"]
+    with serving(tmp_path / "run", [*TRAIN, *on_disk, f"--out={tmp_path / 'run'}"]) as served:
+        wait_for(lambda: served.get("/api/v1/stats")["disk"], "a report", START_SECONDS)
+        browser.get(served.dashboard_url)
+        wait_for(lambda: text(browser, ".disk-card:not([hidden]) b").endswith(" ms"), "the panel")
+        figures = [each.text for each in browser.find_elements("css selector", ".disk-figures b")]
+        assert all(figures)
+        assert figures[-1].split(" / ")[0].endswith("iB")
 
 
 def test_a_knob_changed_in_the_form_takes_effect(signed_in: Any, training: Served) -> None:

@@ -236,7 +236,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def answers() -> SimpleNamespace:
     """What the service says as long as it is told nothing else."""
-    return SimpleNamespace(status=STATUS, stats=STATS, knobs=KNOBS, runtime_file=runtime_file)
+    return SimpleNamespace(status=STATUS, stats=STATS, placement=PLACEMENT, knobs=KNOBS, runtime_file=runtime_file)
 
 
 @pytest.fixture

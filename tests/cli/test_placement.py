@@ -15,6 +15,15 @@ def test_the_tables_are_listed_with_a_sum(rows_of, told, service):
     assert rows[3] == ["all", "8000", "2000", "500", "6000", "25%", "6.0 MiB of 8.0 MiB"]
 
 
+def test_cold_rows_on_a_disk_have_columns_of_their_own(rows_of, told, service, answers):
+    listed = [{**table, "disk": 2000, "unwritten": table["cold"] - 2000} for table in answers.placement["tables"]]
+    service.answer("GET", "/api/v1/placement", answers.placement | {"tables": listed})
+    rows = rows_of(told("placement"))
+    assert rows[0][2:8] == ["rows", "hot", "stale", "cold", "disk", "unwritten"]
+    assert rows[1][2:8] == ["4000", "1000", "250", "3000", "2000", "1000"]
+    assert rows[-1][1:7] == ["8000", "2000", "500", "6000", "4000", "2000"]
+
+
 def page(table: str, row_class: str, cursor: str | None = None) -> dict[str, Any]:
     rows = [
         {"id": 208, "class": "stale", "slot": 86, "estimate": 37_300.0, "movement": 0.000734, "value": None},
@@ -83,5 +92,6 @@ def test_what_is_no_table_row_or_limit_is_refused(refused, service):
     assert "ID must be a whole number from 0" in refused("placement", "C1", "x")
     assert "--limit must be a whole number from 1 to 1000, got 0" in refused("placement", "C1", "--limit=0")
     assert "--limit must be" in refused("placement", "C1", "--limit=1001")
-    assert "cold rows are listed by id" in refused("placement", "C1", "--class=cold", "--sort=estimate")
+    for cold in ("cold", "disk"):
+        assert "cold rows are listed by id" in refused("placement", "C1", f"--class={cold}", "--sort=estimate")
     assert "invalid choice: 'warm'" in refused("placement", "C1", "--class=warm")

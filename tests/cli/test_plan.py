@@ -15,6 +15,7 @@ from adaptive_rec.batch import Position
 from adaptive_rec.cli import main
 from adaptive_rec.config.tree import Config, load_config
 from adaptive_rec.data.open import open_source
+from adaptive_rec.live.telemetry import Snapshot
 from adaptive_rec.memory.parts import WHILE_TRAINING
 from adaptive_rec.memory.plan import MemoryPart, MemoryPlan
 from adaptive_rec.offline.planning import rehearsal, survey
@@ -23,8 +24,10 @@ from adaptive_rec.offline.planning.folded import Folded
 from adaptive_rec.offline.planning.prediction import HotLookups
 from adaptive_rec.offline.profile.measure import Learned, measure
 from adaptive_rec.offline.profile.ranking import Ranking, Seen
+from adaptive_rec.offline.simulate.hardware import DenseCosts, DiskCosts, Hardware, RowCosts, to_text
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.runtime.assemble import assemble, plan_run
+from adaptive_rec.runtime.loop import RunOptions
 
 TINY = ["run.device=cpu", "run.threads=1", "data.synthetic.samples=4000", "run.steps=12"]
 GIB = 1 << 30
@@ -214,24 +217,28 @@ def test_what_is_predicted_is_what_earlier_counts_catch() -> None:
     batch = next(source.train_batches(Position(seed=config.run.seed), 2000))
     rows = (batch.ids_N.reshape(2000, -1) + space.feature_first_row).tolist()
     for point in made["budgets"]:
-        caught = []
+        caught, cold = [], []
         for before, end in pairwise(2000 * n // windows for n in range(1, windows + 1)):
             counts = Counter(row for sample in rows[:before] for row in sample)
             slots = point["bytes"] // made["data"]["row_bytes"][0]
             hot = set(sorted(counts, key=lambda row: (-counts[row], row))[:slots])
             lookups = [row in hot for sample in rows[before:end] for row in sample]
             caught.append(sum(lookups) / len(lookups))
+            others = Counter(row for sample in rows[before:end] for row in sample if row not in hot)
+            share = config.run.batch_size / (end - before)  # of the window's samples, each taken by chance
+            cold.append(sum(1 - (1 - share) ** number for number in others.values()))
         assert point["learned_ratio"] == pytest.approx(np.mean(caught))
+        assert point["cold_rows"] == pytest.approx(np.mean(cold))
     assert 5000 in [point["bytes"] for point in made["budgets"]]
 
 
 def test_a_window_without_lookups_catches_nothing() -> None:
     space = RowSpace.of(open_source(tiny()).tables, open_source(tiny()).features)
     nothing = np.zeros(space.rows, np.uint32)
-    learned = Learned(Ranking.of(space, [100], Seen.of(nothing)), [1000])
+    learned = Learned(Ranking.of(space, [100], Seen.of(nothing)), [1000], 0.1)
     for _ in range(3):
         learned.add(nothing)
-    assert learned.ratios() == [0.0]
+    assert learned.ratios() == learned.cold_rows() == [0.0]
 
 
 def test_a_run_catches_what_was_predicted(told: Any) -> None:
@@ -247,6 +254,43 @@ def test_a_run_catches_what_was_predicted(told: Any) -> None:
         runtime.state.counts()[name] - before for name, before in zip(("lookups_hot", "lookups"), counts[1], strict=True)
     )
     assert hot / lookups == pytest.approx(predicted["configured"], abs=0.04)
+
+
+def test_a_run_reads_no_more_cold_rows_than_was_predicted(told: Any, tmp_path: Path) -> None:
+    data = ("data.synthetic.samples=16000", "run.host_memory=1MiB", "knobs.hot_budget_bytes=8KiB")
+    homes = told("--no-rehearsal", *(word for setting in data for word in ("--set", setting)))["homes"]
+    options = RunOptions(rows=tmp_path / "rows")
+    runtime = assemble(tiny("run.steps=120", "knobs.reclassify_every=20", "knobs.report_every=60", *data), options=options)
+    last = [report for report in runtime.run() if isinstance(report, Snapshot)][-1]
+    assert last.disk is not None
+    assert last.disk.rows_ahead_per_step == pytest.approx(homes["cold_rows_per_step"], rel=0.2)
+    assert (homes["memory_rows"], homes["keeps_up"]) == (sum(runtime.store.device.capacities), None)
+    assert homes["memory_rows"] + homes["disk_rows"] == runtime.store.space.rows
+
+
+def test_whether_the_disk_keeps_up_follows_from_its_costs(told: Any, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    file = tmp_path / "here.toml"
+    on_disk = ("--no-rehearsal", "--set", "run.host_memory=1MiB", "--set", "knobs.hot_budget_bytes=8KiB")
+
+    def homes(**costs: float) -> Any:
+        machine = Hardware(rows=(RowCosts(dim=8),), dense=DenseCosts(call_ms=2), disk=DiskCosts(**costs))
+        file.write_text(to_text(machine), encoding="utf-8")
+        return told(*on_disk, "--hardware", str(file))["homes"]
+
+    found = homes(read_us=20, read_cpu_us=5, write_gbs=0.1)
+    bytes_of_a_row = found["disk_bytes"] / found["disk_rows"]
+    each = 20e-6 + bytes_of_a_row / 0.1e9
+    assert found["disk_seconds"] == pytest.approx(found["cold_rows_per_step"] * each, rel=0.02)
+    assert found["step_seconds"] == pytest.approx(2e-3 + found["cold_rows_per_step"] * 5e-6, rel=0.02)
+    assert found["keeps_up"]
+    assert not homes(read_us=2000, write_gbs=0.1)["keeps_up"]
+    assert plan(*on_disk, "--hardware", str(file)) == 0
+    remedy = "does not keep up once all of these come from files: give more run.host_memory, or a faster disk"
+    assert remedy in capsys.readouterr().out
+    assert homes()["keeps_up"] is None
+    assert plan(*on_disk) == 0
+    assert "not measured: adaptive-rec calibrate --out FILE does" in capsys.readouterr().out
+    assert told("--no-rehearsal")["homes"] is None
 
 
 def test_a_profile_serves_for_counting(told: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,6 +351,26 @@ def test_a_rehearsal_measures_this_process(tmp_path: Path) -> None:
     assert told.steps == 12
     assert (1 << 27) < told.bytes < 64 * GIB
     assert list((tmp_path / "checkpoints").iterdir())
+
+
+def test_a_rehearsal_with_rows_on_a_disk_keeps_out_of_the_folder_of_a_run(tmp_path: Path) -> None:
+    own, other = tmp_path / "other" / "rows", tmp_path / "here"
+    own.mkdir(parents=True)
+    other.mkdir()
+    on_disk = tiny("run.host_memory=1MiB", "knobs.hot_budget_bytes=8KiB", f"run.disk={own}")
+    told = rehearsal.run(on_disk, other / "checkpoints", [])
+    assert told.steps == 12
+    assert (1 << 27) < told.bytes < 64 * GIB
+    assert list((other / "rows").glob("pool-*/*.rows"))
+    assert not list(own.iterdir())
+
+
+def test_no_budget_above_the_memory_for_rows_is_suggested(told: Any) -> None:
+    on_disk = [word for setting in ("run.host_memory=9000", "knobs.hot_budget_bytes=8KiB") for word in ("--set", setting)]
+    found = told("--no-rehearsal", *on_disk)
+    assert max(one["bytes"] for one in found["budgets"]) <= 9000 < found["all_rows_bytes"]
+    assert found["suggested_budget_bytes"] <= 9000
+    assert not found["everything_fits"]
 
 
 def test_measured_figures_take_the_place_of_estimates() -> None:

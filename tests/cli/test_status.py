@@ -71,6 +71,16 @@ def test_status_shows_each_rank_of_several_and_names_a_straggler(rows_of, told, 
     assert ["straggler", "rank 1 holds up the others"] in rows
 
 
+def test_status_shows_the_disk_where_rows_lie_on_one(rows_of, told, service, answers):
+    assert not [row for row in rows_of(told("status")) if row[0] == "disk"]
+    rows = {"ahead": 4100.4, "again": 12, "read": 1999.6, "found": 80, "drawn": 0, "written": 3000, "moved": 0.2}
+    figures = {f"rows_{name}_per_step": value for name, value in rows.items()}
+    disk = {"size_bytes": 9 << 20, "segments": 3, "wait_seconds_per_step": 0.0021, **figures}
+    service.answer("GET", "/api/v1/stats", answers.stats | {"disk": disk})
+    asked = "4,100 rows ahead of a step and 12 in it, 2,000 read from files, 2.1 ms waiting"
+    assert ["disk", f"{asked}, 3,000 written, 0 moved, 9.0 MiB in 3 segments"] in rows_of(told("status"))
+
+
 def test_status_as_json_is_the_answer_of_the_service(told, service, answers):
     assert json.loads(told("status", "--json")) == answers.status
     assert service.paths() == ["GET /api/v1/status"]

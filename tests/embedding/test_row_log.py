@@ -42,9 +42,9 @@ class Rows:
 
     def check(self, log: RowLog | None = None) -> None:
         weights, state = np.full((ROWS, DIM), np.nan, np.float32), np.full((ROWS, WIDTH), np.nan, np.float32)
-        address_R = (log or self.log).read(np.arange(ROWS), np.arange(ROWS), weights, state)
+        stamp_R = (log or self.log).read(np.arange(ROWS), np.arange(ROWS), weights, state)
         np.testing.assert_array_equal(np.concatenate([weights, state], axis=1), self.expected)
-        np.testing.assert_array_equal(address_R == NOWHERE, np.isnan(self.expected[:, 0]))
+        np.testing.assert_array_equal(stamp_R == NOWHERE, np.isnan(self.expected[:, 0]))
 
     def reopened(self, segments: Any) -> RowLog:
         again = RowLog(self.folder, ROWS, DIM * 4, WIDTH * 4, at_once, lambda: None)
@@ -129,3 +129,16 @@ def test_a_segment_that_was_cut_off_is_not_adopted(tmp_path: Path) -> None:
     (tmp_path / "000000000.rows").write_bytes(b"")
     with pytest.raises(DiskError, match="000000000.rows must have 4096 bytes, it is cut off"):
         rows.reopened(segments)
+
+
+def test_a_value_at_an_address_that_was_used_before_has_another_stamp(tmp_path: Path) -> None:
+    """A batch that was read ahead must notice, however many segments came and went meanwhile."""
+    rows, one = Rows(tmp_path), np.array([0])
+    seen: dict[int, int] = {}
+    for _ in range(40):
+        rows.write(np.arange(rows.log.segments.capacity))  # a whole segment: the one before it is not needed any more
+        rows.log.segments.sweep()
+        address, stamp = int(rows.log.address_R[0]), int(rows.log.stamps(one)[0])
+        assert stamp not in seen
+        seen[stamp] = address
+    assert len(set(seen.values())) < len(seen), "addresses come back"

@@ -7,12 +7,14 @@ import os
 import socket
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from adaptive_rec.cli import main
-from adaptive_rec.offline import machine_facts
+from adaptive_rec.offline import disk_speed, machine_facts
+from adaptive_rec.offline.disk_speed import DiskSpeed
 from adaptive_rec.offline.doctor import Finding, findings, runs_on, satisfies
 from adaptive_rec.offline.machine_facts import Cuda, Facts, FileSystemFacts
 
@@ -32,7 +34,7 @@ SOUND = Facts(
     memory_available_bytes=60 * GIB,
     shared_memory_error="",
     dev_shm_bytes=64 << 20,
-    disk=FileSystemFacts("runs", "", "ext4", 100 * GIB, 64 << 20, 0.1, 0.002),
+    disk=FileSystemFacts("runs", "", "ext4", 100 * GIB, 0.002, DiskSpeed(64 << 20, 0.1, 30_000, 1.0, 0.2)),
     port=8470,
     port_error="",
     runtime_files=[
@@ -73,7 +75,8 @@ UNSOUND: list[tuple[str, dict[str, Any], str, str, str]] = [
     ("memory", {"memory_available_bytes": GIB}, "memory", "note", "only 1.0 GiB of 64.0 GiB"),
     ("shared", {"shared_memory_error": "denied"}, "memory", "problem", "cannot be shared with the dashboard: denied"),
     ("read-only", {"disk": FileSystemFacts("runs", "Read-only file system")}, "disk", "problem", "cannot be written: Read-only"),
-    ("slow", {"disk": replace(SOUND.disk, write_seconds=9.0)}, "disk", "note", "checkpoints will take long"),
+    ("slow", {"disk": replace(SOUND.disk, speed=DiskSpeed(64 << 20, 9.0))}, "disk", "note", "checkpoints will take long"),
+    ("turning disk", {"disk": replace(SOUND.disk, speed=DiskSpeed(64 << 20, 0.1, 300, 3.0))}, "disk", "note", "steps will wait"),
     ("slow sync", {"disk": replace(SOUND.disk, sync_seconds=2.0)}, "disk", "note", "checkpoints will take long"),
     ("tmpfs", {"disk": replace(SOUND.disk, kind="tmpfs")}, "disk", "note", "is in memory (tmpfs)"),
     ("full", {"disk": replace(SOUND.disk, free_bytes=5 << 20)}, "disk", "note", "has only 0.0 GiB free"),
@@ -138,9 +141,28 @@ def test_the_disk_is_tried_and_left_as_it_was(tmp_path: Path) -> None:
     tried = machine_facts.disk(tmp_path / "not" / "yet", size_bytes=2 << 20)
     assert tried.error == ""
     assert tried.folder == str(tmp_path)
-    assert tried.written_bytes == 2 << 20
-    assert tried.write_seconds > 0
+    assert (tried.speed.written_bytes, tried.speed.rows_read) == (2 << 20, (2 << 20) // 4096)
+    assert min(tried.speed.write_seconds, tried.speed.read_seconds, tried.speed.read_cpu_seconds) > 0
     assert list(tmp_path.iterdir()) == []
+
+
+def test_files_that_try_the_disk_have_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So nothing remains of them, whatever ends the command."""
+    seen: list[list[Path]] = []
+    read = disk_speed._read
+    monkeypatch.setattr(disk_speed, "FILE_BYTES", 1 << 20)
+    monkeypatch.setattr(disk_speed, "_read", lambda *files: [seen.append(list(tmp_path.iterdir())), read(*files)][1])
+    assert disk_speed.measure_disk(tmp_path, 3 << 20).written_bytes == 3 << 20
+    assert seen == [[]]
+
+
+def test_a_disk_is_tried_with_what_it_has_room_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    room = os.statvfs(tmp_path)
+    monkeypatch.setattr(disk_speed.os, "statvfs", lambda _: SimpleNamespace(f_frsize=room.f_frsize, f_bavail=1 << 20 >> 12))
+    most = int(disk_speed.PART_OF_ROOM * room.f_frsize * (1 << 20 >> 12))
+    assert 0 < disk_speed.measure_disk(tmp_path).written_bytes <= most
+    monkeypatch.setattr(disk_speed.os, "statvfs", lambda _: SimpleNamespace(f_frsize=4096, f_bavail=1))
+    assert disk_speed.measure_disk(tmp_path) == DiskSpeed()
 
 
 def test_a_folder_that_cannot_be_written_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

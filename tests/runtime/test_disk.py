@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from adaptive_rec.cli import main
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.embedding.disk import row_log
 from adaptive_rec.errors import AdaptiveRecError, ConflictError
-from adaptive_rec.live.telemetry import Event
+from adaptive_rec.live.shared_state import StateReader
+from adaptive_rec.live.telemetry import Event, Snapshot
 from adaptive_rec.runtime.assemble import assemble
 from adaptive_rec.runtime.loop import RunOptions
 
@@ -54,6 +57,59 @@ def test_knobs_that_want_more_than_the_memory_are_refused_while_the_run_trains(
         runtime.mailbox.change_knobs(**changes)
     runtime.mailbox.change_knobs(hot_budget_bytes=8 << 10)
     assert [report.kind for report in runtime.run() if isinstance(report, Event) and report.kind == "knobs"] == ["knobs"]
+
+
+def test_reports_say_what_a_step_does_with_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_log, "_LEAST_SEGMENT_BYTES", 8192)
+    monkeypatch.setattr(row_log, "_KEPT", 0)
+    settings = [*ON_DISK, "knobs.hot_budget_bytes=8KiB", "run.steps=60", "knobs.report_every=20"]
+    runtime = assemble(load_config("tiny", {}, settings), options=RunOptions(rows=tmp_path))
+    snapshots = [report for report in runtime.run() if isinstance(report, Snapshot)]
+
+    assert [snapshot.step for snapshot in snapshots] == [20, 40, 60]
+    last = snapshots[-1]
+    assert last.disk is not None
+    assert last.disk.size_bytes == 8192 * last.disk.segments
+    files = list(tmp_path.glob("pool-*/*.rows"))
+    sizes = {"segments": len(files), "size_bytes": sum(file.stat().st_size for file in files)}
+    assert runtime.store.disk_sizes() == sizes
+    for name in ("rows_ahead", "rows_again", "rows_read", "rows_found", "rows_drawn", "rows_written", "rows_moved"):
+        by_report = [20 * getattr(snapshot.disk, f"{name}_per_step") for snapshot in snapshots]
+        assert sum(by_report) == pytest.approx(last.totals[f"disk_{name}"])
+        assert last.totals[f"disk_{name}"] > 0
+    waited = sum(20 * snapshot.disk.wait_seconds_per_step for snapshot in snapshots if snapshot.disk)
+    assert waited == pytest.approx(last.stage_seconds["disk"], abs=1e-3)
+    reads = sum(last.totals[f"disk_rows_{name}"] for name in ("read", "found", "drawn"))
+    assert reads >= last.totals["disk_rows_ahead"] + last.totals["disk_rows_again"]
+
+    in_memory = assemble(load_config("tiny", {}, ["run.steps=20"]))
+    assert not [report for report in in_memory.run() if isinstance(report, Snapshot) and "disk" in str(report.as_dict())]
+
+
+def test_a_served_run_shows_where_its_cold_rows_are(tmp_path: Path) -> None:
+    settings = [*ON_DISK, "knobs.hot_budget_bytes=8KiB", "run.steps=30"]
+    runtime = assemble(load_config("tiny", {}, settings), options=RunOptions(rows=tmp_path))
+    writer = runtime.publisher.open()
+    reader = StateReader(writer.fd, writer.layout)
+    assert not reader.placement(lambda arrays: arrays.address.copy()).any(), "no row was ever written"
+    for _ in runtime.run():
+        pass
+    address_R = reader.placement(lambda arrays: arrays.address.copy())
+    spec, log = runtime.store.space.pools[0], runtime.store.host.logs[0]  # type: ignore[attr-defined]
+    np.testing.assert_array_equal(address_R[spec.first_row : spec.end_row], log.address_R)
+    assert 0 < np.count_nonzero(address_R) < len(address_R)
+
+
+def test_counts_of_the_disk_go_on_with_a_resumed_run(tmp_path: Path) -> None:
+    def train(steps: int, *words: str) -> dict[str, int]:
+        settings = [f"--set=run.steps={steps}", "--set=run.host_memory=1MiB", "--set=knobs.hot_budget_bytes=8KiB"]
+        assert main(["train", "tiny", "--no-serve", *settings, *words, "--out", str(tmp_path / "run")]) == 0
+        return dict(json.loads((tmp_path / "run/summary.json").read_text())["disk"])
+
+    first = train(20)
+    both = train(40, "--resume")
+    for name in ("rows_ahead", "rows_written"):  # a cold start reads most, so the later steps alone have fewer
+        assert both[name] > first[name] > 0
 
 
 def test_a_run_resumes_on_the_disk_in_memory_and_on_the_disk_again(

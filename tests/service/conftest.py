@@ -96,14 +96,32 @@ def ranks(*work_seconds_per_step: float) -> list[Values]:
     ]
 
 
+def on_a_disk(step: int) -> Values:
+    """What a snapshot has of rows on a disk, each count another one: its totals, its stages and its figures."""
+    names = ("ahead", "again", "read", "found", "drawn", "written", "moved")
+    counts = {f"rows_{name}": step * (place + 1) for place, name in enumerate(names)}
+    figures = {f"{name}_per_step": count / step for name, count in counts.items()}
+    return {
+        "totals": {"steps": step, "samples_seen": step * 512} | {f"disk_{name}": count for name, count in counts.items()},
+        "stage_seconds": {"disk": step / 200, "execute": step / 100},
+        "disk": {"size_bytes": 9 << 20, "segments": 3, "wait_seconds_per_step": 0.005, **figures},
+    }
+
+
 class FakeRun:
     """The trainer's part of a run."""
 
-    def __init__(self, folder: Path, tables: list[Values] | None = None, live: bool = True) -> None:
+    def __init__(
+        self, folder: Path, tables: list[Values] | None = None, live: bool = True, on_disk: bool = False
+    ) -> None:
         self.folder = folder
         self.tables = tables or make_tables(("C1", 1000, 4), ("C2", 50, 4), ("<img onerror=x>", 3000, 8))
         self.placement = Placement(self.tables)
-        self.writer = StateWriter(self.placement.pool_rows, self.placement.counters.size, len(self.tables))
+        cells = self.placement.counters.size
+        self.writer = StateWriter(self.placement.pool_rows, cells, len(self.tables), on_disk=on_disk)
+        self.on_disk = on_disk
+        if on_disk:  # rows that were never written have address 0
+            self.writer.address_R[:] = np.random.default_rng(3).integers(0, 3, sum(self.placement.pool_rows))
         self.knobs, self.knobs_step = Knobs().model_dump(), 0
         self.mailbox = Mailbox(Knobs())
         self.patches = KnobPatches(self.mailbox, {"policies": POLICIES, "defaults": self.knobs})
@@ -129,6 +147,7 @@ class FakeRun:
             "run_name": self.folder.name,
             "started": 1_770_000_000.0,
             **{"seed": 1, "device": "cpu", "precision": "float32", "version": "0.0.0"},
+            "on_disk": self.on_disk,
             "tables": self.tables,
             "policies": POLICIES,
             **{"defaults": Knobs().model_dump(), "desired": self.knobs, "effective": self.knobs, "step": 0},
@@ -254,6 +273,14 @@ class Client(TestClient):
 @pytest.fixture
 def run(tmp_path: Path) -> Iterator[FakeRun]:
     fake = FakeRun(tmp_path)
+    yield fake
+    fake.writer.close()
+
+
+@pytest.fixture
+def run_on_disk(tmp_path: Path) -> Iterator[FakeRun]:
+    """A run whose cold rows lie on a disk, but for those that were never written."""
+    fake = FakeRun(tmp_path, on_disk=True)
     yield fake
     fake.writer.close()
 

@@ -11,11 +11,11 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from adaptive_rec.service.metric_families import LABEL_LIMIT, label_value
 
-from .conftest import ranks
+from .conftest import on_a_disk, ranks
 
 LABELS = {"run", "table", "tier", "policy", "stage", "phase", "kind", "knob", "version", "rank"}
 UNITS = re.compile(
-    r"seconds|bytes|ratio|info|timestamp|rows|steps|step|samples|lookups|updates|events|checkpoints|per_second"
+    r"seconds|bytes|ratio|info|timestamp|rows|steps|step|samples|lookups|updates|events|checkpoints|segments|per_second"
 )
 WITHOUT_UNIT = {
     "loss", "evaluation_auc", "evaluation_logloss", "placement_version", "stale_threshold", "phase", "knob", "rank_is_straggler",
@@ -31,7 +31,7 @@ def families(client: Any) -> dict[str, Any]:
 
 def test_names_follow_the_rules(client: Any, run: Any) -> None:
     run.event("warning", "look")
-    run.report(60, ranks=ranks(0.1, 0.2))
+    run.report(60, ranks=ranks(0.1, 0.2), **on_a_disk(60))
     found = families(client)
     assert len(found) > 30
     for name, family in found.items():
@@ -94,6 +94,17 @@ def test_each_rank_has_series_of_its_own_where_there_are_several(client: Any, ru
     assert found["adaptive_rec_rank_sent_bytes", "0", "dense"] == 500
     assert found["adaptive_rec_rank_hot_lookup_ratio", "0", None] == 0.75
     assert [found["adaptive_rec_rank_is_straggler", rank, None] for rank in "01"] == [0, 1]
+
+
+def test_rows_on_a_disk_are_counted_where_there_are_some(client: Any, run: Any) -> None:
+    assert not [name for name in families(client) if "disk" in name]
+    run.report(60, **on_a_disk(60))
+    found = {name.removeprefix("adaptive_rec_disk_"): family for name, family in families(client).items() if "disk" in name}
+    assert {name: family.samples[0].value for name, family in found.items()} == {
+        "rows_ahead": 60, "rows_again": 120, "rows_read": 180, "rows_found": 240, "rows_drawn": 300, "rows_written": 360,
+        "rows_moved": 420, "wait_seconds": 0.3, "size_bytes": 9 << 20, "segments": 3,
+    }  # fmt: skip
+    assert {name for name, family in found.items() if family.type == "gauge"} == {"size_bytes", "segments"}
 
 
 @pytest.mark.parametrize("tables", [26])
@@ -177,7 +188,7 @@ def test_label_values_are_as_different_as_the_names() -> None:
 
 
 def test_every_metric_and_route_is_in_the_documents(client: Any, run: Any) -> None:
-    run.report(60, ranks=ranks(0.1, 0.2))
+    run.report(60, ranks=ranks(0.1, 0.2), **on_a_disk(60))
     text = (Path(__file__).parents[2] / "docs" / "live.md").read_text()
     names = [line.split()[2] for line in client.get("/metrics").text.splitlines() if line.startswith("# TYPE")]
     assert len(names) > 30

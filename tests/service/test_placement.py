@@ -36,6 +36,13 @@ def true_row(placement: Any, table: dict[str, Any], id: int) -> dict[str, Any]:
     }
 
 
+def truth_on_disk(run: Any, table: int) -> Rows:
+    """The same of a run with a disk."""
+    first, rows = run.tables[table]["first_row"], truth(run, table)
+    homes = ["unwritten" if address == 0 else "disk" for address in run.writer.address_R[first : first + len(rows)].tolist()]
+    return [{**row, "class": home if row["class"] == "cold" else row["class"]} for row, home in zip(rows, homes, strict=True)]
+
+
 def walk(client: Any, table: int, limit: int, **query: Any) -> Rows:
     """All pages."""
     rows: Rows = []
@@ -104,6 +111,32 @@ def test_tables_by_index_and_by_name(client: Any) -> None:
         by_name = client.get(f"/api/v1/placement/{name}")
         assert by_name.json() == client.get(f"/api/v1/placement/{index}").json()
         assert (by_name.json()["index"], by_name.json()["table"]) == (index, name)
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_cold_rows_are_on_the_disk_or_were_never_written(run_on_disk: Any, client_on: Any, table: int) -> None:
+    client, everything = client_on(run_on_disk), truth_on_disk(run_on_disk, table)
+    counted = client.get("/api/v1/placement").json()["tables"][table]
+    for wanted in ("disk", "unwritten"):
+        expected = [row for row in everything if row["class"] == wanted]
+        assert len(expected) == counted[wanted] > 0
+        assert walk(client, table, 37, **{"class": wanted}) == expected
+    assert counted["disk"] + counted["unwritten"] == counted["cold"]
+    assert walk(client, table, 1000, **{"class": "cold"}) == [row for row in everything if row["class"] in ("disk", "unwritten")]
+    assert walk(client, table, 1000, **{"class": "hot"}) == [row for row in everything if row["class"] in ("hot", "stale")]
+    found = client.get(f"/api/v1/placement/{table}/rows/{expected[0]['id']}").json()
+    assert found["class"] == "unwritten"
+    run_on_disk.writer.address_R[run_on_disk.tables[table]["first_row"] + expected[0]["id"]] = 7
+    assert client.get(f"/api/v1/placement/{table}/rows/{expected[0]['id']}").json()["class"] == "disk"
+
+
+def test_rows_on_a_disk_are_asked_for_only_where_there_is_one(client: Any, run_on_disk: Any, client_on: Any) -> None:
+    assert {(t["disk"], t["unwritten"]) for t in client.get("/api/v1/placement").json()["tables"]} == {(None, None)}
+    answer = client.get("/api/v1/placement/0", params={"class": "disk"})
+    assert answer.status_code == 422
+    assert answer.json()["detail"] == "class must be hot, stale or cold where all rows are in memory, got disk"
+    answer = client_on(run_on_disk).get("/api/v1/placement/0", params={"class": "unwritten", "sort": "estimate"})
+    assert answer.json()["detail"] == "sort must be id where class is unwritten, got estimate"
 
 
 def test_overview_adds_up(client: Any, run: Any) -> None:

@@ -17,7 +17,7 @@ from adaptive_rec.service.documented import Problem
 from adaptive_rec.service.hello import Hello
 from adaptive_rec.service.run_view import FinishedRun
 
-from .conftest import Client, FakeRun, ranks
+from .conftest import Client, FakeRun, on_a_disk, ranks
 
 MODELS = {
     "/livez": schemas.Health,
@@ -80,6 +80,17 @@ def test_status_has_each_rank_of_several_and_the_straggler(client: Any, run: Any
     assert set(status["ranks"][0]) == set(schemas.RankStatus.model_fields)
     assert status["straggler"] == straggler
     assert FinishedRun(Hello.parse(run.hello())).board()["snapshot"]["ranks"] == ranks(0.02, 0.07)
+
+
+def test_statistics_have_the_disk_where_rows_lie_on_one(client: Any, run: Any) -> None:
+    assert client.get("/api/v1/stats").json()["disk"] is None
+    run.report(60, **on_a_disk(60))
+    stats = client.get("/api/v1/stats").json()
+    schemas.Stats.model_validate(stats)
+    assert set(stats["disk"]) == set(schemas.DiskStats.model_fields)
+    assert (stats["disk"]["segments"], stats["disk"]["rows_again_per_step"]) == (3, 2)
+    assert stats["totals"]["disk_rows_again"] == 120
+    assert FinishedRun(Hello.parse(run.hello())).board()["snapshot"]["disk"] == stats["disk"]
 
 
 def test_status_has_device_memory_where_the_board_has_it(client: Any, run: Any) -> None:

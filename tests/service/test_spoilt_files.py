@@ -17,7 +17,7 @@ from adaptive_rec.service.metric_history import EventLog, MetricHistory
 from adaptive_rec.service.run_view import FinishedRun
 from tests.quickest import quickest
 
-from .conftest import ranks
+from .conftest import on_a_disk, ranks
 
 GOOD: dict[str, Any] = {"time": 1.0, "step": 60, "kind": "warning", "text": "look", "details": {}}
 KNOBS: dict[str, Any] = {**GOOD, "kind": "knobs"}
@@ -50,6 +50,8 @@ SNAPSHOTS: list[dict[str, Any]] = [
     {"tables": {"lookups": 5}},
     {"tables": {"hot_rows": [None, 1, 2]}},
     {"tables": []},
+    {"disk": {}},
+    {"disk": {**on_a_disk(60)["disk"], "segments": -1}},
     {"ranks": None},
     {"ranks": [{}]},
     {"ranks": [{**ranks(0.1)[0], "sent_bytes": {"rows": None}}]},

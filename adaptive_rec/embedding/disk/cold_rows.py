@@ -18,8 +18,8 @@ class ColdPool:
 
     weights_UD: NDArray[Any]
     state_UK: NDArray[Any]
-    address_U: NDArray[np.uint32]
-    """The address at which each row was read."""
+    stamp_U: NDArray[np.int64]
+    """The stamp of the value that was read of each row."""
     read_U: NDArray[np.bool_]
     """Which rows were read."""
 

@@ -2,7 +2,7 @@
 
 The cold rows of a batch are read as soon as it is classified, some batches ahead of its step, by a thread of their own. Its step
 reads and updates them in the batch's own memory, and appends those that have changed to the log. A row that changed after it was
-read ahead has another address by then, and is read again: from memory, as the log keeps its last segments there.
+read ahead has another stamp by then, and is read again: from memory, as the log keeps its last segments there.
 
 A row that becomes hot is not read for that: its slot is *empty* until the first batch that needs the row brings it along.
 """
@@ -10,7 +10,7 @@ A row that becomes hot is not read for that: its slot is *empty* until the first
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
@@ -57,6 +57,9 @@ class DiskStore(DirectStore):
         self.disk_snapshot: DiskSnapshot | None = None
         self._kept_for: dict[str, list[list[SegmentEntry]]] = {}
         """Segments of each checkpoint that a run may be resumed from."""
+        self._rows_ahead = self._rows_again = 0
+        self._counted_before: dict[str, int] = {}
+        """Counts of a resumed run's earlier processes."""
         super().__init__(space, rule, seed, dtype, torch.device("cpu"), budget_bytes, monitored)
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="read-rows")
 
@@ -71,13 +74,14 @@ class DiskStore(DirectStore):
     # A step ----------------------------------------------------------------------------------------------------------
 
     def stage(self, work: ClassifiedBatch) -> None:
-        """Start to read a batch's cold rows."""
-        read = self._prepare(work)
+        """Start to read a batch's rows that are not in memory."""
+        read, count = self._prepare(work)
         rows: ColdRows = work.staged
         rows.read_by(self._reader.submit(read))
+        self._rows_ahead += count
 
-    def _prepare(self, work: ClassifiedBatch) -> Callable[[], None]:
-        """Make room for a batch's rows, and return what reads the cold ones."""
+    def _prepare(self, work: ClassifiedBatch) -> tuple[Callable[[], None], int]:
+        """Make room for a batch's rows. Returns what reads those that are not in memory, and their number."""
         spans = [work.pool_range(pool) for pool in range(len(self.space.pools))]
         rows = ColdRows([self.host.room_for(pool, span.stop - span.start) for pool, span in enumerate(spans)])
         absent = [np.flatnonzero(self._is_absent(pool, work.source_U[span])) for pool, span in enumerate(spans)]
@@ -88,32 +92,37 @@ class DiskStore(DirectStore):
                 self._read(pool, row_U[span], some, part)
 
         work.attach(rows)
-        return read
+        return read, sum(map(len, absent))
 
     def look_up(self, work: ClassifiedBatch) -> None:
         super().look_up(work)
-        self._prepare(work)()
-        self.take(work)
+        read, _ = self._prepare(work)
+        read()
+        self._read_again(work)
 
     def await_rows(self, work: ClassifiedBatch) -> None:
+        self._rows_again += self._read_again(work)
+
+    def _read_again(self, work: ClassifiedBatch) -> int:
+        """Wait for a batch's rows, read what has changed since it was read, or has left memory, and fill the empty slots of its
+        rows. Returns how many rows were read."""
         rows: ColdRows = work.staged
         rows.wait()
-
-    def take(self, work: ClassifiedBatch) -> None:
-        """Read again what has changed since it was read ahead, and what has become cold; fill the empty slots of its rows."""
-        super().take(work)
-        rows: ColdRows = work.staged
+        again = 0
         for pool, part in enumerate(rows.pools):
             span = work.pool_range(pool)
             row_U, source_U = work.distinct_U[span], work.source_U[span]
             absent = np.flatnonzero(self._is_absent(pool, source_U))
-            address_C = self.host.logs[pool].address_R[self._rows_of(pool, row_U[absent])]
-            self._read(pool, row_U, absent[~part.read_U[absent] | (part.address_U[absent] != address_C)], part)
+            stamp_C = self.host.logs[pool].stamps(self._rows_of(pool, row_U[absent]))
+            missing = absent[~part.read_U[absent] | (part.stamp_U[absent] != stamp_C)]
+            self._read(pool, row_U, missing, part)
+            again += len(missing)
             is_hot = source_U[absent] >= 0
             self._fill_slots(pool, source_U[absent[is_hot]], absent[is_hot], part)
             source_U[absent[~is_hot]] = ~absent[~is_hot]
         work.spread_sources()
         work.forget_placement()  # its sources are places in its own memory now
+        return again
 
     def _is_absent(self, pool: int, source_U: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return which rows are not in memory: cold ones, and hot ones whose slots are empty or of a former, larger tier."""
@@ -128,7 +137,7 @@ class DiskStore(DirectStore):
     def _read(self, pool: int, row_U: NDArray[np.int64], some: NDArray[np.int64], part: ColdPool) -> None:
         """Read some of a batch's rows in a pool."""
         if len(some):
-            part.address_U[some] = self.host.read(pool, self._rows_of(pool, row_U[some]), some, *part.arrays)
+            part.stamp_U[some] = self.host.read(pool, self._rows_of(pool, row_U[some]), some, *part.arrays)
             part.read_U[some] = True
 
     def _rows_of(self, pool: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -253,11 +262,26 @@ class DiskStore(DirectStore):
         lines = np.arange(len(weights_ND))
         self.host.append(pool, low + first + lines, lines, weights_ND, state_NK)
 
+    # Counts ----------------------------------------------------------------------------------------------------------
+
     def disk_counts(self) -> dict[str, int]:
-        totals = Counter[str]()
+        totals = Counter(rows_ahead=self._rows_ahead, rows_again=self._rows_again)
         for log in self.host.logs:
             totals.update(asdict(log.counts))
-        return {**totals, "size_bytes": self.host.size_bytes}
+        totals.update({name: count for name, count in self._counted_before.items() if name in totals})
+        return dict(totals)
+
+    def set_disk_counts(self, counts: Mapping[str, int]) -> None:
+        self._counted_before = dict(counts)
+
+    def share_addresses(self, address_R: NDArray[np.uint32]) -> None:
+        for pool, log in zip(self.space.pools, self.host.logs, strict=True):
+            log.share_addresses(address_R[pool.first_row : pool.end_row])
+
+    def disk_sizes(self) -> dict[str, int]:
+        return {"size_bytes": self.host.size_bytes, "segments": self.host.segments}
+
+    # The end ---------------------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
         """Wait until what was written is written. Raises DiskError where some was not."""

@@ -56,7 +56,7 @@ class DiskTier(ColdTier):
     def room_for(self, pool: int, rows: int) -> ColdPool:
         """Return memory for some rows of a pool, none of them read yet."""
         weights, state = (np.empty((rows, like.shape[1]), like.dtype) for like in self.arrays(pool))
-        return ColdPool(weights, state, np.zeros(rows, np.uint32), np.zeros(rows, np.bool_))
+        return ColdPool(weights, state, np.zeros(rows, np.int64), np.zeros(rows, np.bool_))
 
     def read(
         self,
@@ -65,13 +65,13 @@ class DiskTier(ColdTier):
         line_C: NDArray[np.int64],
         weights_LD: NDArray[Any],
         state_LK: NDArray[Any],
-    ) -> NDArray[np.uint32]:
-        """Read rows, by their numbers within the pool, into lines of two arrays. Returns their addresses."""
-        address_C = self.logs[pool].read(row_C, line_C, weights_LD, state_LK)
-        fresh = address_C == NOWHERE
+    ) -> NDArray[np.int64]:
+        """Read rows, by their numbers within the pool, into lines of two arrays. Returns their stamps."""
+        stamp_C = self.logs[pool].read(row_C, line_C, weights_LD, state_LK)
+        fresh = stamp_C == NOWHERE
         if fresh.any():
             self._draw(pool, row_C[fresh], line_C[fresh], weights_LD, state_LK)
-        return address_C
+        return stamp_C
 
     def append(
         self,
@@ -151,6 +151,11 @@ class DiskTier(ColdTier):
     def size_bytes(self) -> int:
         """Bytes of all files."""
         return sum(log.segments.size_bytes for log in self.logs)
+
+    @property
+    def segments(self) -> int:
+        """Segments of all pools, each a file."""
+        return sum(len(log.segments.entries) for log in self.logs)
 
     def close(self) -> None:
         """Stop the writing thread: from now on the calling thread writes."""

@@ -1,8 +1,9 @@
 """The rows of one pool on a disk: a log of segments (after Rosenblum and Ousterhout, "The design and implementation of a
 log-structured file system", 1992).
 
-A row is never changed in place. It is appended with its optimizer state, and its *address* then names the new place. So a value
-that was read ahead is still the newest one exactly where the row's address is what it was then.
+A row is never changed in place. It is appended with its optimizer state, and its *address* then names the new place. A *stamp*,
+made of that and the number of the segment, names one value for ever: what was read ahead is still the newest value exactly where
+the row's stamp is what it was then.
 """
 
 from __future__ import annotations
@@ -66,6 +67,8 @@ class LogCounts:
     """Rows read from files."""
     rows_found: int = 0
     """Rows found in segments that are still in memory."""
+    rows_drawn: int = 0
+    """Rows that were never written: their first values are drawn."""
     rows_written: int = 0
     rows_moved: int = 0
     """Rows written once more, so that their segment could be removed."""
@@ -166,17 +169,25 @@ class RowLog:
 
     def read(
         self, row_C: NDArray[np.int64], line_C: NDArray[np.int64], weights_LD: NDArray[Any], state_LK: NDArray[Any]
-    ) -> NDArray[np.uint32]:
-        """Read the newest values of some rows: row ``row_C[c]`` goes to line ``line_C[c]``. Returns the address at which each was
-        read; where that is NOWHERE, its line is left as it is. Raises DiskError where a row cannot be read as it was written."""
+    ) -> NDArray[np.int64]:
+        """Read the newest values of some rows: row ``row_C[c]`` goes to line ``line_C[c]``. Returns the stamp of each; where that
+        is NOWHERE, its line is left as it is. Raises DiskError where a row cannot be read as it was written."""
         values = as_bytes(weights_LD), as_bytes(state_LK)
         with self.segments.reading():
             with self.segments.lock:
                 address_C, files = self.address_R[row_C], self.segments.files()
+                stamp_C = self.segments.stamps(address_C)
             found, read = read_at(self.layout, WantedRows(address_C, row_C, line_C), files, values)
-        self.counts.rows_found += found
-        self.counts.rows_read += read
-        return address_C
+        with self.segments.lock:  # several threads read
+            self.counts.rows_found += found
+            self.counts.rows_read += read
+            self.counts.rows_drawn += len(row_C) - found - read
+        return stamp_C
+
+    def stamps(self, row_C: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the stamps of the newest values of some rows: numbers that no other value ever has. NOWHERE: never written."""
+        with self.segments.lock:
+            return self.segments.stamps(self.address_R[row_C])
 
     # A checkpoint's --------------------------------------------------------------------------------------------------
 
@@ -191,6 +202,12 @@ class RowLog:
     def set_addresses(self, row_C: NDArray[np.int64], address_C: NDArray[np.uint32]) -> None:
         """Set where the values of some rows are, in segments that were adopted. Then `count_rows`."""
         self.address_R[row_C] = address_C
+
+    def share_addresses(self, address_R: NDArray[np.uint32]) -> None:
+        """Keep the addresses in this memory from now on."""
+        with self._appending, self.segments.lock:
+            address_R[:] = self.address_R
+            self.address_R = address_R
 
     def count_rows(self) -> None:
         """Count the newest values in each segment. Raises DiskError where rows are in none."""

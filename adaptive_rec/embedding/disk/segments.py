@@ -26,9 +26,6 @@ more training waits for it."""
 _WORTH_MOVING = 0.9
 """A segment with a larger part of newest values is left as it is."""
 
-_RESTING = 4
-"""Places of removed segments that rest before they are used again, so that no address comes back while a batch is on its way."""
-
 _FIRST_PLACES = 64
 
 
@@ -47,8 +44,8 @@ class Segments:
         """Rows whose newest value on the disk is in each segment."""
         self._descriptor_P = np.zeros(_FIRST_PLACES, dtype=np.int32)
         self._number_P = np.zeros(_FIRST_PLACES, dtype=np.int64)
-        self._resting: deque[int] = deque()
-        """Places of removed segments, the one that rests longest first."""
+        self._free: deque[int] = deque()
+        """Places of removed segments."""
         self._next_number = max((int(path.stem) for path in folder.glob("*.rows")), default=-1) + 1
         """No file that is there is written over, whichever checkpoint needs it."""
         self._next_place = 0
@@ -64,7 +61,7 @@ class Segments:
         """Create the next segment. Raises DiskError."""
         number, self._next_number = self._next_number, self._next_number + 1
         with self.lock:
-            place = self._resting[0] if len(self._resting) > _RESTING else self._next_place
+            place = self._free[0] if self._free else self._next_place
         if (place + 1) * self.capacity >= MOST_ADDRESSES:
             rule = f"rows of a pool on the disk must have fewer than {MOST_ADDRESSES:,} places"
             raise DiskError(f"{rule}, segment {place + 1} is too many")
@@ -74,7 +71,7 @@ class Segments:
             if place == self._next_place:
                 self._next_place += 1
             else:
-                self._resting.popleft()
+                self._free.popleft()
         return segment
 
     def adopt(self, entries: Sequence[SegmentEntry]) -> None:
@@ -85,7 +82,7 @@ class Segments:
             segment.hold(1)
             self._add(segment)
         self._next_place = max(self._of, default=-1) + 1
-        self._resting.extend(sorted(set(range(self._next_place)) - set(self._of)))
+        self._free.extend(sorted(set(range(self._next_place)) - set(self._of)))
 
     def _add(self, segment: Segment) -> None:
         while segment.place >= len(self._live_P):
@@ -102,6 +99,12 @@ class Segments:
     def first_address(self, segment: Segment) -> int:
         """Return the address of a segment's first row."""
         return 1 + segment.place * self.capacity
+
+    def stamps(self, address_C: NDArray[np.uint32]) -> NDArray[np.int64]:
+        """Return for rows at some addresses what no other value in the log ever has: an address comes back when the place of a
+        removed segment is used again, a segment's number does not. NOWHERE stays. The caller holds the lock."""
+        place_C, position_C = np.divmod(address_C.astype(np.int64) - 1, self.capacity)
+        return np.where(address_C == NOWHERE, NOWHERE, 1 + self._number_P[place_C] * self.capacity + position_C)
 
     def count_moved(self, from_C: NDArray[np.uint32], to: Segment) -> None:
         """Count rows that were at some addresses and are in another segment now. The caller holds the lock."""
@@ -164,7 +167,7 @@ class Segments:
             oldest = min(self._readings, default=self._next_reading)
             free = [segment for number, segment in self._retired if number <= oldest]
             self._retired = [(number, segment) for number, segment in self._retired if number > oldest]
-            self._resting.extend(segment.place for segment in free)
+            self._free.extend(segment.place for segment in free)
         failed = None
         for segment in free:
             try:

@@ -23,7 +23,7 @@ from adaptive_rec.offline.compare.statements import (
 )
 from adaptive_rec.offline.compare.statistics import LEAST_SEEDS
 from adaptive_rec.offline.compare.tables import title
-from adaptive_rec.offline.pages.markup import join, tag
+from adaptive_rec.offline.pages.markup import BLANK, join, tag
 from adaptive_rec.offline.pages.page import facts, folded, notice, page, section, table, tiles, warnings
 from adaptive_rec.offline.pages.plot import charts
 from adaptive_rec.units import count, exact_size, four, size, whole
@@ -98,7 +98,7 @@ def _differences(results: Results) -> Markup:
         return section(f"Against {base}", notice("No seed is finished under both."))
     heads = ("policy", *(f"{measure.title}>" for measure in JUDGED))
     key = "Below each: its 95 % interval. Colour: beyond noise; colour with a question mark: perhaps; grey: not."
-    words = [tag("p", tag("b", policy), " ", said) for policy, said in statements(results).items()]
+    words = [tag("p", tag("b", policy), BLANK, said) for policy, said in statements(results).items()]
     said = folded("In words", *words, class_="card words", open="open")
     shown = table(heads, rows, key if _enough(results) else "")
     return section(f"Against {base}", shown, said, note="Differences paired by seed.")
@@ -120,7 +120,7 @@ def _enough(results: Results) -> bool:
 
 
 def _name(results: Results, policy: str) -> Markup:
-    return join([tag("i", class_="swatch", style=f"background:var(--{color(results, policy)})"), " ", policy])
+    return join([tag("i", class_="swatch", style=f"background:var(--{color(results, policy)})"), BLANK, policy])
 
 
 # Plots -----------------------------------------------------------------------------------------------------------------

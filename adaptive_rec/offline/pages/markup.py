@@ -13,6 +13,9 @@ from adaptive_rec.units import printable
 VOID = {"meta", "path"}
 """Elements that have no content in these pages."""
 
+BLANK = Markup(" ")
+"""A blank between two parts; one in text that has nothing else is written out."""
+
 
 def tag(name: str, /, *children: Any, **attributes: Any) -> Markup:
     """Return an element. Text in it is escaped, None is left out; ``class_`` means class, ``_`` in a name a hyphen."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from adaptive_rec.offline.pages.markup import data, tag
+from adaptive_rec.offline.pages.markup import BLANK, data, tag
 from adaptive_rec.offline.pages.page import folded, table
 from adaptive_rec.offline.pages.scale import Column, Scale, Text
 
@@ -107,7 +107,7 @@ class Plot:
 
     def _legends(self) -> Markup:
         items = {
-            line.label: (line.look, f"--c:var(--{line.color})", [" ", tag("b", line.shown(next(reversed(line.known), None)))])
+            line.label: (line.look, f"--c:var(--{line.color})", [BLANK, tag("b", line.shown(next(reversed(line.known), None)))])
             for line in self.lines
         }  # fmt: skip
         return legends(items)

@@ -1,4 +1,4 @@
-"""The share of lookups that a budget will catch, predicted from a profile of the data.
+"""The share of lookups that a budget will catch, and the cold rows of a batch, predicted from a profile of the data.
 
 A profile's curve has two shares for each budget: one if all counts were known in advance, which no run reaches, and one for each
 window caught by the rows with the most lookups before it. The second one is the prediction.
@@ -25,6 +25,8 @@ class Prediction:
     """Share of the lookups caught by rows chosen from earlier counts."""
     known_ratio: float
     """Share caught if all counts are known in advance: the most of any placement that does not change."""
+    cold_rows: float
+    """Distinct rows of a batch that rows chosen from earlier counts do not have."""
 
 
 class HotLookups:
@@ -36,11 +38,15 @@ class HotLookups:
         self.rows: int = profile["all"]["rows"]
         self.scale = sum(row_bytes) / sum(theirs)
         """Size of a row of the run over that of the profile."""
+        self.batch_size: int = profile["data"]["batch_size"]
+        self.batch_rows: float = profile["data"]["batch_rows"]
+        """Distinct rows of a batch of so many samples."""
         self._suggested: int = profile["suggested"]["bytes"]
         points = profile["budgets"]
         self._bytes = np.array([0, *(point["bytes"] * self.scale for point in points)])
         self._learned = np.array([0, *(point["learned_ratio"] for point in points)])
         self._known = np.array([0, *(point["hot_lookup_ratio"] for point in points)])
+        self._cold = np.array([self.batch_rows, *(point["cold_rows"] for point in points)])
 
     @staticmethod
     def read(path: Path, row_bytes: Sequence[int]) -> HotLookups:
@@ -57,10 +63,8 @@ class HotLookups:
 
     def at(self, budget_bytes: int) -> Prediction:
         """Return the prediction for a budget, interpolated between the points of the curve."""
-        learned, known = (
-            float(np.interp(budget_bytes, self._bytes, ratios)) for ratios in (self._learned, self._known)
-        )
-        return Prediction(learned, known)
+        curves = (self._learned, self._known, self._cold)
+        return Prediction(*(float(np.interp(budget_bytes, self._bytes, values)) for values in curves))
 
     @property
     def suggested_bytes(self) -> int:

@@ -12,10 +12,12 @@ from adaptive_rec.data.open import open_source
 from adaptive_rec.memory.plan import HotBytes, MemoryPlan, Place
 from adaptive_rec.memory.rows import COPIES
 from adaptive_rec.offline.planning.fitting import Fitting, Remedy
+from adaptive_rec.offline.planning.homes import Homes, homes_of
 from adaptive_rec.offline.planning.prediction import HotLookups, Prediction
 from adaptive_rec.offline.planning.rehearsal import TABLES_BYTES, rehearse
 from adaptive_rec.offline.profile.measure import measure, policy_row_bytes
 from adaptive_rec.offline.profile.passes import Progress
+from adaptive_rec.offline.simulate.hardware import Hardware
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.runtime.assemble import plan_run
 from adaptive_rec.system.host_memory import available_bytes
@@ -50,6 +52,8 @@ class Survey:
     basis: str
     """The data that predictions are based on, in words."""
     all_rows_bytes: int
+    homes: Homes | None = None
+    """Where rows are, for a run with a disk."""
     everything_fits: bool = False
     """Whether the hot tier may be as large as all rows. False also where the policy ignores the budget."""
 
@@ -60,7 +64,7 @@ class Survey:
                 "bytes": one.bytes,
                 "slots": [pool.slots for pool in one.hot],
                 "fits": one.fits,
-                **(asdict(one.predicted) if one.predicted else {"learned_ratio": None, "known_ratio": None}),
+                **(asdict(one.predicted) if one.predicted else {"learned_ratio": None, "known_ratio": None, "cold_rows": None}),
             }
             for one in self.budgets
         ]
@@ -75,6 +79,7 @@ class Survey:
             "all_rows_bytes": self.all_rows_bytes,
             "everything_fits": self.everything_fits,
             "predicted_from": self.basis,
+            "homes": self.homes.as_dict() if self.homes else None,
             "remedies": remedies,
         }
 
@@ -85,10 +90,11 @@ def survey(
     profile: Path | None,
     samples: int | None,
     rehearsed: bool,
+    hardware: Hardware | None,
     progress: Progress,
 ) -> Survey:
     """Plan, rehearse, count and predict. `memory` is as for `plan_run`; without a profile, the first `samples` are counted
-    (0: none; None: all)."""
+    (0: none; None: all). `hardware` has the costs of a step, for a run with rows on a disk."""
     source = open_source(config)
     sizes = policy_row_bytes(config, RowSpace.of(source.tables, source.features))
     read = None if profile is None else HotLookups.read(profile, sizes)
@@ -109,7 +115,8 @@ def survey(
         if lookups is not None:
             enough = named["suggested"] = min(lookups.suggested_bytes, most)
     budgets = list(_budgets(fitting, named, lookups))
-    return Survey(plan, budgets, enough, remedies, basis, everything, everything_fits=fits and most == everything)
+    homes = homes_of(config, source, plan, lookups, hardware) if config.run.host_memory else None
+    return Survey(plan, budgets, enough, remedies, basis, everything, homes, fits and most == everything)
 
 
 def with_rehearsal(config: Config, plan: MemoryPlan) -> MemoryPlan:

@@ -27,6 +27,8 @@ TOP_RATIOS = (0.001, 0.01, 0.1)
 STAYS_RATIO = 0.01
 """Share of a table's rows, the most frequent of the first window, whose lookups are followed through the other windows."""
 CDF_POINTS = 24
+_NEARLY_ALL = 1 - 1e-9
+"""Largest share of a window that a batch is taken to have."""
 EVEN_GAIN = 0.1
 """Largest difference of the shares of hot lookups and of bytes at any budget, below which access counts as even."""
 
@@ -55,14 +57,14 @@ def measure(
     ranking = Ranking.of(space, sizes, seen)
     suggested, configured = suggested_bytes(ranking), config.knobs.hot_budget_bytes
     points = curve_budgets(ranking, suggested, configured, *budgets)
-    drift, learned = Drift(space, Ranked(ranking, suggested)), Learned(ranking, points)
+    drift, learned = Drift(space, Ranked(ranking, suggested)), Learned(ranking, points, config.run.batch_size * windows / total)
     level_R = ranking.levels(points)
     popular_L = np.zeros(len(points) + 1, dtype=np.int64)
     for window_R, samples_L in count_windows(samples, level_R, len(points), windows):
         drift.add(window_R)
         learned.add(window_R)
         popular_L += samples_L
-    curve = curve_points(ranking, points, popular_L, total, learned.ratios())
+    curve = curve_points(ranking, points, popular_L, total, learned)
     seconds = time.perf_counter() - started
     everything = all_rows_bytes(space, sizes)
     at = {point["bytes"]: point for point in curve}
@@ -74,6 +76,8 @@ def measure(
             "train_samples": source.train_samples,
             "lookups": ranking.lookups,
             "malformed_rows": source.malformed_rows,
+            "batch_size": config.run.batch_size,
+            "batch_rows": learned.batch_rows,
             "row_bytes": sizes,
             "plain_row_bytes": hot_row_bytes(config, space, monitored=False),
             "all_rows_bytes": everything,
@@ -83,9 +87,9 @@ def measure(
         "all": skew("all", len(space.features), space.rows, seen) | drift.stays(),
         "tables": [table | drift.stays(n) for n, table in enumerate(table_skews(space, seen))],
         "budgets": curve,
-        "suggested": suggestion(at.get(suggested) or nothing(), curve, ranking, drift),
+        "suggested": suggestion(at.get(suggested) or nothing(learned), curve, ranking, drift),
         "everything_fits": everything <= room_bytes(config),
-        "configured": at.get(configured) or nothing(),
+        "configured": at.get(configured) or nothing(learned),
         "drift": {"windows": drift.windows, "samples_per_window": total // windows, "budget_bytes": suggested},
         "seconds": round(seconds, 3),
         "lookups_per_second": round(2 * ranking.lookups / seconds),
@@ -97,23 +101,25 @@ def policy_row_bytes(config: Config, space: RowSpace) -> list[int]:
     return hot_row_bytes(config, space, load_policy(config.knobs.policy).tracks_movement)
 
 
-def nothing() -> dict[str, Any]:
+def nothing(learned: Learned) -> dict[str, Any]:
     """Return the point of a budget of 0."""
-    return {"bytes": 0, "rows": 0, "hot_lookup_ratio": 0.0, "popular_sample_ratio": 0.0, "learned_ratio": 0.0}
+    shares = {"hot_lookup_ratio": 0.0, "popular_sample_ratio": 0.0, "learned_ratio": 0.0}
+    return {"bytes": 0, "rows": 0, **shares, "cold_rows": learned.batch_rows}
 
 
 def curve_points(
-    ranking: Ranking, budgets: list[int], popular_L: NDArray[np.int64], samples: int, learned: list[float]
+    ranking: Ranking, budgets: list[int], popular_L: NDArray[np.int64], samples: int, learned: Learned
 ) -> list[dict[str, Any]]:
     """Return what each budget catches if all counts are known in advance, and if only those before each window are."""
-    popular = np.cumsum(popular_L)
+    popular, ratios, cold_rows = np.cumsum(popular_L), learned.ratios(), learned.cold_rows()
     return [
         {
             "bytes": budget,
             "rows": sum(ranking.hot_rows(budget)),
             "hot_lookup_ratio": ratio(ranking.hot_lookups(budget), ranking.lookups),
             "popular_sample_ratio": ratio(int(popular[level]), samples),
-            "learned_ratio": learned[level],
+            "learned_ratio": ratios[level],
+            "cold_rows": cold_rows[level],
         }
         for level, budget in enumerate(budgets)
     ]
@@ -183,14 +189,19 @@ class Ranked:
 
 @dataclass
 class Learned:
-    """The share of each window's lookups caught by the rows with the most lookups before it, which a run can know too."""
+    """The share of each window's lookups caught by the rows with the most lookups before it, which a run can know too, and the
+    distinct rows of a batch that are not among these."""
 
     ranking: Ranking
     budgets: list[int]
+    batch_ratio: float
+    """Samples of a batch as a share of a window's."""
     _before_R: NDArray[np.uint32] | None = None
     """Lookups of each row in the previous windows."""
     _caught: list[NDArray[np.float64]] = field(default_factory=list)
     """Shares caught at each budget, for each window but the first."""
+    _cold: list[NDArray[np.float64]] = field(default_factory=list)
+    """Expected distinct rows of a batch that are not caught at no budget, and at each one, for each window but the first."""
 
     def add(self, window_R: NDArray[np.uint32]) -> None:
         if self._before_R is None:
@@ -201,12 +212,25 @@ class Learned:
         levels = before.levels(self.budgets)[seen.rows_K]
         lookups_L = np.bincount(levels, weights=seen.counts_K, minlength=len(self.budgets) + 1)
         self._caught.append(np.cumsum(lookups_L)[:-1] / max(seen.lookups, 1))
+        occurs_K = -np.expm1(seen.counts_K * np.log1p(-min(self.batch_ratio, _NEARLY_ALL)))  # in a batch drawn from the window
+        rows_L = np.bincount(levels, weights=occurs_K, minlength=len(self.budgets) + 1)
+        self._cold.append(rows_L.sum() - np.concatenate([[0.0], np.cumsum(rows_L)[:-1]]))
         self._before_R += window_R
 
     def ratios(self) -> list[float]:
         """Return the mean share of each budget."""
         caught: list[float] = np.mean(self._caught, axis=0).tolist()
         return caught
+
+    @property
+    def batch_rows(self) -> float:
+        """Expected distinct rows of a batch."""
+        return float(np.mean(self._cold, axis=0)[0])
+
+    def cold_rows(self) -> list[float]:
+        """Return the mean expected number of each budget."""
+        found: list[float] = np.mean(self._cold, axis=0)[1:].tolist()
+        return found
 
 
 @dataclass

@@ -17,6 +17,11 @@ from adaptive_rec.units import count, fine, four, percent, size, whole
 
 STAGES = ("execute", "update", "gather", "wait", "plan", "observe", "reclassify", "classify", "other")
 """Stages that have a colour, the same as on the dashboard; the last one stands for all others."""
+DISK_LINES = {
+    "read": ("read from files", "line-1"), "found": ("found in new segments", "cold"),
+    "again": ("read again in their step", "stale-line"), "written": ("written", "line-2"), "moved": ("moved", "hot"),
+}  # fmt: skip
+"""Lines of the plot of rows on a disk: text and colour by the name of the counter."""
 MOST_TABLES = 64
 SHADES = (0.25, 0.5, 0.75, 0.9, 0.95, 0.99)
 """Shares of hot lookups at which a table's line gets darker."""
@@ -35,7 +40,7 @@ class RunFigures:
         """Return the plots in their order. `tables` are those of ``run.json``."""
         return [
             self._loss(), self._auc(), self._hot(), self._rows(total_rows), self._skipped(), self._moved(), self._migrated(),
-            self._speed(), self._tables(tables), self._stages(), self._background(),
+            self._disk(), self._speed(), self._tables(tables), self._stages(), self._background(),
         ]  # fmt: skip
 
     def _plot(self, name: str, title: str, unit: str, y: Scale, *lines: PlotLine, **more: Any) -> Plot:
@@ -113,6 +118,15 @@ class RunFigures:
         line = PlotLine("rows a step", "hot", self._series.migrated_rows, text=tick)
         high, note = height(tick, line.values)
         return self._plot("migrated", "Rows that change tier", "", linear(0, high, tick), line, note=note)
+
+    def _disk(self) -> Plot | None:
+        """Return what was done with rows on a disk."""
+        columns = self._series.disk
+        if not columns:
+            return None
+        lines = [PlotLine(text, color, columns[name], text=count) for name, (text, color) in DISK_LINES.items()]
+        high, note = height(count, *(line.values for line in lines))
+        return self._plot("disk", "Rows on the disk", "a step", linear(0, high, count), *lines, note=note)
 
     def _stages(self) -> Plot:
         """Return the stages stacked: together they are the wall clock without evaluations."""

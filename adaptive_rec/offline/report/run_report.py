@@ -156,10 +156,20 @@ def _facts(record: RunRecord) -> Markup:
         ("Hot rows", hot),
         ("Moved", moved),
         ("Device memory", f"{size(device_memory)} peak" if device_memory else None),
+        ("Disk", _disk(now)),
         ("Version", about.get("version")),
         ("Command", tag("code", str(about["command"])) if about.get("command") else None),
         ("Again", None if own else tag("code", f"adaptive-rec train --replay {record.path}")),
     )
+
+
+def _disk(now: Mapping[str, Any]) -> str | None:
+    """Return what a run did with its disk; None where all rows were in memory, or without a summary."""
+    if not (disk := now.get("disk")):
+        return None
+    rows = f"{whole(disk['rows_read'])} rows read from files, {whole(disk['rows_written'])} written"
+    waited = now["seconds_by_stage"].get("disk", 0.0)
+    return f"{rows}, {size(disk['size_bytes'])}, {clock(waited)} waited for rows"
 
 
 def _budget(record: RunRecord) -> str:

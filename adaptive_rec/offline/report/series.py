@@ -11,6 +11,9 @@ from adaptive_rec.offline.report.record import RunRecord
 
 Column = list[float | None]
 
+DISK = "disk_rows_"
+"""Start of the names of counters of rows on a disk."""
+
 
 @dataclass
 class ReportSeries:
@@ -34,6 +37,8 @@ class ReportSeries:
     down_bytes: Column = field(default_factory=list)
     migrated_rows: Column = field(default_factory=list)
     """Rows per step that changed tier."""
+    disk: dict[str, Column] = field(default_factory=dict)
+    """Rows per step on a disk, by what was done with them; empty where all rows are in memory."""
     stages: dict[str, Column] = field(default_factory=dict)
     """Milliseconds per step of the training thread by stage, `other` included."""
     background: dict[str, Column] = field(default_factory=dict)
@@ -95,6 +100,8 @@ def _add_point(
     made.up_bytes.append(gain["host_to_device_bytes"] / steps)
     made.down_bytes.append(gain["device_to_host_bytes"] / steps)
     made.migrated_rows.append(gain["migrated_rows"] / steps)
+    per_step = {name.removeprefix(DISK): value / steps for name, value in gain.items() if name.startswith(DISK)}
+    _extend(made.disk, per_step, len(made.samples) - 1)
     _add_stages(made, before, now, seconds, steps)
     _add_tables(made, before, now)
 
@@ -108,10 +115,15 @@ def _add_stages(
     own["other"] = max(0.0, seconds - sum(own.values()))
     points = len(made.samples) - 1
     for columns, values in ((made.stages, own), (made.background, {n: v for n, v in spent.items() if n.endswith(")")})):
-        for name, value in values.items():
-            columns.setdefault(name, [0.0] * points).append(1000 * value / steps)
-        for column in columns.values():
-            column.extend([0.0] * (points + 1 - len(column)))
+        _extend(columns, {name: 1000 * value / steps for name, value in values.items()}, points)
+
+
+def _extend(columns: dict[str, Column], values: Mapping[str, float], points: int) -> None:
+    """Add a point to columns that have so many, with 0 where there is no value."""
+    for name, value in values.items():
+        columns.setdefault(name, [0.0] * points).append(value)
+    for column in columns.values():
+        column.extend([0.0] * (points + 1 - len(column)))
 
 
 def _add_tables(made: ReportSeries, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:

@@ -21,6 +21,7 @@ from adaptive_rec.errors import DataError
 from adaptive_rec.kernels.jit import usable_threads
 from adaptive_rec.live.telemetry import Snapshot
 from adaptive_rec.offline.profile.passes import Progress
+from adaptive_rec.offline.simulate.calibrate_disk import disk_costs
 from adaptive_rec.offline.simulate.calibrate_rows import Clock, RowCalibration, once, quickest
 from adaptive_rec.offline.simulate.hardware import DenseCosts, Hardware, LinkCosts, RowCosts, StepCosts
 from adaptive_rec.offline.simulate.lane import Lane
@@ -52,7 +53,7 @@ def calibrated(config: Config, name: str, progress: Progress) -> Hardware:
     torch.set_num_threads(config.run.thread_budget(stages_ahead=False).dense)
     space = RowSpace.of(source.tables, source.features)
     dims = sorted({*DIMS, *(pool.dim for pool in space.pools)})
-    parts = len(dims) + 4
+    parts = len(dims) + 5
     progress("reading batches", 0, parts)
     step, works = measure_reading(config, source, space)
     progress("the dense part", 1, parts)
@@ -64,6 +65,8 @@ def calibrated(config: Config, name: str, progress: Progress) -> Hardware:
     for number, dim in enumerate(dims):
         progress(f"rows of dim {dim}", 3 + number, parts)
         rows.append(RowCalibration(config, source, dim, [work.batch for work in works[:ROW_BATCHES]]).measure())
+    progress("the disk", parts - 2, parts)
+    disk = disk_costs(config)
     found = Hardware(
         name=machine(),
         made=f"{time.strftime('%Y-%m-%d')} by adaptive-rec {__version__}",
@@ -73,6 +76,7 @@ def calibrated(config: Config, name: str, progress: Progress) -> Hardware:
         dense=dense,
         step=step,
         link=measure_link() if config.run.device != "cpu" and torch.cuda.is_available() else LinkCosts(),
+        disk=disk,
     )
     progress("a short run", parts - 1, parts)
     return with_other_times(found, config, source, space)
@@ -241,9 +245,9 @@ def beyond(found: Hardware, config: Config, source: Source, space: RowSpace, pol
 
 
 def _short(config: Config, policy: str = "hybrid") -> Config:
-    """Return the configuration of a run of a few steps that reports each of them."""
+    """Return the configuration of a run of a few steps, with all rows in memory, that reports each of them."""
     knobs = config.knobs.changed({"policy": policy, "report_every": 1})
-    run = config.run.model_copy(update={"steps": RUN_STEPS})
+    run = config.run.model_copy(update={"steps": RUN_STEPS, "host_memory": 0})
     eval_ = config.eval.model_copy(update={"every_steps": 0, "count": 0})
     return config.model_copy(update={"knobs": knobs, "run": run, "eval": eval_})
 

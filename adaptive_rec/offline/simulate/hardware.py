@@ -73,6 +73,15 @@ class LinkCosts(Frozen):
     copy_us: float = knob(0.0, "us/copy", "A copy, however small.", ge=0)
 
 
+class DiskCosts(Frozen):
+    """Costs of rows on a disk; all 0 where it was not measured."""
+
+    folder: str = knob("", "text", "The folder whose disk was measured.")
+    read_us: float = knob(0.0, "us/row", "Reading a row from a page of its own, of many that are read together.", ge=0)
+    read_cpu_us: float = knob(0.0, "us/row", "Processor time of that, on a thread beside the step.", ge=0)
+    write_gbs: float = knob(0.0, "10^9 bytes/s", "Writing segments and syncing them.", ge=0)
+
+
 class Hardware(Frozen):
     """All costs on a machine. With `link.up_gbs` 0 everything runs on the host and nothing travels."""
 
@@ -86,6 +95,7 @@ class Hardware(Frozen):
     dense: DenseCosts = DenseCosts()
     step: StepCosts = StepCosts()
     link: LinkCosts = LinkCosts()
+    disk: DiskCosts = DiskCosts()
 
     def of_dim(self, dim: int) -> RowCosts:
         """Return the costs of rows of any dim: interpolated between those measured, beyond them in proportion."""
@@ -122,12 +132,12 @@ def read_hardware(path: Path) -> Hardware:
 def to_text(hardware: Hardware) -> str:
     """Return the profile as TOML, each figure with its unit and a description."""
     parts = [HEAD]
-    lists = ("rows",)
-    plain = [name for name in Hardware.model_fields if name not in (*lists, "dense", "step", "link")]
+    sections = ("dense", "step", "link", "disk")
+    plain = [name for name in Hardware.model_fields if name not in ("rows", *sections)]
     parts += [_line(hardware, name) for name in plain]
     for rows in hardware.rows:
         parts += ["\n[[rows]]\n", *(_line(rows, name) for name in RowCosts.model_fields)]
-    for name in ("dense", "step", "link"):
+    for name in sections:
         section = getattr(hardware, name)
         parts += [f"\n[{name}]\n", *(_line(section, key) for key in type(section).model_fields)]
     return "".join(parts)

@@ -1,8 +1,8 @@
 """Prediction of a step's time on a machine, from the counts of a replay and the costs of work there.
 
 On the host, a step is the sum of its verbs; work in the background (reading ahead, counting lookups) takes its share of the
-cores. On a device, computing, copies up, copies down and gathering overlap: a step takes as long as the longest of them, unless
-the policy does them one after the other.
+cores. Where cold rows lie on a disk, a step takes at least as long as the disk. On a device, computing, copies up, copies down
+and gathering overlap: a step takes as long as the longest of them, unless the policy does them one after the other.
 """
 
 from __future__ import annotations
@@ -43,6 +43,8 @@ class Workload:
     arranges: bool
     threads: int = 0
     """Threads of the dense part; 0 is one per core."""
+    on_disk: bool = False
+    """Whether cold rows lie on a disk."""
 
     @staticmethod
     def of(
@@ -60,6 +62,7 @@ class Workload:
             adapts_memory=policy.adapts_memory,
             arranges=policy.arranges_stream,
             threads=config.run.threads,
+            on_disk=config.run.host_memory > 0,
         )
 
 
@@ -94,6 +97,10 @@ class StepSeconds:
     evaluate: float
     up: float
     down: float
+    disk: float
+    """In the background where batches are read ahead."""
+    disk_cpu: float
+    """Processor time of that, in the background."""
 
 
 def predict(load: Workload, hardware: Hardware) -> float:
@@ -103,7 +110,7 @@ def predict(load: Workload, hardware: Hardware) -> float:
     if hardware.link.up_gbs:
         stages = (parts.dense + parts.update, parts.read + parts.classify + parts.gather, parts.up, parts.down)
         return between + (max(stages) if load.prefetches else sum(stages))
-    own, background = between + parts.gather + parts.dense + parts.update, parts.track
+    own, background = between + parts.gather + parts.dense + parts.update, parts.track + parts.disk_cpu
     if not load.prefetches:
         own += parts.read + parts.classify
     elif hardware.cores >= CORES_FOR_CLASSIFYING_AHEAD:
@@ -111,7 +118,8 @@ def predict(load: Workload, hardware: Hardware) -> float:
     else:
         own, background = own + parts.classify, background + parts.read
     spare = 0 < load.threads < hardware.cores
-    return own if spare else own + background / hardware.cores
+    step = own if spare else own + background / hardware.cores
+    return max(step, parts.disk) if load.prefetches else step + parts.disk
 
 
 def cost(load: Workload, hardware: Hardware) -> StepSeconds:
@@ -148,5 +156,22 @@ def cost(load: Workload, hardware: Hardware) -> StepSeconds:
         requests=2 * (load.tables - 1) * step.request_us * 1e-6 if load.requests_per_table else 0.0,
         up=up,
         down=down,
+        disk=disk_seconds(load, hardware) or 0.0,
+        disk_cpu=cold_rows(tally) * hardware.disk.read_cpu_us * 1e-6 if load.on_disk else 0.0,
         **{name: value * 1e-9 / steps for name, value in nanoseconds.items()},
     )
+
+
+def cold_rows(tally: StepCounts) -> float:
+    """Return the distinct cold rows of a mean step."""
+    return (tally.rows - tally.hot_rows) / max(1, tally.steps)
+
+
+def disk_seconds(load: Workload, hardware: Hardware) -> float | None:
+    """Return for how long the disk reads the cold rows of a mean step and writes them back, without compaction; None where no
+    rows lie on one, or it was not measured."""
+    disk = hardware.disk
+    if not load.on_disk or not disk.read_us or not disk.write_gbs:
+        return None
+    written_bytes = load.tally.cold_row_bytes / max(1, load.tally.steps)
+    return cold_rows(load.tally) * disk.read_us * 1e-6 + written_bytes / (disk.write_gbs * 1e9)

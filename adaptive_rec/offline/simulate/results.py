@@ -20,7 +20,7 @@ from adaptive_rec.offline.profile.passes import FirstSamples, Progress, count_ro
 from adaptive_rec.offline.profile.ranking import Ranking, Seen, hot_row_bytes, suggested_bytes
 from adaptive_rec.offline.simulate.hardware import Hardware
 from adaptive_rec.offline.simulate.lane import Lane, StepCounts
-from adaptive_rec.offline.simulate.predict import Workload, multiplications, predict
+from adaptive_rec.offline.simulate.predict import Workload, cold_rows, disk_seconds, multiplications, predict
 from adaptive_rec.offline.simulate.replay import Replayed, replay
 from adaptive_rec.offline.simulate.trace import TraceSource
 from adaptive_rec.placement import RowSpace
@@ -79,6 +79,7 @@ def simulate(
         "window_steps": made.window_steps,
         "budgets": wanted,
         "configured_bytes": int(config.knobs.hot_budget_bytes),
+        "host_memory_bytes": int(config.run.host_memory),
         "suggested_bytes": suggested,
         "everything_fits": everything <= room_bytes(config),
         "ceiling": made.ceiling,
@@ -151,7 +152,9 @@ def result(
         "host_to_device_bytes": cold + total.promoted_bytes,
         "device_to_host_bytes": cold + total.demoted_bytes,
         "link_bytes_per_step": (2 * cold + total.promoted_bytes + total.demoted_bytes) / steps,
+        "cold_rows_per_step": cold_rows(total),
         "predicted_step_seconds": predict(load, hardware) if hardware else None,
+        "predicted_disk_seconds": disk_seconds(load, hardware) if hardware else None,
         "course": course(lane),
         "counts": total.as_dict(),
         "lookups_per_second": round(ratio(total.lookups, lane.seconds)),
@@ -189,4 +192,7 @@ def described(hardware: Hardware, config: Config, forward: float) -> dict[str, A
     if measured and abs(forward / measured - 1) > SAME_RATIO:
         times = f"scaled by its multiplications, times {forward / measured:.2f}"
         note = f"the dense part was measured for {hardware.dense.config} and is {times}"
+    if config.run.host_memory and not hardware.disk.read_us:
+        unknown = "its disk was not measured (adaptive-rec calibrate does), so steps wait for no rows"
+        note = f"{note}; {unknown}" if note else unknown
     return {**hardware.described(), "note": note}

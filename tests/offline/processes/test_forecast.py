@@ -125,7 +125,7 @@ def test_options_that_do_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["simulate", "tiny", "--policies", "hotline", *words]) == 2
         assert rule in capsys.readouterr().err
     for words, rule in {
-        ("--hardware", "here.toml"): "--hardware needs --processes N, which is not given",
+        ("--hardware", "here.toml"): "--hardware needs --processes N or run.host_memory, which are not given",
         ("--processes", "2", "--samples", "9"): "so --samples must not be given with it, got 9",
         ("--processes", "2", "--gpu-memory", "1GiB"): "so --gpu-memory must not be given with it, got 1GiB",
     }.items():

@@ -120,12 +120,29 @@ def test_the_results_of_a_run_stand_at_the_top(finished: Path) -> None:
 
 def test_every_plot_has_a_description(finished: Path) -> None:
     page = Page(finished / "report.html")
+    assert "\\x20" not in page.text, "our own blanks are no part of a name"
     pictures = [each for each in page.named("div") if each.get("role") == "img"]
     assert len(pictures) >= 9
     assert all(len(each.get("aria-label") or "") > 20 for each in pictures)
     assert all(each.get("aria-hidden") == "true" for each in page.named("svg"))
     wanted = {"loss", "auc", "hot", "rows", "skipped", "moved", "migrated", "speed", "tables", "stages", "beside"}
     assert wanted == {each.get("id") for each in page.named("figure")}
+
+
+def test_rows_on_a_disk_have_a_plot_and_a_line_where_there_are_some(run: Path, tmp_path: Path) -> None:
+    assert "Rows on the disk" not in Page(write_report(run)).text
+    assert series_of(read_run(run)).disk == {}
+    on_disk = begin(tmp_path / "disk", "run.host_memory=1MiB", "knobs.hot_budget_bytes=8KiB", f"run.steps={STEPS}")
+    for _ in on_disk.events():
+        pass
+    on_disk.finish()
+    page, series = Page(tmp_path / "disk/report.html"), series_of(read_run(tmp_path / "disk"))
+    summary = json.loads((tmp_path / "disk/summary.json").read_text())
+    assert "Rows on the disk" in page.text
+    assert f"{summary['disk']['rows_written']:,} written" in page.text
+    steps = [now - before for before, now in zip([0, *series.steps], series.steps, strict=False)]
+    ahead = sum(rows * count for rows, count in zip(series.disk["ahead"], steps, strict=True) if rows is not None)
+    assert ahead == pytest.approx(summary["disk"]["rows_ahead"])
 
 
 def test_names_and_texts_from_elsewhere_stay_text(run: Path) -> None:

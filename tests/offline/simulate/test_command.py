@@ -12,7 +12,7 @@ import pytest
 from adaptive_rec.cli import main
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.errors import UsageError
-from adaptive_rec.offline.simulate.hardware import Hardware, RowCosts, to_text
+from adaptive_rec.offline.simulate.hardware import DiskCosts, Hardware, RowCosts, to_text
 from adaptive_rec.offline.simulate.results import parse_budgets, simulate
 from adaptive_rec.offline.simulate.simulate_page import simulate_page
 
@@ -46,6 +46,25 @@ def test_the_command_prints_figures_and_leaves_files(tmp_path: Path, capsys: pyt
     assert main([*words, "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
     assert [one["counts"] for one in printed["results"]] == [one["counts"] for one in written["results"]]
+
+
+def test_cold_rows_of_a_step_are_counted_where_they_lie_on_a_disk(capsys: pytest.CaptureFixture[str]) -> None:
+    on_disk = ["--set", "run.host_memory=1MiB"]
+    assert main([*WORDS, "--budgets", "2KiB", *on_disk]) == 0
+    lines = [line.split("  ") for line in capsys.readouterr().out.splitlines()]
+    assert ["cold rows"] in [line[-1:] for line in lines if line[0] == "policy"]
+    found = made(*on_disk[1:], budgets=("2KiB",), hardware=Hardware(rows=(RowCosts(dim=8),)))
+    for one in found["results"]:
+        counts = one["counts"]
+        assert one["cold_rows_per_step"] == (counts["rows"] - counts["hot_rows"]) / counts["steps"] > 0
+        assert one["predicted_disk_seconds"] is None
+    assert "its disk was not measured" in found["hardware"]["note"]
+    disk = DiskCosts(read_us=100, write_gbs=1.0)
+    slow = made(*on_disk[1:], budgets=("2KiB",), hardware=Hardware(rows=(RowCosts(dim=8),), disk=disk))
+    for one in slow["results"]:
+        assert one["predicted_step_seconds"] >= one["predicted_disk_seconds"] > 100e-6 * one["cold_rows_per_step"]
+    assert main([*WORDS, "--budgets", "2KiB"]) == 0
+    assert "cold rows" not in capsys.readouterr().out
 
 
 def test_tables_fit_eighty_columns(capsys: pytest.CaptureFixture[str]) -> None:

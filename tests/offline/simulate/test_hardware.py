@@ -10,9 +10,12 @@ import pytest
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.data.open import open_source
 from adaptive_rec.errors import ConfigError
+from adaptive_rec.offline.disk_speed import measure_disk
+from adaptive_rec.offline.simulate import calibrate_disk
 from adaptive_rec.offline.simulate.calibrate import calibrated
 from adaptive_rec.offline.simulate.hardware import (
     DenseCosts,
+    DiskCosts,
     Hardware,
     LinkCosts,
     RowCosts,
@@ -21,7 +24,7 @@ from adaptive_rec.offline.simulate.hardware import (
     to_text,
 )
 from adaptive_rec.offline.simulate.lane import StepCounts
-from adaptive_rec.offline.simulate.predict import Workload, cost, multiplications, predict
+from adaptive_rec.offline.simulate.predict import Workload, cost, disk_seconds, multiplications, predict
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy.find import load_policy
 
@@ -126,6 +129,21 @@ def test_on_a_device_the_longest_of_what_overlaps_counts() -> None:
     assert apart == pytest.approx(between + stages)
 
 
+def test_a_step_takes_at_least_as_long_as_the_disk() -> None:
+    machine = MACHINE.model_copy(update={"disk": DiskCosts(read_us=20, read_cpu_us=8, write_gbs=0.01)})
+    on_disk = replace(LOAD, on_disk=True)
+    seconds = 400 * 20e-6 + 27_200 / 1e7  # a step has 400 cold rows
+    assert disk_seconds(on_disk, machine) == pytest.approx(seconds)
+    assert disk_seconds(LOAD, machine) is None
+    assert disk_seconds(on_disk, MACHINE) is None
+    assert predict(LOAD, machine) == predict(LOAD, MACHINE)
+    assert predict(on_disk, machine) == pytest.approx(seconds)
+    quick = machine.model_copy(update={"disk": machine.disk.model_copy(update={"read_us": 0.1, "write_gbs": 10.0})})
+    assert predict(on_disk, quick) == pytest.approx(predict(LOAD, MACHINE) + 400 * 8e-6 / 2), "reading takes a core's time"
+    waits = predict(replace(on_disk, prefetches=False), machine)
+    assert waits == pytest.approx(predict(replace(LOAD, prefetches=False), machine) + seconds + 400 * 8e-6 / 2)
+
+
 def test_multiplications_are_those_of_the_layers() -> None:
     config = load_config("tiny", {}, ["model.bottom_mlp=[32]", "model.top_mlp=[16]"])
     source = open_source(config)
@@ -136,15 +154,17 @@ def test_multiplications_are_those_of_the_layers() -> None:
     assert layers <= found <= layers + 2 * vectors * vectors * dim  # and products of the vectors, by whatever way
 
 
-def test_this_machine_can_be_measured() -> None:
-    config = load_config("tiny", {}, ["run.threads=1", "run.device=cpu"])
+def test_this_machine_can_be_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calibrate_disk, "measure_disk", lambda folder: measure_disk(folder, 4 << 20))
+    disk = f"run.disk={tmp_path / 'not' / 'yet'}"
+    config = load_config("tiny", {}, ["run.threads=1", "run.device=cpu", "run.host_memory=1MiB", disk])
     reported: list[tuple[str, int, int]] = []
     found = calibrated(config, "tiny", lambda *what: reported.append(what))
     assert [rows.dim for rows in found.rows] == [8, 16, 64, 128]
     assert found.cores >= 1
     assert found.memory_gbs > 0
-    assert reported[0] == ("reading batches", 0, 8)
-    assert reported[-1][1] == 7
+    assert reported[0] == ("reading batches", 0, 9)
+    assert reported[-1][1] == 8
     for rows in found.rows:
         assert rows.gather_cold_ns > 0
         assert rows.sum_ns > 0
@@ -153,6 +173,9 @@ def test_this_machine_can_be_measured() -> None:
     assert min(step.read_ns, step.classify_ns, step.track_ns, step.arrange_ns, step.decide_us, step.tick_ms) > 0
     assert found.dense.call_ms + found.dense.sample_us > 0
     assert found.link == LinkCosts()
+    assert found.disk.folder == str(tmp_path)
+    assert min(found.disk.read_us, found.disk.read_cpu_us, found.disk.write_gbs) > 0
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_workload_has_the_properties_of_its_policy() -> None:

@@ -1,0 +1,38 @@
+"""What a run does with its disk, from one report to the next."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from adaptive_rec.live.disk_report import DiskReport
+from adaptive_rec.live.telemetry import ratio
+from adaptive_rec.state import DISK, RunState
+
+
+class DiskFigures:
+    """Makes the part of a report that is about rows on a disk."""
+
+    def __init__(self, state: RunState) -> None:
+        self._state = state
+        self._last: dict[str, float] = {}
+
+    def start(self) -> None:
+        """Count from here on: a resumed run has counts of earlier processes."""
+        self._last = self._known(self._state.counts())
+
+    def report(self, counts: Mapping[str, float]) -> DiskReport | None:
+        """Return the figures of the steps since the last call, by the counts of the run so far; None where all rows are in
+        memory."""
+        store = self._state.store
+        if not store.on_disk:
+            return None
+        now = self._known(counts)
+        gain = {name: value - self._last[name] for name, value in now.items()}
+        self._last = now
+        steps = gain.pop("steps")
+        sizes, per_step = store.disk_sizes(), {f"{name}_per_step": ratio(value, steps) for name, value in gain.items()}
+        return DiskReport(sizes["size_bytes"], sizes["segments"], **per_step)
+
+    def _known(self, counts: Mapping[str, float]) -> dict[str, float]:
+        rows = {name.removeprefix(DISK): count for name, count in counts.items() if name.startswith(DISK)}
+        return {"steps": counts["steps"], "wait_seconds": self._state.times.seconds["disk"], **rows}
