@@ -205,8 +205,11 @@ class TieredRows(ABC):
         """Set a table's rows from number `first` on. Only before training, when every row is cold."""
         assert self.placement.version == 0, "rows are imported before the first migration"
         pool, low, _ = self.space.table_range(table)
-        rows = slice(low + first, low + first + len(weights_ND))
-        self.host.weights[pool][rows], self.host.state[pool][rows] = weights_ND, state_NK
+        self._set_cold(pool, low + np.arange(first, first + len(weights_ND)), weights_ND, state_NK)
+
+    def _set_cold(self, pool: int, row_N: NDArray[np.int64], weights_ND: NDArray[Any], state_NK: NDArray[Any]) -> None:
+        """Set cold rows, by their numbers within the pool, and their optimizer state."""
+        self.host.weights[pool][row_N], self.host.state[pool][row_N] = weights_ND, state_NK
 
     def replace_table(self, table: int, weights_ND: NDArray[Any] | None, state_NK: NDArray[Any] | None) -> None:
         """Set all rows of a table, or their optimizer state, or both. Hot rows are hot again afterwards."""

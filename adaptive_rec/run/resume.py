@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from adaptive_rec.checkpoint.files import DISK
 from adaptive_rec.checkpoint.history import Found, set_aside
 from adaptive_rec.config.tree import Config, load_config
 from adaptive_rec.errors import UsageError
+from adaptive_rec.live.mailbox import Command
 from adaptive_rec.live.telemetry import Evaluation
 from adaptive_rec.policy.find import load_policy, why_not_live
 from adaptive_rec.run import journal
@@ -32,6 +33,19 @@ class Resumed:
     """Name of the checkpoint."""
     overridden: dict[str, dict[str, Any]]
     """Old and new values of knobs that differ from the saved ones before the run goes on."""
+
+
+def begin_run(
+    config: Config, out: Path, again: bool, group: Group | None = None, replayed: Mapping[int, list[Command]] | None = None
+) -> Runtime:
+    """Assemble a run that has no checkpoint. `again`: its directory is there already. `replayed`: commands by step, where another
+    run is replayed."""
+    own_rows = folders_of_rows(out) if again else set()
+    options = RunOptions(out / "checkpoints", out / journal.NAME, out / "rows", own_rows=own_rows, replayed=replayed)
+    runtime = assemble(config, options=options, group=group)
+    if again:
+        checkpoint.remove_unused_rows(runtime.store, out / "checkpoints", config.checkpoint.keep, own_rows)
+    return runtime
 
 
 def resume_run(

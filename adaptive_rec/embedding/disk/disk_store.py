@@ -23,11 +23,10 @@ from adaptive_rec.embedding.direct import DirectStore
 from adaptive_rec.embedding.disk.cold_rows import ColdPool, ColdRows
 from adaptive_rec.embedding.disk.disk_snapshot import DiskSnapshot
 from adaptive_rec.embedding.disk.disk_tier import DiskTier
+from adaptive_rec.embedding.disk.first_values import FreshRows
 from adaptive_rec.embedding.disk.saved_segments import NOWHERE, SavedLog, SegmentEntry
 from adaptive_rec.embedding.host import Arrays
-from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.records import RowUpdate
-from adaptive_rec.placement import RowSpace
 
 INDEX_BYTES = 8
 """A row's number and its address in a checkpoint."""
@@ -39,26 +38,21 @@ class DiskStore(DirectStore):
     stages_ahead = on_disk = True
     host: DiskTier  # type: ignore[assignment]
 
-    def __init__(
-        self,
-        folder: Path,
-        space: RowSpace,
-        rule: RowRule,
-        seed: int,
-        dtype: torch.dtype,
-        budget_bytes: int,
-        monitored: bool,
-    ) -> None:
-        """`folder` must exist."""
+    def __init__(self, *arguments: Any, folder: Path) -> None:
+        """`arguments`: those of a store in memory; rows that are not set are drawn, in any case. `folder` must exist."""
         self._folder = folder
         self.disk_snapshot: DiskSnapshot | None = None
         self._kept_for: dict[str, list[list[SegmentEntry]]] = {}
         """Segments of each checkpoint that a run may be resumed from."""
-        super().__init__(space, rule, seed, dtype, torch.device("cpu"), budget_bytes, monitored)
+        super().__init__(*arguments)
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="read-rows")
 
     def _cold_tier(self, drawn: bool) -> DiskTier:  # type: ignore[override]
-        return DiskTier(self.space, self.rule, self.seed, self.numpy_dtype, self._folder)
+        return DiskTier(self.space, self.rule, self.numpy_dtype, self._folder, self._first_values())
+
+    def _first_values(self) -> FreshRows:
+        """Return the first values of this store's rows."""
+        return FreshRows(self.seed, self.space.tables)
 
     # A step ----------------------------------------------------------------------------------------------------------
 
@@ -69,7 +63,8 @@ class DiskStore(DirectStore):
         rows.read_by(self._reader.submit(read))
 
     def _prepare(self, work: ClassifiedBatch) -> Callable[[], None]:
-        """Make room for a batch's rows, and return what reads the cold ones."""
+        """Classify a batch where it is not, make room for its rows, and return what reads the cold ones."""
+        self.classify(work)
         spans = [work.pool_range(pool) for pool in range(len(self.space.pools))]
         rows = ColdRows([self.host.room_for(pool, span.stop - span.start) for pool, span in enumerate(spans)])
         cold = [np.flatnonzero(work.source_U[span] < 0) for span in spans]
@@ -83,7 +78,6 @@ class DiskStore(DirectStore):
         return read
 
     def look_up(self, work: ClassifiedBatch) -> None:
-        super().look_up(work)
         self._prepare(work)()
         self.take(work)
 
@@ -191,14 +185,18 @@ class DiskStore(DirectStore):
         for name in [name for name in self._kept_for if kept is not None and name not in kept]:
             self.host.release(self._kept_for.pop(name))
 
-    def adopt(self, name: str, saved: SavedLog, index: Iterable[tuple[NDArray[np.int64], NDArray[np.uint32]]]) -> bool:
-        """Take over the rows of a checkpoint of this name, which lie in this store's folder. `index` yields rows, by their
-        numbers in the joint row space, and their addresses; later ones replace earlier ones. Returns False where they cannot be
-        taken over, as their folder or their pools are others."""
-        if not self.host.adopt(saved, index):
-            return False
+    def adopt(self, name: str, saved: SavedLog, index: Iterable[tuple[NDArray[np.int64], NDArray[np.uint32]]]) -> None:
+        """Take over the rows of a checkpoint of this name, which must fit this store's cold tier. `index` yields rows of all
+        ranks, by their numbers in `batch_space`, and their addresses; later ones replace earlier ones. Raises DiskError."""
+        self.host.adopt(saved, self._own_addresses(index))
         self._kept_for[name] = [list(pool.segments) for pool in saved.pools]
-        return True
+
+    def _own_addresses(
+        self, index: Iterable[tuple[NDArray[np.int64], NDArray[np.uint32]]]
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.uint32]]]:
+        for rows, address_C in index:
+            here, own_rows = self.owned(rows)
+            yield own_rows, address_C[here]
 
     @property
     def present_log(self) -> SavedLog:
@@ -217,10 +215,8 @@ class DiskStore(DirectStore):
             kept[hot] = read
         return part.arrays
 
-    def import_rows(self, table: int, first: int, weights_ND: NDArray[Any], state_NK: NDArray[Any]) -> None:
-        pool, low, _ = self.space.table_range(table)
-        lines = np.arange(len(weights_ND))
-        self.host.append(pool, low + first + lines, lines, weights_ND, state_NK)
+    def _set_cold(self, pool: int, row_N: NDArray[np.int64], weights_ND: NDArray[Any], state_NK: NDArray[Any]) -> None:
+        self.host.append(pool, row_N, np.arange(len(row_N)), weights_ND, state_NK)
 
     def disk_counts(self) -> dict[str, int]:
         totals = Counter[str]()
