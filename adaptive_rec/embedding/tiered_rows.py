@@ -24,6 +24,9 @@ from adaptive_rec.placement import COLD, Migration, Placement, RowSpace
 
 _CHUNK_ROWS = 1 << 18
 
+GivenRows = tuple[NDArray[Any] | None, NDArray[Any] | None]
+"""Rows and their optimizer state that are set; None: they stay."""
+
 NO_ROWS: NDArray[np.int64] = np.empty(0, dtype=np.int64)
 NUMPY_DTYPE = {torch.float32: np.float32, torch.float64: np.float64}
 
@@ -214,27 +217,31 @@ class TieredRows(ABC):
     def replace_table(self, table: int, weights_ND: NDArray[Any] | None, state_NK: NDArray[Any] | None) -> None:
         """Set all rows of a table, or their optimizer state, or both. Hot rows are hot again afterwards."""
         pool, low, high = self.space.table_range(table)
-        self._replace(pool, np.arange(low, high), slice(low, high), (weights_ND, state_NK))
+        self._replace(pool, np.arange(low, high), (weights_ND, state_NK))
 
     def replace_rows(self, table: int, row_N: NDArray[np.int64], weights_ND: NDArray[Any]) -> None:
         """Set some rows of a table, by their numbers in the table, each given once."""
         pool, low, _ = self.space.table_range(table)
-        self._replace(pool, low + row_N, low + row_N, (weights_ND, None))
+        self._replace(pool, low + row_N, (weights_ND, None))
 
-    def _replace(self, pool: int, host_rows: NDArray[np.int64], where: Any, given: tuple[Any, Any]) -> None:
-        """Set rows in the host tier, while none of them is hot. `where` indexes the arrays of the pool."""
+    def _replace(self, pool: int, host_rows: NDArray[np.int64], given: GivenRows) -> None:
+        """Set rows in the host tier, while none of them is hot."""
         rows = host_rows + self.space.pools[pool].first_row
         hot = np.sort(rows[self.slot_of_row[rows] != COLD])
         self.migrate(Migration(promote=NO_ROWS, demote=hot))
         self.settle()
-        self.host.keep(pool, host_rows)
-        for kept, values in zip(self.host.arrays(pool), given, strict=True):
-            if values is not None:
-                kept[where] = values
+        self._overwrite(pool, host_rows, given)
         self.changed_R[rows] = True
         # A new version, so that batches staged with the former rows are staged again, even if no row is hot.
         self.placement = Placement(self.placement.version + 1, self.slot_of_row)
         self.migrate(Migration(promote=hot, demote=NO_ROWS))
+
+    def _overwrite(self, pool: int, host_rows: NDArray[np.int64], given: GivenRows) -> None:
+        """Set cold rows, by their numbers within the pool, or their optimizer state, or both."""
+        self.host.keep(pool, host_rows)
+        for kept, values in zip(self.host.arrays(pool), given, strict=True):
+            if values is not None:
+                kept[host_rows] = values
 
     # Saving ----------------------------------------------------------------------------------------------------------
 

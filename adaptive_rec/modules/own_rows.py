@@ -57,7 +57,14 @@ class OwnRows:
 
     def set_first(self, table: int, fill: Callable[[Tensor], object]) -> None:
         """Set a table's first rows: `fill` gets a tensor (R, D) that it sets in place."""
-        fill(self._first(table))
+        if not self._store.on_disk:
+            fill(self._first(table))
+            return
+        spec, host = self._store.space.tables[table], self._store.host
+        pool, _, _ = self._store.space.table_range(table)
+        weights, state = (np.zeros((spec.rows, like.shape[1]), like.dtype) for like in host.arrays(pool))
+        fill(as_tensor(weights))
+        self._store.replace_table(table, weights, state)
 
     def _first(self, table: int) -> Tensor:
         """Return the table's rows that are owned here, in host memory."""

@@ -27,6 +27,10 @@ from adaptive_rec.embedding.disk.first_values import FreshRows
 from adaptive_rec.embedding.disk.saved_segments import NOWHERE, SavedLog, SegmentEntry
 from adaptive_rec.embedding.host import Arrays
 from adaptive_rec.embedding.records import RowUpdate
+from adaptive_rec.embedding.tiered_rows import GivenRows
+
+_CHUNK_ROWS = 1 << 16
+"""Limit of rows that are overwritten at a time."""
 
 INDEX_BYTES = 8
 """A row's number and its address in a checkpoint."""
@@ -78,7 +82,6 @@ class DiskStore(DirectStore):
         return read
 
     def look_up(self, work: ClassifiedBatch) -> None:
-        self._prepare(work)()
         self.take(work)
 
     def await_rows(self, work: ClassifiedBatch) -> None:
@@ -86,9 +89,12 @@ class DiskStore(DirectStore):
         rows.wait()
 
     def take(self, work: ClassifiedBatch) -> None:
-        """Read again what has changed since it was read ahead, and what has become cold."""
+        """Read again what has changed since it was read ahead, and what has become cold; all of a batch that was not staged."""
+        if work.staged is None:
+            self._prepare(work)()
         super().take(work)
         rows: ColdRows = work.staged
+        rows.wait()
         for pool, part in enumerate(rows.pools):
             span = work.pool_range(pool)
             row_U, source_U = work.distinct_U[span], work.source_U[span]
@@ -214,6 +220,18 @@ class DiskStore(DirectStore):
         for kept, read in zip(part.arrays, self._read_slots(pool, slot_R[hot].astype(np.int64)), strict=True):
             kept[hot] = read
         return part.arrays
+
+    def _overwrite(self, pool: int, host_rows: NDArray[np.int64], given: GivenRows) -> None:
+        for first in range(0, len(host_rows), _CHUNK_ROWS):
+            some = slice(first, first + _CHUNK_ROWS)
+            lines = np.arange(len(host_rows[some]))
+            part = self.host.room_for(pool, len(lines))
+            if any(values is None for values in given):
+                self.host.read(pool, host_rows[some], lines, *part.arrays)
+            for kept, values in zip(part.arrays, given, strict=True):
+                if values is not None:
+                    kept[:] = values[some]
+            self.host.append(pool, host_rows[some], lines, *part.arrays)
 
     def _set_cold(self, pool: int, row_N: NDArray[np.int64], weights_ND: NDArray[Any], state_NK: NDArray[Any]) -> None:
         self.host.append(pool, row_N, np.arange(len(row_N)), weights_ND, state_NK)

@@ -41,8 +41,6 @@ class SharedDiskStore(SharedStore, DiskStore):
 
     def _ready(self, work: ClassifiedBatch) -> None:
         requests: Requests = work.staged
-        if requests.owned.staged is None:  # a batch that is not trained
-            self._prepare(requests.owned)()
         DiskStore.take(self, requests.owned)
 
     def disk_counts(self) -> dict[str, int]:
