@@ -96,10 +96,9 @@ def _is_adopted(store: EmbeddingStore, rows: SavedRows, checkpoint: Path) -> boo
     return True
 
 
-def rows_folder(checkpoint: Path, files: Files = DISK) -> Path | None:
-    """Return the folder of a checkpoint's rows, where one process has them on a disk outside of it."""
-    logs = saved_logs(read_manifest(files, checkpoint), checkpoint)
-    return logs[0].folder if len(logs) == 1 else None
+def rows_folders(checkpoint: Path, files: Files = DISK) -> list[Path]:
+    """Return the folder of each rank's rows, where they lie on a disk outside of a checkpoint."""
+    return [log.folder for log in saved_logs(read_manifest(files, checkpoint), checkpoint)]
 
 
 def folders_of_rows(folder: Path, files: Files = DISK) -> set[Path]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import weakref
-from contextlib import ExitStack
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from adaptive_rec.config.tree import Config
+from adaptive_rec.embedding.disk.scratch import ScratchFolder
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import ConfigError
@@ -22,12 +20,10 @@ def build_on_disk(config: Config, space: RowSpace, policy: Policy, rule: RowRule
     rows themselves. Raises ConfigError."""
     try:
         make_folders(disk)
-        folder = TemporaryDirectory(prefix="rows-", dir=disk)
+        folder = ScratchFolder(disk, "rows-")
     except OSError as error:
         raise ConfigError(f"disk must be a folder that can be written to, {disk} is not: {error.strerror}") from None
-    with ExitStack() as failed:
-        failed.callback(folder.cleanup)
-        store = build_store(config, space, policy, None, rule=rule, rows=Path(folder.name))
-        failed.pop_all()
-    weakref.finalize(store, folder.cleanup)
+    with folder:
+        store = build_store(config, space, policy, None, rule=rule, rows=folder.path)
+        folder.keep_for(store)
     return store

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from adaptive_rec.cli import main
 from adaptive_rec.embedding.disk import row_log
 from adaptive_rec.embedding.disk.disk_store import DiskStore
 from adaptive_rec.errors import AdaptiveRecError
+from adaptive_rec.run.resume import trained_runtime
 from tests.runtime.test_processes import trained
 
 SMALL = ["knobs.hot_budget_bytes=1000", "checkpoint.every_steps=7"]
@@ -61,9 +63,23 @@ def test_the_same_ranks_go_on_bit_by_bit_on_a_disk_in_memory_and_elsewhere(
     for one, other in zip(rows_of(tmp_path / "whole"), rows_of(out), strict=True):
         np.testing.assert_array_equal(one, other)
     capsys.readouterr()
+    before = sorted((out / "rows").rglob("*"))
     for words in (["eval"], ["checkpoint", "verify"], ["checkpoint", "list"]):
         assert main([*words, str(out)]) == 0
+    gc.collect()
+    assert sorted((out / "rows").rglob("*")) == before
     assert main(["checkpoint", "export", str(out), "--out", str(tmp_path / "tables"), "--as", "npy"]) == 0
+
+
+def test_one_process_reads_a_copy_on_the_disk(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    trained(out, 3, *ON_DISK, "run.steps=20")
+    store = trained_runtime(out).store
+    assert isinstance(store, DiskStore)
+    tables = [part for table in range(len(store.space.tables)) for part in store.export_table(table)]
+    for one, other in zip(tables, rows_of(out), strict=True):
+        np.testing.assert_array_equal(one, other)
+    store.close()
 
 
 def test_another_number_of_ranks_reads_the_rows_through(tmp_path: Path) -> None:
