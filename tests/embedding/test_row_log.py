@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from adaptive_rec.embedding.disk import row_log
+from adaptive_rec.embedding.disk import row_log, segments
 from adaptive_rec.embedding.disk.compaction import compact
 from adaptive_rec.embedding.disk.row_log import RowLog
 from adaptive_rec.embedding.disk.saved_segments import NOWHERE
@@ -82,12 +82,17 @@ def test_the_newest_value_of_each_row_is_read(steps: list[Any], tmp_path_factory
         elif not isinstance(step, str):
             rows.write(np.array(step))
         rows.check()
-    for segments, address_R, expected in kept:  # what was kept can be read as it was
+    for held, address_R, expected in kept:  # what was kept can be read as it was
         rows.log.address_R, rows.expected = address_R, expected
-        rows.check(rows.reopened(segments))
+        rows.check(rows.reopened(held))
 
 
-def test_segments_that_nothing_needs_are_removed_and_their_places_used_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("resting_rows", [500, segments._RESTING_ROWS])
+def test_segments_that_nothing_needs_are_removed_and_their_places_used_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, resting_rows: int
+) -> None:
+    """A place is used again once rows were written for a while, so that no address comes back before."""
+    monkeypatch.setattr(segments, "_RESTING_ROWS", resting_rows)
     rows, places = Rows(tmp_path), set()
     for _ in range(60):
         rows.write(rows.random.permutation(ROWS)[:200])
@@ -96,7 +101,7 @@ def test_segments_that_nothing_needs_are_removed_and_their_places_used_again(tmp
         places |= {segment.place for segment in rows.log.segments.hold_live()}
         rows.log.segments.release([segment.entry for segment in rows.log.segments._of.values() if segment.holds])
     assert len(list(tmp_path.glob("*.rows"))) == len(rows.log.segments._of) < 20
-    assert max(places) < 30
+    assert (max(places) < 30) == (resting_rows == 500)
 
 
 def test_rows_that_are_about_to_move_are_named_before_and_after(tmp_path: Path) -> None:

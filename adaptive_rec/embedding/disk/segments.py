@@ -26,8 +26,9 @@ more training waits for it."""
 _WORTH_MOVING = 0.9
 """A segment with a larger part of newest values is left as it is."""
 
-_RESTING = 4
-"""Places of removed segments that rest before they are used again, so that no address comes back while a batch is on its way."""
+_RESTING_ROWS = 1 << 26
+"""Rows for which segments are made before the place of a removed one is used again: far more than are written while a batch is on
+its way, so that no address comes back meanwhile."""
 
 _FIRST_PLACES = 64
 
@@ -47,8 +48,8 @@ class Segments:
         """Rows whose newest value on the disk is in each segment."""
         self._descriptor_P = np.zeros(_FIRST_PLACES, dtype=np.int32)
         self._number_P = np.zeros(_FIRST_PLACES, dtype=np.int64)
-        self._resting: deque[int] = deque()
-        """Places of removed segments, the one that rests longest first."""
+        self._resting: deque[tuple[int, int]] = deque()
+        """The number of the next segment when one was removed, and the place of that one; the one that rests longest first."""
         self._next_number = max((int(path.stem) for path in folder.glob("*.rows")), default=-1) + 1
         """No file that is there is written over, whichever checkpoint needs it."""
         self._next_place = 0
@@ -64,7 +65,8 @@ class Segments:
         """Create the next segment. Raises DiskError."""
         number, self._next_number = self._next_number, self._next_number + 1
         with self.lock:
-            place = self._resting[0] if len(self._resting) > _RESTING else self._next_place
+            rested = self._resting and (number - self._resting[0][0]) * self.capacity > _RESTING_ROWS
+            place = self._resting[0][1] if rested else self._next_place
         if (place + 1) * self.capacity >= MOST_ADDRESSES:
             rule = f"rows of a pool on the disk must have fewer than {MOST_ADDRESSES:,} places"
             raise DiskError(f"{rule}, segment {place + 1} is too many")
@@ -85,7 +87,7 @@ class Segments:
             segment.hold(1)
             self._add(segment)
         self._next_place = max(self._of, default=-1) + 1
-        self._resting.extend(sorted(set(range(self._next_place)) - set(self._of)))
+        self._resting.extend((self._next_number, place) for place in sorted(set(range(self._next_place)) - set(self._of)))
 
     def _add(self, segment: Segment) -> None:
         while segment.place >= len(self._live_P):
@@ -164,7 +166,7 @@ class Segments:
             oldest = min(self._readings, default=self._next_reading)
             free = [segment for number, segment in self._retired if number <= oldest]
             self._retired = [(number, segment) for number, segment in self._retired if number > oldest]
-            self._resting.extend(segment.place for segment in free)
+            self._resting.extend((self._next_number, segment.place) for segment in free)
         failed = None
         for segment in free:
             try:
