@@ -44,6 +44,8 @@ class EmbeddingStore(TieredRows):
 
     stages_ahead = False
     """Whether batches are staged ahead of their step."""
+    updates_once = False
+    """Whether a batch that was staged can be updated only once."""
     on_disk = False
     """Whether cold rows lie on a disk."""
     group: Group = ALONE

@@ -45,8 +45,8 @@ class Options(TypedDict, total=False):
     budget: int | str
     """Device memory for hot rows and their optimizer state: bytes, or a text such as "2GiB"."""
     host_memory: int | str
-    """On a CPU, memory for rows with their optimizer state; cold rows then lie on a disk. Seven eighths of it hold hot rows,
-    unless `budget` is given."""
+    """On a CPU, memory of each process for rows with their optimizer state; cold rows then lie on a disk. Seven eighths of it
+    hold hot rows, unless `budget` is given."""
     disk: str | Path
     """Folder for the cold rows, where `host_memory` is given. They have a folder of their own in it, which is removed when the
     runtime is no longer in use."""
@@ -181,25 +181,15 @@ class Setup:
         streams = self.streams or (CudaStreams(self.device, False) if self.device.type == "cuda" else None)
         keep_freed_memory()
         if host_memory or self.disk is not None:
-            return config, policy, build_on_disk(config, space, policy, rates.rule, self._folder_on_disk(host_memory, rates))
+            return config, policy, build_on_disk(config, space, policy, rates.rule, self._folder_on_disk(host_memory))
         return config, policy, build_store(config, space, policy, streams, drawn=False, rule=rates.rule)
 
-    def _folder_on_disk(self, host_memory: int, rates: Rates) -> Path:
+    def _folder_on_disk(self, host_memory: int) -> Path:
         """Return the folder given for cold rows. Raises ConfigError where they cannot lie on a disk."""
         if not host_memory or self.disk is None:
             raise ConfigError(f"host_memory and disk must be given together, got {host_memory} and {self.disk!r}")
         if self.device.type != "cpu" or self.streams is not None:
             raise ConfigError(f"device must be cpu where host_memory is given, got {self.device}")
-        if not self.group.is_alone:
-            raise ConfigError(
-                f"host_memory must be 0 where several processes train in a user's loop, got {host_memory} and "
-                f"{self.group.ranks} processes"
-            )
-        if rates.rule.catches_up:
-            raise ConfigError(
-                f"{rates.name} moves every row at every step, which needs all rows in memory, got host_memory={host_memory}; "
-                "SparseAdam, Adagrad and SGD move the rows that were looked up"
-            )
         return Path(self.disk)
 
     def _check_shared(self, dtype: torch.dtype) -> None:

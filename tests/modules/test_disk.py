@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,9 @@ from adaptive_rec.errors import ConfigError, ConflictError
 from adaptive_rec.modules.options import Setup
 from adaptive_rec.modules.rates import named_rates
 from adaptive_rec.placement import RowSpace
+from adaptive_rec.system.group import Alone
 
+from .ranks import patch_ranks, train
 from .test_resume import BREAK, STEPS, only, restore, states, through_file
 from .training import CASES, QUICK_WINDOWS, Loop, Trained, assert_moved
 
@@ -82,6 +85,40 @@ def test_a_state_resumes_on_the_disk_and_in_memory(then_on_disk: bool, on_disk: 
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
+OPTIMIZERS: dict[str, Any] = {
+    "adagrad": partial(torch.optim.Adagrad, lr=0.05),
+    "two rates": lambda tables: torch.optim.Adagrad([{"params": tables[:2]}, {"params": tables[2:], "lr": 0.02}], lr=0.05),
+    "adam": partial(torch.optim.Adam, lr=0.01),
+    "momentum": partial(torch.optim.SGD, lr=0.05, momentum=0.9),
+    "adagrad with decay": partial(torch.optim.Adagrad, lr=0.05, weight_decay=0.01),
+    "rmsprop": partial(torch.optim.RMSprop, lr=0.01),
+}
+"""The last four move every row at every step."""
+
+
+@pytest.mark.parametrize("prefetch", [True, False], ids=["prefetch", "in line"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_rows_on_a_disk_make_the_steps_of_those_in_memory(name: str, prefetch: bool, on_disk: dict[str, Any]) -> None:
+    ours, theirs = (train(Alone(), OPTIMIZERS[name], 40, prefetch=prefetch, **where) for where in (on_disk, {}))
+    assert ours.losses == theirs.losses
+    assert all(torch.equal(ours.weights[key], theirs.weights[key]) for key in theirs.weights)
+    assert ours.runtime.stats().migrated_rows > 0
+
+
+@pytest.mark.parametrize("name", ["adam", "adagrad"])
+def test_ranks_with_rows_on_a_disk_are_those_in_memory(
+    name: str, monkeypatch: pytest.MonkeyPatch, on_disk: dict[str, Any]
+) -> None:
+    on_ranks, make = patch_ranks(monkeypatch), OPTIMIZERS[name]
+    found = on_ranks(3, lambda group: train(group, make, 40, **on_disk))
+    expected = on_ranks(3, lambda group: train(group, make, 40))
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.losses == theirs.losses
+        assert all(torch.equal(ours.weights[key], theirs.weights[key]) for key in theirs.weights)
+        assert isinstance(ours.runtime.store, DiskStore)
+    assert len(list(on_disk["disk"].iterdir())) == 3
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_modules_of_their_own_are_those_in_memory(dtype: torch.dtype, on_disk: dict[str, Any]) -> None:
     def train(**where: Any) -> list[torch.Tensor]:
@@ -134,7 +171,6 @@ def test_the_folder_goes_with_the_store(tmp_path: Path) -> None:
         ({"host_memory": "much", "disk": "here"}, "host_memory must be a whole number of bytes.*got 'much'"),
         ({"host_memory": 1000, "budget": 2000, "disk": "here"}, "hot rows must fit in run.host_memory=1000, policy"),
         ({"host_memory": "1MiB", "disk": "/proc/none"}, "disk must be a folder that can be written to, /proc/none is not"),
-        ({"host_memory": "1MiB", "disk": "here", "optimizer": torch.optim.Adam}, "Adam moves every row at every step"),
     ],
     ids=str,
 )
@@ -143,8 +179,7 @@ def test_what_cannot_lie_on_a_disk_is_refused_by_name(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     table = nn.EmbeddingBag(100, 4)
-    rates = {} if "optimizer" in options else {"optimizer": "sgd", "lr": 0.1}
     with pytest.raises(ConfigError, match=rule):
-        adaptive_rec.wrap(nn.Sequential(table), **options, **rates)
+        adaptive_rec.wrap(nn.Sequential(table), optimizer="sgd", lr=0.1, **options)
     assert not list(tmp_path.glob("here/*"))
     assert type(table) is nn.EmbeddingBag

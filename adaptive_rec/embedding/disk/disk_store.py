@@ -26,8 +26,11 @@ from adaptive_rec.embedding.disk.disk_tier import DiskTier
 from adaptive_rec.embedding.disk.first_values import FreshRows
 from adaptive_rec.embedding.disk.saved_segments import NOWHERE, SavedLog, SegmentEntry
 from adaptive_rec.embedding.host import Arrays
+from adaptive_rec.embedding.missed_steps import MissedSteps
 from adaptive_rec.embedding.records import RowUpdate
 from adaptive_rec.embedding.tiered_rows import GivenRows
+from adaptive_rec.kernels.row_update import TierArrays
+from adaptive_rec.placement import COLD
 
 _CHUNK_ROWS = 1 << 16
 """Limit of rows that are overwritten at a time."""
@@ -139,6 +142,21 @@ class DiskStore(DirectStore):
         if self.disk_snapshot is not None:
             source_U = work.source_U[work.pool_range(pool)]
             self.disk_snapshot.keep(pool, source_U[source_U >= 0])
+
+    def catch_up(self, pool: int, row_N: NDArray[np.int64], missed: MissedSteps, next_step: int = 0) -> None:
+        spec, rows = self.space.pools[pool], np.unique(row_N)
+        slot_R = self.slot_of_row[spec.first_row : spec.end_row]
+        hot, cold = rows[slot_R[rows] != COLD], rows[slot_R[rows] == COLD]
+        missed.make(hot, slot_R, next_step, TierArrays(*self.device.arrays(pool), *self.host.arrays(pool)))
+        self.changed_R[spec.first_row + hot] = True
+        for first in range(0, len(cold), _CHUNK_ROWS):
+            some = cold[first : first + _CHUNK_ROWS]
+            part, lines = self.host.room_for(pool, len(some)), np.arange(len(some))
+            self.host.read(pool, some, lines, *part.arrays)
+            before_C = part.state_UK[:, -1].copy()  # the number of the last step that a row has had
+            missed.make(lines, np.full(len(some), COLD), next_step, TierArrays(*self.device.arrays(pool), *part.arrays))
+            moved = np.flatnonzero(part.state_UK[:, -1] != before_C)
+            self.host.append(pool, some[moved], moved, *part.arrays)
 
     # Moves -----------------------------------------------------------------------------------------------------------
 
