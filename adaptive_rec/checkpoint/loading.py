@@ -10,6 +10,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from adaptive_rec.checkpoint.dense_state import set_dense
+from adaptive_rec.checkpoint.descriptions import run_description
 from adaptive_rec.checkpoint.disk_entry import folder_of, saved_logs
 from adaptive_rec.checkpoint.files import DISK, Files, os_errors
 from adaptive_rec.checkpoint.flatten import unflatten
@@ -18,7 +19,7 @@ from adaptive_rec.checkpoint.history import Found, names_in_use, newest_held, ve
 from adaptive_rec.checkpoint.rows import SavedRows, state_names
 from adaptive_rec.checkpoint.run_state import Last, RunParts, set_state
 from adaptive_rec.checkpoint.safetensors_file import ArraysFile, StoredArray, array_type
-from adaptive_rec.checkpoint.writing import DENSE, run_description
+from adaptive_rec.checkpoint.writing import DENSE
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.embedding.disk.disk_store import DiskStore
 from adaptive_rec.embedding.disk.saved_segments import SavedLog, remove_unused

@@ -6,17 +6,16 @@ has all rows; later ones have the rows that changed since the one before, until 
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from adaptive_rec.checkpoint.dense_state import dense_arrays
+from adaptive_rec.checkpoint.descriptions import manifest_description, run_description
 from adaptive_rec.checkpoint.disk_entry import disk_entry
 from adaptive_rec.checkpoint.draft import Draft, DraftPart
 from adaptive_rec.checkpoint.files import DISK, Files
@@ -29,10 +28,8 @@ from adaptive_rec.checkpoint.run_state import Last, RunParts, state_of
 from adaptive_rec.checkpoint.safetensors_file import PATTERNS
 from adaptive_rec.embedding.shard_arrays import ROW
 from adaptive_rec.errors import CheckpointError, DiskError, first_line, is_out_of_memory
-from adaptive_rec.state import RunState
 from adaptive_rec.system.durable import sync_files
 from adaptive_rec.system.group import Group
-from adaptive_rec.system.version import __version__
 
 DENSE = "dense.safetensors"
 
@@ -84,7 +81,7 @@ class Writing:
             self._values, arrays = flatten(state_of(parts))
             self._arrays = parts.base.copies.of(arrays)
             self._dense = dense_arrays(parts.dense)
-            self._run, self._description = run_description(state), _description(state)
+            self._run, self._description = run_description(state), manifest_description(state)
             self._row_type = row_type(state.store.batch_space.rows)
             self._rows = state.store.begin_snapshot(everything=not self._only_changes)
         except BaseException as error:
@@ -272,29 +269,6 @@ def state_key(parts: RunParts, folder: Path) -> tuple[Any, ...]:
     """Return a key that is equal for equal states of a run."""
     state = parts.state
     return folder, state.step, state.window_due, state.knobs, state.commands_done, parts.phases.reordered
-
-
-def run_description(state: RunState) -> dict[str, Any]:
-    """Return the settings that must not change when a run is resumed."""
-    space, config = state.store.batch_space, state.config
-    return {
-        "tables": [
-            {**asdict(table), "first_row": int(first_row)}
-            for table, first_row in zip(space.tables, space.table_first_row, strict=True)
-        ],
-        "embedding_optimizer": config.optimizer.embedding,
-        "dense_optimizer": config.optimizer.dense,
-        "precision": config.run.precision,
-        "row_precision": config.run.row_precision,
-        "seed": config.run.seed,
-        "data": config.data.model_dump(mode="json"),
-    }
-
-
-def _description(state: RunState) -> dict[str, Any]:
-    config = json.dumps(state.config.model_dump(mode="json"), sort_keys=True)
-    sha256 = hashlib.sha256(config.encode()).hexdigest()
-    return {"version": __version__, "policy": state.policy.name, "config_sha256": sha256}
 
 
 def _to_build_on(parts: RunParts, folder: Path, files: Files) -> list[ChainedGeneration]:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from adaptive_rec.embedding.device import DeviceTier, row_bytes, split_budget
 from adaptive_rec.embedding.disk.saved_segments import SavedLog
-from adaptive_rec.embedding.host import Arrays, HostTier
+from adaptive_rec.embedding.host import Arrays, GivenRows, HostTier
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.records import Traffic
 from adaptive_rec.embedding.shard_arrays import OPTIMIZER_STATE, ROW, WEIGHT
@@ -23,9 +23,6 @@ from adaptive_rec.embedding.snapshot import RowSnapshot, Tiers
 from adaptive_rec.placement import COLD, Migration, Placement, RowSpace
 
 _CHUNK_ROWS = 1 << 18
-
-GivenRows = tuple[NDArray[Any] | None, NDArray[Any] | None]
-"""Rows and their optimizer state that are set; None: they stay."""
 
 NO_ROWS: NDArray[np.int64] = np.empty(0, dtype=np.int64)
 NUMPY_DTYPE = {torch.float32: np.float32, torch.float64: np.float64}
@@ -208,11 +205,7 @@ class TieredRows(ABC):
         """Set a table's rows from number `first` on. Only before training, when every row is cold."""
         assert self.placement.version == 0, "rows are imported before the first migration"
         pool, low, _ = self.space.table_range(table)
-        self._set_cold(pool, low + np.arange(first, first + len(weights_ND)), weights_ND, state_NK)
-
-    def _set_cold(self, pool: int, row_N: NDArray[np.int64], weights_ND: NDArray[Any], state_NK: NDArray[Any]) -> None:
-        """Set cold rows, by their numbers within the pool, and their optimizer state."""
-        self.host.weights[pool][row_N], self.host.state[pool][row_N] = weights_ND, state_NK
+        self._overwrite(pool, low + np.arange(first, first + len(weights_ND)), (weights_ND, state_NK))
 
     def replace_table(self, table: int, weights_ND: NDArray[Any] | None, state_NK: NDArray[Any] | None) -> None:
         """Set all rows of a table, or their optimizer state, or both. Hot rows are hot again afterwards."""

@@ -25,10 +25,9 @@ from adaptive_rec.embedding.disk.disk_snapshot import DiskSnapshot
 from adaptive_rec.embedding.disk.disk_tier import DiskTier
 from adaptive_rec.embedding.disk.first_values import FreshRows
 from adaptive_rec.embedding.disk.saved_segments import NOWHERE, SavedLog, SegmentEntry
-from adaptive_rec.embedding.host import Arrays
+from adaptive_rec.embedding.host import Arrays, GivenRows
 from adaptive_rec.embedding.missed_steps import MissedSteps
 from adaptive_rec.embedding.records import RowUpdate
-from adaptive_rec.embedding.tiered_rows import GivenRows
 from adaptive_rec.kernels.row_update import TierArrays
 from adaptive_rec.placement import COLD
 
@@ -250,9 +249,6 @@ class DiskStore(DirectStore):
                 if values is not None:
                     kept[:] = values[some]
             self.host.append(pool, host_rows[some], lines, *part.arrays)
-
-    def _set_cold(self, pool: int, row_N: NDArray[np.int64], weights_ND: NDArray[Any], state_NK: NDArray[Any]) -> None:
-        self.host.append(pool, row_N, np.arange(len(row_N)), weights_ND, state_NK)
 
     def disk_counts(self) -> dict[str, int]:
         totals = Counter[str]()

@@ -226,7 +226,7 @@ class ExchangingStore(EmbeddingStore):
         inside = (first <= ids) & (ids < end)
         pool, low, _ = self.space.table_range(table)
         rows, lines = low + np.arange(blocks.start, blocks.stop)[inside], ids[inside] - first
-        self._set_cold(pool, rows, weights_ND[lines], state_NK[lines])
+        self._overwrite(pool, rows, (weights_ND[lines], state_NK[lines]))
 
     def saved_rows(
         self, row_N: NDArray[np.int64], weights_ND: NDArray[Any], state_NK: NDArray[Any]
