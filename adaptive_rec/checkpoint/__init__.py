@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from adaptive_rec.checkpoint.loading import load as load
     from adaptive_rec.checkpoint.loading import newest as newest
     from adaptive_rec.checkpoint.loading import remove_unused_rows as remove_unused_rows
-    from adaptive_rec.checkpoint.loading import rows_folder as rows_folder
+    from adaptive_rec.checkpoint.loading import rows_folders as rows_folders
     from adaptive_rec.checkpoint.loading import saved_knobs as saved_knobs
     from adaptive_rec.checkpoint.writing import save as save
 
@@ -29,7 +29,7 @@ _PUBLIC = {
     "load": "loading",
     "newest": "loading",
     "remove_unused_rows": "loading",
-    "rows_folder": "loading",
+    "rows_folders": "loading",
     "save": "writing",
     "saved_knobs": "loading",
 }

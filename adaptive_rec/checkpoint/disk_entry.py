@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from adaptive_rec.checkpoint.manifest import DiskEntry, DiskPool
+from adaptive_rec.checkpoint.manifest import DiskEntry, DiskPool, Manifest
 from adaptive_rec.checkpoint.safetensors_file import DTYPES, PATTERNS
 from adaptive_rec.embedding.disk.saved_segments import SavedLog, SavedPool, SegmentEntry
 
@@ -39,8 +39,17 @@ def disk_entry(saved: SavedLog, generations: Path) -> DiskEntry:
     return DiskEntry(folder=os.path.relpath(folder, run) if inside else str(folder), pools=tuple(pools))
 
 
-def saved_log(entry: DiskEntry, generation: Path) -> SavedLog:
-    """Return the rows on a disk that a manifest names."""
+def saved_logs(manifest: Manifest, generation: Path) -> list[SavedLog]:
+    """Return the rows on a disk that the manifest of a generation names, those of each rank; nothing where shards have them."""
+    return [_saved_log(entry, generation) for entry in manifest.disk or ()]
+
+
+def folder_of(logs: list[SavedLog]) -> Path:
+    """Return the folder of the rows of all ranks."""
+    return logs[0].folder if len(logs) == 1 else logs[0].folder.parent
+
+
+def _saved_log(entry: DiskEntry, generation: Path) -> SavedLog:
     pools = (
         SavedPool(
             pool.first_row, pool.rows, np.empty((0, pool.dim), _ARRAY_TYPES[pool.weight]),

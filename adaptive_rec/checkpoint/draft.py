@@ -164,7 +164,9 @@ class Draft(DraftPart):
         self.entries += entries
         self.size_bytes = sum(entry.size_bytes for entry in self.entries)
 
-    def commit(self, description: Mapping[str, Any], since: Since | None = None, disk: DiskEntry | None = None) -> Path:
+    def commit(
+        self, description: Mapping[str, Any], since: Since | None = None, disk: tuple[DiskEntry, ...] | None = None
+    ) -> Path:
         """Make the generation visible, and return its folder when a loss of power cannot undo that.
 
         `since`: the generation that this one builds on; `disk`: where its rows are, where shards have only their addresses.

@@ -87,7 +87,7 @@ def verify_all(files: Files, generation: Path) -> None:
 
 def _check_disk(link: ChainedGeneration) -> None:
     """Raise CheckpointError where a segment is missing or cut off."""
-    for path, needed in link.manifest.disk.segments(link.path) if link.manifest.disk else ():
+    for path, needed in (each for entry in link.manifest.disk or () for each in entry.segments(link.path)):
         with os_errors("reading", path):
             size_bytes = path.stat().st_size
         if size_bytes < needed:

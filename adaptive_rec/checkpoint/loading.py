@@ -10,7 +10,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from adaptive_rec.checkpoint.dense_state import set_dense
-from adaptive_rec.checkpoint.disk_entry import saved_log
+from adaptive_rec.checkpoint.descriptions import run_description
+from adaptive_rec.checkpoint.disk_entry import folder_of, saved_logs
 from adaptive_rec.checkpoint.files import DISK, Files, os_errors
 from adaptive_rec.checkpoint.flatten import unflatten
 from adaptive_rec.checkpoint.generation import generations, names_in, read_json_file, read_manifest
@@ -18,7 +19,7 @@ from adaptive_rec.checkpoint.history import Found, names_in_use, newest_held, ve
 from adaptive_rec.checkpoint.rows import SavedRows, state_names
 from adaptive_rec.checkpoint.run_state import Last, RunParts, set_state
 from adaptive_rec.checkpoint.safetensors_file import ArraysFile, StoredArray, array_type
-from adaptive_rec.checkpoint.writing import DENSE, run_description
+from adaptive_rec.checkpoint.writing import DENSE
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.embedding.disk.disk_store import DiskStore
 from adaptive_rec.embedding.disk.saved_segments import SavedLog, remove_unused
@@ -77,50 +78,58 @@ def load(parts: RunParts, checkpoint: Path, verified: bool = False, files: Files
     except CheckpointError as error:
         raise CheckpointError(f"checkpoint {checkpoint} cannot be used: {error}") from None
     # Addresses are good in one folder: a checkpoint whose rows were copied to or from a disk is nothing to build on.
-    stays = is_adopted or (rows.log is None and not isinstance(store, DiskStore))
+    stays = is_adopted or not (rows.logs or isinstance(store, DiskStore))
     parts.base.build_on(Last(checkpoint.parent, checkpoint.name, ()) if stays else None)
 
 
 def _is_adopted(store: EmbeddingStore, rows: SavedRows, checkpoint: Path) -> bool:
-    """Take over rows that lie on a disk where the store has its own. Returns False where they must be copied."""
-    if rows.log is None or not isinstance(store, DiskStore):
+    """Take over rows that lie on a disk where the store of each rank has its own. Returns False where they must be copied."""
+    if not rows.logs or not isinstance(store, DiskStore):
+        return False
+    group = store.group
+    own = rows.logs[group.rank] if len(rows.logs) == group.ranks else None
+    if not group.all_true(own is not None and store.host.fits(own)) or own is None:
         return False
     try:
-        return store.adopt(checkpoint.name, rows.log, rows.index())
+        store.adopt(checkpoint.name, own, rows.index())
     except DiskError as error:
         raise CheckpointError(str(error)) from None
+    return True
 
 
-def rows_folder(checkpoint: Path, files: Files = DISK) -> Path | None:
-    """Return the folder of a checkpoint's rows, where they lie on a disk outside of it."""
-    disk = read_manifest(files, checkpoint).disk
-    return None if disk is None else saved_log(disk, checkpoint).folder
+def rows_folders(checkpoint: Path, files: Files = DISK) -> list[Path]:
+    """Return the folder of each rank's rows, where they lie on a disk outside of a checkpoint."""
+    return [log.folder for log in saved_logs(read_manifest(files, checkpoint), checkpoint)]
 
 
 def folders_of_rows(folder: Path, files: Files = DISK) -> set[Path]:
     """Return the folders, outside of them, in which the checkpoints of a folder have their rows."""
-    return {log.folder.resolve() for log in _logs_of(files, folder, generations(names_in(files, folder)))}
+    found = _logs_of(files, folder, generations(names_in(files, folder)))
+    return {folder_of(logs).resolve() for logs in found}
 
 
 def remove_unused_rows(
     store: EmbeddingStore, folder: Path, keep: int, rows: Iterable[Path], files: Files = DISK
 ) -> None:
-    """Remove the files in some folders of `rows` that neither the run nor its checkpoints in use need."""
-    used = list(_logs_of(files, folder, names_in_use(files, folder, keep)))
-    if isinstance(store, DiskStore):
-        used.append(store.present_log)
-    for each in rows:
-        with os_errors("removal of rows", each):
-            remove_unused(each, used)
+    """Remove the files in some folders of `rows` that neither the run nor its checkpoints in use need. Ranks call it together."""
+    group = store.group
+    present = group.share([str(path) for path in store.present_log.files] if isinstance(store, DiskStore) else [])
+    if group.rank == 0:
+        needed = {Path(path) for of_rank in present for path in of_rank}
+        for logs in _logs_of(files, folder, names_in_use(files, folder, keep)):
+            needed |= {path for log in logs for path in log.files}
+        for each in rows:
+            with os_errors("removal of rows", each):
+                remove_unused(each, needed)
+    group.tell()  # nobody adds rows before
 
 
-def _logs_of(files: Files, folder: Path, names: list[str]) -> Iterator[SavedLog]:
-    """Yield the rows on a disk of some checkpoints, of those whose manifest can be read."""
+def _logs_of(files: Files, folder: Path, names: list[str]) -> Iterator[list[SavedLog]]:
+    """Yield the rows on a disk of some checkpoints, of those whose manifest can be read and that have some there."""
     for name in names:
         with suppress(CheckpointError):
-            disk = read_manifest(files, folder / name).disk
-            if disk is not None:
-                yield saved_log(disk, folder / name)
+            if logs := saved_logs(read_manifest(files, folder / name), folder / name):
+                yield logs
 
 
 def _set_rows(store: EmbeddingStore, rows: SavedRows) -> None:

@@ -82,7 +82,7 @@ class DiskPool(Frozen):
 
 
 class DiskEntry(Frozen):
-    """Rows that lie on a disk outside of the generation. Its shards have their addresses."""
+    """The rows of a process that lie on a disk outside of the generation. Its shards have their addresses."""
 
     folder: str = Field(min_length=1, max_length=4096)
     """Seen from the run's directory."""
@@ -105,8 +105,8 @@ class Manifest(Frozen):
     format: Literal[3] = 3
     since: Since | None = None
     """The generation since which rows changed; None where the generation has all rows."""
-    disk: DiskEntry | None = None
-    """Rows on a disk; None where shards have them."""
+    disk: Annotated[tuple[DiskEntry, ...] | None, FailFast()] = None
+    """Rows on a disk, those of each rank that has written them; None where shards have them."""
     step: int = Field(ge=0, lt=10**15)
     chunk_bytes: Literal[4194304] = 4194304
     description: dict[str, Any]

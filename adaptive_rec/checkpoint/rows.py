@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from adaptive_rec.checkpoint.disk_entry import saved_log
+from adaptive_rec.batch import TableSpec
+from adaptive_rec.checkpoint.disk_entry import saved_logs
 from adaptive_rec.checkpoint.files import Files
 from adaptive_rec.checkpoint.generation import read_json_file
 from adaptive_rec.checkpoint.history import chain
@@ -85,17 +86,16 @@ class SavedRows:
         """Shards of the generation of all rows, then those of each generation of changes."""
         end_row = sum(table.rows for table in self.tables)
         links = chain(files, generation)
-        disk = links[-1].manifest.disk
-        self.log = saved_log(disk, generation) if disk is not None else None
-        """Where the rows are, where shards have only their addresses."""
+        self.logs = saved_logs(links[-1].manifest, generation)
+        """Where the rows of each rank are, where shards have only their addresses."""
         self._reader: SegmentsReader | None = None
         for link in links:
-            if (link.manifest.disk is None) != (disk is None):
+            if bool(link.manifest.disk) != bool(self.logs):
                 raise CheckpointError(
                     f"{generation} must have its rows where {link.path.name} has them, which it builds on"
                 )
             names = sorted(entry.name for entry in link.manifest.files if is_shard(entry.name))
-            values = (WEIGHT, OPTIMIZER_STATE) if disk is None else (ADDRESS,)
+            values = (ADDRESS,) if self.logs else (WEIGHT, OPTIMIZER_STATE)
             self._shards.append(
                 [_Shard(ArraysFile(files, link.path / name), link.path / name, end_row, values) for name in names]
             )
@@ -109,9 +109,9 @@ class SavedRows:
         if self._reader is None:
             from adaptive_rec.checkpoint.saved_log import SegmentsReader  # late: compiled kernels are slow to load
 
-            assert self.log is not None, "shards have the rows"
-            rows = [(table.first_row, table.rows) for table in self.tables]
-            self._reader = SegmentsReader(self.log, saved_seed(self._files, self._generation), rows)
+            assert self.logs, "shards have the rows"
+            tables = tuple(TableSpec(table.name, table.rows, table.dim) for table in self.tables)
+            self._reader = SegmentsReader(self.logs, saved_seed(self._files, self._generation), tables)
         return self._reader
 
     def types(self, table: SavedTable) -> tuple[StoredArray, StoredArray]:
@@ -131,7 +131,7 @@ class SavedRows:
         """Read some rows of a table, at most CHUNK_ROWS, and their optimizer state; 16-bit floats are bit patterns."""
         low, high = table.first_row + first, table.first_row + end
         found = self._find_rows(table, low, high)
-        if self.log is not None:
+        if self.logs:
             address_N = np.full(end - first, NOWHERE, dtype=np.uint32)
             for shard, lines, row_N in found:
                 address_N[row_N - low] = shard.addresses_of(lines)
@@ -157,7 +157,7 @@ class SavedRows:
                     raise CheckpointError(f"{shard.path} must have rows that no other shard has, got {row}")
                 seen_R[row_N - low] = True
                 found.append((shard, lines, row_N))
-            if not newer and self.log is None and not seen_R.all():
+            if not newer and not self.logs and not seen_R.all():
                 row = low - table.first_row + int(np.flatnonzero(~seen_R)[0])
                 raise CheckpointError(
                     f"{self._generation}: row {row} of table {table.name[:80]!r} must be there, it is not"
@@ -165,8 +165,8 @@ class SavedRows:
         return found
 
     def _find_types(self, table: SavedTable) -> tuple[StoredArray, StoredArray]:
-        if self.log is not None:
-            weight, state = self._on_disk().types(table.first_row)
+        if self.logs:
+            weight, state = self._on_disk().types(self.tables.index(table))
             return weight, state
         for shard in (shard for shards in self._shards for shard in shards):
             if shard.has_any(table.first_row, table.first_row + table.rows):

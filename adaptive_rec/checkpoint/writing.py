@@ -6,33 +6,30 @@ has all rows; later ones have the rows that changed since the one before, until 
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from adaptive_rec.checkpoint.dense_state import dense_arrays
+from adaptive_rec.checkpoint.descriptions import manifest_description, run_description
 from adaptive_rec.checkpoint.disk_entry import disk_entry
 from adaptive_rec.checkpoint.draft import Draft, DraftPart
 from adaptive_rec.checkpoint.files import DISK, Files
 from adaptive_rec.checkpoint.flatten import flatten
 from adaptive_rec.checkpoint.generation import names_in
 from adaptive_rec.checkpoint.history import ChainedGeneration, chain, names_in_use, prune, verify_all
-from adaptive_rec.checkpoint.manifest import FileEntry
+from adaptive_rec.checkpoint.manifest import DiskEntry, FileEntry
 from adaptive_rec.checkpoint.rows import is_shard, row_type, shard_name, state_names
 from adaptive_rec.checkpoint.run_state import Last, RunParts, state_of
 from adaptive_rec.checkpoint.safetensors_file import PATTERNS
 from adaptive_rec.embedding.shard_arrays import ROW
 from adaptive_rec.errors import CheckpointError, DiskError, first_line, is_out_of_memory
-from adaptive_rec.state import RunState
 from adaptive_rec.system.durable import sync_files
 from adaptive_rec.system.group import Group
-from adaptive_rec.system.version import __version__
 
 DENSE = "dense.safetensors"
 
@@ -84,7 +81,7 @@ class Writing:
             self._values, arrays = flatten(state_of(parts))
             self._arrays = parts.base.copies.of(arrays)
             self._dense = dense_arrays(parts.dense)
-            self._run, self._description = run_description(state), _description(state)
+            self._run, self._description = run_description(state), manifest_description(state)
             self._row_type = row_type(state.store.batch_space.rows)
             self._rows = state.store.begin_snapshot(everything=not self._only_changes)
         except BaseException as error:
@@ -97,7 +94,8 @@ class Writing:
                 raise CheckpointError(f"{self.name} was abandoned after a {type(error).__name__}: {error}") from error
             raise
         self._error: CheckpointError | None = CheckpointError(f"{self.name} was never written")
-        self._complaint = ""
+        self._complaints: list[str] = []
+        """What went wrong though it is written."""
         self._is_lost = False
         """Whether a checkpoint that it builds on is damaged."""
         self._size_bytes = 0
@@ -142,6 +140,7 @@ class Writing:
             self._parts.base.build_on(None)
         if self._error is None:
             self._parts.base.build_on(Last(self._folder, self.name, self.of))
+        complaint = f"checkpoint {self.name} is written, but {'; '.join(self._complaints)}" if self._complaints else ""
         ended = time.perf_counter()
         return Written(
             step=self.step,
@@ -152,7 +151,7 @@ class Writing:
             seconds=ended - self._began,
             stall_seconds=self._stall + self._rows.kept_seconds + ended - began,
             error=self._error,
-            complaint=self._complaint,
+            complaint=complaint,
         )
 
     def _write(self) -> None:
@@ -166,63 +165,71 @@ class Writing:
         draft.arrays(arrays_name, self._arrays)
         draft.json(values_name, {"run": self._run, "ranks": self._group.ranks, "state": self._values})
         if self._group.is_alone:
-            self._commit()
+            self._commit([self._rows_on_disk()])
             self._rows.forget()
+            self._let_rows_go(self._names_in_use())
 
-    def _commit(self) -> None:
-        """Make it visible, and remove older ones."""
-        draft, complaints = self._draft, [self._sync_journal()]
+    def _rows_on_disk(self) -> str | None:
+        """Return what the manifest says of this rank's rows on a disk, once they are written; None where shards have them."""
+        log = self._parts.state.store.saved_log()
+        return None if log is None else disk_entry(log, self._folder).model_dump_json()
+
+    def _commit(self, on_disk: list[str | None]) -> None:
+        """Make it visible, and remove older ones. `on_disk`: `_rows_on_disk` of all ranks."""
+        self._sync_journal()
+        draft, disk = self._draft, tuple(DiskEntry.model_validate_json(entry) for entry in on_disk if entry is not None)
         assert isinstance(draft, Draft), "rank 0 commits"
-        store = self._parts.state.store
-        log = store.saved_log()
-        disk = disk_entry(log, self._folder) if log is not None else None
-        made = draft.commit(self._description, self._chain[-1].since if self._chain else None, disk)
+        made = draft.commit(self._description, self._chain[-1].since if self._chain else None, disk or None)
         self._size_bytes = draft.size_bytes
         try:
             prune(self._files, self._folder, self._keep)
         except CheckpointError as error:
             self._check(made)
-            complaints.append(f"older ones could not be removed: {error}")
-        if disk is not None:
-            complaints.append(self._let_rows_go())
-        if any(complaints):
-            self._complaint = f"checkpoint {self.name} is written, but {'; '.join(filter(None, complaints))}"
+            self._complaints.append(f"older ones could not be removed: {error}")
 
-    def _let_rows_go(self) -> str:
-        """Have rows on a disk removed that no checkpoint needs any more. Returns why that failed, or nothing."""
-        kept, why = None, ""
+    def _names_in_use(self) -> list[str] | None:
+        """Return the checkpoints whose rows on a disk must stay; None where all must."""
+        if not self._parts.state.store.on_disk:
+            return None
         try:
-            kept = names_in_use(self._files, self._folder, self._keep)
+            return names_in_use(self._files, self._folder, self._keep)
         except CheckpointError as error:
-            why = f"rows of older ones stay: {error}"
+            self._complaints.append(f"rows of older ones stay: {error}")
+            return None
+
+    def _let_rows_go(self, kept: list[str] | None) -> None:
+        """Have rows on a disk removed that no checkpoint needs any more."""
         try:
             self._parts.state.store.keep_for(kept, self.name)
         except DiskError as error:
-            why = f"rows of older ones could not be removed: {error}"
-        return why
+            self._complaints.append(f"rows of older ones could not be removed: {error}")
 
     def _commit_together(self) -> None:
         """Commit what all ranks have written, or nothing where one of them failed. Every rank has the same outcome."""
         entries = [entry.model_dump() for entry in self._draft.entries]
-        found = self._group.share({"error": str(self._error or ""), "files": entries})
+        on_disk = None if self._error else self._rows_on_disk()
+        found = self._group.share({"error": str(self._error or ""), "files": entries, "disk": on_disk})
         errors = [f"rank {rank}: {each['error']}" for rank, each in enumerate(found) if each["error"]]
         if errors:
             self._error = CheckpointError("; ".join(errors))
         elif isinstance(self._draft, Draft):
             self._draft.add(FileEntry(**entry) for each in found[1:] for entry in each["files"])
-            self._try(self._commit)
-        if error := self._group.tell(str(self._error or "")):
+            self._try(lambda: self._commit([each["disk"] for each in found]))
+        kept = self._names_in_use() if self._group.rank == 0 and self._error is None else None
+        error, kept = self._group.tell([str(self._error or ""), kept])
+        if error:
             self._error = self._error or CheckpointError(error)
         else:
             self._rows.forget()
+            self._let_rows_go(kept)
 
-    def _sync_journal(self) -> str:
-        """Have the journal on the disk: after a loss of power a run is replayed from it. Returns why that failed, or nothing."""
+    def _sync_journal(self) -> None:
+        """Have the journal on the disk: after a loss of power a run is replayed from it."""
         try:
             sync_files([self._journal] if self._journal else [])
         except OSError as error:
-            return f"a loss of power may take the end of {self._journal.name if self._journal else ''}: {error.strerror}"
-        return ""
+            end = f"the end of {self._journal.name if self._journal else ''}"
+            self._complaints.append(f"a loss of power may take {end}: {error.strerror}")
 
     def _check(self, made: Path) -> None:
         """Raise CheckpointError where it cannot be used; the next one then builds on nothing."""
@@ -262,29 +269,6 @@ def state_key(parts: RunParts, folder: Path) -> tuple[Any, ...]:
     """Return a key that is equal for equal states of a run."""
     state = parts.state
     return folder, state.step, state.window_due, state.knobs, state.commands_done, parts.phases.reordered
-
-
-def run_description(state: RunState) -> dict[str, Any]:
-    """Return the settings that must not change when a run is resumed."""
-    space, config = state.store.batch_space, state.config
-    return {
-        "tables": [
-            {**asdict(table), "first_row": int(first_row)}
-            for table, first_row in zip(space.tables, space.table_first_row, strict=True)
-        ],
-        "embedding_optimizer": config.optimizer.embedding,
-        "dense_optimizer": config.optimizer.dense,
-        "precision": config.run.precision,
-        "row_precision": config.run.row_precision,
-        "seed": config.run.seed,
-        "data": config.data.model_dump(mode="json"),
-    }
-
-
-def _description(state: RunState) -> dict[str, Any]:
-    config = json.dumps(state.config.model_dump(mode="json"), sort_keys=True)
-    sha256 = hashlib.sha256(config.encode()).hexdigest()
-    return {"version": __version__, "policy": state.policy.name, "config_sha256": sha256}
 
 
 def _to_build_on(parts: RunParts, folder: Path, files: Files) -> list[ChainedGeneration]:

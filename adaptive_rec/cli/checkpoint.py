@@ -18,7 +18,7 @@ from adaptive_rec.units import size, whole
 
 if TYPE_CHECKING:
     from adaptive_rec.checkpoint.difference import ArrayDifference
-    from adaptive_rec.checkpoint.manifest import DiskEntry, FileEntry
+    from adaptive_rec.checkpoint.manifest import FileEntry, Manifest
 
 EXAMPLES = """\
 examples:
@@ -131,7 +131,7 @@ def verify(args: argparse.Namespace) -> int:
             continue
         lines += [verified(path, entry) for entry in manifest.files]
         if manifest.disk and path in found[-KEEP_AT_LEAST:]:  # older ones may have let their rows go
-            lines.append(verified_rows(path, manifest.disk))
+            lines.append(verified_rows(path, manifest))
     wrong = {entry["checkpoint"] for entry in lines if entry["error"]}
     broken = [line(path, "", why) for path in paths if path.name not in wrong and (why := broken_chain(path, wrong))]
     if is_of_run(found, args.path):  # the run may have removed some of them, which is no damage
@@ -198,15 +198,15 @@ def verified(path: Path, entry: FileEntry) -> dict[str, Any]:
     return line(path, entry.name, error, entry.size_bytes, time.perf_counter() - started)
 
 
-def verified_rows(path: Path, disk: DiskEntry) -> dict[str, Any]:
+def verified_rows(path: Path, manifest: Manifest) -> dict[str, Any]:
     """Return the size of a checkpoint's rows on the disk, the time to read them, and their error."""
-    from adaptive_rec.checkpoint.disk_entry import saved_log
+    from adaptive_rec.checkpoint.disk_entry import saved_logs
     from adaptive_rec.checkpoint.saved_log import verify_segments
 
     progress(f"{path.name}: {ROWS_ON_DISK} ...")
     started, error, size_bytes = time.perf_counter(), None, 0
     try:
-        size_bytes = verify_segments(saved_log(disk, path))
+        size_bytes = verify_segments(saved_logs(manifest, path))
     except CheckpointError as raised:
         error = str(raised)
     progress("")

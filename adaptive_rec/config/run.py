@@ -66,8 +66,8 @@ class RunConfig(Frozen):
     host_memory: Bytes = knob(
         0,
         "bytes",
-        "On a CPU, memory for rows with their optimizer state; cold rows then lie on a disk. 0: all rows lie in memory. A layer "
-        "that sets it without knobs.hot_budget_bytes gives seven eighths of it to hot rows.",
+        "On a CPU, memory of each process for rows with their optimizer state; cold rows then lie on a disk. 0: all rows lie in "
+        "memory. A layer that sets it without knobs.hot_budget_bytes gives seven eighths of it to hot rows.",
         ge=0,
         le=MOST_BYTES,
     )

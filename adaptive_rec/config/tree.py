@@ -113,7 +113,12 @@ def _share_host_memory(tree: dict[str, Any], layer: Mapping[str, Any]) -> None:
         return
     with suppress(ValueError):  # a value that is no size is reported with all other faults
         size_bytes = parse_size(given) if isinstance(given, str) else int(given)
-        tree.setdefault("knobs", {})["hot_budget_bytes"] = size_bytes * HOT_PART[0] // HOT_PART[1]
+        tree.setdefault("knobs", {})["hot_budget_bytes"] = hot_part(size_bytes)
+
+
+def hot_part(host_memory: int) -> int:
+    """Return the part of the memory for rows that hot rows take, where nothing else is given."""
+    return host_memory * HOT_PART[0] // HOT_PART[1]
 
 
 def overridden_knobs(environment: Mapping[str, str], settings: Sequence[str]) -> set[str]:

@@ -24,6 +24,9 @@ SLOT_BYTES = np.dtype(np.int32).itemsize + 2
 Arrays: TypeAlias = tuple[NDArray[Any], NDArray[Any]]
 """Rows and their optimizer state."""
 
+GivenRows: TypeAlias = tuple[NDArray[Any] | None, NDArray[Any] | None]
+"""Rows and their optimizer state that are set; None: they stay."""
+
 
 class KeepsRows(Protocol):
     """A snapshot that copies rows before they change."""

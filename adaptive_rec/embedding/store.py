@@ -44,6 +44,8 @@ class EmbeddingStore(TieredRows):
 
     stages_ahead = False
     """Whether batches are staged ahead of their step."""
+    updates_once = False
+    """Whether a batch that was staged can be updated only once."""
     on_disk = False
     """Whether cold rows lie on a disk."""
     group: Group = ALONE
@@ -83,7 +85,7 @@ class EmbeddingStore(TieredRows):
         self.classify(work)
 
     def await_rows(self, work: ClassifiedBatch) -> None:
-        """Wait for the rows of a batch, after `take`, that were not in memory when it was staged."""
+        """Wait for the rows of a batch, before `take`, that were not in memory when it was staged."""
 
     @abstractmethod
     def gather(

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from adaptive_rec.embedding.device import DeviceTier, row_bytes, split_budget
 from adaptive_rec.embedding.disk.saved_segments import SavedLog
-from adaptive_rec.embedding.host import Arrays, HostTier
+from adaptive_rec.embedding.host import Arrays, GivenRows, HostTier
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.records import Traffic
 from adaptive_rec.embedding.shard_arrays import OPTIMIZER_STATE, ROW, WEIGHT
@@ -205,33 +205,36 @@ class TieredRows(ABC):
         """Set a table's rows from number `first` on. Only before training, when every row is cold."""
         assert self.placement.version == 0, "rows are imported before the first migration"
         pool, low, _ = self.space.table_range(table)
-        rows = slice(low + first, low + first + len(weights_ND))
-        self.host.weights[pool][rows], self.host.state[pool][rows] = weights_ND, state_NK
+        self._overwrite(pool, low + np.arange(first, first + len(weights_ND)), (weights_ND, state_NK))
 
     def replace_table(self, table: int, weights_ND: NDArray[Any] | None, state_NK: NDArray[Any] | None) -> None:
         """Set all rows of a table, or their optimizer state, or both. Hot rows are hot again afterwards."""
         pool, low, high = self.space.table_range(table)
-        self._replace(pool, np.arange(low, high), slice(low, high), (weights_ND, state_NK))
+        self._replace(pool, np.arange(low, high), (weights_ND, state_NK))
 
     def replace_rows(self, table: int, row_N: NDArray[np.int64], weights_ND: NDArray[Any]) -> None:
         """Set some rows of a table, by their numbers in the table, each given once."""
         pool, low, _ = self.space.table_range(table)
-        self._replace(pool, low + row_N, low + row_N, (weights_ND, None))
+        self._replace(pool, low + row_N, (weights_ND, None))
 
-    def _replace(self, pool: int, host_rows: NDArray[np.int64], where: Any, given: tuple[Any, Any]) -> None:
-        """Set rows in the host tier, while none of them is hot. `where` indexes the arrays of the pool."""
+    def _replace(self, pool: int, host_rows: NDArray[np.int64], given: GivenRows) -> None:
+        """Set rows in the host tier, while none of them is hot."""
         rows = host_rows + self.space.pools[pool].first_row
         hot = np.sort(rows[self.slot_of_row[rows] != COLD])
         self.migrate(Migration(promote=NO_ROWS, demote=hot))
         self.settle()
-        self.host.keep(pool, host_rows)
-        for kept, values in zip(self.host.arrays(pool), given, strict=True):
-            if values is not None:
-                kept[where] = values
+        self._overwrite(pool, host_rows, given)
         self.changed_R[rows] = True
         # A new version, so that batches staged with the former rows are staged again, even if no row is hot.
         self.placement = Placement(self.placement.version + 1, self.slot_of_row)
         self.migrate(Migration(promote=hot, demote=NO_ROWS))
+
+    def _overwrite(self, pool: int, host_rows: NDArray[np.int64], given: GivenRows) -> None:
+        """Set cold rows, by their numbers within the pool, or their optimizer state, or both."""
+        self.host.keep(pool, host_rows)
+        for kept, values in zip(self.host.arrays(pool), given, strict=True):
+            if values is not None:
+                kept[host_rows] = values
 
     # Saving ----------------------------------------------------------------------------------------------------------
 

@@ -170,8 +170,10 @@ def _data_parts(config: Config, source: Source, batch: Batch | None) -> Iterator
 
 
 def _staging_bytes(config: Config, source: Source, policy: Policy, batch: Batch) -> int:
-    """Return the bytes of the staging slots: of batches ahead, of the training one, of those whose rows return; all rows cold."""
-    space, rule, itemsize = space_of(source, policy), row_rule(config), row_type(config).itemsize
+    """Return the bytes of the staging slots: of batches ahead, of the training one, of those whose rows return; all rows cold.
+    All ranks together request about as many rows of one of them as its own part of a batch reads."""
+    space = space_of(getattr(source, "_source", source), policy)  # a rank's tables have fewer rows than its batches name
+    rule, itemsize = row_rule(config), row_type(config).itemsize
     work = ClassifiedBatch(batch, space)
     rows_bytes = 0
     for pool, spec in enumerate(space.pools):

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any, TypedDict
 
 import torch
 
 from adaptive_rec.config.knobs import Knobs
-from adaptive_rec.config.tree import Config, validate
+from adaptive_rec.config.tree import Config, hot_part, validate
 from adaptive_rec.embedding.optimizer import RULES
 from adaptive_rec.embedding.staged.streams import CudaStreams, Streams
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import ConfigError, did_you_mean
+from adaptive_rec.modules.loop_disk import build_on_disk
 from adaptive_rec.modules.rates import Rates, named_rates, rates_of_class
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.policy import Policy
@@ -42,6 +44,12 @@ class Options(TypedDict, total=False):
     """A name, an entry point or package.module:Class; the policy must not arrange the stream. Default: hotline."""
     budget: int | str
     """Device memory for hot rows and their optimizer state: bytes, or a text such as "2GiB"."""
+    host_memory: int | str
+    """On a CPU, memory of each process for rows with their optimizer state; cold rows then lie on a disk. Seven eighths of it
+    hold hot rows, unless `budget` is given."""
+    disk: str | Path
+    """Folder for the cold rows, where `host_memory` is given. They have a folder of their own in it, which is removed when the
+    runtime is no longer in use."""
     optimizer: str | torch.optim.Optimizer | Callable[..., torch.optim.Optimizer] | None
     """A rule's name (sgd, adagrad, rowwise_adagrad, lazy_adam), or an optimizer of torch.optim that holds the weights, or the
     class of one that will, or a ``functools.partial`` of the class with the options that it will be made with."""
@@ -56,6 +64,16 @@ class Options(TypedDict, total=False):
     knobs: Mapping[str, Any]
     """Values of other knobs by name (`adaptive_rec.config.knobs.Knobs`)."""
     seed: int
+
+
+def bytes_of(option: str, value: Any) -> int:
+    """Return an option's value in bytes. Raises ConfigError."""
+    try:
+        return Knobs().changed({"hot_budget_bytes": value}).hot_budget_bytes
+    except ConfigError:  # it names the knob, not the option
+        raise ConfigError(
+            f'{option} must be a whole number of bytes, 0 or more, or a text such as "2GiB", got {value!r}'
+        ) from None
 
 
 def rates_from(options: Options) -> Rates:
@@ -84,9 +102,8 @@ def setup_from(options: Options, device: torch.device) -> Setup:
         raise TypeError(
             f"unknown keyword argument {sorted(unknown)[0]}{did_you_mean(sorted(unknown)[0], Options.__annotations__)}"
         )
-    given = {name: value for name, value in options.items() if name in ("policy", "budget", "knobs", "seed")}
-    if given.get("budget", 0) is None:
-        del given["budget"]
+    own = ("policy", "budget", "host_memory", "disk", "knobs", "seed")
+    given = {name: value for name, value in options.items() if name in own}
     return Setup(**given, device=device, update=_update_from(options), group=TorchGroup.beside())  # type: ignore[arg-type]
 
 
@@ -111,7 +128,9 @@ class Setup:
     """The options that do not concern rates, with their defaults."""
 
     policy: str = "hotline"
-    budget: int | str = DEFAULT_BUDGET
+    budget: int | str | None = None
+    host_memory: int | str = 0
+    disk: str | Path | None = None
     knobs: Mapping[str, Any] = field(default_factory=dict)
     seed: int = 0
     device: torch.device = torch.device("cpu")
@@ -132,14 +151,14 @@ class Setup:
         precision, row_precision = PRECISIONS[dtype]
         if "policy" in self.knobs or "hot_budget_bytes" in self.knobs:
             raise ConfigError("policy and hot_budget_bytes must be given as policy= and budget=, not among the knobs")
-        try:
-            knobs = Knobs().changed({"hot_budget_bytes": self.budget})
-        except ConfigError:  # it names the knob, not the option
-            raise ConfigError(
-                f'budget must be a whole number of bytes, 0 or more, or a text such as "2GiB", got {self.budget!r}'
-            ) from None
-        knobs = knobs.changed({"action": "freeze", **self.knobs, "policy": self.policy})
-        run = {"seed": self.seed, "precision": precision, "row_precision": row_precision, "split": "never"}
+        host_memory = bytes_of("host_memory", self.host_memory)
+        budget = self.budget if self.budget is not None else (hot_part(host_memory) or DEFAULT_BUDGET)
+        knobs = Knobs().changed({"action": "freeze", **self.knobs, "policy": self.policy})
+        knobs = knobs.changed({"hot_budget_bytes": bytes_of("budget", budget)})
+        run = {
+            "seed": self.seed, "precision": precision, "row_precision": row_precision, "split": "never",
+            "host_memory": host_memory,
+        }  # fmt: skip
         config = validate({"run": run, "knobs": knobs.model_dump()})
         policy = load_policy(self.policy)
         check_policy_fits(policy, config.knobs.action, self.group)
@@ -161,10 +180,17 @@ class Setup:
             rates.round_rows(row_precision)
         streams = self.streams or (CudaStreams(self.device, False) if self.device.type == "cuda" else None)
         keep_freed_memory()
-        return config, policy, build_store(
-            config, space, policy, streams, drawn=False, rule=rates.rule
-        )
+        if host_memory or self.disk is not None:
+            return config, policy, build_on_disk(config, space, policy, rates.rule, self._folder_on_disk(host_memory))
+        return config, policy, build_store(config, space, policy, streams, drawn=False, rule=rates.rule)
 
+    def _folder_on_disk(self, host_memory: int) -> Path:
+        """Return the folder given for cold rows. Raises ConfigError where they cannot lie on a disk."""
+        if not host_memory or self.disk is None:
+            raise ConfigError(f"host_memory and disk must be given together, got {host_memory} and {self.disk!r}")
+        if self.device.type != "cpu" or self.streams is not None:
+            raise ConfigError(f"device must be cpu where host_memory is given, got {self.device}")
+        return Path(self.disk)
 
     def _check_shared(self, dtype: torch.dtype) -> None:
         """Raise ConfigError where several processes cannot train the tables together."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -57,12 +58,19 @@ class OwnRows:
 
     def set_first(self, table: int, fill: Callable[[Tensor], object]) -> None:
         """Set a table's first rows: `fill` gets a tensor (R, D) that it sets in place."""
-        fill(self._first(table))
+        with self._first(table) as rows:
+            fill(rows)
 
-    def _first(self, table: int) -> Tensor:
-        """Return the table's rows that are owned here, in host memory."""
+    @contextmanager
+    def _first(self, table: int) -> Iterator[Tensor]:
+        """Yield the table's rows that are owned here, in host memory, to be set in the body of a ``with``."""
         pool, low, high = self._store.space.table_range(table)
-        return as_tensor(self._store.host.weights[pool][low:high])
+        if not self._store.on_disk:
+            yield as_tensor(self._store.host.weights[pool][low:high])
+            return
+        weights, state = (np.zeros((high - low, like.shape[1]), like.dtype) for like in self._store.host.arrays(pool))
+        yield as_tensor(weights)
+        self._store.replace_table(table, weights, state)
 
     def whole(self, table: int, own_RK: NDArray[Any], step: int) -> NDArray[Any]:
         """Return the values (R, K) of all rows of a table from those of the rows that are owned here."""

@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from adaptive_rec.classify import ClassifiedBatch
+from adaptive_rec.embedding.direct import DirectStore
+from adaptive_rec.embedding.host import Arrays
 from adaptive_rec.embedding.records import MicroBatch
 from adaptive_rec.embedding.row_types import as_array
 from adaptive_rec.embedding.store import EmbeddingStore
@@ -21,7 +23,8 @@ def gather(store: EmbeddingStore, call: PoolCall, step: int) -> Tensor:
     """Return the pooled vectors (L, D) of a call, on the store's device. `step` is the number of updates so far."""
     bags, ahead = call.bags, call.ahead
     if ahead is None:
-        pooled_LD = _gather_on_device(store, bags) if store.stages_ahead else _gather_on_cpu(store, bags)
+        at_once = isinstance(store, DirectStore) and not store.on_disk
+        pooled_LD = _gather_at_once(store, bags) if at_once else _gather_staged(store, bags)
     else:
         first, end = ahead.bag_range(bags.pool)
         if end - first == len(bags):
@@ -43,42 +46,49 @@ def _without_view(whole_LD: Tensor, first: int, vectors: int) -> Tensor:
 
 
 def _gather_ahead(store: EmbeddingStore, ahead: AheadBatch, pool: int, first: int, end: int) -> Tensor:
-    work = ahead.take(store)
-    if store.stages_ahead:
-        return _gather_by_store(store, work, np.arange(first, end), pool)
-    first_bag = first, len(store.space.features), pool
-    return _gather_by_kernel(store, pool, end - first, first_bag, work.batch.offsets, work.source_N)
+    return _gather_from(store, ahead.take(store), pool, first, end)
 
 
-def _gather_on_cpu(store: EmbeddingStore, bags: Bags) -> Tensor:
+def _gather_at_once(store: EmbeddingStore, bags: Bags) -> Tensor:
+    """Read the rows of one call from both tiers in host memory, without finding its distinct rows."""
     source_N, spec = np.empty(len(bags.row_N), dtype=np.int64), store.space.pools[bags.pool]
     find_row_sources(bags.row_N, store.slot_of_row[spec.first_row : spec.end_row], source_N)
-    return _gather_by_kernel(store, bags.pool, len(bags), (0, 1, 0), bags.offsets, source_N)
+    tiers = as_array(store.device.weights[bags.pool]), store.host.weights[bags.pool]
+    return _gather_by_kernel(store, tiers, len(bags), (0, 1, 0), bags.offsets, source_N)
+
+
+def _gather_staged(store: EmbeddingStore, bags: Bags) -> Tensor:
+    """Stage the rows of one call, and pool them."""
+    work = ClassifiedBatch(BagBatch.of(store.space, [(NO_CALL, bags)]), store.space)
+    store.look_up(work)
+    try:
+        return _gather_from(store, work, bags.pool, 0, len(bags))
+    finally:
+        store.release(work)
+
+
+def _gather_from(store: EmbeddingStore, work: ClassifiedBatch, pool: int, first: int, end: int) -> Tensor:
+    """Pool some bags of a batch whose rows are ready."""
+    if not isinstance(store, DirectStore):
+        return _gather_by_store(store, work, np.arange(first, end), pool)
+    first_bag = first, len(store.space.features), pool
+    return _gather_by_kernel(
+        store, store.weights_of(work, pool), end - first, first_bag, work.batch.offsets, work.source_N
+    )
 
 
 def _gather_by_kernel(
     store: EmbeddingStore,
-    pool: int,
+    tiers: Arrays,
     vectors: int,
     first_bag: tuple[int, int, int],
     offsets: NDArray[np.int64],
     source_N: NDArray[np.int64],
 ) -> Tensor:
     """Read both tiers in host memory. `first_bag`: the first arguments of the kernel."""
-    tiers = as_array(store.device.weights[pool]), store.host.weights[pool]
     pooled_LD = torch.empty((vectors, tiers[1].shape[1]), dtype=store.dtype)
     gather_bags(*first_bag, offsets, source_N, *tiers, pooled_LD.unsqueeze(1).numpy(), threads=store.threads)
     return pooled_LD
-
-
-def _gather_on_device(store: EmbeddingStore, bags: Bags) -> Tensor:
-    """Send the rows of one call to the device and pool them there."""
-    work = ClassifiedBatch(BagBatch.of(store.space, [(NO_CALL, bags)]), store.space)
-    store.classify(work)
-    try:
-        return _gather_by_store(store, work, np.arange(len(bags)), bags.pool)
-    finally:
-        store.release(work)
 
 
 def _gather_by_store(store: EmbeddingStore, work: ClassifiedBatch, bags: NDArray[np.int64], pool: int) -> Tensor:

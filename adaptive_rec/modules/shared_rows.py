@@ -94,7 +94,7 @@ class SharedRows(OwnRows):
         for table in tables if self._catches_up else ():
             _, low, high = self._store.space.table_range(table)
             self._dense_steps.catch_up(table, row_M[(low <= row_M) & (row_M < high)])
-        own = Bags(pool, row_M, np.arange(len(row_M) + 1), len(row_M), tables)
+        own = Bags(pool, row_M, np.arange(len(row_M) + 1), len(row_M), tables, in_turn=False)
         return torch.from_numpy(asked.answer(gather(self._store, PoolCall(own), step).numpy()))
 
     def collect(self, parts: list[StepPart], seen: list[Bags], lr_of_table: Mapping[int, float], step: int) -> Gradients:
@@ -161,11 +161,12 @@ class SharedRows(OwnRows):
 
     def set_first(self, table: int, fill: Callable[[Tensor], object]) -> None:
         """Set a table's first rows from those that `fill` sets on rank 0, as DistributedDataParallel takes rank 0's values."""
-        own, whole = self._first(table), None
-        if self.group.rank == 0:
-            whole = torch.empty((self.space.tables[table].rows, own.shape[1]), dtype=own.dtype)
-            fill(whole)
-        self._exchange.deal(table, None if whole is None else as_array(whole), as_array(own))
+        with self._first(table) as own:
+            whole = None
+            if self.group.rank == 0:
+                whole = torch.empty((self.space.tables[table].rows, own.shape[1]), dtype=own.dtype)
+                fill(whole)
+            self._exchange.deal(table, None if whole is None else as_array(whole), as_array(own))
 
     def whole(self, table: int, own_RK: NDArray[Any], step: int) -> NDArray[Any]:
         return self._exchange.whole(table, own_RK, step + 1)

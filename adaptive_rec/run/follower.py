@@ -8,11 +8,9 @@ from pathlib import Path
 from adaptive_rec.checkpoint.history import Found
 from adaptive_rec.config.tree import Config
 from adaptive_rec.errors import AdaptiveRecError, CheckpointError
-from adaptive_rec.run.resume import resume_run
+from adaptive_rec.run.resume import begin_run, resume_run
 from adaptive_rec.run.summary import summary_of
 from adaptive_rec.runtime.alike import check_directory
-from adaptive_rec.runtime.assemble import assemble
-from adaptive_rec.runtime.loop import RunOptions
 from adaptive_rec.system.group import Group
 
 
@@ -25,7 +23,7 @@ class Follower:
             found = Found(out / "checkpoints" / name, [])
             self.runtime = resume_run(config, out, found, overridden, group).runtime
         else:
-            self.runtime = assemble(config, options=RunOptions(out / "checkpoints"), group=group)
+            self.runtime = begin_run(config, out, resume, group)
         check_directory(group, out)
         self._group = group
         self._started_at_step = self.runtime.step_number

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,9 @@ from adaptive_rec import checkpoint
 from adaptive_rec.checkpoint.files import DISK
 from adaptive_rec.checkpoint.history import Found, set_aside
 from adaptive_rec.config.tree import Config, load_config
+from adaptive_rec.embedding.disk.scratch import ScratchFolder
 from adaptive_rec.errors import UsageError
+from adaptive_rec.live.mailbox import Command
 from adaptive_rec.live.telemetry import Evaluation
 from adaptive_rec.policy.find import load_policy, why_not_live
 from adaptive_rec.run import journal
@@ -32,6 +34,19 @@ class Resumed:
     """Name of the checkpoint."""
     overridden: dict[str, dict[str, Any]]
     """Old and new values of knobs that differ from the saved ones before the run goes on."""
+
+
+def begin_run(
+    config: Config, out: Path, again: bool, group: Group | None = None, replayed: Mapping[int, list[Command]] | None = None
+) -> Runtime:
+    """Assemble a run that has no checkpoint. `again`: its directory is there already. `replayed`: commands by step, where another
+    run is replayed."""
+    own_rows = folders_of_rows(out) if again else set()
+    options = RunOptions(out / "checkpoints", out / journal.NAME, out / "rows", own_rows=own_rows, replayed=replayed)
+    runtime = assemble(config, options=options, group=group)
+    if again:
+        checkpoint.remove_unused_rows(runtime.store, out / "checkpoints", config.checkpoint.keep, own_rows)
+    return runtime
 
 
 def resume_run(
@@ -127,11 +142,25 @@ def runtime_of(run: Path, generation: Path) -> Runtime:
     config = load_config(str(run / "config.toml"), {}, ["run.device=auto", "run.compile=false"])
     if config.run.row_precision != "float32":  # no device carries such rows
         config = config.model_copy(update={"run": config.run.model_copy(update={"device": "cpu"})})
-    rows = checkpoint.rows_folder(generation)
-    settings = {"disk": ""} if rows is not None else {"host_memory": 0}
+    folders = checkpoint.rows_folders(generation)
+    settings = {"disk": ""} if folders else {"host_memory": 0}
     config = config.model_copy(update={"run": config.run.model_copy(update=settings)})
-    options = RunOptions(rows=rows, own_rows=() if rows is None else {rows.resolve()})
-    # Every row in host memory, or on the disk where it is already, wherever it was trained.
-    runtime = assemble(config, policy=load_policy("hybrid"), options=options)
-    checkpoint.load(runtime.parts, generation, verified=True)
+    # Every row in host memory, or on the disk, wherever it was trained: where it is already, or a copy from where several ranks
+    # have it.
+    with ExitStack() as opened:
+        scratch = opened.enter_context(_scratch_in(folders[0].parent)) if len(folders) > 1 else None
+        rows = scratch.path if scratch else next(iter(folders), None)
+        options = RunOptions(rows=rows, own_rows=() if rows is None else {rows.resolve()})
+        runtime = assemble(config, policy=load_policy("hybrid"), options=options)
+        checkpoint.load(runtime.parts, generation, verified=True)
+        if scratch:
+            scratch.keep_for(runtime.store)
     return runtime
+
+
+def _scratch_in(folder: Path) -> ScratchFolder:
+    try:
+        return ScratchFolder(folder, "read-")
+    except OSError as error:
+        rule = f"rows of several processes must be copied beside them to be read by one, {folder} cannot be written to"
+        raise UsageError(f"{rule}: {error.strerror}") from None

@@ -19,11 +19,10 @@ from adaptive_rec.run import journal
 from adaptive_rec.run.description import description
 from adaptive_rec.run.directory import RunDirectory
 from adaptive_rec.run.new_directory import check_is_new, replace_text
-from adaptive_rec.run.resume import Resumed, folders_of_rows, resume_run
+from adaptive_rec.run.resume import Resumed, begin_run, resume_run
 from adaptive_rec.run.summary import read_summary, summary_of
 from adaptive_rec.runtime.alike import check_directory
-from adaptive_rec.runtime.assemble import assemble
-from adaptive_rec.runtime.loop import Report, RunOptions
+from adaptive_rec.runtime.loop import Report
 from adaptive_rec.system.group import Alone, Group
 from adaptive_rec.tracker import load_tracker
 from adaptive_rec.tracker.feed import CLOSE_SECONDS, Trackers
@@ -79,13 +78,7 @@ class TrainingRun:
             self.runtime, self.config = self._resumed.runtime, self._resumed.config
         else:
             replayed = journal.commands(replay) if replay else None
-            own_rows = folders_of_rows(out) if resume else set()
-            options = RunOptions(
-                out / "checkpoints", out / journal.NAME, out / "rows", own_rows=own_rows, replayed=replayed
-            )
-            self.runtime = assemble(config, options=options, group=self.group)
-            if resume:
-                checkpoint.remove_unused_rows(self.runtime.store, out / "checkpoints", config.checkpoint.keep, own_rows)
+            self.runtime = begin_run(config, out, resume, self.group, replayed)
             self.config = self.runtime.config  # with a lower hot budget where the device is small
         if not self.runtime.source.test_samples:
             raise DataError(

@@ -20,14 +20,14 @@ from adaptive_rec.dense.shared import SharedDense, SharedReplayed
 from adaptive_rec.embedding.device import all_rows_bytes, row_bytes
 from adaptive_rec.embedding.direct import DirectStore
 from adaptive_rec.embedding.disk.disk_store import DiskStore
-from adaptive_rec.embedding.disk.saved_segments import segment_files
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.shared.shared_device_store import SharedDeviceStore
+from adaptive_rec.embedding.shared.shared_disk_store import SharedDiskStore
 from adaptive_rec.embedding.shared.shared_store import SharedStore
 from adaptive_rec.embedding.staged.staged_store import StagedStore
 from adaptive_rec.embedding.staged.streams import CudaStreams, Streams
 from adaptive_rec.embedding.store import EmbeddingStore
-from adaptive_rec.errors import ConfigError, MemoryPlanError, UsageError, did_you_mean, first_line
+from adaptive_rec.errors import ConfigError, MemoryPlanError, did_you_mean, first_line
 from adaptive_rec.memory.dense import least_parameters
 from adaptive_rec.memory.disk import check_room, checkpoint_bytes, free_room
 from adaptive_rec.memory.parts import plan_memory
@@ -39,11 +39,10 @@ from adaptive_rec.runtime.alike import check_data
 from adaptive_rec.runtime.events import shown
 from adaptive_rec.runtime.loop import RunOptions, Runtime
 from adaptive_rec.runtime.parts import PartOfBatches, RowsOfRank
+from adaptive_rec.runtime.rows_on_disk import check_disk, place_of_rows, rows_folder
 from adaptive_rec.system.cuda_driver import NO_CUDA
-from adaptive_rec.system.durable import make_folders
 from adaptive_rec.system.group import Group
 from adaptive_rec.system.host_memory import available_bytes, keep_freed_memory
-from adaptive_rec.units import exact_size
 
 NO_ROOM = "each rank's device must hold its rows; lower knobs.hot_budget_bytes"
 
@@ -120,7 +119,7 @@ def _join(
     device = torch.device("cpu") if streams is None else streams.device
     free: dict[Place, int] = {"host": _share_of_host(group)}
     if config.run.host_memory:
-        free["disk"] = free_room(_place_of_rows(config, options) or Path("."))
+        free["disk"] = free_room(place_of_rows(config, options) or Path(".")) // (1 if group is None else group.ranks)
     if streams is not None:
         free["device"] = streams.free_bytes()
     ranks = 1 if group is None else group.ranks
@@ -129,7 +128,7 @@ def _join(
     plan.check()
     if options.checkpoints is not None and (notice := check_room(options.checkpoints, ranks * checkpoint_bytes(plan))):
         options = replace(options, notices=[*options.notices, notice])
-    rows = rows_folder(config, options) if config.run.host_memory else None
+    rows = rows_folder(config, options, group) if config.run.host_memory else None
     store = build_store(config, space, policy, streams, group=group, rows=rows)
     model = model.to(store.torch_device, store.dtype)
     optimizer = build_dense_optimizer(config, model)
@@ -203,41 +202,6 @@ def check_group(config: Config, policy: Policy, here: int = 0) -> None:
         )
 
 
-def rows_folder(config: Config, options: RunOptions) -> Path:
-    """Make the folder of rows on the disk, which must not have those of another run, and return it. Raises UsageError."""
-    path = _place_of_rows(config, options)
-    if path is None:
-        raise ConfigError("run.disk must name a folder where run.host_memory is set and the run has no directory")
-    try:
-        make_folders(path)
-        if segment_files(path) and path.resolve() not in options.own_rows:
-            raise UsageError(f"run.disk must be a folder without rows of another run, {path} has some")
-    except OSError as error:
-        raise UsageError(f"run.disk {path} cannot be used: {error.strerror}") from None
-    return path
-
-
-def _place_of_rows(config: Config, options: RunOptions) -> Path | None:
-    return Path(config.run.disk) if config.run.disk else options.rows
-
-
-def check_disk(config: Config, policy: Policy, streams: Streams | None, group: Group | None, budget: int) -> None:
-    """Raise ConfigError where cold rows cannot lie on a disk."""
-    if streams is not None:
-        raise ConfigError(
-            "run.host_memory must be 0 on a device, whose cold rows lie in host memory yet; set run.device=cpu"
-        )
-    if group is not None and not group.is_alone:
-        raise ConfigError("run.host_memory must be 0 where several processes train together")
-    if policy.request_per_table:
-        raise ConfigError(f"run.host_memory must be 0 under a policy that lays out tables separately, got {policy.name}")
-    if budget > config.run.host_memory:
-        raise ConfigError(
-            f"hot rows must fit in run.host_memory={exact_size(config.run.host_memory)}, policy {policy.name} wants "
-            f"{exact_size(budget)} for them; lower knobs.hot_budget_bytes or take another policy"
-        )
-
-
 def choose_device(config: Config) -> torch.device:
     wanted = config.run.device
     if wanted == "cuda" and not torch.cuda.is_available():
@@ -260,13 +224,13 @@ def build_store(
             f"run.row_precision must be float32 on a device, which has no 16-bit rows yet, got {rule.row_precision}; "
             "set run.device=cpu"
         )
-    if rows is not None:
-        check_disk(config, policy, streams, group, budget)
-        return DiskStore(rows, space, rule, config.run.seed, dtype, budget, policy.tracks_movement)
     shared = None if group is None or group.is_alone else group
     rounded, movement = config.run.transport == "bf16", policy.tracks_movement
+    direct = (space, rule, config.run.seed, dtype, torch.device("cpu"), budget, movement)
+    if rows is not None:
+        check_disk(config, policy, streams, budget)
+        return SharedDiskStore(shared, *direct, rounded=rounded, folder=rows) if shared else DiskStore(*direct, folder=rows)
     if streams is None:
-        direct = (space, rule, config.run.seed, dtype, torch.device("cpu"), budget, movement)
         return SharedStore(shared, *direct, drawn=drawn, rounded=rounded) if shared else DirectStore(*direct, drawn)
     copy_threads = config.run.thread_budget(stages_ahead=True).copy
     staged = (space, rule, config.run.seed, dtype, streams, budget, movement, copy_threads)

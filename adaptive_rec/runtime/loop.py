@@ -159,11 +159,11 @@ class Runtime(Session):
 
     def step(self, work: ClassifiedBatch) -> None:
         """Train one loaded and classified mini-batch: plan, gather and execute, update, observe."""
-        with self.times("classify"):
-            self.store.take(work)
         if self.store.on_disk:
             with self.times("disk"):
                 self.store.await_rows(work)
+        with self.times("classify"):
+            self.store.take(work)
         probe = self.phases.is_probe_step()
         with self.times("plan"):
             plan = self.plan(work, probe)

@@ -206,7 +206,7 @@ def used_bytes(out: Path) -> dict[Path, int]:
     disk = links[-1].manifest.disk
     assert disk is not None
     files = {path: path.stat().st_size for link in links for path in link.path.iterdir()}
-    return files | dict(disk.segments(links[-1].path))
+    return files | dict(disk[0].segments(links[-1].path))
 
 
 def flipped(recorded: Recorded, count: int) -> Flips:

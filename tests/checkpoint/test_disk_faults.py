@@ -273,7 +273,7 @@ def test_verify_reads_every_page_of_the_newest_two(tmp_path: Path, capsys: pytes
     newest = out / "checkpoints" / history.newest_names(DISK, out / "checkpoints", 1)[0]
     disk = history.chain(DISK, newest)[-1].manifest.disk
     assert disk is not None
-    path, size_bytes = list(disk.segments(newest))[-1]
+    path, size_bytes = list(disk[0].segments(newest))[-1]
     data = bytearray(path.read_bytes())
     data[size_bytes - 1] ^= 1
     path.write_bytes(data)

@@ -124,7 +124,7 @@ def check_on_disk(tmp_path: Path, kills: int, policy: str) -> None:
         path
         for name in names_in_use(DISK, folder, 2)
         if (disk := read_manifest(DISK, folder / name).disk) is not None
-        for path, _ in disk.segments(folder / name)
+        for path, _ in disk[0].segments(folder / name)
     }
     assert set(rows.resolve().rglob("*.rows")) == named
 

@@ -435,6 +435,16 @@ def test_the_dry_run_of_several_processes_is_the_plan_of_a_rank(capsys: pytest.C
     assert dry["notes"][0].startswith("of one of 3 ranks, 3 on a machine")
 
 
+def test_the_dry_run_of_several_processes_plans_a_ranks_rows_on_the_disk(capsys: pytest.CaptureFixture[str]) -> None:
+    needed = []
+    for processes in ("1", "2"):
+        words = ["train", "--dry-run", "tiny", f"--processes={processes}", "--set=run.host_memory=1MiB", "--json"]
+        assert main(words) == 0
+        parts = {part["name"]: part["bytes"] for part in json.loads(capsys.readouterr().out)["parts"]}
+        needed.append([parts[name] for name in ("rows on the disk", "places of rows", "cold rows on their way")])
+    assert np.array(needed[1]) == pytest.approx(np.array(needed[0]) / 2, rel=0.3)
+
+
 def test_the_dry_run_of_several_processes_refuses_what_they_would_refuse(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["train", "--dry-run", "tiny", "--processes=2", "--policy=cdlrm"]) == 2
     assert "knobs.policy must keep the order" in capsys.readouterr().err

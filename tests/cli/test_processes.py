@@ -100,12 +100,16 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return out
 
 
-@pytest.mark.parametrize("rank", [0, pytest.param(1, marks=pytest.mark.slow)])
+ON_DISK = ["--set=run.host_memory=1MiB", "--set=knobs.hot_budget_bytes=6KiB"]
+
+
+@pytest.mark.parametrize(("rank", "words"), [(0, []), (1, ON_DISK), pytest.param(1, [], marks=pytest.mark.slow)])
 def test_a_killed_rank_is_started_again_and_the_run_ends_as_if_unbroken(
-    wait_for: Callable[..., None], tmp_path: Path, whole: Path, rank: int
+    wait_for: Callable[..., None], tmp_path: Path, whole: Path, rank: int, words: list[str]
 ) -> None:
+    """Also where the ranks of the broken run have their cold rows on a disk, which changes no bit."""
     out = tmp_path / "run"
-    broken = start(out, *SAVED, "--restarts=2")
+    broken = start(out, *SAVED, "--restarts=2", *words)
     wait_for(lambda: (out / "checkpoints" / "step-000000040").exists())
     os.kill(ranks_of(out)[rank], signal.SIGKILL)
     _, complaints = broken.communicate(timeout=120)

@@ -82,9 +82,9 @@ def test_the_newest_value_of_each_row_is_read(steps: list[Any], tmp_path_factory
         elif not isinstance(step, str):
             rows.write(np.array(step))
         rows.check()
-    for segments, address_R, expected in kept:  # what was kept can be read as it was
+    for held, address_R, expected in kept:  # what was kept can be read as it was
         rows.log.address_R, rows.expected = address_R, expected
-        rows.check(rows.reopened(segments))
+        rows.check(rows.reopened(held))
 
 
 def test_segments_that_nothing_needs_are_removed_and_their_places_used_again(tmp_path: Path) -> None:

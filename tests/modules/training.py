@@ -180,9 +180,11 @@ def tables_of(model: nn.Module) -> list[nn.Parameter]:
 
 
 def wrapped(
-    model: nn.Module, optimizer: Any, policy: str = "hotline", budget: Any = BUDGET, update: str | None = None, **knobs: Any
-) -> Any:
+    model: nn.Module, optimizer: Any, policy: str = "hotline", budget: Any = BUDGET, update: str | None = None,
+    host_memory: int | str = 0, disk: Path | None = None, **knobs: Any,
+) -> Any:  # fmt: skip
     options = {"budget": budget, "optimizer": optimizer, "policy": policy, "update": update}
+    options |= {"host_memory": host_memory, "disk": disk}
     return adaptive_rec.wrap(model, **options, knobs={**QUICK_WINDOWS, **knobs})
 
 

@@ -35,6 +35,8 @@ class ColdRows:
     pools: list[ColdPool] = field(default_factory=list)
     reading: Future[None] | None = None
     """The work that reads them; None where it is done."""
+    ready_at: tuple[int, int] | None = None
+    """The store's moment at which they were what the batch's step reads; None where they never were."""
 
     def read_by(self, reading: Future[None]) -> None:
         """Set the work that reads them."""
@@ -45,3 +47,7 @@ class ColdRows:
         if self.reading is not None:
             self.reading.result()
         self.reading = None
+
+    def end_reading(self, moment: tuple[int, int]) -> None:
+        """Note that they are ready at a moment of the store."""
+        self.ready_at = moment

@@ -26,11 +26,16 @@ from adaptive_rec.embedding.direct import DirectStore
 from adaptive_rec.embedding.disk.cold_rows import ColdPool, ColdRows
 from adaptive_rec.embedding.disk.disk_snapshot import DiskSnapshot
 from adaptive_rec.embedding.disk.disk_tier import DiskTier
+from adaptive_rec.embedding.disk.first_values import FreshRows
 from adaptive_rec.embedding.disk.saved_segments import NOWHERE, SavedLog, SegmentEntry
-from adaptive_rec.embedding.host import Arrays
-from adaptive_rec.embedding.optimizer import RowRule
+from adaptive_rec.embedding.host import Arrays, GivenRows
+from adaptive_rec.embedding.missed_steps import MissedSteps
 from adaptive_rec.embedding.records import RowUpdate
-from adaptive_rec.placement import RowSpace
+from adaptive_rec.kernels.row_update import TierArrays
+from adaptive_rec.placement import COLD
+
+_CHUNK_ROWS = 1 << 16
+"""Limit of rows that are overwritten at a time."""
 
 INDEX_BYTES = 8
 """A row's number and its address in a checkpoint."""
@@ -42,17 +47,8 @@ class DiskStore(DirectStore):
     stages_ahead = on_disk = True
     host: DiskTier  # type: ignore[assignment]
 
-    def __init__(
-        self,
-        folder: Path,
-        space: RowSpace,
-        rule: RowRule,
-        seed: int,
-        dtype: torch.dtype,
-        budget_bytes: int,
-        monitored: bool,
-    ) -> None:
-        """`folder` must exist."""
+    def __init__(self, *arguments: Any, folder: Path) -> None:
+        """`arguments`: those of a store in memory; rows that are not set are drawn, in any case. `folder` must exist."""
         self._folder = folder
         self.disk_snapshot: DiskSnapshot | None = None
         self._kept_for: dict[str, list[list[SegmentEntry]]] = {}
@@ -60,7 +56,7 @@ class DiskStore(DirectStore):
         self._rows_ahead = self._rows_again = 0
         self._counted_before: dict[str, int] = {}
         """Counts of a resumed run's earlier processes."""
-        super().__init__(space, rule, seed, dtype, torch.device("cpu"), budget_bytes, monitored)
+        super().__init__(*arguments)
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="read-rows")
 
     def _device_tier(self, capacities: list[int]) -> DeviceTier:
@@ -69,7 +65,11 @@ class DiskStore(DirectStore):
         return super()._device_tier(capacities)
 
     def _cold_tier(self, drawn: bool) -> DiskTier:  # type: ignore[override]
-        return DiskTier(self.space, self.rule, self.seed, self.numpy_dtype, self._folder)
+        return DiskTier(self.space, self.rule, self.numpy_dtype, self._folder, self._first_values())
+
+    def _first_values(self) -> FreshRows:
+        """Return the first values of this store's rows."""
+        return FreshRows(self.seed, self.space.tables)
 
     # A step ----------------------------------------------------------------------------------------------------------
 
@@ -81,7 +81,9 @@ class DiskStore(DirectStore):
         self._rows_ahead += count
 
     def _prepare(self, work: ClassifiedBatch) -> tuple[Callable[[], None], int]:
-        """Make room for a batch's rows. Returns what reads those that are not in memory, and their number."""
+        """Classify a batch where it is not, and make room for its rows. Returns what reads those that are not in memory, and how
+        many they are."""
+        self.classify(work)
         spans = [work.pool_range(pool) for pool in range(len(self.space.pools))]
         rows = ColdRows([self.host.room_for(pool, span.stop - span.start) for pool, span in enumerate(spans)])
         absent = [np.flatnonzero(self._is_absent(pool, work.source_U[span])) for pool, span in enumerate(spans)]
@@ -95,20 +97,25 @@ class DiskStore(DirectStore):
         return read, sum(map(len, absent))
 
     def look_up(self, work: ClassifiedBatch) -> None:
-        super().look_up(work)
-        read, _ = self._prepare(work)
-        read()
-        self._read_again(work)
+        self.take(work)
+
+    def take(self, work: ClassifiedBatch) -> None:
+        if work.staged is None:
+            read, _ = self._prepare(work)
+            read()
+        rows: ColdRows = work.staged
+        if rows.ready_at != self._moment:
+            self._make_ready(work)
 
     def await_rows(self, work: ClassifiedBatch) -> None:
-        self._rows_again += self._read_again(work)
+        self._make_ready(work)
 
-    def _read_again(self, work: ClassifiedBatch) -> int:
+    def _make_ready(self, work: ClassifiedBatch) -> None:
         """Wait for a batch's rows, read what has changed since it was read, or has left memory, and fill the empty slots of its
-        rows. Returns how many rows were read."""
+        rows."""
         rows: ColdRows = work.staged
         rows.wait()
-        again = 0
+        self.classify(work)
         for pool, part in enumerate(rows.pools):
             span = work.pool_range(pool)
             row_U, source_U = work.distinct_U[span], work.source_U[span]
@@ -116,13 +123,18 @@ class DiskStore(DirectStore):
             stamp_C = self.host.logs[pool].stamps(self._rows_of(pool, row_U[absent]))
             missing = absent[~part.read_U[absent] | (part.stamp_U[absent] != stamp_C)]
             self._read(pool, row_U, missing, part)
-            again += len(missing)
+            self._rows_again += len(missing)
             is_hot = source_U[absent] >= 0
             self._fill_slots(pool, source_U[absent[is_hot]], absent[is_hot], part)
             source_U[absent[~is_hot]] = ~absent[~is_hot]
         work.spread_sources()
         work.forget_placement()  # its sources are places in its own memory now
-        return again
+        rows.end_reading(self._moment)
+
+    @property
+    def _moment(self) -> tuple[int, int]:
+        """What changes when rows move or are written."""
+        return self.placement.version, self.host.appends
 
     def _is_absent(self, pool: int, source_U: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return which rows are not in memory: cold ones, and hot ones whose slots are empty or of a former, larger tier."""
@@ -168,6 +180,22 @@ class DiskStore(DirectStore):
         if self.disk_snapshot is not None:
             source_U = work.source_U[work.pool_range(pool)]
             self.disk_snapshot.keep(pool, source_U[source_U >= 0])
+
+    def catch_up(self, pool: int, row_N: NDArray[np.int64], missed: MissedSteps, next_step: int = 0) -> None:
+        spec, rows = self.space.pools[pool], np.unique(row_N)
+        slot_R = self.slot_of_row[spec.first_row : spec.end_row]
+        is_absent = self._is_absent(pool, slot_R[rows].astype(np.int64))
+        hot, absent = rows[~is_absent], rows[is_absent]
+        missed.make(hot, slot_R, next_step, TierArrays(*self.device.arrays(pool), *self.host.arrays(pool)))
+        self.changed_R[spec.first_row + hot] = True
+        for first in range(0, len(absent), _CHUNK_ROWS):
+            some = absent[first : first + _CHUNK_ROWS]
+            part, lines = self.host.room_for(pool, len(some)), np.arange(len(some))
+            self.host.read(pool, some, lines, *part.arrays)
+            before_C = part.state_UK[:, -1].copy()  # the number of the last step that a row has had
+            missed.make(lines, np.full(len(some), COLD), next_step, TierArrays(*self.device.arrays(pool), *part.arrays))
+            moved = np.flatnonzero(part.state_UK[:, -1] != before_C)
+            self.host.append(pool, some[moved], moved, *part.arrays)
 
     # Moves -----------------------------------------------------------------------------------------------------------
 
@@ -230,14 +258,18 @@ class DiskStore(DirectStore):
         for name in [name for name in self._kept_for if kept is not None and name not in kept]:
             self.host.release(self._kept_for.pop(name))
 
-    def adopt(self, name: str, saved: SavedLog, index: Iterable[tuple[NDArray[np.int64], NDArray[np.uint32]]]) -> bool:
-        """Take over the rows of a checkpoint of this name, which lie in this store's folder. `index` yields rows, by their
-        numbers in the joint row space, and their addresses; later ones replace earlier ones. Returns False where they cannot be
-        taken over, as their folder or their pools are others."""
-        if not self.host.adopt(saved, index):
-            return False
+    def adopt(self, name: str, saved: SavedLog, index: Iterable[tuple[NDArray[np.int64], NDArray[np.uint32]]]) -> None:
+        """Take over the rows of a checkpoint of this name, which must fit this store's cold tier. `index` yields rows of all
+        ranks, by their numbers in `batch_space`, and their addresses; later ones replace earlier ones. Raises DiskError."""
+        self.host.adopt(saved, self._own_addresses(index))
         self._kept_for[name] = [list(pool.segments) for pool in saved.pools]
-        return True
+
+    def _own_addresses(
+        self, index: Iterable[tuple[NDArray[np.int64], NDArray[np.uint32]]]
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.uint32]]]:
+        for rows, address_C in index:
+            here, own_rows = self.owned(rows)
+            yield own_rows, address_C[here]
 
     @property
     def present_log(self) -> SavedLog:
@@ -257,10 +289,17 @@ class DiskStore(DirectStore):
             kept[hot] = read
         return part.arrays
 
-    def import_rows(self, table: int, first: int, weights_ND: NDArray[Any], state_NK: NDArray[Any]) -> None:
-        pool, low, _ = self.space.table_range(table)
-        lines = np.arange(len(weights_ND))
-        self.host.append(pool, low + first + lines, lines, weights_ND, state_NK)
+    def _overwrite(self, pool: int, host_rows: NDArray[np.int64], given: GivenRows) -> None:
+        for first in range(0, len(host_rows), _CHUNK_ROWS):
+            some = slice(first, first + _CHUNK_ROWS)
+            lines = np.arange(len(host_rows[some]))
+            part = self.host.room_for(pool, len(lines))
+            if any(values is None for values in given):
+                self.host.read(pool, host_rows[some], lines, *part.arrays)
+            for kept, values in zip(part.arrays, given, strict=True):
+                if values is not None:
+                    kept[:] = values[some]
+            self.host.append(pool, host_rows[some], lines, *part.arrays)
 
     # Counts ----------------------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from adaptive_rec.embedding.disk.cold_rows import ColdPool
 from adaptive_rec.embedding.disk.compaction import compact
-from adaptive_rec.embedding.disk.first_values import draw_first
+from adaptive_rec.embedding.disk.first_values import FreshRows
 from adaptive_rec.embedding.disk.row_log import MOST_WAITING, RowLog
 from adaptive_rec.embedding.disk.saved_segments import NOWHERE, SavedLog, SavedPool, SegmentEntry, pool_folder
 from adaptive_rec.embedding.disk.segment import Segment, disk_errors
@@ -29,13 +29,15 @@ from adaptive_rec.system.durable import sync_folder
 class DiskTier(ColdTier):
     """Rows on a disk. A row that was never written has its first value, which is drawn when it is read."""
 
-    def __init__(self, space: RowSpace, rule: RowRule, seed: int, dtype: DTypeLike, folder: Path) -> None:
+    def __init__(self, space: RowSpace, rule: RowRule, dtype: DTypeLike, folder: Path, first: FreshRows) -> None:
         """`dtype` is as in `ColdTier`; `folder` must exist."""
         super().__init__(space, rule, dtype, [0] * len(space.pools))  # without rows they show the types of all
         self.folder = folder
-        self._space, self._seed = space, seed
+        self._space, self._first = space, first
         self._writer = ThreadPoolExecutor(1, thread_name_prefix="write-rows")
         self._is_closed = False
+        self.appends = 0
+        """How often rows were appended."""
         self._compactor = ThreadPoolExecutor(
             1, thread_name_prefix="compact-rows", initializer=give_way, initargs=(LOWEST,)
         )
@@ -88,6 +90,7 @@ class DiskTier(ColdTier):
         if compacting is not None and self.logs[pool].segments.are_bloated:
             compacting.result()
         self.logs[pool].append(row_C, line_C, weights_LD, state_LK)
+        self.appends += 1
 
     def flush(self) -> None:
         """Wait until all that was handed to the writing thread is written. Raises DiskError where some was not."""
@@ -131,12 +134,14 @@ class DiskTier(ColdTier):
         )  # fmt: skip
         return SavedLog(self.folder, pools)
 
-    def adopt(self, saved: SavedLog, index: Iterable[tuple[NDArray[np.int64], NDArray[np.uint32]]]) -> bool:
-        """Take over the rows of a checkpoint. `index`: as in `DiskStore.adopt`. Returns False where they are in another folder or
-        in other pools."""
+    def fits(self, saved: SavedLog) -> bool:
+        """Return whether the rows of a checkpoint can be taken over: they are in this folder, and in the same pools."""
         mine, theirs = (list(map(_shape, pools)) for pools in (self.saved().pools, saved.pools))
-        if saved.folder.resolve() != self.folder.resolve() or mine != theirs:
-            return False
+        return saved.folder.resolve() == self.folder.resolve() and mine == theirs
+
+    def adopt(self, saved: SavedLog, index: Iterable[tuple[NDArray[np.int64], NDArray[np.uint32]]]) -> None:
+        """Take over the rows of a checkpoint that `fits`. `index` yields rows, by their joint numbers, and their addresses; later
+        ones replace earlier ones. Raises DiskError."""
         for log, pool in zip(self.logs, saved.pools, strict=True):
             log.adopt(pool)
         for rows, address_C in index:
@@ -145,7 +150,6 @@ class DiskTier(ColdTier):
                 log.set_addresses(rows[some] - spec.first_row, address_C[some])
         for log in self.logs:
             log.count_rows()
-        return True
 
     @property
     def size_bytes(self) -> int:
@@ -216,7 +220,7 @@ class DiskTier(ColdTier):
         for table in np.unique(table_C).tolist():
             some = table_C == table
             where = rows[some] - self._space.table_first_row[table], line_C[some]
-            draw_first(self._seed, table, self._space.tables[table].rows, *where, weights_LD, state_LK)
+            self._first.draw(table, *where, weights_LD, state_LK)
 
 
 def _shape(pool: SavedPool) -> tuple[Any, ...]:

@@ -42,28 +42,36 @@ class SavedPool:
 
 @dataclass(frozen=True)
 class SavedLog:
-    """The segments of all pools."""
+    """The segments of all pools of a process."""
 
     folder: Path
     pools: tuple[SavedPool, ...]
 
+    @property
+    def files(self) -> list[Path]:
+        """The files of all segments."""
+        return [
+            segment_path(pool_folder(self.folder.resolve(), number), entry.number)
+            for number, pool in enumerate(self.pools)
+            for entry in pool.segments
+        ]
 
-def remove_unused(folder: Path, used: list[SavedLog]) -> None:
-    """Remove the files of a folder of rows that none of these name. Raises OSError."""
-    needed = {
-        segment_path(pool_folder(log.folder.resolve(), number), entry.number)
-        for log in used
-        for number, pool in enumerate(log.pools)
-        for entry in pool.segments
-    }
+
+def remove_unused(folder: Path, needed: set[Path]) -> None:
+    """Remove the files of a folder of rows that are not needed. Raises OSError."""
     for path in segment_files(folder.resolve()):
         if path not in needed:
             path.unlink()
 
 
 def segment_files(folder: Path) -> list[Path]:
-    """Return the files of all segments in the folder of all rows."""
-    return list(folder.glob("pool-*/*.rows"))
+    """Return the files of all segments in the folder of a run's rows, and in those of its ranks."""
+    return [*folder.glob("pool-*/*.rows"), *folder.glob("rank-*/pool-*/*.rows")]
+
+
+def rank_folder(folder: Path, rank: int) -> Path:
+    """Return the folder of the rows of one of several ranks."""
+    return folder / f"rank-{rank}"
 
 
 def pool_folder(folder: Path, pool: int) -> Path:

@@ -53,16 +53,16 @@ class ExchangingStore(EmbeddingStore):
     """This rank's rows; `batch_space` has those of all ranks, which batches read."""
 
     def __init__(
-        self, group: Group, space: RowSpace, *arguments: Any, drawn: bool = True, rounded: bool = False
+        self, group: Group, space: RowSpace, *arguments: Any, drawn: bool = True, rounded: bool = False, **named: Any
     ) -> None:
-        """`arguments`: those of the store of this rank's rows, up to whether they are drawn. `rounded`: in steps, vectors and
-        gradients travel in bfloat16."""
+        """`arguments`, `named`: those of the store of this rank's rows, without whether they are drawn. `rounded`: in steps,
+        vectors and gradients travel in bfloat16."""
         self._rounded = rounded
         self.group = group
         self._announcing = group.fork()
         self.ownership = Ownership(space, group.ranks, group.rank)
         of_own_rows: tuple[Any, ...] = (self.ownership.own, *arguments, False)
-        super().__init__(*of_own_rows)
+        super().__init__(*of_own_rows, **named)
         for table in range(len(space.tables)) if drawn else ():
             self._draw(table)
 
@@ -225,9 +225,8 @@ class ExchangingStore(EmbeddingStore):
         ids = self.ownership.owned_ids(table)[blocks]
         inside = (first <= ids) & (ids < end)
         pool, low, _ = self.space.table_range(table)
-        rows = low + np.arange(blocks.start, blocks.stop)[inside]
-        self.host.weights[pool][rows] = weights_ND[ids[inside] - first]
-        self.host.state[pool][rows] = state_NK[ids[inside] - first]
+        rows, lines = low + np.arange(blocks.start, blocks.stop)[inside], ids[inside] - first
+        self._overwrite(pool, rows, (weights_ND[lines], state_NK[lines]))
 
     def saved_rows(
         self, row_N: NDArray[np.int64], weights_ND: NDArray[Any], state_NK: NDArray[Any]

@@ -41,7 +41,7 @@ class Ownership:
 
     def owned_ids(self, table: int) -> NDArray[np.int64]:
         """Return the ids of a table that this rank owns, in the order of their rows; the last one may be beyond the table."""
-        return self._ids(np.arange(self.own.tables[table].rows))
+        return self.ids_of(np.arange(self.own.tables[table].rows))
 
     def joint_rows(self, own_rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the numbers in the joint row space of some of this rank's rows; -1 for a row that is nobody's. They rise where
@@ -49,11 +49,13 @@ class Ownership:
         starts = self.own.table_first_row[self._order]
         table = self._order[np.searchsorted(starts, own_rows, side="right") - 1]
         block = own_rows - self.own.table_first_row[table]
-        ids = self._ids(block)
+        ids = self.ids_of(block)
         rows_T = np.array([each.rows for each in self.space.tables])
         return np.where(ids < rows_T[table], self.space.table_first_row[table] + ids, -1)
 
-    def _ids(self, block_R: NDArray[np.int64]) -> NDArray[np.int64]:
+    def ids_of(self, block_R: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the ids of some of this rank's rows of a table, by their numbers in their part of the table; the last one may be
+        beyond the table."""
         ids = np.empty_like(block_R)
         owners.find_ids(block_R, self.ranks, self.rank, ids)
         return ids

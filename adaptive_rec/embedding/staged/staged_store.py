@@ -43,7 +43,7 @@ HEADROOM_BYTES = 1 << 30
 class StagedStore(EmbeddingStore):
     """Rows in host and device memory. `stage` runs on the caller's worker, the way home on this store's own."""
 
-    stages_ahead = True
+    stages_ahead = updates_once = True
 
     def __init__(
         self,

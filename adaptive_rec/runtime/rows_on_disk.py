@@ -1,0 +1,56 @@
+"""Where a run's cold rows lie on a disk, and whether they can."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from adaptive_rec.config.tree import Config
+from adaptive_rec.embedding.disk.saved_segments import rank_folder, segment_files
+from adaptive_rec.embedding.staged.streams import Streams
+from adaptive_rec.errors import ConfigError, UsageError
+from adaptive_rec.policy import Policy
+from adaptive_rec.runtime.loop import RunOptions
+from adaptive_rec.system.durable import make_folders
+from adaptive_rec.system.group import Group
+from adaptive_rec.units import exact_size
+
+
+def rows_folder(config: Config, options: RunOptions, group: Group | None = None) -> Path:
+    """Make the folder of this rank's rows on the disk, where there must be none of another run, and return it. Raises
+    UsageError."""
+    path = place_of_rows(config, options)
+    if path is None:
+        raise ConfigError("run.disk must name a folder where run.host_memory is set and the run has no directory")
+    try:
+        make_folders(path)
+        if segment_files(path) and path.resolve() not in options.own_rows:
+            raise UsageError(f"run.disk must be a folder without rows of another run, {path} has some")
+        if group is not None and not group.is_alone:
+            group.gather(np.zeros(1, np.int64))  # by now all have looked
+            path = rank_folder(path, group.rank)
+            make_folders(path)
+    except OSError as error:
+        raise UsageError(f"run.disk {path} cannot be used: {error.strerror}") from None
+    return path
+
+
+def place_of_rows(config: Config, options: RunOptions) -> Path | None:
+    """Return the folder of all rows on the disk; None where a run without a directory names none."""
+    return Path(config.run.disk) if config.run.disk else options.rows
+
+
+def check_disk(config: Config, policy: Policy, streams: Streams | None, budget: int) -> None:
+    """Raise ConfigError where cold rows cannot lie on a disk."""
+    if streams is not None:
+        raise ConfigError(
+            "run.host_memory must be 0 on a device, whose cold rows lie in host memory yet; set run.device=cpu"
+        )
+    if policy.request_per_table:
+        raise ConfigError(f"run.host_memory must be 0 under a policy that lays out tables separately, got {policy.name}")
+    if budget > config.run.host_memory:
+        raise ConfigError(
+            f"hot rows must fit in run.host_memory={exact_size(config.run.host_memory)}, policy {policy.name} wants "
+            f"{exact_size(budget)} for them; lower knobs.hot_budget_bytes or take another policy"
+        )

@@ -1,0 +1,185 @@
+"""A loop whose cold rows lie on a disk equals the loop with all rows in memory, bit by bit."""
+
+from __future__ import annotations
+
+import gc
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import adaptive_rec
+from adaptive_rec.batch import TableSpec
+from adaptive_rec.embedding.disk import row_log
+from adaptive_rec.embedding.disk.disk_store import DiskStore
+from adaptive_rec.errors import ConfigError, ConflictError
+from adaptive_rec.modules.options import Setup
+from adaptive_rec.modules.rates import named_rates
+from adaptive_rec.placement import RowSpace
+from adaptive_rec.system.group import Alone
+
+from .ranks import patch_ranks, train
+from .test_resume import BREAK, STEPS, only, restore, states, through_file
+from .training import CASES, QUICK_WINDOWS, Loop, Trained, assert_moved
+
+
+@pytest.fixture(autouse=True)
+def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_log, "_LEAST_SEGMENT_BYTES", 8192)
+    monkeypatch.setattr(row_log, "_KEPT", 0)
+
+
+@pytest.fixture
+def on_disk(tmp_path: Path) -> dict[str, Any]:
+    return {"host_memory": "1MiB", "disk": tmp_path / "rows"}
+
+
+def assert_same_bits(ours: Trained, theirs: Trained) -> None:
+    assert ours.losses == theirs.losses
+    mine, others = ours.model.state_dict(), theirs.model.state_dict()
+    assert all(torch.equal(mine[name], others[name]) for name in others)
+
+
+@pytest.mark.parametrize(
+    ("case", "rule", "prefetch", "more"),
+    [
+        ("dlrm", "adagrad", True, {}),
+        ("dlrm", "sgd", False, {"update": "backward"}),
+        ("two_tower", "sparse_adam", True, {"prefetch_depth": 4}),
+        ("sasrec", "adagrad", True, {}),
+        ("sasrec", "sparse_adam", False, {}),
+        ("kjt", "sgd", True, {"policy": "hybrid"}),
+        ("dlrm", "adagrad", True, {"policy": "slipstream", "target_skip_ratio": 0.8, "min_touch_ratio": 0.0, "probe_ratio": 0.5}),
+    ],
+)
+def test_rows_on_a_disk_are_those_in_memory(
+    case: str, rule: str, prefetch: bool, more: dict[str, Any], on_disk: dict[str, Any]
+) -> None:
+    ours = Loop(CASES[case], rule, {**more, **on_disk}, prefetch=prefetch).run(STEPS)
+
+    assert_same_bits(ours, Loop(CASES[case], rule, more, prefetch=prefetch).run(STEPS))
+    store = ours.runtime.store
+    assert isinstance(store, DiskStore)
+    assert sum(log.counts.rows_read for log in store.host.logs) > 500
+    if more.get("policy") != "hybrid":
+        assert_moved(ours.runtime)
+
+
+@pytest.mark.parametrize("then_on_disk", [True, False], ids=["disk", "memory"])
+def test_a_state_resumes_on_the_disk_and_in_memory(then_on_disk: bool, on_disk: dict[str, Any]) -> None:
+    common: dict[str, Any] = {"rule": "adagrad", "prefetch": True}
+    unbroken = Loop(only("dlrm", 0, STEPS), options={}, **common)
+    expected = unbroken.run(STEPS)
+    first = Loop(only("dlrm", 0, BREAK), options=on_disk, **common)
+    losses = first.run(BREAK).losses
+    saved = through_file(states(first))
+    second = Loop(only("dlrm", BREAK, STEPS), options=on_disk if then_on_disk else {}, **common)
+    restore(second, saved)
+    losses += second.run(STEPS).losses
+    assert losses == expected.losses
+    theirs, ours = unbroken.model.state_dict(), second.model.state_dict()
+    assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
+
+
+OPTIMIZERS: dict[str, Any] = {
+    "adagrad": partial(torch.optim.Adagrad, lr=0.05),
+    "two rates": lambda tables: torch.optim.Adagrad([{"params": tables[:2]}, {"params": tables[2:], "lr": 0.02}], lr=0.05),
+    "adam": partial(torch.optim.Adam, lr=0.01),
+    "momentum": partial(torch.optim.SGD, lr=0.05, momentum=0.9),
+    "adagrad with decay": partial(torch.optim.Adagrad, lr=0.05, weight_decay=0.01),
+    "rmsprop": partial(torch.optim.RMSprop, lr=0.01),
+}
+"""The last four move every row at every step."""
+
+
+@pytest.mark.parametrize("prefetch", [True, False], ids=["prefetch", "in line"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_rows_on_a_disk_make_the_steps_of_those_in_memory(name: str, prefetch: bool, on_disk: dict[str, Any]) -> None:
+    ours, theirs = (train(Alone(), OPTIMIZERS[name], 40, prefetch=prefetch, **where) for where in (on_disk, {}))
+    assert ours.losses == theirs.losses
+    assert all(torch.equal(ours.weights[key], theirs.weights[key]) for key in theirs.weights)
+    assert ours.runtime.stats().migrated_rows > 0
+
+
+@pytest.mark.parametrize("name", ["adam", "adagrad"])
+def test_ranks_with_rows_on_a_disk_are_those_in_memory(
+    name: str, monkeypatch: pytest.MonkeyPatch, on_disk: dict[str, Any]
+) -> None:
+    on_ranks, make = patch_ranks(monkeypatch), OPTIMIZERS[name]
+    found = on_ranks(3, lambda group: train(group, make, 40, **on_disk))
+    expected = on_ranks(3, lambda group: train(group, make, 40))
+    for ours, theirs in zip(found, expected, strict=True):
+        assert ours.losses == theirs.losses
+        assert all(torch.equal(ours.weights[key], theirs.weights[key]) for key in theirs.weights)
+        assert isinstance(ours.runtime.store, DiskStore)
+    assert len(list(on_disk["disk"].iterdir())) == 3
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_modules_of_their_own_are_those_in_memory(dtype: torch.dtype, on_disk: dict[str, Any]) -> None:
+    def train(**where: Any) -> list[torch.Tensor]:
+        torch.manual_seed(3)
+        options: dict[str, Any] = {"optimizer": "adagrad", "lr": 0.1, "dtype": dtype, "knobs": QUICK_WINDOWS, **where}
+        bags = adaptive_rec.AdaptiveEmbeddingBag(3000, 8, mode="mean", **options)
+        rows = adaptive_rec.AdaptiveEmbedding(2000, 8, padding_idx=0, **options)
+        found = []
+        for _ in range(30):
+            ids, history = (torch.rand(40).square() * 2000).long(), (torch.rand(40, 5).square() * 3000).long()
+            both = bags(history) * rows(ids)
+            both.float().sum().backward()
+            found.append(both.detach().clone())
+        with torch.no_grad():
+            rows.weight[7:9] = 5.0
+            found += [rows(torch.arange(5, 12)), bags.weight.clone(), rows.weight.clone()]
+        return found
+
+    ours, theirs = train(**on_disk, budget=20_000), train(budget=20_000)
+    assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
+
+
+def test_a_budget_follows_from_the_memory_and_a_model_is_unwrapped(on_disk: dict[str, Any]) -> None:
+    loop = Loop(CASES["dlrm"], "adagrad", {**on_disk, "budget": None})
+    loop.run(5)
+    assert loop.runtime.knobs.hot_budget_bytes == 7 << 17
+    with pytest.raises(ConflictError, match="hot rows must fit in run.host_memory=1MiB"):
+        loop.runtime.set_knobs(hot_budget_bytes="2MiB")
+    before = loop.model.state_dict()
+    after = adaptive_rec.unwrap(loop.model, loop.sparse).state_dict()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_the_folder_goes_with_the_store(tmp_path: Path) -> None:
+    space = RowSpace.by_pool((TableSpec("ids", 100, 4),))
+    _, _, store = Setup(host_memory="1MiB", disk=tmp_path).build(space, named_rates("sgd", 0.1, None, None), torch.float32)
+    store.replace_table(0, np.ones((100, 4), np.float32), np.zeros((100, 0), np.float32))
+    assert len(list(tmp_path.glob("rows-*/pool-0/*.rows"))) == 1
+    store.close()
+    del store
+    gc.collect()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "rule"),
+    [
+        ({"host_memory": "1MiB"}, "host_memory and disk must be given together, got 1048576 and None"),
+        ({"disk": "here"}, "host_memory and disk must be given together, got 0 and 'here'"),
+        ({"host_memory": "much", "disk": "here"}, "host_memory must be a whole number of bytes.*got 'much'"),
+        ({"host_memory": 1000, "budget": 2000, "disk": "here"}, "hot rows must fit in run.host_memory=1000, policy"),
+        ({"host_memory": "1MiB", "disk": "/proc/none"}, "disk must be a folder that can be written to, /proc/none is not"),
+    ],
+    ids=str,
+)
+def test_what_cannot_lie_on_a_disk_is_refused_by_name(
+    options: dict[str, Any], rule: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    table = nn.EmbeddingBag(100, 4)
+    with pytest.raises(ConfigError, match=rule):
+        adaptive_rec.wrap(nn.Sequential(table), optimizer="sgd", lr=0.1, **options)
+    assert not list(tmp_path.glob("here/*"))
+    assert type(table) is nn.EmbeddingBag

@@ -1,0 +1,65 @@
+"""Several ranks with cold rows on a disk equal the same ranks in memory bit by bit, and one rank as in `test_processes.py`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from adaptive_rec.embedding.shared import lines
+from adaptive_rec.embedding.shared.shared_disk_store import SharedDiskStore
+from tests.parity.test_disk import CHANGES, assert_same_bits, on_disk, small_segments  # noqa: F401
+from tests.parity.test_parity import assert_equal, plain
+from tests.parity.test_processes import SKIPS
+
+
+@pytest.mark.parametrize(
+    ("ranks", "policy", "optimizer", "bags", "depth", "churn"),
+    [
+        (2, "hotline", "adagrad", "mean", 3, True),
+        (3, "hybrid", "lazy_adam", "sum", 0, False),
+        pytest.param(2, "hotline", "rowwise_adagrad", "one-hot", 8, True, marks=pytest.mark.slow),
+        pytest.param(3, "hotline", "sgd", "mean", 1, True, marks=pytest.mark.slow),
+    ],
+)
+def test_ranks_with_rows_on_a_disk_are_those_in_memory(
+    train: Any, small_segments: None, tmp_path: Path, ranks: int, policy: str, optimizer: str, bags: str, depth: int,  # noqa: F811
+    churn: bool,
+) -> None:  # fmt: skip
+    arguments = {"budget_bytes": 100_000, "depth": depth, "churn": churn, "ranks": ranks}
+
+    outcome = train(policy, optimizer, bags, **arguments, settings=on_disk(tmp_path))
+
+    assert_same_bits(outcome, train(policy, optimizer, bags, **arguments))
+    assert_equal(outcome, plain(train, optimizer, bags))
+    store = outcome.runtime.store
+    assert isinstance(store, SharedDiskStore)
+    assert sum(log.counts.rows_read for log in store.host.logs) > 1000
+    assert {path.name for path in tmp_path.iterdir()} == {f"rank-{rank}" for rank in range(ranks)}
+
+
+@pytest.mark.parametrize(
+    ("policy", "settings"),
+    [("slipstream", ["knobs.action=freeze", "knobs.stale_threshold=search", *SKIPS]), ("hotline", ["run.transport=bf16"])],
+)
+def test_ranks_skip_and_round_the_same_with_rows_on_a_disk(
+    train: Any, small_segments: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str, settings: list[str]  # noqa: F811
+) -> None:
+    """Where owners pool all bags."""
+    monkeypatch.setattr(lines, "ROW_BYTES", 1_000_000)
+    arguments = {"budget_bytes": 100_000, "depth": 2, "ranks": 2, "steps": 80, "precision": "float32"}
+
+    outcome = train(policy, "adagrad", "sum", **arguments, settings=[*settings, *on_disk(tmp_path)])
+
+    assert_same_bits(outcome, train(policy, "adagrad", "sum", **arguments, settings=settings))
+
+
+def test_ranks_with_rows_on_a_disk_are_those_in_memory_while_knobs_change(
+    train: Any, small_segments: None, tmp_path: Path  # noqa: F811
+) -> None:
+    arguments = {"budget_bytes": 200_000, "depth": 2, "at": CHANGES, "ranks": 2}
+
+    outcome = train("hotline", "adagrad", "sum", **arguments, settings=on_disk(tmp_path))
+
+    assert_same_bits(outcome, train("hotline", "adagrad", "sum", **arguments))

@@ -1,0 +1,117 @@
+"""Runs of several ranks with rows on a disk, which end, resume, change their number and move between disk and memory."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from adaptive_rec import checkpoint
+from adaptive_rec.checkpoint.disk_entry import saved_logs
+from adaptive_rec.checkpoint.files import DISK
+from adaptive_rec.checkpoint.generation import read_manifest
+from adaptive_rec.checkpoint.history import names_in_use, newest_names
+from adaptive_rec.checkpoint.rows import SavedRows
+from adaptive_rec.cli import main
+from adaptive_rec.embedding.disk import row_log
+from adaptive_rec.embedding.disk.disk_store import DiskStore
+from adaptive_rec.errors import AdaptiveRecError
+from adaptive_rec.run.resume import trained_runtime
+from tests.runtime.test_processes import trained
+
+SMALL = ["knobs.hot_budget_bytes=1000", "checkpoint.every_steps=7"]
+ON_DISK = [*SMALL, "run.host_memory=1MiB"]
+
+
+@pytest.fixture(autouse=True)
+def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_log, "_LEAST_SEGMENT_BYTES", 8192)
+    monkeypatch.setattr(row_log, "_KEPT", 0)
+
+
+def rows_of(out: Path) -> list[np.ndarray]:
+    """All rows of a run's newest checkpoint, and their optimizer state."""
+    newest = checkpoint.newest(out / "checkpoints")
+    assert newest is not None
+    saved = SavedRows(DISK, newest)
+    return [part for table in saved.tables for part in saved.read(table, 0, table.rows)]
+
+
+def segments_in_use(out: Path) -> set[Path]:
+    folder = out / "checkpoints"
+    return {
+        path
+        for name in names_in_use(DISK, folder, 2)
+        for log in saved_logs(read_manifest(DISK, folder / name), folder / name)
+        for path in log.files
+    }
+
+
+def test_the_same_ranks_go_on_bit_by_bit_on_a_disk_in_memory_and_elsewhere(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained(tmp_path / "whole", 2, *SMALL)
+    out, there = tmp_path / "run", f"run.disk={tmp_path / 'there'}"
+    for steps, changes in ((20, ON_DISK), (30, ON_DISK), (38, SMALL), (45, ON_DISK), (52, [*ON_DISK, there]), (60, ON_DISK)):
+        summary = trained(out, 2, *changes, f"run.steps={steps}", resume=steps > 20)
+        rows_of(out)
+        assert bool(summary["disk"]) == ("run.host_memory=1MiB" in changes)
+    for one, other in zip(rows_of(tmp_path / "whole"), rows_of(out), strict=True):
+        np.testing.assert_array_equal(one, other)
+    capsys.readouterr()
+    before = sorted((out / "rows").rglob("*"))
+    for words in (["eval"], ["checkpoint", "verify"], ["checkpoint", "list"]):
+        assert main([*words, str(out)]) == 0
+    gc.collect()
+    assert sorted((out / "rows").rglob("*")) == before
+    assert main(["checkpoint", "export", str(out), "--out", str(tmp_path / "tables"), "--as", "npy"]) == 0
+
+
+def test_one_process_reads_a_copy_on_the_disk(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    trained(out, 3, *ON_DISK, "run.steps=20")
+    store = trained_runtime(out).store
+    assert isinstance(store, DiskStore)
+    tables = [part for table in range(len(store.space.tables)) for part in store.export_table(table)]
+    for one, other in zip(tables, rows_of(out), strict=True):
+        np.testing.assert_array_equal(one, other)
+    store.close()
+
+
+def test_another_number_of_ranks_reads_the_rows_through(tmp_path: Path) -> None:
+    trained(tmp_path / "whole", 1)
+    out = tmp_path / "run"
+    for steps, ranks in ((15, 2), (30, 3), (45, 1), (60, 2)):
+        trained(out, ranks, *ON_DISK, f"run.steps={steps}", resume=steps > 15)
+        for name in newest_names(DISK, out / "checkpoints", 2):
+            rows = SavedRows(DISK, out / "checkpoints" / name)
+            for table in rows.tables:
+                rows.read(table, 0, table.rows)
+    for one, other in zip(rows_of(tmp_path / "whole"), rows_of(out), strict=True):
+        np.testing.assert_allclose(one, other, rtol=0, atol=1e-11)
+    trained(out, 2, *ON_DISK, "run.steps=60", resume=True)  # nothing is left to do, but to remove what is not needed
+    assert set((out / "rows").resolve().rglob("*.rows")) == segments_in_use(out)
+
+
+def test_rows_that_other_ranks_request_are_read_ahead_of_the_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts = {"ahead": 0, "in line": 0}
+    read = DiskStore._read
+
+    def counted(self: Any, pool: int, row_U: Any, some: Any, part: Any) -> None:
+        counts["ahead" if threading.current_thread().name.startswith("read-rows") else "in line"] += len(some)
+        read(self, pool, row_U, some, part)
+
+    monkeypatch.setattr(DiskStore, "_read", counted)
+    trained(tmp_path / "run", 2, *ON_DISK, "knobs.prefetch_depth=4", "eval.max_samples=1")
+    assert counts["ahead"] > 0.5 * sum(counts.values())
+
+
+def test_a_folder_with_rows_of_other_ranks_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "rank-1" / "pool-0").mkdir(parents=True)
+    (tmp_path / "rank-1" / "pool-0" / "000000000.rows").write_text("x")
+    with pytest.raises(AdaptiveRecError, match=r"run\.disk must be a folder without rows of another run"):
+        trained(tmp_path / "run", 2, *ON_DISK, f"run.disk={tmp_path}")
