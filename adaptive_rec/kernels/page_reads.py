@@ -119,7 +119,7 @@ def read_added(queue, count):
         submitted += taken
     ended = 0
     while ended < submitted:
-        some = _call(queue.wait, queue.context, 1, submitted - ended, queue.event_Q4.ctypes.data, 0)
+        some = _call(queue.wait, queue.context, submitted - ended, submitted - ended, queue.event_Q4.ctypes.data, 0)
         for event in range(max(some, 0)):  # negative: a signal came
             queue.found_Q[queue.event_Q4[event, 0]] = queue.event_Q4[event, 2]
         ended += max(some, 0)

@@ -3,7 +3,7 @@
 Each contestant trains in a process of its own, on the same batches, with the same dense part and row-wise Adagrad; all rows were
 written once before. They take turns in an order drawn for each round (the seed is printed); the ratio of medians comes with its
 95 % bootstrap interval. A turn of ours is a window, so it has its share of the moves of rows. Memory is limited, the page cache
-included, to what our run needs while it warms up, slots still empty, and 32 MiB; rivals have the same limit. Between two turns
+included, to what our run needs while it warms up, slots still empty, and 96 MiB; rivals have the same limit. Between two turns
 everything is brought to the disk, outside of the clock. It takes root and the memory controller of cgroup v1.
 
     python -m benchmarks.disk_tier

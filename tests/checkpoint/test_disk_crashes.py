@@ -130,7 +130,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
     memory = folder / "memory"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(row_log, "_LEAST_SEGMENT_BYTES", 8192)
-        patch.setattr(row_log, "_KEPT", 0)
+        patch.setattr(row_log, "_KEPT_BYTES", 0)
         patch.setattr(sim_files, "PAGE_BYTES", SECTOR_BYTES)
         train(memory, "checkpoint.keep=99")
         names = generations(DISK.names(memory / "checkpoints"))

@@ -36,7 +36,7 @@ ON_DISK = "run.host_memory=1MiB"
 @pytest.fixture(autouse=True)
 def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_log, "_LEAST_SEGMENT_BYTES", 8192)
-    monkeypatch.setattr(row_log, "_KEPT", 0)
+    monkeypatch.setattr(row_log, "_KEPT_BYTES", 0)
 
 
 def begin(out: Path, *changes: str, **options: Any) -> TrainingRun:

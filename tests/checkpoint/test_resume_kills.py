@@ -22,7 +22,7 @@ from adaptive_rec.run.training_run import TrainingRun
 from tests.checkpoint.contents import newest_contents
 
 TINY_SEGMENTS = (
-    "from adaptive_rec.embedding.disk import row_log; row_log._LEAST_SEGMENT_BYTES, row_log._KEPT = 8192, 0; "
+    "from adaptive_rec.embedding.disk import row_log; row_log._LEAST_SEGMENT_BYTES, row_log._KEPT_BYTES = 8192, 0; "
     "from adaptive_rec.cli import main; main()"
 )
 COMMAND = [sys.executable, "-c", TINY_SEGMENTS, "train"]

@@ -57,7 +57,7 @@ class Rows:
 @pytest.fixture(autouse=True)
 def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_log, "_LEAST_SEGMENT_BYTES", 4096)
-    monkeypatch.setattr(row_log, "_KEPT", 0)
+    monkeypatch.setattr(row_log, "_KEPT_BYTES", 0)
 
 
 rows_of_step = st.lists(st.integers(0, ROWS - 1), min_size=1, max_size=150, unique=True)

@@ -30,7 +30,7 @@ from .training import CASES, QUICK_WINDOWS, Loop, Trained, assert_moved
 @pytest.fixture(autouse=True)
 def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_log, "_LEAST_SEGMENT_BYTES", 8192)
-    monkeypatch.setattr(row_log, "_KEPT", 0)
+    monkeypatch.setattr(row_log, "_KEPT_BYTES", 0)
 
 
 @pytest.fixture

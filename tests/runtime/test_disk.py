@@ -61,7 +61,7 @@ def test_knobs_that_want_more_than_the_memory_are_refused_while_the_run_trains(
 
 def test_reports_say_what_a_step_does_with_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_log, "_LEAST_SEGMENT_BYTES", 8192)
-    monkeypatch.setattr(row_log, "_KEPT", 0)
+    monkeypatch.setattr(row_log, "_KEPT_BYTES", 0)
     settings = [*ON_DISK, "knobs.hot_budget_bytes=8KiB", "run.steps=60", "knobs.report_every=20"]
     runtime = assemble(load_config("tiny", {}, settings), options=RunOptions(rows=tmp_path))
     snapshots = [report for report in runtime.run() if isinstance(report, Snapshot)]
@@ -116,7 +116,7 @@ def test_a_run_resumes_on_the_disk_in_memory_and_on_the_disk_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(row_log, "_LEAST_SEGMENT_BYTES", 8192)
-    monkeypatch.setattr(row_log, "_KEPT", 0)
+    monkeypatch.setattr(row_log, "_KEPT_BYTES", 0)
     budget = "--set knobs.hot_budget_bytes=8KiB --set checkpoint.every_steps=7 --no-serve".split()
 
     def train(name: str, steps: int, *words: str) -> None:

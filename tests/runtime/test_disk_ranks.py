@@ -30,7 +30,7 @@ ON_DISK = [*SMALL, "run.host_memory=1MiB"]
 @pytest.fixture(autouse=True)
 def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(row_log, "_LEAST_SEGMENT_BYTES", 8192)
-    monkeypatch.setattr(row_log, "_KEPT", 0)
+    monkeypatch.setattr(row_log, "_KEPT_BYTES", 0)
 
 
 def rows_of(out: Path) -> list[np.ndarray]:

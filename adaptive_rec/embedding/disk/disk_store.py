@@ -4,7 +4,8 @@ The cold rows of a batch are read as soon as it is classified, some batches ahea
 reads and updates them in the batch's own memory, and appends those that have changed to the log. A row that changed after it was
 read ahead has another stamp by then, and is read again: from memory, as the log keeps its last segments there.
 
-A row that becomes hot is not read for that: its slot is *empty* until the first batch that needs the row brings it along.
+A row that becomes hot is not read from the disk for that: unless the log still has it in memory, its slot is *empty* until the
+first batch that needs the row brings it along.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from adaptive_rec.embedding.disk.disk_snapshot import DiskSnapshot
 from adaptive_rec.embedding.disk.disk_tier import DiskTier
 from adaptive_rec.embedding.disk.first_values import FreshRows
 from adaptive_rec.embedding.disk.saved_segments import NOWHERE, SavedLog, SegmentEntry
+from adaptive_rec.embedding.disk.slot_values import SlotValues
 from adaptive_rec.embedding.host import Arrays, GivenRows
 from adaptive_rec.embedding.missed_steps import MissedSteps
 from adaptive_rec.embedding.records import RowUpdate
@@ -60,8 +62,7 @@ class DiskStore(DirectStore):
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="read-rows")
 
     def _device_tier(self, capacities: list[int]) -> DeviceTier:
-        self._empty = [np.ones(1 + slots, np.bool_) for slots in capacities]
-        """Slots of each pool that do not have the value of their row, which is on the disk; the last one stands for cold rows."""
+        self._slots = SlotValues(capacities)
         return super()._device_tier(capacities)
 
     def _cold_tier(self, drawn: bool) -> DiskTier:  # type: ignore[override]
@@ -86,7 +87,7 @@ class DiskStore(DirectStore):
         self.classify(work)
         spans = [work.pool_range(pool) for pool in range(len(self.space.pools))]
         rows = ColdRows([self.host.room_for(pool, span.stop - span.start) for pool, span in enumerate(spans)])
-        absent = [np.flatnonzero(self._is_absent(pool, work.source_U[span])) for pool, span in enumerate(spans)]
+        absent = [np.flatnonzero(self._slots.are_absent(pool, work.source_U[span])) for pool, span in enumerate(spans)]
         row_U = work.distinct_U
 
         def read() -> None:
@@ -119,13 +120,16 @@ class DiskStore(DirectStore):
         for pool, part in enumerate(rows.pools):
             span = work.pool_range(pool)
             row_U, source_U = work.distinct_U[span], work.source_U[span]
-            absent = np.flatnonzero(self._is_absent(pool, source_U))
+            absent = np.flatnonzero(self._slots.are_absent(pool, source_U))
             stamp_C = self.host.logs[pool].stamps(self._rows_of(pool, row_U[absent]))
             missing = absent[~part.read_U[absent] | (part.stamp_U[absent] != stamp_C)]
             self._read(pool, row_U, missing, part)
             self._rows_again += len(missing)
             is_hot = source_U[absent] >= 0
-            self._fill_slots(pool, source_U[absent[is_hot]], absent[is_hot], part)
+            slots, lines = source_U[absent[is_hot]], absent[is_hot]
+            for hot, read in zip(self.device.arrays(pool), part.arrays, strict=True):
+                hot[slots] = read[lines]
+            self._slots.fill(pool, slots, row_U[lines], self.changed_R)
             source_U[absent[~is_hot]] = ~absent[~is_hot]
         work.spread_sources()
         work.forget_placement()  # its sources are places in its own memory now
@@ -135,16 +139,6 @@ class DiskStore(DirectStore):
     def _moment(self) -> tuple[int, int]:
         """What changes when rows move or are written."""
         return self.placement.version, self.host.appends
-
-    def _is_absent(self, pool: int, source_U: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Return which rows are not in memory: cold ones, and hot ones whose slots are empty or of a former, larger tier."""
-        empty = self._empty[pool]
-        return empty[np.where(source_U < 0, -1, np.minimum(source_U, len(empty) - 1))]
-
-    def _fill_slots(self, pool: int, slots: NDArray[np.int64], lines: NDArray[np.int64], part: ColdPool) -> None:
-        for hot, read in zip(self.device.arrays(pool), part.arrays, strict=True):
-            hot[slots] = read[lines]
-        self._empty[pool][slots] = False
 
     def _read(self, pool: int, row_U: NDArray[np.int64], some: NDArray[np.int64], part: ColdPool) -> None:
         """Read some of a batch's rows in a pool."""
@@ -184,7 +178,7 @@ class DiskStore(DirectStore):
     def catch_up(self, pool: int, row_N: NDArray[np.int64], missed: MissedSteps, next_step: int = 0) -> None:
         spec, rows = self.space.pools[pool], np.unique(row_N)
         slot_R = self.slot_of_row[spec.first_row : spec.end_row]
-        is_absent = self._is_absent(pool, slot_R[rows].astype(np.int64))
+        is_absent = self._slots.are_absent(pool, slot_R[rows])
         hot, absent = rows[~is_absent], rows[is_absent]
         missed.make(hot, slot_R, next_step, TierArrays(*self.device.arrays(pool), *self.host.arrays(pool)))
         self.changed_R[spec.first_row + hot] = True
@@ -202,21 +196,24 @@ class DiskStore(DirectStore):
     def _bring_home(self, pool: int, slots: NDArray[np.int64], host_rows: NDArray[np.int64]) -> None:
         if self.disk_snapshot is not None:
             self.disk_snapshot.keep(pool, slots)
-        changed = self.changed_R[host_rows + self.space.pools[pool].first_row] & ~self._empty[pool][slots]
+        rows = host_rows + self.space.pools[pool].first_row
+        changed = self.changed_R[rows] & ~self._slots.are_absent(pool, slots)
         self.host.append(pool, host_rows[changed], slots[changed], *self.device.arrays(pool))
-        self._empty[pool][slots] = True
+        self._slots.clear(pool, slots, rows, self.changed_R)
         if self.monitored:
             self.device.monitors[pool].forget(torch.from_numpy(slots))
 
     def send_up(self, pool: int, host_rows: NDArray[np.int64], slots: NDArray[np.int64]) -> None:
-        """Their slots are empty at first."""
+        """The slots of those that are on the disk alone stay empty."""
+        found = self.host.read_in_memory(pool, host_rows, slots, self.device.arrays(pool))
+        self._slots.fill(pool, slots[found], host_rows[found] + self.space.pools[pool].first_row, self.changed_R)
 
     # Saving ----------------------------------------------------------------------------------------------------------
 
     @property
     def changed_bytes(self) -> int:
         """Bytes of the index of the rows that changed since the last snapshot."""
-        return INDEX_BYTES * int(np.count_nonzero(self.changed_R))
+        return INDEX_BYTES * (int(np.count_nonzero(self.changed_R)) + self._slots.unsaved_slots)
 
     def begin_snapshot(self, everything: bool) -> DiskSnapshot:  # type: ignore[override]
         assert self.disk_snapshot is None, "a snapshot must end before another one starts"
@@ -225,8 +222,10 @@ class DiskStore(DirectStore):
             for pool, log in zip(self.space.pools, self.host.logs, strict=True):
                 self.changed_R[pool.first_row : pool.end_row] |= log.address_R != NOWHERE
         self.changed_R[self.host.take_moved()] = True
+        slots = self._slots_in_memory(np.flatnonzero(self.changed_R))
+        for rows in self._slots.take_unsaved(self.device.row_of_slot):
+            self.changed_R[rows] = True  # only their addresses are saved: the log has their values
         changed = np.flatnonzero(self.changed_R)
-        slots = self._slots_in_memory(changed)
         self.disk_snapshot = DiskSnapshot(self.space, self.device, self.host, slots, changed, held)
         self.changed_R[changed] = False
         return self.disk_snapshot
@@ -236,7 +235,7 @@ class DiskStore(DirectStore):
         found = []
         for pool, spec in enumerate(self.space.pools):
             slots = self.slot_of_row[spec.select(rows)].astype(np.int64)
-            found.append(slots[~self._is_absent(pool, slots)])
+            found.append(slots[~self._slots.are_absent(pool, slots)])
         return found
 
     def shards(self, snapshot: DiskSnapshot) -> Iterator[dict[str, NDArray[Any]]]:
@@ -282,7 +281,7 @@ class DiskStore(DirectStore):
         pool, low, high = self.space.table_range(table)
         part = self.host.room_for(pool, high - low)
         slot_R = self.slot_of_row[self.space.pools[pool].first_row + low : self.space.pools[pool].first_row + high]
-        is_absent = self._is_absent(pool, slot_R.astype(np.int64))
+        is_absent = self._slots.are_absent(pool, slot_R)
         absent, hot = np.flatnonzero(is_absent), np.flatnonzero(~is_absent)
         self.host.read(pool, low + absent, absent, *part.arrays)
         for kept, read in zip(part.arrays, self._read_slots(pool, slot_R[hot].astype(np.int64)), strict=True):

@@ -19,7 +19,7 @@ from adaptive_rec.embedding.disk.first_values import FreshRows
 from adaptive_rec.embedding.disk.row_log import MOST_WAITING, RowLog
 from adaptive_rec.embedding.disk.saved_segments import NOWHERE, SavedLog, SavedPool, SegmentEntry, pool_folder
 from adaptive_rec.embedding.disk.segment import Segment, disk_errors
-from adaptive_rec.embedding.host import ColdTier
+from adaptive_rec.embedding.host import Arrays, ColdTier
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.system.background import LOWEST, give_way
@@ -74,6 +74,12 @@ class DiskTier(ColdTier):
         if fresh.any():
             self._draw(pool, row_C[fresh], line_C[fresh], weights_LD, state_LK)
         return stamp_C
+
+    def read_in_memory(
+        self, pool: int, row_C: NDArray[np.int64], line_C: NDArray[np.int64], arrays: Arrays
+    ) -> NDArray[np.bool_]:
+        """Read those rows that need no disk, as `read` does. Returns which they are."""
+        return self.logs[pool].read_in_memory(row_C, line_C, *arrays)
 
     def append(
         self,

@@ -52,29 +52,44 @@ def read_at(
 ) -> tuple[int, int]:
     """Read rows into lines of bytes, of weights and of optimizer state. Returns how many rows were in memory, and how many were
     read from files. Raises DiskError."""
-    on_disk_C = wanted.address_C != NOWHERE
-    place_C, position_C = np.divmod(wanted.address_C.astype(np.int64) - 1, files.capacity)
-    page_C, within_C = np.divmod(position_C, layout.rows)
-    found = 0
-    for place, memory in files.memory.items():
-        some = np.flatnonzero(place_C == place)
-        where = page_C[some], within_C[some], wanted.row_C[some], wanted.line_C[some]
-        count = kernels.unpack_rows(layout, *where, memory, *values)
-        assert count == len(some), "rows in memory are where their addresses say"
-        on_disk_C[some] = False
-        found += count
-    some = np.flatnonzero(on_disk_C)
+    found_C = find_in_memory(layout, wanted, files, values)
+    some = np.flatnonzero(~found_C & (wanted.address_C != NOWHERE))
     if not len(some):
-        return found, 0
+        return int(np.count_nonzero(found_C)), 0
     some = some[np.argsort(wanted.address_C[some])]
-    rest = page_C[some], within_C[some], wanted.row_C[some], wanted.line_C[some]
-    places = kernels.RowPlaces(files.descriptor_P[place_C[some]], files.number_P[place_C[some]], *rest)
+    place_C, page_C, within_C = _divided(layout, wanted.address_C[some], files)
+    rest = page_C, within_C, wanted.row_C[some], wanted.line_C[some]
+    places = kernels.RowPlaces(files.descriptor_P[place_C], files.number_P[place_C], *rest)
     if not passes_cache_by(int(places.descriptor_C[0])):
         kernels.announce_rows(layout, places)
     done, what = kernels.read_rows(layout, places, *values)
     if what != kernels.WHOLE:
         raise DiskError(_fault(layout, files.folder, places, done, what))
-    return found, done
+    return int(np.count_nonzero(found_C)), done
+
+
+def find_in_memory(
+    layout: PageLayout, wanted: WantedRows, files: OpenFiles, values: tuple[NDArray[np.uint8], NDArray[np.uint8]]
+) -> NDArray[np.bool_]:
+    """Read those rows whose pages are in memory into lines of bytes. Returns which they are."""
+    found_C = np.zeros(len(wanted.row_C), np.bool_)
+    place_C, page_C, within_C = _divided(layout, wanted.address_C, files)
+    for place, memory in files.memory.items():
+        some = np.flatnonzero(place_C == place)
+        where = page_C[some], within_C[some], wanted.row_C[some], wanted.line_C[some]
+        count = kernels.unpack_rows(layout, *where, memory, *values)
+        assert count == len(some), "rows in memory are where their addresses say"
+        found_C[some] = True
+    return found_C
+
+
+def _divided(
+    layout: PageLayout, address_C: NDArray[np.uint32], files: OpenFiles
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return the places of segments, the pages and the places within these that some addresses stand for; -1 for NOWHERE."""
+    place_C, position_C = np.divmod(address_C.astype(np.int64) - 1, files.capacity)
+    page_C, within_C = np.divmod(position_C, layout.rows)
+    return place_C, page_C, within_C
 
 
 def _fault(layout: PageLayout, folder: Path, places: kernels.RowPlaces, failed: int, what: int) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.embedding.disk.reading import WantedRows, as_bytes, read_at
+from adaptive_rec.embedding.disk.reading import WantedRows, as_bytes, find_in_memory, read_at
 from adaptive_rec.embedding.disk.saved_segments import SavedPool
 from adaptive_rec.embedding.disk.segment import Segment, disk_errors, layout_of, page_layout
 from adaptive_rec.embedding.disk.segments import Segments
@@ -33,9 +33,9 @@ _SEGMENTS = 512
 _CHUNK_ROWS = 1 << 24
 """Rows whose addresses are looked at at a time."""
 
-_KEPT = 2
-"""Written segments that stay in memory: rows used again soon are read from there, and so are rows that were read ahead and have
-changed since."""
+_KEPT_BYTES = 16 << 20
+"""Written segments of so many bytes stay in memory, at least one: rows used again soon are read from there, and so are rows that
+were read ahead and have changed since, or that become hot."""
 
 PLACE_BYTES = 4 + 1 + 4
 """Host memory of a row: its slot, a flag whether it has changed since it was saved, its address."""
@@ -56,7 +56,12 @@ def pages_of_segment(rows: int, layout: PageLayout) -> int:
 def log_memory_bytes(rows: int, row_bytes: int, state_bytes: int) -> int:
     """Return the bytes of the segments that a log holds in memory at the most."""
     layout = page_layout(row_bytes, state_bytes)
-    return (1 + _KEPT + MOST_WAITING) * pages_of_segment(rows, layout) * layout.page_bytes
+    segment_bytes = pages_of_segment(rows, layout) * layout.page_bytes
+    return (1 + _kept_segments(segment_bytes) + MOST_WAITING) * segment_bytes
+
+
+def _kept_segments(segment_bytes: int) -> int:
+    return -(-_KEPT_BYTES // segment_bytes)
 
 
 @dataclass
@@ -145,7 +150,7 @@ class RowLog:
             self._open = None  # also where what follows fails
             self._kept.append(segment)
             self._write(segment.write)
-            if len(self._kept) > _KEPT:
+            if len(self._kept) > _kept_segments(segment.size_bytes):
                 self._write(self._kept.popleft().drop_pages)
             self._on_full()
         self._open = self.segments.create()
@@ -183,6 +188,19 @@ class RowLog:
             self.counts.rows_read += read
             self.counts.rows_drawn += len(row_C) - found - read
         return stamp_C
+
+    def read_in_memory(
+        self, row_C: NDArray[np.int64], line_C: NDArray[np.int64], weights_LD: NDArray[Any], state_LK: NDArray[Any]
+    ) -> NDArray[np.bool_]:
+        """Read those rows whose newest value is in a segment that is still in memory, as `read` does. Returns which they are."""
+        with self.segments.reading():
+            with self.segments.lock:
+                address_C, files = self.address_R[row_C], self.segments.files()
+            wanted = WantedRows(address_C, row_C, line_C)
+            found_C = find_in_memory(self.layout, wanted, files, (as_bytes(weights_LD), as_bytes(state_LK)))
+        with self.segments.lock:
+            self.counts.rows_found += int(np.count_nonzero(found_C))
+        return found_C
 
     def stamps(self, row_C: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the stamps of the newest values of some rows: numbers that no other value ever has. NOWHERE: never written."""
