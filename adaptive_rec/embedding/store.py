@@ -138,14 +138,16 @@ class EmbeddingStore(TieredRows):
         return self.placement.slot_of_row, list(tiers)
 
     def disk_counts(self) -> dict[str, int]:
-        """Return how many rows were read and written on a disk since the run began; nothing where none lie there."""
+        """Return how many rows were read and written on a disk since the run began, by all ranks: each must call it.
+        Nothing where none lie there."""
         return {}
 
     def set_disk_counts(self, counts: Mapping[str, int]) -> None:
-        """Set what earlier processes of the run have read and written on a disk."""
+        """Set what earlier processes of the run, of all ranks, have read and written on a disk."""
 
     def disk_sizes(self) -> dict[str, int]:
-        """Return the bytes of all files of rows on a disk, and their number; nothing where there are none."""
+        """Return the bytes of all files of rows on a disk, and their number, of all ranks: each must call it. Nothing where there
+        are none."""
         return {}
 
     def share_addresses(self, address_R: NDArray[np.uint32]) -> None:

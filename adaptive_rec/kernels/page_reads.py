@@ -99,6 +99,11 @@ def add_read(queue, place, descriptor, start, size):
     request[4], request[5] = size, start
 
 
+@njit(**JIT_INLINE)
+def _read_one(request):
+    return _pread(np.int32(request[2] >> np.uint64(32)), request[3], request[4], np.int64(request[5]))
+
+
 @njit(**JIT_PART)
 def read_added(queue, count):
     """Read the pages in the first `count` places, and set what was found of each."""
@@ -106,17 +111,16 @@ def read_added(queue, count):
         queue.found_Q[q] = -1
     if queue.context == 0:
         for q in range(count):
-            request = queue.request_QW[q]
-            queue.found_Q[q] = _pread(
-                np.int32(request[2] >> np.uint64(32)), request[3], request[4], np.int64(request[5])
-            )
+            queue.found_Q[q] = _read_one(queue.request_QW[q])
         return
     submitted = 0
     while submitted < count:
         taken = _call(queue.submit, queue.context, count - submitted, queue.where_Q.ctypes.data + 8 * submitted, 0, 0)
         if taken <= 0:
-            break  # the others have failed
+            break
         submitted += taken
+    for q in range(submitted, count):  # what the system did not take
+        queue.found_Q[q] = _read_one(queue.request_QW[q])
     ended = 0
     while ended < submitted:
         some = _call(queue.wait, queue.context, submitted - ended, submitted - ended, queue.event_Q4.ctypes.data, 0)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import platform
+import threading
 import zlib
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import numpy as np
 import pytest
 
 from adaptive_rec.embedding.disk.segment import page_layout
+from adaptive_rec.kernels import page_reads
 from adaptive_rec.kernels import pages as kernels
 from adaptive_rec.kernels.crc import crc32
 from adaptive_rec.kernels.reference import pages as plain
@@ -53,6 +56,22 @@ def world(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
     made = World(tmp_path, *request.param)
     yield made
     os.close(made.descriptor)
+
+
+@pytest.mark.parametrize("refused", [0, 2], ids=["io_setup", "io_submit"])
+def test_pages_are_read_where_the_system_takes_no_reads_together(
+    world: World, refused: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = list(page_reads._NUMBERS[platform.machine()])
+    calls[refused] = 1 << 20
+    monkeypatch.setitem(page_reads._NUMBERS, platform.machine(), tuple(calls))
+    monkeypatch.setattr(page_reads, "_owners", threading.local())
+
+    done, what, values = world.read(kernels)
+
+    assert (done, what) == (ROWS, kernels.WHOLE)
+    for read, kept in zip(values, world.values, strict=True):
+        np.testing.assert_array_equal(read, kept)
 
 
 @pytest.mark.parametrize("words", [0, 2, 1024, 4096])

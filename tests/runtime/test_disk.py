@@ -134,3 +134,13 @@ def test_a_run_resumes_on_the_disk_in_memory_and_on_the_disk_again(
     for words in (["eval"], ["checkpoint", "verify"], ["checkpoint", "list"]):
         assert main([*words, str(tmp_path / "run")]) == 0
     assert main(["checkpoint", "export", str(tmp_path / "run"), "--out", str(tmp_path / "tables"), "--as", "npy"]) == 0
+
+
+def test_counts_of_the_disk_are_no_difference_under_a_policy_that_skips(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = "tiny --policy slipstream --no-serve --set run.steps=40 --set knobs.hot_budget_bytes=8KiB".split()
+    for name, memory in (("plain", "0"), ("disk", "1MiB")):
+        assert main(["train", *words, "--set", f"run.host_memory={memory}", "--out", str(tmp_path / name)]) == 0
+    capsys.readouterr()
+    assert main(["checkpoint", "diff", str(tmp_path / "plain"), str(tmp_path / "disk")]) == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import threading
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,20 @@ def test_the_same_ranks_go_on_bit_by_bit_on_a_disk_in_memory_and_elsewhere(
     gc.collect()
     assert sorted((out / "rows").rglob("*")) == before
     assert main(["checkpoint", "export", str(out), "--out", str(tmp_path / "tables"), "--as", "npy"]) == 0
+
+
+def test_counts_of_the_disk_are_those_of_all_ranks_once_and_go_on_when_they_resume(tmp_path: Path) -> None:
+    """The later counts of a run that was resumed are not far from those of a run that was not."""
+    out, whole = tmp_path / "run", trained(tmp_path / "whole", 2, *ON_DISK, "run.steps=40")["disk"]
+    for steps in (30, 40):
+        found = trained(out, 2, *ON_DISK, f"run.steps={steps}", "knobs.report_every=10", resume=steps > 30)["disk"]
+        files = list((out / "rows").rglob("*.rows"))
+        assert (found["segments"], found["size_bytes"]) == (len(files), sum(file.stat().st_size for file in files))
+        lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+        totals = next(line["totals"] for line in reversed(lines) if "totals" in line)
+        assert 0 < totals["disk_rows_ahead"] <= found["rows_ahead"]
+        assert totals["disk_rows_written"] <= found["rows_written"]
+    assert found["rows_written"] < 1.5 * whole["rows_written"]
 
 
 def test_one_process_reads_a_copy_on_the_disk(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ class DiskRows(DirectStore):
         """Segments of each checkpoint that a run may be resumed from."""
         self._rows_ahead = self._rows_again = 0
         self._counted_before: dict[str, int] = {}
-        """Counts of a resumed run's earlier processes."""
+        """Counts of a resumed run's earlier processes, of all ranks together."""
         super().__init__(*arguments)
 
     def _device_tier(self, capacities: list[int]) -> DeviceTier:
@@ -195,8 +195,8 @@ class DiskRows(DirectStore):
         totals = Counter(rows_ahead=self._rows_ahead, rows_again=self._rows_again)
         for log in self.host.logs:
             totals.update(asdict(log.counts))
-        totals.update({name: count for name, count in self._counted_before.items() if name in totals})
-        return dict(totals)
+        now = self.group.totals(totals)
+        return {name: count + self._counted_before.get(name, 0) for name, count in now.items()}
 
     def set_disk_counts(self, counts: Mapping[str, int]) -> None:
         self._counted_before = dict(counts)
@@ -206,7 +206,7 @@ class DiskRows(DirectStore):
             log.share_addresses(address_R[pool.first_row : pool.end_row])
 
     def disk_sizes(self) -> dict[str, int]:
-        return {"size_bytes": self.host.size_bytes, "segments": self.host.segments}
+        return self.group.totals({"size_bytes": self.host.size_bytes, "segments": self.host.segments})
 
     # The end ---------------------------------------------------------------------------------------------------------
 

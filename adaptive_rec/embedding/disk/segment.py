@@ -73,6 +73,8 @@ class Segment:
         """Whether a sync has failed: the system may have dropped pages, and takes them for written."""
         self.holds = 0
         """Checkpoints that need the file."""
+        self.file_bytes = self.size_bytes
+        """Bytes of the file, which may have room for more pages than the checkpoint that it was taken over from names."""
 
     @property
     def size_bytes(self) -> int:
@@ -110,7 +112,8 @@ class Segment:
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             pass_cache_by(descriptor)
         segment = Segment(path, entry.number, entry.place, layout, entry.pages, descriptor)
-        if os.fstat(descriptor).st_size < segment.size_bytes:
+        segment.file_bytes = os.fstat(descriptor).st_size
+        if segment.file_bytes < segment.size_bytes:
             segment.close()
             raise DiskError(f"{path} must have {segment.size_bytes} bytes, it is cut off")
         segment.rows = entry.pages * layout.rows

@@ -211,4 +211,4 @@ class Segments:
     def size_bytes(self) -> int:
         """Bytes of all files."""
         with self.lock:
-            return sum(segment.size_bytes for segment in self._of.values())
+            return sum(segment.file_bytes for segment in self._of.values())

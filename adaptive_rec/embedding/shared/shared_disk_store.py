@@ -43,9 +43,6 @@ class SharedDiskStore(SharedStore, DiskStore):
         requests: Requests = work.staged
         DiskStore.take(self, requests.owned)
 
-    def disk_counts(self) -> dict[str, int]:
-        return self.group.totals(super().disk_counts())
-
     def shards(self, snapshot: DiskSnapshot) -> Iterator[dict[str, NDArray[Any]]]:
         for shard in super().shards(snapshot):
             yield {**shard, ROW: self.ownership.joint_rows(shard[ROW])}
