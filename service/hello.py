@@ -66,7 +66,7 @@ class Hello:
     step: int = 0
     """The step at which the effective values took effect."""
     on_disk: bool = False
-    """Whether cold rows lie on a disk."""
+    """Whether it is known which cold rows lie on a disk: those of a run of one process."""
 
     @classmethod
     def parse(cls, line: Mapping[str, Any]) -> Hello:

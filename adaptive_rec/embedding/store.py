@@ -137,6 +137,11 @@ class EmbeddingStore(TieredRows):
         tiers = map(Tier, device.row_of_slot, device.stale, device.estimate, device.movement)
         return self.placement.slot_of_row, list(tiers)
 
+    @property
+    def shows_addresses(self) -> bool:
+        """Whether clients are told which cold rows lie on a disk: not of several processes, as each knows only those it owns."""
+        return self.on_disk and self.group.is_alone
+
     def disk_counts(self) -> dict[str, int]:
         """Return how many rows were read and written on a disk since the run began, by all ranks: each must call it.
         Nothing where none lie there."""

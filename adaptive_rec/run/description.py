@@ -34,7 +34,7 @@ def description(
         "seed": session.config.run.seed,
         "device": str(session.device),
         "precision": session.config.run.precision,
-        "on_disk": store.on_disk,
+        "on_disk": store.shows_addresses,
         "tables": tables,
         "policies": policy_choices(knobs.policy),
         "defaults": knobs.model_dump(),

@@ -36,8 +36,8 @@ class Publisher:
         """Start to publish, with the run as it is now."""
         store, space = self._state.store, self._state.store.batch_space
         group, pool_rows = store.group, [pool.rows for pool in space.pools]
-        self.writer = StateWriter(pool_rows, SKETCH_LIMIT_BYTES // 4, len(space.tables), group.ranks, store.on_disk)
-        if store.on_disk:
+        self.writer = StateWriter(pool_rows, SKETCH_LIMIT_BYTES // 4, len(space.tables), group.ranks, store.shows_addresses)
+        if store.shows_addresses:
             store.share_addresses(self.writer.address_R)
         if group.is_alone:
             self.placement()

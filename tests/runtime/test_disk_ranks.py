@@ -77,6 +77,7 @@ def test_counts_of_the_disk_are_those_of_all_ranks_once_and_go_on_when_they_resu
     out, whole = tmp_path / "run", trained(tmp_path / "whole", 2, *ON_DISK, "run.steps=40")["disk"]
     for steps in (30, 40):
         found = trained(out, 2, *ON_DISK, f"run.steps={steps}", "knobs.report_every=10", resume=steps > 30)["disk"]
+        assert not json.loads((out / "run.json").read_text())["on_disk"], "no rank knows where the rows of others lie"
         sizes = [file.stat().st_size for file in (out / "rows").rglob("*.rows")]
         assert found["size_bytes"] == found["segments"] * max(sizes), "all files are of one size"
         assert abs(found["segments"] - len(sizes)) <= 2, "but for what compaction does after the summary"
