@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from adaptive_rec.embedding.aligned import zeros
 from adaptive_rec.embedding.host import Arrays
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.row_types import as_array, as_tensor
+from adaptive_rec.kernels.aligned import zeros
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.tracking.delta import UpdateDeltaMonitor
 

@@ -11,8 +11,8 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from adaptive_rec.embedding.aligned import zeros
 from adaptive_rec.embedding.optimizer import RowRule
+from adaptive_rec.kernels.aligned import zeros
 from adaptive_rec.kernels.fill import fill_uniform
 from adaptive_rec.kernels.rows16 import PATTERNS
 from adaptive_rec.placement import RowSpace

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numba import njit, types
 
+from adaptive_rec.kernels.aligned import BLOCK_BYTES, zeros
 from adaptive_rec.kernels.jit import JIT_INLINE, JIT_PART
 
 QUEUED = 256
@@ -23,9 +24,6 @@ QUEUED = 256
 
 _NUMBERS = {"x86_64": (206, 207, 209, 208), "aarch64": (0, 1, 2, 4)}
 """The system's numbers of io_setup, io_destroy, io_submit and io_getevents, by machine."""
-
-_BLOCK_BYTES = 4096
-"""Memory that is read into past the system's cache starts on a multiple of it; a page is one or several of these."""
 
 _WORDS = 8
 """Words of 8 bytes of a request (`struct iocb`): the reader's number, two of flags, the file in the upper half of the third with
@@ -66,8 +64,7 @@ class _Owner:
         if submit and libc.syscall(setup, QUEUED, ctypes.byref(context)) == 0:
             weakref.finalize(self, libc.syscall, destroy, context)
         requests = np.zeros((QUEUED, _WORDS), np.uint64)
-        memory = np.zeros((1 + QUEUED) * page_bytes, np.uint8)
-        pages = memory[-memory.ctypes.data % _BLOCK_BYTES :][: QUEUED * page_bytes]
+        pages = zeros((QUEUED * page_bytes,), np.uint8, BLOCK_BYTES)
         self.queue = ReadQueue(
             np.uint64(context.value), np.int64(submit), np.int64(wait), requests,
             requests.ctypes.data + 8 * _WORDS * np.arange(QUEUED, dtype=np.uint64), np.zeros((QUEUED, 4), np.int64),

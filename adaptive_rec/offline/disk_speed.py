@@ -19,10 +19,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.embedding.aligned import BLOCK_BYTES, zeros
+from adaptive_rec.embedding.disk.reading import read_places
 from adaptive_rec.embedding.disk.segment import page_layout
 from adaptive_rec.kernels import pages as kernels
-from adaptive_rec.system.direct_files import pass_cache_by, passes_cache_by
+from adaptive_rec.kernels.aligned import BLOCK_BYTES, zeros
+from adaptive_rec.system.direct_files import pass_cache_by
 
 LAYOUT = page_layout(row_bytes=64, state_bytes=4)
 """Pages of rows of 16 components with row-wise optimizer state: one block of the disk, as for most sizes of rows."""
@@ -135,8 +136,6 @@ def _of(places: kernels.RowPlaces, rows: int) -> kernels.RowPlaces:
 
 
 def _rows(places: kernels.RowPlaces, weights: NDArray[Any], state: NDArray[Any]) -> None:
-    if not passes_cache_by(int(places.descriptor_C[0])):
-        kernels.announce_rows(LAYOUT, places)
-    done, what = kernels.read_rows(LAYOUT, places, weights, state)
+    done, what = read_places(LAYOUT, places, (weights, state))
     if what != kernels.WHOLE:
         raise OSError(f"row {int(places.row_C[done])} of a file just written cannot be read")

@@ -11,13 +11,13 @@ import torch
 from adaptive_rec.batch import Batch, FeatureSpec, TableSpec
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding import host
-from adaptive_rec.embedding.aligned import zeros
 from adaptive_rec.embedding.device import DeviceTier, row_bytes
 from adaptive_rec.embedding.direct import DirectStore
 from adaptive_rec.embedding.host import HostTier
 from adaptive_rec.embedding.optimizer import RULES, RowRule
 from adaptive_rec.embedding.records import MicroBatch, RowUpdate
 from adaptive_rec.embedding.row_types import as_array, as_tensor
+from adaptive_rec.kernels.aligned import zeros
 from adaptive_rec.kernels.reference.rows16 import widened
 from adaptive_rec.placement import Migration, RowSpace
 

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.embedding.aligned import BLOCK_BYTES, zeros
 from adaptive_rec.embedding.disk.saved_segments import NOWHERE, segment_path
 from adaptive_rec.errors import DiskError
 from adaptive_rec.kernels import pages as kernels
+from adaptive_rec.kernels.aligned import BLOCK_BYTES, zeros
 from adaptive_rec.kernels.pages import PageLayout
 from adaptive_rec.system.direct_files import passes_cache_by
 
@@ -60,12 +60,20 @@ def read_at(
     place_C, page_C, within_C = _divided(layout, wanted.address_C[some], files)
     rest = page_C, within_C, wanted.row_C[some], wanted.line_C[some]
     places = kernels.RowPlaces(files.descriptor_P[place_C], files.number_P[place_C], *rest)
-    if not passes_cache_by(int(places.descriptor_C[0])):
-        kernels.announce_rows(layout, places)
-    done, what = kernels.read_rows(layout, places, *values)
+    done, what = read_places(layout, places, values)
     if what != kernels.WHOLE:
         raise DiskError(_fault(layout, files.folder, places, done, what))
     return int(np.count_nonzero(found_C)), done
+
+
+def read_places(
+    layout: PageLayout, places: kernels.RowPlaces, values: tuple[NDArray[np.uint8], NDArray[np.uint8]]
+) -> tuple[int, int]:
+    """Read rows from files, at least one, in the order of their pages. Returns what `kernels.read_rows` does."""
+    if not passes_cache_by(int(places.descriptor_C[0])):
+        kernels.announce_rows(layout, places)
+    found: tuple[int, int] = kernels.read_rows(layout, places, *values)
+    return found
 
 
 def find_in_memory(

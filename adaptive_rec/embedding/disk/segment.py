@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.embedding.aligned import BLOCK_BYTES, zeros
 from adaptive_rec.embedding.disk.saved_segments import SegmentEntry
 from adaptive_rec.errors import DiskError
 from adaptive_rec.kernels import pages as kernels
+from adaptive_rec.kernels.aligned import BLOCK_BYTES, zeros
 from adaptive_rec.kernels.pages import PageLayout
 from adaptive_rec.system.direct_files import pass_cache_by, passes_cache_by
 
