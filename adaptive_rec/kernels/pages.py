@@ -1,9 +1,9 @@
 """Pages of rows in files: packing, checksums, and reading of random rows.
 
-A page has a header, then the numbers of its rows, then the rows, each with its optimizer state. The header has a crc32 of all
-that follows it, the number of rows, the number of the page's file and the page's place in it. So every page that is read shows
-whether it is whole, and whether it is the right one. Arrays of rows are given as bytes (`L` lines of them). The plain twin, with
-`zlib.crc32` and `os.pread`, is in `reference/pages.py`.
+A page has a head and then its rows, each with its optimizer state, up to its last byte. The head has a crc32 of what follows in
+it: the number of rows, the number of the page's file and the page's place in it, then the number of each row, then a crc32 of
+each row. So the head of a page and one row, a small part of the page, show whether that row is whole and the right one. Arrays of
+rows are given as bytes (`L` lines of them). The plain twin, with `zlib.crc32` and `os.pread`, is in `reference/pages.py`.
 """
 
 from __future__ import annotations
@@ -18,10 +18,14 @@ from adaptive_rec.kernels.jit import JIT, JIT_INLINE
 from adaptive_rec.kernels.page_reads import QUEUED, add_read, queue_of_thread, read_added
 
 CRC, ROWS, FILE, PAGE, HEADER = 0, 1, 2, 3, 4
-"""Places of the header's numbers, each of four bytes, and how many there are."""
+"""Places of the head's first numbers, each of four bytes, and how many there are."""
+
+ROW_BYTES = 8
+"""Bytes of the head for each row."""
 
 WHOLE, SHORT, DAMAGED, WRONG = 0, 1, 2, 3
-"""What was found of a row: it is there; its page cannot be read whole, or is damaged; another row or page is in its place."""
+"""What was found of a row: it is there; its page cannot be read whole; it or its page's head is damaged; another row or page is
+in its place."""
 
 WILL_NEED = 3
 """Advice to the system to read a part of a file ahead."""
@@ -73,25 +77,62 @@ def _copy(from_LB, line, size, pages, at):
 
 @njit(**JIT)
 def seal_pages(layout, file, first_page, end_page, rows, pages):
-    """Write the headers of some pages, of which the last one has `rows` rows and the others are full."""
-    numbers, words = pages.view(np.uint32), layout.page_bytes // 4
+    """Write the heads of some pages, of which the last one has `rows` rows and the others are full."""
+    numbers = pages.view(np.uint32)
     for page in range(first_page, end_page):
-        start = page * words
-        numbers[start + ROWS] = layout.rows if page < end_page - 1 else rows
-        numbers[start + FILE], numbers[start + PAGE], numbers[start + CRC] = file, page, 0
-        numbers[start + CRC] = crc32(numbers[start : start + words])
+        start = page * layout.page_bytes
+        head = start // 4
+        numbers[head + ROWS] = layout.rows if page < end_page - 1 else rows
+        numbers[head + FILE], numbers[head + PAGE] = file, page
+        for place in range(layout.rows):
+            numbers[head + HEADER + layout.rows + place] = _row_crc(layout, pages, start, place)
+        numbers[head + CRC] = _head_crc(layout, pages, start)
+
+
+@njit(**JIT_INLINE)
+def _head_crc(layout, pages, start):
+    return crc32(pages, start + 4, start + layout.first_byte)
+
+
+@njit(**JIT_INLINE)
+def _row_crc(layout, pages, start, place):
+    size = layout.row_bytes + layout.state_bytes
+    first = start + layout.first_byte + place * size
+    return crc32(pages, first, first + size)
 
 
 @njit(**JIT)
 def find_damage(layout, file, pages):
-    """Return the first of a file's pages, in memory, that is damaged or another one; -1 where there is none."""
-    numbers, words = pages.view(np.uint32), layout.page_bytes // 4
-    for page in range(len(numbers) // words):
-        one = numbers[page * words : (page + 1) * words].copy()
-        found, one[CRC] = one[CRC], 0
-        if crc32(one) != found or one[FILE] != file or one[PAGE] != page:
+    """Return the first of a file's pages, in memory, that is damaged anywhere, or another one; -1 where there is none."""
+    numbers = pages.view(np.uint32)
+    for page in range(len(pages) // layout.page_bytes):
+        start = page * layout.page_bytes
+        if _check_head(layout, pages, numbers, start, file, page) != WHOLE:
             return page
+        for place in range(layout.rows):
+            if numbers[start // 4 + HEADER + layout.rows + place] != _row_crc(layout, pages, start, place):
+                return page
     return -1
+
+
+@njit(**JIT_INLINE)
+def _check_head(layout, pages, numbers, start, file, page):
+    head = start // 4
+    if numbers[head + CRC] != _head_crc(layout, pages, start):
+        return DAMAGED
+    if numbers[head + FILE] != file or numbers[head + PAGE] != page:
+        return WRONG
+    return WHOLE
+
+
+@njit(**JIT_INLINE)
+def _check_row(layout, pages, numbers, start, place, row):
+    head = start // 4
+    if place >= numbers[head + ROWS] or numbers[head + HEADER + place] != row:
+        return WRONG
+    if numbers[head + HEADER + layout.rows + place] != _row_crc(layout, pages, start, place):
+        return DAMAGED
+    return WHOLE
 
 
 @njit(**JIT)
@@ -132,7 +173,7 @@ def read_rows(layout, places, weights_LB, state_LB):
 
 @njit(**JIT)
 def _read_rows(layout, places, queue, weights_LB, state_LB):
-    words, done = layout.page_bytes // 4, 0
+    done = 0
     while done < len(places.row_C):
         end, count = done, 0
         while end < len(places.row_C):
@@ -145,18 +186,18 @@ def _read_rows(layout, places, queue, weights_LB, state_LB):
         read_added(queue, count)
         page = -1
         for c in range(done, end):
+            what, place = WHOLE, places.place_C[c]
             if c == done or _is_next_page(places, c):
                 page += 1
+                start = page * layout.page_bytes
                 if queue.found_Q[page] != layout.page_bytes:
                     return c, SHORT
-                numbers = queue.numbers[page * words : (page + 1) * words]
-                what = _check(numbers, places, c)
-                if what != WHOLE:
-                    return c, what
-            place = places.place_C[c]
-            if place >= numbers[ROWS] or numbers[HEADER + place] != places.row_C[c]:
-                return c, WRONG
-            _unpack(layout, queue.pages, page * layout.page_bytes, place, places.line_C[c], weights_LB, state_LB)
+                what = _check_head(layout, queue.pages, queue.numbers, start, places.file_C[c], places.page_C[c])
+            if what == WHOLE:
+                what = _check_row(layout, queue.pages, queue.numbers, start, place, places.row_C[c])
+            if what != WHOLE:
+                return c, what
+            _unpack(layout, queue.pages, start, place, places.line_C[c], weights_LB, state_LB)
         done = end
     return done, WHOLE
 
@@ -164,14 +205,3 @@ def _read_rows(layout, places, queue, weights_LB, state_LB):
 @njit(**JIT_INLINE)
 def _is_next_page(places, c):
     return places.page_C[c] != places.page_C[c - 1] or places.file_C[c] != places.file_C[c - 1]
-
-
-@njit(**JIT_INLINE)
-def _check(numbers, places, c):
-    found = numbers[CRC]
-    numbers[CRC] = 0
-    if crc32(numbers) != found:
-        return DAMAGED
-    if numbers[FILE] != places.file_C[c] or numbers[PAGE] != places.page_C[c]:
-        return WRONG
-    return WHOLE

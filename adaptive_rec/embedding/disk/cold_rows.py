@@ -22,10 +22,17 @@ class ColdPool:
     """The stamp of the value that was read of each row."""
     read_U: NDArray[np.bool_]
     """Which rows were read."""
+    absent_C: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
+    """The lines of those that were not in memory."""
 
     @property
     def arrays(self) -> Arrays:
         return self.weights_UD, self.state_UK
+
+    def set_absent(self, absent_C: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Set, and return, the lines of those that are not in memory."""
+        self.absent_C = absent_C
+        return absent_C
 
 
 @dataclass
@@ -35,6 +42,8 @@ class ColdRows:
     pools: list[ColdPool] = field(default_factory=list)
     reading: Future[None] | None = None
     """The work that reads them; None where it is done."""
+    looked_at: int = -1
+    """The version of the placement by which some were not in memory."""
     ready_at: tuple[int, int] | None = None
     """The store's moment at which they were what the batch's step reads; None where they never were."""
 
@@ -47,6 +56,10 @@ class ColdRows:
         if self.reading is not None:
             self.reading.result()
         self.reading = None
+
+    def end_looking(self, version: int) -> None:
+        """Note by which version of the placement some were not in memory."""
+        self.looked_at = version
 
     def end_reading(self, moment: tuple[int, int]) -> None:
         """Note that they are ready at a moment of the store."""

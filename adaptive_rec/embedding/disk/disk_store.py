@@ -46,15 +46,17 @@ class DiskStore(DiskRows):
         self.classify(work)
         spans = [work.pool_range(pool) for pool in range(len(self.space.pools))]
         rows = ColdRows([self.host.room_for(pool, span.stop - span.start) for pool, span in enumerate(spans)])
-        absent = [np.flatnonzero(self._slots.are_absent(pool, work.source_U[span])) for pool, span in enumerate(spans)]
+        for pool, (part, span) in enumerate(zip(rows.pools, spans, strict=True)):
+            part.set_absent(np.flatnonzero(self._slots.are_absent(pool, work.source_U[span])))
+        rows.end_looking(work.placement_version)
         row_U = work.distinct_U
 
         def read() -> None:
-            for pool, (part, span, some) in enumerate(zip(rows.pools, spans, absent, strict=True)):
-                self._read(pool, row_U[span], some, part)
+            for pool, (part, span) in enumerate(zip(rows.pools, spans, strict=True)):
+                self._read(pool, row_U[span], part.absent_C, part)
 
         work.attach(rows)
-        return read, sum(map(len, absent))
+        return read, sum(len(part.absent_C) for part in rows.pools)
 
     def look_up(self, work: ClassifiedBatch) -> None:
         self.take(work)
@@ -79,7 +81,8 @@ class DiskStore(DiskRows):
         for pool, part in enumerate(rows.pools):
             span = work.pool_range(pool)
             row_U, source_U = work.distinct_U[span], work.source_U[span]
-            absent = np.flatnonzero(self._slots.are_absent(pool, source_U))
+            may_be = part.absent_C if rows.looked_at == self.placement.version else np.arange(len(source_U))
+            absent = part.set_absent(may_be[self._slots.are_absent(pool, source_U[may_be])])
             stamp_C = self.host.logs[pool].stamps(self._rows_of(pool, row_U[absent]))
             missing = absent[~part.read_U[absent] | (part.stamp_U[absent] != stamp_C)]
             self._read(pool, row_U, missing, part)
@@ -90,6 +93,7 @@ class DiskStore(DiskRows):
                 hot[slots] = read[lines]
             self._slots.fill(pool, slots, row_U[lines], self.changed_R)
             source_U[absent[~is_hot]] = ~absent[~is_hot]
+        rows.end_looking(self.placement.version)
         work.spread_sources()
         work.forget_placement()  # its sources are places in its own memory now
         rows.end_reading(self._moment)

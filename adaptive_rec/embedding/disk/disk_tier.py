@@ -92,10 +92,10 @@ class DiskTier(ColdTier):
         """Write lines of two arrays as the newest values of some rows. Raises DiskError."""
         if not len(row_C):
             return
-        compacting = self._compacting
-        if compacting is not None and self.logs[pool].segments.are_bloated:
+        log, compacting = self.logs[pool], self._compacting
+        if compacting is not None and not log.has_room(len(row_C)) and log.segments.are_bloated:
             compacting.result()
-        self.logs[pool].append(row_C, line_C, weights_LD, state_LK)
+        log.append(row_C, line_C, weights_LD, state_LK)
         self.appends += 1
 
     def flush(self) -> None:
@@ -165,7 +165,7 @@ class DiskTier(ColdTier):
     @property
     def segments(self) -> int:
         """Segments of all pools, each a file."""
-        return sum(len(log.segments.entries) for log in self.logs)
+        return sum(log.segments.count for log in self.logs)
 
     def close(self) -> None:
         """Stop the writing thread: from now on the calling thread writes."""

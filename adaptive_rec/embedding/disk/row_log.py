@@ -114,6 +114,11 @@ class RowLog:
             self._append(row_C, line_C, (as_bytes(weights_LD), as_bytes(state_LK)))
             self.counts.rows_written += len(row_C)
 
+    def has_room(self, rows: int) -> bool:
+        """Return whether the open segment takes so many rows, unless another thread appends at this moment."""
+        segment = self._open
+        return segment is not None and segment.room >= rows
+
     def move(
         self, row_C: NDArray[np.int64], address_C: NDArray[np.uint32], values: tuple[NDArray[np.uint8], NDArray[np.uint8]]
     ) -> None:

@@ -34,7 +34,7 @@ _WRITE_BYTES = 1 << 20
 
 def page_layout(row_bytes: int, state_bytes: int) -> PageLayout:
     """Return the layout of the smallest page that wastes little room on rows of this size."""
-    size, header = row_bytes + state_bytes + 4, 4 * kernels.HEADER
+    size, header = row_bytes + state_bytes + kernels.ROW_BYTES, 4 * kernels.HEADER
     for blocks in range(1, _MOST_BLOCKS + 1):
         rows = (blocks * BLOCK_BYTES - header) // size
         if rows and _MOST_WASTE * (blocks * BLOCK_BYTES - header - rows * size) <= blocks * BLOCK_BYTES:
@@ -47,7 +47,7 @@ def page_layout(row_bytes: int, state_bytes: int) -> PageLayout:
 
 def layout_of(row_bytes: int, state_bytes: int, page_bytes: int, rows: int) -> PageLayout:
     """Return the layout of pages of this size, with so many rows each."""
-    return PageLayout(page_bytes, row_bytes, state_bytes, rows, 4 * (kernels.HEADER + rows))
+    return PageLayout(page_bytes, row_bytes, state_bytes, rows, page_bytes - rows * (row_bytes + state_bytes))
 
 
 class Segment:

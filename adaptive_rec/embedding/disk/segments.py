@@ -46,6 +46,7 @@ class Segments:
         self._number_P = np.zeros(_FIRST_PLACES, dtype=np.int64)
         self._free: deque[int] = deque()
         """Places of removed segments."""
+        self._size_bytes = 0
         self._next_number = max((int(path.stem) for path in folder.glob("*.rows")), default=-1) + 1
         """No file that is there is written over, whichever checkpoint needs it."""
         self._next_place = 0
@@ -92,6 +93,7 @@ class Segments:
             )
         place = segment.place
         self._of[place] = segment
+        self._size_bytes += segment.file_bytes
         self._live_P[place], self._descriptor_P[place], self._number_P[place] = 0, segment.descriptor, segment.number
 
     # Newest values ---------------------------------------------------------------------------------------------------
@@ -163,6 +165,7 @@ class Segments:
             for segment in list(self._of.values()):
                 if segment.is_closed and segment.pages is None and not segment.holds and not self._live_P[segment.place]:
                     del self._of[segment.place]
+                    self._size_bytes -= segment.file_bytes
                     self._retired.append((self._next_reading, segment))
             oldest = min(self._readings, default=self._next_reading)
             free = [segment for number, segment in self._retired if number <= oldest]
@@ -182,6 +185,10 @@ class Segments:
         """All segments."""
         with self.lock:
             return [segment.entry for segment in self._of.values()]
+
+    @property
+    def count(self) -> int:
+        return len(self._of)
 
     # Room ------------------------------------------------------------------------------------------------------------
 
@@ -210,5 +217,4 @@ class Segments:
     @property
     def size_bytes(self) -> int:
         """Bytes of all files."""
-        with self.lock:
-            return sum(segment.file_bytes for segment in self._of.values())
+        return self._size_bytes

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.kernels.pages import DAMAGED, HEADER, SHORT, WHOLE, WRONG, PageLayout, RowPlaces
+from adaptive_rec.kernels.pages import DAMAGED, HEADER, ROWS, SHORT, WHOLE, WRONG, PageLayout, RowPlaces
 
 Bytes = NDArray[np.uint8]
 
 
-def crc32(words: NDArray[np.uint32]) -> int:
-    return zlib.crc32(words.tobytes())
+def crc32(data: Bytes, start: int, end: int) -> int:
+    return zlib.crc32(data[start:end].tobytes())
 
 
 def pack_rows(
@@ -41,16 +41,29 @@ def seal_pages(layout: PageLayout, file: int, first_page: int, end_page: int, ro
         one = pages[page * layout.page_bytes : (page + 1) * layout.page_bytes]
         count = layout.rows if page < end_page - 1 else rows
         one[: 4 * HEADER] = np.frombuffer(struct.pack("=4I", 0, count, file, page), np.uint8)
-        one[:4] = np.frombuffer(struct.pack("=I", zlib.crc32(one.data)), np.uint8)
+        first = 4 * (HEADER + layout.rows)
+        crcs = np.array(_row_crcs(layout, one), np.uint32)
+        one[first : first + 4 * layout.rows] = crcs.view(np.uint8)
+        one[:4] = np.frombuffer(struct.pack("=I", zlib.crc32(one[4 : layout.first_byte].tobytes())), np.uint8)
+
+
+def _row_crcs(layout: PageLayout, page: Bytes) -> list[int]:
+    return [zlib.crc32(page[_bytes_of(layout, 0, place)].tobytes()) for place in range(layout.rows)]
+
+
+def _check_head(layout: PageLayout, file: int, number: int, page: Bytes) -> int:
+    crc, _, *where = struct.unpack_from("=4I", page.data)
+    if zlib.crc32(page[4 : layout.first_byte].tobytes()) != crc:
+        return DAMAGED
+    return WHOLE if where == [file, number] else WRONG
 
 
 def find_damage(layout: PageLayout, file: int, pages: Bytes) -> int:
-    for page in range(len(pages) // layout.page_bytes):
-        one = bytearray(pages[page * layout.page_bytes : (page + 1) * layout.page_bytes])
-        found, _, of_file, number = struct.unpack_from("=4I", one)
-        one[:4] = bytes(4)
-        if zlib.crc32(one) != found or (of_file, number) != (file, page):
-            return page
+    for number in range(len(pages) // layout.page_bytes):
+        page = pages[number * layout.page_bytes : (number + 1) * layout.page_bytes]
+        crcs = struct.unpack_from(f"={layout.rows}I", page.data, 4 * (HEADER + layout.rows))
+        if _check_head(layout, file, number, page) != WHOLE or list(crcs) != _row_crcs(layout, page):
+            return number
     return -1
 
 
@@ -70,18 +83,18 @@ def unpack_rows(
 
 def read_rows(layout: PageLayout, places: RowPlaces, weights_LB: Bytes, state_LB: Bytes) -> tuple[int, int]:
     for c, (descriptor, file, page, place, row, line) in enumerate(zip(*map(np.ndarray.tolist, places), strict=True)):
-        data = bytearray(os.pread(descriptor, layout.page_bytes, page * layout.page_bytes))
+        data = np.frombuffer(os.pread(descriptor, layout.page_bytes, page * layout.page_bytes), np.uint8)
         if len(data) != layout.page_bytes:
             return c, SHORT
-        crc, rows, of_file, number = struct.unpack_from("=4I", data)
-        data[:4] = bytes(4)
-        if zlib.crc32(data) != crc:
+        what = _check_head(layout, file, page, data)
+        if what != WHOLE:
+            return c, what
+        head = np.frombuffer(data[: 4 * (HEADER + 2 * layout.rows)], np.uint32)
+        if place >= head[ROWS] or head[HEADER + place] != row:
+            return c, WRONG
+        if head[HEADER + layout.rows + place] != zlib.crc32(data[_bytes_of(layout, 0, place)].tobytes()):
             return c, DAMAGED
-        if (of_file, number) != (file, page):
-            return c, WRONG
-        if place >= rows or struct.unpack_from("=I", data, 4 * (HEADER + place))[0] != row:
-            return c, WRONG
-        _unpack(layout, np.frombuffer(data, np.uint8), 0, place, line, weights_LB, state_LB)
+        _unpack(layout, data, 0, place, line, weights_LB, state_LB)
     return len(places.row_C), WHOLE
 
 
