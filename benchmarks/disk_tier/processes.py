@@ -20,7 +20,7 @@ from benchmarks.common.turns import SEED
 from benchmarks.disk_tier.limits import MemoryGroup
 from benchmarks.disk_tier.setup import IN_MEMORY, RIVALS, Setup
 
-SPARE_BYTES = 96 << 20
+SPARE_BYTES = 160 << 20
 """Room above what a run of ours needs, for files that are being read or written."""
 
 LOOK_SECONDS = 0.05
