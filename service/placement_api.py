@@ -57,7 +57,8 @@ def router(view: RunView) -> APIRouter:
         if sort == "estimate" and wanted in COLD:
             raise ProblemError(422, f"sort must be id where class is {wanted}, got estimate")
         if wanted in COLD[1:] and not view.hello.on_disk:
-            raise ProblemError(422, f"class must be hot, stale or cold where all rows are in memory, got {wanted}")
+            rule = "where all rows are in memory, or belong to several processes"
+            raise ProblemError(422, f"class must be hot, stale or cold {rule}, got {wanted}")
         found, after = view.table_in_path(table), read_cursor(cursor, wanted, sort)
         body = await read(lambda arrays: page(arrays, found, wanted, sort, limit, after))
         return Json(await valued(found, body, body["rows"]))

@@ -55,12 +55,15 @@ def calibrate(args: argparse.Namespace) -> int:
     return 0
 
 
+NO_ROOM = "not measured: it has no room"
+
+
 def summary(found: dict[str, Any]) -> list[Any]:
     """Return the profile as tables: costs of a step, then costs of rows by dim."""
     from adaptive_rec.offline.simulate.hardware import DenseCosts, DiskCosts, LinkCosts, RowCosts, StepCosts
 
     facts = [("machine", found["name"]), ("cores", str(found["cores"])), ("memory", f"{found['memory_gbs']:.1f} GB/s")]
-    facts += [("dense part", found["dense"]["config"]), ("disk", found["disk"]["folder"])]
+    facts += [("dense part", found["dense"]["config"]), ("disk", found["disk"]["folder"] or NO_ROOM)]
     listed: list[list[str]] = []
     sections: dict[str, Any] = {"dense": DenseCosts, "step": StepCosts, "link": LinkCosts, "disk": DiskCosts}
     left_out = {name for name, known in (("link", found["on_device"]), ("disk", found["disk"]["read_us"])) if not known}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -27,11 +27,11 @@ def evaluate(
     traffic = replace(store.traffic)
     labels, logits = [], []
     try:
-        for batch in batches:
+        for work in _looked_ahead(batches, store):
             if given_up():
                 return None
-            labels.append(batch.labels_B)
-            logits.append(logits_of(batch, store, dense))
+            labels.append(work.batch.labels_B)
+            logits.append(_logits(work, store, dense))
     except torch.OutOfMemoryError as error:
         raise MemoryPlanError(f"{TOO_SMALL}: {first_line(error)}") from error
     finally:
@@ -43,11 +43,28 @@ def evaluate(
 
 def logits_of(batch: Batch, store: EmbeddingStore, dense: DensePart) -> NDArray[np.floating]:
     """Return the logits of a batch."""
-    work = ClassifiedBatch(batch, store.batch_space)
+    return _logits(ClassifiedBatch(batch, store.batch_space), store, dense)
+
+
+def _looked_ahead(batches: Iterable[Batch], store: EmbeddingStore) -> Iterator[ClassifiedBatch]:
+    """Yield batches, the rows of the next one on their way."""
+    present = None
+    for batch in batches:
+        work = ClassifiedBatch(batch, store.batch_space)
+        store.look_ahead(work)
+        if present is not None:
+            yield present
+        present = work
+    if present is not None:
+        yield present
+
+
+def _logits(work: ClassifiedBatch, store: EmbeddingStore, dense: DensePart) -> NDArray[np.floating]:
     store.look_up(work)
     try:
-        micro = dense.evaluation_inputs(batch.size)
-        store.gather(work, np.arange(batch.size), np.ones(batch.size), micro)
+        size = work.batch.size
+        micro = dense.evaluation_inputs(size)
+        store.gather(work, np.arange(size), np.ones(size), micro)
         logits: NDArray[np.floating] = store.fetch(dense.logits(micro.dense_SX, micro.pooled))
     finally:
         store.release(work)

@@ -76,6 +76,9 @@ class EmbeddingStore(TieredRows):
         if work.placement_version != self.placement.version:
             work.classify(self.placement)
 
+    def look_ahead(self, work: ClassifiedBatch) -> None:
+        """Start to read what `look_up` will need of a batch, where that takes time."""
+
     def look_up(self, work: ClassifiedBatch) -> None:
         """Make a batch ready for `gather` outside of a step."""
         self.classify(work)
@@ -141,6 +144,10 @@ class EmbeddingStore(TieredRows):
     def shows_addresses(self) -> bool:
         """Whether clients are told which cold rows lie on a disk: not of several processes, as each knows only those it owns."""
         return self.on_disk and self.group.is_alone
+
+    def own_disk_figures(self) -> dict[str, int]:
+        """Return what this process has read and written on a disk, and the sizes of its files. Nothing where none lie there."""
+        return {}
 
     def disk_counts(self) -> dict[str, int]:
         """Return how many rows were read and written on a disk since the run began, by all ranks: each must call it.

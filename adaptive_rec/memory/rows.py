@@ -14,7 +14,7 @@ import torch
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.source import Source
 from adaptive_rec.embedding.device import SLOT_RECORD_BYTES, all_rows_bytes, row_bytes, split_budget
-from adaptive_rec.embedding.disk.row_log import MOST_SPACE, PLACE_BYTES, log_memory_bytes
+from adaptive_rec.embedding.disk.row_log import MOST_SPACE, PLACE_BYTES, log_memory_bytes, spare_bytes
 from adaptive_rec.embedding.host import SLOT_BYTES
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.memory.plan import HotBytes, MemoryPart, Place, RowParts, TableBytes
@@ -68,14 +68,15 @@ def _cold_rows(
     if not config.run.host_memory:
         yield MemoryPart("tables", "host", rows_bytes + placement, TABLES, of_rows=True)
         return
-    buffers = sum(
-        log_memory_bytes(pool.rows, rule.bytes_per_row(pool.dim, itemsize) - state, state)
-        for pool in space.pools
-        for state in (rule.state_width(pool.dim) * itemsize,)
-    )
+    buffers = spare = 0
+    for pool in space.pools:
+        state = rule.state_width(pool.dim) * itemsize
+        sizes = pool.rows, rule.bytes_per_row(pool.dim, itemsize) - state, state
+        buffers += log_memory_bytes(*sizes)
+        spare += spare_bytes(*sizes)
     yield MemoryPart("places of rows", "host", placement, "data.max_table_rows", of_rows=True)
     yield MemoryPart(LOG, "host", buffers, "", of_rows=True)
-    yield MemoryPart("rows on the disk", "disk", round(MOST_SPACE * rows_bytes), TABLES, of_rows=True)
+    yield MemoryPart("rows on the disk", "disk", round(MOST_SPACE * rows_bytes) + spare, TABLES, of_rows=True)
 
 
 def space_of(source: Source, policy: Policy) -> RowSpace:

@@ -44,6 +44,8 @@ class RuntimeStats:
     """Share of the steps whose lookups were all done ahead by `prefetch`."""
     seconds_by_stage: Mapping[str, float]
     tables: Mapping[str, TableStats]
+    disk: Mapping[str, int]
+    """Counts of rows on a disk, and sizes of their files, as in `DiskReport`; empty where all rows are in memory."""
 
     def as_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON."""
@@ -55,6 +57,10 @@ class RuntimeStats:
             f"{self.steps:,} steps under {self.policy}: {self.hot_lookup_ratio:.1%} of {self.lookups:,} lookups hot",
             f"{self.hot_rows:,} of {self.total_rows:,} rows hot, {sizes} used, {self.migrated_rows:,} rows moved so far",
         ]
+        if self.disk:
+            read, found, written = (f"{self.disk[f'rows_{what}']:,}" for what in ("read", "found", "written"))
+            size = f"{ByteSize(self.disk['size_bytes']).human_readable()} in {self.disk['segments']:,} files"
+            lines.append(f"{read} rows read from the disk, {found} found in memory, {written} written; {size}")
         largest = sorted(self.tables.items(), key=lambda entry: -entry[1].lookups)[:10]
         width = max((len(name) for name, _ in largest), default=0)
         for name, table in largest:
@@ -89,6 +95,7 @@ def stats_of(state: RunState, looked_up_ahead_ratio: float) -> RuntimeStats:
             table.name: TableStats(table.rows, table.dim, hot_rows, lookups, ratio(hot, lookups))
             for table, hot_rows, lookups, hot in counts
         },
+        disk=store.own_disk_figures(),
     )
 
 
@@ -106,6 +113,7 @@ class LoopFigures:
             "totals/migrated_rows": stats.migrated_rows,
             "totals/looked_up_ahead_ratio": stats.looked_up_ahead_ratio,
         }
+        found |= {f"disk/{name}": count for name, count in stats.disk.items()}
         ratios = {"hot/lookup_ratio": self._gained("", stats.lookups, stats.hot_lookup_ratio)}
         for name, table in stats.tables.items():
             ratios[f"hot_lookup_ratio/{name}"] = self._gained(name, table.lookups, table.hot_lookup_ratio)

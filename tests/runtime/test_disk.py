@@ -12,6 +12,7 @@ import pytest
 from adaptive_rec.cli import main
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.embedding.disk import row_log
+from adaptive_rec.embedding.disk.disk_store import DiskStore
 from adaptive_rec.errors import AdaptiveRecError, ConflictError
 from adaptive_rec.live.shared_state import StateReader
 from adaptive_rec.live.telemetry import Event, Snapshot
@@ -144,3 +145,25 @@ def test_counts_of_the_disk_are_no_difference_under_a_policy_that_skips(
         assert main(["train", *words, "--set", f"run.host_memory={memory}", "--out", str(tmp_path / name)]) == 0
     capsys.readouterr()
     assert main(["checkpoint", "diff", str(tmp_path / "plain"), str(tmp_path / "disk")]) == 0
+
+
+def test_an_evaluation_reads_the_next_batch_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(row_log, "_LEAST_SEGMENT_BYTES", 8192)
+    monkeypatch.setattr(row_log, "_KEPT_BYTES", 0)
+    settings = ["run.steps=30", "eval.batch_size=100", "eval.max_samples=450"]
+    on_disk = assemble(load_config("tiny", {}, [*ON_DISK, *settings]), options=RunOptions(rows=tmp_path))
+    in_memory = assemble(load_config("tiny", {}, settings))
+    for runtime in (on_disk, in_memory):
+        list(runtime.run())
+    order: list[str] = []
+    for name in ("look_ahead", "look_up"):
+        done = getattr(DiskStore, name)
+        monkeypatch.setattr(DiskStore, name, lambda *given, name=name, done=done: (order.append(name), done(*given))[1])
+
+    found, expected = on_disk.evaluate(), in_memory.evaluate()
+
+    assert order == ["look_ahead", *["look_ahead", "look_up"] * 4, "look_up"]
+    assert found is not None
+    assert expected is not None
+    assert found.quality == expected.quality
+    assert on_disk.evaluate() == found, "an evaluation changes nothing"

@@ -191,11 +191,20 @@ class DiskRows(DirectStore):
 
     # Counts ----------------------------------------------------------------------------------------------------------
 
-    def disk_counts(self) -> dict[str, int]:
+    def own_disk_figures(self) -> dict[str, int]:
+        return {**self._own_disk_counts(), **self._own_disk_sizes()}
+
+    def _own_disk_counts(self) -> dict[str, int]:
         totals = Counter(rows_ahead=self._rows_ahead, rows_again=self._rows_again)
         for log in self.host.logs:
             totals.update(asdict(log.counts))
-        now = self.group.totals(totals)
+        return dict(totals)
+
+    def _own_disk_sizes(self) -> dict[str, int]:
+        return {"size_bytes": self.host.size_bytes, "segments": self.host.segments}
+
+    def disk_counts(self) -> dict[str, int]:
+        now = self.group.totals(self._own_disk_counts())
         return {name: count + self._counted_before.get(name, 0) for name, count in now.items()}
 
     def set_disk_counts(self, counts: Mapping[str, int]) -> None:
@@ -206,7 +215,7 @@ class DiskRows(DirectStore):
             log.share_addresses(address_R[pool.first_row : pool.end_row])
 
     def disk_sizes(self) -> dict[str, int]:
-        return self.group.totals({"size_bytes": self.host.size_bytes, "segments": self.host.segments})
+        return self.group.totals(self._own_disk_sizes())
 
     # The end ---------------------------------------------------------------------------------------------------------
 

@@ -31,14 +31,24 @@ class DiskStore(DiskRows):
 
     def __init__(self, *arguments: Any, folder: Path) -> None:
         super().__init__(*arguments, folder=folder)
-        self._reader = ThreadPoolExecutor(1, thread_name_prefix="read-rows")
+        self._reader: ThreadPoolExecutor | None = None
 
     def stage(self, work: ClassifiedBatch) -> None:
         """Start to read a batch's rows that are not in memory."""
+        self._rows_ahead += self._read_later(work)
+
+    def look_ahead(self, work: ClassifiedBatch) -> None:
+        if work.space is self.space:  # else it requests rows of several processes
+            self._read_later(work)
+
+    def _read_later(self, work: ClassifiedBatch) -> int:
+        """Have a batch's rows read that are not in memory. Returns how many they are."""
         read, count = self._prepare(work)
         rows: ColdRows = work.staged
+        if self._reader is None:
+            self._reader = ThreadPoolExecutor(1, thread_name_prefix="read-rows")
         rows.read_by(self._reader.submit(read))
-        self._rows_ahead += count
+        return count
 
     def _prepare(self, work: ClassifiedBatch) -> tuple[Callable[[], None], int]:
         """Classify a batch where it is not, and make room for its rows. Returns what reads those that are not in memory, and how
@@ -139,5 +149,7 @@ class DiskStore(DiskRows):
             self.disk_snapshot.keep(pool, source_U[source_U >= 0])
 
     def close(self) -> None:
-        self._reader.shutdown(wait=True)
+        if self._reader is not None:
+            self._reader.shutdown(wait=True)
+            self._reader = None  # an evaluation may follow
         super().close()

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from adaptive_rec.embedding.disk.reading import WantedRows, as_bytes, find_in_memory, read_at
 from adaptive_rec.embedding.disk.saved_segments import SavedPool
 from adaptive_rec.embedding.disk.segment import Segment, disk_errors, layout_of, page_layout
-from adaptive_rec.embedding.disk.segments import Segments
+from adaptive_rec.embedding.disk.segments import SPARE_SEGMENTS, Segments
 from adaptive_rec.kernels import pages as kernels
 from adaptive_rec.kernels.pages import PageLayout
 from adaptive_rec.system.durable import sync_folder
@@ -53,10 +53,19 @@ def pages_of_segment(rows: int, layout: PageLayout) -> int:
     return max(1, min(max(whole // _SEGMENTS, _LEAST_SEGMENT_BYTES), _MOST_SEGMENT_BYTES) // layout.page_bytes)
 
 
+def _segment_bytes(rows: int, row_bytes: int, state_bytes: int) -> int:
+    layout = page_layout(row_bytes, state_bytes)
+    return pages_of_segment(rows, layout) * layout.page_bytes
+
+
+def spare_bytes(rows: int, row_bytes: int, state_bytes: int) -> int:
+    """Return the bytes of the segments that a log has room for besides those of its rows: they are made whole."""
+    return SPARE_SEGMENTS * _segment_bytes(rows, row_bytes, state_bytes)
+
+
 def log_memory_bytes(rows: int, row_bytes: int, state_bytes: int) -> int:
     """Return the bytes of the segments that a log holds in memory at the most."""
-    layout = page_layout(row_bytes, state_bytes)
-    segment_bytes = pages_of_segment(rows, layout) * layout.page_bytes
+    segment_bytes = _segment_bytes(rows, row_bytes, state_bytes)
     return (1 + _kept_segments(segment_bytes) + MOST_WAITING) * segment_bytes
 
 

@@ -2,26 +2,40 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import shutil
 import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Self
 
 from adaptive_rec.embedding.store import EmbeddingStore
 
+_LOCK = ".lock"
+"""A file that is locked as long as the process lives that made the folder."""
+
 
 class ScratchFolder:
-    """A new folder that is removed with the store that gets it, or at the end of a ``with`` block in which no store does."""
+    """A new folder that is removed with the store that gets it, or at the end of a ``with`` block in which no store does. Folders
+    of processes that were killed are removed by the next one beside them."""
 
     def __init__(self, within: Path, prefix: str) -> None:
         """`within` must exist. Raises OSError."""
-        self._folder = TemporaryDirectory(prefix=prefix, dir=within)
+        with _alone_in(within):
+            _remove_abandoned(within, prefix)
+            self._folder = TemporaryDirectory(prefix=prefix, dir=within)
+            self.path = Path(self._folder.name)
+            self._lock = os.open(self.path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self._closing = weakref.finalize(self._folder, os.close, self._lock)
         self._is_kept = False
-        self.path = Path(self._folder.name)
 
     def keep_for(self, store: EmbeddingStore) -> None:
         """Let the folder go with a store."""
-        weakref.finalize(store, self._folder.cleanup)
+        weakref.finalize(store, self._remove)
         self._is_kept = True
 
     def __enter__(self) -> Self:
@@ -29,4 +43,35 @@ class ScratchFolder:
 
     def __exit__(self, *_: object) -> None:
         if not self._is_kept:
-            self._folder.cleanup()
+            self._remove()
+
+    def _remove(self) -> None:
+        self._folder.cleanup()
+        self._closing()
+
+
+@contextmanager
+def _alone_in(folder: Path) -> Iterator[None]:
+    """Have no other process make or remove scratch folders in a folder meanwhile."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _remove_abandoned(within: Path, prefix: str) -> None:
+    """Remove the scratch folders whose processes have ended."""
+    for lock in within.glob(f"{prefix}*/{_LOCK}"):
+        try:
+            descriptor = os.open(lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:  # it has gone meanwhile, or belongs to somebody else
+            continue
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(lock.parent, ignore_errors=True)
+        except BlockingIOError:
+            pass
+        finally:
+            os.close(descriptor)

@@ -19,7 +19,7 @@ from adaptive_rec.kernels.pages import PageLayout
 
 MOST_ADDRESSES = 1 << 32
 
-_ENOUGH_ROOM, _MOST_ROOM, _SPARE = 1.8, 2.2, 2
+_ENOUGH_ROOM, _MOST_ROOM, SPARE_SEGMENTS = 1.8, 2.2, 2
 """How many times their newest values the segments have room for, besides so many spare segments: with less compaction ends, with
 more training waits for it."""
 
@@ -212,7 +212,7 @@ class Segments:
 
     def _have_more_room_than(self, times: float) -> bool:
         count = sum(1 for place, segment in self._of.items() if self._live_P[place] or not segment.holds)
-        return count * self.capacity > times * int(self._live_P.sum()) + _SPARE * self.capacity
+        return count * self.capacity > times * int(self._live_P.sum()) + SPARE_SEGMENTS * self.capacity
 
     @property
     def size_bytes(self) -> int:
