@@ -16,6 +16,7 @@ import numpy as np
 from adaptive_rec.batch import Position
 from adaptive_rec.config.knobs import Knobs, within_bounds
 from adaptive_rec.config.tree import Config
+from adaptive_rec.data.raw.raw_ids import RawIds
 from adaptive_rec.embedding.device import all_rows_bytes
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import CheckpointError, ConfigError
@@ -101,6 +102,8 @@ class RunState:
         """Whether a signal came, here or to another process of the group, so that long work is left out."""
         self.commands_done = 0
         """Number of commands carried out."""
+        self.raw_ids: RawIds | None = None
+        """The stream's source, where its ids are raw keys."""
         self.evaluation: Evaluation | None = None
         """The last evaluation."""
         self.checkpoints = CheckpointStatus()
@@ -148,6 +151,16 @@ class RunState:
 
     # Change ----------------------------------------------------------------------------------------------------------
 
+    def read_keys_of(self, source: RawIds) -> None:
+        """Have the keys of a source follow this run: their rows are drawn in its store."""
+        source.attach(self.store.draw_rows, lambda: self.position)
+        source.admit_after(self.knobs.admit_after)
+        self.raw_ids = source
+
+    def keys_state(self) -> dict[str, Any] | None:
+        """Return the state of raw keys, for a snapshot of the rows that begins at this step; None where ids are rows."""
+        return None if self.raw_ids is None else self.raw_ids.state(self.store.flag_changed)
+
     def step_done(self, position: Position | None = None) -> None:
         """Count a step. `position` is the new position of the stream's reader, if there is one."""
         self.step += 1
@@ -183,6 +196,8 @@ class RunState:
     def change_knobs(self, knobs: Knobs) -> None:
         """Set the knobs, from the present step on."""
         self.knobs, self.knobs_step = knobs, self.step
+        if self.raw_ids is not None:
+            self.raw_ids.admit_after(knobs.admit_after)
 
     def change_policy(self, policy: Policy) -> None:
         self.policy = policy

@@ -64,6 +64,13 @@ class SnapshotDisk(FileLine):
     rows_moved_per_step: Number
 
 
+class SnapshotKeys(FileLine):
+    keys: Count
+    admitted_per_step: Number
+    shared_lookup_ratio: Number
+    refused_per_step: Number
+
+
 class SnapshotLine(FileLine):
     step: Step
     seconds: Number
@@ -84,6 +91,7 @@ class SnapshotLine(FileLine):
     ranks: list[SnapshotRank] = []
     straggler: SnapshotStraggler | None = None
     disk: SnapshotDisk | None = None
+    keys: SnapshotKeys | None = None
 
 
 class EvaluationLine(FileLine):

@@ -144,6 +144,7 @@ def stats(view: RunView) -> Values:
         "totals": snapshot.get("totals", {}),
         "stage_seconds": snapshot.get("stage_seconds", {}),
         "disk": snapshot.get("disk"),
+        "keys": snapshot.get("keys"),
     }
 
 

@@ -169,6 +169,15 @@ class DiskStats(Answer):
     rows_moved_per_step: Annotated[float, Field(description="Rows that compaction wrote once more")]
 
 
+class KeyStats(Answer):
+    """Raw ids. Ratios and means are over the steps since the snapshot before."""
+
+    keys: Annotated[int, Field(description="Ids that have a row of their own")]
+    admitted_per_step: Annotated[float, Field(description="Ids that got one")]
+    shared_lookup_ratio: Annotated[float, Field(description="Part of the lookups whose id has no row of its own")]
+    refused_per_step: Annotated[float, Field(description="Ids that were due for a row in tables that have none left")]
+
+
 class Stats(Answer):
     """Counters of the run at its newest snapshot; rows as of the last time they moved."""
 
@@ -185,6 +194,7 @@ class Stats(Answer):
     totals: dict[str, float]
     stage_seconds: dict[str, float]
     disk: Annotated[DiskStats | None, Field(description="Null where all rows are in memory")]
+    keys: Annotated[KeyStats | None, Field(description="Null where ids are rows")]
     tables: list[TableStats]
 
 

@@ -10,10 +10,14 @@ import numpy as np
 
 from adaptive_rec.checkpoint.files import DISK, Output, os_errors
 from adaptive_rec.checkpoint.history import verify_all
+from adaptive_rec.checkpoint.loading import saved_keys
 from adaptive_rec.checkpoint.rows import SavedRows, SavedTable
 from adaptive_rec.checkpoint.safetensors_file import ArrayInParts, as_numbers, write_parts
 from adaptive_rec.data.prepare.arrays import npy_header
 from adaptive_rec.system.durable import new_folder
+
+KEYS = "keys.safetensors"
+"""File of the raw keys of all tables."""
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
@@ -23,6 +27,9 @@ def export(generation: Path, out: Path, form: str) -> list[Path]:
 
     `safetensors`: ``NAME.safetensors`` with the array `weight`. `npy`: ``NAME.npy``, with bfloat16 as float32. `torchrec`:
     ``state_dict.safetensors`` with all tables under TorchRec's names, for `load_state_dict` of an EmbeddingBagCollection.
+
+    Where ids are raw keys, ``keys.safetensors`` has for each table the arrays ``NAME.key`` and ``NAME.row``: the keys that have a
+    row of their own, and the number of that row in `weight`.
     """
     with new_folder(out) as draft:
         verify_all(DISK, generation)
@@ -37,6 +44,9 @@ def write_tables(generation: Path, draft: Path, out: Path, form: str) -> list[Pa
         DISK.make_folder(draft)
     for name, arrays in files.items():
         _write(draft / name, out / name, arrays, form)
+    if keys := _keys(generation):
+        files[KEYS] = keys
+        _write(draft / KEYS, out / KEYS, keys, "safetensors")
     return [out / name for name in files]
 
 
@@ -56,6 +66,16 @@ def _files(saved: SavedRows, form: str) -> dict[str, dict[str, ArrayInParts]]:
         keys = {f"embedding_bags.{name}.weight": _weights(saved, table) for name, table in tables.items()}
         return {"state_dict.safetensors": keys}
     return {f"{name}.{form}": {"weight": _weights(saved, table)} for name, table in tables.items()}
+
+
+def _keys(generation: Path) -> dict[str, ArrayInParts]:
+    """Return raw keys and their rows by name; nothing where ids are rows."""
+    found: dict[str, ArrayInParts] = {}
+    names = file_names(SavedRows(DISK, generation).tables)
+    for name, (first, key_R) in zip(names, saved_keys(generation) or (), strict=False):
+        for what, values in (("key", key_R), ("row", np.arange(first, first + len(key_R)))):
+            found[f"{name}.{what}"] = ArrayInParts(values.shape, "I64", [values])
+    return found
 
 
 def _weights(saved: SavedRows, table: SavedTable) -> ArrayInParts:

@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.checkpoint.dense_state import set_dense
@@ -20,12 +21,13 @@ from adaptive_rec.checkpoint.rows import SavedRows, state_names
 from adaptive_rec.checkpoint.run_state import Last, RunParts, set_state
 from adaptive_rec.checkpoint.safetensors_file import ArraysFile, StoredArray, array_type
 from adaptive_rec.checkpoint.writing import DENSE
+from adaptive_rec.config.data import DataConfig
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.embedding.disk.disk_store import DiskStore
 from adaptive_rec.embedding.disk.saved_segments import SavedLog, remove_unused
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import CheckpointError, DiskError
-from adaptive_rec.saved import Saved
+from adaptive_rec.saved import ANY, Saved
 from adaptive_rec.state import RunState
 from adaptive_rec.state import saved_knobs as read_knobs
 
@@ -60,6 +62,18 @@ def saved_knobs(checkpoint: Path, files: Files = DISK) -> Knobs:
     """Return the knobs that a run was saved with."""
     values, _, _ = _values(checkpoint, files)
     return read_knobs(Saved(values).part("knobs"))
+
+
+def saved_keys(checkpoint: Path, files: Files = DISK) -> list[tuple[int, NDArray[np.int64]]] | None:
+    """Return for each table of a whole checkpoint the first row that has a key of its own, and the keys of the rows from there
+    on; None where ids are rows."""
+    found = read_json_file(files, checkpoint / state_names(0)[0])
+    state = found.get("state") if isinstance(found, dict) else None
+    if not isinstance(state, dict) or state.get("keys") is None:  # other ids, or an older version
+        return None
+    keys = _saved_by(checkpoint, 0, files).part("keys")
+    first_T, listed = keys.array("shared_T", np.int64, ANY), keys.part("tables")
+    return [(int(first), listed.array(f"keys_{table}", np.int64, ANY)) for table, first in enumerate(first_T)]
 
 
 def load(parts: RunParts, checkpoint: Path, verified: bool = False, files: Files = DISK) -> None:
@@ -177,7 +191,10 @@ def _check(state: RunState, found: Mapping[str, Any], checkpoint: Path) -> None:
     expected = run_description(state)
     # The reader's position is valid only on the same stream; the number of epochs may change. Other data has other tables.
     data = {key: value for key, value in expected.pop("data").items() if key != "epochs"}
-    changed = [*_changed("data", found.get("data"), data)]
+    saved = found.get("data")
+    if isinstance(saved, dict):  # settings that older versions did not have
+        saved = {**DataConfig().model_dump(mode="json"), **saved}
+    changed = [*_changed("data", saved, data)]
     changed = changed or [each for key, value in expected.items() for each in _changed(key, found.get(key), value)]
     if changed:
         (name, rule), *others = changed

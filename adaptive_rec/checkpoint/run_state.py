@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from adaptive_rec.checkpoint.flatten import Copies
+from adaptive_rec.data.raw.raw_ids import RawIds
 from adaptive_rec.dense.eager import DensePart
 from adaptive_rec.dense.finite import StepCheck
 from adaptive_rec.embedding.placement_state import hot_rows, placement_state, set_placement, set_slots, set_traffic
@@ -92,6 +93,7 @@ def state_of(parts: RunParts) -> dict[str, Any]:
         "reclassifier": parts.reclassifier.state(),
         "phases": parts.phases.state(),
         "splitting": parts.splitting.state(),
+        "keys": parts.state.keys_state(),
         "loss_sum": float(store.fetch(parts.dense.loss_sum)),
         "left_out_in_a_row": parts.finite.in_a_row,
     }
@@ -112,6 +114,7 @@ def set_state(parts: RunParts, ranks: int, saved_by: Callable[[int], Saved]) -> 
     if found.part("store").has("disk"):  # older versions kept none
         disk = found.part("store").part("disk")
         state.store.set_disk_counts({name: disk.integer(name) for name in disk.all_numbers()})
+    _set_keys(state.raw_ids, found)
     loss_sum = found.number("loss_sum")
     state.store.launch(lambda: parts.dense.loss_sum.fill_(loss_sum))
     policy, how = found.text("policy"), (found.integer("budget_bytes"), found.flag("monitored"))
@@ -129,6 +132,15 @@ def set_state(parts: RunParts, ranks: int, saved_by: Callable[[int], Saved]) -> 
         parts.phases.set_state(found.part("phases"), placed=False)
     else:
         parts.phases.set_order(found.part("phases"))
+
+
+def _set_keys(keys: RawIds | None, found: Saved) -> None:
+    saved = found.maybe("keys") if found.has("keys") else None  # older versions had none
+    if (saved is None) != (keys is None):
+        was, now = ("raw" if there else "no raw" for there in (saved is not None, keys is not None))
+        raise CheckpointError(f"data.ids must be as in the checkpoint, which has {was} ids; the run has {now} ids")
+    if keys is not None and saved is not None:
+        keys.set_state(saved)
 
 
 def _remember_rows_of(parts: RunParts, found: Saved, rank: int, ranks: int) -> None:

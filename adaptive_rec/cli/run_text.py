@@ -64,6 +64,10 @@ def summary_lines(summary: Mapping[str, Any]) -> Iterator[tuple[str, RenderableT
     where = "hot tier" if s["device"] == "cpu" else "device"
     moved = f"{size(s['host_to_device_bytes'])} to the {where}, {size(s['device_to_host_bytes'])} back"
     yield "moved", f"{moved}, {count(s['migrated_rows'])} rows changed tier"
+    if keys := s.get("keys"):
+        shared = f"{percent(ratio(keys['lookups_shared'], keys['lookups']))} of lookups share one"
+        refused = f", {count(keys['refused'])} times an id was refused one" if keys["refused"] else ""
+        yield "raw ids", f"{count(keys['keys'])} have a row of their own, {shared}{refused}"
     if disk := s.get("disk"):
         reads = f"{count(disk['rows_read'])} rows read from files, {count(disk['rows_found'])} found in new segments"
         again = f"{count(disk['rows_again'])} read again in their step"

@@ -106,6 +106,7 @@ def lines(now: Mapping[str, Any], stats: Mapping[str, Any], url: str) -> list[tu
         ("rows", f"{count(stats['hot_rows'])} hot, {count(stats['stale_rows'])} of them stale"),
         ("memory", _memory(now)),
         ("disk", _disk(stats)),
+        ("raw ids", _keys(stats)),
         *((f"rank {rank['rank']}", _rank(rank)) for rank in now.get("ranks", ())),
         ("straggler", _straggler(now)),
         ("dashboard", url),
@@ -161,6 +162,15 @@ def _disk(stats: Mapping[str, Any]) -> str:
     waited = f"{1000 * disk['wait_seconds_per_step']:,.1f} ms waiting"
     files = f"{size(disk['size_bytes'])} in {counted(disk['segments'], 'segment')}"
     return f"{asked}, {waited}, {rows['written']} written, {rows['moved']} moved, {files}"
+
+
+def _keys(stats: Mapping[str, Any]) -> str:
+    """Return what becomes of raw ids lately; empty where ids are rows."""
+    if not (keys := stats.get("keys")):
+        return ""
+    own = f"{whole(keys['keys'])} with a row of their own, {keys['admitted_per_step']:,.1f} more a step"
+    refused = f", {keys['refused_per_step']:,.1f} a step refused, as tables are full" if keys["refused_per_step"] else ""
+    return f"{own}, {_share(keys['shared_lookup_ratio'])} of lookups share a row{refused}"
 
 
 def _rank(rank: Mapping[str, Any]) -> str:

@@ -77,11 +77,14 @@ class DataConfig(Frozen):
     )
     dense_features: int = knob(13, "features", "Dense features of a sample.", gt=0, le=1 << 20)
     pooling: Literal["sum", "mean"] = knob("sum", "name", "How the rows of a bag become one vector.")
-    ids: Literal["auto", "hash", "contiguous"] = knob(
+    ids: Literal["auto", "hash", "contiguous", "raw"] = knob(
         "auto",
         "name",
         "hash folds a file's ids into table_rows; contiguous numbers the ids that occur (file held in memory); "
-        "auto is contiguous up to in_memory_bytes.",
+        "auto is contiguous up to in_memory_bytes; raw gives ids rows of their own while the run trains.",
+    )
+    shared_rows: PositiveInt = knob(
+        1, "rows", "Raw ids: rows besides, in each table, that ids without a row of their own share."
     )
     in_memory_bytes: Bytes = knob(
         1 << 30, "bytes", "Largest file, by decompressed size, that auto holds in memory.", ge=0

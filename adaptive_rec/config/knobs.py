@@ -53,6 +53,10 @@ def _parse_bytes(value: Any) -> Any:
 Bytes = Annotated[int, BeforeValidator(_parse_bytes)]
 
 
+MOST_AHEAD = 64
+"""Limit of batches that are made ready ahead of the step."""
+
+
 def knob(default: Any, unit: str, why: str, **limits: Any) -> Any:
     """Return a field with its unit and one line on its purpose."""
     return Field(default, description=why, json_schema_extra={"unit": unit}, **limits)
@@ -185,13 +189,19 @@ class Knobs(Frozen):
         "batches",
         "Batches made ready ahead of the step (on a CPU with few cores: read); 0 does it in line.",
         ge=0,
-        le=64,
+        le=MOST_AHEAD,
     )
     lookahead_batches: PositiveInt = knob(
         2,
         "batches",
         "Batches that the policy cdlrm looks ahead: their rows are made hot together. More move fewer rows.",
         le=MOST_STEPS,
+    )
+    admit_after: PositiveInt = knob(
+        1,
+        "lookups",
+        "With data.ids=raw: estimated lookups after which an id gets a row of its own; 1 admits all.",
+        le=1 << 20,
     )
     report_every: PositiveInt = knob(
         20, "steps", "Steps between two published snapshots and lines of metrics.jsonl.", le=MOST_STEPS

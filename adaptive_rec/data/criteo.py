@@ -91,7 +91,8 @@ class MemorySource:
 
 
 class StreamSource:
-    """A file read block by block, always in file order. An id is its value modulo its table's rows; missing is 0."""
+    """A file read block by block, always in file order. An id is its value, unless ids are raw modulo its table's rows; missing
+    is 0."""
 
     sequence = None
 
@@ -105,6 +106,7 @@ class StreamSource:
         self.train_samples, self.test_samples = len(self._train), len(self._test)
         self.epochs = config.data.epochs
         self._rows_F = np.array([self.tables[feature.table].rows for feature in self.features], dtype=np.int64)
+        self._is_raw = config.data.ids == "raw"
 
     def train_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
         """Yield the batches from `position` on; its seed has no effect."""
@@ -131,7 +133,7 @@ class StreamSource:
                 f"{self._layout.path} must keep its {self._marks[-1].row} rows while it is read, "
                 f"got {reader.lines} lines"
             )
-        ids_BF = rows.values_BF % self._rows_F
+        ids_BF = rows.values_BF.astype(np.int64) if self._is_raw else rows.values_BF % self._rows_F
         skipped = reader.malformed_rows - skipped
         return Batch.one_hot(rows.dense_BX(), ids_BF, rows.labels_B, position, skipped)
 

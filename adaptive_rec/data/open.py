@@ -12,6 +12,7 @@ from adaptive_rec.data.criteo import open_criteo
 from adaptive_rec.data.lines import line_blocks
 from adaptive_rec.data.prepare.meta import META
 from adaptive_rec.data.prepared import PreparedSource
+from adaptive_rec.data.raw.raw_ids import RawIds
 from adaptive_rec.data.source import Source
 from adaptive_rec.data.synthetic import SyntheticSource
 from adaptive_rec.errors import ConfigError, DataError
@@ -22,7 +23,12 @@ SHOWN_NAMES = 8
 
 
 def open_source(config: Config) -> Source:
-    """Open the source `data.source`."""
+    """Open the source `data.source`; where its ids are raw keys, with rows in their place."""
+    source = _open(config)
+    return RawIds(source, config) if config.data.ids == "raw" else source
+
+
+def _open(config: Config) -> Source:
     if config.data.source == "synthetic":
         return SyntheticSource(config)
     path = Path(config.data.source)

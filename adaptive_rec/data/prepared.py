@@ -34,7 +34,8 @@ MEASURED_ROWS = 1 << 16
 
 class PreparedSource:
     """A source of the arrays of a folder, all source files one after another. A table has the rows of `meta.json`, or
-    `data.max_table_rows`, into which further ids are folded. Bad rows were left out when the folder was made.
+    `data.max_table_rows`, into which further ids are folded unless they are raw keys. Bad rows were left out when the folder was
+    made.
     """
 
     malformed_rows = 0
@@ -51,7 +52,9 @@ class PreparedSource:
         self.dense_features = len(meta.dense_names)
         self.epochs = config.data.epochs
         self._shuffle = config.data.shuffle
-        self._arrays = FolderArrays(folder, meta, tuple(self.tables[number[c.table]].rows for c in meta.columns))
+        whole_T = {table.name: table.rows for table in meta.tables}
+        kept_T = whole_T if config.data.ids == "raw" else {table.name: table.rows for table in self.tables}
+        self._arrays = FolderArrays(folder, meta, tuple(kept_T[column.table] for column in meta.columns))
         self._train, self._test = row_ranges(config, meta.rows)
         self.train_samples, self.test_samples = len(self._train), len(self._test)
         self.meta, self.standard = meta, self._standard(meta)

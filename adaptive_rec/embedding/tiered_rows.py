@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 
 from adaptive_rec.embedding.device import DeviceTier, row_bytes, split_budget
 from adaptive_rec.embedding.disk.saved_segments import SavedLog
-from adaptive_rec.embedding.host import Arrays, GivenRows, HostTier
+from adaptive_rec.embedding.host import Arrays, GivenRows, HostTier, first_bound
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.records import Traffic
 from adaptive_rec.embedding.shard_arrays import OPTIMIZER_STATE, ROW, WEIGHT
 from adaptive_rec.embedding.snapshot import RowSnapshot, Tiers
+from adaptive_rec.kernels.fill import fill_rows
 from adaptive_rec.placement import COLD, Migration, Placement, RowSpace
 
 _CHUNK_ROWS = 1 << 18
@@ -228,6 +229,24 @@ class TieredRows(ABC):
         # A new version, so that batches staged with the former rows are staged again, even if no row is hot.
         self.placement = Placement(self.placement.version + 1, self.slot_of_row)
         self.migrate(Migration(promote=hot, demote=NO_ROWS))
+
+    def draw_rows(self, table: int, row_C: NDArray[np.int64], key_C: NDArray[np.int64], rows: int) -> None:
+        """Set rows of a table, by their numbers in it, to the first values of keys, as in a table of `rows`. No batch may have
+        looked these rows up yet. One thread may call it beside the training thread."""
+        pool, low, _ = self.space.table_range(table)
+        weights, state = (np.zeros((len(row_C), like.shape[1]), like.dtype) for like in self.host.arrays(pool))
+        fill_rows(np.uint64(self.seed % 2**64), table, first_bound(rows), key_C, weights)
+        self._set_drawn(pool, low + row_C, weights, state)
+
+    def flag_changed(self, table: int, rows: slice) -> None:
+        """Have rows of a table, by their numbers in it, in the next snapshot."""
+        pool, low, _ = self.space.table_range(table)
+        first = self.space.pools[pool].first_row + low
+        self.changed_R[first + rows.start : first + rows.stop] = True
+
+    def _set_drawn(self, pool: int, host_rows: NDArray[np.int64], weights: NDArray[Any], state: NDArray[Any]) -> None:
+        for kept, drawn in zip(self.host.arrays(pool), (weights, state), strict=True):
+            kept[host_rows] = drawn
 
     def _overwrite(self, pool: int, host_rows: NDArray[np.int64], given: GivenRows) -> None:
         """Set cold rows, by their numbers within the pool, or their optimizer state, or both."""

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from adaptive_rec.live.disk_report import DiskReport
+from adaptive_rec.live.key_report import KeyReport
 from adaptive_rec.live.rank_report import RankReport, Straggler
 from adaptive_rec.saved import Saved
 
@@ -112,14 +113,17 @@ class Snapshot:
     """The rank that the others wait for, if there is one."""
     disk: DiskReport | None = None
     """Rows on a disk; None where all are in memory."""
+    keys: KeyReport | None = None
+    """Raw keys; None where ids are rows."""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return all fields, without those about ranks for a run of one process, and that about a disk for one without."""
+        """Return all fields, without those about ranks, a disk or raw keys for a run that has none."""
         values = asdict(self)
         if not self.ranks:
             del values["ranks"], values["straggler"]
-        if self.disk is None:
-            del values["disk"]
+        for name in ("disk", "keys"):
+            if values[name] is None:
+                del values[name]
         return values
 
 

@@ -19,6 +19,7 @@ from adaptive_rec.batch import Batch, Position
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.prepared import BLOCK_ROWS, GROUP_BLOCKS, PreparedSource
+from adaptive_rec.data.raw.raw_ids import RawIds
 from adaptive_rec.data.source import Source
 from adaptive_rec.embedding.snapshot import SHARD_BYTES
 from adaptive_rec.embedding.staged.homing import RETURNING_LIMIT
@@ -157,6 +158,8 @@ def _data_parts(config: Config, source: Source, batch: Batch | None) -> Iterator
     origin = getattr(source, "_source", source)
     if config.data.source != "synthetic" and (held := array_bytes(origin)):
         yield MemoryPart("data", "host", held, DATA, held=True)
+    if isinstance(source, RawIds):
+        yield MemoryPart("raw ids and their rows", "host", source.keys.most_bytes, "data.max_table_rows")
     if batch is None:
         return
     if isinstance(origin, PreparedSource) and config.data.shuffle:
@@ -172,7 +175,8 @@ def _data_parts(config: Config, source: Source, batch: Batch | None) -> Iterator
 def _staging_bytes(config: Config, source: Source, policy: Policy, batch: Batch) -> int:
     """Return the bytes of the staging slots: of batches ahead, of the training one, of those whose rows return; all rows cold.
     All ranks together request about as many rows of one of them as its own part of a batch reads."""
-    space = space_of(getattr(source, "_source", source), policy)  # a rank's tables have fewer rows than its batches name
+    # A rank's tables have fewer rows than its batches name.
+    space = space_of(source if isinstance(source, RawIds) else getattr(source, "_source", source), policy)
     rule, itemsize = row_rule(config), row_type(config).itemsize
     work = ClassifiedBatch(batch, space)
     rows_bytes = 0

@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from adaptive_rec.data.new_rows import NewRows
 from adaptive_rec.data.prepared import PreparedSource
+from adaptive_rec.data.raw.raw_ids import RawIds
 from adaptive_rec.dense.evaluate import logits_of
 from adaptive_rec.dense.metrics import quality
-from adaptive_rec.errors import DataError
+from adaptive_rec.errors import DataError, UsageError
 from adaptive_rec.live.telemetry import Evaluation, Quality
 from adaptive_rec.run.inputs import of_other_data
 from adaptive_rec.run.resume import trained_runtime
@@ -68,6 +69,9 @@ class Scorer:
 def prepared_source(runtime: Runtime, run: Path) -> PreparedSource:
     """Return the data that a run was trained on. Raises UsageError where it has no schema and no names of values."""
     source = runtime.source
+    if isinstance(source, RawIds):
+        rule = "new rows are scored, and models exported, by ids that are rows"
+        raise UsageError(f"{rule}, run {run} has data.ids=raw")
     if not isinstance(source, PreparedSource):
         raise of_other_data(run, runtime.config.data.source)
     return source

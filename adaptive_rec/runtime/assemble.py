@@ -12,6 +12,7 @@ import torch
 from adaptive_rec.config.run import processes_here, rank_here
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.open import open_source
+from adaptive_rec.data.raw.raw_ids import RawIds
 from adaptive_rec.data.source import Source
 from adaptive_rec.dense.eager import DensePart
 from adaptive_rec.dense.models.build import build_model
@@ -65,6 +66,8 @@ def assemble(
     keep_freed_memory()
     policy = policy or load_policy(config.knobs.policy)
     source = open_source(config) if source is None else source
+    if isinstance(source, RawIds):
+        check_raw(policy, group)
     if group is not None and not group.is_alone:
         check_group(config, policy, processes_here())
         check_data(group, source, config)
@@ -144,6 +147,16 @@ def _join(
         else:
             dense = ReplayedDense(*parts, streams, lines)
     return Runtime(config, source, policy, store, dense, options)
+
+
+def check_raw(policy: Policy, group: Group | None) -> None:
+    """Raise ConfigError where ids cannot be raw."""
+    if group is not None and not group.is_alone:
+        raise ConfigError(f"data.ids must not be raw where several processes train together, there are {group.ranks}")
+    if policy.arranges_stream or policy.request_per_table:
+        raise ConfigError(
+            f"data.ids must not be raw under a policy that arranges the stream or the tables, got {policy.name}"
+        )
 
 
 def _share_of_host(group: Group | None) -> int:

@@ -15,6 +15,7 @@ from adaptive_rec.live.telemetry import Snapshot
 from adaptive_rec.reclassify.observer import Observer
 from adaptive_rec.reclassify.window import Reclassifier
 from adaptive_rec.runtime.disk_figures import DiskFigures
+from adaptive_rec.runtime.key_figures import KeyFigures
 from adaptive_rec.runtime.publish import Publisher
 from adaptive_rec.runtime.ranks import Ranks
 from adaptive_rec.state import RunState
@@ -48,12 +49,14 @@ class Reports:
         self._due: tuple[dict[str, float], dict[str, Any], Fetched] | None = None
         self._ranks = Ranks(state)
         self._disk = DiskFigures(state)
+        self._keys = KeyFigures(state)
 
     def start(self) -> None:
         """Start the run's clock and what reports are counted from."""
         self._state.recorder.start(self.totals())
         self._ranks.start()
         self._disk.start()
+        self._keys.start()
 
     def totals(self) -> dict[str, float]:
         """Return all counts with the sum of all losses, for which it waits."""
@@ -111,4 +114,5 @@ class Reports:
             "ranks": ranks,
             "straggler": straggler,
             "disk": self._disk.report(counts),
+            "keys": self._keys.report(),
         }

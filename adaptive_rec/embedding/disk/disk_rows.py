@@ -177,6 +177,9 @@ class DiskRows(DirectStore):
             kept[hot] = read
         return part.arrays
 
+    def _set_drawn(self, pool: int, host_rows: NDArray[np.int64], weights: NDArray[Any], state: NDArray[Any]) -> None:
+        self.host.append(pool, host_rows, np.arange(len(host_rows)), weights, state)
+
     def _overwrite(self, pool: int, host_rows: NDArray[np.int64], given: GivenRows) -> None:
         for first in range(0, len(host_rows), _CHUNK_ROWS):
             some = slice(first, first + _CHUNK_ROWS)

@@ -1,0 +1,144 @@
+"""A source whose ids are raw keys: training gives them rows, evaluation looks them up."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adaptive_rec.batch import Batch, Position
+from adaptive_rec.config.knobs import MOST_AHEAD
+from adaptive_rec.config.tree import Config
+from adaptive_rec.data.raw.key_map import KeyMap, NewKeys
+from adaptive_rec.data.source import Source, Wrapped
+from adaptive_rec.saved import ANY, Saved
+
+LATER = MOST_AHEAD + 4
+"""Steps after which a changed knob takes effect: more than the batches that can be under way."""
+
+Draw = Callable[[int, NDArray[np.int64], NDArray[np.int64], int], None]
+"""Sets rows of a table, by their ids, to the first values of their keys, as in a table of so many rows."""
+
+
+class RawIds(Wrapped):
+    """A source with rows in place of another one's keys. Its tables have rows besides for keys without one of their own.
+
+    A key that is admitted has its row drawn when its batch is read, ahead of the batch's step.
+    """
+
+    def __init__(self, source: Source, config: Config) -> None:
+        super().__init__(source)
+        shared_rows = config.data.shared_rows
+        self.tables = tuple(replace(table, rows=table.rows + shared_rows) for table in source.tables)
+        rows_T, table_F = [table.rows for table in self.tables], [feature.table for feature in self.features]
+        self.keys = KeyMap(rows_T, table_F, shared_rows, config.run.seed)
+        self._admit_after = [(0, config.knobs.admit_after)]
+        """The values of this knob, each with the first batch that it holds for."""
+        self._taken = 0
+        """Batches that were taken."""
+        self._ahead: deque[tuple[Position, NewKeys]] = deque()
+        """What batches have changed whose steps may be yet to come."""
+        self._lock = threading.Lock()
+        self._draw: Draw | None = None
+        self._position: Callable[[], Position] = Position
+        self._saved_T = self.keys.settled_ids
+        """The end of the ids of each table that the last state has."""
+        self._counts = {"keys": 0, "refused": 0, "lookups": 0, "lookups_shared": 0}
+
+    def attach(self, draw: Draw, position: Callable[[], Position]) -> None:
+        """Have rows drawn from now on; `position` returns the one after the last step that was made."""
+        self._draw, self._position = draw, position
+
+    def admit_after(self, lookups: int) -> None:
+        """Set the knob of this name, from a batch on that no thread may have taken yet, however far it reads ahead: so a replay
+        does the same with the same batches."""
+        with self._lock:
+            self._settle(self._position())
+            if lookups != self._admit_after[-1][1]:
+                past = [change for change in self._admit_after if change[0] <= self._steps][-1:]
+                yet = [change for change in self._admit_after if change[0] > self._steps]
+                self._admit_after = [*past, *yet, (self._steps + LATER, lookups)]
+
+    @property
+    def _steps(self) -> int:
+        """Batches that are settled."""
+        return self._taken - len(self._ahead)
+
+    def train_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
+        with self._lock:
+            self._settle(position)
+            self._taken = self._steps
+            self._ahead.clear()
+            self.keys.forget_ahead()
+        for batch in self._source.train_batches(position, batch_size):
+            yield self._with_rows(batch)
+
+    def test_batches(self, batch_size: int, max_samples: int = 0) -> Iterator[Batch]:
+        with self._lock:
+            self._settle(self._position())
+        for batch in self._source.test_batches(batch_size, max_samples):
+            yield replace(batch, ids_N=self.keys.look_up(batch.ids_N, batch.offsets))
+
+    def _with_rows(self, batch: Batch) -> Batch:
+        with self._lock:
+            after = next(value for first, value in reversed(self._admit_after) if first <= self._taken)
+            ids_N, new = self.keys.take(batch.ids_N, batch.offsets, after)
+            self._taken += 1
+            self._ahead.append((batch.position, new))
+            if len(self._ahead) > LATER:
+                self._settle_oldest()
+        if self._draw is not None:
+            for table in np.unique(new.table_A).tolist():
+                some = new.table_A == table
+                self._draw(table, new.id_A[some], new.key_A[some], self._source.tables[table].rows)
+        return replace(batch, ids_N=ids_N)
+
+    def _settle(self, position: Position) -> None:
+        """Settle the batches up to a position."""
+        while self._ahead and _order(self._ahead[0][0]) <= _order(position):
+            self._settle_oldest()
+
+    def _settle_oldest(self) -> None:
+        _, new = self._ahead.popleft()
+        self.keys.settle(new)
+        gained = {
+            "keys": len(new.key_A), "refused": new.refused, "lookups": new.lookups, "lookups_shared": new.lookups_shared,
+        }  # fmt: skip
+        for name, value in gained.items():
+            self._counts[name] += value
+
+    def counts(self) -> dict[str, int]:
+        """Return, over all steps so far: keys that got a row, keys that were refused one, lookups, those of shared rows."""
+        with self._lock:
+            self._settle(self._position())
+            return dict(self._counts)
+
+    def state(self, changed: Callable[[int, slice], None]) -> dict[str, Any]:
+        """Return the keys as they were after the last step. `changed` is told of each table the ids of rows that were given since
+        the last state: their first values are of their keys, and must be saved even if no step has changed them."""
+        with self._lock:
+            self._settle(self._position())
+            for table, (first, end) in enumerate(zip(self._saved_T.tolist(), self.keys.settled_ids.tolist(), strict=True)):
+                changed(table, slice(first, end))
+            self._saved_T = self.keys.settled_ids
+            changes = np.array(self._admit_after, dtype=np.int64)
+            return {**self.keys.state(), "counts": dict(self._counts), "taken": self._steps, "admit_after": changes}
+
+    def set_state(self, found: Saved) -> None:
+        """Restore the keys of a checkpoint. Raises CheckpointError."""
+        self.keys.set_state(found)
+        counts = found.part("counts")
+        self._counts = {name: counts.integer(name) for name in self._counts}
+        self._taken, self._saved_T = found.integer("taken"), self.keys.settled_ids
+        changes = found.array("admit_after", np.int64, ANY, 2)
+        now, self._admit_after = self._admit_after[-1][1], [(int(first), int(value)) for first, value in changes]
+        self.admit_after(now)
+
+
+def _order(position: Position) -> tuple[int, int]:
+    return position.epoch, position.offset

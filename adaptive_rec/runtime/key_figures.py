@@ -1,0 +1,33 @@
+"""What becomes of raw keys, from one report to the next."""
+
+from __future__ import annotations
+
+from adaptive_rec.live.key_report import KeyReport
+from adaptive_rec.live.telemetry import ratio
+from adaptive_rec.state import RunState
+
+
+class KeyFigures:
+    """Makes the part of a report that is about raw keys."""
+
+    def __init__(self, state: RunState) -> None:
+        self._state = state
+        self._last: dict[str, int] = {}
+
+    def start(self) -> None:
+        """Count from here on: a resumed run has counts of earlier processes."""
+        self._last = self._now()
+
+    def report(self) -> KeyReport | None:
+        """Return the figures of the steps since the last call; None where ids are rows."""
+        if self._state.raw_ids is None:
+            return None
+        now = self._now()
+        gain = {name: value - self._last[name] for name, value in now.items()}
+        self._last = now
+        per_step = [ratio(gain[name], gain["steps"]) for name in ("keys", "refused")]
+        return KeyReport(now["keys"], per_step[0], ratio(gain["lookups_shared"], gain["lookups"]), per_step[1])
+
+    def _now(self) -> dict[str, int]:
+        source = self._state.raw_ids
+        return {} if source is None else {"steps": self._state.step, **source.counts()}
