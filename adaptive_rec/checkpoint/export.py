@@ -10,9 +10,9 @@ import numpy as np
 
 from adaptive_rec.checkpoint.files import DISK, Output, os_errors
 from adaptive_rec.checkpoint.history import verify_all
-from adaptive_rec.checkpoint.loading import saved_keys
 from adaptive_rec.checkpoint.rows import SavedRows, SavedTable
 from adaptive_rec.checkpoint.safetensors_file import ArrayInParts, as_numbers, write_parts
+from adaptive_rec.checkpoint.saved_state import saved_keys
 from adaptive_rec.data.prepare.arrays import npy_header
 from adaptive_rec.system.durable import new_folder
 

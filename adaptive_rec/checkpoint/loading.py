@@ -7,19 +7,18 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.checkpoint.dense_state import set_dense
 from adaptive_rec.checkpoint.descriptions import run_description
 from adaptive_rec.checkpoint.disk_entry import folder_of, saved_logs
 from adaptive_rec.checkpoint.files import DISK, Files, os_errors
-from adaptive_rec.checkpoint.flatten import unflatten
-from adaptive_rec.checkpoint.generation import generations, names_in, read_json_file, read_manifest
+from adaptive_rec.checkpoint.generation import generations, names_in, read_manifest
 from adaptive_rec.checkpoint.history import Found, names_in_use, newest_held, verify_all
-from adaptive_rec.checkpoint.rows import SavedRows, state_names
+from adaptive_rec.checkpoint.rows import SavedRows
 from adaptive_rec.checkpoint.run_state import Last, RunParts, set_state
 from adaptive_rec.checkpoint.safetensors_file import ArraysFile, StoredArray, array_type
+from adaptive_rec.checkpoint.saved_state import all_arrays, read_values, saved_by
 from adaptive_rec.checkpoint.writing import DENSE
 from adaptive_rec.config.data import DataConfig
 from adaptive_rec.config.knobs import Knobs
@@ -27,7 +26,7 @@ from adaptive_rec.embedding.disk.disk_store import DiskStore
 from adaptive_rec.embedding.disk.saved_segments import SavedLog, remove_unused
 from adaptive_rec.embedding.store import EmbeddingStore
 from adaptive_rec.errors import CheckpointError, DiskError
-from adaptive_rec.saved import ANY, Saved
+from adaptive_rec.saved import Saved
 from adaptive_rec.state import RunState
 from adaptive_rec.state import saved_knobs as read_knobs
 
@@ -60,35 +59,23 @@ def newest(folder: Path) -> Path | None:
 
 def saved_knobs(checkpoint: Path, files: Files = DISK) -> Knobs:
     """Return the knobs that a run was saved with."""
-    values, _, _ = _values(checkpoint, files)
+    values, _, _ = read_values(checkpoint, files)
     return read_knobs(Saved(values).part("knobs"))
-
-
-def saved_keys(checkpoint: Path, files: Files = DISK) -> list[tuple[int, NDArray[np.int64]]] | None:
-    """Return for each table of a whole checkpoint the first row that has a key of its own, and the keys of the rows from there
-    on; None where ids are rows."""
-    found = read_json_file(files, checkpoint / state_names(0)[0])
-    state = found.get("state") if isinstance(found, dict) else None
-    if not isinstance(state, dict) or state.get("keys") is None:  # other ids, or an older version
-        return None
-    keys = _saved_by(checkpoint, 0, files).part("keys")
-    first_T, listed = keys.array("shared_T", np.int64, ANY), keys.part("tables")
-    return [(int(first), listed.array(f"keys_{table}", np.int64, ANY)) for table, first in enumerate(first_T)]
 
 
 def load(parts: RunParts, checkpoint: Path, verified: bool = False, files: Files = DISK) -> None:
     """Restore a fresh run from a checkpoint. `verified`: it was just read and found whole, with those it builds on."""
     if not verified:
         verify_all(files, checkpoint)
-    _, run, ranks = _values(checkpoint, files)
+    _, run, ranks = read_values(checkpoint, files)
     _check(parts.state, run, checkpoint)
     try:
         store, rows = parts.state.store, SavedRows(files, checkpoint)
         is_adopted = _is_adopted(store, rows, checkpoint)
         if not is_adopted:
             _set_rows(store, rows)
-        set_dense(parts.dense, _all(ArraysFile(files, checkpoint / DENSE)))
-        set_state(parts, ranks, lambda rank: _saved_by(checkpoint, rank, files))
+        set_dense(parts.dense, all_arrays(ArraysFile(files, checkpoint / DENSE)))
+        set_state(parts, ranks, lambda rank: saved_by(checkpoint, rank, files))
     except CheckpointError as error:
         raise CheckpointError(f"checkpoint {checkpoint} cannot be used: {error}") from None
     # Addresses are good in one folder: a checkpoint whose rows were copied to or from a disk is nothing to build on.
@@ -161,30 +148,6 @@ def _check_like(name: str, stored: StoredArray, array: NDArray[Any]) -> None:
     if (stored.shape[1:], array_type(stored)) != (array.shape[1:], array.dtype):
         rule = f"{list(array.shape[1:])} {array.dtype}, got {list(stored.shape[1:])} {stored.type}"
         raise CheckpointError(f"{name} must be in rows of {rule}")
-
-
-def _all(file: ArraysFile) -> dict[str, NDArray[Any]]:
-    """Return copies of all arrays of a file."""
-    return {name: file.rows(name).view(array_type(stored)).copy() for name, stored in file.arrays.items()}
-
-
-def _saved_by(checkpoint: Path, rank: int, files: Files) -> Saved:
-    """Return the state that a rank has saved."""
-    values, _, _ = _values(checkpoint, files, rank)
-    return Saved(unflatten(values, _all(ArraysFile(files, checkpoint / state_names(rank)[1]))))
-
-
-def _values(checkpoint: Path, files: Files, rank: int = 0) -> tuple[dict[str, Any], dict[str, Any], int]:
-    """Read a rank's ``state.json``. Returns the state, the description of its run, and how many ranks have saved theirs."""
-    path = checkpoint / state_names(rank)[0]
-    found = read_json_file(files, path)
-    state, run = (found.get("state"), found.get("run")) if isinstance(found, dict) else (None, None)
-    if not isinstance(state, dict) or not isinstance(run, dict):
-        raise CheckpointError(f"{path} must have parts state and run")
-    ranks = found.get("ranks", 1)
-    if not isinstance(ranks, int) or ranks < 1:
-        raise CheckpointError(f"ranks in {path} must be a whole number from 1 on, got {ranks}")
-    return state, run, ranks
 
 
 def _check(state: RunState, found: Mapping[str, Any], checkpoint: Path) -> None:

@@ -66,9 +66,9 @@ def test_rows_on_a_disk_are_those_in_memory(
     assert isinstance(store, DiskStore)
     stats = ours.runtime.stats()
     assert stats.disk["rows_read"] == sum(log.counts.rows_read for log in store.host.logs) > 500
-    files = list(on_disk["disk"].rglob("*.rows"))
-    assert stats.disk["segments"] == len(files)
-    assert stats.disk["size_bytes"] == sum(file.stat().st_size for file in files)
+    files = list(on_disk["disk"].rglob("*.rows"))  # some may be on their way out
+    assert 0 < stats.disk["segments"] <= len(files)
+    assert 0 < stats.disk["size_bytes"] <= sum(file.stat().st_size for file in files)
     assert f"{stats.disk['rows_read']:,} rows read from the disk" in str(stats)
     if more.get("policy") != "hybrid":
         assert_moved(ours.runtime)

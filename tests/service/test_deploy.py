@@ -15,6 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from adaptive_rec.service.metrics import EVENT_KINDS, PHASES
 
+from .conftest import on_a_disk
+
 DEPLOY = Path(__file__).parents[2] / "deploy"
 BY_PROMETHEUS = {"job", "instance"}
 """Labels that Prometheus adds to every series."""
@@ -42,7 +44,7 @@ def variables() -> dict[str, str]:
 def exported(client: Any, run: Any) -> Series:
     """The labels of every series that /metrics can have, by the name of the sample."""
     evaluation = {"step": 40, "auc": 0.7, "logloss": 0.5}
-    snapshot = run.snapshot(40, stale_threshold=0.1)
+    snapshot = run.snapshot(40, stale_threshold=0.1, **on_a_disk(40))
     about = {"phase": "training", "step": 40, "steps_total": 1000, "snapshot": snapshot, "knobs": run.knobs}
     newest = {"name": "step-000000040", "step": 40, "size_bytes": 5, "seconds": 0.5}
     figures = {"failed": 0, "newest_timestamp_seconds": 1.0, "every_steps": 0, "every_seconds": 600.0}

@@ -134,7 +134,9 @@ def test_rows_on_a_disk_are_asked_for_only_where_there_is_one(client: Any, run_o
     assert {(t["disk"], t["unwritten"]) for t in client.get("/api/v1/placement").json()["tables"]} == {(None, None)}
     answer = client.get("/api/v1/placement/0", params={"class": "disk"})
     assert answer.status_code == 422
-    assert answer.json()["detail"] == "class must be hot, stale or cold where all rows are in memory, got disk"
+    assert answer.json()["detail"] == (
+        "class must be hot, stale or cold where all rows are in memory, or belong to several processes, got disk"
+    )
     answer = client_on(run_on_disk).get("/api/v1/placement/0", params={"class": "unwritten", "sort": "estimate"})
     assert answer.json()["detail"] == "sort must be id where class is unwritten, got estimate"
 
