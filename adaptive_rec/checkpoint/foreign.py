@@ -18,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from adaptive_rec.checkpoint.export import KEYS
 from adaptive_rec.checkpoint.files import DISK
 from adaptive_rec.checkpoint.safetensors_file import DTYPES, read_header
 from adaptive_rec.errors import CheckpointError, UsageError, first_line, is_out_of_memory
@@ -77,6 +78,8 @@ def _read_folder(folder: Path) -> dict[str, Tensor]:
         raise UsageError(f"FILE must be a folder of NAME.safetensors or of NAME.npy files, {folder} has {got}")
     tables = {}
     for path in paths:
+        if path.name == KEYS:
+            raise CheckpointError(f"tables must have rows by number to be imported, {folder} has those of raw ids ({KEYS})")
         if path.is_symlink() or not path.is_file():
             raise CheckpointError(f"{path} must be a regular file, not a link or anything else")
         tables[path.stem] = _read_npy(path) if path.suffix == ".npy" else _read_weight(path)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from adaptive_rec.cli.output import columns, pairs, print_json, show, text
 from adaptive_rec.cli.parser import Parser, add_command, add_settings
 from adaptive_rec.cli.signals import ended_by_sigterm
+from adaptive_rec.errors import ConfigError
 from adaptive_rec.system.durable import new_folder
 from adaptive_rec.units import printable, whole
 
@@ -55,6 +56,8 @@ def import_tables(args: argparse.Namespace) -> int:
     from adaptive_rec.policy.find import load_policy
 
     config = load_config(args.config, os.environ, args.set)
+    if config.data.ids == "raw":
+        raise ConfigError("data.ids must not be raw in a run that tables are imported into, as their rows have no keys")
     load_policy(config.knobs.policy)  # an error here comes before the seconds that torch takes
     try:
         with ended_by_sigterm(), new_folder(args.out) as draft:

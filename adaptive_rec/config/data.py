@@ -111,6 +111,12 @@ class DataConfig(Frozen):
     synthetic: SyntheticConfig = SyntheticConfig()
 
     @model_validator(mode="after")
+    def _check_raw(self) -> DataConfig:
+        if self.ids != "raw" and self.shared_rows != 1:
+            raise ValueError(f"shared_rows must be 1 unless ids = \"raw\", got {self.shared_rows} with ids = {self.ids!r}")
+        return self
+
+    @model_validator(mode="after")
     def _check_ranges(self) -> DataConfig:
         for name in ("train_range", "test_range"):
             low, high = getattr(self, name)

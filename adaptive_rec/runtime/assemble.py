@@ -12,7 +12,6 @@ import torch
 from adaptive_rec.config.run import processes_here, rank_here
 from adaptive_rec.config.tree import Config
 from adaptive_rec.data.open import open_source
-from adaptive_rec.data.raw.raw_ids import RawIds
 from adaptive_rec.data.source import Source
 from adaptive_rec.dense.eager import DensePart
 from adaptive_rec.dense.models.build import build_model
@@ -66,8 +65,7 @@ def assemble(
     keep_freed_memory()
     policy = policy or load_policy(config.knobs.policy)
     source = open_source(config) if source is None else source
-    if isinstance(source, RawIds):
-        check_raw(policy, group)
+    check_raw(config, policy)
     if group is not None and not group.is_alone:
         check_group(config, policy, processes_here())
         check_data(group, source, config)
@@ -99,6 +97,7 @@ def plan_run(config: Config, source: Source | None = None, memory: dict[Place, i
     `memory` is that of the machine it is to run on, a device's among it where it has one; None: what is free on this one.
     """
     policy, source = load_policy(config.knobs.policy), open_source(config) if source is None else source
+    check_raw(config, policy)
     space = RowSpace.of(source.tables, source.features, policy.request_per_table)
     model = _build_model(config, space, source)
     if memory is not None:
@@ -149,11 +148,9 @@ def _join(
     return Runtime(config, source, policy, store, dense, options)
 
 
-def check_raw(policy: Policy, group: Group | None) -> None:
-    """Raise ConfigError where ids cannot be raw."""
-    if group is not None and not group.is_alone:
-        raise ConfigError(f"data.ids must not be raw where several processes train together, there are {group.ranks}")
-    if policy.arranges_stream or policy.request_per_table:
+def check_raw(config: Config, policy: Policy) -> None:
+    """Raise ConfigError where ids cannot be raw keys under a policy."""
+    if config.data.ids == "raw" and (policy.arranges_stream or policy.request_per_table):
         raise ConfigError(
             f"data.ids must not be raw under a policy that arranges the stream or the tables, got {policy.name}"
         )
@@ -196,6 +193,8 @@ def _with_half_the_budget(config: Config, policy: Policy, source: Source, reason
 
 def check_group(config: Config, policy: Policy, here: int = 0) -> None:
     """Raise ConfigError where several processes cannot train together under these settings, `here` of them on this machine."""
+    if config.data.ids == "raw":
+        raise ConfigError("data.ids must not be raw where several processes train together")
     if policy.arranges_stream or policy.request_per_table:
         raise ConfigError(
             "knobs.policy must keep the order of the stream where several processes train together (hotline, slipstream), "
