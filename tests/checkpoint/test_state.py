@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from adaptive_rec import checkpoint
-from adaptive_rec.checkpoint import loading
+from adaptive_rec.checkpoint import saved_state
 from adaptive_rec.checkpoint.flatten import flatten, unflatten
 from adaptive_rec.config.tree import load_config
 from adaptive_rec.errors import CheckpointError
@@ -113,8 +113,8 @@ def leaves(values: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     return [path]
 
 
-FREE = {"recorder", "times", "position"}
-"""Names of clocks and counters are whatever they are; a reader may stand anywhere."""
+FREE = {"recorder", "times", "position", "keys"}
+"""Names of clocks and counters are whatever they are; a reader may stand anywhere; older versions had no raw ids."""
 
 
 def test_no_value_may_be_missing_doubled_or_of_another_kind(saved: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -122,7 +122,7 @@ def test_no_value_may_be_missing_doubled_or_of_another_kind(saved: Path, monkeyp
     paths = [path for path in leaves(found["state"]) if path[0] not in FREE]
     assert len(paths) > 80
     read: dict[str, Any] = {}
-    monkeypatch.setattr(loading, "read_json_file", lambda *_: read)
+    monkeypatch.setattr(saved_state, "read_json_file", lambda *_: read)
     kept = build()  # set again and again: what is refused is refused before it is used
     for path in paths[:: max(1, len(paths) // 40)]:
         for change in ("missing", "of another kind"):
@@ -162,12 +162,12 @@ def test_no_value_may_be_missing_doubled_or_of_another_kind(saved: Path, monkeyp
 def test_arrays_that_do_not_fit_are_errors(
     saved: Path, monkeypatch: pytest.MonkeyPatch, path: str, change: Any, message: str
 ) -> None:
-    read_all = loading._all
+    read_all = saved_state.all_arrays
 
     def changed(file: Any) -> dict[str, Any]:
         arrays = read_all(file)
         return {name: change(array) if name == path else array for name, array in arrays.items()}
 
-    monkeypatch.setattr(loading, "_all", changed)
+    monkeypatch.setattr(saved_state, "all_arrays", changed)
     with pytest.raises(CheckpointError, match=message):
         checkpoint.load(build().parts, saved, verified=True)
