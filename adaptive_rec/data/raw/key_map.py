@@ -199,7 +199,7 @@ class KeyMap:
         self.settled_T = self._end_T.copy()
         if (sketch := found.maybe("sketch")) is not None:
             self._settled.set_state(sketch)
-        self._counted.counters[:] = self._settled.counters
+            self._counted.counters[:] = self._settled.counters
 
 
 def _distinct(

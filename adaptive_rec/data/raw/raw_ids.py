@@ -72,9 +72,10 @@ class RawIds(Wrapped):
     def train_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
         with self._lock:
             self._settle(position)
-            self._taken = self._steps
-            self._ahead.clear()
-            self.keys.forget_ahead()
+            if self._ahead:
+                self._taken = self._steps
+                self._ahead.clear()
+                self.keys.forget_ahead()
         for batch in self._source.train_batches(position, batch_size):
             yield self._with_rows(batch)
 
