@@ -234,7 +234,7 @@ def flipped(recorded: Recorded, count: int) -> Flips:
 def test_a_flipped_bit_is_found_before_a_row_is_used(recorded: Recorded) -> None:
     outcome = flipped(recorded, 120)
     assert outcome.passed_over + outcome.found + outcome.unread == 120
-    assert outcome.found > outcome.unread, "most rows of a segment are in use"
+    assert outcome.found >= 15, "56 % of the 60 in segments lie in rows that are in use or in heads of their pages"
 
 
 @pytest.mark.slow
