@@ -123,4 +123,5 @@ def _types_of(pool: SavedPool) -> tuple[Any, ...]:
 
 def _layout(pool: SavedPool) -> PageLayout:
     row_bytes, state_bytes = (each.shape[1] * each.itemsize for each in (pool.weights, pool.state))
-    return layout_of(row_bytes, state_bytes, pool.page_bytes, pool.page_rows)
+    with _checkpoint_errors():
+        return layout_of(row_bytes, state_bytes, pool.page_bytes, pool.page_rows)

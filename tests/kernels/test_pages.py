@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from adaptive_rec.embedding.disk.segment import page_layout
+from adaptive_rec.embedding.disk.segment import layout_of, page_layout
+from adaptive_rec.errors import DiskError
 from adaptive_rec.kernels import page_reads
 from adaptive_rec.kernels import pages as kernels
 from adaptive_rec.kernels.crc import crc32
@@ -130,3 +131,10 @@ def test_pages_waste_little_room(row_bytes: int) -> None:
     used = 4 * kernels.HEADER + layout.rows * (kernels.ROW_BYTES + row_bytes + 4)
     assert used <= layout.page_bytes
     assert layout.page_bytes - used <= max(layout.page_bytes // 8, 4096)
+
+
+@pytest.mark.parametrize("rows", [54, 1 << 30])
+def test_a_page_has_no_more_rows_than_it_has_room_for(rows: int) -> None:
+    assert page_layout(64, 4).rows == layout_of(64, 4, 4096, 53).rows == 53
+    with pytest.raises(DiskError, match=f"pages of 4096 bytes must have room for {rows} rows of 68 bytes"):
+        layout_of(64, 4, 4096, rows)

@@ -46,8 +46,12 @@ def page_layout(row_bytes: int, state_bytes: int) -> PageLayout:
 
 
 def layout_of(row_bytes: int, state_bytes: int, page_bytes: int, rows: int) -> PageLayout:
-    """Return the layout of pages of this size, with so many rows each."""
-    return PageLayout(page_bytes, row_bytes, state_bytes, rows, page_bytes - rows * (row_bytes + state_bytes))
+    """Return the layout of pages of this size, with so many rows each. Raises DiskError where they have no room for them."""
+    first_byte, head = page_bytes - rows * (row_bytes + state_bytes), 4 * kernels.HEADER + rows * kernels.ROW_BYTES
+    if first_byte < head:
+        size = row_bytes + state_bytes
+        raise DiskError(f"pages of {page_bytes} bytes must have room for {rows} rows of {size} bytes and their head of {head}")
+    return PageLayout(page_bytes, row_bytes, state_bytes, rows, first_byte)
 
 
 class Segment:
