@@ -68,6 +68,7 @@ class SnapshotKeys(FileLine):
     keys: Count
     admitted_per_step: Number
     shared_lookup_ratio: Number
+    evicted: Count
     refused_per_step: Number
 
 

@@ -72,8 +72,8 @@ def _keys(generation: Path) -> dict[str, ArrayInParts]:
     """Return raw keys and their rows by name; nothing where ids are rows."""
     found: dict[str, ArrayInParts] = {}
     names = file_names(SavedRows(DISK, generation).tables)
-    for name, (first, key_R) in zip(names, saved_keys(generation) or (), strict=False):
-        for what, values in (("key", key_R), ("row", np.arange(first, first + len(key_R)))):
+    for name, (row_K, key_K) in zip(names, saved_keys(generation) or (), strict=False):
+        for what, values in (("key", key_K), ("row", row_K)):
             found[f"{name}.{what}"] = ArrayInParts(values.shape, "I64", [values])
     return found
 

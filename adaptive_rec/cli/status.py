@@ -170,7 +170,8 @@ def _keys(stats: Mapping[str, Any]) -> str:
         return ""
     own = f"{whole(keys['keys'])} with a row of their own, {keys['admitted_per_step']:,.1f} more a step"
     refused = f", {keys['refused_per_step']:,.1f} a step refused, as tables are full" if keys["refused_per_step"] else ""
-    return f"{own}, {_share(keys['shared_lookup_ratio'])} of lookups share a row{refused}"
+    evicted = f", {whole(keys['evicted'])} have lost theirs" if keys["evicted"] else ""
+    return f"{own}{evicted}, {_share(keys['shared_lookup_ratio'])} of lookups share a row{refused}"
 
 
 def _rank(rank: Mapping[str, Any]) -> str:

@@ -203,6 +203,14 @@ class Knobs(Frozen):
         "With data.ids=raw: estimated lookups after which an id gets a row of its own; 1 admits all.",
         le=1 << 20,
     )
+    evict_ratio: float = knob(
+        0.0,
+        "ratio",
+        "With data.ids=raw: most rows of a full table that ids may lose at the end of a window, for ids that are due for one; 0 "
+        "lets each id keep its row.",
+        ge=0,
+        le=0.5,
+    )
     report_every: PositiveInt = knob(
         20, "steps", "Steps between two published snapshots and lines of metrics.jsonl.", le=MOST_STEPS
     )

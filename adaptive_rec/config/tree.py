@@ -61,6 +61,12 @@ class Config(Frozen):
     knobs: Knobs = Knobs()
 
     @model_validator(mode="after")
+    def _check_eviction(self) -> Config:
+        if self.data.ids != "raw" and self.knobs.evict_ratio:
+            raise ValueError(f"knobs.evict_ratio must be 0 unless data.ids=raw, got {self.knobs.evict_ratio}")
+        return self
+
+    @model_validator(mode="after")
     def _check_table_dims(self) -> Config:
         dims, tables = self.model.table_dims, self.data.table_rows
         if dims and len(dims) != len(tables) and not os.path.isdir(self.data.source):  # a folder knows its own tables

@@ -238,11 +238,21 @@ class TieredRows(ABC):
         fill_rows(np.uint64(self.seed % 2**64), table, first_bound(rows), key_C, weights)
         self._set_drawn(pool, low + row_C, weights, state)
 
-    def flag_changed(self, table: int, rows: slice) -> None:
-        """Have rows of a table, by their numbers in it, in the next snapshot."""
+    def clear_rows(self, table: int, row_C: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Set rows of a table, by their numbers in it, and their optimizer state to zero, and make them cold. No batch that is
+        ahead may have looked them up. Returns the rows."""
         pool, low, _ = self.space.table_range(table)
-        first = self.space.pools[pool].first_row + low
-        self.changed_R[first + rows.start : first + rows.stop] = True
+        rows = self.space.table_first_row[table] + row_C
+        self.migrate(Migration(promote=NO_ROWS, demote=np.sort(rows[self.slot_of_row[rows] != COLD])))
+        self.settle()
+        weights, state = (np.zeros((len(row_C), like.shape[1]), like.dtype) for like in self.host.arrays(pool))
+        self._overwrite(pool, low + row_C, (weights, state))
+        self.changed_R[rows] = True
+        return rows
+
+    def flag_changed(self, table: int, row_C: NDArray[np.int64]) -> None:
+        """Have rows of a table, by their numbers in it, in the next snapshot."""
+        self.changed_R[self.space.table_first_row[table] + row_C] = True
 
     def _set_drawn(self, pool: int, host_rows: NDArray[np.int64], weights: NDArray[Any], state: NDArray[Any]) -> None:
         for kept, drawn in zip(self.host.arrays(pool), (weights, state), strict=True):

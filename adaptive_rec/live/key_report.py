@@ -15,5 +15,7 @@ class KeyReport:
     """Keys that got one, mean of a step since the report before."""
     shared_lookup_ratio: float
     """Part of the lookups that read a shared row, as their key had none of its own."""
+    evicted: int
+    """Keys that have lost theirs, over all steps."""
     refused_per_step: float
     """Keys that were due for a row, in tables that had none left; each is counted in every batch that has it."""

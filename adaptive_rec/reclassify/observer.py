@@ -209,6 +209,11 @@ class Observer:
             estimate *= decay
         self._samples.clear()
 
+    def forget(self, rows: NDArray[np.int64]) -> None:
+        """Let rows that were cleared be no candidates any more."""
+        self.tracker.forget(rows)
+        self.stale.count()
+
     # Kept in a checkpoint --------------------------------------------------------------------------------------------
 
     def state(self) -> dict[str, Any]:

@@ -37,6 +37,7 @@ from adaptive_rec.policy import Policy
 from adaptive_rec.policy.find import load_policy
 from adaptive_rec.runtime.alike import check_data
 from adaptive_rec.runtime.events import shown
+from adaptive_rec.runtime.evictions import check_eviction
 from adaptive_rec.runtime.loop import RunOptions, Runtime
 from adaptive_rec.runtime.parts import PartOfBatches, RowsOfRank
 from adaptive_rec.runtime.rows_on_disk import check_disk, place_of_rows, rows_folder
@@ -154,6 +155,7 @@ def check_raw(config: Config, policy: Policy) -> None:
         raise ConfigError(
             f"data.ids must not be raw under a policy that arranges the stream or the tables, got {policy.name}"
         )
+    check_eviction(config.knobs, policy, config.data.ids == "raw")
 
 
 def _share_of_host(group: Group | None) -> int:

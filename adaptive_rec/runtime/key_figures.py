@@ -25,8 +25,10 @@ class KeyFigures:
         now = self._now()
         gain = {name: value - self._last[name] for name, value in now.items()}
         self._last = now
-        per_step = [ratio(gain[name], gain["steps"]) for name in ("keys", "refused")]
-        return KeyReport(now["keys"], per_step[0], ratio(gain["lookups_shared"], gain["lookups"]), per_step[1])
+        gain["admitted"] = gain["keys"] + gain["evicted"]
+        per_step = [ratio(gain[name], gain["steps"]) for name in ("admitted", "refused")]
+        shared = ratio(gain["lookups_shared"], gain["lookups"])
+        return KeyReport(now["keys"], per_step[0], shared, now["evicted"], per_step[1])
 
     def _now(self) -> dict[str, int]:
         source = self._state.raw_ids

@@ -22,6 +22,7 @@ from adaptive_rec.reclassify.tally import Tally
 from adaptive_rec.reclassify.window import Reclassifier
 from adaptive_rec.runtime.checkpoints import Checkpoints
 from adaptive_rec.runtime.control import Control, check_memory, check_policy
+from adaptive_rec.runtime.evictions import Evictions, check_eviction
 from adaptive_rec.runtime.events import reclassified, split_chosen
 from adaptive_rec.runtime.publish import Publisher
 from adaptive_rec.runtime.reports import Reports
@@ -59,6 +60,7 @@ class Session(ABC):
         self.splitting = Splitting(config.run.split, tries, replaying)
         self.observer = Observer(store, config.run.seed, state.times)
         self.reclassifier = Reclassifier(policy, store, self.observer)
+        self.evictions = Evictions(state, self.observer)
         self.mailbox = (
             Mailbox(state.knobs, self.check_knobs)
             if store.group.is_alone
@@ -79,6 +81,7 @@ class Session(ABC):
         """Raise ConfigError or ConflictError where training cannot change to other knobs. Any thread may call it."""
         if after.policy != before.policy:
             check_policy(after, self.policy)
+        check_eviction(after, load_policy(after.policy), self.state.raw_ids is not None)
         if self.store.on_disk:
             check_memory(self.config.run.host_memory, load_policy(after.policy).budget_bytes(after, self.state.all_rows_bytes))
 
@@ -128,12 +131,20 @@ class Session(ABC):
                 yield reclassified(self.state, self.reclassifier, moved)
                 if not self.reclassifier.window.first:
                     self.splitting.begin_trial(step)
+            if not self.reclassifier.window.first:
+                yield from self._evict()
         self.state.end_windows()
         if step % knobs.report_every == 0 and not self.reports.made:
             yield from self.reports.finish(wait=True)
             self.reports.begin()
             yield from self.reports.finish(wait=False)
         yield from self.evaluated()
+
+    def _evict(self) -> Iterator[Event]:
+        with self.times("reclassify"):
+            evicted = self.evictions.end_window()
+        if evicted is not None:
+            yield evicted
 
     def _end_tick(self) -> Iterator[Report]:
         with self.times("reclassify"):

@@ -154,6 +154,10 @@ class PopularityTracker:
         self.counter.decay(decay)
         self._shrink()
 
+    def forget(self, rows: NDArray[np.int64]) -> None:
+        """Let rows be no candidates any more."""
+        self._hold(without(self.candidates(), rows))
+
     def state(self) -> dict[str, Any]:
         """Return the state, with repetitions of the rows met: their number decides when the least popular are dropped."""
         return {

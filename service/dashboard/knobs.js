@@ -13,7 +13,7 @@ const GROUPS = [
   ["Guarding quality", "Limits of the policy adaptive: how much quality skipping may cost.", ["guard_ratio", "guard_max_logloss_increase"]],
   ["Placement", "How much memory the hot rows get, and how often they are chosen again.", ["hot_budget_bytes", "reclassify_every", "max_moved_bytes", "hysteresis"]],
   ["Tracking", "How the popularity of rows is counted.", ["sample_ratio", "decay"]],
-  ["Loop", "Reading ahead and reporting.", ["prefetch_depth", "lookahead_batches", "admit_after", "report_every"]],
+  ["Loop", "Reading ahead and reporting.", ["prefetch_depth", "lookahead_batches", "admit_after", "evict_ratio", "report_every"]],
 ];
 const OTHER = ["More", "", []];
 const fields = new Map();

@@ -14,12 +14,17 @@ from numpy.typing import NDArray
 from adaptive_rec.batch import Batch, Position
 from adaptive_rec.config.knobs import MOST_AHEAD
 from adaptive_rec.config.tree import Config
-from adaptive_rec.data.raw.key_map import KeyMap, NewKeys
+from adaptive_rec.data.raw.changes import NO_KEYS, Change, NewKeys, row_names
+from adaptive_rec.data.raw.eviction import Eviction, Popularity
+from adaptive_rec.data.raw.key_map import KeyMap
 from adaptive_rec.data.source import Source, Wrapped
 from adaptive_rec.saved import ANY, Saved
 
 LATER = MOST_AHEAD + 4
 """Steps after which a changed knob takes effect: more than the batches that can be under way."""
+
+Clear = Callable[[int, NDArray[np.int64]], None]
+"""Clears rows of a table, by their ids, which no step looks up."""
 
 Draw = Callable[[int, NDArray[np.int64], NDArray[np.int64], int], None]
 """Sets rows of a table, by their ids, to the first values of their keys, as in a table of so many rows."""
@@ -39,16 +44,17 @@ class RawIds(Wrapped):
         self.keys = KeyMap(rows_T, table_F, shared_rows, config.run.seed)
         self._admit_after = [(0, config.knobs.admit_after)]
         """The values of this knob, each with the first batch that it holds for."""
-        self._taken = 0
-        """Batches that were taken."""
         self._ahead: deque[tuple[Position, NewKeys]] = deque()
         """What batches have changed whose steps may be yet to come."""
         self._lock = threading.Lock()
         self._draw: Draw | None = None
         self._position: Callable[[], Position] = Position
-        self._saved_T = self.keys.settled_ids
-        """The end of the ids of each table that the last state has."""
-        self._counts = {"keys": 0, "refused": 0, "lookups": 0, "lookups_shared": 0}
+        self._saved_T = self.keys.end_T
+        """The end of the ids of each table that keys had, or shared, in the last state."""
+        self._again: list[NDArray[np.int64]] = []
+        """The names of rows below this that keys got since then."""
+        self._eviction = Eviction(self.keys, len(rows_T))
+        self._counts = {"keys": 0, "evicted": 0, "refused": 0, "lookups": 0, "lookups_shared": 0}
 
     def attach(self, draw: Draw, position: Callable[[], Position]) -> None:
         """Have rows drawn from now on; `position` returns the one after the last step that was made."""
@@ -60,20 +66,39 @@ class RawIds(Wrapped):
         with self._lock:
             self._settle(self._position())
             if lookups != self._admit_after[-1][1]:
-                past = [change for change in self._admit_after if change[0] <= self._steps][-1:]
-                yet = [change for change in self._admit_after if change[0] > self._steps]
-                self._admit_after = [*past, *yet, (self._steps + LATER, lookups)]
+                past = [change for change in self._admit_after if change[0] <= self.keys.settled][-1:]
+                yet = [change for change in self._admit_after if change[0] > self.keys.settled]
+                self._admit_after = [*past, *yet, (self._later, lookups)]
 
     @property
-    def _steps(self) -> int:
-        """Batches that are settled."""
-        return self._taken - len(self._ahead)
+    def _later(self) -> int:
+        """A batch that no thread may have taken yet, however far it reads ahead: the same one at each step of a replay."""
+        return self.keys.settled + LATER
+
+    def end_window(self, evict_ratio: float, decay: float, popularity: Popularity, clear: Clear) -> dict[int, int]:
+        """Have the least popular keys leave tables that are full, at most this part of the rows of each, and their rows cleared
+        in a later window, when no step looks them up any more; other keys may have them then. While keys may leave, counts
+        of keys without a row decay, so that `admit_after` is about recent lookups. Returns how many leave each table. The
+        training thread calls it between two steps."""
+        with self._lock:
+            self._settle(self._position())
+            left = self._eviction.take_left()
+        for table, ids in left:
+            clear(table, ids)
+        with self._lock:
+            self._again = [np.unique(np.concatenate([NO_KEYS, *self._again]))]
+            for table, ids in left:
+                self.keys.free(table, ids, self._later)
+            key_L, table_L, id_L = self._eviction.choose(evict_ratio, self._admit_after[-1][1], popularity)
+            if evict_ratio:
+                self.keys.change(Change(self._later, key_L, table_L, id_L, decay))
+        tables, keys = np.unique(table_L, return_counts=True)
+        return dict(zip(tables.tolist(), keys.tolist(), strict=True))
 
     def train_batches(self, position: Position, batch_size: int) -> Iterator[Batch]:
         with self._lock:
             self._settle(position)
             if self._ahead:
-                self._taken = self._steps
                 self._ahead.clear()
                 self.keys.forget_ahead()
         for batch in self._source.train_batches(position, batch_size):
@@ -83,13 +108,14 @@ class RawIds(Wrapped):
         with self._lock:
             self._settle(self._position())
         for batch in self._source.test_batches(batch_size, max_samples):
-            yield replace(batch, ids_N=self.keys.look_up(batch.ids_N, batch.offsets))
+            with self._lock:
+                ids_N = self.keys.look_up(batch.ids_N, batch.offsets)
+            yield replace(batch, ids_N=ids_N)
 
     def _with_rows(self, batch: Batch) -> Batch:
         with self._lock:
-            after = next(value for first, value in reversed(self._admit_after) if first <= self._taken)
+            after = next(value for first, value in reversed(self._admit_after) if first <= self.keys.taken)
             ids_N, new = self.keys.take(batch.ids_N, batch.offsets, after)
-            self._taken += 1
             self._ahead.append((batch.position, new))
             if len(self._ahead) > LATER:
                 self._settle_oldest()
@@ -106,36 +132,52 @@ class RawIds(Wrapped):
 
     def _settle_oldest(self) -> None:
         _, new = self._ahead.popleft()
-        self.keys.settle(new)
+        change = self.keys.settle(new)
+        self._eviction.settle(new, change)
+        again = new.id_A < self._saved_T[new.table_A]
+        if again.any():
+            self._again.append(row_names(new.table_A[again], new.id_A[again]))
+        evicted = 0 if change is None else len(change.key_L)
         gained = {
-            "keys": len(new.key_A), "refused": new.refused, "lookups": new.lookups, "lookups_shared": new.lookups_shared,
-        }  # fmt: skip
+            "keys": len(new.key_A) - evicted,
+            "evicted": evicted,
+            "refused": int(new.refused_T.sum()),
+            "lookups": new.lookups,
+            "lookups_shared": new.lookups_shared,
+        }
         for name, value in gained.items():
             self._counts[name] += value
 
     def counts(self) -> dict[str, int]:
-        """Return, over all steps so far: keys that got a row, keys that were refused one, lookups, those of shared rows."""
+        """Return the keys that have a row now, and over all steps so far: keys that lost theirs, keys that were refused one,
+        lookups, those of shared rows."""
         with self._lock:
             self._settle(self._position())
             return dict(self._counts)
 
-    def state(self, changed: Callable[[int, slice], None]) -> dict[str, Any]:
+    def state(self, changed: Callable[[int, NDArray[np.int64]], None]) -> dict[str, Any]:
         """Return the keys as they were after the last step. `changed` is told of each table the ids of rows that were given since
         the last state: their first values are of their keys, and must be saved even if no step has changed them."""
         with self._lock:
             self._settle(self._position())
-            for table, (first, end) in enumerate(zip(self._saved_T.tolist(), self.keys.settled_ids.tolist(), strict=True)):
-                changed(table, slice(first, end))
-            self._saved_T = self.keys.settled_ids
+            again, end_T = np.concatenate([NO_KEYS, *self._again]), self.keys.end_T
+            for table, (first, end) in enumerate(zip(self._saved_T.tolist(), end_T.tolist(), strict=True)):
+                changed(table, np.append(again[again >> 32 == table] & (1 << 32) - 1, np.arange(first, end)))
+            self._again, self._saved_T = [], end_T
             changes = np.array(self._admit_after, dtype=np.int64)
-            return {**self.keys.state(), "counts": dict(self._counts), "taken": self._steps, "admit_after": changes}
+            return {
+                **self.keys.state(),
+                "counts": dict(self._counts),
+                "admit_after": changes,
+                "eviction": self._eviction.state(),
+            }
 
     def set_state(self, found: Saved) -> None:
         """Restore the keys of a checkpoint. Raises CheckpointError."""
         self.keys.set_state(found)
-        counts = found.part("counts")
+        self._eviction.set_state(found.part("eviction"))
+        self._saved_T, counts = self.keys.end_T, found.part("counts")
         self._counts = {name: counts.integer(name) for name in self._counts}
-        self._taken, self._saved_T = found.integer("taken"), self.keys.settled_ids
         changes = found.array("admit_after", np.int64, ANY, 2)
         now, self._admit_after = self._admit_after[-1][1], [(int(first), int(value)) for first, value in changes]
         self.admit_after(now)

@@ -1,0 +1,89 @@
+"""What batches change in a map of keys, and what is changed before a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adaptive_rec.data.raw.free_rows import Given
+from adaptive_rec.errors import CheckpointError
+from adaptive_rec.saved import ANY, Saved
+
+NO_KEYS = np.empty(0, dtype=np.int64)
+
+
+def row_names(table_C: NDArray[np.int64], id_C: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return a number for each row, by its table and id."""
+    return table_C << 32 | id_C
+
+
+@dataclass(frozen=True)
+class Change:
+    """What becomes of the map before a batch that was not taken yet when this was decided."""
+
+    batch: int
+    """The batch, counted from the first one of the run."""
+    key_L: NDArray[np.int64] = field(default_factory=NO_KEYS.copy)
+    """Keys that lose their rows, their tables and ids."""
+    table_L: NDArray[np.int64] = field(default_factory=NO_KEYS.copy)
+    id_L: NDArray[np.int64] = field(default_factory=NO_KEYS.copy)
+    decay: float = 1.0
+    """Factor of the counts of all keys without a row."""
+
+    def check(self, table: int, first: int, key_R: NDArray[np.int64], without: NDArray[np.int64]) -> None:
+        """Raise CheckpointError where the keys of a table have other rows. `key_R`: the keys of the rows from id `first` on;
+        `without`: which of these rows have none."""
+        own = self.table_L == table
+        places = self.id_L[own] - first
+        known = (places >= 0) & (places < len(key_R)) & ~np.isin(places, without)
+        if not known.all() or (key_R[places] != self.key_L[own]).any() or len(np.unique(places)) < len(places):
+            raise CheckpointError(f"keys of table {table} that leave must have rows of their own, each once")
+
+
+@dataclass(frozen=True)
+class NewKeys:
+    """What one batch has changed."""
+
+    names_C: NDArray[np.int64]
+    """The keys without a row in it that were counted, as the sketch counts them, and their lookups."""
+    lookups_C: NDArray[np.int64]
+    key_A: NDArray[np.int64]
+    """The keys that were admitted, their tables and ids."""
+    table_A: NDArray[np.int64]
+    id_A: NDArray[np.int64]
+    refused_T: NDArray[np.int64]
+    """Keys that should have been admitted, for which their table had no row."""
+    lookups: int
+    lookups_shared: int
+    """Lookups of all keys, and of those without a row of their own."""
+    given: Given
+    """How far the rows of each table are given with this batch."""
+
+
+def changes_state(changes: Sequence[Change]) -> dict[str, Any]:
+    """Return changes as a part of a saved state."""
+    parts = {name: [NO_KEYS, *(getattr(change, name) for change in changes)] for name in ("key_L", "table_L", "id_L")}
+    return {
+        "batch": np.array([change.batch for change in changes], dtype=np.int64),
+        "keys": np.array([len(change.key_L) for change in changes], dtype=np.int64),
+        "decay": np.array([change.decay for change in changes], dtype=np.float64),
+        **{name: np.concatenate(arrays) for name, arrays in parts.items()},
+    }
+
+
+def saved_changes(found: Saved) -> list[Change]:
+    """Return the changes of a saved state. Raises CheckpointError; whether their keys are there is not checked."""
+    batch_C = found.array("batch", np.int64, ANY)
+    keys_C, decay_C = found.array("keys", np.int64, len(batch_C)), found.array("decay", np.float64, len(batch_C))
+    if (keys_C < 0).any():
+        raise CheckpointError(f"keys that leave must not be fewer than none, got {keys_C.min()}")
+    ends = np.cumsum(keys_C)
+    arrays = [found.array(name, np.int64, int(keys_C.sum())) for name in ("key_L", "table_L", "id_L")]
+    return [
+        Change(int(batch), *(array[end - keys : end] for array in arrays), float(decay))
+        for batch, keys, end, decay in zip(batch_C, keys_C, ends, decay_C, strict=True)
+    ]

@@ -1,0 +1,52 @@
+"""Keys that lose their rows at the end of a window."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adaptive_rec.config.knobs import Knobs
+from adaptive_rec.errors import ConfigError
+from adaptive_rec.live.telemetry import Event
+from adaptive_rec.policy import Policy
+from adaptive_rec.reclassify.observer import Observer
+from adaptive_rec.state import RunState
+
+
+def check_eviction(knobs: Knobs, policy: Policy, raw_ids: bool) -> None:
+    """Raise ConfigError where ids cannot lose their rows."""
+    if not knobs.evict_ratio:
+        return
+    if not raw_ids:
+        raise ConfigError(f"knobs.evict_ratio must be 0 unless data.ids=raw, got {knobs.evict_ratio}")
+    if not policy.tracks_popularity:
+        rule = "knobs.evict_ratio must be 0 under a policy that does not track popularity"
+        raise ConfigError(f"{rule}, got {knobs.evict_ratio} under {policy.name}")
+
+
+class Evictions:
+    """Has the least popular ids of full tables lose their rows, and clears rows when no step looks them up any more."""
+
+    def __init__(self, state: RunState, observer: Observer) -> None:
+        self._state = state
+        self._observer = observer
+
+    def end_window(self) -> Event | None:
+        """Carry out the end of a window. Returns what is to be reported."""
+        state, source = self._state, self._state.raw_ids
+        if source is None:
+            return None
+        knobs = state.knobs
+        left_T = source.end_window(knobs.evict_ratio, knobs.decay, self._popularity, self._clear)
+        if not left_T:
+            return None
+        tables = {source.tables[table].name: keys for table, keys in left_T.items()}
+        text = f"{sum(left_T.values()):,} ids lose their rows in {', '.join(list(tables)[:8])}{', ...' if len(tables) > 8 else ''}"
+        return Event(state.step, "evicted", text, {"ids": sum(left_T.values()), "tables": tables})
+
+    def _popularity(self, table: int, ids: NDArray[np.int64]) -> NDArray[np.float64]:
+        rows = self._state.store.space.table_first_row[table] + ids
+        return self._observer.tracker.estimate(rows) / self._state.knobs.sample_ratio
+
+    def _clear(self, table: int, ids: NDArray[np.int64]) -> None:
+        self._observer.forget(self._state.store.clear_rows(table, ids))
