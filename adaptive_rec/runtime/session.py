@@ -126,25 +126,20 @@ class Session(ABC):
         if self.reclassifier.window_ends(step, knobs):
             with self.times("reclassify"):
                 moved = self.reclassifier.end_window(step, knobs, self.state.counts())
+                evicted = None if self.reclassifier.window.first else self.evictions.end_window()
                 self.publisher.placement()
             if self.policy.tracks_popularity:
                 yield reclassified(self.state, self.reclassifier, moved)
                 if not self.reclassifier.window.first:
                     self.splitting.begin_trial(step)
-            if not self.reclassifier.window.first:
-                yield from self._evict()
+            if evicted is not None:
+                yield evicted
         self.state.end_windows()
         if step % knobs.report_every == 0 and not self.reports.made:
             yield from self.reports.finish(wait=True)
             self.reports.begin()
             yield from self.reports.finish(wait=False)
         yield from self.evaluated()
-
-    def _evict(self) -> Iterator[Event]:
-        with self.times("reclassify"):
-            evicted = self.evictions.end_window()
-        if evicted is not None:
-            yield evicted
 
     def _end_tick(self) -> Iterator[Report]:
         with self.times("reclassify"):

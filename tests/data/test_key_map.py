@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from adaptive_rec.data.raw.changes import NewKeys
+from adaptive_rec.data.raw.changes import Change, NewKeys, changes_state
 from adaptive_rec.data.raw.key_map import KeyMap
 from adaptive_rec.errors import CheckpointError, ConfigError
 from adaptive_rec.saved import Saved
@@ -108,6 +108,106 @@ def test_a_state_goes_on_as_the_map_it_was_saved_by(admit_after: int) -> None:
         whole.settle(other)
     for table in (0, 1):
         np.testing.assert_array_equal(second.keys_of(table)[1], whole.keys_of(table)[1])
+
+
+LATER = 4
+
+
+class PlainLeaving(PlainKeys):
+    """The model with keys that leave: it makes one step after the other."""
+
+    def __init__(self, rows: tuple[int, int], shared: int, admit_after: int) -> None:
+        super().__init__(rows, shared, admit_after)
+        self.changes: dict[int, tuple[list[tuple[int, int]], bool]] = {}
+        """By batch: names that leave, and whether counts are forgotten."""
+        self.never = [shared, shared]
+        self.left: list[list[tuple[int, int]]] = [[], []]
+        """Rows, and the batch from which each may be given."""
+        self.batch = 0
+
+    def take(self, batch: list[list[int]]) -> list[list[int | None]]:
+        names, forget = self.changes.get(self.batch, ([], False))
+        for name in names:
+            del self.own[name]
+        if forget:
+            self.counts.clear()
+        named = [[(TABLE_F[bag % 3], key) for key in keys] for bag, keys in enumerate(batch)]
+        unknown = [name for bag in named for name in bag if name not in self.own]
+        if self.admit_after > 1:
+            self.counts.update(unknown)
+        for name in sorted(set(unknown)):
+            if self.admit_after == 1 or self.counts[name] >= self.admit_after:
+                self._give(name)
+        self.batch += 1
+        return [[self.own.get(name) for name in bag] for bag in named]
+
+    def _give(self, name: tuple[int, int]) -> None:
+        table = name[0]
+        if self.never[table] < self.rows[table]:
+            self.own[name] = self.never[table]
+            self.never[table] += 1
+        elif self.left[table] and self.left[table][0][1] <= self.batch:
+            self.own[name] = self.left[table].pop(0)[0]
+        else:
+            self.refused += 1
+
+
+@pytest.mark.parametrize("admit_after", [1, 2])
+@pytest.mark.parametrize("seed", range(12))
+def test_keys_leave_and_others_get_their_rows_however_far_ahead_batches_are_taken(seed: int, admit_after: int) -> None:
+    random, rows = np.random.default_rng(seed), (14, 9)
+    keys, model = KeyMap(rows, TABLE_F, 2, seed=0), PlainLeaving(rows, 2, admit_after)
+    batches = [[random.integers(0, 25, 2).tolist() for _ in range(3)] for _ in range(60)]
+    ahead: list[tuple[list[list[int]], NewKeys]] = []
+    waiting: dict[int, list[tuple[int, int]]] = {}
+    refused = left = 0
+    for settled, batch in enumerate(batches):
+        if settled % 3 == 0:
+            for due in [due for due in waiting if due < settled]:
+                for table, row in waiting.pop(due):
+                    keys.free(table, np.array([row]), settled + LATER)
+                    model.left[table].append((row, settled + LATER))
+            leaving = {name for names, _ in model.changes.values() for name in names if name in model.own}
+            leaving &= {name for due, (names, _) in model.changes.items() if due >= settled for name in names}
+            names = [name for name in sorted(model.own) if name not in leaving and random.random() < 0.2]
+            forget = bool(random.random() < 0.5)
+            model.changes[settled + LATER] = names, forget
+            waiting[settled + LATER] = [(table, model.own[table, key]) for table, key in names]
+            table_L, key_L = (np.array([name[part] for name in names], dtype=np.int64) for part in (0, 1))
+            id_L = np.array([model.own[name] for name in names], dtype=np.int64)
+            keys.change(Change(settled + LATER, key_L, table_L, id_L, 0.0 if forget else 1.0))
+            left += len(names)
+        if random.random() < 0.2:
+            keys.forget_ahead()
+            ahead.clear()
+        if random.random() < 0.2:
+            saved, keys = keys, KeyMap(rows, TABLE_F, 2, seed=0)
+            keys.set_state(Saved(saved.state()))
+            ahead.clear()
+        while len(ahead) < random.integers(1, LATER + 1) and settled + len(ahead) < len(batches):
+            ahead.append(taken(keys, batches[settled + len(ahead)], admit_after))
+        found, new = ahead.pop(0)
+        refused += int(new.refused_T.sum())
+        for mine, theirs in zip(found, model.take(batch), strict=True):
+            assert [row if row >= 2 else None for row in mine] == theirs
+        keys.settle(new)
+        for table in (0, 1):
+            ids, own = (part.tolist() for part in keys.keys_of(table))
+            assert {(table, key): row for row, key in zip(ids, own, strict=True)} == {
+                name: row for name, row in model.own.items() if name[0] == table
+            }
+    assert refused == model.refused
+    assert left > 10
+
+
+def test_a_forged_state_of_keys_that_leave_is_refused() -> None:
+    keys = KeyMap((9, 9), TABLE_F, 1, seed=0)
+    keys.settle(taken(keys, [[5], [6], [7]])[1])
+    for table, key, row, rule in ((0, 6, 1, "table 0 that leave"), (0, 5, 2, "table 0 that leave"), (1, 5, 1, "table 1 that leave")):
+        state = keys.state()
+        leaving = changes_state([Change(9, *(np.array([part]) for part in (key, table, row)))])
+        with pytest.raises(CheckpointError, match=rule):
+            KeyMap((9, 9), TABLE_F, 1, seed=0).set_state(Saved({**state, "changes": leaving}))
 
 
 def test_many_keys_make_the_slots_grow() -> None:
