@@ -155,7 +155,7 @@ def check_raw(config: Config, policy: Policy) -> None:
         raise ConfigError(
             f"data.ids must not be raw under a policy that arranges the stream or the tables, got {policy.name}"
         )
-    check_eviction(config.knobs, policy, config.data.ids == "raw")
+    check_eviction(config.knobs, policy, config.data.ids == "raw", alone=True)
 
 
 def _share_of_host(group: Group | None) -> int:
@@ -197,6 +197,7 @@ def check_group(config: Config, policy: Policy, here: int = 0) -> None:
     """Raise ConfigError where several processes cannot train together under these settings, `here` of them on this machine."""
     if config.data.ids == "raw":
         raise ConfigError("data.ids must not be raw where several processes train together")
+    check_eviction(config.knobs, policy, config.data.ids == "raw", alone=False)
     if policy.arranges_stream or policy.request_per_table:
         raise ConfigError(
             "knobs.policy must keep the order of the stream where several processes train together (hotline, slipstream), "

@@ -12,13 +12,19 @@ from adaptive_rec.policy import Policy
 from adaptive_rec.reclassify.observer import Observer
 from adaptive_rec.state import RunState
 
+SHOWN_TABLES = 8
 
-def check_eviction(knobs: Knobs, policy: Policy, raw_ids: bool) -> None:
-    """Raise ConfigError where ids cannot lose their rows."""
+
+def check_eviction(knobs: Knobs, policy: Policy, raw_ids: bool, alone: bool) -> None:
+    """Raise ConfigError where ids cannot lose their rows. `alone`: whether one process trains."""
     if not knobs.evict_ratio:
         return
     if not raw_ids:
         raise ConfigError(f"knobs.evict_ratio must be 0 unless data.ids=raw, got {knobs.evict_ratio}")
+    if not alone:
+        raise ConfigError(
+            f"knobs.evict_ratio must be 0 where several processes train together, got {knobs.evict_ratio}"
+        )
     if not policy.tracks_popularity:
         rule = "knobs.evict_ratio must be 0 under a policy that does not track popularity"
         raise ConfigError(f"{rule}, got {knobs.evict_ratio} under {policy.name}")
@@ -41,7 +47,8 @@ class Evictions:
         if not left_T:
             return None
         tables = {source.tables[table].name: keys for table, keys in left_T.items()}
-        text = f"{sum(left_T.values()):,} ids lose their rows in {', '.join(list(tables)[:8])}{', ...' if len(tables) > 8 else ''}"
+        names = ", ".join([*list(tables)[:SHOWN_TABLES], *(["..."] if len(tables) > SHOWN_TABLES else [])])
+        text = f"{sum(left_T.values()):,} ids lose their rows in {names}"
         return Event(state.step, "evicted", text, {"ids": sum(left_T.values()), "tables": tables})
 
     def _popularity(self, table: int, ids: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -22,8 +22,8 @@ from adaptive_rec.reclassify.tally import Tally
 from adaptive_rec.reclassify.window import Reclassifier
 from adaptive_rec.runtime.checkpoints import Checkpoints
 from adaptive_rec.runtime.control import Control, check_memory, check_policy
-from adaptive_rec.runtime.evictions import Evictions, check_eviction
 from adaptive_rec.runtime.events import reclassified, split_chosen
+from adaptive_rec.runtime.evictions import Evictions, check_eviction
 from adaptive_rec.runtime.publish import Publisher
 from adaptive_rec.runtime.reports import Reports
 from adaptive_rec.runtime.shared_mailbox import SharedMailbox
@@ -81,7 +81,7 @@ class Session(ABC):
         """Raise ConfigError or ConflictError where training cannot change to other knobs. Any thread may call it."""
         if after.policy != before.policy:
             check_policy(after, self.policy)
-        check_eviction(after, load_policy(after.policy), self.state.raw_ids is not None)
+        check_eviction(after, load_policy(after.policy), self.state.raw_ids is not None, self.store.group.is_alone)
         if self.store.on_disk:
             check_memory(self.config.run.host_memory, load_policy(after.policy).budget_bytes(after, self.state.all_rows_bytes))
 

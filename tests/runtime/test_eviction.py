@@ -69,7 +69,9 @@ def rows_by_key(runtime: Runtime) -> list[dict[int, bytes]]:
         ids, keys = runtime.state.raw_ids.keys.keys_of(table)
         weights, state = runtime.store.export_table(table)
         assert len(np.unique(keys)) == len(keys)
-        found.append({int(key): weights[row].tobytes() + state[row].tobytes() for row, key in zip(ids, keys, strict=True)})
+        found.append(
+            {int(key): weights[row].tobytes() + state[row].tobytes() for row, key in zip(ids, keys, strict=True)}
+        )
     return found
 
 
@@ -140,7 +142,9 @@ def test_ids_of_now_have_the_rows_and_the_journal_says_who_left(tmp_path: Path) 
 def test_the_knob_is_refused_where_it_can_do_nothing(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"knobs.evict_ratio must be 0 unless data.ids=raw, got 0.25"):
         run_of(tmp_path, "data.ids=auto", "data.shared_rows=1")
-    with pytest.raises(ConfigError, match=r"must be 0 under a policy that does not track popularity, got 0.25 under device_only"):
+    with pytest.raises(
+        ConfigError, match=r"must be 0 under a policy that does not track popularity, got 0.25 under device_only"
+    ):
         run_of(tmp_path, "knobs.policy=device_only")
     runtime = run_of(tmp_path)
     with pytest.raises(ConfigError, match="does not track popularity"):

@@ -83,7 +83,8 @@ def saved_changes(found: Saved) -> list[Change]:
         raise CheckpointError(f"keys that leave must not be fewer than none, got {keys_C.min()}")
     ends = np.cumsum(keys_C)
     arrays = [found.array(name, np.int64, int(keys_C.sum())) for name in ("key_L", "table_L", "id_L")]
-    return [
-        Change(int(batch), *(array[end - keys : end] for array in arrays), float(decay))
-        for batch, keys, end, decay in zip(batch_C, keys_C, ends, decay_C, strict=True)
-    ]
+    key_L, table_L, id_L = (
+        [array[end - keys : end] for keys, end in zip(keys_C, ends, strict=True)] for array in arrays
+    )
+    changes = zip(batch_C.tolist(), key_L, table_L, id_L, decay_C.tolist(), strict=True)
+    return [Change(*change) for change in changes]

@@ -98,6 +98,8 @@ class FreeRows:
                 raise CheckpointError(f"table {table} must have at most {room} keys, the checkpoint has {listed}")
             rows = found.array(f"rows_{table}", np.int64, ANY)
             if len(rows) and not first <= rows.min() <= rows.max() < end:
-                raise CheckpointError(f"rows that keys have left must lie in [{first}, {end}), got {rows.min()} to {rows.max()}")
+                raise CheckpointError(
+                    f"rows that keys have left must lie in [{first}, {end}), got {rows.min()} to {rows.max()}"
+                )
             self._left[table], self._batch[table] = rows, found.array(f"batch_{table}", np.int64, len(rows))
         self.given = self.settled = Given(end_T, np.zeros(len(end_T), dtype=np.int64))

@@ -146,9 +146,7 @@ class KeyMap:
     def _flag(self, key_C: NDArray[np.int64], table_C: NDArray[np.int64], before: int, after: int) -> None:
         kernels.change_flags(self._slots, self._tables, key_C, table_C, before, after)
 
-    def _add(
-        self, key_C: NDArray[np.int64], table_C: NDArray[np.int64], row_C: NDArray[np.int64], flags: int
-    ) -> None:
+    def _add(self, key_C: NDArray[np.int64], table_C: NDArray[np.int64], row_C: NDArray[np.int64], flags: int) -> None:
         """Add keys, with more slots or newer ones where they would be too full."""
         slots, taken = len(self._slots), self._taken_slots + len(key_C)
         if taken > FULLEST * slots:
@@ -200,9 +198,7 @@ class KeyMap:
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
         """Return the settled keys of wanted tables whose hash is at least `low` and at most `high`, but for those that are to
         leave, with their tables and ids; sorted by these."""
-        key_C, table_C, row_C = kernels.list_part(
-            self._slots, self._tables, np.uint64(low), np.uint64(high), wanted_T
-        )
+        key_C, table_C, row_C = kernels.list_part(self._slots, self._tables, np.uint64(low), np.uint64(high), wanted_T)
         leaving = np.concatenate([NO_KEYS, *(self._first_T1[each.table_L] + each.id_L for each in self._changes)])
         order = np.argsort(row_C)
         order = order[~np.isin(row_C[order], leaving)]
@@ -248,7 +244,9 @@ class KeyMap:
         tables = len(self._first_T1) - 1
         listed, shared_T = found.part("tables"), found.array("shared_T", np.int64, tables)
         if (shared_T != self._tables.shared_T).any():
-            raise CheckpointError(f"keys must share as many rows as in the checkpoint, {shared_T.tolist()} of each table")
+            raise CheckpointError(
+                f"keys must share as many rows as in the checkpoint, {shared_T.tolist()} of each table"
+            )
         first_T = self._rows.settled.end_T
         self._rows.set_state(found.part("rows"))
         self._changes = saved_changes(found.part("changes"))
