@@ -15,7 +15,7 @@ from torch import Tensor
 
 from adaptive_rec.classify import ClassifiedBatch
 from adaptive_rec.embedding.records import Fetched, MicroBatch, RowUpdate
-from adaptive_rec.embedding.tiered_rows import TieredRows
+from adaptive_rec.embedding.settable_rows import SettableRows
 from adaptive_rec.live.state_writer import Tier
 from adaptive_rec.placement import RowSpace
 from adaptive_rec.system.group import ALONE, Group
@@ -39,7 +39,7 @@ class Lookups(Protocol):
         ...
 
 
-class EmbeddingStore(TieredRows):
+class EmbeddingStore(SettableRows):
     """Gathers, updates and moves rows. Only the training thread calls it, except `stage`."""
 
     stages_ahead = False

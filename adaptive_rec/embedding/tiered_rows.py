@@ -1,4 +1,4 @@
-"""Rows in two tiers: placement, moves between the tiers, import and export of tables, and snapshots.
+"""Rows in two tiers: placement, moves between the tiers, export of tables, and snapshots.
 
 A row has exactly one authoritative copy: in the device tier when it has a slot, in the host tier otherwise.
 """
@@ -15,12 +15,11 @@ from numpy.typing import NDArray
 
 from adaptive_rec.embedding.device import DeviceTier, row_bytes, split_budget
 from adaptive_rec.embedding.disk.saved_segments import SavedLog
-from adaptive_rec.embedding.host import Arrays, GivenRows, HostTier, first_bound
+from adaptive_rec.embedding.host import Arrays, HostTier
 from adaptive_rec.embedding.optimizer import RowRule
 from adaptive_rec.embedding.records import Traffic
 from adaptive_rec.embedding.shard_arrays import OPTIMIZER_STATE, ROW, WEIGHT
 from adaptive_rec.embedding.snapshot import RowSnapshot, Tiers
-from adaptive_rec.kernels.fill import fill_rows
 from adaptive_rec.placement import COLD, Migration, Placement, RowSpace
 
 _CHUNK_ROWS = 1 << 18
@@ -201,69 +200,6 @@ class TieredRows(ABC):
             rows = hot[start : start + _CHUNK_ROWS]
             weights[rows], state[rows] = self._read_slots(pool, slot[rows].astype(np.int64))
         return weights, state
-
-    def import_rows(self, table: int, first: int, weights_ND: NDArray[Any], state_NK: NDArray[Any]) -> None:
-        """Set a table's rows from number `first` on. Only before training, when every row is cold."""
-        assert self.placement.version == 0, "rows are imported before the first migration"
-        pool, low, _ = self.space.table_range(table)
-        self._overwrite(pool, low + np.arange(first, first + len(weights_ND)), (weights_ND, state_NK))
-
-    def replace_table(self, table: int, weights_ND: NDArray[Any] | None, state_NK: NDArray[Any] | None) -> None:
-        """Set all rows of a table, or their optimizer state, or both. Hot rows are hot again afterwards."""
-        pool, low, high = self.space.table_range(table)
-        self._replace(pool, np.arange(low, high), (weights_ND, state_NK))
-
-    def replace_rows(self, table: int, row_N: NDArray[np.int64], weights_ND: NDArray[Any]) -> None:
-        """Set some rows of a table, by their numbers in the table, each given once."""
-        pool, low, _ = self.space.table_range(table)
-        self._replace(pool, low + row_N, (weights_ND, None))
-
-    def _replace(self, pool: int, host_rows: NDArray[np.int64], given: GivenRows) -> None:
-        """Set rows in the host tier, while none of them is hot."""
-        rows = host_rows + self.space.pools[pool].first_row
-        hot = np.sort(rows[self.slot_of_row[rows] != COLD])
-        self.migrate(Migration(promote=NO_ROWS, demote=hot))
-        self.settle()
-        self._overwrite(pool, host_rows, given)
-        self.changed_R[rows] = True
-        # A new version, so that batches staged with the former rows are staged again, even if no row is hot.
-        self.placement = Placement(self.placement.version + 1, self.slot_of_row)
-        self.migrate(Migration(promote=hot, demote=NO_ROWS))
-
-    def draw_rows(self, table: int, row_C: NDArray[np.int64], key_C: NDArray[np.int64], rows: int) -> None:
-        """Set rows of a table, by their numbers in it, to the first values of keys, as in a table of `rows`. No batch may have
-        looked these rows up yet. One thread may call it beside the training thread."""
-        pool, low, _ = self.space.table_range(table)
-        weights, state = (np.zeros((len(row_C), like.shape[1]), like.dtype) for like in self.host.arrays(pool))
-        fill_rows(np.uint64(self.seed % 2**64), table, first_bound(rows), key_C, weights)
-        self._set_drawn(pool, low + row_C, weights, state)
-
-    def clear_rows(self, table: int, row_C: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Set rows of a table, by their numbers in it, and their optimizer state to zero, and make them cold. No batch that is
-        ahead may have looked them up. Returns the rows."""
-        pool, low, _ = self.space.table_range(table)
-        rows = self.space.table_first_row[table] + row_C
-        self.migrate(Migration(promote=NO_ROWS, demote=np.sort(rows[self.slot_of_row[rows] != COLD])))
-        self.settle()
-        weights, state = (np.zeros((len(row_C), like.shape[1]), like.dtype) for like in self.host.arrays(pool))
-        self._overwrite(pool, low + row_C, (weights, state))
-        self.changed_R[rows] = True
-        return rows
-
-    def flag_changed(self, table: int, row_C: NDArray[np.int64]) -> None:
-        """Have rows of a table, by their numbers in it, in the next snapshot."""
-        self.changed_R[self.space.table_first_row[table] + row_C] = True
-
-    def _set_drawn(self, pool: int, host_rows: NDArray[np.int64], weights: NDArray[Any], state: NDArray[Any]) -> None:
-        for kept, drawn in zip(self.host.arrays(pool), (weights, state), strict=True):
-            kept[host_rows] = drawn
-
-    def _overwrite(self, pool: int, host_rows: NDArray[np.int64], given: GivenRows) -> None:
-        """Set cold rows, by their numbers within the pool, or their optimizer state, or both."""
-        self.host.keep(pool, host_rows)
-        for kept, values in zip(self.host.arrays(pool), given, strict=True):
-            if values is not None:
-                kept[host_rows] = values
 
     # Saving ----------------------------------------------------------------------------------------------------------
 

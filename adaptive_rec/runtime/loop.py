@@ -162,6 +162,7 @@ class Runtime(Session):
 
     def step(self, work: ClassifiedBatch) -> None:
         """Train one loaded and classified mini-batch: plan, gather and execute, update, observe."""
+        self.store.finish_draws()
         if self.store.on_disk:
             with self.times("disk"):
                 self.store.await_rows(work)

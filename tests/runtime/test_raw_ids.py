@@ -44,7 +44,7 @@ def assert_rows_of_keys(raw: Runtime, plain: Runtime) -> int:
     return known
 
 
-@pytest.mark.parametrize("policy", ["hotline", "hybrid", "slipstream"])
+@pytest.mark.parametrize("policy", ["hotline", "hybrid", "slipstream", "device_only"])
 @pytest.mark.parametrize("on_disk", [False, True], ids=["memory", "disk"])
 @pytest.mark.parametrize("depth", [0, 6])
 def test_admitting_all_ids_trains_as_ids_that_are_rows(
