@@ -10,14 +10,18 @@ import numpy as np
 
 from adaptive_rec.checkpoint.files import DISK, Output, os_errors
 from adaptive_rec.checkpoint.history import verify_all
-from adaptive_rec.checkpoint.rows import SavedRows, SavedTable
+from adaptive_rec.checkpoint.rows import SavedRows, SavedTable, saved_tables
 from adaptive_rec.checkpoint.safetensors_file import ArrayInParts, as_numbers, write_parts
-from adaptive_rec.checkpoint.saved_state import saved_keys
+from adaptive_rec.checkpoint.saved_keys import saved_keys
+from adaptive_rec.checkpoint.saved_state import DENSE
 from adaptive_rec.data.prepare.arrays import npy_header
 from adaptive_rec.system.durable import new_folder
 
 KEYS = "keys.safetensors"
 """File of the raw keys of all tables."""
+
+_TAKEN = {Path(KEYS).stem, Path(DENSE).stem}
+"""Names of files that are no table's."""
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}")
 
@@ -43,16 +47,17 @@ def write_tables(generation: Path, draft: Path, out: Path, form: str) -> list[Pa
     with os_errors("creation", out):
         DISK.make_folder(draft)
     for name, arrays in files.items():
-        _write(draft / name, out / name, arrays, form)
+        write_file(draft / name, out / name, arrays, form)
     if keys := _keys(generation):
         files[KEYS] = keys
-        _write(draft / KEYS, out / KEYS, keys, "safetensors")
+        write_file(draft / KEYS, out / KEYS, keys, "safetensors")
     return [out / name for name in files]
 
 
 def file_names(tables: list[SavedTable]) -> list[str]:
-    """Return the names of tables; ``table-N`` for a name that cannot be a file name or looks like another table's number."""
-    plain = [table.name if _PLAIN_NAME.fullmatch(table.name) else "" for table in tables]
+    """Return the names of tables; ``table-N`` for a name that cannot be a file name, is that of another file or
+    looks like another table's number."""
+    plain = [table.name if _PLAIN_NAME.fullmatch(table.name) and table.name not in _TAKEN else "" for table in tables]
     return [
         name if name and plain.count(name) == 1 and not re.fullmatch(r"table-[0-9]+", name) else f"table-{number:04d}"
         for number, name in enumerate(plain)
@@ -70,10 +75,12 @@ def _files(saved: SavedRows, form: str) -> dict[str, dict[str, ArrayInParts]]:
 
 def _keys(generation: Path) -> dict[str, ArrayInParts]:
     """Return raw keys and their rows by name; nothing where ids are rows."""
-    found: dict[str, ArrayInParts] = {}
-    names = file_names(SavedRows(DISK, generation).tables)
-    for name, (row_K, key_K) in zip(names, saved_keys(generation) or (), strict=False):
-        for what, values in (("key", key_K), ("row", row_K)):
+    tables, found = saved_tables(DISK, generation), dict[str, ArrayInParts]()
+    if (saved := saved_keys(generation, tables)) is None:
+        return {}
+    for index, name in enumerate(file_names(tables)):
+        keys = saved.table(index)
+        for what, values in (("key", keys.key_K), ("row", keys.row_K)):
             found[f"{name}.{what}"] = ArrayInParts(values.shape, "I64", [values])
     return found
 
@@ -84,7 +91,7 @@ def _weights(saved: SavedRows, table: SavedTable) -> ArrayInParts:
     return ArrayInParts((table.rows, *kind.shape[1:]), kind.type, parts)
 
 
-def _write(draft: Path, path: Path, arrays: Mapping[str, ArrayInParts], form: str) -> None:
+def write_file(draft: Path, path: Path, arrays: Mapping[str, ArrayInParts], form: str) -> None:
     """Write the file that will be `path`, part by part: no table is held in memory, and no file is mapped, as a full disk kills
     a process that writes to a mapped file."""
     with os_errors("creation", path):

@@ -18,8 +18,7 @@ from adaptive_rec.checkpoint.history import Found, names_in_use, newest_held, ve
 from adaptive_rec.checkpoint.rows import SavedRows
 from adaptive_rec.checkpoint.run_state import Last, RunParts, set_state
 from adaptive_rec.checkpoint.safetensors_file import ArraysFile, StoredArray, array_type
-from adaptive_rec.checkpoint.saved_state import all_arrays, read_values, saved_by
-from adaptive_rec.checkpoint.writing import DENSE
+from adaptive_rec.checkpoint.saved_state import DENSE, all_arrays, read_values, saved_by
 from adaptive_rec.config.data import DataConfig
 from adaptive_rec.config.knobs import Knobs
 from adaptive_rec.embedding.disk.disk_store import DiskStore

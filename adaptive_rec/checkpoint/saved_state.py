@@ -5,16 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from adaptive_rec.checkpoint.files import DISK, Files
+from adaptive_rec.checkpoint.files import Files
 from adaptive_rec.checkpoint.flatten import unflatten
 from adaptive_rec.checkpoint.generation import read_json_file
 from adaptive_rec.checkpoint.rows import state_names
 from adaptive_rec.checkpoint.safetensors_file import ArraysFile, array_type
 from adaptive_rec.errors import CheckpointError
-from adaptive_rec.saved import ANY, Saved
+from adaptive_rec.saved import Saved
+
+DENSE = "dense.safetensors"
+"""File of the dense part and its optimizer, which rank 0 has saved."""
 
 
 def read_values(checkpoint: Path, files: Files, rank: int = 0) -> tuple[dict[str, Any], dict[str, Any], int]:
@@ -34,25 +36,6 @@ def saved_by(checkpoint: Path, rank: int, files: Files) -> Saved:
     """Return the state that a rank has saved."""
     values, _, _ = read_values(checkpoint, files, rank)
     return Saved(unflatten(values, all_arrays(ArraysFile(files, checkpoint / state_names(rank)[1]))))
-
-
-def saved_keys(checkpoint: Path, files: Files = DISK) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]] | None:
-    """Return for each table of a whole checkpoint the rows that have a key of their own, rising, and their keys; None where ids
-    are rows."""
-    found = read_json_file(files, checkpoint / state_names(0)[0])
-    state = found.get("state") if isinstance(found, dict) else None
-    if not isinstance(state, dict) or state.get("keys") is None:  # other ids, or an older version
-        return None
-    keys = saved_by(checkpoint, 0, files).part("keys")
-    first_T, listed = keys.array("shared_T", np.int64, ANY), keys.part("tables")
-    return [_keys_of(listed, table, int(first)) for table, first in enumerate(first_T)]
-
-
-def _keys_of(listed: Saved, table: int, first: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    key_R, without = listed.array(f"keys_{table}", np.int64, ANY), listed.array(f"without_{table}", np.int64, ANY)
-    if len(without) and not 0 <= without.min() <= without.max() < len(key_R):
-        raise CheckpointError(f"rows without a key must lie in [0, {len(key_R)}), got {without.max()}")
-    return first + np.delete(np.arange(len(key_R)), without), np.delete(key_R, without)
 
 
 def all_arrays(file: ArraysFile) -> dict[str, NDArray[Any]]:

@@ -26,12 +26,11 @@ from adaptive_rec.checkpoint.manifest import DiskEntry, FileEntry
 from adaptive_rec.checkpoint.rows import is_shard, row_type, shard_name, state_names
 from adaptive_rec.checkpoint.run_state import Last, RunParts, state_of
 from adaptive_rec.checkpoint.safetensors_file import PATTERNS
+from adaptive_rec.checkpoint.saved_state import DENSE
 from adaptive_rec.embedding.shard_arrays import ROW
 from adaptive_rec.errors import CheckpointError, DiskError, first_line, is_out_of_memory
 from adaptive_rec.system.durable import sync_files
 from adaptive_rec.system.group import Group
-
-DENSE = "dense.safetensors"
 
 MOST_CHANGES = 24
 """Limit of generations of changes that build on one of all rows; more would be slow to read."""

@@ -13,7 +13,7 @@ from adaptive_rec.cli.checkpoint_paths import checkpoints_at, is_of_run, with_fo
 from adaptive_rec.cli.output import columns, print_json, say, show
 from adaptive_rec.cli.parser import Parser, add_command
 from adaptive_rec.cli.signals import ended_by_sigterm
-from adaptive_rec.errors import CheckpointError
+from adaptive_rec.errors import CheckpointError, UsageError
 from adaptive_rec.units import size, whole
 
 if TYPE_CHECKING:
@@ -28,6 +28,7 @@ examples:
   adaptive-rec checkpoint verify runs/NAME/checkpoints/step-000000800    one, and those that it builds on
   adaptive-rec checkpoint diff runs/ONE runs/OTHER       the newest of both; exit code 1 where they differ
   adaptive-rec checkpoint export runs/NAME --out tables --as torchrec
+  adaptive-rec checkpoint export runs/NAME --since runs/NAME/checkpoints/step-000000800 --out changes    by ids
   adaptive-rec checkpoint import tables --config tiny --out runs/NEW
 """
 
@@ -55,8 +56,11 @@ def add_checkpoint_commands(parser: Parser) -> None:
     add = exported.add_argument
     add("path", metavar="RUN|CHECKPOINT", type=Path, help=newest)
     add("--out", metavar="DIR", type=Path, required=True, help="folder to create")
-    forms = "a file for each table, or one with TorchRec's names for load_state_dict (default: safetensors)"
-    add("--as", dest="form", choices=("safetensors", "npy", "torchrec"), default="safetensors", help=forms)
+    forms = "a file for each table (safetensors, the default, or npy), one with TorchRec's names for load_state_dict (torchrec), "
+    forms += "or ids with their rows for a serving store (store)"
+    add("--as", dest="form", choices=("safetensors", "npy", "torchrec", "store"), help=forms)
+    since = "write for a serving store what changed since this earlier checkpoint"
+    add("--since", metavar="RUN|CHECKPOINT", type=Path, help=since)
     for each in (listing, check, compared, exported, add_import(parts)):
         each.add_argument("--json", action="store_true", help="print the result as JSON")
 
@@ -263,17 +267,26 @@ def differing(found: ArrayDifference) -> tuple[str, ...]:
 
 
 def export(args: argparse.Namespace) -> int:
-    """Write the weights of all tables and print the files."""
+    """Write the weights of all tables, or what changed of them, and print the files."""
+    form = args.form or ("safetensors" if args.since is None else "store")
+    if args.since is not None and form != "store":
+        raise UsageError(f"--since goes with --as store, which has ids to compare by, got --as {form}")
     progress(f"reading {args.path} ...")
-    from adaptive_rec.checkpoint.export import export as run
+    from adaptive_rec.checkpoint.export import export as tables
+    from adaptive_rec.checkpoint.store_export import export_for_store
 
+    def run(found: Path, since: Path | None = None) -> list[Path]:
+        return export_for_store(found, since, args.out) if form == "store" else tables(found, args.out, form)
+
+    named = [path for path in (args.path, args.since) if path is not None]
     try:
         with ended_by_sigterm():
-            [found], paths = with_found(lambda found: run(found, args.out, args.form), args.path)
+            found, paths = with_found(run, *named)
     finally:
         progress("")
     if args.json:
-        print_json({"checkpoint": str(found), "files": [str(path) for path in paths]})
+        since = {"since": str(found[1])} if args.since is not None else {}
+        print_json({"checkpoint": str(found[0]), **since, "files": [str(path) for path in paths]})
     else:
         show(columns(("file", "size>"), [(str(path), size(path.stat().st_size)) for path in paths]))
     return 0

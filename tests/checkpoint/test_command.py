@@ -301,7 +301,7 @@ def test_export_writes_the_tables_as_others_read_them(capsys: pytest.CaptureFixt
     assert "can be made: File exists" in printed(capsys, "export", run, "--out", out, code=2)
 
 
-@pytest.mark.parametrize("form", ["safetensors", "npy", "torchrec"])
+@pytest.mark.parametrize("form", ["safetensors", "npy", "torchrec", "store"])
 def test_an_export_is_there_whole_or_not_at_all(
     capsys: pytest.CaptureFixture[str], run: Path, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -332,7 +332,7 @@ def test_an_export_is_there_whole_or_not_at_all(
         assert list(out.parent.iterdir()) == []
     assert nth > 5
     files = list(out.iterdir())
-    assert len(files) == (1 if form == "torchrec" else 2)
+    assert len(files) == {"torchrec": 1, "store": 3}.get(form, 2)
     assert [path.name for path in out.parent.iterdir()] == ["out"]
 
 

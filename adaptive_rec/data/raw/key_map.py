@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from adaptive_rec.data.raw.changes import NO_KEYS, Change, NewKeys, changes_state, saved_changes
 from adaptive_rec.data.raw.free_rows import FreeRows
+from adaptive_rec.data.raw.salts import salts
 from adaptive_rec.errors import CheckpointError, ConfigError
 from adaptive_rec.kernels import key_map as kernels
 from adaptive_rec.saved import ANY, Saved
@@ -44,8 +45,7 @@ class KeyMap:
             raise ConfigError(f"{rule}, got {sum(rows_T):,}")
         self._first_T1 = np.concatenate([[0], np.cumsum(rows_T, dtype=np.int64)])
         shared_T = np.full(len(rows_T), shared_rows, dtype=np.int64)
-        salt_T = np.random.default_rng(seed).integers(0, 2**64, len(rows_T), dtype=np.uint64)
-        self._tables = kernels.KeyTables(salt_T, self._first_T1, shared_T)
+        self._tables = kernels.KeyTables(salts(seed, len(rows_T)), self._first_T1, shared_T)
         self._table_F = np.array(table_F, dtype=np.int64)
         self._slots = np.zeros((FIRST_SLOTS, kernels.WORDS), dtype=np.uint32)
         self._taken_slots = 0

@@ -10,9 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from adaptive_rec.checkpoint.files import DISK
-from adaptive_rec.checkpoint.rows import SavedRows
+from adaptive_rec.checkpoint.rows import SavedRows, saved_tables
 from adaptive_rec.checkpoint.safetensors_file import as_numbers
-from adaptive_rec.checkpoint.saved_state import saved_keys
+from adaptive_rec.checkpoint.saved_keys import saved_keys
 from adaptive_rec.data.prepare.meta import load_meta
 from adaptive_rec.data.prepare.values import TableValues, values_file
 from adaptive_rec.errors import UsageError, did_you_mean
@@ -43,7 +43,7 @@ def nearest_values(
         often = f" {meta.ids.min_count} times or more" if meta.ids.min_count > 1 else ""
         raise UsageError(f"VALUE must be a value that {column} has in the training data{often}, got {value!r}")
     with newest_generation(run, warn) as generation:
-        if saved_keys(generation) is not None:
+        if saved_keys(generation, saved_tables(DISK, generation)) is not None:
             raise UsageError(f"neighbours are found where ids are rows, {run} has data.ids=raw")
         weights_RD = table_weights(generation, table)
     if row >= len(weights_RD):

@@ -1,0 +1,80 @@
+"""The raw keys that a checkpoint has, table by table. Loads nothing heavy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from adaptive_rec.checkpoint.files import DISK, Files
+from adaptive_rec.checkpoint.generation import read_json_file
+from adaptive_rec.checkpoint.rows import SavedTable, state_names
+from adaptive_rec.checkpoint.safetensors_file import ArraysFile
+from adaptive_rec.errors import CheckpointError
+
+
+@dataclass(frozen=True)
+class TableKeys:
+    """The keys of a table that have a row of their own."""
+
+    shared_rows: int
+    """The table's first rows, which all other keys share."""
+    key_K: NDArray[np.int64]
+    row_K: NDArray[np.int64]
+    """The row of each key within its table, rising."""
+
+    def between(self, first: int, end: int) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+        """Return which rows of a range have a key, and the keys; 0 for rows without one."""
+        some = slice(*np.searchsorted(self.row_K, (first, end)))
+        has_R, key_R = np.zeros(end - first, dtype=np.bool_), np.zeros(end - first, dtype=np.int64)
+        place = self.row_K[some] - first
+        has_R[place], key_R[place] = True, self.key_K[some]
+        return has_R, key_R
+
+    def __len__(self) -> int:
+        return len(self.key_K)
+
+
+class SavedKeys:
+    """The raw keys of a whole checkpoint. The keys of a table are read when they are requested."""
+
+    def __init__(self, checkpoint: Path, tables: list[SavedTable], files: Files) -> None:
+        self._file = ArraysFile(files, checkpoint / state_names(0)[1])
+        self._path, self._tables = checkpoint / state_names(0)[1], tables
+        self.shared_T = self._array("keys/shared_T")
+        """Rows of each table that keys without one of their own share."""
+        if len(self.shared_T) != len(tables):
+            raise CheckpointError(f"{self._path} must have keys of {len(tables)} tables, got {len(self.shared_T)}")
+
+    def table(self, index: int) -> TableKeys:
+        """Read the keys of a table. Raises CheckpointError unless they are distinct and fit its rows."""
+        table, shared_rows = self._tables[index], int(self.shared_T[index])
+        key_R, without = self._array(f"keys/tables/keys_{index}"), self._array(f"keys/tables/without_{index}")
+        name = f"table {table.name[:80]!r} in {self._path}"
+        if not 1 <= shared_rows <= table.rows - len(key_R):
+            rule = f"rows for {len(key_R)} keys and at least 1 shared one"
+            raise CheckpointError(f"{name} must have {rule}, got {table.rows} rows, {shared_rows} of them shared")
+        if len(without) and not 0 <= without.min() <= without.max() < len(key_R):
+            raise CheckpointError(f"rows without a key of {name} must lie in [0, {len(key_R)}), got {without.max()}")
+        key_K, row_K = np.delete(key_R, without), shared_rows + np.delete(np.arange(len(key_R)), without)
+        sorted_K = np.sort(key_K)
+        if (twice := sorted_K[1:][sorted_K[1:] == sorted_K[:-1]]).size:
+            raise CheckpointError(f"keys of {name} must be distinct, got {twice[0]} twice")
+        return TableKeys(shared_rows, key_K, row_K)
+
+    def _array(self, name: str) -> NDArray[np.int64]:
+        stored = self._file.arrays.get(name)
+        if stored is None or (stored.type, len(stored.shape)) != ("I64", 1):
+            raise CheckpointError(f"{self._path} must hold {name} (K) of I64, it does not")
+        return self._file.rows(name).astype(np.int64, copy=False)
+
+
+def saved_keys(checkpoint: Path, tables: list[SavedTable], files: Files = DISK) -> SavedKeys | None:
+    """Return the raw keys of a whole checkpoint with these tables; None where ids are rows."""
+    found = read_json_file(files, checkpoint / state_names(0)[0])
+    state = found.get("state") if isinstance(found, dict) else None
+    if not isinstance(state, dict) or state.get("keys") is None:  # other ids, or an older version
+        return None
+    return SavedKeys(checkpoint, tables, files)
