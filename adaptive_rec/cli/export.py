@@ -17,6 +17,7 @@ examples:
   adaptive-rec export runs/NAME --to model               dense part, tables, values of ids, transforms, and model.py that loads
   them
   python model/model.py rows.csv                         scores, with torch and numpy alone
+  adaptive-rec checkpoint export runs/NAME --as store --out rows    rows by id for a serving store; --since: what changed
   adaptive-rec nearest runs/NAME item_id "item 17"       the items that are most like this one
 """
 MOST_NEAREST = 1000
